@@ -1,0 +1,194 @@
+"""How fast a coordinator that holds many clients answers a round: python benchmarks/coordinator.py [--clients 1000]
+
+The real coordinator in a process of its own; the clients in another, each with a socket of its own and the real messages.
+A round: every process sends a Report with samples, every worker its Done, and every worker gets the next Plan. Its
+time runs from the first message out to the last plan in, and so includes what the clients' Python takes; the
+coordinator's own processor time is printed beside it.
+"""
+
+import argparse
+import multiprocessing
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+
+import psutil
+import zmq
+
+from nalb.control import messages as m
+from nalb.control.coordinator import CoordinatorThread
+from nalb.control.settings import DEFAULT_ALPHA_BYTES, Settings
+from nalb.launch.ports import free_pair
+from nalb.workloads import load
+
+GOAL_MS = 100
+PAUSE_S = 0.5  # between rounds, as if slices travelled: events are written then
+SAMPLE_BYTES = 50_000
+WARM_UP = 2  # rounds: equal shares until all are measured, then the first plan that moves load
+STARTUP_S = 300.0
+
+
+def settings_for(endpoint: str, nodes: int, scheme: str, samples_path: str | None = None) -> Settings:
+    """A job of that many nodes, each a worker and a server."""
+    return Settings(
+        "scheduler", "host", endpoint, nodes, nodes, scheme, "capacity", DEFAULT_ALPHA_BYTES, None, 0.25, STARTUP_S,
+        STARTUP_S, None, False, samples_path,
+    )  # fmt: skip
+
+
+def serve(settings: Settings, pipe: Connection) -> None:
+    """The coordinator's process, until told to end."""
+    with CoordinatorThread(settings):
+        pipe.send("ready")
+        pipe.recv()
+
+
+class Clients:
+    """All processes of a job, as sockets of this process."""
+
+    def __init__(self, endpoint: str, nodes: int):
+        self._context = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, 2 * nodes + 10)
+        self.servers = [self._join(endpoint, "server", k) for k in range(nodes)]
+        self.workers = [self._join(endpoint, "worker", k) for k in range(nodes)]
+        self.received_bytes = 0
+
+    def _join(self, endpoint: str, role: str, number: int) -> "zmq.Socket[bytes]":
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.IDENTITY, f"{role}-{number}".encode())
+        socket.connect(endpoint)
+        ps_id = 2 * number + (9 if role == "worker" else 8)
+        socket.send(m.encode(m.Hello(m.VERSION, role, f"n{number}", ps_id, 1000 + ps_id)))
+        return socket
+
+    def await_message(self, socket: "zmq.Socket[bytes]", tag: bytes) -> bytes:
+        """The next such message."""
+        while (frame := self._take(socket)) is None or tag not in frame[:32]:
+            pass
+        return frame
+
+    def await_plans(self) -> None:
+        """Until every worker has its next plan."""
+        poller = zmq.Poller()
+        for socket in self.workers:
+            poller.register(socket, zmq.POLLIN)
+        left = len(self.workers)
+        while left:
+            for socket, _ in poller.poll():
+                frame = self._take(socket)
+                if frame is not None and b"Plan" in frame[:32]:
+                    poller.unregister(socket)
+                    left -= 1
+
+    def _take(self, socket: "zmq.Socket[bytes]") -> bytes | None:
+        """A message; slots that are asked for are said to exist (None), an Abort ends the benchmark."""
+        frame = socket.recv()
+        self.received_bytes += len(frame)
+        if b"PrepareSlots" in frame[:32]:
+            wanted = m.decode_at_client(frame)
+            assert isinstance(wanted, m.PrepareSlots)
+            socket.send(m.encode(m.SlotsReady(wanted.iteration)))
+            return None
+        if b"Abort" in frame[:32]:
+            raise SystemExit(f"the coordinator gave up: {m.decode_at_client(frame)}")
+        return frame
+
+    def start(self) -> None:
+        """Up to the first plan."""
+        for socket in self.servers + self.workers:
+            self.await_message(socket, b"Welcome")
+        tensors = [m.TensorSpec(t.name, t.elements, t.dtype, 0) for t in load("resnet50")]
+        register = m.encode(m.Register(tensors))
+        for socket in self.workers:
+            socket.send(register)
+        self.await_plans()
+
+    def round(self, iteration: int, samples: int) -> tuple[float, int, int]:
+        """(seconds, bytes sent, bytes received) of one round; the messages are encoded beforehand."""
+        now_s = time.monotonic()
+        reports = [self._report(k % len(self.workers), samples, now_s) for k in range(2 * len(self.workers))]
+        done = m.encode(m.Done(iteration, 1.0, 1.0, 0.0, now_s - 1, now_s))
+        self.received_bytes = 0
+        start_s = time.perf_counter()
+        for socket, report in zip(self.servers + self.workers, reports, strict=True):
+            socket.send(report)
+        for socket in self.workers:
+            socket.send(done)
+        self.await_plans()
+        took_s = time.perf_counter() - start_s
+        for socket in self.servers:  # signs of life
+            while socket.poll(0):
+                socket.recv()
+        return took_s, sum(map(len, reports)) + len(done) * len(self.workers), self.received_bytes
+
+    def _report(self, node: int, samples: int, now_s: float) -> bytes:
+        """Samples of a receiver whose link carries 5 to 50 MB/s, one message after another from many peers."""
+        step_ns = int(SAMPLE_BYTES / (5e6 + 45e6 * (node % 10) / 9) * 1e9)
+        first_ns = int(now_s * 1e9) - samples * step_ns
+        rows = []
+        for k in range(samples):
+            peer = (node + 1 + k % (len(self.workers) - 1)) % len(self.workers)
+            start_ns = first_ns + k * step_ns
+            rows.append(m.SampleRow(9 + 2 * peer, SAMPLE_BYTES, start_ns, start_ns + step_ns))
+        return m.encode(m.Report(now_s, -1, rows, 0))
+
+
+@contextmanager
+def coordinator(nodes: int, scheme: str) -> Iterator[tuple[str, psutil.Process]]:
+    """A running coordinator of a job of that many nodes: its endpoint and its process. It writes its events as ever."""
+    endpoint = f"tcp://127.0.0.1:{free_pair('127.0.0.1')}"
+    here, there = multiprocessing.Pipe()
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as events:
+        settings = settings_for(endpoint, nodes, scheme, events.name)
+        process = multiprocessing.get_context("spawn").Process(target=serve, args=(settings, there))
+        process.start()
+        try:
+            here.recv()
+            yield endpoint, psutil.Process(process.pid)
+        finally:
+            here.send("end")
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+
+
+def main() -> int:
+    """Print times of rounds; 1 where the median misses the goal."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clients", type=int, default=1000, help="half workers, half servers (default: 1000)")
+    parser.add_argument("--samples", type=int, default=10, help="per report (default: 10)")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--scheme", default="exact")
+    args = parser.parse_args()
+    nodes = args.clients // 2
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # three descriptors a client in this process
+    times, processor = [], []
+    with coordinator(nodes, args.scheme) as (endpoint, process):
+        clients = Clients(endpoint, nodes)
+        clients.start()
+        for iteration in range(WARM_UP + args.rounds):
+            before = sum(process.cpu_times()[:2])
+            took_s, sent, received = clients.round(iteration, args.samples)
+            times.append(took_s)
+            time.sleep(PAUSE_S)
+            processor.append(sum(process.cpu_times()[:2]) - before)
+        memory_mb = process.memory_info().rss / 1e6
+    low_ms, *_, high_ms = sorted(1e3 * one for one in times[WARM_UP:])
+    median_ms, processor_ms = (1e3 * statistics.median(values[WARM_UP:]) for values in (times, processor))
+    print(f"{2 * nodes} clients, {args.samples} samples a report, scheme {args.scheme}")
+    print(f"in: {3 * nodes} messages, {sent / 1e3:.0f} kB; out: {nodes} plans, {received / 1e3:.0f} kB")
+    print(f"round: median {median_ms:.0f} ms, {low_ms:.0f} to {high_ms:.0f} ms")
+    print(f"coordinator: {processor_ms:.0f} ms of processor time a round, {memory_mb:.0f} MB")
+    print(f"goal {GOAL_MS} ms: {'reached' if median_ms <= GOAL_MS else 'missed'}")
+    return int(median_ms > GOAL_MS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

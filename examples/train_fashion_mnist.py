@@ -1,0 +1,135 @@
+"""Train a CNN or MobileNet on Fashion-MNIST with Gluon: the same script for stock MXNet and for nalb.
+
+    nalb launch --local 2 -- python examples/train_fashion_mnist.py
+    nalb launch --local 2 --scheme stock -- python examples/train_fashion_mnist.py     # MXNet's own dist_sync
+    nalb launch --local 2 --batching lb-bsp -- python examples/train_fashion_mnist.py  # slow workers get smaller batches
+
+The one word that makes it a nalb job is kvstore='nalb'. The lines with `balancer` let batch sizes follow the workers' speeds.
+"""
+
+import argparse
+import gzip
+import itertools
+import json
+import struct
+import sys
+import time
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+from kvstore_patch import batching
+
+DATA = Path("/usr/share/datasets/fashion-mnist")  # Debian package dataset-fashion-mnist
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """An idx file (gzipped or not): unsigned bytes of any rank."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rb") as file:
+        zero, kind, rank = struct.unpack(">HBB", file.read(4))
+        if zero != 0 or kind != 8:
+            raise SystemExit(f"{path} is not an idx file of unsigned bytes")
+        shape = struct.unpack(f">{rank}I", file.read(4 * rank))
+        data = np.frombuffer(file.read(), dtype=np.uint8)
+    if data.size != np.prod(shape):
+        raise SystemExit(f"{path} is truncated: {data.size} values instead of {np.prod(shape)}; install it again")
+    return data.reshape(shape)
+
+
+def load(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images as bytes of shape (n, 1, 28, 28), and labels of shape (n,)."""
+    found = []
+    for kind, rank in (("images", 3), ("labels", 1)):
+        stem = folder / f"{part}-{kind}-idx{rank}-ubyte"
+        path = next((p for p in (stem, stem.with_name(stem.name + ".gz")) if p.exists()), None)
+        if path is None:
+            raise SystemExit(f"{stem}[.gz] is missing: apt-get install dataset-fashion-mnist, or give --data")
+        found.append(read_idx(path))
+    images, labels = found
+    return images[:, None], labels.astype(np.float32)
+
+
+def to_input(images: np.ndarray) -> mx.nd.NDArray:
+    """Bytes to float32 in [0, 1]."""
+    return mx.nd.array(images.astype(np.float32) / 255.0)
+
+
+def small_cnn() -> nn.HybridBlock:
+    """Two convolutions and two dense layers, 1.7 MB."""
+    net = nn.HybridSequential()
+    net.add(
+        nn.Conv2D(16, 5, activation="relu"), nn.MaxPool2D(2),
+        nn.Conv2D(32, 5, activation="relu"), nn.MaxPool2D(2),
+        nn.Dense(256, activation="relu"), nn.Dense(10),
+    )  # fmt: skip
+    return net
+
+
+def build(model: str) -> nn.HybridBlock:
+    """The named model with 10 classes."""
+    if model == "cnn":
+        return small_cnn()
+    return gluon.model_zoo.vision.mobilenet1_0(classes=10)
+
+
+def accuracy(net: nn.HybridBlock, images: np.ndarray, labels: np.ndarray, batch: int = 500) -> float:
+    """Part of the images that are classified right."""
+    right = 0
+    for start in range(0, len(images), batch):
+        guess = net(to_input(images[start : start + batch])).argmax(axis=1).asnumpy()
+        right += int((guess == labels[start : start + batch]).sum())
+    return right / len(images)
+
+
+def main() -> int:
+    """Train; rank 0 prints one JSON line per epoch."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kvstore", default="nalb")
+    parser.add_argument("--model", choices=("cnn", "mobilenet"), default="cnn")
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=32, help="per worker, to begin with")
+    parser.add_argument("--max-batches", type=int, default=0, help="per epoch; 0: all of the data")
+    parser.add_argument("--test-images", type=int, default=10_000)
+    parser.add_argument("--lr", type=float, default=0.001)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--data", type=Path, default=DATA)
+    args = parser.parse_args()
+
+    mx.random.seed(args.seed)
+    np.random.seed(args.seed)
+    store = mx.kv.create(args.kvstore)
+    images, labels = load(args.data, "train")
+    balancer = batching.join(store, args.batch)
+    batches = balancer.batches(len(images), args.seed)  # indices of this worker's samples
+
+    net = build(args.model)
+    net.initialize(mx.init.Xavier())
+    net(mx.nd.zeros((1, 1, 28, 28)))
+    net.hybridize()
+    trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": args.lr}, kvstore=store)
+    loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
+    for epoch in range(args.epochs):
+        start_s, total, steps = time.monotonic(), 0.0, 0
+        for chosen in itertools.islice(batches, args.max_batches or None):
+            x, y = to_input(images[chosen]), mx.nd.array(labels[chosen])
+            with autograd.record():
+                loss = loss_of(net(x), y)
+            loss.backward()
+            trainer.step(balancer.total)  # all workers' samples: their gradients are added up
+            total, steps = total + float(loss.mean().asscalar()), steps + 1
+        mx.nd.waitall()
+        took_s = time.monotonic() - start_s
+        if store.rank == 0:
+            test_images, test_labels = load(args.data, "t10k")
+            right = accuracy(net, test_images[: args.test_images], test_labels[: args.test_images])
+            row = {"epoch": epoch, "loss": round(total / steps, 6), "accuracy": right, "seconds": round(took_s, 2)}
+            print(json.dumps(row), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

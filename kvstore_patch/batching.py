@@ -1,0 +1,237 @@
+"""Batches whose size changes while a Gluon script trains: with kvstore 'nalb', and with MXNet's own dist_sync or dist_async.
+
+    balancer = batching.join(store, batch_size=32)      # this worker's, to begin with
+    batches = balancer.batches(len(images))
+    for epoch in range(epochs):
+        for chosen in batches:                          # indices; their number may change every time
+            ...
+            loss.backward()                             # one loss per sample, as Gluon's losses give
+            trainer.step(balancer.total)                # not the local size, not their number times the workers
+
+Why that is exact. backward() of per-sample losses gives the sum of the samples' gradients, the KVStore adds up the workers'
+sums, and step(n) divides by n: with n the total over all workers it is the mean over the union of the batches, whatever
+their sizes: weights x_i / total, as in sizes.gradient_weights. For a mean loss, multiply by len(chosen) first. Another n
+would scale the learning rate: the step is refused. Layers that look at the whole batch (BatchNorm) see the local one.
+
+Which samples: see nalb/batching/stream.py. Every worker must be able to read every sample.
+"""
+
+import atexit
+import functools
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+import mxnet as mx
+import numpy as np
+import psutil
+
+from kvstore_patch.compute_clock import ComputeClock, Computing
+from kvstore_patch.store import NALB
+from nalb.batching.stream import Stream
+from nalb.control import messages as m
+from nalb.control.client import Client
+from nalb.control.settings import Settings, from_environment
+from nalb.errors import InputError, StoreError
+
+
+class SizeSource(Protocol):
+    """Who says how many samples each worker computes."""
+
+    def sizes(self, iteration: int) -> list[int]:
+        """By rank, for this iteration; waits until they are known."""
+        ...
+
+    def report(self, message: m.Computed) -> None:
+        """The iteration's gradients are there; any thread."""
+        ...
+
+
+class EqualSizes:
+    """Nobody chooses sizes: every worker keeps the one that it began with, which must be the same everywhere."""
+
+    def __init__(self, batch_size: int, workers: int):
+        self._sizes = [batch_size] * workers
+
+    def sizes(self, iteration: int) -> list[int]:
+        """See SizeSource."""
+        del iteration
+        return self._sizes
+
+    def report(self, message: m.Computed) -> None:
+        """See SizeSource."""
+
+
+class ChosenSizes:
+    """The coordinator chooses."""
+
+    def __init__(self, client: Client, batch_size: int, most: int | None):
+        self._client = client
+        client.send(m.JoinBatching(batch_size, most))
+        self._present = client.wait_for(m.BatchSizes)
+
+    def sizes(self, iteration: int) -> list[int]:
+        """See SizeSource."""
+        while self._present.until < iteration:
+            self._present = self._client.wait_for(m.BatchSizes)  # they come in order
+        return self._present.sizes
+
+    def report(self, message: m.Computed) -> None:
+        """See SizeSource."""
+        self._client.send(message)
+
+
+class Balancer:
+    """This worker's part in the choice of batch sizes. `total` never changes."""
+
+    def __init__(self, rank: int, source: SizeSource):
+        self.rank, self._source = rank, source
+        self.total = sum(source.sizes(0))  # samples of an iteration over all workers
+        self._iteration = -1  # drawn
+        self._is_drawn = False  # and not stepped yet
+        self._size = 0
+        self._drawn_s = self._period_s = self._wait_s = 0.0
+        self._clock = ComputeClock()
+
+    def batches(self, samples: int, seed: int = 0) -> "BatchSampler":
+        """A batch sampler over a data set of so many samples, which every worker can read in full."""
+        return BatchSampler(self, samples, seed)
+
+    def draw(self) -> tuple[int, int]:
+        """(start, end): the next batch's place among the `total` samples of its iteration."""
+        if self._is_drawn:
+            raise StoreError(
+                f"batch {self._iteration + 1} is drawn before trainer.step of batch {self._iteration}: take one step per "
+                "batch, and let no DataLoader draw ahead (num_workers=0)"
+            )
+        asked_s = time.monotonic()
+        sizes = self._source.sizes(self._iteration + 1)
+        self._iteration, self._is_drawn, self._size = self._iteration + 1, True, sizes[self.rank]
+        now_s = time.monotonic()
+        self._wait_s, self._period_s = now_s - asked_s, now_s - self._drawn_s if self._iteration else 0.0
+        self._drawn_s = now_s
+        self._clock.begin()
+        start = sum(sizes[: self.rank])
+        return start, start + self._size
+
+    # ---- what Trainer tells
+
+    def check_step(self, batch_size: float) -> None:
+        """StoreError unless the step divides by the total."""
+        if abs(batch_size - self.total) > 1e-6 * self.total:
+            raise StoreError(
+                f"trainer.step({batch_size:g}): batches are unequal and gradients are sums over all workers, so only "
+                f"step(balancer.total), which is {self.total}, gives their mean; for a mean loss, multiply it by len(batch)"
+            )
+
+    def before_push(self, trainer: mx.gluon.Trainer) -> None:
+        """The gradients are queued."""
+        if not self._is_drawn:
+            return
+        self._is_drawn = False
+        if self._iteration == 0:
+            # MXNet 1.9.1 does not order the first push behind the pull of the initial parameters; on dist_sync with updates
+            # on the worker, a pull that comes late is answered with the sum of the gradients
+            for parameter in trainer._params:
+                for data in parameter.list_data():
+                    data.wait_to_read()
+        drawn = (self._iteration, self._size, self._period_s, self._wait_s)  # this thread may soon be a batch further
+        gradients = [g for p in trainer._params if p.grad_req != "null" for g in p.list_grad()]
+        self._clock.gradients(gradients, lambda computing: self._report(computing, *drawn))
+
+    def after_update(self, trainer: mx.gluon.Trainer) -> None:
+        """The parameters are queued."""
+        self._clock.parameters([d for p in trainer._params if p.grad_req != "null" for d in p.list_data()])
+
+    def _report(self, computing: Computing, iteration: int, size: int, period_s: float, wait_s: float) -> None:
+        memory_share = psutil.virtual_memory().percent / 100  # of the machine: it is what runs out
+        elapsed_s, cpu_share = computing
+        self._source.report(m.Computed(iteration, size, elapsed_s, cpu_share, memory_share, period_s, wait_s))
+
+
+class BatchSampler(mx.gluon.data.sampler.Sampler):
+    """Indices of this worker's batches. Iterate it once per epoch, or give it to a DataLoader as batch_sampler.
+
+    A loop that is left early goes on where it stopped. Same seed, same stream, on every worker.
+    """
+
+    def __init__(self, balancer: Balancer, samples: int, seed: int):
+        self._balancer, self._drawn = balancer, 0
+        self._stream = Stream(
+            samples, balancer.total, lambda epoch: np.random.default_rng([seed, epoch]).permutation(samples)
+        )
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(len(self)):
+            start, stop = self._balancer.draw()
+            self._drawn += 1
+            yield self._stream.batch(self._drawn - 1, start, stop)
+
+    def __len__(self) -> int:
+        """Batches until the end of the epoch."""
+        return self._stream.end_of_epoch(self._drawn) - self._drawn
+
+
+def join(store: "mx.kvstore.KVStore | NALB", batch_size: int, most: int | None = None) -> Balancer:
+    """Take part in the choice of batch sizes; call it once, in every worker, before the first batch.
+
+    batch_size: samples of this worker to begin with; without `nalb launch --batching` they stay so. most: what this worker
+    can hold. From here on Trainer's steps must divide by `balancer.total`.
+    """
+    if batch_size < 1 or (most is not None and most < 1):
+        raise InputError(f"batch_size {batch_size}, most {most}: give 1 or more samples")
+    settings = store._settings if isinstance(store, NALB) else from_environment(os.environ, socket.gethostname())
+    if settings.batching is None:
+        source: SizeSource = EqualSizes(batch_size, store.num_workers)
+    else:
+        client = store._session.client if isinstance(store, NALB) else _client_alone(settings, store.rank)
+        source = ChosenSizes(client, batch_size, most)
+    balancer = Balancer(store.rank, source)
+    _watch_trainers(balancer)
+    return balancer
+
+
+def _client_alone(settings: Settings, rank: int) -> Client:
+    """A control client without van and plans; says goodbye when the script ends well."""
+    hello = m.Hello(m.VERSION, "worker", settings.node, 9 + 2 * rank, os.getpid())
+    client = Client(settings.endpoint, hello, lambda: ([], 0), settings.deadline_s, settings.startup_s)
+    client.wait_for(m.Welcome)
+
+    def leave() -> None:
+        if hasattr(sys, "last_value"):  # the script died of an exception
+            client.close(m.Failed(f"{type(sys.last_value).__name__}: {sys.last_value}"[:4096]))
+            return
+        mx.nd.waitall()
+        client.send(m.Goodbye())
+        client.wait_for(m.Farewell)
+        client.close()
+
+    atexit.register(leave)
+    return client
+
+
+def _watch_trainers(balancer: Balancer) -> None:
+    """Let Gluon's Trainer tell the balancer of its steps: one check and two probes, none of which waits."""
+    trainer = mx.gluon.Trainer
+    check, allreduce, update = trainer._check_and_rescale_grad, trainer._allreduce_grads, trainer._update
+
+    @functools.wraps(check)
+    def check_and_rescale_grad(self, scale):
+        balancer.check_step(self._scale / scale)
+        return check(self, scale)
+
+    @functools.wraps(allreduce)
+    def allreduce_grads(self):
+        balancer.before_push(self)
+        return allreduce(self)
+
+    @functools.wraps(update)
+    def update_parameters(self, ignore_stale_grad=False):
+        update(self, ignore_stale_grad)
+        balancer.after_update(self)
+
+    trainer._check_and_rescale_grad = check_and_rescale_grad
+    trainer._allreduce_grads, trainer._update = allreduce_grads, update_parameters

@@ -1,0 +1,87 @@
+"""Sums without a plan: how parameters are broadcast and how keys are summed the first time that they are seen.
+
+An array is cut into pieces of at most 64 Ki elements; piece after piece goes to server after server through a few fixed
+slots, DEPTH of a size on each, so that pushes and answers overlap. Reuse is safe without a barrier: a worker's next use of
+a slot waits, in the engine, for its last answer, and a server answers only once every worker has pushed. A broadcast is a
+sum in which all but rank 0 push zeros: as dear as one unplanned iteration, but the servers keep no copy of the model, which
+a key of its own for each parameter would leave there.
+"""
+
+from mxnet import nd
+from mxnet.ndarray import NDArray
+
+from kvstore_patch import ndarrays
+from kvstore_patch.slots import slot_key
+
+PIECE_ELEMENTS = (65_536, 8_192, 1_024)  # three sizes of slots; the smallest that fits takes the last piece
+DEPTH = 2
+
+
+class DirectPath:
+    """Piecewise sums over stock dist_sync; every worker must call in the same order."""
+
+    def __init__(self, inner: "mx.kvstore.KVStore", num_servers: int):  # noqa: F821
+        self._inner, self._num_servers = inner, num_servers
+        self._buffers: dict[tuple[str, int], list[NDArray]] = {}
+        self._made: set[tuple[str, int]] = set()  # which slots the servers have
+        self._next_buffer = 0
+
+    def broadcast(self, key: object, value: NDArray, outs: list[NDArray]) -> None:
+        """Rank 0's value to every out."""
+        for array in (value, *outs):
+            ndarrays.settle(array)
+        source = value if self._inner.rank == 0 else None
+        self._sum(source, ndarrays.dtype_name(value, key), [ndarrays.flat(out) for out in outs])
+
+    def add_up(self, key: object, values: list[NDArray], outs: list[NDArray]) -> None:
+        """The sum over workers and devices to every out."""
+        self._sum(ndarrays.add_up(values), ndarrays.dtype_name(values[0], key), [ndarrays.flat(out) for out in outs])
+
+    def release(self) -> None:
+        """Give the buffers' memory back until there is something to sum again; waits for what is under way in them."""
+        for buffers in self._buffers.values():
+            for buffer in buffers:
+                buffer.wait_to_read()
+        self._buffers.clear()
+
+    def _sum(self, source: NDArray | None, dtype: str, outs: list[NDArray]) -> None:
+        size, done = outs[0].size, 0
+        flat_source = ndarrays.flat(source) if source is not None and size else None
+        while done < size:
+            length = min(size - done, PIECE_ELEMENTS[0])
+            capacity = min(elements for elements in PIECE_ELEMENTS if elements >= length)
+            turn, server = divmod(self._next_buffer, self._num_servers)
+            buffer = self._slots(dtype, capacity)[self._next_buffer]
+            self._next_buffer = (self._next_buffer + 1) % (DEPTH * self._num_servers)
+            piece = ndarrays.part(buffer, 0, length)
+            if flat_source is None:
+                piece[:] = 0
+            else:
+                ndarrays.copy(ndarrays.part(flat_source, done, length), piece)
+            slot = self._slot_number(dtype, capacity, turn)
+            self._inner.pushpull(slot_key(server, slot, self._num_servers), buffer, out=buffer)
+            for out in outs:
+                ndarrays.copy(piece, ndarrays.part(out, done, length))
+            done += length
+
+    def _slot_number(self, dtype: str, capacity: int, turn: int) -> int:
+        kind = ndarrays.DTYPES.index(dtype) * len(PIECE_ELEMENTS) + PIECE_ELEMENTS.index(capacity)
+        return kind * DEPTH + turn
+
+    def _slots(self, dtype: str, capacity: int) -> list[NDArray]:
+        """DEPTH times one buffer per server; at first use rank 0 creates the slots and all wait."""
+        if (dtype, capacity) not in self._buffers:
+            buffers = [nd.zeros((capacity,), dtype=dtype) for _ in range(DEPTH * self._num_servers)]
+            self._buffers[dtype, capacity] = buffers
+            if (dtype, capacity) in self._made:
+                return buffers
+            self._made.add((dtype, capacity))
+            if self._inner.rank == 0:
+                for number, buffer in enumerate(buffers):
+                    turn, server = divmod(number, self._num_servers)
+                    slot = self._slot_number(dtype, capacity, turn)
+                    self._inner.push(slot_key(server, slot, self._num_servers), buffer)
+                for buffer in buffers:
+                    ndarrays.wait_until_sent(buffer)
+            self._inner._barrier()
+        return self._buffers[dtype, capacity]

@@ -1,0 +1,121 @@
+"""The few things that the store does with NDArrays: flat views, copies by the engine, waiting."""
+
+import ctypes
+from collections.abc import Sequence
+
+import mxnet as mx
+import numpy as np
+from mxnet.base import _LIB, NDArrayHandle, OpHandle, check_call, mx_uint
+from mxnet.ndarray import NDArray
+from mxnet.ndarray import _internal as engine_ops
+
+from nalb.errors import StoreError
+
+DTYPES = ("float16", "float32", "float64")  # what ps-lite servers can add up
+
+
+def dtype_name(array: NDArray, key: object) -> str:
+    """'float16', 'float32' or 'float64'; StoreError for anything else."""
+    name = np.dtype(array.dtype).name
+    if name not in DTYPES:
+        raise StoreError(f"key {key!r} holds {name}: parameter servers add up {', '.join(DTYPES)} only; cast it first")
+    return name
+
+
+def settle(array: NDArray) -> None:
+    """Wait for an array and bring it into MXNet's own layout.
+
+    A convolution that infers leaves its weight in oneDNN's layout, and an engine operation on a view of it then fails with
+    `Check failed: !is_view`. Asking for the memory's address is what reorders it (MXNDArrayGetData, MXNet 1.9.1).
+    """
+    if array.size:
+        wait_until_sent(array)  # convolutions that still wait to read it: each queues a change of the layout as it runs
+        array.wait_to_read()
+        check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(ctypes.c_void_p())))
+
+
+def flat(array: NDArray) -> NDArray:
+    """A one-dimensional view of the same memory."""
+    return array.reshape((-1,))
+
+
+def part(array: NDArray, start: int, length: int) -> NDArray:
+    """A view of elements [start, start + length) of a flat array."""
+    return array if start == 0 and length == array.size else array[start : start + length]
+
+
+def copy(source: NDArray, target: NDArray) -> None:
+    """Copy by an engine operation: returns at once, ordered after what `source` and `target` wait for."""
+    engine_ops._copyto(source, out=target)
+
+
+_COPYTO = OpHandle()
+check_call(_LIB.NNGetOpHandle(b"_copyto", ctypes.byref(_COPYTO)))
+_NO_TEXTS = (ctypes.c_char_p * 0)()
+
+
+class Copy:
+    """`copy` with its C arguments made once: a quarter of the cost of a call, and an iteration makes hundreds."""
+
+    __slots__ = ("_inputs", "_kept", "_outputs")
+
+    def __init__(self, source: NDArray, target: NDArray):
+        self._kept = (source, target)
+        self._inputs = (NDArrayHandle * 1)(source.handle)
+        self._outputs = ctypes.cast((NDArrayHandle * 1)(target.handle), ctypes.POINTER(NDArrayHandle))
+
+    def __call__(self) -> None:
+        one, storage_types = ctypes.c_int(1), ctypes.POINTER(ctypes.c_int)()
+        check_call(
+            _LIB.MXImperativeInvokeEx(
+                _COPYTO, 1, self._inputs, ctypes.byref(one), ctypes.byref(self._outputs),
+                0, _NO_TEXTS, _NO_TEXTS, ctypes.byref(storage_types),
+            )
+        )  # fmt: skip
+
+
+class Exchanged:
+    """An array that is pushed and gets the sum back in place, through whatever key; C arguments made once."""
+
+    __slots__ = ("_handles", "_kept", "_key", "_store")
+
+    def __init__(self, store: "mx.kvstore.KVStore", array: NDArray):
+        self._kept, self._store = array, store
+        self._handles = (NDArrayHandle * 1)(array.handle)
+        self._key = (ctypes.c_int * 1)()
+
+    def __call__(self, key: int, priority: int) -> None:
+        self._key[0] = key
+        check_call(
+            _LIB.MXKVStorePushPull(
+                self._store.handle, mx_uint(1), self._key, mx_uint(1), self._key,
+                self._handles, self._handles, ctypes.c_int(priority),
+            )
+        )  # fmt: skip
+
+
+def first_element(array: NDArray) -> NDArray:
+    """A copy, by an engine operation, of what the array begins with: readable once the array is, in the queue's order."""
+    one = mx.nd.empty((1,), dtype=array.dtype)
+    if array.size:
+        copy(part(flat(array), 0, 1), one)
+    return one
+
+
+def wait_for_all(arrays: Sequence[NDArray]) -> None:
+    """Block until all may be read."""
+    for array in arrays:
+        array.wait_to_read()
+
+
+def add_up(arrays: Sequence[NDArray]) -> NDArray:
+    """The sum over devices, on the first one's; the array itself where there is one."""
+    first = arrays[0]
+    if len(arrays) == 1:
+        return first
+    return mx.nd.add_n(*[array.as_in_context(first.context) for array in arrays])
+
+
+def wait_until_sent(array: NDArray) -> None:
+    """Block until operations that read the array (a push) have ended; wait_to_read would not wait for those."""
+    check_call(_LIB.MXNDArrayWaitToWrite(array.handle))

@@ -1,0 +1,90 @@
+"""`python -m kvstore_patch.role`: what a node runs as DMLC_ROLE=server or scheduler.
+
+MXNet's own entry starts its loop while mxnet is imported and unpickles what the network sends as an optimizer. This one
+imports first and serves then, reports what its van saw, and refuses pickles. The scheduler carries the coordinator.
+"""
+
+import ctypes
+import os
+import socket
+import sys
+import threading
+import time
+
+from kvstore_patch.session import VanFeed
+from kvstore_patch.van import Van
+from nalb.control import messages as m
+from nalb.control.client import Client, die
+from nalb.control.keys import load_keys
+from nalb.control.settings import Settings, from_environment
+from nalb.errors import NalbError
+
+CONTROLLER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+
+
+def serve(settings: Settings) -> None:
+    """Run ps-lite's loop of the role until the workers are done."""
+    os.environ["DMLC_ROLE"] = "worker"  # so that the import does not start MXNet's own loop
+    import mxnet as mx
+    from mxnet.base import _LIB, KVStoreHandle, check_call
+
+    os.environ["DMLC_ROLE"] = settings.role
+    handle = KVStoreHandle()
+    check_call(_LIB.MXKVStoreCreate(b"dist_sync", ctypes.byref(handle)))
+
+    def control(command: int, body: bytes, _: object) -> None:
+        del body
+        die(
+            f"{settings.role} {settings.node}: refused command {command}: optimizers are pickles and run on workers only"
+        )
+
+    controller = CONTROLLER(control)
+    check_call(_LIB.MXKVStoreRunServer(handle, controller, None))
+    mx.nd.waitall()
+    check_call(_LIB.MXKVStoreFree(handle))
+
+
+def run_server(settings: Settings) -> None:
+    """A parameter server that reports what it receives."""
+    van = Van.loaded()
+    feed = VanFeed(van)
+    keys = None if settings.keys_path is None else load_keys(settings.keys_path, settings.node)
+    holder: list[Client] = []
+
+    def join() -> None:
+        while van.self_id < 0:  # ps-lite gives the id once all processes are there
+            time.sleep(0.05)
+        hello = m.Hello(m.VERSION, "server", settings.node, van.self_id, os.getpid())
+        holder.append(Client(settings.endpoint, hello, feed.drain, settings.deadline_s, settings.startup_s, keys))
+        holder[0].on_measure = van.set_forecasts
+        holder[0].wait_for(m.Welcome)
+
+    threading.Thread(target=join, name="nalb-join", daemon=True).start()
+    serve(settings)
+    if holder:
+        holder[0].close(m.Goodbye())
+
+
+def main() -> int:
+    """Run this process's role."""
+    try:
+        settings = from_environment(os.environ, socket.gethostname())
+        if settings.role == "worker":
+            die("kvstore_patch.role runs servers and the scheduler; workers run the training script", 2)
+        if settings.keys_path is not None:
+            Van.loaded()  # it is what encrypts: without it this process would talk in the clear
+        if settings.role == "server":
+            run_server(settings)
+        else:
+            from nalb.control.coordinator import CoordinatorThread
+
+            with CoordinatorThread(settings):
+                serve(settings)
+    except NalbError as error:
+        print(f"nalb: {error}", file=sys.stderr, flush=True)
+        os._exit(error.exit_code)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""A worker's part in the control plane: when an iteration may start, when it ended, and what the van saw meanwhile."""
+
+import os
+import threading
+import time
+
+from kvstore_patch.van import Van
+from nalb.control import messages as m
+from nalb.control.client import Client, die
+from nalb.control.keys import load_keys
+from nalb.control.settings import Settings
+
+RECEIVED, SENT = 1, 2  # kinds of van samples
+
+
+class VanFeed:
+    """Drains the van: received messages become report rows; the first send since `mark` starts an iteration's clock."""
+
+    def __init__(self, van: Van):
+        self._van = van
+        self._lock = threading.Lock()
+        self._rows: list[m.SampleRow] = []
+        self._mark_ns = 0
+        self._first_send_ns = 0
+
+    def mark(self) -> None:
+        """From now on, the next send is an iteration's first push."""
+        with self._lock:
+            self._pump()
+            self._mark_ns, self._first_send_ns = time.monotonic_ns(), 0
+
+    def first_send_s(self) -> float | None:
+        """When the first push since the mark was handed to the socket."""
+        with self._lock:
+            self._pump()
+            return self._first_send_ns * 1e-9 if self._first_send_ns else None
+
+    def drain(self) -> tuple[list[m.SampleRow], int]:
+        """The rows since the last drain, and the ring's drops so far."""
+        with self._lock:
+            self._pump()
+            rows, self._rows = self._rows, []
+            return rows, self._van.drops
+
+    def _pump(self) -> None:
+        for sample in self._van.drain():
+            if sample.kind == RECEIVED:
+                self._rows.append(m.SampleRow(sample.peer, sample.size_bytes, sample.start_ns, sample.end_ns))
+            elif not self._first_send_ns and sample.start_ns >= self._mark_ns:
+                self._first_send_ns = sample.start_ns
+
+
+class WorkerSession:
+    """Joins the job, waits for plans, times iterations."""
+
+    def __init__(self, settings: Settings, ps_id: int):
+        self.van = Van.loaded()
+        self.feed = VanFeed(self.van)
+        hello = m.Hello(m.VERSION, "worker", settings.node, ps_id, os.getpid())
+        keys = None if settings.keys_path is None else load_keys(settings.keys_path, settings.node)
+        self.client = Client(settings.endpoint, hello, self.feed.drain, settings.deadline_s, settings.startup_s, keys)
+        self.welcome = self.client.wait_for(m.Welcome)
+        self._finisher: threading.Thread | None = None
+        self._last_end_s = time.monotonic()
+
+    def register(self, tensors: list[m.TensorSpec]) -> m.Setup:
+        """Tell what will be pushed; returns how to cut it, the same for all workers."""
+        self.client.send(m.Register(tensors))
+        return self.client.wait_for(m.Setup)
+
+    def next_plan(self, epoch: int) -> tuple[m.Plan | m.Setup | None, float]:
+        """The next iteration's plan and the seconds waited for it.
+
+        A Setup instead says to cut the tensors anew first; None, that the job wants no further iteration.
+        """
+        start_s = time.monotonic()
+        while True:
+            message = self.client.wait_for(m.Message, lambda x: isinstance(x, m.Finish | m.Plan | m.Setup))
+            if isinstance(message, m.Setup):
+                return message, time.monotonic() - start_s
+            if isinstance(message, m.Finish):
+                return None, 0.0
+            assert isinstance(message, m.Plan)
+            if message.epoch == epoch:  # others are of slices that no longer exist
+                break
+        self.van.set_forecasts(message.measure)
+        self.feed.mark()
+        self.client.exchanging = message.iteration
+        return message, time.monotonic() - start_s
+
+    def finish(self, iteration: int, wait_computed: "callable", wait: "callable", plan_wait_s: float) -> None:
+        """Wait on a thread for the iteration's gradients, then for its slices, then report it done."""
+
+        def work() -> None:
+            try:
+                wait_computed()
+                computed_s = time.monotonic()
+                wait()
+            except Exception as error:
+                self.client.send(m.Failed(f"iteration {iteration}: {error}"))
+                die(f"iteration {iteration} failed: {error}", 1)
+            end_s = time.monotonic()
+            start_s = self.feed.first_send_s()
+            if start_s is None:
+                die("the van saw no push in a whole iteration: is it preloaded? Run `nalb doctor`")
+            self.client.exchanging = -1
+            took_s = end_s - self._last_end_s
+            self.client.send(m.Done(iteration, end_s - start_s, took_s, plan_wait_s, start_s, end_s, computed_s))
+            self._last_end_s = end_s
+
+        self._finisher = threading.Thread(target=work, name="nalb-finish", daemon=True)
+        self._finisher.start()
+
+    def leave(self) -> None:
+        """Say goodbye and stay until everyone has: whoever still pushes would mistake this worker's exit for its own barrier."""
+        self.client.send(m.Goodbye())
+        self.client.wait_for(m.Farewell)
+        self.client.close()
+
+    def wait_finished(self) -> None:
+        """Block until the iteration under way, if any, is done."""
+        if self._finisher is not None:
+            self._finisher.join()
+            self._finisher = None

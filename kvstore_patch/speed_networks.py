@@ -1,0 +1,261 @@
+"""Speed predictors that are networks: simple RNN, LSTM and NARX, in Gluon (Chen et al., 3.2.2, section 4 and Table 3).
+
+All look back two iterations and have one hidden layer. RNN and LSTM see speeds alone; NARX is a feedforward network
+that also sees CPU and memory, those of now included (Eq. 4):
+
+    v^k = F(v^(k-1), v^(k-2), c^k, c^(k-1), c^(k-2), m^k, m^(k-1), m^(k-2))
+
+F is v^(k-1) exp(network): networks say by which factor the speed changes. Errors then count in proportion, as they do
+in an iteration's time (a slow worker that is believed to be 10 samples/s faster is the straggler, a fast one is not), and
+a level of load that was never seen needs no extrapolation. A network that predicts v^k itself was tried and is worse there.
+
+Training is online, in sessions: a session takes the last HISTORY iterations, holds some back, and makes one epoch per
+iteration of the job until the error on what is held back no longer falls (early stopping). Only if it ended lower than
+with the present weights are the new ones adopted. So an iteration pays for one epoch at most, and nothing stalls; the
+choice not taken is to train at once, which would hold up every worker of the job when the 500th iteration ends.
+
+Speeds are divided by their mean, so that the weights mean the same for a worker of any speed and a model can begin with
+those that were stored for another one. A network is all its own: no random state is shared with the training job.
+"""
+
+import hashlib
+import io
+import os
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+from mxnet.gluon import nn, rnn
+
+from nalb.batching.speed import NETWORK_AFTER, Deferred, Ema, Predictor
+from nalb.errors import InputError
+
+LOOK_BACK = 2  # iterations; Chen et al., Table 3
+HIDDEN = 10  # units of the hidden layer; the paper does not say
+LEARNING_RATE = 0.02  # of Adam (ours, like all below)
+HISTORY = 1000  # iterations that a session learns from
+BLOCK, HELD_BACK = 20, 5  # iterations in a block; one block in so many judges instead: neighbours share a level of load
+BATCH = 64  # samples of a training step
+EPOCHS_MOST, PATIENCE = 100, 10  # of a session; epochs without a lower error before it ends
+RETRAIN_AFTER = 100  # observations from the end of a session to the next
+STORED_TRAINS_AFTER = 100  # observations before a stored model is first trained on
+FORMAT = 1  # of stored models: SHA-256 of the rest, then numpy's npz of the weights, kind and format
+DIGEST_BYTES = 32
+
+
+class _LastStep(nn.HybridBlock):
+    """A recurrent layer over the look-back window; the output is read from its last state."""
+
+    def __init__(self, layer: rnn.RNN | rnn.LSTM):
+        super().__init__()
+        self.recurrent, self.output = layer, nn.Dense(1, in_units=HIDDEN)
+
+    def hybrid_forward(self, F, windows):
+        states = self.recurrent(F.expand_dims(windows, axis=2))
+        return self.output(F.slice_axis(states, axis=1, begin=-1, end=None))
+
+
+def _narx() -> nn.HybridSequential:
+    net = nn.HybridSequential()
+    net.add(nn.Dense(HIDDEN, activation="tanh", in_units=3 * LOOK_BACK + 2), nn.Dense(1, in_units=HIDDEN))
+    return net
+
+
+KINDS: dict[str, Callable[[], nn.HybridBlock]] = {
+    "rnn": lambda: _LastStep(rnn.RNN(HIDDEN, activation="tanh", layout="NTC", input_size=1)),
+    "lstm": lambda: _LastStep(rnn.LSTM(HIDDEN, layout="NTC", input_size=1)),
+    "narx": _narx,
+}
+
+Weights = dict[str, np.ndarray]  # parameter name within the network -> values
+
+
+class SpeedNetwork:
+    """One worker's network of the kind; a `Predictor` that knows nothing before it has been trained or given weights.
+
+    Deterministic: the seed chooses first weights and batches. Raises InputError for an unknown kind, and for weights
+    that are not of this kind's shapes.
+    """
+
+    def __init__(self, kind: str, seed: int, weights: Weights | None = None):
+        if kind not in KINDS:
+            raise InputError(f"unknown speed network {kind!r}: choose one of {', '.join(KINDS)}")
+        self.kind = kind
+        self._generator = np.random.default_rng(seed)
+        self._reports: deque[tuple[float, float, float]] = deque(maxlen=HISTORY + LOOK_BACK + 1)  # speed, CPU, memory
+        self._net, self._trainee = _build(kind), _build(kind)
+        self._trained = weights is not None
+        _set(self._net, _first_weights(self._net, self._generator) if weights is None else weights)
+        self._mean_speed: float | None = None  # that speeds are divided by; None: of all seen so far
+        self._until_session = NETWORK_AFTER if weights is None else STORED_TRAINS_AFTER
+        self._session: _Session | None = None
+
+    @property
+    def weights(self) -> Weights | None:
+        """Those that predict now; None before the first training."""
+        return _get(self._net) if self._trained else None
+
+    def observe(self, speed: float, cpu_share: float, memory_share: float) -> None:
+        """Takes the observation in, and trains for one epoch if a session is under way.
+
+        Cost of the epoch: HISTORY / BATCH steps at most.
+        """
+        self._reports.append((speed, cpu_share, memory_share))
+        self._until_session -= 1
+        if self._until_session <= 0 and self._session is None:
+            self._session = self._begin_session()
+        if self._session is not None and self._session.epoch():
+            if self._session.improved:
+                _set(self._net, self._session.best)
+                self._mean_speed = self._session.mean_speed
+                self._trained = True
+            self._session = None
+            self._until_session = RETRAIN_AFTER
+
+    def predict(self) -> float | None:
+        if not self._trained or len(self._reports) <= LOOK_BACK:
+            return None
+        mean_speed = self._mean_speed or _mean_speed(self._reports)
+        window = _inputs(self.kind, np.array(list(self._reports)[-LOOK_BACK - 1 :]), mean_speed)
+        return self._reports[-1][0] * float(np.exp(self._net(mx.nd.array(window)).asscalar()))
+
+    def _begin_session(self) -> "_Session":
+        _set(self._trainee, _get(self._net))
+        mean_speed = _mean_speed(self._reports)
+        reports = np.array(self._reports)
+        inputs = _inputs(self.kind, reports, mean_speed)[:-1]  # the last one's speed is yet to come
+        speeds = reports[LOOK_BACK:, :1]
+        targets = np.log(speeds[1:] / speeds[:-1]).astype(np.float32)
+        return _Session(self._trainee, inputs, targets, mean_speed, self._generator, must_adopt=not self._trained)
+
+
+class _Session:
+    """Training on one set of samples with early stopping; `best` are the weights of least error on what is held back."""
+
+    def __init__(self, net, inputs, targets, mean_speed, generator, must_adopt: bool):
+        held_back = np.arange(len(inputs)) // BLOCK % HELD_BACK == HELD_BACK - 1
+        self._net, self._generator, self.mean_speed = net, generator, mean_speed
+        self._inputs, self._targets = inputs[~held_back], targets[~held_back]
+        self._judge = mx.nd.array(inputs[held_back]), mx.nd.array(targets[held_back])
+        self._loss = mx.gluon.loss.L2Loss()
+        adam = {"learning_rate": LEARNING_RATE}
+        self._trainer = mx.gluon.Trainer(net.collect_params(), "adam", adam, kvstore=None)
+        self._epochs, self._without_gain = 0, 0
+        self.best, self.improved = _get(net), False
+        self._least = np.inf if must_adopt else self._error()
+
+    def epoch(self) -> bool:
+        """One pass over the samples; whether the session has ended."""
+        order = self._generator.permutation(len(self._inputs))
+        for chosen in np.array_split(order, -(-len(order) // BATCH)):
+            with mx.autograd.record():
+                loss = self._loss(self._net(mx.nd.array(self._inputs[chosen])), mx.nd.array(self._targets[chosen]))
+            loss.backward()
+            self._trainer.step(len(chosen))
+        error = self._error()
+        self._epochs, self._without_gain = self._epochs + 1, self._without_gain + 1
+        if error < self._least:
+            self._least, self.best, self.improved, self._without_gain = error, _get(self._net), True, 0
+        return self._epochs == EPOCHS_MOST or self._without_gain == PATIENCE
+
+    def _error(self) -> float:
+        inputs, targets = self._judge
+        return float(self._loss(self._net(inputs), targets).mean().asscalar())
+
+
+def predictor(kind: str, seed: int, stored: Path | None = None) -> Predictor:
+    """EMA first, then the network: once trained, after NETWORK_AFTER iterations; a stored model predicts at once."""
+    if stored is None:
+        return Deferred(Ema(), SpeedNetwork(kind, seed))
+    return Deferred(Ema(), load(stored, kind, seed), after=0)
+
+
+# name -> the predictor of the worker of that index, as schemes.PREDICTORS
+NETWORKS: dict[str, Callable[[int], Predictor]] = {
+    kind: lambda worker, kind=kind: predictor(kind, seed=worker) for kind in KINDS
+}
+
+
+def save(network: SpeedNetwork, path: Path) -> None:
+    """Store the weights that predict. Raises InputError for a network that has not been trained yet."""
+    weights = network.weights
+    if weights is None:
+        raise InputError(f"speed network {network.kind} is not trained yet: store it after {NETWORK_AFTER} iterations")
+    content = io.BytesIO()
+    np.savez(content, **weights, kind=np.array(network.kind), format=np.array(FORMAT))
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(hashlib.sha256(content.getbuffer()).digest() + content.getbuffer())
+    os.replace(part, path)  # whole or not at all
+
+
+def load(path: Path, kind: str, seed: int) -> SpeedNetwork:
+    """A network that begins with stored weights, of this worker or another. Raises InputError that names the file."""
+    try:
+        stored = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot read this speed model ({error.strerror}): name one that was stored") from None
+    digest, content = stored[:DIGEST_BYTES], stored[DIGEST_BYTES:]
+    if hashlib.sha256(content).digest() != digest:
+        raise InputError(f"{path}: not a whole speed model: delete it, train without it and store anew")
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        weights = {name: arrays[name] for name in arrays.files}
+    found, version = str(weights.pop("kind", None)), int(weights.pop("format", 0))
+    if version != FORMAT:
+        raise InputError(
+            f"{path}: a speed model of format {version}, this nalb reads {FORMAT}: train and store it anew"
+        )
+    if found != kind:
+        raise InputError(f"{path}: a model of kind {found!r}, not {kind!r}: name another file or kind")
+    try:
+        return SpeedNetwork(kind, seed, weights)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _build(kind: str) -> nn.HybridBlock:
+    net = KINDS[kind]()
+    net.initialize(mx.init.Zero())  # draws nothing from MXNet's own random state
+    net.hybridize()  # the same numbers, sooner
+    return net
+
+
+def _first_weights(net: nn.HybridBlock, generator: np.random.Generator) -> Weights:
+    """Glorot's uniform distribution for matrices, zero for the rest."""
+    weights = {}
+    for name, value in sorted(_get(net).items()):
+        limit = np.sqrt(6 / sum(value.shape)) if value.ndim == 2 else 0.0
+        weights[name] = generator.uniform(-limit, limit, value.shape).astype(np.float32)
+    return weights
+
+
+def _get(net: nn.HybridBlock) -> Weights:
+    return {name: parameter.data().asnumpy() for name, parameter in net._collect_params_with_prefix().items()}
+
+
+def _set(net: nn.HybridBlock, weights: Weights) -> None:
+    present = net._collect_params_with_prefix()
+    shapes = {name: parameter.shape for name, parameter in present.items()}
+    if {name: value.shape for name, value in weights.items()} != shapes:
+        raise InputError("weights are not those of this network: store it anew with this nalb")
+    if not all(value.dtype == np.float32 and np.isfinite(value).all() for value in weights.values()):
+        raise InputError("weights are not finite float32 numbers: store a network that was trained well")
+    for name, parameter in present.items():
+        parameter.set_data(mx.nd.array(weights[name]))
+
+
+def _mean_speed(reports: "deque[tuple[float, float, float]]") -> float:
+    return float(np.mean([speed for speed, _, _ in reports]))
+
+
+def _inputs(kind: str, reports: np.ndarray, mean_speed: float) -> np.ndarray:
+    """What the network sees after each report that has LOOK_BACK before it; reports of shape (n, 3), oldest first.
+
+    Shape (n - 2, 2) for RNN and LSTM: speeds, oldest first. (n - 2, 8) for NARX: two speeds, three CPU and three memory
+    shares. Speeds as log(v / mean), shares as they are.
+    """
+    steps = [reports[back : len(reports) - LOOK_BACK + back] for back in range(LOOK_BACK + 1)]
+    speeds = [np.log(step[:, :1] / mean_speed) for step in steps[1:]]
+    resources = [step[:, 1:] for step in steps] if kind == "narx" else []
+    return np.hstack(speeds + resources).astype(np.float32)

@@ -1,0 +1,350 @@
+"""The KVStore that Gluon sees as `kvstore='nalb'`: sums over slices that go where each iteration's plan says.
+
+How it works. What a job pushes is learned, not declared: the first time that a group of keys (one pushpull call) is seen it
+is summed by the direct path and recorded. When a recorded group comes again, the record is what an iteration consists of:
+all workers register it, the coordinator says how to cut it into slices, and from there on every iteration travels by plan.
+A call that does not fit the record, at any point, ends the iteration and starts a new record; nothing is ever guessed.
+Choice not taken: filling slices across calls. A call's result must be queued when it returns, or a reader sees stale sums.
+"""
+
+import atexit
+import os
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from functools import partial
+from typing import NoReturn
+
+import mxnet as mx
+import numpy as np
+from mxnet.kvstore.base import KVStoreBase
+from mxnet.ndarray import NDArray
+
+from kvstore_patch import ndarrays
+from kvstore_patch.direct import DirectPath
+from kvstore_patch.exchange import Exchange, make_slots
+from kvstore_patch.session import WorkerSession
+from kvstore_patch.slots import STOCK_KEYS
+from kvstore_patch.van import Van
+from nalb.control import messages as m
+from nalb.control.settings import Settings, from_environment
+from nalb.errors import StoreError
+from nalb.planning.slices import Tensor, build_layout
+
+Key = int | str
+Group = tuple[tuple[Key, int, str], ...]  # (key, elements, dtype) of one call
+
+
+class JobFinished(Exception):
+    """The job wants no further iteration; only held jobs (compare) end so."""
+
+
+class NALB(KVStoreBase):
+    """Network-aware distributed sums; optimizers run on the workers."""
+
+    def __init__(self, settings: Settings | None = None):
+        self._settings = settings or from_environment(os.environ, socket.gethostname())
+        if self._settings.keys_path is not None:
+            Van.loaded()  # it is what encrypts: without it ps-lite would talk in the clear
+        self._lock = threading.Lock()  # inner's calls, which the control thread also makes
+        self._inner = mx.kvstore.create("dist_sync")
+        self._session = WorkerSession(self._settings, ps_id=9 + 2 * self._inner.rank)
+        self._session.client.on_prepare = self._prepare_slots
+        self._num_servers = self._settings.num_servers
+        self._direct = DirectPath(self._inner, self._num_servers)
+        self._shapes: dict[Key, tuple[tuple[int, ...], str]] = {}
+        self._record: list[Group] = []
+        self._exchange: Exchange | None = None
+        self._epoch = -1
+        self._position = 0  # groups of this iteration already pushed
+        self._plan: m.Plan | None = None
+        self._plan_wait_s = 0.0
+        self._stock_ready: set[Key] = set()
+        self._closed = False
+        self.exit_status: object = None  # what sys.exit was last called with
+        _close_at_exit(self)
+
+    # ---- what KVStoreBase asks for
+
+    @property
+    def type(self) -> str:
+        """'nalb': not a 'dist' type, so that Gluon keeps the optimizer on the worker."""
+        return "nalb"
+
+    @property
+    def rank(self) -> int:
+        """This worker's rank in ps-lite."""
+        return int(self._inner.rank)
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers push."""
+        return self._settings.num_workers
+
+    @staticmethod
+    def is_capable(capability: str) -> bool:
+        """Optimizers run on the worker; anything else is unknown."""
+        if capability.lower() == KVStoreBase.OPTIMIZER:
+            return False
+        raise StoreError(f"unknown capability {capability!r}: a KVStore is asked for 'optimizer' only")
+
+    def broadcast(self, key: Key | Sequence[Key], value: object, out: object, priority: int = 0) -> None:
+        """Rank 0's value to `out` on every worker. Call with the same keys, in the same order, everywhere."""
+        del priority  # a broadcast happens before training: in order of calls
+        keys, values, outs = _as_lists(key, value, out)
+        self._note_call()
+        self._end_iteration_early()
+        for one, source, targets in zip(keys, values, outs, strict=True):
+            self._check(one, [source[0], *targets])
+            if self._settings.scheme == "p3":
+                raise StoreError("scheme p3 runs replays in `nalb compare`; to train with it: nalb launch --scheme p3")
+            with self._lock:
+                self._direct.broadcast(one, source[0], targets)
+
+    def pushpull(self, key: Key | Sequence[Key], value: object, out: object = None, priority: int = 0) -> None:
+        """Sum over all workers and devices into `out` (default: in place). Call alike on every worker.
+
+        key: one key (int or str) or a list; value, out: per key one NDArray or one per device. Keys of one call may share
+        slices, so push together what is ready together. `priority` is the order of calls here: earlier keys go first.
+        """
+        del priority
+        keys, values, outs = _as_lists(key, value, out)
+        self._note_call()
+        for one, sources, targets in zip(keys, values, outs, strict=True):
+            self._check(one, sources + targets)
+        group = tuple(
+            (one, int(v[0].size), ndarrays.dtype_name(v[0], one)) for one, v in zip(keys, values, strict=True)
+        )
+        if self._exchange is None and group in self._record:
+            self._freeze(group)
+        if self._exchange is not None and self._record[self._position] != group:
+            self._end_iteration_early()
+            self._exchange, self._record = None, []
+        if self._exchange is None:
+            self._record.append(group)
+            if (
+                self._settings.scheme == "p3"
+            ):  # its ps-lite cuts and routes every array by itself: no slots, no direct path
+                self._outs = []
+                self._push_stock(keys, values, outs)
+                return
+            with self._lock:
+                for one, sources, targets in zip(keys, values, outs, strict=True):
+                    self._direct.add_up(one, sources, targets)
+            return
+        self._push_planned(keys, values, outs)
+
+    def set_gradient_compression(self, compression_params: object) -> None:
+        """Not supported: compressed gradients cannot be summed slice by slice."""
+        raise StoreError(
+            f"gradient compression ({compression_params}) is not supported by kvstore 'nalb': leave it out"
+        )
+
+    def set_optimizer(self, optimizer: object) -> None:
+        """Not supported: optimizers run on the worker."""
+        raise StoreError(
+            f"kvstore 'nalb' updates on the worker, not {type(optimizer).__name__} on servers: "
+            "pass update_on_kvstore=False or leave it out"
+        )
+
+    def push(self, key: Key, value: object, priority: int = 0) -> None:
+        """Not supported: a push without its pull is what sparse gradients do."""
+        del value, priority
+        raise StoreError(
+            f"key {key!r}: kvstore 'nalb' has no separate push and pull (sparse gradients need them); "
+            "use dense gradients (grad_stype='default')"
+        )
+
+    pull = row_sparse_pull = init = push
+
+    def _note_call(self) -> None:
+        self._session.client.calls += 1
+        self.exit_status = None  # a sys.exit that was caught
+
+    # ---- the planned path
+
+    def _check(self, key: Key, arrays: list[NDArray]) -> None:
+        first = arrays[0]
+        for array in arrays:
+            if not isinstance(array, NDArray):
+                raise StoreError(f"key {key!r}: expected NDArrays, got {type(array).__name__}")
+            if array.stype != "default":
+                raise StoreError(
+                    f"key {key!r} is {array.stype}: kvstore 'nalb' sums dense arrays only; set stype='default'"
+                )
+            if array.shape != first.shape or array.dtype != first.dtype:
+                raise StoreError(
+                    f"key {key!r}: arrays of one key differ: {first.shape} {np.dtype(first.dtype).name} and "
+                    f"{array.shape} {np.dtype(array.dtype).name}"
+                )
+        seen = self._shapes.setdefault(key, (first.shape, ndarrays.dtype_name(first, key)))
+        if seen != (first.shape, ndarrays.dtype_name(first, key)):
+            raise StoreError(
+                f"key {key!r} was {seen[1]} of shape {seen[0]} and is now {ndarrays.dtype_name(first, key)} of shape "
+                f"{first.shape}: a key keeps its shape; use a new key"
+            )
+
+    def _freeze(self, group: Group) -> None:
+        """The record is an iteration: agree with everyone on its slices."""
+        self._direct.release()
+        self._record = self._record[self._record.index(group) :]  # what came once before the cycle is not part of it
+        tensors = [
+            m.TensorSpec(str(key), elements, dtype, index)
+            for index, one in enumerate(self._record)
+            for key, elements, dtype in one
+        ]
+        self._tensors = [Tensor(t.name, t.elements, t.dtype, t.group) for t in tensors]
+        self._first_tensor = [0]
+        for one in self._record:
+            self._first_tensor.append(self._first_tensor[-1] + len(one))
+        self._cut(self._session.register(tensors))
+
+    def _cut(self, setup: m.Setup) -> None:
+        """Make the slices that the coordinator counts on."""
+        layout = build_layout(
+            self._tensors,
+            num_nodes=setup.num_nodes,
+            num_servers=setup.num_servers,
+            alpha_bytes=setup.alpha_bytes,
+            fixed_slice_bytes=setup.fixed_slice_bytes,
+            num_probe=setup.num_probe,
+        )
+        if layout.digest() != setup.digest:
+            raise StoreError(
+                "this worker cuts the tensors differently from the coordinator: install the same nalb everywhere"
+            )
+        self._exchange = Exchange(self._inner, self._lock, layout, self._num_servers)
+        self._epoch, self._position = setup.epoch, 0
+
+    def _push_planned(self, keys: list[Key], values: list[list[NDArray]], outs: list[list[NDArray]]) -> None:
+        assert self._exchange is not None
+        if self._position == 0:
+            self._session.wait_finished()
+            message, self._plan_wait_s = self._session.next_plan(self._epoch)
+            while isinstance(message, m.Setup):
+                self._cut(message)
+                message, self._plan_wait_s = self._session.next_plan(self._epoch)
+            if message is None:
+                raise JobFinished
+            self._plan = message
+            self._outs: list[NDArray] = []
+            self._computed: list[NDArray] = []
+        assert self._plan is not None
+        # backpropagation ends at one end of a group; queued before the sums, which are written into the same arrays
+        self._computed += [ndarrays.first_element(values[end][0]) for end in (0, -1)]
+        if self._plan.scheme in ("stock", "p3"):
+            self._push_stock(keys, values, outs)
+        else:
+            sources = [ndarrays.add_up(arrays) for arrays in values]
+            self._exchange.push_group(self._plan, self._first_tensor[self._position], sources, outs)
+        self._position += 1
+        if self._position == len(self._record):
+            self._finish_iteration()
+
+    def _finish_iteration(self) -> None:
+        assert self._exchange is not None
+        assert self._plan is not None
+        wait_for_outs = partial(ndarrays.wait_for_all, self._outs)
+        wait = wait_for_outs if self._plan.scheme in ("stock", "p3") else self._exchange.wait
+        self._position = 0
+        wait_computed = partial(ndarrays.wait_for_all, self._computed)
+        self._session.finish(self._plan.iteration, wait_computed, wait, self._plan_wait_s)
+
+    def _end_iteration_early(self) -> None:
+        if self._position:
+            self._finish_iteration()
+        self._session.wait_finished()
+
+    def _push_stock(self, keys: list[Key], values: list[list[NDArray]], outs: list[list[NDArray]]) -> None:
+        """What MXNet's own dist_sync does with Gluon's calls: one fused pushpull per tensor, its own keys and routing."""
+        for key, sources, targets in zip(keys, values, outs, strict=True):
+            if not isinstance(key, int) or not 0 <= key < STOCK_KEYS:
+                raise StoreError(f"scheme 'stock' needs integer keys below {STOCK_KEYS}, got {key!r}")
+            with self._lock:
+                if key not in self._stock_ready:
+                    self._inner.init(key, sources[0])
+                    self._stock_ready.add(key)
+                self._inner.pushpull(key, sources, out=targets, priority=-key)
+            self._outs.extend(targets)
+
+    def _prepare_slots(self, message: m.PrepareSlots) -> None:
+        def work() -> None:
+            try:
+                make_slots(self._inner, self._lock, message.slots, self._num_servers)
+            except Exception as error:
+                self._session.client.send(m.Failed(f"slots for iteration {message.iteration}: {error}"))
+                return
+            self._session.client.send(m.SlotsReady(message.iteration))
+
+        threading.Thread(target=work, name="nalb-slots", daemon=True).start()  # signs of life go on meanwhile
+
+    def close(self) -> None:
+        """Leave the job: wait for what is under way, say goodbye, and let ps-lite finish with the others."""
+        if self._closed:
+            return
+        self._closed = True
+        self._end_iteration_early()
+        mx.nd.waitall()
+        self._session.leave()
+        with self._lock:
+            del self._exchange, self._direct
+            del self._inner  # its destructor waits for all workers and stops the servers
+
+    def fail(self, reason: str) -> None:
+        """Leave the job in disorder: everyone must end, and the peers would wait for ever in ps-lite's barrier."""
+        if not self._closed:
+            self._closed = True
+            self._session.client.close(m.Failed(reason))
+
+
+def _as_lists(
+    key: Key | Sequence[Key], value: object, out: object
+) -> tuple[list[Key], list[list[NDArray]], list[list[NDArray]]]:
+    """Keys, and per key the arrays of its devices."""
+    if isinstance(key, int | str):
+        keys, values, outs = [key], [value], [value if out is None else out]
+    else:
+        keys = list(key)
+        values = list(value)  # type: ignore[call-overload]
+        outs = values if out is None else list(out)  # type: ignore[call-overload]
+    if not keys:
+        raise StoreError("pushpull and broadcast need at least one key")
+    if len(set(keys)) != len(keys):
+        raise StoreError(f"a key occurs twice in one call: {sorted(map(str, keys))}")
+    if not len(keys) == len(values) == len(outs):
+        raise StoreError(
+            f"{len(keys)} keys, {len(values)} values and {len(outs)} outs in one call: give one of each per key"
+        )
+    return keys, [_as_list(v) for v in values], [_as_list(o) for o in outs]
+
+
+def _as_list(arrays: object) -> list[NDArray]:
+    return list(arrays) if isinstance(arrays, list | tuple) else [arrays]  # type: ignore[list-item]
+
+
+def _close_at_exit(store: NALB) -> None:
+    """A script that ends well leaves in order; one that dies of an exception tells everyone why and does not wait."""
+    failure: list[str] = []
+    previous, exit_now = sys.excepthook, sys.exit
+
+    def note(kind: type[BaseException], error: BaseException, trace: object) -> None:
+        failure.append(f"{kind.__name__}: {error}".splitlines()[0])
+        previous(kind, error, trace)  # type: ignore[arg-type]
+
+    def note_exit(status: object = None) -> NoReturn:
+        if threading.current_thread() is threading.main_thread():
+            store.exit_status = status
+        exit_now(status)  # type: ignore[arg-type]
+
+    def leave() -> None:
+        code = store.exit_status if isinstance(store.exit_status, int) else int(store.exit_status is not None)
+        if failure or code:
+            store.fail(f"worker {store._settings.node} failed: {failure[0] if failure else f'it exited with {code}'}")
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code & 0xFF or 1)
+        store.close()
+
+    sys.excepthook, sys.exit = note, note_exit
+    atexit.register(leave)

@@ -1,0 +1,53 @@
+/* What the van offers to the process that it is preloaded into. kvstore_patch/van/__init__.py mirrors this file.
+ *
+ * The van stands between ps-lite (inside libmxnet.so) and libzmq. It announces every data message with a one-frame forecast,
+ * swallows forecasts on receipt, and notes when data messages went out and came in. Times are CLOCK_MONOTONIC.
+ */
+#ifndef NALB_VAN_H
+#define NALB_VAN_H
+
+#include <stdint.h>
+
+#define NALB_VAN_ABI 2 /* raise with any change of this file that an older binding would misread */
+
+enum { NALB_RECEIVED = 1, NALB_SENT = 2 };
+
+struct nalb_sample {
+  uint32_t kind;       /* NALB_RECEIVED or NALB_SENT */
+  int32_t peer;        /* ps-lite id of the sender; -1: not known, as always for NALB_SENT */
+  uint64_t size_bytes; /* all frames of the message, without the identity */
+  uint64_t start_ns;   /* received: its forecast arrived, 0 without forecast. sent: its first frame was handed over */
+  uint64_t end_ns;     /* received: it arrived as a whole. sent: as start_ns */
+};
+
+/* Each counter once: the struct below, the atomics in van.c. Messages are those that carry data. */
+#define NALB_COUNTERS(X)                                                                             \
+  X(forecasts_sent)                                                                                  \
+  X(forecasts_swallowed)                                                                             \
+  X(forecast_failures) /* a forecast that libzmq did not take; its message went out all the same */  \
+  X(messages_sent)                                                                                   \
+  X(messages_received)                                                                               \
+  X(bytes_sent)                                                                                      \
+  X(bytes_received)                                                                                  \
+  X(hostile_frames)    /* what no ps-lite and no van of this version sends */                        \
+  X(untracked_sockets) /* sockets beyond the table: passed through, not measured */                 \
+  X(handshakes_allowed) /* peers whose key is the job's; only where NALB_KEYS encrypts */            \
+  X(handshakes_refused) /* peers that shook hands well, but with a stranger's key */
+
+struct nalb_counters {
+#define NALB_COUNTER_FIELD(name) uint64_t name;
+  NALB_COUNTERS(NALB_COUNTER_FIELD)
+#undef NALB_COUNTER_FIELD
+};
+
+int nalb_van_abi(void);                                 /* NALB_VAN_ABI of the library that is loaded */
+int nalb_van_in_front(void);                            /* 1: zmq_* calls of this process reach the van first */
+const char *nalb_van_transport(void);                   /* file of the libzmq under ps-lite; "" before its first call */
+int nalb_van_drain(struct nalb_sample *out, int limit); /* oldest samples first; how many */
+uint64_t nalb_van_drops(void);                          /* samples lost to a full ring, so far */
+int nalb_van_self_id(void);                             /* this process's ps-lite id; -1 before it has one */
+void nalb_van_set_forecasts(int on);                    /* send forecasts or not, from the next message on; on
+                                                          * at the start, unless NALB_VAN_FORECASTS=0 */
+void nalb_van_counters(struct nalb_counters *out);
+
+#endif

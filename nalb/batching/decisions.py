@@ -1,0 +1,82 @@
+"""What a controller sees and says: observations of one iteration in, `(batch sizes | None, reason)` out.
+
+A controller holds only what it has learnt from the observations; it knows no clock, thread or process. It goes by the
+sizes that were *observed*, so one that is asked again before its last answer has taken effect answers the same.
+Reasons carry names, not measured numbers, so that they change only when the kind of decision does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from nalb.batching.sizes import Bounds, Sizes
+from nalb.errors import InputError
+from nalb.planning.nodes import Floats
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One worker's last iteration, and its machine as the worker reports."""
+
+    batch_size: int  # samples that it computed
+    compute_s: float  # from the first forward operation to the last gradient; waiting and transfer apart
+    cpu_share: float = 1.0  # of the machine's CPU time that is left for the worker, 0 to 1, now
+    memory_share: float = 0.0  # of the memory that bounds the worker (the GPU's, else the machine's) in use now, 0 to 1
+    memory_peak_share: float | None = None  # the most of it since the worker began; None: not measured
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise InputError(f"observation: a batch of {self.batch_size}: report what was computed, at least 1 sample")
+        if not (np.isfinite(self.compute_s) and self.compute_s > 0):
+            raise InputError(f"observation: {self.compute_s:g} s of computing: report a positive time")
+        peak = 0.0 if self.memory_peak_share is None else self.memory_peak_share
+        for name, share in (("CPU", self.cpu_share), ("memory", self.memory_share), ("memory peak", peak)):
+            if not 0 <= share <= 1:
+                raise InputError(f"observation: {name} share {share:g} is not between 0 and 1: divide by the whole")
+
+    @property
+    def speed(self) -> float:
+        """Samples per second: v = x / t (Chen et al., Algorithm 1, line 2)."""
+        return self.batch_size / self.compute_s
+
+
+class Decision(NamedTuple):
+    """The sizes of the next iteration, and why."""
+
+    sizes: Sizes | None  # per worker, adding up to the total; None keeps the present ones
+    reason: str
+    remove: int | None = None  # an event: the job would be faster without this worker
+
+
+class Controller(Protocol):
+    """Chooses batch sizes. Both methods raise InputError for observations that do not fit the job."""
+
+    def begin(self) -> Decision:
+        """The sizes to begin with; None: those that the workers were started with."""
+        ...
+
+    def update(self, observations: Sequence[Observation]) -> Decision:
+        """The sizes after an iteration, one observation per worker in worker order."""
+        ...
+
+
+def observed_sizes(observations: Sequence[Observation], bounds: Bounds) -> Sizes:
+    """The sizes that the workers computed. Raises InputError unless there is one each and they make up the total."""
+    if len(observations) != len(bounds.least):
+        raise InputError(f"{len(observations)} observations for {len(bounds.least)} workers: give one per worker")
+    sizes = tuple(observation.batch_size for observation in observations)
+    if sum(sizes) != bounds.total:
+        raise InputError(f"workers computed {sum(sizes)} samples, the total is {bounds.total}: report one iteration")
+    return sizes
+
+
+def observed_times(observations: Sequence[Observation]) -> Floats:
+    """Compute seconds per worker, shape (N,)."""
+    return np.array([observation.compute_s for observation in observations])
+
+
+def settle(present: Sizes, sizes: Sizes, reason: str) -> Decision:
+    """A decision for `sizes`, None where they are the present ones already."""
+    return Decision(None if sizes == present else sizes, reason)

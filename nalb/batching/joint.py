@@ -1,0 +1,182 @@
+"""Batch sizes and network shares planned together: links and machines both uneven. No paper here does it.
+
+Node i computes t_i(b_i) seconds and moves L_i(m_i) = a_i + s_i m_i bytes each direction at c_i (planning/nodes.py). Two
+models of how the two meet:
+
+    after the slowest   max_i t_i(b_i) + max_i L_i(m_i) / c_i
+    each in its turn    max_i ( t_i(b_i) + L_i(m_i) / c_i )
+
+*After the slowest*: the exchange begins when all have computed, as gradients that are pushed at the end and answered when
+the last has come. The two terms share no variable and no constraint, so the plan is the best batches beside the best
+shares, each found alone: joining them wins nothing over doing both.
+
+*Each in its turn*: a node's traffic begins when its own computing ends. Now a slow link can be paid for with fewer
+samples and a slow machine with fewer bytes, and neither plan alone finds that. It is the optimistic model: answers
+need the slowest push, which it leaves out, and of the overlap with the backward pass it knows nothing. For any plan it
+is at most the first model's time. Latency, headers and TCP are in neither.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nalb.batching.sizes import Bounds, Curve, Sizes, fastest, smallest_steps, times_table
+from nalb.errors import InputError
+from nalb.planning.nodes import Capacities, Floats, Node, check_nodes, completion_s, linear_load, server_indices
+from nalb.planning.shares import exact, fill
+
+HALVINGS = 60  # of the interval that holds the least time: to the last digits of a float
+STRAIGHT = 1e-9  # of a row's largest entry: bends below it are rounding
+GROUND = -np.inf  # the room for shares where the time is not enough for the batch alone
+
+
+@dataclass(frozen=True, eq=False)
+class JointPlan:
+    """Who computes how much and who sums how much."""
+
+    sizes: Sizes  # samples per worker, in the order of the nodes that are workers
+    shares_bytes: Floats  # per node, shape (N,), adding up to the model; 0 where a node is no server
+    predicted_s: float  # one iteration by the model that made the plan
+
+
+def plan_after_slowest(
+    nodes: Sequence[Node], curves: Sequence[Curve], bounds: Bounds, model_bytes: float, capacities: Capacities
+) -> JointPlan:
+    """The least max_i t_i(b_i) + completion time of the shares: exact, by its two halves. Caps of pairs are kept.
+
+    curves, bounds: per worker, in node order; see sizes.fastest and shares.exact for cost and errors.
+    """
+    _check(nodes, curves, bounds, model_bytes, capacities)
+    sizes, compute_s = fastest(curves, bounds)
+    shares, exchange_s = exact(nodes, model_bytes, capacities)
+    return JointPlan(sizes, shares, compute_s + exchange_s)
+
+
+def plan_in_turn(
+    nodes: Sequence[Node], curves: Sequence[Curve], bounds: Bounds, model_bytes: float, capacities: Capacities
+) -> JointPlan:
+    """The least max_i (t_i(b_i) + L_i(m_i) / c_i): b whole with the total kept, m real with the model kept.
+
+    For a time T, a node that computes b samples can sum r_i(b; T) = clip((c_i (T - t_i(b)) - a_i) / s_i, 0, M) bytes, and
+    b is out of reach where T does not even carry a_i. T is enough if max { sum_i r_i(b_i; T) : sum_i b_i = total } >= M;
+    the least T by bisection, then the shares for its sizes by filling to a level (shares.fill). Where t_i never bends
+    down (affine, saturating), r_i does not bend up, and the inner maximum is a selection of the cheapest samples;
+    otherwise (cubic fits) it is a dynamic program over workers and samples.
+    t_i never falls here (sizes.times_table). Caps of pairs are not seen. Ties go to the lower index. Cost:
+    HALVINGS x O(N x total), for bent curves x O(N x total^2). Raises InputError for what does not fit together.
+    """
+    _check(nodes, curves, bounds, model_bytes, capacities)
+    fixed, per_share = linear_load(nodes, model_bytes)
+    if (per_share < 0).any():  # the only worker is a server as well: it keeps all on its loopback
+        return plan_after_slowest(nodes, curves, bounds, model_bytes, capacities)
+    table = times_table(curves, bounds)
+    straight = all((np.diff(row, 2) >= -STRAIGHT * row.max()).all() for row in table)
+    start_s, slope_s = fixed / capacities.limit, per_share / capacities.limit
+    workers = [i for i, node in enumerate(nodes) if node.is_worker]
+
+    def most_room(time_s: float) -> tuple[Sizes, float]:
+        others = [
+            _room(nodes[i], time_s - start_s[i], slope_s[i], model_bytes) for i in set(range(len(nodes))) - set(workers)
+        ]
+        rows = [
+            _room(nodes[i], time_s - start_s[i] - times, slope_s[i], model_bytes)
+            for i, times in zip(workers, table, strict=True)
+        ]
+        sizes, room = _select(rows, bounds) if straight else _combine(rows, bounds)
+        return sizes, room + math.fsum(float(one) for one in others)
+
+    apart = plan_after_slowest(nodes, curves, bounds, model_bytes, Capacities(capacities.up, capacities.down, {}))
+    sizes = apart.sizes
+    enough, too_little = apart.predicted_s, 0.0
+    for _ in range(HALVINGS):
+        middle = (enough + too_little) / 2
+        found, room = most_room(middle)
+        if room >= model_bytes:
+            sizes, enough = found, middle
+        else:
+            too_little = middle
+    busy_s = np.zeros(len(nodes))
+    busy_s[workers] = [row[size - low] for row, size, low in zip(table, sizes, bounds.least, strict=True)]
+    servers = server_indices(nodes)
+    shares = np.zeros(len(nodes))
+    shares[servers] = fill((busy_s + start_s)[servers], slope_s[servers], model_bytes)
+    return JointPlan(sizes, shares, float((busy_s + start_s + slope_s * shares).max()))
+
+
+def in_turn_s(
+    nodes: Sequence[Node], compute_s: Floats, shares_bytes: Floats, model_bytes: float, capacities: Capacities
+) -> float:
+    """Seconds of an iteration when each node's traffic begins as it ends computing; compute_s per node, shape (N,)."""
+    fixed, per_share = linear_load(nodes, model_bytes)
+    return float((compute_s + (fixed + per_share * shares_bytes) / capacities.limit).max())
+
+
+def after_slowest_s(
+    nodes: Sequence[Node], compute_s: Floats, shares_bytes: Floats, model_bytes: float, capacities: Capacities
+) -> float:
+    """Seconds of an iteration when the exchange begins as the slowest ends computing; compute_s per node, shape (N,)."""
+    return float(compute_s.max()) + completion_s(nodes, shares_bytes, model_bytes, capacities)
+
+
+def _check(
+    nodes: Sequence[Node], curves: Sequence[Curve], bounds: Bounds, model_bytes: float, capacities: Capacities
+) -> None:
+    check_nodes(nodes, model_bytes, capacities)
+    workers = sum(node.is_worker for node in nodes)
+    if not workers == len(curves) == len(bounds.least):
+        raise InputError(
+            f"joint plan: {len(curves)} compute curves and {len(bounds.least)} bounds for {workers} workers: one each"
+        )
+
+
+def _room(node: Node, left_s: Floats | float, slope_s: float, model_bytes: float) -> Floats:
+    """Bytes that the node can sum in the time left, GROUND where there is none left."""
+    left = np.asarray(left_s, dtype=np.float64)
+    if not node.is_server:
+        room = np.zeros_like(left)
+    elif slope_s == 0:
+        room = np.full_like(left, model_bytes)
+    else:
+        room = np.minimum(left / slope_s, model_bytes)
+    return np.where(left >= 0, room, GROUND)
+
+
+def _select(rows: Sequence[Floats], bounds: Bounds) -> tuple[Sizes, float]:
+    """The sizes of most room in all, and that room: each further sample is taken where it costs least.
+
+    rows[i][k]: room with least_i + k samples, falling ever faster, so that the cheapest samples of a row are its first.
+    """
+    if any(row[0] == GROUND for row in rows):
+        return bounds.least, GROUND
+    with_cost = []
+    for row in rows:
+        reachable = row[row > GROUND]
+        cost = np.append(np.maximum.accumulate(-np.diff(reachable)), np.full(len(row) - len(reachable), np.inf))
+        with_cost.append(np.append(0.0, cost))
+    taken = smallest_steps(with_cost, bounds)
+    room = math.fsum(float(row[k]) for row, k in zip(rows, taken, strict=True))
+    return tuple(low + k for low, k in zip(bounds.least, taken, strict=True)), room
+
+
+def _combine(rows: Sequence[Floats], bounds: Bounds) -> tuple[Sizes, float]:
+    """As _select, for rows of any shape: best[s] over the workers so far with s samples above their least."""
+    spare = bounds.total - sum(bounds.least)
+    best = np.full(spare + 1, GROUND)
+    best[0] = 0.0
+    choices = []
+    for row in rows:
+        longer, choice = np.full(spare + 1, GROUND), np.zeros(spare + 1, dtype=np.int64)
+        for k, room in enumerate(row):
+            through = best[: spare + 1 - k] + room
+            better = through > longer[k:]
+            longer[k:][better] = through[better]
+            choice[k:][better] = k
+        best = longer
+        choices.append(choice)
+    taken, left = [], spare
+    for choice in reversed(choices):
+        taken.append(int(choice[left]))
+        left -= taken[-1]
+    return tuple(low + k for low, k in zip(bounds.least, reversed(taken), strict=True)), float(best[spare])

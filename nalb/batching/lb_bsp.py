@@ -1,0 +1,118 @@
+"""LB-BSP (Chen et al., 2021): sizes by predicted speed on CPUs, step by step on GPUs.
+
+CPU: time is proportional to the batch, but the speed changes all the time: predict it, set all sizes at once, and let
+the iteration wait for the answer. GPU: time is not proportional and speeds are steady: move a few samples from the
+slowest to the fastest while the order of the two holds, in the background.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from nalb.batching.decisions import Decision, Observation, observed_sizes, observed_times, settle
+from nalb.batching.sizes import Bounds, apportion
+from nalb.batching.speed import Predictor
+from nalb.errors import InputError
+from nalb.planning.nodes import Floats
+
+FAST_STEP, FAST_WINDOW = 5, 5  # samples, iterations; Chen et al., Algorithm 2
+FINE_STEP, FINE_WINDOW = 1, 20  # after the first oscillation
+FULL_MEMORY_SHARE = 0.95  # a worker above it is given no more samples
+
+
+class SpeedBalancer:
+    """Algorithm 1: x_i = X v_i / sum_j v_j with predicted speeds v, rounded with the total kept, within bounds.
+
+    A prediction that is missing, not finite or not positive (ARIMA extrapolates a line, a network may say anything)
+    cannot be used: then the last speed is, and the reason says so. Cost: O(N log N) and the predictors'.
+    """
+
+    def __init__(self, bounds: Bounds, predictors: Sequence[Predictor]) -> None:
+        if len(predictors) != len(bounds.least):
+            raise InputError(f"{len(predictors)} predictors for {len(bounds.least)} workers: give one per worker")
+        self._bounds, self._predictors = bounds, predictors
+
+    def begin(self) -> Decision:
+        return Decision(None, "sizes as started until speeds are seen")
+
+    def update(self, observations: Sequence[Observation]) -> Decision:
+        present = observed_sizes(observations, self._bounds)
+        speeds, unusable = [], []
+        for worker, (observation, predictor) in enumerate(zip(observations, self._predictors, strict=True)):
+            predictor.observe(observation.speed, observation.cpu_share, observation.memory_share)
+            speed = predictor.predict()
+            if speed is None or not np.isfinite(speed) or speed <= 0:
+                unusable.append(str(worker))
+                speed = observation.speed
+            speeds.append(speed)
+        reason = "in proportion to predicted speeds"
+        if unusable:
+            reason += f"; no usable prediction for worker {', '.join(unusable)}: its last speed"
+        return settle(present, apportion(speeds, self._bounds), reason)
+
+
+class StepBalancer:
+    """Algorithm 2: `step` samples from the straggler to the leader once it was slower for `window` iterations.
+
+    leader = argmin t_i among workers with at most 95 % of memory in use (and below their most), straggler = argmax
+    t_i, ties to the lower index. If the leader was strictly faster in each of the last `window` iterations, it is
+    given a step; otherwise, if it was ever slower in them, the two have changed places: step and window become 1 and
+    20, for good. The window is not begun anew after a move: as in the paper, whose Fig. 8 moves 57 samples
+    in about 30 iterations, which a fresh window of 5 each time could not.
+
+    Choices where the paper is open or slips:
+    - Line 9 looks for an oscillation in the whole history, in which any early hiccup counts; "oscillation" in its text is
+      what the window already shows. We look in the window, once it is full.
+    - Line 5 gives up a straggler of 5 samples or fewer in the fast phase, though single samples could still be taken
+      from it. We go on to the fine phase first, and ask to remove a worker only when it cannot give one sample
+      and has been the straggler for a whole window; the text's condition ("below 0") is the same one.
+    - With the memory's peak reported, that counts: what is in use between iterations says little.
+    Cost: O(N).
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._step, self._window = FAST_STEP, FAST_WINDOW
+        self._times: deque[Floats] = deque(maxlen=FINE_WINDOW)
+
+    def begin(self) -> Decision:
+        return Decision(None, "sizes as started until times are seen")
+
+    def update(self, observations: Sequence[Observation]) -> Decision:
+        present = observed_sizes(observations, self._bounds)
+        times = observed_times(observations)
+        self._times.append(times)
+        has_room = np.array(
+            [
+                _memory_in_use(observation) <= FULL_MEMORY_SHARE and size < most
+                for observation, size, most in zip(observations, present, self._bounds.most, strict=True)
+            ]
+        )
+        if not has_room.any():
+            return Decision(None, "no worker has room for more samples")
+        leader = int(np.argmin(np.where(has_room, times, np.inf)))
+        straggler = int(np.argmax(times))
+        if len(self._times) < self._window:
+            return Decision(None, "observation window not full")
+        lead = np.array([past[straggler] - past[leader] for past in list(self._times)[-self._window :]])
+        if not (lead > 0).all():
+            if (lead < 0).any():
+                self._step, self._window = FINE_STEP, FINE_WINDOW
+            return Decision(None, "no leader for a whole window")
+        spare = present[straggler] - self._bounds.least[straggler]
+        if spare < self._step and self._step > FINE_STEP:
+            self._step, self._window = FINE_STEP, FINE_WINDOW
+            return Decision(None, "straggler too small for the fast step")
+        if spare < self._step:
+            return Decision(None, f"worker {straggler} is slowest with the least batch: remove it", straggler)
+        step = min(self._step, self._bounds.most[leader] - present[leader])
+        sizes = list(present)
+        sizes[straggler] -= step
+        sizes[leader] += step
+        return Decision(tuple(sizes), "a step from the straggler to the leader")
+
+
+def _memory_in_use(observation: Observation) -> float:
+    peak = observation.memory_peak_share
+    return observation.memory_share if peak is None else max(peak, observation.memory_share)

@@ -1,0 +1,79 @@
+"""Data partitions: label-skewed ones for federated training, and moving samples between unevenly used ones."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nalb.errors import InputError
+
+TRAVERSALS_APART = 2.0  # passes over its data by which one partition may be ahead; Chen et al., footnote 13
+
+Ints = npt.NDArray[np.int64]
+
+
+def label_skewed(labels: Ints, clients: int, classes_per_client: int, generator: np.random.Generator) -> list[Ints]:
+    """Per client the ascending indices of its samples: samples of exactly `classes_per_client` labels, every sample once.
+
+    The labels, shuffled, are dealt round: client c has places c K to (c + 1) K - 1, K classes each, place p the label
+    p modulo their number. A label with several places is split among them evenly, at random. Same generator state,
+    same partition. Cost: O(samples log samples). Raises InputError where a client would have a label twice, or a label
+    no place or fewer samples than places. Source: Chen et al., 5.5 (5 clients, exactly 2 of 10 classes each).
+    """
+    names = np.unique(labels)
+    places = clients * classes_per_client
+    if clients < 1 or not 1 <= classes_per_client <= len(names) or places < len(names):
+        raise InputError(
+            f"{clients} clients of {classes_per_client} classes for {len(names)} labels: "
+            f"need at most {len(names)} classes each, and {len(names)} places or more together"
+        )
+    owned: list[list[Ints]] = [[] for _ in range(clients)]
+    for position, name in enumerate(generator.permutation(names)):
+        owners = [place // classes_per_client for place in range(position, places, len(names))]
+        members = generator.permutation(np.flatnonzero(labels == name))
+        if len(members) < len(owners):
+            raise InputError(f"label {name} has {len(members)} samples for {len(owners)} clients: give fewer clients")
+        for owner, part in zip(owners, np.array_split(members, len(owners)), strict=True):
+            owned[owner].append(part)
+    return [np.sort(np.concatenate(parts)) for parts in owned]
+
+
+class Migration(NamedTuple):
+    """Samples to be moved between two workers' partitions; afterwards all traversals count from 0 again."""
+
+    source: int
+    target: int
+    samples: int
+
+
+def migrate(
+    partition_sizes: Sequence[int],
+    traversals: Sequence[float],
+    batch_sizes: Sequence[int],
+    threshold: float = TRAVERSALS_APART,
+) -> tuple[Migration | None, str]:
+    """What to move, with its reason, once one partition was traversed more than `threshold` times oftener than another.
+
+    From the partition least traversed to the one most traversed (ties: the lower index), as many samples as give both
+    the same passes per iteration: (p_t + m) / b_t = (p_s - m) / b_s, so m = (p_s b_t - p_t b_s) / (b_s + b_t),
+    rounded down; the source keeps a batch. Cost: O(N). Raises InputError for lists of different lengths or sizes
+    below 1. Source: Chen et al., section 7: "a certain amount", left open there; with equal rates afterwards
+    one move per pair lasts.
+    """
+    if not len(partition_sizes) == len(traversals) == len(batch_sizes) >= 1:
+        raise InputError(
+            f"migration: {len(partition_sizes)} partitions, {len(traversals)} traversals, {len(batch_sizes)} batch sizes: "
+            f"give one each per worker"
+        )
+    if min(*partition_sizes, *batch_sizes) < 1:
+        raise InputError("migration: an empty partition or batch: give sizes of 1 or more")
+    target, source = int(np.argmax(traversals)), int(np.argmin(traversals))
+    if traversals[target] - traversals[source] <= threshold:
+        return None, "partitions are traversed about equally often"
+    b_t, b_s = batch_sizes[target], batch_sizes[source]
+    samples = (partition_sizes[source] * b_t - partition_sizes[target] * b_s) // (b_s + b_t)
+    samples = min(samples, partition_sizes[source] - b_s)
+    if samples < 1:
+        return None, "by their present batch sizes the partitions even out"
+    return Migration(source, target, samples), "one partition is traversed oftener"

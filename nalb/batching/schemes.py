@@ -1,0 +1,122 @@
+"""The ways to choose batch sizes, by name, and what each needs of the rest of the system.
+
+off                 sizes as started
+static              in proportion to known power (cores) or to measured throughput, once (Tyagi and Sharma)
+dynamic             proportional control with dead-band and learnt bounds (Tyagi and Sharma)
+lb-bsp              in proportion to predicted speeds, every iteration (Chen et al., Algorithm 1)
+lb-bsp-gpu          a step from the slowest to the fastest (Chen et al., Algorithm 2)
+lb-bsp-federated    FedAvg with sizes by speed, every round (Chen et al., 3.5)
+lbb                 profiled curves, then rapid and fine tuning (Yao et al.)
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nalb.batching.curves import Polynomial
+from nalb.batching.decisions import Controller, Decision, Observation, observed_sizes
+from nalb.batching.dynamic import OpenLoop, ProportionalControl
+from nalb.batching.federated import FedAvg, FederatedBalancer
+from nalb.batching.lb_bsp import SpeedBalancer, StepBalancer
+from nalb.batching.lbb import ThresholdTuner
+from nalb.batching.sizes import Bounds, Sizes, apportion
+from nalb.batching.speed import Arima, Deferred, Ema, Memoryless, Predictor
+from nalb.errors import InputError
+
+# name -> the predictor of the worker of that index; networks are added by whoever has Gluon
+PREDICTORS: dict[str, Callable[[int], Predictor]] = {
+    "memoryless": lambda _: Memoryless(),
+    "ema": lambda _: Ema(),
+    "arima": lambda worker: Deferred(Ema(), Arima(late=worker), after=0),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a controller may know before the first iteration."""
+
+    sizes: Sizes  # as the workers were started; their sum is the total that is kept
+    least: Sizes | None = None  # per worker; None: 1
+    most: Sizes | None = None  # per worker, e.g. from memory; None: no bound
+    power: tuple[float, ...] | None = None  # per worker, in any one unit, e.g. CPU cores; None: not known
+    curves: tuple[Polynomial, ...] | None = None  # per worker, from a profile; None: not profiled
+    predictors: tuple[Predictor, ...] | None = None  # per worker; None: EMA
+    rounds: FedAvg | None = None  # federated training; None: the paper's
+
+    def __post_init__(self) -> None:
+        for name in ("least", "most", "power", "curves", "predictors"):
+            given = getattr(self, name)
+            if given is not None and len(given) != len(self.sizes):
+                raise InputError(f"batching: {len(given)} x {name} for {len(self.sizes)} workers: give one per worker")
+
+    @property
+    def bounds(self) -> Bounds:
+        """The bounds that every decision keeps. Raises InputError where they contradict each other."""
+        return Bounds.of(sum(self.sizes), len(self.sizes), self.least, self.most)
+
+
+class Off:
+    """Sizes as started."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+
+    def begin(self) -> Decision:
+        return Decision(None, "sizes as started")
+
+    def update(self, observations: Sequence[Observation]) -> Decision:
+        observed_sizes(observations, self._bounds)
+        return Decision(None, "sizes as started")
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """One way to choose batch sizes."""
+
+    build: Callable[[Sizes, Bounds, Job], Controller]
+    waits: bool  # the next iteration waits for the decision; else it is taken beside it and holds when it comes
+    profiles: bool = False  # wants a profile of every worker before training
+    weighs_gradients: bool = True  # a worker's gradient counts x_i / total (sizes.gradient_weights); else all the same
+
+
+SCHEMES: dict[str, Scheme] = {
+    "off": Scheme(lambda _start, bounds, _job: Off(bounds), waits=False),
+    "static": Scheme(lambda start, bounds, job: OpenLoop(start, bounds, job.power), waits=False),
+    "dynamic": Scheme(lambda start, bounds, job: ProportionalControl(start, bounds, job.power), waits=False),
+    "lb-bsp": Scheme(
+        lambda start, bounds, job: SpeedBalancer(bounds, job.predictors or [Ema() for _ in start]), waits=True
+    ),
+    "lb-bsp-gpu": Scheme(lambda _start, bounds, _job: StepBalancer(bounds), waits=False),
+    "lb-bsp-federated": Scheme(
+        lambda _start, bounds, job: FederatedBalancer(bounds, job.rounds), waits=True, weighs_gradients=False
+    ),
+    "lbb": Scheme(lambda start, bounds, job: ThresholdTuner(start, bounds, job.curves), waits=False, profiles=True),
+}
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A way to coordinate workers that the papers compare with; sizes stay equal."""
+
+    kvstore: str  # of MXNet
+    iterations_ahead: int | None  # by which the fastest may lead the slowest; None: any number
+
+
+BASELINES: dict[str, Baseline] = {
+    "bsp": Baseline("dist_sync", 0),
+    "asp": Baseline("dist_async", None),
+    "ssp": Baseline("dist_async", 5),  # Chen et al., footnote 8
+}
+
+
+def build(scheme: str, job: Job) -> tuple[Controller, Sizes]:
+    """The named scheme's controller and the sizes of the first iteration.
+
+    Starting sizes outside the bounds are brought within them, in proportion. Raises InputError for an unknown scheme
+    and for a job that contradicts itself.
+    """
+    if scheme not in SCHEMES:
+        raise InputError(f"unknown batching {scheme!r}: choose one of {', '.join(SCHEMES)}")
+    bounds = job.bounds
+    start = tuple(job.sizes) if bounds.keeps(job.sizes) else apportion(job.sizes, bounds)
+    controller = SCHEMES[scheme].build(start, bounds, job)
+    return controller, controller.begin().sizes or start

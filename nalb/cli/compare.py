@@ -1,0 +1,277 @@
+"""`nalb compare --network NET (--replay MODEL | --train NAME) --schemes A,B --iterations K --out DIR`
+
+With `--batching A,B` the ways to size batches are compared instead, under one scheme, by real training.
+"""
+
+import argparse
+import os
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from nalb.cli.launch import (
+    NAMESPACE_PORT,
+    add_batch_flags,
+    add_job_flags,
+    check_batch_flags,
+    ending_on_signals,
+    job_options,
+    make_run_dir,
+    observer_address,
+)
+from nalb.control.observer import Observer
+from nalb.control.settings import BATCHINGS
+from nalb.control.variants import parse_variant
+from nalb.errors import InputError
+from nalb.launch.batch_comparison import run_batching
+from nalb.launch.comparison import COMPARED, SAMPLES_PER_BATCH, Lane, Series, compare
+from nalb.launch.network import Changes, configured_capacities, configured_message, inside, job_network, places_in
+from nalb.launch.ring import RING, Ring, require_torch, ring_specs
+from nalb.launch.roles import process_specs
+from nalb.launch.supervisor import Job, print_line
+from nalb.planning.nodes import Node
+from nalb.planning.shares import bound_s
+from nalb.reporting.batching_file import BatchingFile, batching_table, write_batchings
+from nalb.reporting.run_file import RunFile, write_run
+from nalb.reporting.table import comparison_table
+from nalb.workloads import NAMES, load
+from netem.build import NODE_INTERFACE
+from netem.emulation import Emulation
+from netem.network_file import Network, find_network, load_network
+from netem.rootless import ensure_privilege
+
+DEFAULT_SCHEMES = "stock,average,aware"
+TEST_IMAGES = 2000  # of the accuracy that a comparison of batchings prints: a slow machine may be the one to test
+P3_PORT = NAMESPACE_PORT + 10  # of the second job, in the same namespaces
+RING_PORT = NAMESPACE_PORT + 20  # where the ring's workers find each other
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Flags."""
+    parser.add_argument("--network", required=True, metavar="FILE", help="network file, or the name of a carried one")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--replay", choices=NAMES, help="the model's real tensors without its compute")
+    what.add_argument("--train", choices=("cnn", "mobilenet"), help="real training on Fashion-MNIST")
+    parser.add_argument(
+        "--schemes",
+        help=f"comma-separated (default: {DEFAULT_SCHEMES}), of: "
+        + ", ".join(COMPARED)
+        + "; see docs/run-files.md for options behind a name",
+    )
+    parser.add_argument("--batching", metavar="A,B", help="compare batch sizing instead, of: " + ", ".join(BATCHINGS))
+    add_batch_flags(parser)
+    parser.add_argument("--iterations", type=int, default=10, metavar="K", help="per scheme (default: 10)")
+    parser.add_argument(
+        "--compute-ms", type=float, default=0.0, metavar="C", help="a replay's compute time (default: 0)"
+    )
+    parser.add_argument("--out", required=True, metavar="DIR", help="run directory")
+    add_job_flags(parser)
+
+
+def parse_schemes(text: str) -> list[str]:
+    """The schemes named, in order; InputError for unknown or repeated ones."""
+    schemes = [word.strip() for word in text.split(",") if word.strip()]
+    for scheme in schemes:
+        parse_variant(scheme, COMPARED)
+    if not schemes or len(set(schemes)) != len(schemes):
+        raise InputError(f"--schemes {text!r}: name at least one scheme, each once")
+    return schemes
+
+
+def parse_batchings(args: argparse.Namespace, schemes: list[str]) -> list[str]:
+    """The batchings named, in order, none without the flag; InputError for what cannot be compared."""
+    if args.batching is None:
+        return []
+    names = [word.strip() for word in args.batching.split(",")]
+    for name in names:
+        if name not in BATCHINGS:
+            raise InputError(f"--batching: unknown {name!r}: choose of {', '.join(BATCHINGS)}")
+    if len(set(names)) != len(names):
+        raise InputError(f"--batching {args.batching!r}: name each once")
+    if not args.train or len(schemes) != 1:
+        raise InputError("--batching compares real training under one scheme: give --train and one name to --schemes")
+    return names
+
+
+def main(args: argparse.Namespace) -> int:
+    """Compare and write the run directory."""
+    check_batch_flags(args)
+    schemes = parse_schemes(args.schemes or ("aware" if args.batching else DEFAULT_SCHEMES))
+    batchings = parse_batchings(args, schemes)
+    if not 1 <= args.iterations <= 100_000:
+        raise InputError(f"--iterations {args.iterations}: choose 1 to 100000")
+    if not 0 <= args.compute_ms <= 600_000:
+        raise InputError(f"--compute-ms {args.compute_ms}: choose 0 to 600000")
+    if args.train and (other := [word for word in schemes if word == RING or parse_variant(word).scheme != word]):
+        raise InputError(f"--train: {other[0]!r} runs replays only: use --replay")
+    if RING in schemes:
+        require_torch()
+    network = load_network(find_network(args.network))
+    ensure_privilege(sys.argv)
+    run_dir = make_run_dir(args.out)
+    if batchings:
+        return _compare_batchings(args, network, batchings, schemes[0], run_dir)
+    nodes = [Node(node.name) for node in network.nodes]
+    with ending_on_signals():
+        if args.replay:
+            workload, model_bytes = f"replay {args.replay}", sum(t.size_bytes for t in load(args.replay))
+            bound = bound_s(nodes, model_bytes, configured_capacities(network, 0.0))
+            series = _replay(args, network, schemes, run_dir, Progress(bound))
+        else:
+            workload = f"train {args.train}"
+            series, model_bytes = _train(args, network, schemes, run_dir)
+            bound = bound_s(nodes, model_bytes, configured_capacities(network, 0.0))
+    run = RunFile(
+        network.name,
+        workload,
+        len(nodes),
+        model_bytes,
+        bound,
+        {name: one.result(len(nodes), SAMPLES_PER_BATCH) for name, one in series.items()},
+    )
+    write_run(run_dir, run)
+    Console().print(comparison_table(run))
+    print(f"run directory: {run_dir}")
+    return 0
+
+
+def _replay(
+    args: argparse.Namespace, network: Network, schemes: list[str], run_dir: Path, progress: "Progress"
+) -> dict[str, Series]:
+    with ExitStack() as stack:
+        emulation = stack.enter_context(job_network(network))
+        main_lane = p3_lane = None
+        lanes: dict[str, Lane] = {}
+        for scheme in schemes:
+            if scheme == "p3":
+                p3_lane = p3_lane or _start_lane(args, emulation, run_dir, stack, progress, P3_PORT, "p3")
+                lanes[scheme] = p3_lane
+            elif scheme == RING:
+                lanes[scheme] = _start_ring(args, emulation, run_dir, stack, progress)
+            else:
+                main_lane = main_lane or _start_lane(args, emulation, run_dir, stack, progress, NAMESPACE_PORT, "aware")
+                lanes[scheme] = main_lane
+        return compare(lanes, emulation, network, args.iterations, progress.iteration, run_dir)
+
+
+def _start_lane(
+    args: argparse.Namespace,
+    emulation: Emulation,
+    run_dir: Path,
+    stack: ExitStack,
+    progress: "Progress",
+    port: int,
+    scheme: str,
+) -> Lane:
+    """A held job; several share the network and take turns."""
+    address = observer_address(stack, run_dir, f"observers-{scheme}")
+    options = replace(job_options(args, port, address, run_dir, hold=True), scheme=scheme)
+    command = [sys.executable, "-m", "kvstore_patch.replay", args.replay, "--compute-ms", str(args.compute_ms)]
+    specs = process_specs(places_in(emulation), command, options, os.environ)
+    progress.say(f"starting {len(specs)} processes on {len(emulation.network.nodes)} nodes")
+    logs = run_dir / "logs" / ("p3" if scheme == "p3" else "")
+    job = stack.enter_context(Job(specs, inside(emulation), os.environ, logs))
+    return Lane(job, stack.enter_context(Observer(options.observers or "")))
+
+
+def _start_ring(
+    args: argparse.Namespace, emulation: Emulation, run_dir: Path, stack: ExitStack, progress: "Progress"
+) -> Lane:
+    """The peer's processes, held as a job's are."""
+    address = observer_address(stack, run_dir, RING)
+    places = places_in(emulation)
+    model_bytes = sum(t.size_bytes for t in load(args.replay))
+    ring = Ring(address, [place.name for place in places], model_bytes, run_dir / "samples.jsonl")
+    ring = stack.enter_context(ring)
+    specs = ring_specs(places, args.replay, args.compute_ms, address, RING_PORT, NODE_INTERFACE)
+    progress.say(f"starting {len(specs)} processes of a ring on {len(places)} nodes")
+    job = stack.enter_context(Job(specs, inside(emulation), os.environ, run_dir / "logs" / RING))
+    return Lane(job, ring)
+
+
+def _train(
+    args: argparse.Namespace, network: Network, schemes: list[str], run_dir: Path
+) -> tuple[dict[str, Series], int]:
+    """Real training: a job of its own for each scheme, from the same seed, one after another."""
+    script = _training_script()
+    series: dict[str, Series] = {}
+    model_bytes = 0
+    for scheme in schemes:
+        progress = Progress(None)
+        one = Series()
+        with ExitStack() as stack:
+            address = observer_address(stack, run_dir)
+            options = replace(job_options(args, NAMESPACE_PORT, address, run_dir), scheme=scheme)
+            emulation = stack.enter_context(job_network(network))
+            # one more step than iterations: the first one records what is pushed
+            command = [sys.executable, str(script), "--model", args.train, "--max-batches", str(args.iterations + 1)]
+            specs = process_specs(places_in(emulation), command, options, os.environ)
+            progress.say(f"training {args.train} under {scheme}: {len(specs)} processes on {len(network.nodes)} nodes")
+            job = stack.enter_context(Job(specs, inside(emulation), os.environ, run_dir / "logs" / scheme, print_line))
+            observer = stack.enter_context(Observer(options.observers or ""))
+            observer.send(configured_message(network, 0.0))
+            changes = Changes(network, run_dir)
+            while not job.finished():
+                for event in observer.events(0.1):
+                    if event.kind == "layout" and not changes.started:
+                        model_bytes = event.data["model_bytes"]
+                        stack.enter_context(changes.start(emulation))
+                    if event.kind == "iteration":
+                        one.add(event.data)
+                        progress.iteration(scheme, event.data)
+                changes.tell(observer)
+        series[scheme] = one
+    return series, model_bytes
+
+
+def _training_script() -> Path:
+    script = Path(__file__).resolve().parents[2] / "examples" / "train_fashion_mnist.py"
+    if not script.exists():
+        raise InputError(f"--train needs the source tree: {script} is missing; use --replay, or run from a clone")
+    return script
+
+
+def _compare_batchings(
+    args: argparse.Namespace, network: Network, batchings: list[str], scheme: str, run_dir: Path
+) -> int:
+    command = [sys.executable, str(_training_script()), "--model", args.train, "--test-images", str(TEST_IMAGES)]
+    command += ["--max-batches", str(args.iterations + 1)]  # the first records what is pushed
+    results = {}
+    with ending_on_signals():
+        for name in batchings:
+
+            def show(event: dict[str, Any], name: str = name) -> None:
+                times = " ".join(f"{one:.3f}" for one in event["compute_s"])
+                print(f"nalb compare: iteration {event['iteration']:3d}  {name:8s} compute s {times}", flush=True)
+
+            print(f"nalb compare: training {args.train} with batching {name}", flush=True)
+            options = replace(job_options(args, NAMESPACE_PORT, None, None), scheme=scheme)
+            results[name] = run_batching(name, network, command, options, run_dir / name, show)
+    total = sum(results[batchings[0]].sizes[0])
+    run = BatchingFile(network.name, f"train {args.train}", scheme, total, results)
+    write_batchings(run_dir, run)
+    Console(width=max(120, Console().width)).print(batching_table(run))
+    print(f"run directory: {run_dir}")
+    return 0
+
+
+class Progress:
+    """One line per iteration."""
+
+    def __init__(self, bound_s: float | None):
+        self._bound_s = bound_s
+
+    def say(self, text: str) -> None:
+        """A plain line."""
+        print(f"nalb compare: {text}", flush=True)
+
+    def iteration(self, scheme: str, data: dict[str, Any]) -> None:
+        """An iteration ended."""
+        took_s = max(data["communication_s"].values())
+        bound_s = data.get("bound_s", self._bound_s)
+        times = f"  {took_s / bound_s:5.2f} x bound" if bound_s else ""
+        self.say(f"iteration {data['iteration']:3d}  {scheme:8s} {took_s:7.3f} s{times}")

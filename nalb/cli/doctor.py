@@ -1,0 +1,68 @@
+"""`nalb doctor`: checks this machine before a job, a line per check; 1 where one fails. Leaves nothing behind."""
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Iterable
+
+from nalb.doctor import emulation, host, software
+from nalb.doctor.finding import Check, Finding
+from netem.rootless import has_privilege
+
+HELP = "check this machine before a job"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The subcommand's arguments."""
+    parser.add_argument("--json", action="store_true", help="print a JSON list of name, verdict, detail, advice")
+    parser.add_argument(
+        "--hosts", action="store_true", help="for a job over ssh: ssh is needed, emulated networks are not"
+    )
+
+
+def checks(hosts: bool) -> tuple[Check, ...]:
+    """All checks, in the order that they are shown."""
+    return (
+        software.check_python,
+        software.check_numpy,
+        software.check_mxnet,
+        software.check_van,
+        lambda: emulation.check_emulation(needed=not hosts, privileged=has_privilege()),
+        lambda: emulation.check_congestion_control(needed=not hosts),
+        host.check_ports,
+        host.check_address,
+        host.check_memory,
+        host.check_open_files,
+        host.check_threads,
+        lambda: software.check_ssh(needed=hosts),
+        software.check_dataset,
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run every check."""
+    return report(checks(args.hosts), args.json)
+
+
+def report(table: Iterable[Check], as_json: bool) -> int:
+    """Print what the checks find, each as soon as it is known; 1 where one fails."""
+    findings: list[Finding] = []
+    for check in table:
+        found = check()
+        findings += found
+        if not as_json:
+            print("\n".join(map(_line, found)), flush=True)
+    failed = [finding.name for finding in findings if finding.verdict == "FAIL"]
+    if as_json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
+    elif failed:
+        print(f"this machine cannot run a job yet: {', '.join(failed)}")
+    else:
+        warned = sum(finding.verdict == "warn" for finding in findings)
+        print("this machine can run a job" + (f" ({warned} warnings)" if warned else ""))
+    return 1 if failed else 0
+
+
+def _line(finding: Finding) -> str:
+    advice = f" -> {finding.advice}" if finding.advice else ""
+    return f"{finding.verdict:<5}{finding.name:<24}{finding.detail}{advice}"

@@ -1,0 +1,52 @@
+"""`nalb keys --out DIR (--nodes NAME=ADDRESS,... | --hosts FILE) [--force]`: a job's keys, one file for each node."""
+
+import argparse
+import socket
+from pathlib import Path
+
+from nalb.control.keys import key_path, make_keys, write_keys
+from nalb.errors import InputError
+from nalb.launch.hosts import load_hosts
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Flags."""
+    who = parser.add_mutually_exclusive_group(required=True)
+    who.add_argument(
+        "--nodes", metavar="N,N,...", help="NAME=ADDRESS of each node, or a host's name alone, which is looked up"
+    )
+    who.add_argument("--hosts", metavar="FILE", help="the nodes of a hosts file, see docs/hosts.md")
+    parser.add_argument("--out", required=True, metavar="DIR", help="directory for the key files")
+    parser.add_argument("--force", action="store_true", help="replace the keys that are there")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Make keys and say where they are."""
+    if args.hosts is not None:
+        addresses = {place.name: place.address for place in load_hosts(args.hosts).places()}
+    else:
+        addresses = parse_nodes(args.nodes)
+    folder = Path(args.out)
+    write_keys(folder, make_keys(addresses), args.force)
+    for name, address in addresses.items():
+        print(f"{key_path(folder, name)}  for {name} at {address}")
+    print("give each node its own file, mode 0600 in a directory of 0700; docs/security.md says what they protect")
+    return 0
+
+
+def parse_nodes(text: str) -> dict[str, str]:
+    """Addresses by name. Raises InputError."""
+    addresses: dict[str, str] = {}
+    for word in text.split(","):
+        name, _, address = word.strip().partition("=")
+        if not name or name in addresses:
+            raise InputError(f"--nodes {text!r}: {name!r} is empty or repeated: name each node once")
+        addresses[name] = address or _look_up(name)
+    return addresses
+
+
+def _look_up(name: str) -> str:
+    try:
+        return socket.gethostbyname(name)
+    except OSError as error:
+        raise InputError(f"--nodes: host {name!r} is not known ({error.strerror}): give {name}=ADDRESS") from None

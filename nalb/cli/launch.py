@@ -1,0 +1,293 @@
+"""`nalb launch [--local N | --network FILE | --hosts FILE] [--scheme S] [--print-env] -- COMMAND...`
+
+Exit code: 0 when every process ended well; the code of the first that failed, 128 + n where signal n killed it or the
+launcher; 2 for what the user gave, 3 for what the machine lacks, 4 where a process fell silent.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from nalb.batching.schemes import BASELINES
+from nalb.control.observer import Observer
+from nalb.control.settings import BATCHINGS, ESTIMATOR_NAMES, SCHEMES, batch_maxima
+from nalb.errors import InputError, JobError
+from nalb.launch.encryption import add_encryption_flags, is_encrypted, job_keys, keys_here
+from nalb.launch.environments import hosts_lines, local_lines, network_lines
+from nalb.launch.hosts import Hosts, load_hosts
+from nalb.launch.network import Changes, configured_message, inside, job_network, places_in
+from nalb.launch.ports import free_pair
+from nalb.launch.roles import JobOptions, Place, process_specs
+from nalb.launch.ssh import RemoteJob
+from nalb.launch.supervisor import Job, print_line
+from netem.emulation import Emulation
+from netem.network_file import find_network, load_network
+from netem.rootless import ensure_privilege
+
+LOOPBACK = "127.0.0.1"
+NAMESPACE_PORT = 9091  # ps-lite's customary root port; a namespace has all its ports free
+READY_WITHIN_BYTES = 65_536  # the event stands at the beginning of samples.jsonl
+SOCKET_PATH_BYTES = 107  # sun_path of a unix socket, less its end
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Flags."""
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--local", type=int, metavar="N", help="N nodes on this machine's loopback")
+    where.add_argument("--network", metavar="FILE", help="the nodes of an emulated network (built for the run)")
+    where.add_argument("--hosts", metavar="FILE", help="hosts reached over ssh, see docs/hosts.md")
+    add_job_flags(parser)
+    add_encryption_flags(parser)
+    parser.add_argument("--scheme", metavar="S", default="aware", help=f"{', '.join(SCHEMES)} (default: aware)")
+    parser.add_argument(
+        "--batching", choices=BATCHINGS, help="who sizes the batches (default: the script); docs/batching.md"
+    )
+    add_batch_flags(parser)
+    parser.add_argument("--out", metavar="DIR", help="run directory for logs and samples (default: a new one in runs/)")
+    parser.add_argument(
+        "--print-env", action="store_true", help="print each process's environment and command, start nothing"
+    )
+    parser.add_argument("command", nargs="+", metavar="COMMAND", help="after --: what each worker runs")
+
+
+def add_job_flags(parser: argparse.ArgumentParser) -> None:
+    """What launch and compare share."""
+    parser.add_argument("--estimator", choices=ESTIMATOR_NAMES, default="capacity", help="default: capacity")
+    parser.add_argument("--alpha-bytes", type=float, help="alpha of the slice size, see `nalb calibrate`")
+    parser.add_argument(
+        "--transport", choices=("mxnet", "pyzmq"), help="libzmq under ps-lite (default: mxnet; encrypted: pyzmq)"
+    )
+    parser.add_argument("--deadline-s", type=float, help="how long a process may be silent (default: 10)")
+
+
+def add_batch_flags(parser: argparse.ArgumentParser) -> None:
+    """What launch and compare share of the batch sizes."""
+    parser.add_argument("--batch-total", type=int, metavar="N", help="samples of an iteration, over all workers")
+    parser.add_argument("--batch-most", metavar="N[,N...]", help="most samples of a worker, for all or for each")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Start the job and see it through; the job's exit code is ours."""
+    if args.scheme not in SCHEMES:
+        raise InputError(f"--scheme {args.scheme!r} is unknown: choose one of {', '.join(SCHEMES)}")
+    check_batch_flags(args)
+    if args.batching in BASELINES and not is_stock(args):
+        raise InputError(f"--batching {args.batching} is how MXNet's own KVStores train: add --scheme stock")
+    if args.local is not None and not 1 <= args.local <= 64:
+        raise InputError(f"--local {args.local}: choose 1 to 64 nodes")
+    if args.print_env:
+        return _print_environment(args)
+    if args.hosts is not None:
+        return _on_hosts(args, load_hosts(args.hosts))
+    if shutil.which(args.command[0]) is None:
+        raise InputError(f"COMMAND {args.command[0]!r} is not a program here: give a path, or a name on PATH")
+    return _on_loopback(args) if args.network is None else _in_network(args)
+
+
+def check_batch_flags(args: argparse.Namespace) -> None:
+    """InputError for flags that cannot be, or would have no effect."""
+    if args.batch_total is not None and args.batch_total < 1:
+        raise InputError(f"--batch-total {args.batch_total}: give 1 sample or more")
+    if args.batch_most is not None:
+        batch_maxima(args.batch_most, args.batch_most.count(",") + 1, "--batch-most")
+    if not args.batching and (args.batch_total or args.batch_most):
+        raise InputError("--batch-total and --batch-most need --batching: else the script sizes its batches")
+
+
+def _on_loopback(args: argparse.Namespace) -> int:
+    run_dir = make_run_dir(args.out)
+    with ending_on_signals(), ExitStack() as stack:
+        observers = None if is_stock(args) else observer_address(stack, run_dir)
+        places = _loopback_places(args)
+        options = job_options(args, free_pair(LOOPBACK), observers, run_dir)
+        options = replace(options, keys_dir=keys_here(args, places, run_dir, stack))
+        specs = process_specs(places, args.command, options, os.environ)
+        with Job(
+            specs, lambda spec: list(spec.argv), os.environ, run_dir / "logs", print_line, has_joined(options)
+        ) as job:
+            job.wait()
+    return _ended_well(run_dir)
+
+
+def _in_network(args: argparse.Namespace) -> int:
+    network = load_network(find_network(args.network))
+    ensure_privilege(sys.argv)
+    run_dir = make_run_dir(args.out)
+    with ending_on_signals(), ExitStack() as stack:
+        observers = None if is_stock(args) else observer_address(stack, run_dir)
+        options = job_options(args, NAMESPACE_PORT, observers, run_dir)
+        emulation = stack.enter_context(job_network(network))
+        places = places_in(emulation)
+        options = replace(options, keys_dir=keys_here(args, places, run_dir, stack))
+        specs = process_specs(places, args.command, options, os.environ)
+        logs = run_dir / "logs"
+        job = stack.enter_context(Job(specs, inside(emulation), os.environ, logs, print_line, has_joined(options)))
+        changes = Changes(network, run_dir)
+        if observers is None:
+            stack.enter_context(changes.start(emulation))
+            job.wait()
+            return _ended_well(run_dir)
+        observer = stack.enter_context(Observer(observers))
+        observer.send(configured_message(network, 0.0))
+        while not job.finished():
+            for event in observer.events(0.1):
+                if event.kind == "layout" and not changes.started:
+                    stack.enter_context(changes.start(emulation))
+            changes.tell(observer)
+    return _ended_well(run_dir)
+
+
+def _on_hosts(args: argparse.Namespace, hosts: Hosts) -> int:
+    run_dir = make_run_dir(args.out)
+    with ending_on_signals():
+        places = hosts.places()
+        keys = job_keys(args, places) if is_encrypted(args) else {}
+        specs = process_specs(places, args.command, _hosts_options(args, hosts), {})
+        with RemoteJob(specs, hosts, keys, run_dir / "logs", print_line) as job:
+            job.wait()
+    return _ended_well(run_dir)
+
+
+def is_stock(args: argparse.Namespace) -> bool:
+    """Whether MXNet shall run alone, without van and control plane."""
+    return args.scheme in ("stock", "p3")
+
+
+def _loopback_places(args: argparse.Namespace) -> list[Place]:
+    """All of 127.0.0.0/8 is this machine; with keys each node needs an address of its own."""
+    return [Place(f"n{i}", f"127.0.0.{i + 1}" if is_encrypted(args) else LOOPBACK) for i in range(args.local)]
+
+
+def _ended_well(run_dir: Path) -> int:
+    print_line(f"nalb launch: all processes ended well; logs in {run_dir / 'logs'}")
+    return 0
+
+
+def job_options(
+    args: argparse.Namespace, port: int, observers: str | None, run_dir: Path | None, hold: bool = False
+) -> JobOptions:
+    """From the flags that launch and compare share."""
+    if args.deadline_s is not None and not 0.5 <= args.deadline_s <= 86_400:
+        raise InputError(f"--deadline-s {args.deadline_s:g}: choose 0.5 to 86400")
+    if is_encrypted(args) and args.transport == "mxnet":
+        raise InputError("--transport mxnet has no fast CURVE: leave it out, or do not encrypt")
+    return JobOptions(
+        root_port=port,
+        scheme=getattr(args, "scheme", "aware"),
+        estimator=args.estimator,
+        alpha_bytes=args.alpha_bytes,
+        transport=args.transport or ("pyzmq" if is_encrypted(args) else "mxnet"),
+        deadline_s=args.deadline_s,
+        observers=observers,
+        hold=hold,
+        samples_path=str(run_dir / "samples.jsonl") if run_dir else None,
+        batching=getattr(args, "batching", None),
+        batch_total=getattr(args, "batch_total", None),
+        batch_most=getattr(args, "batch_most", None),
+    )
+
+
+def _hosts_options(args: argparse.Namespace, hosts: Hosts) -> JobOptions:
+    return replace(job_options(args, hosts.root_port, None, None), extra=hosts.environment)
+
+
+def has_joined(options: JobOptions) -> Callable[[], bool] | None:
+    """Whether the coordinator has noted that all processes are there; None where there is no coordinator to ask."""
+    if options.is_pure or options.samples_path is None:
+        return None
+    path = Path(options.samples_path)
+
+    def look() -> bool:
+        return path.exists() and b'{"event":"ready"' in path.read_bytes()[:READY_WITHIN_BYTES]
+
+    return look
+
+
+def make_run_dir(out: str | None) -> Path:
+    """The run directory, new or without a run; InputError where it holds one already."""
+    path = (Path(out) if out else Path("runs") / time.strftime("%Y%m%d-%H%M%S")).absolute()
+    if any((path / name).exists() for name in ("samples.jsonl", "run.json", "batching.json")):
+        raise InputError(f"{path} already holds a run: choose another --out")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {path}: {error.strerror}") from None
+    return path
+
+
+def observer_address(stack: ExitStack, run_dir: Path, name: str = "observers") -> str:
+    """An ipc address in the run directory, so that nothing lies elsewhere however the run ends.
+
+    An abstract address would leave no file, but is seen in one network namespace only. A path too long for a socket is
+    named through this process's handle of the directory, which is short.
+    """
+    path = run_dir / name
+    stack.callback(path.unlink, missing_ok=True)
+    if len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
+        return f"ipc://{path}"
+    handle = os.open(run_dir, os.O_PATH | os.O_DIRECTORY)
+    stack.callback(os.close, handle)
+    return f"ipc:///proc/{os.getpid()}/fd/{handle}/{name}"
+
+
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Leave every context on the first of Ctrl-C, SIGTERM and SIGHUP, undisturbed by a second, and say so: JobError.
+
+    A signal that was ignored at the start, as under nohup, stays so.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+
+    def end(number: int, frame: object) -> None:
+        del frame
+        received.append(number)
+        if len(received) == 1:
+            raise KeyboardInterrupt
+
+    watched = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    old = {number: signal.signal(number, end) for number in watched if signal.getsignal(number) != signal.SIG_IGN}
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not received:
+            raise
+        raise JobError(
+            f"ended by {signal.Signals(received[0]).name}, with every process of the job", 128 + received[0]
+        ) from None
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _print_environment(args: argparse.Namespace) -> int:
+    if is_encrypted(args) and args.keys is None:
+        raise InputError(
+            "--print-env needs keys that last: `nalb keys --out DIR`, then --keys DIR, the same on each host; or --plain"
+        )
+    keys_dir = str(Path(args.keys).absolute()) if args.keys else None
+    if args.hosts is not None:
+        hosts = load_hosts(args.hosts)
+        options = replace(_hosts_options(args, hosts), keys_dir=args.keys)
+        lines = hosts_lines(hosts, process_specs(hosts.places(), args.command, options, {}))
+    elif args.network is not None:
+        emulation = Emulation(load_network(find_network(args.network)))
+        options = replace(job_options(args, NAMESPACE_PORT, None, None), keys_dir=keys_dir)
+        lines = network_lines(
+            emulation, process_specs(places_in(emulation), args.command, options, os.environ), os.environ
+        )
+    else:
+        options = replace(job_options(args, free_pair(LOOPBACK), None, None), keys_dir=keys_dir)
+        lines = local_lines(process_specs(_loopback_places(args), args.command, options, os.environ), os.environ)
+    print("\n".join(lines))
+    return 0

@@ -1,0 +1,55 @@
+"""`nalb SUBCOMMAND`: one file per subcommand, each with HELP, configure(parser) and main(args) -> exit code."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from nalb.errors import NalbError
+
+SUBCOMMANDS = {
+    "launch": "start a training job: scheduler, servers and workers, here, in namespaces or over ssh",
+    "compare": "run a workload under several distribution schemes, side by side",
+    "plan": "print the shares that a scheme gives for known capacities",
+    "simulate": "say what a synchronisation would take, by a fluid model, without running anything",
+    "report": "write the HTML report and figures of a run directory",
+    "trace": "write a timeline of a run for Chrome or Perfetto, and say what communication stays exposed",
+    "calibrate": "measure alpha, the per-slice cost of this platform",
+    "doctor": "check this machine before a job",
+    "keys": "make a job's keys for encrypted, authenticated transport",
+    "net": "build, verify or remove an emulated network",
+}
+
+
+def build_parser(chosen: str | None) -> argparse.ArgumentParser:
+    """The parser; only the chosen subcommand's module is imported, so that `nalb --help` stays instant."""
+    parser = argparse.ArgumentParser(
+        prog="nalb", description="network-aware load balancing for parameter-server training"
+    )
+    subparsers = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
+    for name, help_text in SUBCOMMANDS.items():
+        sub = subparsers.add_parser(name, help=help_text, description=help_text)
+        if name == chosen:
+            module = importlib.import_module(f"nalb.cli.{name}")
+            module.configure(sub)
+            sub.set_defaults(main=module.main)
+    return parser
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Parse and run; a NalbError becomes one line on stderr and its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    chosen = next((word for word in words if word in SUBCOMMANDS), None)
+    args = build_parser(chosen).parse_args(words)
+    try:
+        return int(args.main(args))
+    except NalbError as error:
+        print(f"nalb {args.subcommand}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(f"nalb {args.subcommand}: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(run())

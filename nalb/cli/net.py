@@ -1,0 +1,97 @@
+"""`nalb net up|verify|down FILE`: an emulated network by hand. `nalb launch` and `nalb compare` build their own."""
+
+import argparse
+
+from nalb.units import GOODPUT_PART
+from netem import build, cgroups, emulation, namespaces, rootless, verify, verify_cpu
+from netem.network_file import Network, find_network, load_network
+
+HELP = "build, verify or remove an emulated network"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The subcommand's arguments."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="up|verify|down")
+    for name, help_text in (
+        ("up", "build the network and leave it standing"),
+        ("verify", "measure every node and capped pair against the file; builds the network if it is not up"),
+        ("down", "remove the network and whatever runs in it"),
+    ):
+        action = actions.add_parser(name, help=help_text, description=help_text)
+        action.add_argument("file", metavar="FILE", help="a network file, or the name of a carried one (wan4-static)")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run one action."""
+    network = load_network(find_network(args.file))
+    return {"up": _up, "verify": _verify, "down": _down}[args.action](network, args.file)
+
+
+def _up(network: Network, file: str) -> int:
+    rootless.require_root("nalb net up")
+    standing = emulation.leave_up(network)
+    print(f"network {network.name} is up; `nalb net down {file}` removes it")
+    print(f"{'node':<16}{'address':<16}{'up Mbit/s':>12}{'down Mbit/s':>13}")
+    for name, (up_mbps, down_mbps) in standing.rates().items():
+        print(f"{name:<16}{standing.address(name):<16}{up_mbps:>12g}{down_mbps:>13g}")
+    for (src, dst), mbps in standing.pair_caps().items():
+        print(f"{src} -> {dst}: at most {mbps:g} Mbit/s")
+    for line in standing.describe_machines():
+        print(line)
+    print(f"run a command in a node: {' '.join(standing.command(network.nodes[0].name, ['COMMAND']))}")
+    return 0
+
+
+def _verify(network: Network, _file: str) -> int:
+    rootless.ensure_privilege()
+    if emulation.is_up(network.name):
+        return _measure(emulation.attach(network))
+    with emulation.network_up(network) as standing:
+        return _measure(standing)
+
+
+def _measure(standing: emulation.Emulation) -> int:
+    """Print each measurement as it comes; 1 where any is off by more than the tolerance."""
+    header = f"{'what':<24}{'configured':>12}{'measured':>12}{'goodput':>12}{'off by':>9}"
+    print(f"{header}   (Mbit/s; measured = goodput / {GOODPUT_PART:.3f}, its headers)", flush=True)
+
+    def show(measurement: verify.Measurement) -> None:
+        numbers = (
+            f"{measurement.configured_mbps:>12.2f}{measurement.measured_mbps:>12.2f}{measurement.goodput_mbps:>12.2f}"
+        )
+        verdict = "" if measurement.passed else "   WRONG"
+        print(f"{measurement.label:<24}{numbers}{measurement.deviation:>+9.1%}{verdict}", flush=True)
+
+    wrong = [measurement.label for measurement in verify.verify(standing, show) if not measurement.passed]
+    wrong += _measure_cpu(standing)
+    if wrong:
+        print(f"off by more than {verify.TOLERANCE:.0%}: {', '.join(wrong)}")
+        return 1
+    print(f"all within {verify.TOLERANCE:.0%}")
+    return 0
+
+
+def _measure_cpu(standing: emulation.Emulation) -> list[str]:
+    """The same for CPU quotas; what is wrong."""
+    if standing.cpu_mechanism() is None:
+        return []
+    print(
+        f"{'what':<24}{'configured':>12}{'measured':>12}{'off by':>21}   (cores; {standing.cpu_mechanism()})",
+        flush=True,
+    )
+
+    def show(found: verify_cpu.CpuMeasurement) -> None:
+        numbers = f"{found.configured_cores:>12.3f}{found.measured_cores:>12.3f}{found.deviation:>+21.1%}"
+        print(f"{found.node + ' cpu':<24}{numbers}{'' if found.passed else '   WRONG'}", flush=True)
+
+    return [f"{found.node} cpu" for found in verify_cpu.verify_cpu(standing, show) if not found.passed]
+
+
+def _down(network: Network, _file: str) -> int:
+    if not namespaces.standing(network.name) and not cgroups.standing(network.name):
+        print(f"network {network.name} is not up: nothing to remove")
+        return 0
+    rootless.require_root("nalb net down")
+    removed = build.take_down(network.name)
+    print(f"network {network.name} removed: {len(removed)} namespaces")
+    return 0

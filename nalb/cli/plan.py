@@ -1,0 +1,194 @@
+"""`nalb plan`: the shares that a scheme gives for known capacities, in bytes per server, without running anything."""
+
+import argparse
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from nalb import workloads
+from nalb.control.settings import DEFAULT_ALPHA_BYTES
+from nalb.errors import InputError
+from nalb.planning.explanation import explain
+from nalb.planning.nodes import Capacities, Floats, Node, Pair, completion_s, load_bytes
+from nalb.planning.schemes import SCHEMES, Plan, Situation, decide
+from nalb.planning.slices import Layout, Tensor, build_layout
+from nalb.units import bytes_per_s_to_mbps, mbps_to_bytes_per_s
+
+HELP = "print the shares that a scheme gives for known capacities"
+HIGH_MBPS = 1e9  # 1 Pbit/s: above it is a typing mistake
+HIGH_MODEL_BYTES = 1e12  # 1 TB
+HIGH_ALPHA_BYTES = 1e12
+LINK_FIELDS = {"src", "dst", "mbps", "delay_ms", "jitter_ms", "loss_percent"}  # of a network file's [[links]]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The subcommand's arguments."""
+    parser.add_argument(
+        "--capacities-mbps", required=True, metavar="C,C,...", help="per node, Mbit/s; 100/200 is 100 up and 200 down"
+    )
+    parser.add_argument("--model-bytes", metavar="B", help="bytes of all gradients")
+    parser.add_argument("--replay", choices=workloads.NAMES, help="take the model's tensors from a carried workload")
+    parser.add_argument(
+        "--pairs", metavar="FILE", help="TOML or JSON with [[links]] src, dst, mbps: caps of directed pairs"
+    )
+    parser.add_argument("--scheme", choices=tuple(SCHEMES), default="aware", help="default: aware")
+    parser.add_argument(
+        "--alpha-bytes", metavar="A", default=str(DEFAULT_ALPHA_BYTES), help="per-slice cost, from nalb calibrate"
+    )
+    parser.add_argument("--explain", action="store_true", help="also say which tensor goes to which server, and why")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON: shares (bytes per server), predicted_s, bound_s"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Plan once and print."""
+    rates = [_parse_rate(word.strip()) for word in args.capacities_mbps.split(",")]
+    names = [f"n{index}" for index in range(len(rates))]
+    pairs = _read_pairs(Path(args.pairs), names) if args.pairs else {}
+    capacities = Capacities.from_lists([up for up, _ in rates], [down for _, down in rates], pairs)
+    nodes = [Node(name) for name in names]
+    layout = build_layout(
+        tensors_of(args.replay, args.model_bytes),
+        num_nodes=len(nodes),
+        num_servers=len(nodes),
+        alpha_bytes=parse_number("--alpha-bytes", args.alpha_bytes, HIGH_ALPHA_BYTES),
+    )
+    plan, reason = decide(args.scheme, Situation(0, nodes, layout, estimated=capacities, configured=capacities))
+    if plan is None:
+        raise InputError(f"scheme {args.scheme!r} gives no plan from capacities alone: {reason}")
+    explanation = explain(layout, plan, nodes, capacities) if args.explain else []
+    if args.json:
+        print(
+            json.dumps(_as_json(nodes, layout, plan, capacities) | ({"explain": explanation} if args.explain else {}))
+        )
+    else:
+        print("\n".join(_as_table(nodes, layout, plan, capacities) + (["", *explanation] if args.explain else [])))
+    return 0
+
+
+def _as_json(nodes: list[Node], layout: Layout, plan: Plan, capacities: Capacities) -> dict[str, object]:
+    """What the scheme asks for; whole slices come near it, see --explain."""
+    shares = _floats(plan)
+    predicted_s = completion_s(nodes, shares, layout.model_bytes, capacities)
+    return {"shares": list(plan.target_bytes), "predicted_s": predicted_s, "bound_s": plan.bound_s}
+
+
+def _as_table(nodes: list[Node], layout: Layout, plan: Plan, capacities: Capacities) -> list[str]:
+    shares = _floats(plan)
+    times_s = load_bytes(nodes, shares, layout.model_bytes) / capacities.limit
+    lines = [f"{'server':<8}{'up Mbit/s':>11}{'down Mbit/s':>13}{'share bytes':>16}{'of model':>10}{'time s':>12}"]
+    for i, node in enumerate(nodes):
+        rates = f"{bytes_per_s_to_mbps(capacities.up[i]):>11g}{bytes_per_s_to_mbps(capacities.down[i]):>13g}"
+        part = plan.target_bytes[i] / layout.model_bytes
+        lines.append(f"{node.name:<8}{rates}{plan.target_bytes[i]:>16}{part:>10.1%}{times_s[i]:>12.4g}")
+    predicted_s = completion_s(nodes, shares, layout.model_bytes, capacities)
+    lines.append(f"{plan.scheme}: predicted {predicted_s:.4g} s, bound {plan.bound_s:.4g} s ({plan.reason})")
+    return lines
+
+
+def _floats(plan: Plan) -> Floats:
+    return np.array(plan.target_bytes, dtype=np.float64)
+
+
+def tensors_of(replay: str | None, model_bytes_word: str | None) -> list[Tensor]:
+    """A carried workload's tensors, or one of so many bytes."""
+    if replay is None and model_bytes_word is None:
+        raise InputError("the model's size is missing: give --model-bytes or --replay")
+    given = None if model_bytes_word is None else parse_number("--model-bytes", model_bytes_word, HIGH_MODEL_BYTES)
+    if given is not None and given != int(given):
+        raise InputError(f"--model-bytes {model_bytes_word} is not a whole number: give whole bytes")
+    if replay is None:
+        assert given is not None
+        whole = int(given)
+        return [Tensor("model", whole // 4, "float32") if whole % 4 == 0 else Tensor("model", whole, "uint8")]
+    tensors = [Tensor(t.name, t.elements, t.dtype) for t in workloads.load(replay)]
+    size = sum(tensor.size_bytes for tensor in tensors)
+    if given is not None and given != size:
+        raise InputError(f"--model-bytes {model_bytes_word} is not {replay}'s {size} bytes: leave one of the two out")
+    return tensors
+
+
+def parse_number(name: str, word: str, high: float, low: float | None = None) -> float:
+    """A number up to `high`, from `low`, or above 0 where there is none. Raises InputError."""
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not (value > 0 if low is None else value >= low) or value > high:
+        least = "above 0" if low is None else f"from {low:g}"
+        raise InputError(f"{name} {word!r} is not a number {least} and up to {high:g}: correct it")
+    return value
+
+
+def _parse_rate(word: str) -> tuple[float, float]:
+    """(up, down) in bytes per second of '100' or '100/200' Mbit/s."""
+    halves = word.split("/")
+    if len(halves) > 2:
+        raise InputError(f"--capacities-mbps: {word!r} has {len(halves)} parts: write UP/DOWN, such as 100/200")
+    rates = [mbps_to_bytes_per_s(parse_number("--capacities-mbps:", half, HIGH_MBPS)) for half in halves]
+    return rates[0], rates[-1]
+
+
+def _read_pairs(path: Path, names: list[str]) -> dict[Pair, float]:
+    """Caps in bytes per second from the [[links]] of a TOML or JSON file, which may be a whole network file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InputError(f"{path}: cannot be read ({reason}): give a file with [[links]]") from None
+    is_json = path.suffix == ".json" or text.lstrip().startswith("{")
+    try:
+        document = json.loads(text) if is_json else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is not {'JSON' if is_json else 'TOML'} ({error}): correct it") from None
+    links = document.get("links") if isinstance(document, Mapping) else document
+    if not isinstance(links, list):
+        raise InputError(f"{path}: has no list 'links': write each as [[links]] with src, dst and mbps")
+    index = {name: k for k, name in enumerate(_own_names(document, path, names))}
+    pairs: dict[Pair, float] = {}
+    for number, link in enumerate(links):
+        place = f"{path}: links[{number}]"
+        pair, rate = _parse_link(link, place, index, len(names))
+        if pair in pairs:
+            raise InputError(f"{place} repeats {link['src']} -> {link['dst']}: give each directed pair once")
+        pairs[pair] = rate
+    return pairs
+
+
+def _own_names(document: object, path: Path, names: list[str]) -> list[str]:
+    """The names of the file's [[nodes]] where it has some, which must be as many as the capacities; else n0, n1, ..."""
+    rows = document.get("nodes") if isinstance(document, Mapping) else None
+    if rows is None:
+        return names
+    own = [row.get("name") if isinstance(row, Mapping) else None for row in rows] if isinstance(rows, list) else []
+    if len(own) != len(names) or not all(isinstance(name, str) for name in own):
+        raise InputError(f"{path}: its nodes are not {len(names)} named ones, one per capacity: make the two agree")
+    return [str(name) for name in own]
+
+
+def _parse_link(link: object, place: str, index: dict[str, int], num_nodes: int) -> tuple[Pair, float]:
+    if not isinstance(link, Mapping):
+        raise InputError(f"{place} is {link!r}: make it a table with src, dst and mbps")
+    for field in link:
+        if field not in LINK_FIELDS:
+            raise InputError(f"{place}.{field} is not a field of a link: use {', '.join(sorted(LINK_FIELDS))}")
+    ends = []
+    for field in ("src", "dst"):
+        value = link.get(field)
+        known = index.get(value) if isinstance(value, str) else value
+        if isinstance(known, bool) or not isinstance(known, int) or not 0 <= known < num_nodes:
+            raise InputError(
+                f"{place}.{field} is {value!r}, which is no node: use n0 to n{num_nodes - 1}, or the number"
+            )
+        ends.append(known)
+    if ends[0] == ends[1]:
+        raise InputError(f"{place}.dst is the same node as src: give two different nodes")
+    rate = link.get("mbps")
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= HIGH_MBPS:
+        raise InputError(f"{place}.mbps is {rate!r}: give a number above 0 and up to {HIGH_MBPS:g}")
+    return (ends[0], ends[1]), mbps_to_bytes_per_s(rate)

@@ -1,0 +1,27 @@
+"""`nalb report DIR`: report.html and figures/ of a run directory, from its run.json and samples.jsonl alone."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from nalb.reporting.page import FIGURES, FOLDER, write_report
+
+HELP = "write the HTML report and figures of a run directory"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The subcommand's arguments."""
+    parser.add_argument("run_dir", metavar="DIR", type=Path, help="a run directory that `nalb compare --out` wrote")
+    parser.add_argument("--force", action="store_true", help="write over a report that is there")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Write the report and say where it is."""
+    page = write_report(args.run_dir, args.force, _show)
+    print(f"report: {page} (and {len(FIGURES)} figures in {args.run_dir / FOLDER})")
+    return 0
+
+
+def _show(name: str) -> None:
+    """Drawing takes a few seconds."""
+    print(f"nalb report: drawing {name}", file=sys.stderr, flush=True)

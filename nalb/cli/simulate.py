@@ -1,0 +1,206 @@
+"""`nalb simulate`: what one synchronisation would take, by a fluid model; nothing runs and nothing is sent."""
+
+import argparse
+import json
+import statistics
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from nalb import workloads
+from nalb.cli.plan import HIGH_ALPHA_BYTES, HIGH_MODEL_BYTES, parse_number, tensors_of
+from nalb.control.messages import TensorSpec
+from nalb.control.planner import LOW_WINDOW_BYTES, WINDOW_PART, Planner
+from nalb.control.settings import DEFAULT_ALPHA_BYTES
+from nalb.errors import InputError
+from nalb.launch.network import configured_capacities
+from nalb.measurement.estimators import ESTIMATORS
+from nalb.planning.nodes import Capacities, Node
+from nalb.planning.schemes import fixed_slice_bytes
+from nalb.planning.shares import bound_s
+from nalb.planning.slices import Tensor, build_layout
+from nalb.reporting.run_file import median_s, ratio, read_events, read_run, steady
+from nalb.simulation.exchange import WITH_HEADERS, Wire
+from nalb.simulation.job import SCHEMES, by_flows, by_planner, by_slices
+from nalb.simulation.recorded import simulate_events
+from nalb.units import mbps_to_bytes_per_s
+from netem.network_file import find_network, load_network
+from netem.schedule import pair_caps_at
+
+SLICES_UP_TO = 16  # nodes: beyond, slices take minutes, and --by auto takes flows
+HIGH_NODES = 100_000
+HIGH_MBPS = 1e9
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Flags."""
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--network", metavar="FILE", help="network file, or the name of a carried one; rates at 0 s")
+    where.add_argument("--random", metavar="N:LOW-HIGH:SEED", help="N nodes, rates drawn evenly, Mbit/s")
+    where.add_argument("--run", metavar="DIR", help="simulate what a run directory of `nalb compare` did, and compare")
+    parser.add_argument("--model-bytes", metavar="B", help="bytes of all gradients")
+    parser.add_argument("--replay", choices=workloads.NAMES, help="take the model's tensors from a carried workload")
+    parser.add_argument("--schemes", default=",".join(SCHEMES), help="comma-separated (default: all)")
+    parser.add_argument(
+        "--estimator", choices=("true", *ESTIMATORS), default="true", help="of capacities; default: the true ones"
+    )
+    parser.add_argument("--rounds", type=int, default=10, help="synchronisations of a scheme that learns (default: 10)")
+    parser.add_argument(
+        "--window-bytes", metavar="W", help="of a worker under way at a time; 0: all; default: as nalb does"
+    )
+    parser.add_argument(
+        "--alpha-bytes", metavar="A", default=str(DEFAULT_ALPHA_BYTES), help="per-slice cost, from nalb calibrate"
+    )
+    parser.add_argument("--message-bytes", metavar="B", default="0", help="what every message costs beside its bytes")
+    parser.add_argument("--no-headers", action="store_true", help="links carry payload alone")
+    parser.add_argument(
+        "--by", choices=("auto", "slices", "flows"), default="auto",
+        help=f"slice by slice, or whole flows (default: slices up to {SLICES_UP_TO} nodes)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """One scheme's result."""
+
+    scheme: str
+    time_s: float  # median over the rounds after the warm-up
+    times_s: list[float]
+
+
+def main(args: argparse.Namespace) -> int:
+    """Simulate and print."""
+    message_bytes = parse_number("--message-bytes", args.message_bytes, HIGH_ALPHA_BYTES, low=0)
+    wire = Wire(1.0 if args.no_headers else WITH_HEADERS.goodput_part, message_bytes)
+    if args.run:
+        return _simulate_run(args, wire)
+    schemes = _parse_schemes(args.schemes)
+    if not 1 <= args.rounds <= 1000:
+        raise InputError(f"--rounds {args.rounds}: choose 1 to 1000")
+    nodes, capacities = _network(args)
+    tensors = tensors_of(args.replay, args.model_bytes)
+    model_bytes = sum(tensor.size_bytes for tensor in tensors)
+    bound = bound_s(nodes, model_bytes, capacities)
+    flows = args.by == "flows" or (args.by == "auto" and len(nodes) > SLICES_UP_TO)
+    if flows and (args.estimator != "true" or wire.message_bytes):
+        raise InputError("--estimator and --message-bytes need slices: give --by slices, or leave them out")
+    results = []
+    for scheme in track(schemes, "simulating", console=Console(stderr=True), transient=True):
+        learns = scheme == "elastic" or (args.estimator != "true" and scheme in ("aware", "exact"))
+        rounds = args.rounds if learns else 1
+        if flows:
+            times_s = by_flows(scheme, nodes, tensors, capacities, rounds, wire.goodput_part)
+        else:
+            times_s = _by_slices(args, scheme, nodes, tensors, capacities, rounds, wire)
+        results.append(Simulated(scheme, median_s(times_s), times_s))
+    if args.json:
+        rows = {
+            r.scheme: {"time_s": r.time_s, "over_bound": ratio(r.time_s, bound), "times_s": r.times_s} for r in results
+        }
+        told = {"nodes": len(nodes), "model_bytes": model_bytes, "bound_s": bound, "by": "flows" if flows else "slices"}
+        print(json.dumps(told | {"schemes": rows}))
+    else:
+        title = f"{model_bytes / 1e6:.1f} MB, {len(nodes)} nodes, by {'flows' if flows else 'slices'}; lossless bound {bound:.4g} s"
+        table = Table("scheme", "time s", "x bound", title=title)
+        for one in results:
+            table.add_row(one.scheme, f"{one.time_s:.4g}", f"{ratio(one.time_s, bound):.3f}")
+        Console().print(table)
+    return 0
+
+
+def _by_slices(
+    args: argparse.Namespace,
+    scheme: str,
+    nodes: list[Node],
+    tensors: list[Tensor],
+    capacities: Capacities,
+    rounds: int,
+    wire: Wire,
+) -> list[float]:
+    alpha_bytes = parse_number("--alpha-bytes", args.alpha_bytes, HIGH_ALPHA_BYTES)
+    fixed = fixed_slice_bytes(scheme)
+    layout = build_layout(
+        tensors, num_nodes=len(nodes), num_servers=len(nodes), alpha_bytes=alpha_bytes, fixed_slice_bytes=fixed
+    )
+    window: float | None = None
+    if args.window_bytes is not None:
+        window = parse_number("--window-bytes", args.window_bytes, HIGH_MODEL_BYTES, low=0)
+    if args.estimator != "true" and scheme != "stock":
+        names = [node.name for node in nodes]
+        ranks = {name: rank for rank, name in enumerate(names)}
+        planner = Planner(names, set(names), ranks, args.estimator, None if window is None else int(window))
+        planner.register([TensorSpec(t.name, t.elements, t.dtype, t.group) for t in tensors], alpha_bytes, fixed)
+        results = by_planner(scheme, nodes, layout, capacities, rounds, planner, wire)
+    else:
+        window = float(max(LOW_WINDOW_BYTES, layout.model_bytes // WINDOW_PART)) if window is None else window
+        results = by_slices(scheme, nodes, layout, capacities, rounds, window, wire)
+    return [result.time_s for result in results]
+
+
+def _network(args: argparse.Namespace) -> tuple[list[Node], Capacities]:
+    if args.network:
+        network = load_network(find_network(args.network))
+        return [Node(node.name) for node in network.nodes], configured_capacities(network, 0.0)
+    try:
+        count, rates, seed = args.random.split(":")
+        low, high = map(float, rates.split("-"))
+        number, source = int(count), np.random.default_rng(int(seed))
+    except ValueError:
+        raise InputError(f"--random {args.random!r}: write N:LOW-HIGH:SEED, such as 12:20-220:1") from None
+    if not (1 <= number <= HIGH_NODES and 0 < low <= high <= HIGH_MBPS):
+        raise InputError(f"--random {args.random!r}: 1 to {HIGH_NODES} nodes, rates above 0, the lower one first")
+    drawn = [mbps_to_bytes_per_s(rate) for rate in source.uniform(low, high, number)]
+    return [Node(f"n{i}") for i in range(number)], Capacities.from_lists(drawn, drawn)
+
+
+def _parse_schemes(text: str) -> list[str]:
+    schemes = [word.strip() for word in text.split(",") if word.strip()]
+    for scheme in schemes:
+        if scheme not in SCHEMES:
+            raise InputError(f"--schemes: {scheme!r} cannot be simulated: choose of {', '.join(SCHEMES)}")
+    if not schemes or len(set(schemes)) != len(schemes):
+        raise InputError(f"--schemes {text!r}: name at least one scheme, each once")
+    return schemes
+
+
+def _simulate_run(args: argparse.Namespace, wire: Wire) -> int:
+    """Simulated against measured, scheme by scheme."""
+    run_dir = Path(args.run)
+    run = read_run(run_dir)
+    network = load_network(find_network(run.network))
+    if any(change.pair for change in network.changes):
+        raise InputError(
+            f"{run_dir}: network {run.network} changes caps of pairs, which runs do not record: simulate another"
+        )
+    caps = {pair: mbps_to_bytes_per_s(mbps) for pair, mbps in pair_caps_at(network, 0.0).items()}
+    compared = simulate_events(read_events(run_dir), caps, wire)
+    if not compared:
+        raise InputError(f"{run_dir / 'samples.jsonl'}: no iteration to simulate: give a run of `nalb compare`")
+    rows = {}
+    errors: list[float] = []
+    for scheme in run.schemes:
+        ours = steady([one for one in compared if one.scheme == scheme])
+        if not ours:
+            continue  # p3 is not simulated
+        errors += [abs(ratio(one.simulated_s, one.measured_s) - 1) for one in ours]
+        rows[scheme] = {
+            "measured_s": statistics.median(one.measured_s for one in ours),
+            "simulated_s": statistics.median(one.simulated_s for one in ours),
+        }
+    middle = statistics.median(errors)
+    if args.json:
+        print(json.dumps({"schemes": rows, "median_error": middle, "iterations": [asdict(one) for one in compared]}))
+        return 0
+    table = Table("scheme", "measured s", "simulated s", "simulated / measured", title=escape(str(run_dir)))
+    for scheme, row in rows.items():
+        part = ratio(row["simulated_s"], row["measured_s"])
+        table.add_row(scheme, f"{row['measured_s']:.3f}", f"{row['simulated_s']:.3f}", f"{part:.3f}")
+    Console().print(table)
+    print(f"median error of {len(errors)} iterations: {middle:.1%}")
+    return 0

@@ -1,0 +1,43 @@
+"""`nalb trace DIR`: a timeline of a run for Chrome or Perfetto, and what of the communication stays exposed."""
+
+import argparse
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from nalb.errors import InputError
+from nalb.reporting.record import read_timeline
+from nalb.reporting.trace import chrome_trace, exposures
+
+FILE = "trace.json"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Flags."""
+    parser.add_argument("run_dir", metavar="DIR", type=Path, help="run directory of `nalb compare` or `nalb launch`")
+    parser.add_argument("--force", action="store_true", help="write over a trace that is there")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Write DIR/trace.json and print the table."""
+    path = args.run_dir / FILE
+    if path.exists() and not args.force:
+        raise InputError(f"{path} is there already: use --force to write over it")
+    record = read_timeline(args.run_dir)
+    if not record.has_events:
+        raise InputError(f"{args.run_dir / 'samples.jsonl'} has no iterations: there is nothing to draw")
+    try:
+        path.write_bytes(msgspec.json.encode(chrome_trace(record)))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}: make the directory writable") from None
+    table = Table(title="communication that computing does not hide (the worker with most of it, medians)")
+    for heading in ("scheme", "iteration s", "communication s", "exposed s", "hidden"):
+        table.add_column(heading, justify="left" if heading == "scheme" else "right")
+    for row in exposures(record):
+        times = (f"{value:.3f}" for value in (row.iteration_s, row.communication_s, row.exposed_s))
+        table.add_row(row.scheme, *times, f"{row.hidden_part:.0%}")
+    Console().print(table)
+    print(f"trace: {path} (open it in ui.perfetto.dev, or chrome://tracing)")
+    return 0

@@ -1,0 +1,121 @@
+"""The batch sizes of one job: reports of iterations in, sizes of named iterations out. No clock, no sockets.
+
+All workers draw batch k by the same message, so they switch in the same iteration and the total is always whole. The sizes
+of iteration k + 1 + lag are decided when every worker has reported k. With lag 0 workers wait for the decision (LB-BSP's
+blocking update); with lag 1 it is taken while they compute. A larger lag is also how far the fastest may lead the
+slowest where the KVStore does not keep them together, which makes SSP of dist_async; without end, it is ASP.
+"""
+
+from typing import Any
+
+from nalb.batching.decisions import Controller, Observation
+from nalb.batching.schemes import BASELINES, SCHEMES, Job, build
+from nalb.batching.sizes import Bounds, Sizes, apportion
+from nalb.control import messages as m
+from nalb.errors import InputError
+
+FOREVER = 1 << 31  # iterations
+
+
+class BatchSizeManager:
+    """Workers by rank. `outbox` collects what all workers must get, `events` what observers see.
+
+    scheme: a name of nalb.batching.schemes, or a baseline, whose sizes stay as they are. total, most: None where the
+    workers say.
+    """
+
+    def __init__(self, scheme: str, workers: int, total: int | None = None, most: Sizes | None = None):
+        self._scheme, self._workers, self._total, self._most = scheme, workers, total, most
+        baseline = BASELINES.get(scheme)
+        ahead = baseline.iterations_ahead if baseline else int(not SCHEMES[scheme].waits)
+        self._lag = FOREVER if ahead is None else ahead
+        self._joined: dict[int, m.JoinBatching] = {}
+        self._controller: Controller | None = None
+        self._sizes: Sizes = ()  # the last ones decided
+        self._reported = [-1] * workers  # by rank, the last iteration
+        self._left: set[int] = set()
+        self._reports: dict[int, dict[int, m.Computed]] = {}  # iteration -> rank -> report, until all are there
+        self.outbox: list[m.BatchSizes] = []
+        self.events: list[dict[str, Any]] = []
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks that have not joined."""
+        return [rank for rank in range(self._workers) if rank not in self._joined]
+
+    def join(self, rank: int, message: m.JoinBatching) -> None:
+        """A worker takes part; with the last one the first sizes go out. InputError: what they ask for is impossible."""
+        if rank in self._joined or not 0 <= rank < self._workers:
+            raise InputError(f"rank {rank} joins the batching twice or is none of {self._workers} workers: join once")
+        self._joined[rank] = message
+        if self.missing:
+            return
+        joined = [self._joined[rank] for rank in range(self._workers)]
+        start = tuple(one.batch_size for one in joined)
+        total = self._total or sum(start)
+        bounds = Bounds.of(total, self._workers, None, [self._limit(rank, total) for rank in range(self._workers)])
+        if not bounds.keeps(start):
+            start = apportion([1.0] * self._workers if self._total else start, bounds)
+        name = "off" if self._scheme in BASELINES else self._scheme
+        self._controller, self._sizes = build(name, Job(start, most=bounds.most))
+        self._send(0, self._lag)
+
+    def computed(self, rank: int, message: m.Computed) -> None:
+        """A worker's report. InputError: it is not the one that is due, or says what cannot be."""
+        due = self._reported[rank] + 1
+        if self._controller is None or message.iteration != due:
+            raise InputError(f"it reports batch {message.iteration} while {due} is due: every batch needs one step")
+        self._reported[rank] = due
+        if why := self._left_behind():
+            raise InputError(why)
+        reports = self._reports.setdefault(due, {})
+        reports[rank] = message
+        if len(reports) == self._workers:
+            del self._reports[due]
+            self._decide(due, [reports[rank] for rank in range(self._workers)])
+
+    def leave(self, rank: int) -> str | None:
+        """A worker ends in good order: why the others cannot go on, if so; without a bound on their lead they can."""
+        self._left.add(rank)
+        return self._left_behind()
+
+    def _left_behind(self) -> str | None:
+        gone = [rank for rank in sorted(self._left) if self._reported[rank] < max(self._reported)]
+        if not gone or self._lag == FOREVER:
+            return None
+        return (
+            f"rank {gone[0]} left after {self._reported[gone[0]] + 1} steps, another made more: all must make as many"
+        )
+
+    def _limit(self, rank: int, total: int) -> int:
+        given = (self._joined[rank].most, self._most[rank] if self._most else None, total)
+        return min(limit for limit in given if limit is not None)
+
+    def _decide(self, iteration: int, reports: list[m.Computed]) -> None:
+        assert self._controller is not None
+        observations = [Observation(one.batch_size, one.compute_s, one.cpu_share, one.memory_share) for one in reports]
+        remove, reason = None, "sizes on their way"
+        if tuple(one.batch_size for one in reports) == self._sizes:  # else it would judge sizes that it has changed
+            decision = self._controller.update(observations)
+            remove, reason = decision.remove, decision.reason
+            self._sizes = decision.sizes or self._sizes
+        if self._lag < FOREVER:
+            self._send(iteration + 1 + self._lag, iteration + 1 + self._lag)
+        self.events.append(
+            {
+                "iteration": iteration,
+                "batching": self._scheme,
+                "sizes": [one.batch_size for one in reports],
+                "compute_s": [one.compute_s for one in reports],
+                "period_s": [one.period_s for one in reports],
+                "wait_s": [one.wait_s for one in reports],
+                "cpu_share": [one.cpu_share for one in reports],
+                "memory_share": [one.memory_share for one in reports],
+                "next_sizes": list(self._sizes),
+                "reason": reason,
+                "remove": remove,
+            }
+        )
+
+    def _send(self, first: int, last: int) -> None:
+        self.outbox.append(m.BatchSizes(first, last, list(self._sizes)))

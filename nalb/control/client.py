@@ -1,0 +1,181 @@
+"""A process's end of the control plane: one thread, one DEALER socket, one deadline.
+
+The thread sends the process's samples every heartbeat, hands arriving messages over, and ends the process with one line
+when the coordinator says Abort or falls silent: the main thread may be stuck inside ps-lite, where nothing can be raised.
+Other threads talk to it through `send` and `wait_for`; the socket is touched by the thread alone.
+"""
+
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import zmq
+
+from nalb.control import messages as m
+from nalb.control.curve import secure_client
+from nalb.control.keys import NodeKeys
+from nalb.errors import PeerError
+
+T = TypeVar("T", bound=m.Message)
+Drain = Callable[[], tuple[list[m.SampleRow], int]]
+
+
+def die(reason: str, exit_code: int = PeerError.exit_code) -> None:
+    """End this process now, whatever ps-lite is doing, with one line that says why."""
+    sys.stdout.flush()
+    print(f"nalb: {reason}", file=sys.stderr, flush=True)
+    os._exit(exit_code)
+
+
+class Client:
+    """Connects to the coordinator and keeps the promise of liveness."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        hello: m.Hello,
+        drain: Drain,
+        deadline_s: float,
+        startup_s: float,
+        keys: NodeKeys | None = None,
+    ):
+        self._endpoint, self._hello, self._drain = endpoint, hello, drain
+        self._deadline_s, self._startup_s, self._heartbeat_s = deadline_s, startup_s, 0.1
+        self._keys = keys
+        self._outbox: queue.SimpleQueue[m.Message] = queue.SimpleQueue()
+        self._arrived = threading.Condition()
+        self._inbox: list[m.Message] = []
+        self._welcome: m.Welcome | None = None
+        self.exchanging = -1  # written by the exchange, read by the heartbeat
+        self.calls = 0  # written by the store, read by the heartbeat
+        self.on_prepare: Callable[[m.PrepareSlots], None] | None = (
+            None  # both are called on the client's thread and must not block
+        )
+        self.on_measure: Callable[[bool], None] | None = None
+        self._closing = threading.Event()
+        self._leaving = False  # set before the last word: the Abort that answers it must not change our own exit code
+        self._context = zmq.Context()
+        self._wake_out = self._context.socket(zmq.PAIR)
+        self._wake_out.bind("inproc://wake")
+        self._wake_lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="nalb-control", daemon=True)
+        self._thread.start()
+
+    def send(self, message: m.Message) -> None:
+        """Queue a message; any thread."""
+        self._outbox.put(message)
+        with self._wake_lock:
+            self._wake_out.send(b"")
+
+    def wait_for(self, kind: type[T], matches: Callable[[T], bool] = lambda _: True) -> T:
+        """Block until such a message is there, and take it. The deadline is the coordinator's silence, kept by the thread."""
+        with self._arrived:
+            while True:
+                for index, message in enumerate(self._inbox):
+                    if isinstance(message, kind) and matches(message):
+                        return cast(T, self._inbox.pop(index))
+                self._arrived.wait(timeout=1.0)
+
+    def close(self, last_word: m.Message | None = None) -> None:
+        """Say the last word, if there is one left to say, and end the thread."""
+        self._leaving = True
+        if last_word is not None:
+            self.send(last_word)
+        self._closing.set()
+        with self._wake_lock:
+            self._wake_out.send(b"")
+        self._thread.join(timeout=5.0)
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except PeerError as error:
+            die(str(error))
+        except Exception as error:  # the control plane is broken: without it the job would hang
+            die(f"{self._hello.role} {self._hello.node}: control plane failed: {type(error).__name__}: {error}")
+
+    def _loop(self) -> None:
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 2000)
+        socket.setsockopt(zmq.IDENTITY, f"{self._hello.role}-{self._hello.node}-{os.getpid()}".encode())
+        if self._keys is not None:
+            secure_client(socket, self._keys, self._endpoint)
+        socket.connect(self._endpoint)
+        wake = self._context.socket(zmq.PAIR)
+        wake.connect("inproc://wake")
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        poller.register(wake, zmq.POLLIN)
+        socket.send(m.encode(self._hello))
+        last_heard_s = time.monotonic()
+        next_report_s = last_heard_s + self._heartbeat_s
+        while True:
+            timeout_ms = max(0.0, next_report_s - time.monotonic()) * 1000
+            ready = dict(poller.poll(int(timeout_ms)))
+            now_s = time.monotonic()
+            if wake in ready:
+                wake.recv()
+            report_due = now_s >= next_report_s
+            urgent = False
+            while not self._outbox.empty():
+                message = self._outbox.get()
+                if isinstance(message, m.Done | m.Goodbye):  # its samples first
+                    socket.send(m.encode(self._report(now_s)))
+                    urgent = True
+                socket.send(m.encode(message))
+            if report_due or urgent:
+                if not urgent:
+                    socket.send(m.encode(self._report(now_s)))
+                next_report_s = now_s + self._heartbeat_s
+            if self._closing.is_set() and self._outbox.empty():
+                socket.close()
+                wake.close()
+                return
+            while socket in ready:
+                try:
+                    frame = socket.recv(zmq.NOBLOCK)
+                except zmq.Again:
+                    break
+                last_heard_s = now_s
+                self._handle(m.decode_at_client(frame))
+            limit_s = self._deadline_s if self._welcome else self._startup_s
+            if now_s - last_heard_s > limit_s:
+                raise PeerError(
+                    f"{self._hello.role} {self._hello.node}: the coordinator at {self._endpoint} has been silent for "
+                    f"{limit_s:g} s; is the scheduler's process alive and its port reachable?"
+                )
+
+    def _report(self, now_s: float) -> m.Report:
+        rows, drops = self._drain() if self._welcome else ([], 0)
+        return m.Report(sent_s=now_s, exchanging=self.exchanging, samples=rows, drops=drops, calls=self.calls)
+
+    def _handle(self, message: m.FromCoordinator) -> None:
+        if isinstance(message, m.Alive):
+            return
+        if isinstance(message, m.Abort):
+            if not self._leaving:
+                die(message.reason)
+            return
+        if isinstance(message, m.PrepareSlots) and self.on_prepare:
+            self.on_prepare(message)
+            return
+        if isinstance(message, m.Measure):
+            if self.on_measure:
+                self.on_measure(message.on)
+            return
+        if isinstance(message, m.Welcome):
+            if message.version != m.VERSION:
+                raise PeerError(
+                    f"the coordinator speaks version {message.version}, this process {m.VERSION}: install one nalb"
+                )
+            self._welcome = message
+            self._heartbeat_s, self._deadline_s = message.heartbeat_s, message.deadline_s
+        with self._arrived:
+            self._inbox.append(message)
+            self._arrived.notify_all()

@@ -1,0 +1,154 @@
+"""The coordinator's body: one thread beside the ps-lite scheduler, one ROUTER socket, one file of events."""
+
+import os
+import queue
+import threading
+import time
+from contextlib import ExitStack
+from types import TracebackType
+from typing import IO
+
+import msgspec
+import zmq
+
+from nalb.control import messages as m
+from nalb.control.client import die
+from nalb.control.curve import door_kept, secure_server
+from nalb.control.keys import load_keys
+from nalb.control.settings import Settings
+from nalb.control.state import Coordinator, sample_rows
+from nalb.errors import InputError, MachineError, PeerError
+
+LAST_WORDS_MS = 2000  # how long an Abort may take to leave
+
+
+class CoordinatorThread:
+    """Serves the control plane while the with block runs; ends this process with the verdict if the job is aborted."""
+
+    def __init__(self, settings: Settings):
+        self._settings = settings
+        self._stop = threading.Event()
+        self._started: queue.Queue[Exception | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._run, name="nalb-coordinator", daemon=True)
+
+    def __enter__(self) -> "CoordinatorThread":
+        self._thread.start()
+        failure = self._started.get()
+        if failure is not None:
+            raise failure
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        with ExitStack() as stack:
+            try:
+                context = stack.enter_context(zmq.Context())
+                router = stack.enter_context(context.socket(zmq.ROUTER))
+                router.setsockopt(zmq.LINGER, LAST_WORDS_MS)
+                router.setsockopt(zmq.SNDHWM, 0)
+                _bind_observers(router, self._settings)
+                if self._settings.keys_path is not None:  # for what is bound from here on
+                    keys = load_keys(self._settings.keys_path, self._settings.node)
+                    stack.enter_context(door_kept(context, keys))
+                    secure_server(router, keys)
+                _bind(router, self._settings)
+                log = _open_log(self._settings, stack)
+            except Exception as failure:
+                self._started.put(failure)
+                return
+            self._started.put(None)
+            state = Coordinator(self._settings, time.monotonic())
+            try:
+                self._serve(router, state, log)
+            except Exception as error:
+                state.abort(f"coordinator failed: {type(error).__name__}: {error}", time.monotonic())
+                _flush(router, state, log)
+            verdict = state.verdict
+        if verdict is not None:  # the sockets are closed: every Abort has left
+            die(verdict)
+
+    def _serve(self, router: "zmq.Socket[bytes]", state: Coordinator, log: IO[bytes] | None) -> None:
+        tick_ms = int(self._settings.heartbeat_s * 500)
+        ticked_s = 0.0
+        while not self._stop.is_set() and state.phase != "OVER":
+            if router.poll(tick_ms):
+                for _ in range(1000):  # a flood must not keep the deadlines from being looked at
+                    try:
+                        frames = router.recv_multipart(zmq.NOBLOCK)
+                    except zmq.Again:
+                        break
+                    _take(state, frames)
+            if (now_s := time.monotonic()) - ticked_s >= tick_ms / 1000:  # it looks at every process
+                state.tick(now_s)
+                ticked_s = now_s
+            _flush(router, state, log)
+
+
+def _take(state: Coordinator, frames: list[bytes]) -> None:
+    identity = frames[0]
+    peer = identity.decode("ascii", "replace")
+    try:
+        if len(frames) != 2:
+            raise PeerError(f"{peer} sent {len(frames) - 1} frames instead of one")
+        state.receive(identity, m.decode_at_coordinator(frames[1], peer), time.monotonic())
+    except PeerError:
+        state.rejected["undecodable message"] += 1  # anyone can reach the port; only known peers' silence ends a job
+
+
+def _flush(router: "zmq.Socket[bytes]", state: Coordinator, log: IO[bytes] | None) -> None:
+    encoded, frame = None, zmq.Frame()  # a plan goes to every worker: encoded once, and not copied for each
+    while state.outbox:
+        identity, message = state.outbox.popleft()
+        if message is not encoded:
+            encoded, frame = message, zmq.Frame(m.encode(message))
+        router.send_multipart([identity, frame])
+    if log is not None:
+        for event in state.events:
+            data = event.data
+            if event.kind == "samples":  # made rows of here, where no worker waits for its plan any more
+                data = data | {"rows": sample_rows(data["rows"], event.at_s)}
+            log.write(msgspec.json.encode({"event": event.kind, "at_s": event.at_s, **data}) + b"\n")
+        if state.events:
+            log.flush()
+    state.events.clear()
+
+
+def _bind(router: "zmq.Socket[bytes]", settings: Settings) -> None:
+    host, _, port = settings.endpoint.removeprefix("tcp://").rpartition(":")
+    try:
+        router.bind(f"tcp://{host}:{port}")
+    except zmq.ZMQError as error:
+        raise MachineError(
+            f"the coordinator cannot listen on {host}:{port} ({error}): the port is taken or the address is not this host's; "
+            "set NALB_COORDINATOR or DMLC_PS_ROOT_PORT"
+        ) from None
+
+
+def _bind_observers(router: "zmq.Socket[bytes]", settings: Settings) -> None:
+    """The ipc address, where the mode of the socket's file is what keeps others out: whoever may write to it steers the job."""
+    if not settings.observers:
+        return
+    path = settings.observers.removeprefix("ipc://")
+    if len(os.fsencode(path)) > 107:
+        raise InputError(
+            f"NALB_OBSERVERS: the socket path {path} is longer than 107 bytes: use a shorter run directory"
+        )
+    umask = os.umask(0o177)
+    try:
+        router.bind(settings.observers)
+    finally:
+        os.umask(umask)
+
+
+def _open_log(settings: Settings, stack: ExitStack) -> IO[bytes] | None:
+    if settings.samples_path is None:
+        return None
+    try:
+        return stack.enter_context(open(settings.samples_path, "ab"))
+    except OSError as error:
+        raise InputError(f"NALB_SAMPLES={settings.samples_path}: {error.strerror}") from None

@@ -1,0 +1,62 @@
+"""CURVE on the control plane's sockets, as kvstore_patch/van/curve.h has it on ps-lite's.
+
+The ROUTER is a CURVE server with its node's pair; a DEALER is a client with its own and expects the key that its file gives for the
+coordinator's address. Keys of strangers are refused by pyzmq's ZAP handler; where it is gone libzmq refuses everyone, because
+the socket enforces its ZAP domain. Set the options before bind or connect: libzmq copies them then.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+
+from nalb.control.keys import NodeKeys
+from nalb.errors import InputError
+
+ZAP_DOMAIN = b"nalb"
+
+
+class _AllowedKeys:
+    """What ThreadAuthenticator asks; keys come in Z85."""
+
+    def __init__(self, keys: NodeKeys):
+        self._publics = {zmq.utils.z85.encode(peer.public) for peer in keys.peers}
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether a peer with this public key may come in."""
+        del domain
+        return key in self._publics
+
+
+@contextmanager
+def door_kept(context: "zmq.Context[zmq.Socket[bytes]]", keys: NodeKeys) -> Iterator[None]:
+    """A ZAP handler for the context's CURVE servers while the with block runs."""
+    authenticator = ThreadAuthenticator(context)
+    authenticator.configure_curve_callback(ZAP_DOMAIN.decode(), _AllowedKeys(keys))
+    authenticator.start()
+    try:
+        yield
+    finally:
+        authenticator.stop()
+
+
+def secure_server(socket: "zmq.Socket[bytes]", keys: NodeKeys) -> None:
+    """What is bound from now on takes the job's peers only."""
+    socket.setsockopt(zmq.CURVE_SERVER, 1)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+    socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
+    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+
+
+def secure_client(socket: "zmq.Socket[bytes]", keys: NodeKeys, endpoint: str) -> None:
+    """Connect as this node to the node at `endpoint`, tcp://ADDRESS:PORT, and to no other. InputError: it has no key."""
+    address = endpoint.removeprefix("tcp://").rpartition(":")[0]
+    public = next((peer.public for peer in keys.peers if peer.address == address), None)
+    if public is None:
+        raise InputError(
+            f"no key for {address} in the keys of {keys.node}: make keys for the addresses that the job uses"
+        )
+    socket.setsockopt(zmq.CURVE_SERVERKEY, public)
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)

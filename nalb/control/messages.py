@@ -1,0 +1,293 @@
+"""The control plane's words. Every message is a frozen, tagged msgspec Struct; a frame is one MessagePack value.
+
+VERSION stands in Hello and Welcome: another version is refused by name. Unknown tags and fields are the peer's error.
+The order of one iteration k (C coordinator, W worker, S server):
+
+    W -> C  Done(k-1)          all slices of k-1 are back
+    W,S -> C Report            samples, and the sign of life, every heartbeat
+    C -> W  PrepareSlots(k)    only where plan k needs slots that the worker's own node's server does not have yet
+    W -> C  SlotsReady(k)      every worker that was asked
+    C -> W  Plan(k)            no worker communicates iteration k before this
+
+Batch sizes have a count of iterations of their own, since a job may balance them without plans:
+
+    W -> C  JoinBatching
+    C -> W  BatchSizes(k)      no worker draws batch k before this
+    W -> C  Computed(k)        the gradients of batch k are there
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from nalb.errors import PeerError
+
+VERSION = 2
+
+Index = Annotated[int, Meta(ge=0, le=1 << 31)]
+Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
+Name = Annotated[str, Meta(min_length=1, max_length=128)]
+BatchSize = Annotated[int, Meta(ge=1, le=1 << 31)]  # samples
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+Text = Annotated[str, Meta(max_length=4096)]
+
+
+class Message(Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Base of every message."""
+
+
+class TensorSpec(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """A tensor of the exchange, in the order in which all workers push."""
+
+    name: Annotated[str, Meta(max_length=256)]
+    elements: Index
+    dtype: Annotated[str, Meta(pattern="^float(16|32|64)$")]
+    group: Index  # tensors pushed by one call may share slices; those of different calls may not
+
+
+class SampleRow(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, gc=False):
+    """A received message, as its receiver timed it on its own monotonic clock."""
+
+    peer: Annotated[int, Meta(ge=-1, le=1 << 31)]
+    size_bytes: Annotated[int, Meta(ge=0, le=1 << 40)]
+    start_ns: Annotated[int, Meta(ge=0, le=1 << 62)]
+    end_ns: Annotated[int, Meta(ge=0, le=1 << 62)]
+
+
+# ---- from workers and servers
+
+
+class Hello(Message, frozen=True):
+    """First word of a process, and again until it is welcomed."""
+
+    version: int
+    role: Annotated[str, Meta(pattern="^(worker|server)$")]
+    node: Name
+    ps_id: Index
+    pid: Index
+
+
+class Register(Message, frozen=True):
+    """What a worker pushes each iteration; all workers must say the same."""
+
+    tensors: Annotated[list[TensorSpec], Meta(min_length=1, max_length=1_000_000)]
+
+
+class Report(Message, frozen=True):
+    """Samples since the last report; empty ones are the sign of life."""
+
+    sent_s: float  # the process's monotonic clock
+    exchanging: Annotated[int, Meta(ge=-1, le=1 << 31)]  # the iteration whose slices are under way, -1 for none
+    samples: Annotated[list[SampleRow], Meta(max_length=100_000)]
+    drops: Index
+    calls: Index = 0  # of pushpull and broadcast so far: what all workers must make alike
+
+
+class SlotsReady(Message, frozen=True):
+    """The slots asked for in PrepareSlots exist."""
+
+    iteration: Index
+
+
+class Done(Message, frozen=True):
+    """A worker has every slice of the iteration back."""
+
+    iteration: Index
+    communication_s: Seconds  # first push to last pull
+    iteration_s: Seconds  # since the last iteration's end
+    plan_wait_s: Seconds  # spent waiting for the plan
+    started_s: float  # first push, on the worker's monotonic clock
+    finished_s: float  # last pull, likewise
+    computed_s: float | None = None  # its gradients were complete, likewise; None: not known
+
+
+class JoinBatching(Message, frozen=True):
+    """The worker's batches may be sized by the coordinator; all workers must say so, or none."""
+
+    batch_size: BatchSize  # to begin with, where the job does not say
+    most: BatchSize | None  # what the worker can hold; None: no bound
+
+
+class Computed(Message, frozen=True):
+    """A worker has all gradients of its batch."""
+
+    iteration: Index  # counted from JoinBatching
+    batch_size: BatchSize
+    compute_s: Annotated[float, Meta(gt=0.0, le=1e9)]  # from the batch, or the last parameter, to the last gradient
+    cpu_share: Share  # of the CPU time of the worker's cores that it got while computing
+    memory_share: Share  # of the machine's memory in use
+    period_s: Seconds  # from the batch before to this one; 0 for the first
+    wait_s: Seconds  # spent waiting for this batch's size
+
+
+class Goodbye(Message, frozen=True):
+    """The process ends in good order."""
+
+
+class Failed(Message, frozen=True):
+    """The process fails; everyone must end."""
+
+    reason: Text
+
+
+# ---- from the coordinator
+
+
+class Welcome(Message, frozen=True):
+    """All processes of the job are there."""
+
+    version: int
+    nodes: list[Name]  # in planning order
+    heartbeat_s: Seconds
+    deadline_s: Seconds
+    num_servers: Index
+
+
+class Setup(Message, frozen=True):
+    """How every worker must cut its tensors; the digest says whether the results agree."""
+
+    epoch: Index  # grows with every registration
+    num_nodes: Index
+    num_servers: Index
+    alpha_bytes: Annotated[float, Meta(gt=0)]
+    fixed_slice_bytes: Annotated[float, Meta(gt=0)] | None  # in place of what alpha gives
+    num_probe: Index  # per server
+    digest: Name
+
+
+class NewSlots(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """Slots of one size on one server, numbered from `first`."""
+
+    server: Index  # rank
+    first: Index
+    count: Index
+    elements: Index
+    dtype: Name
+
+
+class PrepareSlots(Message, frozen=True):
+    """Make these slots exist before anyone uses them."""
+
+    iteration: Index
+    slots: list[NewSlots]
+
+
+class Plan(Message, frozen=True):
+    """Where each slice of the iteration goes."""
+
+    iteration: Index
+    epoch: Index  # of the registration whose slices these are
+    scheme: Name
+    measure: bool  # forecasts on
+    window_bytes: Index  # a slice leaves when what lies this far before it is back; 0: no limit
+    server_of_slice: list[Index]  # server ranks
+    slot_of_slice: list[Index]  # slot numbers on that server
+
+
+class BatchSizes(Message, frozen=True):
+    """How many samples every worker computes."""
+
+    iteration: Index  # from this one
+    until: Index  # to this one, both included
+    sizes: Annotated[list[BatchSize], Meta(min_length=1, max_length=100_000)]  # by worker rank
+
+
+class Measure(Message, frozen=True):
+    """To servers: send forecasts or not, as the plan says."""
+
+    on: bool
+
+
+class Alive(Message, frozen=True):
+    """The coordinator's sign of life."""
+
+
+class Farewell(Message, frozen=True):
+    """Every worker has said Goodbye: only now may any enter ps-lite's barrier at exit, which knows no names."""
+
+
+class Finish(Message, frozen=True):
+    """No further iteration will be planned: replay workers end here."""
+
+
+class Abort(Message, frozen=True):
+    """The job is over; the reason names the culprit."""
+
+    reason: Text
+
+
+# ---- observers: the launcher, compare, a live view
+
+
+class Observe(Message, frozen=True):
+    """Send me every event."""
+
+    version: int
+
+
+class RunBlock(Message, frozen=True):
+    """A held job's next iterations."""
+
+    scheme: Name
+    iterations: Annotated[int, Meta(ge=1, le=1 << 31)]
+    alpha_bytes: Annotated[float, Meta(gt=0, le=1e12)] | None = None  # cut anew first
+    window_bytes: Index | None = None  # from here on
+    slice_bytes: Annotated[float, Meta(gt=0, le=1e12)] | None = None  # in place of what alpha gives
+    probes: bool = True  # cut the small slices that measure every link
+    forecasts: bool | None = None  # announce and time messages; None: as the scheme needs
+    label: Name | None = None  # what events call these iterations; None: the scheme
+
+
+class Configured(Message, frozen=True):
+    """The configured rates, for the oracle and for the bound; bytes per second."""
+
+    up: dict[Name, float]
+    down: dict[Name, float]
+    pairs: list[tuple[Name, Name, float]]
+
+
+class EndJob(Message, frozen=True):
+    """A held job is done."""
+
+
+class Event(Message, frozen=True):
+    """Something that observers see: 'iteration', 'plan', 'ready', 'block', 'layout', 'abort', 'end'."""
+
+    kind: Name
+    at_s: float  # the coordinator's monotonic clock
+    data: dict[str, Any]
+
+
+FromNode = Hello | Register | Report | SlotsReady | Done | JoinBatching | Computed | Goodbye | Failed
+FromCoordinator = (
+    Welcome | Setup | PrepareSlots | Plan | BatchSizes | Measure | Alive | Farewell | Finish | Abort | Event
+)
+FromObserver = Observe | RunBlock | Configured | EndJob
+
+_encoder = msgspec.msgpack.Encoder()
+_to_coordinator: msgspec.msgpack.Decoder[FromNode | FromObserver] = msgspec.msgpack.Decoder(FromNode | FromObserver)
+_to_client: msgspec.msgpack.Decoder[FromCoordinator] = msgspec.msgpack.Decoder(FromCoordinator)
+
+
+def encode(message: Message) -> bytes:
+    """One frame."""
+    return _encoder.encode(message)
+
+
+def decode_at_coordinator(frame: bytes, peer: str) -> FromNode | FromObserver:
+    """A frame from a node or observer; PeerError names the peer where it is not one of our messages."""
+    try:
+        return _to_coordinator.decode(frame)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise PeerError(f"{peer} sent a control message that is not ours (version {VERSION}): {error}") from None
+
+
+def decode_at_client(frame: bytes) -> FromCoordinator:
+    """A frame from the coordinator."""
+    try:
+        return _to_client.decode(frame)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise PeerError(
+            f"the coordinator sent a control message that is not ours (version {VERSION}): {error}"
+        ) from None

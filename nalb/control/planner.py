@@ -1,0 +1,253 @@
+"""From samples to plans: what the coordinator knows of the job's nodes, slices, slots and rates."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nalb.control import messages as m
+from nalb.measurement.estimators import ESTIMATORS
+from nalb.measurement.samples import LinkSample
+from nalb.planning.elastic import WINDOW, Observation
+from nalb.planning.nodes import Capacities, Floats, Node, completion_s, load_bytes
+from nalb.planning.schemes import Plan, Situation, decide
+from nalb.planning.shares import bound_s
+from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout
+
+SlotClass = tuple[str, int]  # dtype, elements
+LOW_WINDOW_BYTES = (
+    2_000_000  # measured on wan6-static: from 1 MB on nothing is gained, without a window a tenth is lost
+)
+WINDOW_PART = 8  # of the model: each iteration begins with so much at full speed, which also shows what nodes can do
+# An iteration that takes more than so many times the predicted time, or less than its inverse: the estimates are wrong. On a
+# network that stands still, the ratio was 1.07 to 1.18 (wan6-static).
+SURPRISE = 1.3
+LATE = 1.1  # from here on a single pair may be what the prediction does not know
+MAX_PATIENCE = 32  # planned iterations before measuring anew is tried again where it does not help
+CALM = 4  # iterations as predicted, in a row, after which it helps again
+PACE = 1.25  # equal shares that take so many times what the links need: something else sets the pace
+UNMEASURED = ("stock", "p3", "average")  # schemes that send no forecasts: they do not need to know
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A plan and the slots that must exist before it may go out."""
+
+    plan: m.Plan
+    new_slots: list[m.NewSlots]
+
+
+class Planner:
+    """One job's planner; pure apart from what it has been told."""
+
+    def __init__(
+        self, names: list[str], workers: set[str], servers: dict[str, int], estimator: str, window_bytes: int | None
+    ):
+        self._names = names
+        self._nodes = [Node(name, name in workers, name in servers) for name in names]
+        self._rank_of_node = {i: servers[name] for i, name in enumerate(names) if name in servers}
+        self.window_bytes = window_bytes
+        self._estimator = ESTIMATORS[estimator](len(names))
+        self._observations: list[deque[Observation]] = [deque(maxlen=WINDOW) for _ in names]
+        self._configured: Capacities | None = None
+        self._layout: Layout | None = None
+        self._slots: dict[tuple[int, SlotClass], list[int]] = {}  # (node, class) -> slot numbers on its server
+        self._next_slot = dict.fromkeys(self._rank_of_node, 0)
+        self._present: Plan | None = None  # None while MXNet routes by itself
+        self._measured = False
+        self._links_set_pace = True
+        self._planned = 0  # iterations since all was measured
+        self._usual: float | None = None  # the first one's time over its prediction
+        self._patience = 1
+        self._calm = 0
+        self._reason = ""
+
+    def configure(self, message: m.Configured) -> None:
+        """Learn the configured rates, for the oracle and the bound."""
+        index = {name: i for i, name in enumerate(self._names)}
+        self._configured = Capacities.from_lists(
+            [message.up[name] for name in self._names],
+            [message.down[name] for name in self._names],
+            {(index[a], index[b]): rate for a, b, rate in message.pairs},
+        )
+
+    def register(
+        self,
+        tensors: Sequence[m.TensorSpec],
+        alpha_bytes: float,
+        fixed_slice_bytes: float | None = None,
+        num_probe: int = NUM_PROBE,
+    ) -> str:
+        """Cut what the workers push; returns the layout's digest. InputError where nothing can be cut."""
+        self._layout = build_layout(
+            [Tensor(t.name, t.elements, t.dtype, t.group) for t in tensors],
+            num_nodes=len(self._nodes),
+            num_servers=len(self._rank_of_node),
+            alpha_bytes=alpha_bytes,
+            fixed_slice_bytes=fixed_slice_bytes,
+            num_probe=num_probe,
+        )
+        self._present = None
+        return self._layout.digest()
+
+    def observe(self, samples: Sequence[LinkSample], took_s: float) -> None:
+        """One iteration's samples, and how long it took."""
+        self._estimator.observe(samples)
+        predicted_s = self._present.predicted_s if self._present else None
+        if samples and self._present is not None:
+            if predicted_s is None or not self._links_set_pace:
+                self._judge_pace(self._present, samples, took_s)
+            else:
+                self._judge_estimates(samples, took_s / predicted_s)
+        if self._present is None or not samples:
+            return
+        start_s = min(s.start_s for s in samples)
+        end_s: dict[int, float] = {}  # of each server's last message, to it or from it
+        for sample in samples:
+            server = sample.target if sample.is_push else sample.source
+            end_s[server] = max(sample.end_s, end_s.get(server, sample.end_s))
+        for server, last_s in end_s.items():
+            if last_s > start_s:
+                self._observations[server].append(Observation(self._present.shares_bytes[server], last_s - start_s))
+
+    def _judge_pace(self, present: Plan, samples: Sequence[LinkSample], took_s: float) -> None:
+        """Whether an iteration of equal shares took what the links need; else other shares would follow noise."""
+
+        def fits() -> bool:
+            capacities = self._capacities()
+            if capacities is None:
+                return True
+            shares = np.array(present.shares_bytes, dtype=float)
+            return took_s <= PACE * completion_s(self._nodes, shares, sum(present.shares_bytes), capacities)
+
+        self._links_set_pace = fits() or (self._estimator.find_capped_pair(samples) and fits())
+
+    def _judge_estimates(self, samples: Sequence[LinkSample], ratio: float) -> None:
+        """Whether the estimates still explain what iterations take; if not, a pair is capped, or all is measured anew.
+
+        Where measuring does not help (the scheme does not see the reason), it is tried again after twice as many iterations.
+        """
+        self._planned += 1
+        surprising = not 1 / SURPRISE < ratio < SURPRISE
+        just_measured = self._planned == 1  # so it is not the nodes
+        if ratio > LATE and (just_measured or not surprising) and self._estimator.find_capped_pair(samples):
+            return
+        changed = self._usual is not None and not 1 / SURPRISE < ratio / self._usual < SURPRISE
+        self._usual = self._usual or ratio
+        if not (surprising or changed or self._estimator.outgrown):
+            self._calm += 1
+            if self._calm >= CALM:
+                self._patience = 1
+            return
+        self._calm = 0
+        if changed or self._planned >= self._patience:
+            self._patience = min(2 * self._patience, MAX_PATIENCE)
+            self._planned, self._usual = 0, None
+            self._estimator.forget()
+
+    def _capacities(self) -> Capacities | None:
+        estimate = self._estimator.estimate()
+        return Capacities.from_estimates(self._nodes, estimate.up, estimate.down, estimate.pairs)[0]
+
+    def decide(self, iteration: int, epoch: int, scheme: str, forecasts: bool | None = None) -> Decision:
+        """The plan of an iteration. MXNet's own schemes (stock, p3) route by themselves: their plan is empty.
+
+        forecasts: whether messages are timed; None: as the scheme needs.
+        """
+        assert self._layout is not None
+        self._measured = scheme not in UNMEASURED if forecasts is None else forecasts
+        if scheme in ("stock", "p3"):
+            self._present, self._reason = None, f"{scheme}: MXNet's own routing"
+            return Decision(m.Plan(iteration, epoch, scheme, self._measured, 0, [], []), [])
+        situation = Situation(
+            iteration,
+            self._nodes,
+            self._layout,
+            self._capacities(),
+            self._configured,
+            [tuple(window) for window in self._observations],
+            self._present,
+            self._links_set_pace,
+        )
+        plan, self._reason = decide(scheme, situation)
+        if plan is not None:
+            self._present = plan
+        assert self._present is not None
+        slots, new_slots = self._place(self._present)
+        ranks = [self._rank_of_node[node] for node in self._present.server_of_slice]
+        return Decision(m.Plan(iteration, epoch, scheme, self._measured, self._window(), ranks, slots), new_slots)
+
+    def _window(self) -> int:
+        """Bytes of a worker under way at a time: enough for the links' delay and queues, little enough to keep all in step."""
+        assert self._layout is not None
+        if self.window_bytes is not None:
+            return self.window_bytes
+        if (
+            not self._estimator.estimate().complete
+        ):  # nodes in step hide what they could do: let them run, to measure them
+            return 0
+        return max(LOW_WINDOW_BYTES, self._layout.model_bytes // WINDOW_PART)
+
+    def _place(self, plan: Plan) -> tuple[list[int], list[m.NewSlots]]:
+        """The slot number of each slice: the k-th of its class on its server; missing ones are numbered and returned."""
+        assert self._layout is not None
+        slots, new = [], []
+        for node, wanted, piece in zip(plan.server_of_slice, plan.slot_of_slice, self._layout.slices, strict=True):
+            have = self._slots.setdefault((node, (piece.dtype, piece.elements)), [])
+            while wanted >= len(have):
+                number = self._next_slot[node]
+                self._next_slot[node] = number + 1
+                have.append(number)
+                new.append(m.NewSlots(self._rank_of_node[node], number, 1, piece.elements, piece.dtype))
+            slots.append(have[wanted])
+        return slots, new
+
+    # ---- what observers are told
+
+    def describe_layout(self) -> dict[str, Any]:
+        """Once per registration."""
+        assert self._layout is not None
+        return {
+            "model_bytes": self._layout.model_bytes,
+            "slices": len(self._layout.slices),
+            "probes": sum(s.is_probe for s in self._layout.slices),
+            "slice_bytes": max(s.size_bytes for s in self._layout.slices),
+        }
+
+    def describe_plan(self) -> dict[str, Any]:
+        """Who holds how much, and why."""
+        if self._present is None:
+            return {"reason": self._reason}
+        shares = np.array(self._present.shares_bytes, dtype=float)
+        return {"reason": self._reason, "shares": self._by_name(shares), "predicted_s": self._present.predicted_s}
+
+    def describe_iteration(self, samples: Sequence[LinkSample]) -> dict[str, Any]:
+        """What the iteration was planned on and what it measured; rates in bytes per second."""
+        assert self._layout is not None
+        model = self._layout.model_bytes
+        told: dict[str, Any] = {"measured": self._measured, **self.describe_plan()}
+        shares = None if self._present is None else np.array(self._present.shares_bytes, dtype=float)
+        if shares is not None:
+            told["load_bytes"] = self._by_name(load_bytes(self._nodes, shares, model))
+        estimate = self._estimator.estimate()
+        told["estimate"] = {
+            "up": self._by_name(estimate.up),
+            "down": self._by_name(estimate.down),
+            "pairs": [[self._names[i], self._names[j], rate] for (i, j), rate in estimate.pairs.items()],
+        }
+        if self._configured is not None:
+            told["configured"] = {
+                "up": self._by_name(self._configured.up),
+                "down": self._by_name(self._configured.down),
+            }
+            told["bound_s"] = bound_s(self._nodes, model, self._configured)
+            if shares is not None:
+                told["planned_s"] = completion_s(self._nodes, shares, model, self._configured)
+        if samples:
+            told["span_s"] = max(s.end_s for s in samples) - min(s.start_s for s in samples)
+        return told
+
+    def _by_name(self, values: Floats) -> dict[str, float | None]:
+        return {name: float(v) if np.isfinite(v) else None for name, v in zip(self._names, values, strict=True)}

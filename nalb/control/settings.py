@@ -1,0 +1,135 @@
+"""What a process of a job reads from its environment; `nalb launch --print-env` shows all of it.
+
+Besides ps-lite's own DMLC_* variables:
+
+    NALB_NODE            this node's name (default: the host's name)
+    NALB_COORDINATOR     host:port of the coordinator (default: DMLC_PS_ROOT_URI and the port after DMLC_PS_ROOT_PORT)
+    NALB_SCHEME          distribution scheme (default: aware)
+    NALB_ESTIMATOR       capacity | paper (default: capacity)
+    NALB_ALPHA_BYTES     alpha of x = sqrt(M alpha / N), from `nalb calibrate`
+    NALB_WINDOW_BYTES    how much of a worker's gradients is under way at a time; 0: all; default: M / 8, at least 1.5 MB
+    NALB_HEARTBEAT_S, NALB_DEADLINE_S, NALB_STARTUP_S
+    NALB_BATCHING        how batch sizes are chosen (default: nobody chooses; they stay as the script has them)
+    NALB_BATCH_TOTAL     samples of one iteration over all workers (default: what the workers begin with)
+    NALB_BATCH_MOST      the most samples of a worker: one number for all, or one each, by rank, separated by commas
+    NALB_STOCK           1: MXNet runs alone; the coordinator, if any, sizes batches and plans nothing
+    NALB_OBSERVERS       an ipc:// address where the coordinator also listens, for launcher and compare
+    NALB_HOLD            1: iterate only as observers ask (compare)
+    NALB_SAMPLES         file for one JSON line per event (the run's samples.jsonl)
+    NALB_KEYS            this node's key file (nalb/control/keys.py): everything is encrypted; default: nothing is
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nalb.batching.schemes import BASELINES
+from nalb.batching.schemes import SCHEMES as BATCH_SCHEMES
+from nalb.errors import InputError
+
+DEFAULT_ALPHA_BYTES = 1000.0  # measured on a 2-core machine (nalb calibrate); the paper's cluster: 1.2e5
+DEFAULT_WINDOW_BYTES = (
+    2_000_000  # a few tens of slices: enough for the links' queues, little enough to keep all in step
+)
+SCHEMES = ("stock", "p3", "average", "elastic", "aware", "exact", "oracle")
+# federated training needs a loop that averages models, not gradients
+BATCHINGS = (*(name for name in BATCH_SCHEMES if name != "lb-bsp-federated"), *BASELINES)
+ESTIMATOR_NAMES = ("capacity", "paper")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One process's view of the job."""
+
+    role: str
+    node: str
+    endpoint: str  # tcp://host:port of the coordinator
+    num_workers: int
+    num_servers: int
+    scheme: str
+    estimator: str
+    alpha_bytes: float
+    window_bytes: int | None
+    heartbeat_s: float
+    deadline_s: float
+    startup_s: float
+    observers: str | None
+    hold: bool
+    samples_path: str | None
+    keys_path: str | None = None
+    is_stock: bool = False  # MXNet alone: no plans, no control plane in servers
+    batching: str | None = None
+    batch_total: int | None = None
+    batch_most: tuple[int, ...] | None = None  # by worker rank
+
+
+def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
+    """Read and check; InputError names the variable."""
+
+    def text(name: str, default: str | None = None) -> str:
+        value = environ.get(name) or default
+        if value is None:
+            raise InputError(
+                f"environment variable {name} is not set: start this process by `nalb launch`, or see --print-env"
+            )
+        return value
+
+    def number(name: str, default: float | None, low: float, high: float) -> float:
+        word = text(name, None if default is None else str(default))
+        try:
+            value = float(word)
+        except ValueError:
+            value = float("nan")
+        if not low <= value <= high:
+            raise InputError(f"environment variable {name}={word!r} is not a number in [{low:g}, {high:g}]")
+        return value
+
+    def choice(name: str, default: str, known: tuple[str, ...]) -> str:
+        value = text(name, default)
+        if value not in known:
+            raise InputError(f"environment variable {name}={value!r} is not one of {', '.join(known)}")
+        return value
+
+    def whole(name: str) -> int | None:
+        return int(number(name, None, 1, 1 << 31)) if environ.get(name) else None
+
+    num_workers = int(number("DMLC_NUM_WORKER", None, 1, 100_000))
+    root_port = int(number("DMLC_PS_ROOT_PORT", None, 1, 65534))
+    coordinator = text("NALB_COORDINATOR", f"{text('DMLC_PS_ROOT_URI')}:{root_port + 1}")
+    return Settings(
+        role=choice("DMLC_ROLE", "worker", ("worker", "server", "scheduler")),
+        node=text("NALB_NODE", hostname),
+        endpoint=f"tcp://{coordinator}",
+        num_workers=num_workers,
+        num_servers=int(number("DMLC_NUM_SERVER", None, 1, 100_000)),
+        scheme=choice("NALB_SCHEME", "aware", SCHEMES),
+        estimator=choice("NALB_ESTIMATOR", "capacity", ESTIMATOR_NAMES),
+        alpha_bytes=number("NALB_ALPHA_BYTES", DEFAULT_ALPHA_BYTES, 1e-3, 1e12),
+        window_bytes=int(number("NALB_WINDOW_BYTES", 0, 0, 1e12)) if environ.get("NALB_WINDOW_BYTES") else None,
+        heartbeat_s=number("NALB_HEARTBEAT_S", 0.25, 0.01, 60),
+        deadline_s=number("NALB_DEADLINE_S", 10, 0.1, 86400),
+        startup_s=number("NALB_STARTUP_S", 120, 1, 86400),
+        observers=environ.get("NALB_OBSERVERS") or None,
+        hold=environ.get("NALB_HOLD") == "1",
+        samples_path=environ.get("NALB_SAMPLES") or None,
+        keys_path=environ.get("NALB_KEYS"),
+        is_stock=environ.get("NALB_STOCK") == "1",
+        batching=choice("NALB_BATCHING", "", BATCHINGS) if environ.get("NALB_BATCHING") else None,
+        batch_total=whole("NALB_BATCH_TOTAL"),
+        batch_most=batch_maxima(
+            environ.get("NALB_BATCH_MOST") or None, num_workers, "environment variable NALB_BATCH_MOST"
+        ),
+    )
+
+
+def batch_maxima(text: str | None, workers: int, where: str) -> tuple[int, ...] | None:
+    """The most samples of each worker, from one number for all or one each; InputError names `where`."""
+    if text is None:
+        return None
+    words = text.split(",")
+    if not all(word.strip().isdecimal() and 1 <= int(word) <= 1 << 31 for word in words) or len(words) not in (
+        1,
+        workers,
+    ):
+        raise InputError(f"{where}={text!r}: give one number of samples for all workers, or {workers} with commas")
+    maxima = tuple(int(word) for word in words)
+    return maxima * workers if len(maxima) == 1 else maxima

@@ -1,0 +1,554 @@
+"""The coordinator's mind: messages in, messages out, no sockets, no clock. `now_s` is always an argument.
+
+    GATHER    until every worker and server has said Hello          -> Welcome to all
+    REGISTER  until every worker has said what it pushes             -> Setup
+    READY     between iterations; a held job waits here for RunBlock
+    PREPARE   until the new slots that the plan needs exist
+    RUN       plan sent; until every worker is Done
+    OVER      aborted or ended
+
+Batch sizes run beside this, iteration by iteration of their own (batching.py). Where MXNet runs alone, servers take no part and
+nothing is registered: REGISTER is then the whole job.
+A registration may come again at any time outside RUN's traffic; it begins a new epoch.
+"""
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from nalb.control import messages as m
+from nalb.control.batching import BatchSizeManager
+from nalb.control.planner import Planner
+from nalb.control.settings import Settings
+from nalb.errors import InputError
+from nalb.measurement.samples import ClockAlignment, LinkSample, check
+from nalb.planning.schemes import fixed_slice_bytes
+from nalb.planning.slices import NUM_PROBE
+
+Outgoing = tuple[bytes, m.Message]
+
+JOIN = "call kvstore_patch.batching.join in every worker's script, or leave out --batching"
+
+
+@dataclass
+class Process:
+    """A worker or server that has said Hello."""
+
+    identity: bytes
+    hello: m.Hello
+    last_heard_s: float
+    exchanging: int = -1
+    calls: int = 0
+    drops: int = 0
+    tensors: list[m.TensorSpec] | None = None
+    done: m.Done | None = None
+    finished: int = -1  # the last iteration that it reported done
+    left_after: int | None = None  # said Goodbye after this iteration
+    samples: list[LinkSample] = field(default_factory=list)  # of this iteration, on the common clock
+
+    @property
+    def name(self) -> str:
+        """How people and logs call it."""
+        return f"{self.hello.role} {self.hello.node}"
+
+
+class Coordinator:
+    """One job's state. Outgoing messages collect in `outbox`; the shell sends and clears them."""
+
+    def __init__(self, settings: Settings, now_s: float):
+        self._settings = settings
+        self._started_s = self._last_alive_s = now_s
+        self.phase = "GATHER"
+        self.outbox: deque[Outgoing] = deque()
+        self.events: list[m.Event] = []  # not yet written by the shell
+        self.verdict: str | None = None  # why the job was aborted
+        self._processes: dict[bytes, Process] = {}
+        self._workers: list[Process] = []
+        self._servers: list[Process] = []
+        self._left: list[Process] = []  # workers that have said Goodbye
+        self._running = 0  # workers that have not yet reported this iteration done
+        self._observers: list[bytes] = []
+        self._planner: Planner | None = None
+        self._nodes: list[str] = []
+        self._node_of_peer: dict[int, int] = {}
+        self._clock = ClockAlignment()
+        self.rejected: Counter[str] = Counter()
+        self._epoch, self._iteration = -1, -1
+        self._tensors: list[m.TensorSpec] = []
+        self._alpha_bytes = settings.alpha_bytes
+        self._fixed_slice_bytes: float | None = None
+        self._num_probe = NUM_PROBE
+        self._measuring = False
+        self._plan: m.Plan | None = None
+        self._blocks: deque[m.RunBlock] = deque()
+        self._preparing: set[bytes] = set()  # who has not created its slots yet
+        self._configured: m.Configured | None = None
+        self._block_left = 0
+        self._ending = False
+        self._farewell = False  # every worker has said Goodbye and may leave
+        self._last_goodbye_s = now_s
+        self._batching: BatchSizeManager | None = None
+        self._batching_since_s: float | None = None  # the first worker joined
+        if settings.batching is not None:
+            self._batching = BatchSizeManager(
+                settings.batching, settings.num_workers, settings.batch_total, settings.batch_most
+            )
+        if not settings.hold:
+            self._blocks.append(m.RunBlock(settings.scheme, 1 << 30))
+
+    # ---- inputs
+
+    def receive(self, identity: bytes, message: m.FromNode | m.FromObserver, now_s: float) -> None:
+        """Take one message in."""
+        if self.phase == "OVER":
+            return
+        if isinstance(message, m.Observe | m.RunBlock | m.Configured | m.EndJob):
+            self._from_observer(identity, message, now_s)
+        elif isinstance(message, m.Hello):
+            self._hello(identity, message, now_s)
+        elif (process := self._processes.get(identity)) is None:
+            self.rejected["message before hello"] += 1
+        else:
+            process.last_heard_s = now_s
+            self._from_process(process, message, now_s)
+
+    def tick(self, now_s: float) -> None:
+        """Keep the deadlines; call it at least every heartbeat."""
+        if self.phase == "OVER":
+            return
+        if now_s - self._last_alive_s >= self._settings.heartbeat_s:
+            self._last_alive_s = now_s
+            for process in self._processes.values():
+                self._send(process, m.Alive())
+        if self.phase == "GATHER":
+            if now_s - self._started_s > self._settings.startup_s:
+                here = ", ".join(sorted(p.name for p in self._processes.values())) or "nobody"
+                self.abort(
+                    f"only {len(self._processes)} of {self._expected} processes came within "
+                    f"{self._settings.startup_s:g} s ({here}): see the others' logs",
+                    now_s,
+                )
+            return
+        for process in self._processes.values():
+            silent_s = now_s - process.last_heard_s
+            waits = process.left_after is None or (process.hello.role == "worker" and not self._farewell)
+            if waits and silent_s > self._settings.deadline_s:
+                self.abort(
+                    f"{process.name} (pid {process.hello.pid}) has not reported for {silent_s:.1f} s in iteration "
+                    f"{self._iteration}: it is dead, stopped or cut off",
+                    now_s,
+                )
+                return
+        self._check_shutdown(now_s)
+        self._check_joined(now_s)
+
+    def _check_shutdown(self, now_s: float) -> None:
+        """All have said goodbye but ps-lite's last barrier never opens: nobody else would notice."""
+        serving = [p for p in self._processes.values() if p.left_after is None]
+        waited_s = now_s - self._last_goodbye_s
+        if serving and not any(p.hello.role == "worker" for p in serving) and waited_s > self._settings.deadline_s:
+            self.abort(
+                f"every worker left {waited_s:.1f} s ago, in order, but ps-lite has not ended: {serving[0].name} still "
+                "serves; the training itself is complete",
+                now_s,
+            )
+
+    def abort(self, reason: str, now_s: float) -> None:
+        """End the job everywhere."""
+        if self.phase == "OVER":
+            return
+        self.phase, self.verdict = "OVER", reason
+        for process in self._processes.values():
+            self._send(process, m.Abort(reason))
+        self._event("abort", now_s, {"reason": reason})
+
+    # ---- gathering
+
+    @property
+    def _expected(self) -> int:
+        return self._settings.num_workers + (0 if self._settings.is_stock else self._settings.num_servers)
+
+    def _hello(self, identity: bytes, hello: m.Hello, now_s: float) -> None:
+        if hello.version != m.VERSION:
+            self.abort(
+                f"{hello.role} {hello.node} speaks control version {hello.version}, the coordinator {m.VERSION}: "
+                "install the same nalb everywhere",
+                now_s,
+            )
+        elif any(
+            p.hello.ps_id == hello.ps_id or (p.hello.role, p.hello.node) == (hello.role, hello.node)
+            for p in self._processes.values()
+        ):
+            self.abort(
+                f"two processes call themselves {hello.role} {hello.node} (or have ps-lite id {hello.ps_id}): "
+                "give each node its own NALB_NODE",
+                now_s,
+            )
+        else:
+            process = self._processes[identity] = Process(identity, hello, now_s)
+            (self._workers if hello.role == "worker" else self._servers).append(process)
+            if len(self._processes) == self._expected:
+                self._welcome(now_s)
+
+    def _welcome(self, now_s: float) -> None:
+        names = {p.hello.node for p in self._processes.values()}
+        self._nodes = sorted(names, key=natural_order)
+        index = {name: i for i, name in enumerate(self._nodes)}
+        self._node_of_peer = {p.hello.ps_id: index[p.hello.node] for p in self._processes.values()}
+        if not self._settings.is_stock:
+            self._planner = self._new_planner()
+        for process in self._processes.values():
+            process.last_heard_s = now_s
+            self._send(
+                process,
+                m.Welcome(
+                    m.VERSION,
+                    self._nodes,
+                    self._settings.heartbeat_s,
+                    self._settings.deadline_s,
+                    self._settings.num_servers,
+                ),
+            )
+        self.phase = "REGISTER"
+        servers = [p.hello.node for p in sorted(self._servers, key=lambda p: p.hello.ps_id)]
+        self._event("ready", now_s, {"nodes": self._nodes, "servers": servers})
+
+    def _new_planner(self) -> Planner:
+        planner = Planner(
+            self._nodes,
+            workers={p.hello.node for p in self._workers},
+            servers={p.hello.node: (p.hello.ps_id - 8) // 2 for p in self._servers},
+            estimator=self._settings.estimator,
+            window_bytes=self._settings.window_bytes,
+        )
+        if self._configured:
+            planner.configure(self._configured)
+        return planner
+
+    # ---- running
+
+    def _from_process(self, process: Process, message: m.FromNode, now_s: float) -> None:
+        if isinstance(message, m.Report):
+            self._report(process, message, now_s)
+        elif isinstance(message, m.Register):
+            self._register(process, message, now_s)
+        elif isinstance(message, m.SlotsReady):
+            if self.phase == "PREPARE" and message.iteration == self._iteration + 1:
+                self._preparing.discard(process.identity)
+                if not self._preparing:
+                    self._release(now_s)
+        elif isinstance(message, m.Done):
+            self._done(process, message, now_s)
+        elif isinstance(message, m.JoinBatching | m.Computed):
+            self._batch(process, message, now_s)
+        elif isinstance(message, m.Goodbye):
+            self._check_left(process, now_s)
+            self._last_goodbye_s = now_s
+            if process.hello.role == "worker" and process.left_after is None:
+                self._left.append(process)
+            process.left_after = process.finished
+            if process.hello.role == "worker" and len(self._left) == len(self._workers):
+                self._farewell = True
+                for worker in self._workers:
+                    self._send(worker, m.Farewell())
+        elif isinstance(message, m.Failed):
+            self.abort(
+                message.reason if process.hello.node in message.reason else f"{process.name}: {message.reason}", now_s
+            )
+
+    # ---- batch sizes
+
+    def _batch(self, process: Process, message: m.JoinBatching | m.Computed, now_s: float) -> None:
+        rank = (process.hello.ps_id - 9) // 2
+        if self._batching is None or process.hello.role != "worker":
+            self.abort(f"{process.name} asks for batch sizes, but nobody chooses them: launch with --batching", now_s)
+            return
+        try:
+            if isinstance(message, m.Computed):
+                self._batching.computed(rank, message)
+            else:
+                self._batching_since_s = self._batching_since_s or now_s
+                self._batching.join(rank, message)
+        except InputError as error:
+            self.abort(f"batch sizes, {process.name}: {error}", now_s)
+            return
+        for sizes in self._batching.outbox:
+            for worker in self._workers:
+                self._send(worker, sizes)
+        names = [worker.hello.node for worker in sorted(self._workers, key=lambda worker: worker.hello.ps_id)]
+        for data in self._batching.events:
+            self._event("batch", now_s, {"workers": names, **data})
+        self._batching.outbox.clear()
+        self._batching.events.clear()
+
+    def _check_joined(self, now_s: float) -> None:
+        """A worker whose script knows nothing of batching would let the others wait for ever."""
+        since_s = self._batching_since_s
+        if self._batching is None or not self._batching.missing or since_s is None:
+            return
+        if now_s - since_s > self._settings.startup_s:
+            self.abort(f"{self._names(self._batching.missing)} did not join the batching: {JOIN}", now_s)
+
+    def _check_left(self, process: Process, now_s: float) -> None:
+        if self._batching is None or process.hello.role != "worker":
+            return
+        rank = (process.hello.ps_id - 9) // 2
+        if rank in self._batching.missing:
+            self.abort(f"{process.name} trained without joining the batching that was asked for: {JOIN}", now_s)
+        elif why := self._batching.leave(rank):
+            self.abort(f"{process.name} left: {why}", now_s)
+
+    def _names(self, ranks: list[int]) -> str:
+        return ", ".join(w.name for w in self._workers if (w.hello.ps_id - 9) // 2 in ranks)
+
+    def _report(self, process: Process, report: m.Report, now_s: float) -> None:
+        self._clock.observe(process.name, report.sent_s, now_s)
+        process.exchanging, process.calls = report.exchanging, report.calls
+        process.drops = report.drops
+        rows = ((r.peer, r.size_bytes, r.start_ns, r.end_ns) for r in report.samples)
+        target = self._node_of_peer.get(process.hello.ps_id, -1)
+        is_push, shift_s = process.hello.role == "server", self._clock.offset_s[process.name]
+        process.samples += check(rows, target, self._node_of_peer, self.rejected, is_push, shift_s)
+        behind = [p for p in self._left if p.calls < process.calls]
+        if behind:  # every call needs all workers: this one would wait for ever
+            self.abort(
+                f"{behind[0].name} left after {behind[0].calls} calls of pushpull and broadcast, {process.name} has made "
+                f"{process.calls}: all workers must make the same number of steps",
+                now_s,
+            )
+        elif process.exchanging >= 0:
+            gone = [p for p in self._left if p.left_after is not None and p.left_after < process.exchanging]
+            if gone:
+                self.abort(
+                    f"{gone[0].name} left after iteration {gone[0].left_after} while {process.name} began iteration "
+                    f"{process.exchanging}: all workers must make the same number of steps",
+                    now_s,
+                )
+
+    def _register(self, process: Process, message: m.Register, now_s: float) -> None:
+        process.tensors = message.tensors
+        if any(p.tensors is None for p in self._workers):
+            return
+        for other in self._workers:
+            if other.tensors != message.tensors:
+                self.abort(
+                    f"{process.name} and {other.name} push different tensors: {_difference(message.tensors, other.tensors)}; "
+                    "all workers must make the same calls",
+                    now_s,
+                )
+                return
+        for worker in self._workers:
+            worker.tensors = None
+        self._tensors = message.tensors
+        if self._blocks:
+            self._alpha_bytes, self._fixed_slice_bytes, self._num_probe = self._cut_of(self._blocks[0])
+        try:
+            self._cut(now_s)
+        except InputError as error:
+            self.abort(f"the registered tensors cannot be planned: {error}", now_s)
+            return
+        self.phase = "READY"
+        self._next(now_s)
+
+    def _cut(self, now_s: float) -> None:
+        """Begin a new epoch: tell every worker how to cut the registered tensors."""
+        assert self._planner is not None
+        self._epoch += 1
+        digest = self._planner.register(self._tensors, self._alpha_bytes, self._fixed_slice_bytes, self._num_probe)
+        for worker in self._workers:
+            self._send(
+                worker,
+                m.Setup(
+                    self._epoch,
+                    len(self._nodes),
+                    self._settings.num_servers,
+                    self._alpha_bytes,
+                    self._fixed_slice_bytes,
+                    self._num_probe,
+                    digest,
+                ),
+            )
+        cut = {"alpha_bytes": self._alpha_bytes, "fixed_slice_bytes": self._fixed_slice_bytes, "tensors": self._tensors}
+        cut["num_probe"] = self._num_probe
+        self._event("layout", now_s, self._planner.describe_layout() | cut)
+
+    def _next(self, now_s: float) -> None:
+        """Plan the next iteration, or wait for an observer to ask for one."""
+        if self.phase != "READY":
+            return
+        if self._block_left == 0:
+            if not self._blocks:
+                if self._ending:
+                    for worker in self._workers:
+                        self._send(worker, m.Finish())
+                else:
+                    self._event("idle", now_s, {})
+                return
+            self._block_left = self._blocks[0].iterations
+            if self._blocks[0].window_bytes is not None and self._planner is not None:
+                self._planner.window_bytes = self._blocks[0].window_bytes
+            cut = (self._alpha_bytes, self._fixed_slice_bytes, self._num_probe)
+            wanted = self._cut_of(self._blocks[0])
+            if cut != wanted:
+                self._alpha_bytes, self._fixed_slice_bytes, self._num_probe = wanted
+                self._cut(now_s)
+        assert self._planner is not None
+        number = self._iteration + 1
+        decision = self._planner.decide(number, self._epoch, self._blocks[0].scheme, self._blocks[0].forecasts)
+        self._plan = decision.plan
+        if decision.new_slots:
+            self.phase = "PREPARE"
+            orders = self._slot_orders(decision.new_slots)
+            self._preparing = set(orders)
+            for identity, slots in orders.items():
+                self._send(self._processes[identity], m.PrepareSlots(number, slots))
+        else:
+            self._release(now_s)
+
+    def _slot_orders(self, slots: list[m.NewSlots]) -> dict[bytes, list[m.NewSlots]]:
+        """Who creates which slots: its own node's worker over loopback, where there is one, else the lowest-ranked worker."""
+        node_of_rank = {(server.hello.ps_id - 8) // 2: server.hello.node for server in self._servers}
+        maker_of_node = {worker.hello.node: worker.identity for worker in self._workers}
+        lowest = min(self._workers, key=lambda worker: worker.hello.ps_id).identity
+        orders: dict[bytes, list[m.NewSlots]] = {}
+        for slot in slots:
+            orders.setdefault(maker_of_node.get(node_of_rank[slot.server], lowest), []).append(slot)
+        return orders
+
+    def _cut_of(self, block: m.RunBlock) -> tuple[float, float | None, int]:
+        """(alpha, slice bytes in its place, probes per server) of a block's layout."""
+        size_bytes = block.slice_bytes or fixed_slice_bytes(block.scheme)
+        return block.alpha_bytes or self._alpha_bytes, size_bytes, NUM_PROBE if block.probes else 0
+
+    @property
+    def _label(self) -> str:
+        """What events call the iterations under way."""
+        return self._blocks[0].label or self._blocks[0].scheme
+
+    def _release(self, now_s: float) -> None:
+        assert self._plan is not None
+        assert self._planner is not None
+        self._iteration += 1
+        self.phase = "RUN"
+        if self._plan.measure != self._measuring or self._iteration == 0:
+            self._measuring = self._plan.measure
+            for server in self._servers:
+                self._send(server, m.Measure(self._plan.measure))
+        for process in self._processes.values():
+            process.done = None
+            process.samples = []
+        self._running = len(self._workers)
+        for worker in self._workers:
+            self._send(worker, self._plan)
+        sent = {"window_bytes": self._plan.window_bytes, "server_of_slice": self._plan.server_of_slice}
+        told = {"iteration": self._iteration, "scheme": self._label, **self._planner.describe_plan(), **sent}
+        self._event("plan", now_s, told)
+
+    def _done(self, process: Process, message: m.Done, now_s: float) -> None:
+        if self.phase != "RUN" or message.iteration != self._iteration:
+            self.abort(
+                f"{process.name} reported iteration {message.iteration} done while {self._iteration} runs "
+                f"({self.phase}): please report this",
+                now_s,
+            )
+            return
+        self._running -= process.done is None
+        process.done, process.finished = message, message.iteration
+        if self._running == 0:
+            self._complete(now_s)
+
+    def _complete(self, now_s: float) -> None:
+        assert self._planner is not None
+        assert self._plan is not None
+        done = {w.hello.node: w.done for w in self._workers if w.done}
+        samples = [s for p in self._processes.values() for s in p.samples]
+        if self._plan.measure:
+            self._planner.observe(samples, max(d.communication_s for d in done.values()))
+            first_s = min((s.start_s for s in samples), default=0.0)
+            self.events.append(m.Event("samples", first_s, {"iteration": self._iteration, "rows": samples}))
+        self._event(
+            "iteration",
+            now_s,
+            {
+                "iteration": self._iteration,
+                "scheme": self._label,
+                "communication_s": {node: d.communication_s for node, d in done.items()},
+                "iteration_s": {node: d.iteration_s for node, d in done.items()},
+                "plan_wait_s": {node: d.plan_wait_s for node, d in done.items()},
+                "started_s": self._aligned({w.name: w.done.started_s for w in self._workers if w.done}),
+                "computed_s": self._aligned(
+                    {w.name: w.done.computed_s for w in self._workers if w.done and w.done.computed_s is not None}
+                ),
+                "finished_s": self._aligned({w.name: w.done.finished_s for w in self._workers if w.done}),
+                "samples": len(samples),
+                "drops": sum(p.drops for p in self._processes.values()),
+                "rejected": dict(self.rejected),
+                **self._planner.describe_iteration(samples),
+            },
+        )
+        self._block_left -= 1
+        if self._block_left == 0:
+            self._event("block", now_s, {"scheme": self._label, "iterations": self._blocks[0].iterations})
+            self._blocks.popleft()
+        self.phase = "READY"
+        self._next(now_s)
+
+    def _aligned(self, times_s: dict[str, float]) -> dict[str, float]:
+        """Times on the processes' clocks, on ours, by node."""
+        known = self._clock.offset_s
+        return {name.split(" ", 1)[1]: known[name] + time_s for name, time_s in times_s.items() if name in known}
+
+    # ---- observers
+
+    def _from_observer(self, identity: bytes, message: m.FromObserver, now_s: float) -> None:
+        if identity not in self._observers:
+            self._observers.append(identity)
+            self.outbox.append((identity, m.Event("state", now_s, {"phase": self.phase, "nodes": list(self._nodes)})))
+        if isinstance(message, m.Configured):
+            self._configured = message
+            if self._planner:
+                self._planner.configure(message)
+        elif isinstance(message, m.RunBlock):
+            self._blocks.append(message)
+            self._next(now_s)
+        elif isinstance(message, m.EndJob):
+            self._ending = True
+            self._next(now_s)
+
+    def _event(self, kind: str, now_s: float, data: dict[str, Any]) -> None:
+        event = m.Event(kind, now_s, data)
+        self.events.append(event)
+        for identity in self._observers:
+            self.outbox.append((identity, event))
+
+    def _send(self, process: Process, message: m.Message) -> None:
+        self.outbox.append((process.identity, message))
+
+
+def sample_rows(samples: list[LinkSample], first_s: float) -> list[tuple[int, int, int, int, int, int]]:
+    """Samples as samples.jsonl has them: (source, target, is_push, bytes, start_us, end_us), times since `first_s`."""
+    return [
+        (
+            s.source,
+            s.target,
+            int(s.is_push),
+            s.size_bytes,
+            round((s.start_s - first_s) * 1e6),
+            round((s.end_s - first_s) * 1e6),
+        )
+        for s in samples
+    ]
+
+
+def natural_order(name: str) -> tuple[object, ...]:
+    """n2 before n10."""
+    digits = name.lstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.")
+    return (name[: len(name) - len(digits)], int(digits) if digits.isdigit() else -1, name)
+
+
+def _difference(mine: list[m.TensorSpec], other: list[m.TensorSpec] | None) -> str:
+    assert other is not None
+    if len(mine) != len(other):
+        return f"{len(mine)} against {len(other)}"
+    first = next(i for i, (a, b) in enumerate(zip(mine, other, strict=True)) if a != b)
+    return f"number {first} is {mine[first].name} ({mine[first].elements}) against {other[first].name} ({other[first].elements})"

@@ -1,0 +1,118 @@
+"""Checks of what an emulated network needs: the right to make namespaces, namespaces, qdiscs, a congestion control;
+and of what keeps the CPU quotas of its nodes.
+
+Everything is tried in a child process, which becomes root in a user namespace of its own where this one is not root,
+just as `nalb compare` does; what it makes is removed by it, and in the user namespace would go with it anyway.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from nalb.doctor.finding import Finding, Verdict, one_line
+from nalb.doctor.software import Ask, ask, child_environment
+from nalb.errors import MachineError
+from netem.rootless import REMEDY
+
+QDISCS = ("tbf", "htb", "bfifo", "netem")
+PROBE = "from nalb.doctor.emulation import probe; probe()"
+SYSCTL = Path("/proc/sys/net/ipv4")
+
+
+def probe() -> None:
+    """What the child does: print as JSON what failed, by name; null where it worked."""
+    from netem import cgroups, namespaces, qdiscs, rootless
+
+    rootless.ensure_privilege()
+    name = f"{namespaces.PREFIX}doctor{os.getpid()}"
+
+    def namespace() -> None:
+        try:
+            namespaces.create(name)
+            namespaces.inside(name, lambda: None)
+        finally:
+            namespaces.remove([name])
+
+    tries: dict[str, Callable[[], None]] = {"namespace": namespace}
+    tries |= {kind: lambda kind=kind: qdiscs.require((kind,)) for kind in QDISCS}  # type: ignore[misc]
+    hierarchy, why_not = cgroups.usable()
+    found = {what: _complaint(attempt) for what, attempt in tries.items()}
+    print(json.dumps(found | {"cgroup": hierarchy and hierarchy.label, "no cgroup": why_not}))
+
+
+def _complaint(attempt: Callable[[], None]) -> str | None:
+    try:
+        attempt()
+    except (MachineError, OSError) as error:
+        return str(error)
+    return None
+
+
+def check_emulation(
+    needed: bool, privileged: bool, run: Ask = ask, environ: Mapping[str, str] = os.environ
+) -> list[Finding]:
+    """Right, namespaces and qdiscs. Where no emulated network is needed, what is missing is a warning."""
+    worst: Verdict = "FAIL" if needed else "warn"
+    code, out, err = run([sys.executable, "-c", PROBE], child_environment(environ))
+    if code != 0:
+        detail, advice = _split(one_line(err, 600))
+        return [Finding("right to make networks", worst, detail, advice)]
+    found = json.loads(out)
+    right = "root" if privileged else "none of its own, but user namespaces work (`nalb net up` alone needs root)"
+    findings = [Finding("right to make networks", "ok", right)]
+    if complaint := found["namespace"]:
+        findings.append(Finding("network namespaces", worst, *_split(complaint)))
+    else:
+        findings.append(Finding("network namespaces", "ok", "one was made, entered and removed"))
+    missing = [kind for kind in QDISCS if kind != "netem" and found[kind]]
+    if missing:
+        findings.append(Finding("traffic shaping", worst, *_split(found[missing[0]])))
+    else:
+        findings.append(Finding("traffic shaping", "ok", "qdiscs tbf, htb and bfifo work"))
+    if found["netem"]:
+        detail = "no netem qdisc: networks with delay_ms, jitter_ms or loss_percent cannot be built, all others can"
+        advice = "load sch_netem (CONFIG_NET_SCH_NETEM) if you need them"
+        findings.append(Finding("delay and loss", "warn", detail, advice))
+    else:
+        findings.append(Finding("delay and loss", "ok", "qdisc netem works"))
+    if found["cgroup"]:
+        findings.append(Finding("CPU quotas of nodes", "ok", found["cgroup"]))
+    else:
+        detail = f"no group can be made and limited ({found['no cgroup']}): a duty cycle of SIGSTOP and SIGCONT does it"
+        advice = "run as root where the cpu controller's hierarchy is writable, for quotas in finer pieces"
+        findings.append(Finding("CPU quotas of nodes", "warn", detail, advice))
+    return findings
+
+
+def _split(complaint: str) -> tuple[str, str]:
+    """(what is wrong, what to do): an error's remedy stands last, after a colon."""
+    text = complaint.removeprefix("nalb.errors.MachineError: ")
+    if text.endswith(REMEDY):
+        return text.removesuffix(REMEDY).rstrip(": "), REMEDY
+    detail, _, advice = text.rpartition(": ")
+    return (detail, advice) if detail else (text, "run as root on a kernel with network namespaces")
+
+
+def check_congestion_control(needed: bool, sysctl: Path = SYSCTL) -> list[Finding]:
+    """cubic (or reno) for emulated networks, and what plain jobs use."""
+    name = "congestion control"
+    try:
+        available = (sysctl / "tcp_available_congestion_control").read_text(encoding="ascii").split()
+        default = (sysctl / "tcp_congestion_control").read_text(encoding="ascii").strip()
+    except OSError as error:
+        return [Finding(name, "warn", f"cannot be read ({error.strerror})", "look at sysctl net.ipv4")]
+    if "cubic" not in available:
+        verdict: Verdict = "FAIL" if needed and "reno" not in available else "warn"
+        detail = f"no cubic, only {', '.join(available)}: emulated networks use reno where they can"
+        return [Finding(name, verdict, detail, "load tcp_cubic")]
+    if default.startswith("bbr"):
+        detail = (
+            f"cubic is there; the default is {default}, which drops many packets on a link shaped by a token bucket"
+        )
+        advice = (
+            "nothing for emulated networks, which use cubic by themselves; on shaped links between hosts make it cubic"
+        )
+        return [Finding(name, "warn", detail, advice)]
+    return [Finding(name, "ok", f"cubic is there, the default is {default}")]

@@ -1,0 +1,26 @@
+"""What a check of the machine says."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["ok", "warn", "FAIL"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of `nalb doctor`."""
+
+    name: str  # what was looked at
+    verdict: Verdict  # warn: a job runs, with something less; FAIL: it does not
+    detail: str  # what was found
+    advice: str = ""  # what to do; empty where nothing is to be done
+
+
+Check = Callable[[], list[Finding]]
+
+
+def one_line(text: str, longest: int = 300) -> str:
+    """The last thing that a failed program said."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:longest] if lines else "it said nothing"

@@ -1,0 +1,120 @@
+"""Checks of the host: ports, the address that it announces, memory, open files, threads."""
+
+import errno
+import ipaddress
+import os
+import resource
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]  # it carries no types
+
+from nalb.doctor.finding import Finding
+
+PORTS = (9091, 9092)  # ps-lite's customary root port, and the coordinator's next to it
+PROCESS_BYTES = 150e6  # a process with mxnet imported and a small model
+SMALLEST_JOB = 7  # scheduler, three servers, three workers: the least that has something to balance
+FILES = 1024  # a ps-lite process opens a few sockets per peer; beyond it for jobs of about 100 processes
+ROUTES = Path("/proc/net/route")
+ROUTE_UP = 0x1
+
+Addresses = Mapping[str, list[str]]  # interface -> IPv4 addresses
+
+
+def check_ports(host: str = "127.0.0.1", ports: tuple[int, ...] = PORTS) -> list[Finding]:
+    """The ports that --hosts jobs use by custom; local and emulated jobs find their own."""
+    busy = []
+    for port in ports:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                busy.append(f"{port} ({'in use' if error.errno == errno.EADDRINUSE else error.strerror})")
+    if busy:
+        advice = "end what uses them, or give the hosts file another port; --local and --network are not affected"
+        return [Finding("ports", "warn", f"not free on {host}: {', '.join(busy)}", advice)]
+    return [Finding("ports", "ok", f"{' and '.join(map(str, ports))} are free on {host}")]
+
+
+def local_addresses() -> dict[str, list[str]]:
+    """IPv4 addresses by interface."""
+    found = psutil.net_if_addrs().items()
+    return {name: [a.address for a in addresses if a.family == socket.AF_INET] for name, addresses in found}
+
+
+def default_interface(routes: Path = ROUTES) -> str | None:
+    """The interface of the default route with the lowest metric; None without one."""
+    try:
+        rows = [line.split() for line in routes.read_text(encoding="ascii").splitlines()[1:]]
+    except OSError:
+        return None
+    candidates = [
+        (int(row[6]), row[0])
+        for row in rows
+        if len(row) > 7 and row[1] == "00000000" and row[7] == "00000000" and int(row[3], 16) & ROUTE_UP
+    ]
+    return min(candidates)[1] if candidates else None
+
+
+def check_address(
+    environ: Mapping[str, str] = os.environ,
+    addresses: Callable[[], Addresses] = local_addresses,
+    interface_of_route: Callable[[], str | None] = default_interface,
+) -> list[Finding]:
+    """Where the other nodes would reach this one."""
+    name, here = "announced address", addresses()
+    if wanted := environ.get("DMLC_NODE_HOST"):
+        holders = [interface for interface, own in here.items() if wanted in own]
+        if holders:
+            return [Finding(name, "ok", f"{wanted} on {holders[0]}, from DMLC_NODE_HOST")]
+        known = ", ".join(sorted(address for own in here.values() for address in own)) or "none"
+        advice = f"unset it, or set it to one of this machine's addresses: {known}"
+        return [Finding(name, "FAIL", f"DMLC_NODE_HOST={wanted!r} is no address of this machine", advice)]
+    chosen = environ.get("DMLC_INTERFACE")
+    interface = chosen or interface_of_route()
+    own = here.get(interface, []) if interface else []
+    if chosen and not own:
+        advice = f"set it to one of: {', '.join(sorted(i for i, a in here.items() if a)) or 'none has an address'}"
+        return [Finding(name, "FAIL", f"DMLC_INTERFACE={chosen!r} has no IPv4 address", advice)]
+    if own and not ipaddress.ip_address(own[0]).is_loopback:
+        source = "DMLC_INTERFACE" if chosen else "the default route"
+        return [Finding(name, "ok", f"{own[0]} on {interface}, by {source}")]
+    advice = "fine for --local and --network; for --hosts bring an interface up, or set DMLC_NODE_HOST to its address"
+    return [Finding(name, "warn", "no default route with an IPv4 address: only this machine can reach it", advice)]
+
+
+def check_memory(available_bytes: Callable[[], float] = lambda: psutil.virtual_memory().available) -> list[Finding]:
+    """How many processes there is room for."""
+    free = available_bytes()
+    processes = int(free // PROCESS_BYTES)
+    detail = f"{free / 1e9:.1f} GB free: about {processes} processes of {PROCESS_BYTES / 1e6:.0f} MB and the model"
+    if processes < SMALLEST_JOB:
+        return [Finding("memory", "FAIL", detail, f"a job of three nodes needs {SMALLEST_JOB} processes: free memory")]
+    if processes < 2 * SMALLEST_JOB:
+        return [Finding("memory", "warn", detail, "keep to few nodes on this machine: each is a server and a worker")]
+    return [Finding("memory", "ok", detail)]
+
+
+def check_open_files(limit: Callable[[], int] = lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0]) -> list[Finding]:
+    """ps-lite opens sockets to every peer."""
+    soft = limit()
+    if soft == resource.RLIM_INFINITY or soft >= FILES:
+        shown = "no limit" if soft == resource.RLIM_INFINITY else str(soft)
+        return [Finding("open files", "ok", f"ulimit -n: {shown}")]
+    detail = f"ulimit -n is {soft}: ps-lite opens sockets to every peer and stops where none is left"
+    return [Finding("open files", "warn", detail, f"ulimit -n {FILES}, or more for large jobs")]
+
+
+def check_threads(environ: Mapping[str, str] = os.environ, cpus: int | None = os.cpu_count()) -> list[Finding]:
+    """Every process of a job starts as many OpenMP threads as there are CPUs, unless told otherwise."""
+    chosen = environ.get("OMP_NUM_THREADS")
+    if chosen is None:
+        detail = f"OMP_NUM_THREADS is not set: `nalb launch` sets 1 per process ({cpus} CPUs here)"
+        return [Finding("threads", "ok", detail, "on machines that run one worker each, set it to the number of CPUs")]
+    if not chosen.isdecimal() or int(chosen) < 1:
+        return [Finding("threads", "warn", f"OMP_NUM_THREADS={chosen!r} is not a number above 0", "unset it or set 1")]
+    if cpus is not None and int(chosen) > cpus:
+        return [Finding("threads", "warn", f"OMP_NUM_THREADS={chosen} on {cpus} CPUs", f"set at most {cpus}")]
+    return [Finding("threads", "ok", f"OMP_NUM_THREADS={chosen}, {cpus} CPUs")]

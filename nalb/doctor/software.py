@@ -1,0 +1,131 @@
+"""Checks of what is installed: Python, numpy, MXNet, the van, the libzmq of pyzmq, ssh, the dataset.
+
+MXNet and preloaded libraries are tried in processes of their own: this one never imports mxnet, and LD_PRELOAD acts
+only when a process starts.
+"""
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import kvstore_patch.van as van
+from nalb.doctor.finding import Finding, Verdict, one_line
+from nalb.errors import MachineError
+
+PYTHON = (3, 11)
+NUMPY = (1, 23)  # the newest that mxnet 1.9.1 imports with
+MXNET = "1.9.1"
+DEADLINE_S = 60.0  # importing mxnet takes 2 to 10 s on a cold disk
+DATASET = Path("/usr/share/datasets/fashion-mnist")  # Debian package dataset-fashion-mnist
+DATASET_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+IMPORT_MXNET = "import mxnet; print(mxnet.__version__, mxnet.runtime.Features().is_enabled('DIST_KVSTORE'))"
+ASK_VAN = "from kvstore_patch.van import Van; Van.loaded()"
+
+Ask = Callable[[Sequence[str], Mapping[str, str]], tuple[int, str, str]]
+
+
+def ask(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of a process that ends within DEADLINE_S; a code of -1 where it did not end."""
+    try:
+        done = subprocess.run(
+            argv, env=dict(environ), capture_output=True, text=True, errors="replace", timeout=DEADLINE_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return -1, "", f"no answer within {DEADLINE_S:g} s"
+    return done.returncode, done.stdout, done.stderr
+
+
+def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which a child finds these packages and takes no part in a job."""
+    root = str(Path(van.__file__).resolve().parents[2])
+    path = os.pathsep.join(entry for entry in (root, environ.get("PYTHONPATH", "")) if entry)
+    kept = {name: value for name, value in environ.items() if not name.startswith(("DMLC_", "NALB_"))}
+    return {**kept, "PYTHONPATH": path}
+
+
+def check_python(version: tuple[int, int] = sys.version_info[:2]) -> list[Finding]:
+    """The one Python that the packages are made for."""
+    found = ".".join(map(str, version))
+    if version == PYTHON:
+        return [Finding("Python", "ok", found)]
+    return [Finding("Python", "FAIL", f"{found} where 3.11 is needed", "make the environment with python3.11")]
+
+
+def check_numpy(version_of: Callable[[str], str] = importlib.metadata.version) -> list[Finding]:
+    """A numpy that mxnet imports with."""
+    advice = "pip install 'numpy>=1.23,<1.24'"
+    try:
+        version = version_of("numpy")
+    except importlib.metadata.PackageNotFoundError:
+        return [Finding("numpy", "FAIL", "not installed", advice)]
+    parts = version.split(".")
+    if parts[:2] == [str(part) for part in NUMPY]:
+        return [Finding("numpy", "ok", version)]
+    return [Finding("numpy", "FAIL", f"{version} where 1.23 is needed: mxnet {MXNET} does not import with it", advice)]
+
+
+def check_mxnet(run: Ask = ask, environ: Mapping[str, str] = os.environ) -> list[Finding]:
+    """The stock wheel imports, and can train over several machines."""
+    code, out, err = run([sys.executable, "-c", IMPORT_MXNET], child_environment(environ))
+    advice = f"pip install mxnet=={MXNET}; its libraries also need libgomp1, libgl1 and libglib2.0-0 from Debian"
+    if code != 0:
+        return [Finding("MXNet", "FAIL", f"cannot be imported: {one_line(err)}", advice)]
+    version, _, distributed = one_line(out).partition(" ")
+    if version != MXNET:
+        return [Finding("MXNet", "FAIL", f"{version} where {MXNET} is needed", advice)]
+    if distributed != "True":
+        advice = f"this build cannot train over several machines: pip install mxnet=={MXNET} from PyPI"
+        return [Finding("MXNet", "FAIL", f"{version} without DIST_KVSTORE", advice)]
+    return [Finding("MXNet", "ok", f"{version} with DIST_KVSTORE")]
+
+
+def check_van(run: Ask = ask, environ: Mapping[str, str] = os.environ) -> list[Finding]:
+    """The van is built, and a process that is started with it finds it in place, of the right ABI."""
+    return [
+        _preloaded("van", "mxnet", "FAIL", run, environ),
+        _preloaded("transport pyzmq", "pyzmq", "warn", run, environ),  # only who asks for it needs it
+    ]
+
+
+def _preloaded(name: str, transport: str, otherwise: Verdict, run: Ask, environ: Mapping[str, str]) -> Finding:
+    try:
+        preload = van.preload_environment(environ, transport)
+        library = van.pyzmq_library_path() if transport == "pyzmq" else van.library_path()
+    except MachineError as error:
+        detail, _, advice = str(error).rpartition(": ")
+        return Finding(name, otherwise, detail or str(error), advice)
+    code, _, err = run([sys.executable, "-c", ASK_VAN], {**child_environment(environ), **preload})
+    if code != 0:
+        advice = "reinstall nalb where there is a C compiler (pip install .), and unset LD_PRELOAD"
+        return Finding(name, otherwise, f"{library.name} cannot be preloaded: {one_line(err)}", advice)
+    if transport == "pyzmq":
+        return Finding(name, "ok", f"{library.name} loads under the van (for --transport pyzmq)")
+    return Finding(name, "ok", f"{library.name} loads, ABI {van.ABI}")
+
+
+def check_ssh(needed: bool, which: Callable[[str], str | None] = shutil.which) -> list[Finding]:
+    """An ssh client, which only --hosts uses."""
+    if which("ssh"):
+        return [Finding("ssh client", "ok", "found, for --hosts")]
+    advice = "apt-get install openssh-client"
+    return [Finding("ssh client", "FAIL" if needed else "warn", "none: --hosts cannot be used", advice)]
+
+
+def check_dataset(folder: Path = DATASET) -> list[Finding]:
+    """The images that the example trains on."""
+    missing = [name for name in DATASET_FILES if not any((folder / f"{name}{end}").exists() for end in ("", ".gz"))]
+    if not missing:
+        return [Finding("Fashion-MNIST", "ok", str(folder))]
+    detail = f"{len(missing)} of {len(DATASET_FILES)} files missing in {folder}: the training example cannot run"
+    return [
+        Finding("Fashion-MNIST", "warn", detail, "apt-get install dataset-fashion-mnist (Debian, section non-free)")
+    ]

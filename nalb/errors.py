@@ -1,0 +1,47 @@
+"""Every error that nalb raises on purpose. A message says what was wrong, where, and what to do.
+
+NalbError                 the command prints the message in one line and exits with `exit_code`
+|- InputError             a file, flag or value of the user's is wrong (names file and field)
+|- MachineError           this machine lacks something (root, a qdisc, a wheel, a port)
+|- PeerError              another process broke the protocol or went silent (names the peer)
+|- StoreError             the KVStore was used in a way that it does not support
+|- JobError               a process of the job failed (names it; carries its exit code)
+"""
+
+
+class NalbError(Exception):
+    """Base of the tree: caught at the command line, printed in one line."""
+
+    exit_code = 1
+
+
+class InputError(NalbError):
+    """What the user gave is wrong."""
+
+    exit_code = 2
+
+
+class MachineError(NalbError):
+    """This machine cannot do what was asked."""
+
+    exit_code = 3
+
+
+class PeerError(NalbError):
+    """Another process of the job broke the protocol or went silent."""
+
+    exit_code = 4
+
+
+class StoreError(NalbError):
+    """The KVStore was used in a way that it does not support."""
+
+    exit_code = 5
+
+
+class JobError(NalbError):
+    """A process of the job failed."""
+
+    def __init__(self, message: str, exit_code: int = 1):
+        super().__init__(message)
+        self.exit_code = exit_code or 1

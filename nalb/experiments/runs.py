@@ -1,0 +1,89 @@
+"""Runs of `nalb compare` that are made once: what has a finished run directory is read, not run again."""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nalb.errors import InputError, JobError, NalbError
+from nalb.reporting.record import Record, read_record
+from nalb.reporting.run_file import read_run
+from netem.network_file import load_network
+
+OF_A_RUN = {"samples.jsonl", "logs", "gloo"}  # what an unfinished run leaves, beside its observers' addresses
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One run that a figure needs."""
+
+    name: str  # of its directory
+    network: Path
+    replay: str
+    schemes: tuple[str, ...]
+    iterations: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def argv(self, run_dir: Path) -> list[str]:
+        """The command."""
+        return [
+            sys.executable, "-m", "nalb.cli.main", "compare", "--network", str(self.network), "--replay", self.replay,
+            "--schemes", ",".join(self.schemes), "--iterations", str(self.iterations), "--out", str(run_dir),
+        ]  # fmt: skip
+
+
+def finish_all(figure: str, out: Path, comparisons: Sequence[Comparison]) -> list[Record]:
+    """Every run's record, in order; runs what is not finished and prints where it is. JobError at the first that fails."""
+    records = []
+    for number, comparison in enumerate(comparisons, 1):
+        run_dir = out / comparison.name
+        finished = (run_dir / "run.json").exists()
+        state = "is finished" if finished else f"{comparison.iterations} iterations of {', '.join(comparison.schemes)}"
+        print(f"{figure}: run {number} of {len(comparisons)}, {run_dir}: {state}", flush=True)
+        if finished:
+            check_same(comparison, run_dir)
+        else:
+            _clear(run_dir)
+            ended = subprocess.run(comparison.argv(run_dir), env={**os.environ, **comparison.environment}, check=False)
+            if ended.returncode:
+                raise JobError(f"run {run_dir} failed: see above; the same command goes on from here", ended.returncode)
+        records.append(read_record(run_dir))
+    return records
+
+
+def check_same(comparison: Comparison, run_dir: Path) -> None:
+    """InputError unless the finished run is the one that is asked for."""
+    run = read_run(run_dir)
+    lengths = {len(result.communication_s) for result in run.schemes.values()}
+    has = (run.network, run.workload, tuple(run.schemes), lengths)
+    name = load_network(comparison.network).name
+    if has != (name, f"replay {comparison.replay}", comparison.schemes, {comparison.iterations}):
+        raise InputError(f"{run_dir} holds another run ({run.workload} on {run.network}): choose another --out")
+
+
+def _clear(run_dir: Path) -> None:
+    """Remove what an unfinished run left."""
+    if not run_dir.exists():
+        return
+    foreign = [p.name for p in run_dir.iterdir() if p.name not in OF_A_RUN and not p.name.startswith("observers")]
+    if foreign:
+        raise InputError(f"{run_dir} holds {foreign[0]}, which no run of nalb wrote: choose another --out")
+    shutil.rmtree(run_dir)
+
+
+def run_script(figure: str, what: str, main: Callable[[Path, bool], None]) -> int:
+    """A figure's script: --out and --quick, one line for an error; returns the exit code."""
+    parser = argparse.ArgumentParser(description=what)
+    parser.add_argument("--out", metavar="DIR", help=f"default: runs/{figure}, with --quick runs/{figure}-quick")
+    parser.add_argument("--quick", action="store_true", help="few nodes, MobileNet, few iterations: does it work?")
+    args = parser.parse_args()
+    try:
+        main(Path(args.out or f"runs/{figure}{'-quick' * args.quick}"), args.quick)
+    except NalbError as error:
+        print(f"{figure}: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0

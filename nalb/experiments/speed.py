@@ -1,0 +1,68 @@
+"""Figure 4: training speed of one run's schemes, and the ceilings that its network sets."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nalb.errors import InputError
+from nalb.launch.comparison import SAMPLES_PER_BATCH
+from nalb.planning.nodes import Capacities, Floats, Node, completion_s
+from nalb.planning.shares import average, bound_s
+from nalb.planning.slices import Tensor
+from nalb.reporting.record import Record
+from nalb.reporting.run_file import steady
+from nalb.simulation.stock import route
+from nalb.workloads import load
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Predicted seconds of an iteration's exchange, without headers, latency and TCP."""
+
+    bound_s: float  # the least that any shares reach
+    stock_s: float  # MXNet's own routing
+    average_s: float  # equal shares
+
+    @property
+    def over_stock(self) -> float:
+        """How many times as fast as stock anything can be here."""
+        return self.stock_s / self.bound_s
+
+    @property
+    def over_average(self) -> float:
+        """The same against equal shares."""
+        return self.average_s / self.bound_s
+
+
+def stock_shares(workload: str, nodes: Sequence[str], servers: Sequence[str]) -> Floats:
+    """Bytes that each node's server sums under MXNet's own routing, shape (N,); servers: nodes' names by rank."""
+    tensors = [Tensor(t.name, t.elements, t.dtype) for t in load(workload)]
+    sizes_bytes, ranks = route(tensors, len(servers))
+    index = {name: i for i, name in enumerate(nodes)}
+    holder = np.array([index[name] for name in servers])
+    return np.bincount(holder[ranks], sizes_bytes, minlength=len(nodes)).astype(np.float64)
+
+
+def ceilings(workload: str, nodes: Sequence[str], servers: Sequence[str], capacities: Capacities) -> Ceilings:
+    """What the cost model (planning/nodes.py) gives for the two unaware ways and the optimum; all nodes worker and server."""
+    both = [Node(name) for name in nodes]
+    model_bytes = float(sum(t.size_bytes for t in load(workload)))
+    return Ceilings(
+        bound_s(both, model_bytes, capacities),
+        completion_s(both, stock_shares(workload, nodes, servers), model_bytes, capacities),
+        completion_s(both, average(both, model_bytes), model_bytes, capacities),
+    )
+
+
+def ceilings_of(record: Record, capacities: Capacities) -> Ceilings:
+    """A run's; `capacities` in the order of the record's nodes. InputError where the file does not say the servers' ranks."""
+    if sorted(record.servers) != sorted(record.nodes):
+        raise InputError("samples.jsonl does not say which node has which server rank: run the comparison again")
+    return ceilings(record.run.workload.removeprefix("replay "), record.nodes, record.servers, capacities)
+
+
+def speed(record: Record, scheme: str) -> float:
+    """Samples a minute over the iterations that count. Source: Cai et al., Eq. 16."""
+    times = steady(record.run.schemes[scheme].iteration_s)
+    return 60.0 * SAMPLES_PER_BATCH * record.run.nodes * len(times) / sum(times)

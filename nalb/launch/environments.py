@@ -1,0 +1,50 @@
+"""What `nalb launch --print-env` prints: every process of a job as one shell line, for Slurm, Kubernetes, MPI or hands.
+
+Each line is complete: `env NAME=VALUE... COMMAND`. On loopback and in namespaces the paths are this machine's; for
+hosts the line starts `nalb.launch.here`, which finds that machine's own and then becomes the command.
+"""
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+
+from nalb.launch.here import machine_environment
+from nalb.launch.hosts import Hosts
+from nalb.launch.roles import ProcessSpec
+from netem.emulation import Emulation
+
+
+def env_line(environment: Mapping[str, str], argv: Sequence[str]) -> str:
+    """A line for any POSIX shell."""
+    return shlex.join(["env", *(f"{name}={value}" for name, value in sorted(environment.items())), *argv])
+
+
+def local_lines(specs: Iterable[ProcessSpec], inherited: Mapping[str, str]) -> list[str]:
+    """For loopback: start all of them on this machine."""
+    lines = ["# Start every process on this machine; any order will do."]
+    for spec in specs:
+        environment = spec.environment | machine_environment(spec.environment, inherited)
+        lines += [f"# {spec.name}", env_line(environment, spec.argv)]
+    return lines
+
+
+def network_lines(emulation: Emulation, specs: Iterable[ProcessSpec], inherited: Mapping[str, str]) -> list[str]:
+    """For an emulated network that `nalb net up` has left standing."""
+    lines = [f"# Start every process on this machine, as root, after `nalb net up` of {emulation.network.name}."]
+    for spec in specs:
+        environment = spec.environment | machine_environment(spec.environment, inherited)
+        lines += [
+            f"# {spec.name} in namespace {emulation.namespace(spec.node)}",
+            env_line(environment, emulation.command(spec.node, spec.argv)),
+        ]
+    return lines
+
+
+def hosts_lines(hosts: Hosts, specs: Iterable[ProcessSpec]) -> list[str]:
+    """For the hosts of a file: start each line on the host that stands above it."""
+    lines = ["# Start every process on its host, where nalb is installed for the python named; any order will do."]
+    for spec in specs:
+        host = hosts.host(spec.node)
+        where = f", in {host.directory}" if host.directory else ""
+        argv = [host.python, "-m", "nalb.launch.here", *spec.argv]
+        lines += [f"# {spec.name} on {host.address}{where}", env_line(spec.environment, argv)]
+    return lines

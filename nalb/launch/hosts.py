@@ -1,0 +1,156 @@
+"""Hosts files: TOML in, checked `Hosts` out. docs/hosts.md is the manual.
+
+Every mistake is an InputError of one line that names the file and the field. Unknown fields are errors.
+"""
+
+import ipaddress
+import socket
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from nalb.errors import InputError
+from nalb.launch.roles import Place
+
+DEFAULT_ROOT_PORT = 9091  # ps-lite's customary one; the coordinator takes the next
+DEFAULT_PYTHON = "python3"
+
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+Address = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+]  # IPv4 or a name; nothing ssh takes for an option
+User = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$")]
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Text = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\x00\n]*$")]
+Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class _Access(Struct, frozen=True, forbid_unknown_fields=True):
+    """How a host is entered; in [defaults] and in each of [[hosts]]."""
+
+    user: User | None = None
+    port: Port | None = None  # of sshd
+    python: Text | None = None
+    directory: Text | None = None
+    identity_file: Text | None = None
+    known_hosts: Text | None = None
+    ssh_options: list[Text] | None = None
+
+
+class _HostTable(_Access, frozen=True, kw_only=True):
+    name: Name
+    address: Address
+    worker: bool = True
+    server: bool = True
+
+
+class _Defaults(_Access, frozen=True, kw_only=True):
+    root_port: Annotated[int, Meta(ge=1, le=65534)] = DEFAULT_ROOT_PORT
+    environment: dict[Variable, str] = {}
+
+
+class _File(Struct, frozen=True, forbid_unknown_fields=True):
+    hosts: list[_HostTable]
+    defaults: _Defaults = _Defaults()
+
+
+@dataclass(frozen=True)
+class Host:
+    """One machine of the job and how to enter it."""
+
+    name: str  # NALB_NODE, and in messages and log names
+    address: str  # as written: what ssh is given
+    ip: str  # what the address means on the launcher's machine: where the other hosts reach it
+    is_worker: bool
+    is_server: bool
+    user: str | None  # None: ssh decides
+    port: int | None  # of sshd; None: ssh decides
+    python: str  # the interpreter with nalb and mxnet
+    directory: str | None  # where the command starts; None: the login directory
+    identity_file: str | None
+    known_hosts: str | None  # a file of the job's own, where unknown hosts are added; None: ssh's own rules
+    ssh_options: tuple[str, ...]  # each as after ssh's -o
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """A checked hosts file."""
+
+    hosts: tuple[Host, ...]  # the first also runs scheduler and coordinator
+    root_port: int
+    environment: tuple[tuple[str, str], ...]  # for every process
+
+    def places(self) -> list[Place]:
+        """The job's nodes."""
+        return [Place(h.name, h.ip, h.is_worker, h.is_server, h.python) for h in self.hosts]
+
+    def host(self, name: str) -> Host:
+        """The host of that name."""
+        return next(host for host in self.hosts if host.name == name)
+
+
+def load_hosts(path: str | Path) -> Hosts:
+    """Read and check a hosts file, and look its addresses up. Raises InputError."""
+    try:
+        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        table = msgspec.convert(document, _File)
+    except OSError as error:
+        raise InputError(f"--hosts {path}: cannot be read ({error.strerror}): give a hosts file in TOML") from None
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$.")
+        raise InputError(f"{path}: {place.rstrip('`') or 'top level'}: {what}: see docs/hosts.md") from None
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise InputError(f"{path}: is not TOML ({error}): correct that line") from None
+    hosts = tuple(_host(str(path), index, one, table.defaults) for index, one in enumerate(table.hosts))
+    _check(str(path), hosts)
+    return Hosts(hosts, table.defaults.root_port, tuple(table.defaults.environment.items()))
+
+
+def _host(path: str, index: int, table: _HostTable, defaults: _Defaults) -> Host:
+    try:
+        ip = socket.gethostbyname(table.address)
+    except OSError as error:
+        raise InputError(
+            f"{path}: hosts[{index}].address: {table.address!r} is not known ({error.strerror}): give an IPv4 address"
+        ) from None
+    options = [*(table.ssh_options or []), *(defaults.ssh_options or [])]  # ssh takes the first value it meets
+    return Host(
+        name=table.name,
+        address=table.address,
+        ip=ip,
+        is_worker=table.worker,
+        is_server=table.server,
+        user=table.user or defaults.user,
+        port=table.port or defaults.port,
+        python=table.python or defaults.python or DEFAULT_PYTHON,
+        directory=table.directory or defaults.directory,
+        identity_file=table.identity_file or defaults.identity_file,
+        known_hosts=table.known_hosts or defaults.known_hosts,
+        ssh_options=tuple(options),
+    )
+
+
+def _check(path: str, hosts: tuple[Host, ...]) -> None:
+    for index, host in enumerate(hosts):
+        for field, key in (("name", "name"), ("address", "ip")):
+            if getattr(host, key) in [getattr(other, key) for other in hosts[:index]]:
+                raise InputError(
+                    f"{path}: hosts[{index}].{field}: {getattr(host, field)!r} repeats an earlier host's: "
+                    "list each host once"
+                )
+        if not host.is_worker and not host.is_server and index:
+            raise InputError(
+                f"{path}: hosts[{index}].worker: {host.name} is neither worker nor server: remove the host"
+            )
+        if len(hosts) > 1 and ipaddress.ip_address(host.ip).is_loopback:
+            raise InputError(
+                f"{path}: hosts[{index}].address: {host.address} means {host.ip}, which no other host reaches: "
+                "give its address in the network"
+            )
+    for role in ("worker", "server"):
+        if not any(getattr(host, f"is_{role}") for host in hosts):
+            raise InputError(f"{path}: hosts: none has {role} = true: a job needs at least one {role}")

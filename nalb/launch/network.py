@@ -1,0 +1,92 @@
+"""A job inside an emulated network: where its processes run, and what the coordinator is told of its rates."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from nalb.control import messages as m
+from nalb.control.observer import Observer
+from nalb.launch.ring import Ring
+from nalb.launch.roles import Place, ProcessSpec
+from nalb.planning.nodes import Capacities
+from nalb.units import mbps_to_bytes_per_s
+from netem.change_clock import ChangeClock
+from netem.emulation import Emulation, network_up
+from netem.network_file import Network
+from netem.schedule import pair_caps_at, rates_at
+
+
+@contextmanager
+def job_network(network: Network) -> Iterator[Emulation]:
+    """netem's network_up, which also says how the machines are kept uneven, where they are."""
+    with network_up(network) as emulation:
+        for line in emulation.describe_machines():
+            print(f"network {network.name}: {line}", flush=True)
+        yield emulation
+
+
+def places_in(emulation: Emulation) -> list[Place]:
+    """One worker and one server on every node, in the file's order."""
+    return [Place(node.name, emulation.address(node.name)) for node in emulation.network.nodes]
+
+
+def inside(emulation: Emulation) -> Callable[[ProcessSpec], list[str]]:
+    """How a job starts its processes on the nodes."""
+    return lambda spec: emulation.command(spec.node, list(spec.argv))
+
+
+def configured_message(network: Network, elapsed_s: float) -> m.Configured:
+    """The rates that the network file says for this moment, in bytes per second."""
+    rates = rates_at(network, elapsed_s)
+    return m.Configured(
+        up={name: mbps_to_bytes_per_s(up) for name, (up, _) in rates.items()},
+        down={name: mbps_to_bytes_per_s(down) for name, (_, down) in rates.items()},
+        pairs=[(src, dst, mbps_to_bytes_per_s(mbps)) for (src, dst), mbps in pair_caps_at(network, elapsed_s).items()],
+    )
+
+
+def configured_capacities(network: Network, elapsed_s: float) -> Capacities:
+    """The same as the planner takes it, in the file's node order."""
+    message = configured_message(network, elapsed_s)
+    names = [node.name for node in network.nodes]
+    return Capacities.from_lists(
+        [message.up[name] for name in names],
+        [message.down[name] for name in names],
+        {(names.index(src), names.index(dst)): rate for src, dst, rate in message.pairs},
+    )
+
+
+class Changes:
+    """A network's timed changes while a job runs: applied by the network's clock, logged, told to the coordinator."""
+
+    def __init__(self, network: Network, run_dir: Path, say: Callable[[str], None] = print):
+        self._network, self._path, self._say = network, run_dir / "samples.jsonl", say
+        self._lock = threading.Lock()
+        self._news = False
+        self._start_s = 0.0
+        self.started = False
+
+    def start(self, emulation: Emulation) -> ChangeClock:
+        """A running clock, for a with block; the network is as the file says at 0 s."""
+        emulation.reset_rates()
+        self.started, self._start_s, self._news = True, time.monotonic(), True
+        return emulation.start_changes(self._changed)
+
+    def tell(self, observer: Observer | Ring) -> None:
+        """Send the coordinator the rates if they have changed; the observer belongs to the caller's thread."""
+        with self._lock:
+            news, self._news = self._news, False
+        if news:
+            observer.send(configured_message(self._network, time.monotonic() - self._start_s))
+
+    def _changed(self, elapsed_s: float, what: Mapping[str, object]) -> None:
+        with self._lock:
+            self._news = True
+            with open(self._path, "ab") as log:
+                row = {"event": "change", "at_s": time.monotonic(), "elapsed_s": elapsed_s, "change": dict(what)}
+                log.write(msgspec.json.encode(row) + b"\n")
+        self._say(f"network change at {elapsed_s:.1f} s: {dict(what)}")

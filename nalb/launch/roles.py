@@ -1,0 +1,132 @@
+"""Which processes a job has and what each finds in its environment: the whole contract with any launcher.
+
+Nothing here depends on the machine that a process will run on; here.py adds what does.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nalb.control import keys
+
+SCHEDULER_NODE = 0  # the scheduler and coordinator run on the first node
+ROLES = ("scheduler", "server", "worker")  # in the order of starting
+
+
+@dataclass(frozen=True)
+class Place:
+    """A node of the job."""
+
+    name: str
+    address: str  # where the others reach it
+    is_worker: bool = True
+    is_server: bool = True
+    python: str = sys.executable  # the interpreter that has mxnet there
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """One process to start."""
+
+    node: str
+    role: str  # one of ROLES
+    argv: tuple[str, ...]
+    environment: dict[str, str]  # additions that hold on any machine
+
+    @property
+    def name(self) -> str:
+        """'worker n2': how messages call it."""
+        return f"{self.role} {self.node}"
+
+    @property
+    def slug(self) -> str:
+        """'n2.worker': log file names."""
+        return f"{self.node}.{self.role}"
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What all processes of a job share."""
+
+    root_port: int
+    scheme: str = "aware"
+    estimator: str = "capacity"
+    alpha_bytes: float | None = None
+    transport: str = "mxnet"
+    deadline_s: float | None = None
+    observers: str | None = None  # ipc:// address; None with scheme stock or p3: MXNet alone, no control plane
+    hold: bool = False
+    samples_path: str | None = None
+    keys_dir: str | None = None  # with one key file for each node, on the machine of the processes
+    batching: str | None = None  # a name of control.settings.BATCHINGS; None: sizes are the script's
+    batch_total: int | None = None
+    batch_most: str | None = None  # one number, or one for each worker
+    extra: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether MXNet runs alone, without van and plans; and without a coordinator, unless batch sizes are chosen."""
+        return self.scheme in ("stock", "p3") and self.observers is None
+
+
+def process_specs(
+    places: list[Place], command: list[str], options: JobOptions, inherited: Mapping[str, str]
+) -> list[ProcessSpec]:
+    """The scheduler, then servers, then workers, each with its argv and environment."""
+    shared = _shared_environment(places, options, inherited)
+    specs = []
+    for index, place in enumerate(places):
+        here = {**shared, "DMLC_NODE_HOST": place.address, "NALB_NODE": place.name}
+        if options.keys_dir is not None:
+            here[keys.VARIABLE] = str(keys.key_path(options.keys_dir, place.name))
+        module = ("-c", "import mxnet") if options.is_pure else ("-m", "kvstore_patch.role")
+        own = (place.python, *module)
+        if index == SCHEDULER_NODE:
+            scheduler = (place.python, "-m", "kvstore_patch.role") if options.batching else own
+            specs.append(ProcessSpec(place.name, "scheduler", scheduler, here | _coordinator_environment(options)))
+        if place.is_server:
+            specs.append(ProcessSpec(place.name, "server", own, here | {"DMLC_ROLE": "server"}))
+        if place.is_worker:
+            specs.append(ProcessSpec(place.name, "worker", tuple(command), here | {"DMLC_ROLE": "worker"}))
+    return sorted(specs, key=lambda spec: ROLES.index(spec.role))
+
+
+def _shared_environment(places: list[Place], options: JobOptions, inherited: Mapping[str, str]) -> dict[str, str]:
+    root = places[SCHEDULER_NODE]
+    shared = {
+        "DMLC_PS_ROOT_URI": root.address,
+        "DMLC_PS_ROOT_PORT": str(options.root_port),
+        "DMLC_NUM_WORKER": str(sum(p.is_worker for p in places)),
+        "DMLC_NUM_SERVER": str(sum(p.is_server for p in places)),
+        "NALB_COORDINATOR": f"{root.address}:{options.root_port + 1}",
+        "NALB_SCHEME": options.scheme,
+        "NALB_ESTIMATOR": options.estimator,
+        "OMP_NUM_THREADS": inherited.get("OMP_NUM_THREADS", "1"),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if options.is_pure:
+        shared["NALB_STOCK"] = "1"
+    else:
+        shared["NALB_VAN_TRANSPORT"] = options.transport
+    if options.scheme == "p3":
+        shared["DMLC_PS_VAN_TYPE"] = "p3"
+    if options.alpha_bytes is not None:
+        shared["NALB_ALPHA_BYTES"] = repr(options.alpha_bytes)
+    if options.deadline_s is not None:
+        shared["NALB_DEADLINE_S"] = repr(options.deadline_s)
+    if options.batching is not None:
+        shared["NALB_BATCHING"] = options.batching
+    if options.batch_total is not None:
+        shared["NALB_BATCH_TOTAL"] = str(options.batch_total)
+    if options.batch_most is not None:
+        shared["NALB_BATCH_MOST"] = options.batch_most
+    return shared | dict(options.extra)
+
+
+def _coordinator_environment(options: JobOptions) -> dict[str, str]:
+    environment = {"DMLC_ROLE": "scheduler", "NALB_HOLD": "1" if options.hold else "0"}
+    if options.observers:
+        environment["NALB_OBSERVERS"] = options.observers
+    if options.samples_path:
+        environment["NALB_SAMPLES"] = options.samples_path
+    return environment

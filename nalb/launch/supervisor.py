@@ -1,0 +1,213 @@
+"""Starts a job's processes, passes their output on, names the first that fails, and ends all of them, always.
+
+Which failure is the first? Processes of nalb that end because of another one exit with PeerError's code and repeat the
+coordinator's verdict, often before the culprit itself is gone. So on the first failure the supervisor waits a moment:
+one that was killed or failed by itself is the culprit, and only where there is none the verdict is the answer.
+"""
+
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from nalb.errors import JobError, MachineError, PeerError
+from nalb.launch.guardian import Guardian, kill_marked
+from nalb.launch.processes import LocalProcess, start_here
+from nalb.launch.roles import ProcessSpec
+
+TERM_GRACE_S = 3.0  # between asking and killing
+KILL_GRACE_S = 3.0
+AFTER_WORKERS_S = 10.0  # servers and scheduler end by themselves, in milliseconds, once the workers have
+SETTLE_S = 0.3  # for those that the same cause took along
+CULPRIT_S = 1.5  # for the culprit, when only its peers have ended so far
+JOINED_S = 1.0  # for the coordinator's file to say what a worker that has ended already knew
+LINE_BYTES = 65_536  # a longer line is cut
+
+Wrap = Callable[[ProcessSpec], list[str]]
+
+
+class Job:
+    """A context: the processes live inside it. `wait` returns when the job succeeded, JobError says that it failed."""
+
+    def __init__(
+        self,
+        specs: Sequence[ProcessSpec],
+        wrap: Wrap,
+        inherited: Mapping[str, str],
+        log_dir: Path,
+        show: Callable[[str], None] | None = None,
+        has_joined: Callable[[], bool] | None = None,  # whether all processes have met; None: there is no telling
+    ):
+        self._specs, self._wrap, self._inherited, self._log_dir = specs, wrap, inherited, log_dir
+        self._show, self._has_joined = show, has_joined
+        self._print_lock = threading.Lock()
+        self._log_error: MachineError | None = None
+        self._workers_ended_s: float | None = None
+        self._stack = ExitStack()
+        self.id = secrets.token_hex(8)  # in every process's environment
+        self.children: list[LocalProcess] = []
+        self._readers: list[threading.Thread] = []
+        self._failed: list[LocalProcess] = []  # in the order of being noticed
+
+    def __enter__(self) -> "Job":
+        try:
+            self._log_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise MachineError(f"{self._log_dir}: {error.strerror}: choose another --out") from None
+        self._stack.enter_context(Guardian(self.id))
+        try:
+            for spec in self._specs:
+                child = self.start(spec)
+                self.children.append(child)
+                reader = threading.Thread(target=self._read, args=(child,), name=f"log-{spec.slug}", daemon=True)
+                self._readers.append(reader)
+                reader.start()
+        except BaseException:
+            self._end_all()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end_all()
+
+    def start(self, spec: ProcessSpec) -> LocalProcess:
+        """Start one process."""
+        return start_here(spec, self._wrap(spec), self._inherited, self.id)
+
+    def wait(self) -> None:
+        """Until every process has ended well. JobError names the first that failed."""
+        while not self.finished():
+            time.sleep(0.05)
+
+    def finished(self) -> bool:
+        """Whether every process has ended well; JobError as soon as any has failed, or will never end."""
+        if self._log_error is not None:
+            raise self._log_error
+        if self._note_failed():
+            self._wait_for_culprit()
+            raise self._failure()
+        workers = [child for child in self.children if child.spec.role == "worker"]
+        ended = [child for child in workers if child.poll() is not None]
+        if ended:
+            self._check_joined(ended[0])
+        if len(ended) < len(workers):
+            return False
+        now_s = time.monotonic()
+        self._workers_ended_s = self._workers_ended_s or now_s
+        waiting = [child for child in self.children if child.poll() is None]
+        if waiting and now_s - self._workers_ended_s > AFTER_WORKERS_S:
+            raise JobError(
+                f"all workers ended well, but {waiting[0].spec.name} still waits for them {AFTER_WORKERS_S:g} s later: "
+                f"the command must create a KVStore ('nalb') on every worker; logs: {self._log_dir}"
+            )
+        return not waiting
+
+    # ---- failures
+
+    def _note_failed(self) -> bool:
+        for child in self.children:
+            ending = child.poll()
+            if ending is not None and not ending.is_good and child not in self._failed:
+                self._failed.append(child)
+        return bool(self._failed)
+
+    def _wait_for_culprit(self) -> None:
+        start_s = time.monotonic()
+        while (elapsed_s := time.monotonic() - start_s) < CULPRIT_S:
+            if elapsed_s > SETTLE_S and _culprits(self._failed):
+                return
+            time.sleep(0.02)
+            self._note_failed()
+
+    def _failure(self) -> JobError:
+        culprits = _culprits(self._failed)
+        child = (culprits or self._failed)[0]
+        ending = child.poll()
+        assert ending is not None
+        self._readers[self.children.index(child)].join(timeout=1.0)  # its last words
+        why = child.reason() if ending.is_explained else ""
+        if not culprits and why:  # the coordinator's verdict, repeated by everyone
+            return JobError(f"{why}; logs: {self._log_dir}", ending.exit_code)
+        log = self._log_dir / f"{child.spec.slug}.log"
+        return JobError(f"{child.spec.name} {ending.what}{': ' + why if why else ''}; its log: {log}", ending.exit_code)
+
+    def _check_joined(self, ended: LocalProcess) -> None:
+        if self._has_joined is None:
+            return
+        end_s = time.monotonic() + JOINED_S
+        while not self._has_joined():
+            if time.monotonic() > end_s:
+                raise JobError(
+                    f"{ended.spec.name} ended well before the job had begun: the command must create a KVStore "
+                    f"('nalb') on every worker; its log: {self._log_dir / (ended.spec.slug + '.log')}"
+                )
+            time.sleep(0.05)
+        self._has_joined = None
+
+    # ---- output
+
+    def _read(self, child: LocalProcess) -> None:
+        assert child.popen.stdout is not None
+        path = self._log_dir / f"{child.spec.slug}.log"
+        try:
+            with open(path, "ab", buffering=0) as log:
+                while raw := child.popen.stdout.readline(LINE_BYTES):
+                    line = child.take_line(raw.decode("utf-8", "replace").rstrip("\n"))
+                    if line is not None:
+                        log.write(line.encode() + b"\n")
+                        self._show_line(f"[{child.spec.node} {child.spec.role}] {line}")
+        except OSError as error:
+            self._log_error = MachineError(f"{path}: {error.strerror}: make room or choose another --out")
+        except ValueError:
+            return  # closed at the end
+        finally:
+            child.is_read = True
+
+    def _show_line(self, line: str) -> None:
+        with self._print_lock:
+            if self._show is None:
+                return
+            try:
+                self._show(line)
+            except OSError:  # nobody reads our output any more; the logs go on
+                self._show = None
+
+    # ---- the end
+
+    def _end_all(self) -> None:
+        """Every process of the job and what those started; at most TERM_GRACE_S + KILL_GRACE_S and a little."""
+        for child in self.children:
+            child.ask_to_end()
+        self._await(TERM_GRACE_S)
+        for child in self.children:
+            child.kill()
+        self._await(KILL_GRACE_S)
+        kill_marked(self.id)
+        self._stack.close()
+        for child, reader in zip(self.children, self._readers, strict=False):
+            reader.join(timeout=1.0)
+            if not reader.is_alive() and child.popen.stdout is not None:
+                child.popen.stdout.close()
+
+    def _await(self, limit_s: float) -> None:
+        end_s = time.monotonic() + limit_s
+        while any(child.poll() is None for child in self.children) and time.monotonic() < end_s:
+            time.sleep(0.02)
+
+
+def _culprits(failed: list[LocalProcess]) -> list[LocalProcess]:
+    """Those that did not end because of another, the ones killed by a signal first."""
+    codes = {child.spec.slug: ending.exit_code for child in failed if (ending := child.poll()) is not None}
+    own = [child for child in failed if codes[child.spec.slug] != PeerError.exit_code]
+    return sorted(own, key=lambda child: codes[child.spec.slug] <= 128)
+
+
+def print_line(line: str) -> None:
+    """Live output of a job."""
+    print(line, file=sys.stdout, flush=True)

@@ -1,0 +1,271 @@
+"""From samples to capacities: the paper's sum of link averages, and what nodes carried when they had to give all.
+
+`PaperEstimator` (Cai et al., Eqs. 6 and 8) averages each link's rates and adds a node's links up. A node whose peers
+limit it reads low. `CapacityEstimator` adds up all of a node's samples that overlap in time, up and down apart, and takes
+the best rate that lasted. Whether that is the node's limit or its peers' depends on the iteration. In the first one after
+`forget` all shares are equal and all pushes leave at once, so that nearly every node comes to its limit; later iterations
+keep nodes in step, which hides what they could do: they can raise an estimate and not lower it. Other values come by
+`forget`, which the planner calls when iterations do not take as long as the estimates say, or when messages that had a node
+to themselves went much faster than its limit (`outgrown`).
+
+A direction's value is a limit only where traffic waited for it. If whenever pushes were queued towards a node the sender
+itself was busy, nothing is known but a lower bound: the other direction's value stands in where it is higher, and messages
+that had the node to themselves raise it.
+
+Both are fed once per iteration and answer at any time; both are pure: the same samples give the same estimate.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from nalb.measurement.samples import LinkSample
+from nalb.measurement.traffic import STEPS_PER_WINDOW, Floats, Mask, Traffic
+
+WINDOW_S = 0.2  # rates are taken over windows at least so long: several token-bucket bursts and scheduler turns
+WINDOW_MESSAGES = 24  # ... and over so many of the node's messages, whose bytes are only supposed to arrive evenly
+PEAK_S = 0.3  # a peak must be reached for so long, or for one and a half windows, or
+PEAK_PART = 0.1  # ... for this part of a short iteration: the highest windows are bursts of drained queues
+RISE = 0.5  # of what a later iteration exceeds the estimate by is believed at once
+ALONE_QUANTILE = 0.9  # of the rates of a node's full-sized messages: the fast ones had the node to themselves
+ALONE_PART = 0.85  # of that is believed: a message that follows a pause finds tokens and empty queues
+JITTER_S = 0.5e-3  # of a message's two time stamps, on a machine whose cores are busy
+DIFFERENT = 1.3  # what is so many times the estimate is another network's
+MIN_SAMPLES = 3  # a node with fewer in an iteration is not read
+ROOM = 0.8  # a direction under this part of its peak rate has room to spare
+FEW = 0.5  # of its link's best flow: a flow that gets less is held back elsewhere
+NEAR = 0.9  # a direction above this part of its highest rate is near its peak
+PROOF_PART = 0.5  # of the time near its peak a direction must have been waited for
+BUSY_PART = 0.85  # a pair that holds an iteration up is busy for this part of it
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What is known of the network, in bytes per second; NaN where nothing is known yet."""
+
+    up: Floats  # per node, shape (N,)
+    down: Floats  # per node, shape (N,)
+    link: Floats  # mean rate seen on each directed pair, shape (N, N)
+    pairs: Mapping[tuple[int, int], float] = field(
+        default_factory=dict
+    )  # caps of single directed pairs that were found
+
+    @property
+    def complete(self) -> bool:
+        """Whether every node has both directions."""
+        return bool(np.isfinite(self.up).all() and np.isfinite(self.down).all())
+
+
+class Estimator(Protocol):
+    """One iteration's samples in, the present estimate out."""
+
+    outgrown: bool  # the last iteration showed a node to be much faster than the estimate
+
+    def observe(self, samples: Sequence[LinkSample]) -> None: ...
+
+    def find_capped_pair(self, samples: Sequence[LinkSample]) -> bool:
+        """Look for a pair whose own cap explains an iteration that took too long; True if one was found and noted."""
+        ...
+
+    def forget(self) -> None:
+        """What was measured no longer holds."""
+        ...
+
+    def estimate(self) -> Estimate: ...
+
+
+class PaperEstimator:
+    """S_i = sum_j s_ij with s_ij the mean of the link's sample rates (Cai et al., Eqs. 6 and 8).
+
+    A directed pair has two connections, pushes and answers, that share its rate; their means are added.
+
+    The paper averages all of a link's records; a network that changes needs the newest to weigh more, so each iteration's
+    mean is taken over that iteration alone. Links not used in an iteration keep their last value.
+    """
+
+    def __init__(self, num_nodes: int):
+        self.outgrown = False
+        self._num_nodes = num_nodes
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew."""
+        self._connection = np.full((2, self._num_nodes, self._num_nodes), np.nan)  # pushes, answers
+
+    def observe(self, samples: Sequence[LinkSample]) -> None:
+        """Replace the mean of each link that has samples."""
+        if samples:
+            self.take(Traffic(samples))
+
+    def take(self, traffic: Traffic) -> None:
+        """The same, from arrays."""
+        rate = traffic.size_bytes / (traffic.end_s - traffic.start_s)
+        place = (np.where(traffic.is_push, 0, 1), traffic.source, traffic.target)
+        total, count = np.zeros_like(self._connection), np.zeros_like(self._connection)
+        np.add.at(total, place, rate)
+        np.add.at(count, place, 1)
+        seen = count > 0
+        self._connection[seen] = total[seen] / count[seen]
+
+    def find_capped_pair(self, samples: Sequence[LinkSample]) -> bool:
+        """The paper knows no caps of pairs."""
+        del samples
+        return False
+
+    def estimate(self) -> Estimate:
+        """Sums over each node's links; a node without any sample is NaN."""
+        known = np.isfinite(self._connection)
+        link = np.where(known.any(axis=0), np.where(known, self._connection, 0.0).sum(axis=0), np.nan)
+        up, down = (np.where(np.isfinite(link).any(axis=axis), np.nansum(link, axis=axis), np.nan) for axis in (1, 0))
+        return Estimate(up=up, down=down, link=link)
+
+
+class CapacityEstimator:
+    """Per node and direction the best rate sustained at full load, raised by better ones seen later; caps of pairs."""
+
+    def __init__(self, num_nodes: int):
+        self._num_nodes = num_nodes
+        self._paper = PaperEstimator(num_nodes)
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew: the next iteration must have equal shares and no window."""
+        self.outgrown = False
+        self._rate = np.full((2, self._num_nodes), np.nan)  # up, down
+        self._proven = np.zeros((2, self._num_nodes), dtype=np.bool_)
+        self._pairs: dict[tuple[int, int], float] = {}
+        self._paper.forget()
+
+    def observe(self, samples: Sequence[LinkSample]) -> None:
+        """Take one iteration in; the first after `forget` tells limits from lower bounds."""
+        if not samples:
+            return
+        traffic = Traffic(samples)
+        self._paper.take(traffic)
+        first = bool(np.isnan(self._rate).all())
+        self.outgrown = False
+        for direction, node in np.ndindex(self._rate.shape):
+            mask = _through(traffic, direction, node)
+            seen, old = sustained_rate(traffic, mask), self._rate[direction, node]
+            if np.isnan(old):
+                self._rate[direction, node] = seen
+                continue
+            alone = _rate_alone(traffic, mask)
+            if self._proven[direction, node]:
+                self.outgrown |= alone > DIFFERENT * old
+            else:
+                seen = max(seen, alone)
+            if seen > old:
+                self._rate[direction, node] = old + RISE * (seen - old)
+        if first:
+            self._proven = _waited_for(traffic, self._rate)
+        for pair, cap in list(self._pairs.items()):
+            mask = traffic.on_pair(*pair)
+            if mask.any() and traffic.size_bytes[mask].sum() > DIFFERENT * cap * traffic.span_s:
+                del self._pairs[pair]  # it has carried much more than its cap
+
+    def find_capped_pair(self, samples: Sequence[LinkSample]) -> bool:
+        """Note the pair that is busy nearly all the time while both its ends have room and no other pair of theirs is busy.
+
+        Its cap is what it carried over the time in which it was busy. Where a node has become slow, several of its pairs
+        are busy. A pair already noted is not found again.
+        """
+        if not samples:
+            return False
+        traffic = Traffic(samples)
+        load = np.array(
+            [
+                [traffic.size_bytes[_through(traffic, direction, node)].sum() for node in range(self._num_nodes)]
+                for direction in (0, 1)
+            ]
+        )
+        has_room = load / traffic.span_s < ROOM * self._limits()
+        busy = np.zeros((self._num_nodes, self._num_nodes))
+        for source, target in np.ndindex(busy.shape):
+            busy[source, target] = traffic.busy_part(traffic.on_pair(source, target))
+        is_busy = busy >= BUSY_PART
+        for source, target in np.argwhere(is_busy).tolist():
+            alone = is_busy[source].sum() == 1 and is_busy[:, target].sum() == 1
+            if alone and has_room[0, source] and has_room[1, target] and (source, target) not in self._pairs:
+                carried = traffic.size_bytes[traffic.on_pair(source, target)].sum()
+                self._pairs[source, target] = float(carried / (busy[source, target] * traffic.span_s))
+                return True
+        return False
+
+    def _limits(self) -> Floats:
+        """Where nothing waited for a direction, the other one's value if it is higher."""
+        other = self._rate[::-1]
+        return np.where(self._proven | ~(other > self._rate), self._rate, other)
+
+    def estimate(self) -> Estimate:
+        """The capacities up and down, and the caps of pairs."""
+        up, down = self._limits()
+        return Estimate(up=up, down=down, link=self._paper.estimate().link, pairs=dict(self._pairs))
+
+
+def sustained_rate(traffic: Traffic, mask: Mask) -> float:
+    """The rate in bytes/s that the masked messages together kept up over their better windows; NaN for too few.
+
+    The value that a window's mean exceeds for PEAK_S (one and a half windows, where they are long), or for PEAK_PART of a
+    short iteration.
+    """
+    if mask.sum() < MIN_SAMPLES:
+        return float("nan")
+    window_s = _window_s(traffic, mask)
+    part = min(PEAK_PART, max(PEAK_S, 1.5 * window_s) / traffic.span_s)
+    return float(np.quantile(traffic.windows(mask, window_s), 1 - part))
+
+
+def _rate_alone(traffic: Traffic, mask: Mask) -> float:
+    """What a node's fast messages say that it carries at least; NaN for too few. In step with its peers, it pauses often."""
+    full_sized = mask & traffic.is_full_sized
+    if full_sized.sum() < MIN_SAMPLES:
+        return float("nan")
+    rates = traffic.size_bytes[full_sized] / ((traffic.end_s - traffic.start_s)[full_sized] + JITTER_S)
+    return ALONE_PART * float(np.quantile(rates, ALONE_QUANTILE))
+
+
+def _window_s(traffic: Traffic, mask: Mask) -> float:
+    busy_s = float(traffic.end_s[mask].max() - traffic.start_s[mask].min())
+    return max(WINDOW_S, WINDOW_MESSAGES * busy_s / int(mask.sum()))
+
+
+def _through(traffic: Traffic, direction: int, node: int) -> Mask:
+    """What a node sent (direction 0) or received (1)."""
+    return np.asarray((traffic.source if direction == 0 else traffic.target) == node)
+
+
+def _waited_for(traffic: Traffic, peak: Floats) -> npt.NDArray[np.bool_]:
+    """Which directions pushes waited for while they were near their peak, shape (2, N): the peak is their limit.
+
+    Between a pair's first push and its last, more are queued: they have all left at once. They wait for one end if the other
+    has room to spare; or if they get far less than the other end's best flow and not much less than this end's, since a
+    link's flows share it equally unless something else holds them back (max-min fairness).
+    """
+    num_nodes = peak.shape[1]
+    masks = [[_through(traffic, direction, node) for node in range(num_nodes)] for direction in (0, 1)]
+    window_s = max((_window_s(traffic, mask) for row in masks for mask in row if mask.any()), default=WINDOW_S)
+    rate = np.array([[traffic.windows(mask, window_s) for mask in row] for row in masks])  # (2, N, times)
+    begin_s = traffic.first_s + window_s / STEPS_PER_WINDOW * np.arange(rate.shape[2])
+    queued = np.zeros((num_nodes, num_nodes, rate.shape[2]), dtype=np.bool_)
+    flow = np.zeros(queued.shape)  # the rate of queued pushes
+    for source, target in np.ndindex(num_nodes, num_nodes):
+        pushes = traffic.on_pair(source, target) & traffic.is_push
+        if pushes.any():
+            span = begin_s >= traffic.start_s[pushes].min(), begin_s + window_s <= traffic.end_s[pushes].max()
+            queued[source, target] = span[0] & span[1]
+            flow[source, target] = queued[source, target] * traffic.windows(pushes, window_s)
+    best_out, best_in = flow.max(axis=1)[:, np.newaxis], flow.max(axis=0)[np.newaxis]
+    has_room = rate < ROOM * peak[:, :, np.newaxis]
+    few_out, few_in = flow < FEW * best_out, flow < FEW * best_in
+    for_target = (queued & (has_room[0][:, np.newaxis] | few_out & ~few_in)).any(axis=0)
+    for_source = (queued & (has_room[1][np.newaxis] | few_in & ~few_out)).any(axis=1)
+    near_peak = rate >= NEAR * rate.max(axis=2, keepdims=True)
+    awaited = np.array([for_source, for_target])
+    return np.asarray((awaited & near_peak).sum(axis=2) >= PROOF_PART * near_peak.sum(axis=2))
+
+
+ESTIMATORS: dict[str, Callable[[int], Estimator]] = {"paper": PaperEstimator, "capacity": CapacityEstimator}

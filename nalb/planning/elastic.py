@@ -1,0 +1,111 @@
+"""Scheme `elastic` (Chen et al., SoCC 2020, as Cai et al. compare with it): learn each server's time from its load.
+
+Per server a straight line, time = a load + b, by least squares over the last observations; then the shares for which
+the predicted times are equal. A line needs two different loads, and equal shares give only one: until every server
+has two, the shares are moved a little from slow servers to fast ones. The scheme does not see the network at all.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nalb.errors import InputError
+from nalb.planning.nodes import Floats, Node, check_nodes, server_indices
+from nalb.planning.shares import fill
+
+WINDOW = 10  # observations per server that count: a few plans back, so that a network that changes is forgotten (ours)
+# The slice size that the scheme takes from experience, whatever the model. Cai et al. name no value; this one lies amid those
+# that the default alpha gives MobileNet, ResNet-50 and AlexNet on six nodes (46 to 200 kB). BytePS's default of 4 MB
+# would leave most servers of a small model without a slice.
+FIXED_SLICE_BYTES = 131_072
+DISTINCT_PART = 0.01  # of the larger load: loads nearer than this say nothing about a slope but noise
+EXPLORE_FACTOR = 1.25  # the most by which one exploring step changes a share
+EXPLORE_LOW_PART = 0.05  # of an equal share: what an idle server gets to be seen at work
+EQUAL_PART = 0.01  # of the slowest time: times nearer than this count as equal
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One iteration of one server."""
+
+    load_bytes: float  # m_i, the bytes that it summed
+    time_s: float  # until its last slice was back at every worker
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.load_bytes) and self.load_bytes >= 0 and np.isfinite(self.time_s) and self.time_s > 0):
+            raise InputError(
+                f"observation of {self.load_bytes:g} bytes in {self.time_s:g} s: give bytes >= 0 and a time above 0"
+            )
+
+
+def fit_line(observations: Sequence[Observation]) -> tuple[float, float]:
+    """(a, b) of time = a load + b by least squares: a in seconds per byte, b in seconds.
+
+    a = cov(load, time) / var(load), b = mean(time) - a mean(load); at least two different loads. Cost:
+    O(observations).
+    """
+    loads = np.array([o.load_bytes for o in observations])
+    times = np.array([o.time_s for o in observations])
+    centred = loads - loads.mean()
+    slope = float(centred @ (times - times.mean()) / (centred @ centred))
+    return slope, float(times.mean() - slope * loads.mean())
+
+
+def elastic(
+    nodes: Sequence[Node], model_bytes: float, observations: Sequence[Sequence[Observation]]
+) -> tuple[Floats | None, str]:
+    """Shares in bytes, shape (N,), whose predicted times are equal, with the reason; None: keep the present shares.
+
+    sum_i max(0, (t - b_i) / a_i) = M, a_i and b_i from fit_line over server i's last WINDOW observations (newest last;
+    `observations` has one sequence per node, empty for nodes that are no server). A line that does not rise with the
+    load is noise: then a_i is the mean time per byte and b_i = 0, and the reason names the server. While a server
+    lacks two different loads: explore (see _explore). None where a server has no observation, or where exploring has
+    nothing to move. Cost: O(N (WINDOW + log N)). Raises InputError for a wrong number of sequences. Source: Chen et
+    al., SoCC 2020, from the description in Cai et al., section 2.
+    """
+    check_nodes(nodes, model_bytes)
+    if len(observations) != len(nodes):
+        raise InputError(f"{len(observations)} windows of observations for {len(nodes)} nodes: give one per node")
+    servers = server_indices(nodes)
+    windows = [observations[int(server)][-WINDOW:] for server in servers]
+    names = [nodes[int(server)].name for server in servers]
+    unseen = [name for name, window in zip(names, windows, strict=True) if not window]
+    if unseen:
+        return None, f"elastic: keep the shares, no observation of {', '.join(unseen)}"
+    shares = np.zeros(len(nodes))
+    flat = [name for name, window in zip(names, windows, strict=True) if not _has_two_loads(window)]
+    if flat:
+        explored = _explore(windows, model_bytes)
+        if explored is None:
+            return None, "elastic: keep the shares, the servers take equally long"
+        shares[servers] = explored
+        return shares, f"elastic: explore, fewer than two different loads seen of {', '.join(flat)}"
+    lines = [fit_line(window) for window in windows]
+    not_rising = [name for name, (slope, _) in zip(names, lines, strict=True) if slope <= 0]
+    lines = [line if line[0] > 0 else (_mean_slope(window), 0.0) for line, window in zip(lines, windows, strict=True)]
+    slope_s, start_s = (np.array(column) for column in zip(*lines, strict=True))
+    shares[servers] = fill(start_s, slope_s, model_bytes)
+    if not_rising:
+        return shares, f"elastic: time does not rise with load, mean time per byte taken for {', '.join(not_rising)}"
+    return shares, "elastic: equal predicted times"
+
+
+def _has_two_loads(window: Sequence[Observation]) -> bool:
+    loads = [o.load_bytes for o in window]
+    return max(loads) - min(loads) > DISTINCT_PART * max(loads)
+
+
+def _mean_slope(window: Sequence[Observation]) -> float:
+    return sum(o.time_s for o in window) / sum(o.load_bytes for o in window)
+
+
+def _explore(windows: Sequence[Sequence[Observation]], model_bytes: float) -> Floats | None:
+    """The last shares times mean time / own time, within EXPLORE_FACTOR, idle ones lifted; None if times are equal."""
+    loads = np.array([window[-1].load_bytes for window in windows])
+    times = np.array([window[-1].time_s for window in windows])
+    if times.max() - times.min() <= EQUAL_PART * times.max():
+        return None
+    lifted = np.maximum(loads, EXPLORE_LOW_PART * model_bytes / len(windows))
+    moved = lifted * np.clip(times.mean() / times, 1 / EXPLORE_FACTOR, EXPLORE_FACTOR)
+    return np.asarray(moved * (model_bytes / moved.sum()), dtype=np.float64)

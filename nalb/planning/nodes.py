@@ -1,0 +1,142 @@
+"""Nodes, what each one carries, and how long that takes: the cost model that every scheme is judged by.
+
+One synchronisation: each worker pushes m_j bytes to each server j and gets m_j summed bytes back. A node that is
+worker and server talks to itself over loopback, which costs nothing. With N_w workers and M gradient bytes, node i
+carries, each direction, a_i + b_i m_i bytes (Cai et al., Eq. 7, for the first row; the other two by the same count):
+
+    worker and server   a = M   b = N_w - 2     pushes M - m_i, answers (N_w - 1) m_i
+    worker only         a = M   b = 0
+    server only         a = 0   b = N_w
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from nalb.errors import InputError
+
+Floats = npt.NDArray[np.float64]
+Pair = tuple[int, int]  # (source, target): indices of nodes
+
+SLOWEST_BYTES_PER_S = 1.0  # what an estimate of zero counts as: the node keeps its probes and nothing else
+
+
+@dataclass(frozen=True)
+class Node:
+    """One machine of the job."""
+
+    name: str
+    is_worker: bool = True
+    is_server: bool = True
+
+    def __post_init__(self) -> None:
+        if not (self.is_worker or self.is_server):
+            raise InputError(f"node {self.name!r} is neither worker nor server: leave it out or give it a role")
+
+
+@dataclass(frozen=True, eq=False)
+class Capacities:
+    """What the network carries, in bytes per second; all finite and positive."""
+
+    up: Floats  # per node, out of it, shape (N,)
+    down: Floats  # per node, into it, shape (N,)
+    pairs: Mapping[Pair, float]  # caps of single directed pairs, below the rates of their ends
+
+    def __post_init__(self) -> None:
+        up, down = (np.array(values, dtype=np.float64) for values in (self.up, self.down))
+        if up.ndim != 1 or up.shape != down.shape or not len(up):
+            raise InputError(f"capacities: {up.shape} up and {down.shape} down: give one number each per node")
+        for name, values in (("up", up), ("down", down)):
+            for node, value in enumerate(values):
+                if not (np.isfinite(value) and value > 0):
+                    raise InputError(f"capacities: node {node} has {value:g} bytes/s {name}: give a positive number")
+            values.setflags(write=False)
+        for (source, target), value in self.pairs.items():
+            if not (0 <= source < len(up) and 0 <= target < len(up)) or source == target:
+                raise InputError(f"capacities: pair {source} -> {target} is not two of the nodes 0 to {len(up) - 1}")
+            if not (np.isfinite(value) and value > 0):
+                raise InputError(f"capacities: pair {source} -> {target} has {value:g} bytes/s: give a positive number")
+        object.__setattr__(self, "up", up)
+        object.__setattr__(self, "down", down)
+        object.__setattr__(self, "pairs", dict(self.pairs))
+
+    @classmethod
+    def from_lists(
+        cls, up: Iterable[float], down: Iterable[float], pairs: Mapping[Pair, float] | None = None
+    ) -> "Capacities":
+        """From plain numbers in node order, bytes per second. Raises InputError."""
+        return cls(np.array(list(up), dtype=np.float64), np.array(list(down), dtype=np.float64), pairs or {})
+
+    @classmethod
+    def from_estimates(
+        cls, nodes: Sequence[Node], up: Floats, down: Floats, pairs: Mapping[Pair, float] | None = None
+    ) -> "tuple[Capacities | None, str]":
+        """Capacities from measured values, and the reason; None while a node has no measurement (NaN).
+
+        A node measured at zero or below counts as SLOWEST_BYTES_PER_S, and the reason says so. Pairs not finite are
+        left out.
+        """
+        unknown = [n.name for n, u, d in zip(nodes, up, down, strict=True) if not (np.isfinite(u) and np.isfinite(d))]
+        if unknown:
+            return None, f"not measured yet: {', '.join(unknown)}"
+        dead = [n.name for n, u, d in zip(nodes, up, down, strict=True) if min(u, d) < SLOWEST_BYTES_PER_S]
+        known = {p: max(float(v), SLOWEST_BYTES_PER_S) for p, v in (pairs or {}).items() if np.isfinite(v)}
+        reason = f"measured without throughput: {', '.join(dead)}" if dead else "all nodes are measured"
+        return cls(np.maximum(up, SLOWEST_BYTES_PER_S), np.maximum(down, SLOWEST_BYTES_PER_S), known), reason
+
+    @property
+    def limit(self) -> Floats:
+        """The smaller direction of each node: a node's load is the same both ways."""
+        return np.minimum(self.up, self.down)
+
+
+def check_nodes(nodes: Sequence[Node], model_bytes: float, capacities: Capacities | None = None) -> None:
+    """Raises InputError unless there is something to sum, someone to sum it, and a capacity for each node."""
+    if not np.isfinite(model_bytes) or model_bytes <= 0:
+        raise InputError(f"a model of {model_bytes:g} bytes cannot be distributed: give a positive number")
+    if not any(node.is_server for node in nodes):
+        raise InputError("no node is a server: give at least one")
+    if not any(node.is_worker for node in nodes):
+        raise InputError("no node is a worker: give at least one")
+    if capacities is not None and len(capacities.up) != len(nodes):
+        raise InputError(f"{len(capacities.up)} capacities for {len(nodes)} nodes: give one per node")
+
+
+def server_indices(nodes: Sequence[Node]) -> npt.NDArray[np.int64]:
+    """The indices of the nodes that are servers, ascending."""
+    return np.flatnonzero([node.is_server for node in nodes])
+
+
+def linear_load(nodes: Sequence[Node], model_bytes: float) -> tuple[Floats, Floats]:
+    """(a, b) of the load a_i + b_i m_i of each node, each direction: bytes, and bytes per byte of share; shape (N,)."""
+    is_worker = np.array([node.is_worker for node in nodes], dtype=np.float64)
+    is_server = np.array([node.is_server for node in nodes], dtype=np.float64)
+    return model_bytes * is_worker, is_server * (is_worker.sum() - 2 * is_worker)
+
+
+def load_bytes(nodes: Sequence[Node], shares_bytes: Floats, model_bytes: float) -> Floats:
+    """What each node carries in each direction: bytes, shape (N,). Source: Cai et al., Eq. 7, and the table above."""
+    fixed, per_share = linear_load(nodes, model_bytes)
+    return fixed + per_share * shares_bytes
+
+
+def pair_weights(nodes: Sequence[Node], pair: Pair) -> tuple[float, float]:
+    """(w_i, w_j): the directed pair i -> j carries w_i m_i + w_j m_j, server i's answers and worker i's pushes."""
+    source, target = nodes[pair[0]], nodes[pair[1]]
+    return float(source.is_server and target.is_worker), float(source.is_worker and target.is_server)
+
+
+def completion_s(nodes: Sequence[Node], shares_bytes: Floats, model_bytes: float, capacities: Capacities) -> float:
+    """Seconds that one synchronisation takes, latency and TCP aside.
+
+    max( max_i (a_i + b_i m_i) / c_i,  max_(i,j) (w_i m_i + w_j m_j) / s_ij ), c_i the smaller of node i's directions.
+    Cost: O(N + pairs). Source: Cai et al., Eqs. 9 and 10; the pair terms are ours.
+    """
+    times = load_bytes(nodes, shares_bytes, model_bytes) / capacities.limit
+    slowest = float(times.max())
+    for (i, j), rate in capacities.pairs.items():
+        weight_i, weight_j = pair_weights(nodes, (i, j))
+        slowest = max(slowest, float(weight_i * shares_bytes[i] + weight_j * shares_bytes[j]) / rate)
+    return slowest

@@ -1,0 +1,73 @@
+"""The optimum where single directed pairs are capped: a linear program, solved level by level.
+
+min T alone leaves the shares open wherever one resource sets T, and a solver then answers with any corner, such as all
+servers as slow as the slowest. So the resources that must take T (those with a price in the dual) are held there and
+the rest is minimised again: the times, sorted from the slowest, come out least in dictionary order, and do not depend
+on the order of the nodes. Choice not taken: a quadratic second objective, which would need another solver.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import csr_matrix, hstack
+
+from nalb.planning.nodes import Capacities, Floats, Node, completion_s, linear_load, pair_weights, server_indices
+
+ROUNDS = 12  # levels held one after another; beyond, what is left differs by less than anyone would see
+PRICE = 1e-9  # a dual value above it is one; the active ones add up to 1
+
+
+def level_with_pairs(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, start: Floats) -> Floats:
+    """Shares in bytes, shape (N,), of least completion time with caps of pairs; `start` is the optimum without them.
+
+    min t  subject to  (a_i + b_i M y_i) / (c_i T0) <= t,  M (w_i y_i + w_j y_j) / (s_ij T0) <= t,  sum y = 1,  y >= 0;
+    y = m / M over the servers, T0 the time without caps, so that all terms are near 1. Where `start` keeps the caps,
+    it is the answer. Cost: at most ROUNDS programs of N + pairs rows in HiGHS. Raises RuntimeError only if the solver
+    breaks.
+    """
+    fixed, per_share = linear_load(nodes, model_bytes)
+    unit_s = completion_s(nodes, start, model_bytes, Capacities(capacities.up, capacities.down, {}))
+    if completion_s(nodes, start, model_bytes, capacities) <= unit_s:
+        return start
+    servers = server_indices(nodes)
+    column = {int(node): k for k, node in enumerate(servers)}
+    entries: list[tuple[int, int, float]] = []  # row, column, coefficient: time over T0 per y
+    base = list(fixed / (capacities.limit * unit_s))  # per row: time over T0 without any share
+    for node, k in column.items():
+        entries.append((node, k, per_share[node] * model_bytes / (capacities.limit[node] * unit_s)))
+    for pair, rate in capacities.pairs.items():
+        for node, weight in zip(pair, pair_weights(nodes, pair), strict=True):
+            if weight:
+                entries.append((len(base), column[node], weight * model_bytes / (rate * unit_s)))
+        base.append(0.0)
+    rows, columns, values = zip(*entries, strict=True)
+    matrix = csr_matrix((values, (rows, columns)), shape=(len(base), len(servers)))
+    y = _least_levels(matrix, np.array(base))
+    shares = np.zeros(len(nodes))
+    shares[servers] = y * model_bytes
+    return shares
+
+
+def _least_levels(matrix: csr_matrix, base: Floats) -> Floats:
+    """y >= 0 with sum 1 for which the values `matrix @ y + base`, sorted downwards, come first in dictionary order."""
+    num_rows, num_columns = matrix.shape
+    free = np.ones(num_rows, dtype=bool)  # rows still bounded by t; the others by what they were held at
+    held = np.zeros(num_rows)
+    objective = np.append(np.zeros(num_columns), 1.0)
+    total = np.append(np.ones(num_columns), 0.0)[np.newaxis, :]
+    y = np.zeros(num_columns)
+    for _ in range(ROUNDS):
+        constraints = hstack([matrix, csr_matrix(-free.astype(np.float64)[:, np.newaxis])], format="csr")
+        result = linprog(objective, constraints, held - base, total, [1.0], bounds=(0, None), method="highs")
+        if result.x is None and y.any():
+            break  # a level held to the last digit may be out of reach by rounding: what came before stands
+        if result.x is None:
+            raise RuntimeError(f"the linear program of the shares was not solved: {result.message}")
+        y = np.maximum(result.x[:-1], 0.0)
+        priced = free & (-result.ineqlin.marginals > PRICE)
+        held[priced] = result.x[-1]
+        free &= ~priced
+        if not priced.any() or not free.any():
+            break
+    return np.asarray(y / y.sum(), dtype=np.float64)

@@ -1,0 +1,281 @@
+"""Tensors cut into slices: which slice holds which elements, alike on every worker and in the coordinator.
+
+Tensors of one group (one pushpull call) and one dtype are laid end to end and the row is cut: first the probes, then
+slices of one common size per dtype, then what is left over. A server keeps a slot for each slice that it holds, and a
+slot's size is fixed for good, so sizes are few: per dtype the probes', the common one, the small one, and one remainder per group.
+Slices are numbered in the order of priority: by group, probes first, then by first element.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from nalb.errors import InputError
+
+Ints = npt.NDArray[np.int64]
+
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
+NUM_PROBE = 2  # probe slices per server: Cai et al., section 5.2
+SIZE_PROBE = 10_000  # elements of a probe slice: Cai et al., section 5.2
+# Probes take at most this fraction (1/150) of the model: a slow node at share 0 still carries (N - 2) * NUM_PROBE of them, and
+# often it is the one that sets the pace. With the paper's 10,000 elements MobileNet's bound on wan6-static rises by 2.5 %.
+PROBE_PART = 150
+# The first answer comes when a slice has gone to every server side by side, and the last one travels alone: for that long a
+# link stands idle in one direction. So the first and last slices of a long row are smaller (ours; measured on wan6-static).
+RAMP_PART = 4  # a small slice is this fraction (1/4) of a common one
+RAMP_SLICES = 4  # small slices per server at either end
+RAMP_LIMIT = 4  # ... where both ends together take at most this fraction (1/4) of the row
+LOW_SLICE_BYTES = 4096  # below, a message is mostly headers
+MAX_SLICE_ELEMENTS = (
+    999_999  # stock ps-lite routes arrays below MXNET_KVSTORE_BIGARRAY_BOUND (default 10^6) by their key
+)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of the exchange."""
+
+    name: str
+    elements: int
+    dtype: str  # a key of ITEM_BYTES
+    group: int = 0  # tensors of different groups never share a slice; groups do not fall along the list
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ITEM_BYTES:
+            raise InputError(f"tensor {self.name!r} has dtype {self.dtype!r}: use one of {', '.join(ITEM_BYTES)}")
+        if self.elements < 0:
+            raise InputError(f"tensor {self.name!r} has {self.elements} elements: give 0 or more")
+
+    @property
+    def size_bytes(self) -> int:
+        """What it weighs."""
+        return self.elements * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """Elements that a tensor and a slice have in common."""
+
+    tensor: int  # index of the tensor
+    tensor_offset: int  # first element within the tensor
+    slice_offset: int  # first element within the slice
+    length: int  # elements
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What travels as one message and is summed by one server."""
+
+    index: int  # 0 leaves first
+    dtype: str
+    elements: int
+    is_probe: bool
+    fragments: tuple[Fragment, ...]  # by tensor; at least one
+
+    @property
+    def size_bytes(self) -> int:
+        """What it weighs."""
+        return self.elements * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All slices of a model; every element of every tensor lies in exactly one."""
+
+    tensors: tuple[Tensor, ...]
+    slices: tuple[Slice, ...]  # by index
+
+    @cached_property
+    def model_bytes(self) -> int:
+        """M, the bytes of all tensors."""
+        return sum(tensor.size_bytes for tensor in self.tensors)
+
+    @cached_property
+    def slot_classes(self) -> tuple[tuple[str, int], ...]:
+        """The distinct (dtype, elements) of the slices, in order of first use: a slot holds slices of one class."""
+        return tuple(dict.fromkeys((s.dtype, s.elements) for s in self.slices))
+
+    @cached_property
+    def class_of_slice(self) -> Ints:
+        """Per slice, the index of its slot class."""
+        number = {slot_class: k for k, slot_class in enumerate(self.slot_classes)}
+        return np.array([number[s.dtype, s.elements] for s in self.slices], dtype=np.int64)
+
+    @cached_property
+    def sizes_bytes(self) -> Ints:
+        """Per slice, its bytes."""
+        return np.array([s.size_bytes for s in self.slices], dtype=np.int64)
+
+    @cached_property
+    def is_probe(self) -> npt.NDArray[np.bool_]:
+        """Per slice, whether it is a probe."""
+        return np.array([s.is_probe for s in self.slices], dtype=np.bool_)
+
+    def digest(self) -> str:
+        """64 hex digits that are equal exactly where tensors and slices are (SHA-256)."""
+        state = hashlib.sha256()
+        for tensor in self.tensors:
+            state.update(repr((tensor.name, tensor.elements, tensor.dtype, tensor.group)).encode())
+        for s in self.slices:
+            parts = [(f.tensor, f.tensor_offset, f.slice_offset, f.length) for f in s.fragments]
+            state.update(repr((s.index, s.dtype, s.elements, s.is_probe, parts)).encode())
+        return state.hexdigest()
+
+
+def slice_bytes(model_bytes: float, num_nodes: int, alpha_bytes: float) -> float:
+    """The slice size x = sqrt(M alpha / N), within [LOW_SLICE_BYTES, M] (M wins).
+
+    It minimises T(x) = (N x + alpha)(M / x + 1) / W: large slices delay the first answer, small ones cost alpha each.
+    All in bytes. The paper's alpha, 1.2e5 bytes, with 93 MB and N = 12 gives its 10^5.38 float32 parameters. Raises
+    InputError. Source: Cai et al., Eqs. 1 to 4.
+    """
+    if model_bytes <= 0 or num_nodes < 1 or not alpha_bytes > 0 or not math.isfinite(alpha_bytes):
+        raise InputError(
+            f"slice size of {model_bytes:g} bytes, {num_nodes} nodes, alpha {alpha_bytes:g} bytes: all must be positive"
+        )
+    return min(max(math.sqrt(model_bytes * alpha_bytes / num_nodes), LOW_SLICE_BYTES), model_bytes)
+
+
+@dataclass
+class _Row:
+    """The non-empty tensors of one group and dtype, end to end."""
+
+    group: int
+    dtype: str
+    tensors: list[int]
+    elements: int = 0
+    probes: int = 0  # how many probes are cut from it
+
+
+def build_layout(
+    tensors: Sequence[Tensor],
+    *,
+    num_nodes: int,
+    num_servers: int,
+    alpha_bytes: float,
+    num_probe: int = NUM_PROBE,
+    size_probe: int = SIZE_PROBE,
+    max_slice_elements: int = MAX_SLICE_ELEMENTS,
+    fixed_slice_bytes: float | None = None,
+) -> Layout:
+    """Cut the tensors: num_servers * num_probe probes in front, then slices of about slice_bytes, every element once.
+
+    A row of E elements beside its probes is cut into ceil(E / x) slices: equal ones for the largest row of its dtype,
+    the others take that common size and a remainder. Where the model is small, probes get smaller, then fewer: never
+    above a third of its bytes. `fixed_slice_bytes` replaces x (scheme `elastic`). Empty tensors have no fragments.
+
+    Deterministic. Cost: O(tensors + slices). Raises InputError for no bytes, falling groups and numbers that are not
+    positive. Source: Cai et al., sections 3.1 and 3.2; Eq. 5 draws the probes at random so that enough fall to each
+    server, here they are counted out.
+    """
+    if min(num_servers, size_probe, max_slice_elements) < 1 or num_probe < 0:
+        raise InputError(
+            f"layout for {num_servers} servers, {num_probe} probes of {size_probe} elements, slices up to "
+            f"{max_slice_elements} elements: all must be positive, the probes may be 0"
+        )
+    model_bytes = sum(tensor.size_bytes for tensor in tensors)
+    if model_bytes == 0:
+        raise InputError(f"{len(tensors)} tensors without any element: there is nothing to distribute")
+    goal_bytes = slice_bytes(model_bytes, num_nodes, alpha_bytes) if fixed_slice_bytes is None else fixed_slice_bytes
+    if not (math.isfinite(goal_bytes) and goal_bytes > 0):
+        raise InputError(f"a fixed slice size of {goal_bytes:g} bytes: it must be positive")
+    rows = _rows(tensors)
+    widest_bytes = max(ITEM_BYTES[row.dtype] for row in rows)
+    probe_elements = _place_probes(
+        rows, num_servers * num_probe, min(size_probe, max_slice_elements), model_bytes // (PROBE_PART * widest_bytes)
+    )
+    common, small = {}, {}
+    for dtype in dict.fromkeys(row.dtype for row in rows):
+        longest = max(row.elements - row.probes * probe_elements for row in rows if row.dtype == dtype)
+        goal = min(max(int(goal_bytes / ITEM_BYTES[dtype]), 1), max_slice_elements)
+        small[dtype] = max(goal // RAMP_PART, 1)
+        ramp = _ramp(longest, small[dtype], num_servers)
+        common[dtype] = _common_size(longest - 2 * ramp * small[dtype], goal)
+    cuts: list[tuple[int, bool, str, int, tuple[Fragment, ...]]] = []
+    for row in rows:
+        sizes = _sizes(row, probe_elements, common[row.dtype], small[row.dtype], num_servers)
+        for number, fragments in enumerate(_cut(row, tensors, sizes)):
+            cuts.append((row.group, number < row.probes, row.dtype, sizes[number], fragments))
+    cuts.sort(key=lambda cut: (cut[0], not cut[1], cut[4][0].tensor, cut[4][0].tensor_offset))
+    slices = (
+        Slice(index, dtype, elements, is_probe, fragments)
+        for index, (_, is_probe, dtype, elements, fragments) in enumerate(cuts)
+    )
+    return Layout(tuple(tensors), tuple(slices))
+
+
+def _rows(tensors: Sequence[Tensor]) -> list[_Row]:
+    rows: dict[tuple[int, str], _Row] = {}
+    last_group = tensors[0].group
+    for index, tensor in enumerate(tensors):
+        if tensor.group < last_group:
+            raise InputError(
+                f"tensor {tensor.name!r} of group {tensor.group} follows group {last_group}: sort by group"
+            )
+        last_group = tensor.group
+        if tensor.elements:
+            row = rows.setdefault((tensor.group, tensor.dtype), _Row(tensor.group, tensor.dtype, []))
+            row.tensors.append(index)
+            row.elements += tensor.elements
+    return list(rows.values())
+
+
+def _place_probes(rows: list[_Row], count: int, size: int, budget: int) -> int:
+    """Set each row's probes, front rows first; the elements of a probe: the most up to `size` for which `count` fit."""
+
+    def fits(elements: int) -> bool:
+        return elements * count <= budget and sum(row.elements // elements for row in rows) >= count
+
+    low, high = 1, size
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    left = min(count, budget // low)
+    for row in rows:
+        row.probes = min(left, row.elements // low)
+        left -= row.probes
+    return low
+
+
+def _common_size(elements: int, goal: int) -> int:
+    return max(-(-elements // -(-elements // goal)), 1) if elements else 1
+
+
+def _ramp(elements: int, small: int, num_servers: int) -> int:
+    """How many small slices a row of so many elements, beside its probes, has at either end."""
+    count = RAMP_SLICES * num_servers
+    return count if 2 * count * small * RAMP_LIMIT <= elements else 0
+
+
+def _sizes(row: _Row, probe_elements: int, common: int, small: int, num_servers: int) -> list[int]:
+    rest = row.elements - row.probes * probe_elements
+    ramp = _ramp(rest, small, num_servers)
+    whole, remainder = divmod(rest - 2 * ramp * small, common)
+    return (
+        [probe_elements] * row.probes
+        + [small] * ramp
+        + [common] * whole
+        + [remainder] * (remainder > 0)
+        + [small] * ramp
+    )
+
+
+def _cut(row: _Row, tensors: Sequence[Tensor], sizes: list[int]) -> Iterator[tuple[Fragment, ...]]:
+    """The fragments of each slice of a row, whose sizes add up to the row."""
+    waiting = iter(row.tensors)
+    tensor, offset, left = -1, 0, 0
+    for size in sizes:
+        fragments, filled = [], 0
+        while filled < size:
+            if left == 0:
+                tensor, offset = next(waiting), 0
+                left = tensors[tensor].elements
+            length = min(left, size - filled)
+            fragments.append(Fragment(tensor, offset, filled, length))
+            filled, offset, left = filled + length, offset + length, left - length
+        yield tuple(fragments)

@@ -1,0 +1,164 @@
+"""Writes the report of a run directory: report.html, which needs no other file, and the same figures in figures/.
+
+Names come from files and may say anything: the template escapes all of them, and figures draw them as plain text.
+"""
+
+import base64
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+from matplotlib.figure import Figure
+
+from nalb.errors import InputError
+from nalb.reporting.drawing import png
+from nalb.reporting.link_figures import rates_over_run, throughput_inside
+from nalb.reporting.record import Record, read_record
+from nalb.reporting.share_figures import bytes_by_scheme, shares_over_iterations
+from nalb.reporting.summary import command_hint, counting_rule, summarise, verdicts, workload_meaning
+from nalb.reporting.time_figures import times_by_scheme, times_over_iterations
+
+PAGE = "report.html"
+FOLDER = "figures"
+
+
+@dataclass(frozen=True)
+class FigureOf:
+    """One figure of every report."""
+
+    file: str  # in FOLDER
+    title: str
+    words: str  # what it tells, for somebody who has not read the design
+    draw: Callable[[Record], Figure]
+
+
+FIGURES = (
+    FigureOf(
+        "times.png",
+        "Is it faster?",
+        "Each box is one scheme: the thick line is the median, the box holds the middle half of the iterations,"
+        " the whiskers reach to the fastest and slowest, and each dot is one iteration. The dashed line is the"
+        " lossless bound: no way of sharing the work among these nodes can exchange the gradients in less time"
+        " (a grey band: it varied during the run). A scheme is faster where its box lies lower and the boxes do"
+        " not overlap.",
+        times_by_scheme,
+    ),
+    FigureOf(
+        "iterations.png",
+        "Does it stay fast, and how soon does it learn?",
+        "The time of every exchange, one after another. A scheme that measures starts where equal shares start"
+        " and comes down as it learns the links. After a change of the network, watch how many iterations it"
+        " needs to return to the bound. The full grey line is the first scheme's median.",
+        times_over_iterations,
+    ),
+    FigureOf(
+        "shares.png",
+        "What did it decide?",
+        "Each map shows which part of the model every node summed as a server, iteration by iteration; darker"
+        " is more. Equal rows are equal shares. A node behind a slow link should turn light: its own gradients"
+        " must cross its link anyway, so it should carry little for the others.",
+        shares_over_iterations,
+    ),
+    FigureOf(
+        "bytes.png",
+        "Who carries how much, by scheme?",
+        "The same shares as bytes: bars are medians, whiskers the least and greatest. Compare a scheme with the"
+        " oracle where that was run: the oracle plans with the configured rates, so a difference from it is an"
+        " error of measurement.",
+        bytes_by_scheme,
+    ),
+    FigureOf(
+        "rates_up.png",
+        "Did it see the uplinks rightly?",
+        "The rate that the measurement gave for each node's uplink, against the configured one. The dashed line"
+        " is what is left for data after packet headers, so a right measurement lies on it. Filled marks: the"
+        " link was the node's limit, so its rate could be seen, and these alone count in the link error of the"
+        " table. Hollow marks: other nodes were the limit, so reading low is no mistake.",
+        lambda record: rates_over_run(record, "up"),
+    ),
+    FigureOf(
+        "rates_down.png",
+        "Did it see the downlinks rightly?",
+        "The same for what each node receives.",
+        lambda record: rates_over_run(record, "down"),
+    ),
+    FigureOf(
+        "throughput.png",
+        "Why is it not at the bound?",
+        "Inside one iteration of median length: what each node sent and received. The bound is reached when the"
+        " limiting nodes keep their links full from the first message to the last; gaps are lost time. Each"
+        " message is spread evenly over its transfer; peaks above the link are messages that had arrived earlier"
+        " and were taken up together.",
+        throughput_inside,
+    ),
+)
+
+
+def existing_report(run_dir: Path) -> list[Path]:
+    """What of a report is already there."""
+    paths = [run_dir / PAGE, *(run_dir / FOLDER / figure.file for figure in FIGURES)]
+    return [path for path in paths if path.exists() or path.is_symlink()]
+
+
+def write_report(run_dir: Path, force: bool, on_figure: Callable[[str], None]) -> Path:
+    """Draw everything, then write everything; returns the page. `on_figure` hears each file's name before it is drawn.
+
+    Raises InputError where the run cannot be read, a report is there without `force`, or nothing can be written.
+    """
+    record = read_record(run_dir)
+    if not force and (old := existing_report(run_dir)):
+        raise InputError(f"{old[0]} is there already: give --force to write the report again")
+    pictures: dict[str, bytes] = {}
+    try:
+        (run_dir / FOLDER).mkdir(exist_ok=True)
+        for figure in FIGURES:
+            on_figure(figure.file)
+            pictures[figure.file] = png(lambda draw=figure.draw: draw(record))  # type: ignore[misc]
+        page = render(record, pictures)
+        for name, picture in pictures.items():
+            _replace(run_dir / FOLDER / name, picture)
+        _replace(run_dir / PAGE, page.encode("utf-8", errors="replace"))
+    except OSError as error:
+        raise InputError(f"{error.filename or run_dir}: {error.strerror}; make {run_dir} writable") from None
+    return run_dir / PAGE
+
+
+def render(record: Record, pictures: dict[str, bytes]) -> str:
+    """The page as HTML."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("nalb", "reporting"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = _number
+    rows = summarise(record)
+    return environment.get_template("report.html").render(
+        run=record.run,
+        rows=rows,
+        verdicts=verdicts(rows),
+        meaning=workload_meaning(record.run.workload),
+        counting_rule=counting_rule(record),
+        command=command_hint(record),
+        has_events=record.has_events,
+        changes=len(record.changes),
+        figures=[(figure, base64.b64encode(pictures[figure.file]).decode("ascii")) for figure in FIGURES],
+    )
+
+
+def _number(value: float, format_text: str) -> str:
+    return "-" if math.isnan(value) else format(value, format_text)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write beside and move over: no reader sees half a file, and a link is replaced, not followed."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(content)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

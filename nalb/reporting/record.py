@@ -1,0 +1,222 @@
+"""A run as the report needs it: run.json joined with what samples.jsonl says of each iteration.
+
+An iteration event belongs to the k-th iteration of its scheme, as in run.json. A 'samples' event comes just before the
+iteration event of the same number; numbers start again with every job ('ready'), which training has one of per scheme.
+What a file does not say stays None or empty here: no figure may fill it in.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from nalb.errors import InputError
+from nalb.reporting.run_file import LONGEST_S, RunFile, read_events, read_run
+from nalb.units import GOODPUT_PART
+
+SATURATED_PART = 0.85  # a node that moved this part of what it could was limited by its own link
+DIRECTIONS = ("up", "down")
+LONGEST_US = 1e6 * LONGEST_S
+LARGEST_BYTES = 1e15  # of one message; above it is a damaged file
+
+Row = tuple[int, int, int, int, int, int]  # source, target, is_push, bytes, start_us, end_us
+ByNode = dict[str, float | None]
+E = TypeVar("E", bound=msgspec.Struct)
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """A job's processes are all there."""
+
+    at_s: float
+    nodes: list[str]  # in the order that rows of samples number them
+    servers: list[str] = []  # the nodes of server ranks 0, 1, ...
+
+
+class Samples(msgspec.Struct, frozen=True):
+    """The messages that carried data in one measured iteration."""
+
+    at_s: float  # the first message's start; rows count from here
+    iteration: int
+    rows: list[Row]
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """Bytes per second by node; null where not known."""
+
+    up: ByNode = {}
+    down: ByNode = {}
+
+
+class Iteration(msgspec.Struct, frozen=True):
+    """One iteration; see docs/run-files.md for the fields."""
+
+    at_s: float
+    iteration: int
+    scheme: str
+    communication_s: dict[str, float]
+    iteration_s: dict[str, float] = {}
+    started_s: dict[str, float] = {}
+    computed_s: dict[str, float] = {}
+    finished_s: dict[str, float] = {}
+    measured: bool = False
+    bound_s: float | None = None
+    planned_s: float | None = None
+    shares: ByNode = {}
+    load_bytes: ByNode = {}
+    estimate: Rates | None = None
+    configured: Rates | None = None
+    reason: str = ""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """The network changed."""
+
+    at_s: float
+    elapsed_s: float
+    change: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One iteration of one scheme."""
+
+    place: int  # among all iterations of the run
+    begin_s: float  # when the one before it ended; its own end where it is the first
+    event: Iteration
+    rows: list[Row]  # [] where it was not measured
+    rows_at_s: float = 0.0  # what their times count from
+
+    @property
+    def communication_s(self) -> float:
+        """Of the slowest worker, as in run.json; 0 where no worker reported."""
+        return max(self.event.communication_s.values(), default=0.0)
+
+    def saturated(self, direction: str, node: str) -> bool:
+        """Whether the node's own link limited it, in which case the measured rate is the link's."""
+        load, configured = self.event.load_bytes.get(node), rate(self.event.configured, direction, node)
+        if load is None or configured is None:
+            return False
+        return load >= SATURATED_PART * GOODPUT_PART * configured * self.communication_s
+
+
+@dataclass
+class Timeline:
+    """What samples.jsonl says of a run."""
+
+    nodes: list[str] = field(default_factory=list)
+    servers: list[str] = field(default_factory=list)  # nodes by server rank
+    steps: dict[str, list[Step]] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+    has_events: bool = False
+
+    def ordered(self) -> list[Step]:
+        """All iterations in the order that they ran."""
+        return sorted((step for steps in self.steps.values() for step in steps), key=lambda step: step.place)
+
+
+@dataclass
+class Record(Timeline):
+    """A whole run."""
+
+    run: RunFile = field(kw_only=True)
+
+    def bounds_s(self, scheme: str) -> list[float]:
+        """The lossless bound of each of the scheme's iterations: its own where the events say, else the run's."""
+        steps = self.steps.get(scheme, [])
+        told = [self.run.bound_s if step.event.bound_s is None else step.event.bound_s for step in steps]
+        count = len(self.run.schemes[scheme].communication_s)
+        return (told + [self.run.bound_s] * (count - len(told)))[:count]
+
+    def change_places(self, scheme: str) -> list[float]:
+        """Where the scheme's iterations saw a change: 2.5 is half-way through its third iteration (number 2)."""
+        places = []
+        for number, step in enumerate(self.steps.get(scheme, [])):
+            length_s = step.event.at_s - step.begin_s
+            for change in self.changes:
+                if step.begin_s < change.at_s <= step.event.at_s:
+                    places.append(number + (change.at_s - step.begin_s) / length_s)
+        return places
+
+
+def rate(rates: Rates | None, direction: str, node: str) -> float | None:
+    """One node's rate in bytes per second, where it is known."""
+    if rates is None:
+        return None
+    return (rates.up if direction == "up" else rates.down).get(node)
+
+
+def read_record(run_dir: Path) -> Record:
+    """Read both files of a run directory. InputError names the file and what is wrong with it."""
+    record = Record(run=read_run(run_dir))
+    _read_into(record, run_dir)
+    _check_agreement(record, run_dir / "samples.jsonl")
+    return record
+
+
+def read_timeline(run_dir: Path) -> Timeline:
+    """Read samples.jsonl alone, which is all that `nalb launch` writes. InputError as read_record."""
+    timeline = Timeline()
+    _read_into(timeline, run_dir)
+    return timeline
+
+
+def _read_into(record: Timeline, run_dir: Path) -> None:
+    path = run_dir / "samples.jsonl"
+    previous_s, place = 0.0, 0
+    rows: dict[int, Samples] = {}
+    for number, event in enumerate(read_events(run_dir), 1):
+        kind, where = event.get("event"), f"{path}, event {number}"
+        if kind == "ready":
+            ready = _convert(event, Ready, where)
+            record.nodes, rows, previous_s = ready.nodes, {}, ready.at_s
+            record.servers = ready.servers
+        elif kind == "samples":
+            samples = _convert(event, Samples, where)
+            rows[samples.iteration] = samples
+        elif kind == "change":
+            record.changes.append(_convert(event, Change, where))
+        elif kind == "iteration":
+            told = _convert(event, Iteration, where)
+            record.nodes = record.nodes or list(told.estimate.up if told.estimate else told.communication_s)
+            own = rows.pop(told.iteration, Samples(0.0, told.iteration, []))
+            step = Step(place, min(previous_s or told.at_s, told.at_s), told, own.rows, own.at_s)
+            _check_step(step, record.nodes, where)
+            record.steps.setdefault(told.scheme, []).append(step)
+            previous_s, place = told.at_s, place + 1
+    record.has_events = place > 0
+
+
+def _convert(event: Mapping[str, Any], to: type[E], where: str) -> E:
+    try:
+        return msgspec.convert(event, to)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{where} ({event.get('event')}): {error}; restore the file, or remove it") from None
+
+
+def _check_step(step: Step, nodes: list[str], where: str) -> None:
+    event = step.event
+    for value in (*event.communication_s.values(), event.bound_s or 0.0):
+        if not 0 <= value <= LONGEST_S:
+            raise InputError(f"{where}: a time of {value:g} s; restore the file, or remove it")
+    for source, target, _, size_bytes, start_us, end_us in step.rows:
+        if not (0 <= source < len(nodes) and 0 <= target < len(nodes)):
+            raise InputError(f"{where}: samples name node {max(source, target)} of {len(nodes)}; restore the file")
+        in_time = -LONGEST_US <= start_us <= end_us <= LONGEST_US
+        if not (in_time and 0 <= size_bytes <= LARGEST_BYTES):
+            raise InputError(
+                f"{where}: a sample of {size_bytes} bytes from {start_us} to {end_us} us; restore the file"
+            )
+
+
+def _check_agreement(record: Record, path: Path) -> None:
+    """That both files are of one run: no scheme has more iterations here than run.json says."""
+    for scheme, steps in record.steps.items():
+        result = record.run.schemes.get(scheme)
+        if result is None or len(result.communication_s) < len(steps):
+            counted = 0 if result is None else len(result.communication_s)
+            raise InputError(
+                f"{path}: has {len(steps)} iterations of scheme {scheme!r} where run.json has {counted}: "
+                "put the two files of one run together"
+            )

@@ -1,0 +1,120 @@
+"""A run's directory: run.json (what was compared, see docs/run-files.md) and samples.jsonl (every event)."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from nalb.errors import InputError
+
+T = TypeVar("T")
+
+WARM_UP = 2  # iterations left out of medians: the first has no measurement, the second only one
+LONGEST_S = 1e7  # four months: no iteration takes as long, a number above it is not a time
+
+
+class LinkError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Relative error of estimated against configured rates less headers, over saturated node directions."""
+
+    median: float
+    p95: float
+
+
+class SchemeResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One scheme's iterations, in order."""
+
+    communication_s: list[float]  # first push to last pull, slowest worker
+    iteration_s: list[float]  # slowest worker
+    samples_per_min: float  # Eq. 16 of Cai et al.
+    plan_wait_s: list[float]  # longest of the workers
+    link_error: LinkError | None
+
+
+class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """run.json."""
+
+    network: str
+    workload: str
+    nodes: int
+    model_bytes: int
+    bound_s: float
+    schemes: dict[str, SchemeResult]
+
+
+def steady(values: Sequence[T]) -> list[T]:
+    """The iterations that count: those after the warm-up; all of them where there are no more."""
+    return list(values[WARM_UP:] or values)
+
+
+def median_s(values: Sequence[float]) -> float:
+    """Median over the iterations that count; NaN for none."""
+    return statistics.median(steady(values)) if values else float("nan")
+
+
+def write_run(run_dir: Path, run: RunFile) -> None:
+    """Write run.json."""
+    (run_dir / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
+
+
+def read_run(run_dir: Path) -> RunFile:
+    """Read and check run.json; InputError says what is wrong with it."""
+    path = run_dir / "run.json"
+    try:
+        run = msgspec.json.decode(path.read_bytes(), type=RunFile)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; give a run directory that `nalb compare --out` wrote") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{path}: {error}; run `nalb compare` again, or restore the file") from None
+    if wrong := _what_is_wrong(run):
+        raise InputError(f"{path}: {wrong}; run `nalb compare` again, or restore the file")
+    return run
+
+
+def _what_is_wrong(run: RunFile) -> str | None:
+    """What no run can have, by field; None for a sound one."""
+    if run.nodes < 1:
+        return f"nodes is {run.nodes}"
+    if run.model_bytes < 0:
+        return f"model_bytes is {run.model_bytes}"
+    if not 0 <= run.bound_s <= LONGEST_S:
+        return f"bound_s is {run.bound_s:g}"
+    if not run.schemes:
+        return "schemes is empty"
+    for name, result in run.schemes.items():
+        lengths = {len(result.communication_s), len(result.iteration_s), len(result.plan_wait_s)}
+        if len(lengths) != 1:
+            return f"schemes.{name!r} has lists of different lengths"
+        for value in (*result.communication_s, *result.iteration_s, *result.plan_wait_s):
+            if not 0 <= value <= LONGEST_S:
+                return f"schemes.{name!r} has a time of {value:g} s"
+    return None
+
+
+def read_events(run_dir: Path) -> list[dict[str, Any]]:
+    """The events of samples.jsonl, in order; none where the file is missing. A torn last line is left out."""
+    path = run_dir / "samples.jsonl"
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; make it a readable file, or remove it") from None
+    events = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            events.append(msgspec.json.decode(line, type=dict[str, Any]))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            if number == len(lines):
+                break
+            raise InputError(f"{path}, line {number}: {error}; remove the line, or restore the file") from None
+    return events
+
+
+def ratio(part: float, whole: float) -> float:
+    """part / whole; NaN where there is no whole."""
+    return part / whole if whole > 0 else math.nan

@@ -1,0 +1,100 @@
+"""Figures of who sums how many bytes: by scheme, and over the iterations."""
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from nalb.reporting.drawing import WIDTH_IN, look, notice, shown, top, whole_ticks
+from nalb.reporting.record import Record, Step
+from nalb.reporting.run_file import steady
+
+MISSING = "samples.jsonl has no shares of servers: MXNet's own schemes (stock, p3) route by themselves and report none."
+CHANGED = "; dotted: network changed"
+NUMBERED = 14  # iterations up to which a share is printed as a number
+
+
+def _shares(step: Step, nodes: list[str]) -> list[float]:
+    """Bytes per server in node order; NaN where the event says nothing."""
+    return [np.nan if (value := step.event.shares.get(node)) is None else value for node in nodes]
+
+
+def _told(record: Record) -> dict[str, list[list[float]]]:
+    """The schemes that have shares: per iteration, per node."""
+    table = {name: [_shares(step, record.nodes) for step in record.steps.get(name, [])] for name in record.run.schemes}
+    return {name: rows for name, rows in table.items() if rows and np.isfinite(rows).any()}
+
+
+def bytes_by_scheme(record: Record) -> Figure:
+    """Bars per server and scheme: the median share, with its least and greatest."""
+    told = _told(record)
+    if not told:
+        return notice(MISSING)
+    names = list(record.run.schemes)
+    figure = Figure(figsize=(WIDTH_IN, 4.0), layout="constrained")
+    axes = figure.subplots()
+    width, greatest = 0.84 / len(told), 0.0
+    for place, (name, all_rows) in enumerate(told.items()):
+        rows = np.array(steady(all_rows)) / 1e6
+        middle, low, high = np.median(rows, axis=0), rows.min(axis=0), rows.max(axis=0)
+        style = look(names.index(name))
+        axes.bar(
+            np.arange(len(record.nodes)) + (place - (len(told) - 1) / 2) * width,
+            middle,
+            width,
+            yerr=[middle - low, high - middle],
+            error_kw={"elinewidth": 1, "capsize": 2},
+            color=style.colour,
+            hatch=style.hatch,
+            edgecolor="0.15",
+            linewidth=0.6,
+            label=shown(name),
+        )
+        greatest = max(greatest, float(np.nanmax(high, initial=0.0)))
+    slanted = len(record.nodes) > 8 or max(map(len, record.nodes)) > 8
+    axes.set_xticks(range(len(record.nodes)), [shown(node) for node in record.nodes], rotation=30 if slanted else 0)
+    axes.set(xlabel="server (node)", ylabel="bytes summed per iteration (MB)", ylim=(0, top([greatest])))
+    axes.grid(visible=False, axis="x")
+    figure.legend(loc="outside upper center", ncols=7)
+    silent = [shown(name).strip() for name in names if name not in told]
+    if silent:
+        figure.supxlabel(f"not shown, reports no shares: {', '.join(silent)}", fontsize=8.5, color="0.3")
+    return figure
+
+
+def shares_over_iterations(record: Record) -> Figure:
+    """A map per scheme: nodes down, iterations across, darker for a larger part of the model."""
+    told = _told(record)
+    if not told or record.run.model_bytes == 0:
+        return notice(MISSING)
+    panels, longest = len(told), max(len(rows) for rows in told.values())
+    row_in = 0.23 if len(record.nodes) > 4 else 0.3
+    figure = Figure(figsize=(WIDTH_IN, panels * (row_in * len(record.nodes) + 0.45) + 0.9), layout="constrained")
+    cells = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
+    parts = {name: np.array(rows).T / record.run.model_bytes * 100 for name, rows in told.items()}
+    equal = 100 / len(record.nodes)  # of the model, in %; well below black, so that more and less both show
+    darkest = min(100.0, max(2.2 * equal, *(float(np.nanmax(part)) for part in parts.values())))
+    for axes, (name, part) in zip(cells, parts.items(), strict=True):
+        image = axes.imshow(part, aspect="auto", cmap="Greys", vmin=0, vmax=darkest, interpolation="nearest")
+        axes.set_title(shown(name), loc="left", fontweight="bold")
+        axes.set_yticks(range(len(record.nodes)), [shown(node) for node in record.nodes])
+        axes.grid(visible=False)
+        for place in record.change_places(name):
+            axes.axvline(place - 0.5, color="white", linewidth=2.4)
+            axes.axvline(place - 0.5, color="black", linestyle=":", linewidth=1.3)
+        if longest <= NUMBERED:
+            _write_numbers(axes, part, darkest)
+    cells[-1].set(
+        xlabel=f"iteration of the scheme (equal shares: {equal:.3g} %{CHANGED if record.changes else ''})",
+        xlim=(-0.5, longest - 0.5),
+    )
+    whole_ticks(cells[-1])
+    figure.colorbar(image, ax=list(cells), label="part of the model summed by the node (%)", aspect=30, pad=0.01)
+    return figure
+
+
+def _write_numbers(axes: Axes, part: npt.NDArray[np.float64], darkest: float) -> None:
+    for (node, number), value in np.ndenumerate(part):
+        if np.isfinite(value):
+            colour = "white" if value > 0.55 * darkest else "black"
+            axes.text(number, node, f"{value:.0f}", ha="center", va="center", fontsize=8, color=colour)

@@ -1,0 +1,117 @@
+"""The run in numbers and in plain words: what the report's table and its first paragraph say."""
+
+import math
+import shlex
+import statistics
+from dataclasses import dataclass
+
+from nalb.reporting.record import Record
+from nalb.reporting.run_file import WARM_UP, median_s, ratio, steady
+
+SAME_PART = 0.03  # a difference of medians below this is called none
+
+
+@dataclass(frozen=True)
+class Row:
+    """One scheme. Times are medians over the iterations that count; NaN where nothing is known."""
+
+    scheme: str
+    counted: int  # iterations behind the medians
+    communication_s: float
+    least_s: float
+    greatest_s: float
+    over_bound: float  # median of each iteration's time over the bound at that time
+    speed_up: float  # first scheme's median communication time over this one's
+    iteration_s: float
+    samples_per_min: float
+    plan_wait_s: float
+    link_error: float
+    link_error_p95: float
+
+
+def summarise(record: Record) -> list[Row]:
+    """A row per scheme, in run.json's order."""
+    rows: list[Row] = []
+    for name, result in record.run.schemes.items():
+        values = steady(result.communication_s)
+        middle_s = median_s(result.communication_s)
+        pairs = zip(values, steady(record.bounds_s(name)), strict=True)
+        ratios = [value / bound for value, bound in pairs if bound > 0]
+        error = result.link_error
+        rows.append(
+            Row(
+                scheme=name,
+                counted=len(values),
+                communication_s=middle_s,
+                least_s=min(values, default=math.nan),
+                greatest_s=max(values, default=math.nan),
+                over_bound=statistics.median(ratios) if ratios else math.nan,
+                speed_up=ratio(rows[0].communication_s, middle_s) if rows else 1.0,
+                iteration_s=median_s(result.iteration_s),
+                samples_per_min=result.samples_per_min,
+                plan_wait_s=median_s(result.plan_wait_s),
+                link_error=math.nan if error is None else error.median,
+                link_error_p95=math.nan if error is None else error.p95,
+            )
+        )
+    return rows
+
+
+def verdicts(rows: list[Row]) -> list[str]:
+    """Is it faster? A sentence per scheme against the first."""
+    first = rows[0]
+    sentences = []
+    for row in rows[1:]:
+        if math.isnan(row.speed_up):
+            sentences.append(f"{row.scheme}: no comparison with {first.scheme}, since times are missing.")
+            continue
+        if abs(row.speed_up - 1) < SAME_PART:
+            what = f"takes about as long as {first.scheme}"
+        elif row.speed_up > 1:
+            what = f"exchanges gradients {row.speed_up:.2f} times as fast as {first.scheme}"
+        else:
+            what = f"is slower than {first.scheme}: it takes {1 / row.speed_up:.2f} times as long"
+        apart = row.greatest_s < first.least_s or row.least_s > first.greatest_s
+        spread = "no iteration of the one is within the range of the other" if apart else "their ranges overlap"
+        sentences.append(f"{row.scheme} {what} (medians; {spread}).")
+    bounded = [row for row in rows if not math.isnan(row.over_bound)]
+    if bounded:
+        best = min(bounded, key=lambda row: row.over_bound)
+        sentences.append(
+            f"Nearest to the lossless bound is {best.scheme}, at {best.over_bound:.2f} times the bound. About 1.05 is"
+            " the least that a real network gives, since packet headers take 4 to 5 % of a link."
+        )
+    return sentences
+
+
+def workload_meaning(workload: str) -> str:
+    """What kind of evidence the workload is."""
+    kind = workload.partition(" ")[0]
+    if kind == "replay":
+        return (
+            "Replay: gradient traffic of the model's real tensor shapes over the real servers, without its"
+            " computation. It measures communication, not training."
+        )
+    if kind == "train":
+        return "Train: a real model was trained on real data, each scheme in a job of its own."
+    return "Not a kind of workload that this report knows: see how the run was made."
+
+
+def command_hint(record: Record) -> str:
+    """The command that makes a run like this one, as far as run.json tells: it does not keep all flags."""
+    kind, _, model = record.run.workload.partition(" ")
+    iterations = max(len(result.communication_s) for result in record.run.schemes.values())
+    words = ["nalb", "compare", "--network", record.run.network]
+    if kind in ("replay", "train") and model:
+        words += [f"--{kind}", model]
+    words += ["--schemes", ",".join(record.run.schemes), "--iterations", str(iterations), "--out", "NEW_DIR"]
+    return shlex.join(words)
+
+
+def counting_rule(record: Record) -> str:
+    """Which iterations the medians count."""
+    shortest = min(len(result.communication_s) for result in record.run.schemes.values())
+    rule = f"Medians leave out each scheme's first {WARM_UP} iterations, which have no measurement or only one."
+    if shortest <= WARM_UP:
+        rule += " A scheme that has no more iterations than these counts all of them."
+    return rule

@@ -1,0 +1,117 @@
+"""A run as a timeline for Chrome's tracing page or Perfetto, and what of its communication computing did not hide.
+
+A process per node, and in it a row for the worker's iterations, one for its computing, one for its exchange, and one per peer
+and direction for the messages: pushes on the row of the server that received them, answers on the worker's. Messages of one
+row that overlap in time (several connections, clock errors) are shown on rows of their own.
+"""
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from nalb.reporting.record import Step, Timeline
+from nalb.reporting.run_file import steady
+
+Event = dict[str, Any]
+ITERATIONS, COMPUTING, EXCHANGE = "worker: iterations", "worker: computing", "worker: exchange"
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """One scheme, medians over the iterations that count, seconds of the worker for which most was exposed."""
+
+    scheme: str
+    iteration_s: float
+    communication_s: float  # of that worker
+    exposed_s: float  # from its last gradient's completion to the last sum
+    hidden_part: float  # of its communication, while it still computed
+
+
+def exposures(record: Timeline) -> list[Exposure]:
+    """A row per scheme whose iterations say when gradients were complete, in the order of their first ones.
+
+    Worker w's exchange lasts from its first push to its last sum; exposed is what lies after the completion of its last gradient:
+        exposed_w = finished_w - min(max(computed_w, started_w), finished_w).
+    """
+    rows = []
+    for scheme, steps in record.steps.items():
+        found = [_most_exposed(step) for step in steps if step.event.computed_s]
+        if found:
+            counted = steady(found)
+            iteration_s, communication_s, exposed_s = (statistics.median(row[k] for row in counted) for k in range(3))
+            hidden = statistics.median(1 - row[2] / row[1] if row[1] else 0.0 for row in counted)
+            rows.append(Exposure(scheme, iteration_s, communication_s, exposed_s, hidden))
+    return rows
+
+
+def _most_exposed(step: Step) -> tuple[float, float, float]:
+    """(iteration, communication, exposed) seconds of the worker with most exposed."""
+    event = step.event
+    rows = []
+    for node, computed_s in event.computed_s.items():
+        start_s, end_s = event.started_s[node], event.finished_s[node]
+        exposed_s = end_s - min(max(computed_s, start_s), end_s)
+        rows.append((exposed_s, event.iteration_s.get(node, 0.0), end_s - start_s))
+    exposed_s, iteration_s, communication_s = max(rows)
+    return iteration_s, communication_s, exposed_s
+
+
+def chrome_trace(record: Timeline) -> dict[str, Any]:
+    """The JSON object of Chrome's trace event format ('X' events, microseconds since the run's first event)."""
+    zero_s = min((step.begin_s for step in record.ordered()), default=0.0)
+    rows = _Rows(record.nodes, zero_s)
+    finished_s: dict[str, float] = {}  # of each worker's last iteration
+    for step in record.ordered():
+        event = step.event
+        label = f"{event.scheme} {event.iteration}"
+        for node, end_s in event.finished_s.items():
+            start_s, before_s = event.started_s[node], end_s - event.iteration_s.get(node, 0.0)
+            before_s = max(before_s, finished_s.get(node, before_s))
+            computed_s = event.computed_s.get(node)
+            rows.add(node, ITERATIONS, label, before_s, end_s, {"scheme": event.scheme})
+            rows.add(node, EXCHANGE, label, start_s, end_s, {})
+            if computed_s is not None:
+                rows.add(node, COMPUTING, label, before_s, computed_s, {})
+            finished_s[node] = end_s
+        for source, target, is_push, size_bytes, start_us, end_us in step.rows:
+            sender, receiver = record.nodes[source], record.nodes[target]
+            row = f"server: pushes from {sender}" if is_push else f"worker: sums from {sender}"
+            start_s, end_s = step.rows_at_s + start_us * 1e-6, step.rows_at_s + end_us * 1e-6
+            rows.add(receiver, row, "push" if is_push else "sum", start_s, end_s, {"bytes": size_bytes, "of": label})
+    return {"displayTimeUnit": "ms", "traceEvents": list(rows.events())}
+
+
+class _Rows:
+    """Numbers rows, and gives what overlaps in one a row of its own."""
+
+    def __init__(self, nodes: list[str], zero_s: float):
+        self._nodes, self._zero_s = nodes, zero_s
+        self._spans: dict[tuple[str, str], list[tuple[float, float, str, Event]]] = {}
+
+    def add(self, node: str, row: str, name: str, start_s: float, end_s: float, args: Event) -> None:
+        """A span; one that ends before it starts is drawn without length."""
+        self._spans.setdefault((node, row), []).append((start_s, max(start_s, end_s), name, args))
+
+    def events(self) -> Iterator[Event]:
+        """Names of processes and rows, then the spans."""
+        for pid, node in enumerate(self._nodes):
+            yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": node}}
+            yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}}
+            tid = 0
+            own = [(row, spans) for (owner, row), spans in self._spans.items() if owner == node]
+            for row, spans in sorted(own, key=lambda one: (one[0] not in (ITERATIONS, COMPUTING, EXCHANGE), one[0])):
+                ends: list[float] = []  # of each row that this one is spread over
+                for start_s, end_s, name, args in sorted(spans, key=lambda span: span[:2]):
+                    place = next((k for k, last_s in enumerate(ends) if last_s <= start_s), len(ends))
+                    ends[place : place + 1] = [end_s]
+                    yield {
+                        "ph": "X", "name": name, "cat": row.split(":")[0], "pid": pid, "tid": tid + place,
+                        "ts": round(1e6 * (start_s - self._zero_s), 1), "dur": round(1e6 * (end_s - start_s), 1), "args": args,
+                    }  # fmt: skip
+                for place in range(len(ends)):
+                    title = row if place == 0 else f"{row} ({place + 1})"
+                    yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid + place, "args": {"name": title}}
+                    yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid + place,
+                           "args": {"sort_index": tid + place}}  # fmt: skip
+                tid += len(ends)

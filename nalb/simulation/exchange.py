@@ -1,0 +1,220 @@
+"""One synchronisation, slice by slice, as fluid through links that TCP connections share by max-min fairness.
+
+A directed pair of nodes has two connections: the worker's pushes and the server's answers. Each carries its messages
+one after another in the order in which they came. A worker hands slice k over at once, or, with a window, when the
+slice that lies a window before it is back (the gate that kvstore_patch's exchange sets). A server answers a slice
+to all workers when the last worker's push of it has arrived. A node's own server is reached over loopback: at once.
+
+Between two arrivals rates do not change, so time jumps from arrival to arrival. Not modelled: delay, slow start, loss,
+queues, and the time that copies and sums take. Deterministic; ties go to the lower index.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from nalb.errors import InputError
+from nalb.measurement.samples import LinkSample
+from nalb.planning.nodes import Capacities, Floats, Node
+from nalb.planning.slices import Ints
+from nalb.simulation.sharing import Links
+from nalb.units import GOODPUT_PART
+
+ARRIVED_PART = 1e-9  # of a message: less left over than this is rounding
+MAX_KEPT = 10_000  # solutions of max-min sharing that are kept: the same connections are busy again and again
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What a message weighs beside its slice."""
+
+    goodput_part: float = 1.0  # payload of what the links carry; GOODPUT_PART with TCP's and Ethernet's headers
+    message_bytes: float = 0.0  # of each message, whatever its size
+
+    def bytes_of(self, payload_bytes: Ints) -> Floats:
+        """What the links carry for messages of these payloads."""
+        return np.asarray((payload_bytes + self.message_bytes) / self.goodput_part, dtype=np.float64)
+
+
+WITH_HEADERS = Wire(GOODPUT_PART)
+
+
+@dataclass(frozen=True, eq=False)
+class Exchanged:
+    """What one synchronisation did."""
+
+    finish_s: Floats  # per node, when its worker had its last slice back; 0 for a node without worker; shape (N,)
+    link_bytes: Floats  # carried on each directed pair, with what the wire adds, shape (N, N)
+    busy_s: Floats  # for how long each directed pair carried something, shape (N, N)
+    samples: tuple[LinkSample, ...]  # of each message, as its receiver would time it; payload bytes, by arrival
+
+    @property
+    def time_s(self) -> float:
+        """First push to last answer, slowest worker."""
+        return float(self.finish_s.max())
+
+
+def exchange(
+    nodes: Sequence[Node],
+    capacities: Capacities,
+    sizes_bytes: Ints,
+    server_of_slice: Ints,
+    window_bytes: float = 0.0,
+    wire: Wire = WITH_HEADERS,
+) -> Exchanged:
+    """Simulate one synchronisation of slices in the order in which workers hand them over.
+
+    sizes_bytes: payload per slice, shape (n,), positive; server_of_slice: the index of its server's node, shape (n,);
+    window_bytes: payload of a worker under way at a time, 0 for all. Cost: O(C) numpy per arrival for C connections,
+    2 n (N - 1) arrivals, and one max-min solution per set of busy connections. Raises InputError for a slice without
+    bytes or sent to a node that is no server.
+    """
+    return _Run(nodes, capacities, sizes_bytes, server_of_slice, window_bytes, wire).run()
+
+
+class _Run:
+    """One synchronisation under way. Connection k: pushes of pair k for k < P, answers of pair k - P above."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        capacities: Capacities,
+        sizes_bytes: Ints,
+        server_of_slice: Ints,
+        window_bytes: float,
+        wire: Wire,
+    ):
+        _check(nodes, sizes_bytes, server_of_slice)
+        count = len(nodes)
+        self._links, self._count = Links(capacities), count
+        self._workers = [i for i, node in enumerate(nodes) if node.is_worker]
+        self._payload, self._server = sizes_bytes.tolist(), server_of_slice.tolist()
+        self._size = wire.bytes_of(sizes_bytes).tolist()
+        self._gates = _gated(sizes_bytes, window_bytes)
+        self._missing = [len(self._workers)] * len(self._size)  # pushes of each slice still to arrive
+        connections = 2 * count * count  # pushes, then answers, by source * N + target
+        self._source = np.tile(np.repeat(np.arange(count), count), 2)
+        self._target = np.tile(np.arange(count), 2 * count)
+        self._pair = np.tile(np.arange(count * count), 2)
+        self._queue: list[deque[int]] = [deque() for _ in range(connections)]
+        self._left = np.zeros(connections)  # bytes of the first message in the queue
+        self._rounding = np.zeros(connections)  # what may be missing of it
+        self._busy = np.zeros(connections, dtype=np.bool_)
+        self._started_s = np.zeros(connections)  # when its first message came first
+        self._rates: dict[bytes, Floats] = {}  # per set of busy connections
+        self._now_s = 0.0
+        self._finish_s = np.zeros(count)
+        self._link_bytes, self._busy_s = np.zeros(count * count), np.zeros(count * count)
+        self._samples: list[LinkSample] = []
+        self._steps: deque[tuple[int, int, bool]] = deque()  # (slice, worker, pushed or answered) over loopback
+
+    def run(self) -> Exchanged:
+        for index in self._gates[-1]:
+            for worker in self._workers:
+                self._push(index, worker)
+        self._settle()
+        while True:
+            busy = np.flatnonzero(self._busy)
+            if not len(busy):
+                break
+            rate = self._rate(busy)
+            step_s = float((self._left[busy] / rate).min())
+            self._now_s += step_s
+            self._left[busy] -= rate * step_s
+            self._busy_s[np.unique(self._pair[busy])] += step_s
+            for connection in busy[self._left[busy] <= self._rounding[busy]].tolist():
+                self._arrive(connection)
+            self._settle()
+        assert not any(self._missing), "a slice never arrived"
+        shape = (self._count, self._count)
+        return Exchanged(
+            self._finish_s, self._link_bytes.reshape(shape), self._busy_s.reshape(shape), tuple(self._samples)
+        )
+
+    def _rate(self, busy: npt.NDArray[np.int64]) -> Floats:
+        key = busy.tobytes()
+        if key not in self._rates:
+            if len(self._rates) == MAX_KEPT:
+                self._rates.clear()
+            shape = (self._count, self._count)
+            connections = np.bincount(self._pair[busy], minlength=self._count**2).reshape(shape).astype(np.float64)
+            self._rates[key] = self._links.max_min(connections)[self._source[busy], self._target[busy]]
+        return self._rates[key]
+
+    def _push(self, index: int, worker: int) -> None:
+        server = self._server[index]
+        if server == worker:
+            self._steps.append((index, worker, True))
+        else:
+            self._enqueue(worker * self._count + server, index)
+
+    def _answer(self, index: int) -> None:
+        server = self._server[index]
+        for worker in self._workers:
+            if server == worker:
+                self._steps.append((index, worker, False))
+            else:
+                self._enqueue(self._count**2 + server * self._count + worker, index)
+
+    def _enqueue(self, connection: int, index: int) -> None:
+        self._queue[connection].append(index)
+        if len(self._queue[connection]) == 1:
+            self._begin(connection)
+
+    def _begin(self, connection: int) -> None:
+        """The first message of the queue begins to travel."""
+        size = self._size[self._queue[connection][0]]
+        self._left[connection], self._rounding[connection] = size, size * ARRIVED_PART
+        self._started_s[connection], self._busy[connection] = self._now_s, True
+
+    def _arrive(self, connection: int) -> None:
+        index = self._queue[connection].popleft()
+        source, target = int(self._source[connection]), int(self._target[connection])
+        is_push = connection < self._count**2
+        self._link_bytes[self._pair[connection]] += self._size[index]
+        start_s = float(self._started_s[connection])
+        self._samples.append(LinkSample(source, target, self._payload[index], start_s, self._now_s, is_push))
+        self._busy[connection] = False
+        if self._queue[connection]:
+            self._begin(connection)
+        self._steps.append((index, source if is_push else target, is_push))
+
+    def _settle(self) -> None:
+        """All that follows at once from what has arrived: answers, slices back, slices that may leave."""
+        while self._steps:
+            index, worker, pushed = self._steps.popleft()
+            if pushed:
+                self._missing[index] -= 1
+                if self._missing[index] == 0:
+                    self._answer(index)
+            else:
+                self._finish_s[worker] = self._now_s
+                for later in self._gates[index]:
+                    self._push(later, worker)
+
+
+def _gated(sizes_bytes: Ints, window_bytes: float) -> list[list[int]]:
+    """Per slice, those that leave when it is back; last, those that need not wait for any."""
+    gated: list[list[int]] = [[] for _ in range(len(sizes_bytes) + 1)]
+    ends = np.cumsum(sizes_bytes)
+    gates = np.searchsorted(ends, ends - window_bytes, side="right") - 1 if window_bytes else np.full(len(ends), -1)
+    for index, gate in enumerate(gates.tolist()):
+        gated[gate].append(index)
+    return gated
+
+
+def _check(nodes: Sequence[Node], sizes_bytes: Ints, server_of_slice: Ints) -> None:
+    if len(sizes_bytes) != len(server_of_slice) or not len(sizes_bytes):
+        raise InputError(
+            f"{len(sizes_bytes)} slices and {len(server_of_slice)} servers of slices: give one of each per slice"
+        )
+    if int(sizes_bytes.min()) < 1:
+        raise InputError(f"slice {int(np.argmin(sizes_bytes))} has {int(sizes_bytes.min())} bytes: give at least 1")
+    for server in np.unique(server_of_slice).tolist():
+        if not (0 <= server < len(nodes) and nodes[server].is_server):
+            raise InputError(f"a slice goes to node {server}, which is no server: plan for these nodes")
+    if not any(node.is_worker for node in nodes):
+        raise InputError("no node is a worker: give at least one")

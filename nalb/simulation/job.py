@@ -1,0 +1,126 @@
+"""Several synchronisations of one scheme in a row: what was seen in one is known when the next is planned.
+
+`by_slices` sends the slices that a scheme with true capacities plans, `by_planner` those of the coordinator's own
+planner, which learns from the simulated messages, `by_flows` shares alone, for thousands of nodes.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nalb.control.planner import Planner
+from nalb.errors import InputError
+from nalb.planning import shares as shares_of
+from nalb.planning.elastic import Observation, elastic
+from nalb.planning.nodes import Capacities, Floats, Node, server_indices
+from nalb.planning.schemes import Plan, Situation, decide
+from nalb.planning.slices import Ints, Layout, Tensor
+from nalb.simulation.exchange import WITH_HEADERS, Exchanged, Wire, exchange
+from nalb.simulation.flows import MAX_CLASSES, flow
+from nalb.simulation.stock import route
+
+SCHEMES = ("stock", "average", "elastic", "aware", "exact")
+
+
+def by_slices(
+    scheme: str,
+    nodes: Sequence[Node],
+    layout: Layout,
+    capacities: Capacities,
+    rounds: int,
+    window_bytes: float,
+    wire: Wire = WITH_HEADERS,
+) -> list[Exchanged]:
+    """`rounds` synchronisations under a scheme that knows the true capacities. Raises InputError."""
+    observations: list[list[Observation]] = [[] for _ in nodes]
+    present: Plan | None = None
+    done: list[Exchanged] = []
+    for iteration in range(rounds):
+        if scheme == "stock":
+            done.append(exchange(nodes, capacities, *stock_messages(nodes, layout.tensors), 0, wire))
+            continue
+        plan, _ = decide(scheme, Situation(iteration, nodes, layout, capacities, capacities, observations, present))
+        present = plan or present
+        assert present is not None
+        result = exchange(nodes, capacities, layout.sizes_bytes, np.array(present.server_of_slice), window_bytes, wire)
+        served_s: dict[int, float] = {}  # when each server's last message arrived; samples come by arrival
+        for sample in result.samples:
+            served_s[sample.target if sample.is_push else sample.source] = sample.end_s
+        for server, last_s in served_s.items():
+            observations[server].append(Observation(present.shares_bytes[server], last_s))
+        done.append(result)
+    return done
+
+
+def by_planner(
+    scheme: str,
+    nodes: Sequence[Node],
+    layout: Layout,
+    capacities: Capacities,
+    rounds: int,
+    planner: Planner,
+    wire: Wire = WITH_HEADERS,
+) -> list[Exchanged]:
+    """`rounds` synchronisations as the coordinator's planner plans them, windows included. Raises InputError.
+
+    planner: one to which `layout` is registered; its servers' ranks are in node order.
+    """
+    by_rank = server_indices(nodes)
+    done: list[Exchanged] = []
+    for iteration in range(rounds):
+        plan = planner.decide(iteration, 0, scheme).plan
+        servers = by_rank[np.array(plan.server_of_slice, dtype=np.int64)]
+        result = exchange(nodes, capacities, layout.sizes_bytes, servers, plan.window_bytes, wire)
+        if plan.measure:
+            planner.observe(result.samples, result.time_s)
+        done.append(result)
+    return done
+
+
+def by_flows(
+    scheme: str,
+    nodes: Sequence[Node],
+    tensors: Sequence[Tensor],
+    capacities: Capacities,
+    rounds: int,
+    goodput_part: float = 1.0,
+    max_classes: int = MAX_CLASSES,
+) -> list[float]:
+    """Seconds of each of `rounds` synchronisations under a scheme that knows the true capacities. Raises InputError."""
+    model_bytes = sum(tensor.size_bytes for tensor in tensors)
+    observations: list[list[Observation]] = [[] for _ in nodes]
+    shares = shares_of.average(nodes, model_bytes)
+    times: list[float] = []
+    for _ in range(rounds):
+        if scheme == "elastic":
+            moved, _ = elastic(nodes, model_bytes, observations)
+            shares = shares if moved is None else moved
+        else:
+            shares = true_shares(scheme, nodes, tensors, capacities)
+        result = flow(nodes, capacities, shares, goodput_part, max_classes)
+        for server in np.flatnonzero(result.served_s > 0).tolist():
+            observations[server].append(Observation(float(shares[server]), float(result.served_s[server])))
+        times.append(result.time_s)
+    return times
+
+
+def true_shares(scheme: str, nodes: Sequence[Node], tensors: Sequence[Tensor], capacities: Capacities) -> Floats:
+    """Bytes per node, shape (N,), of a scheme that learns nothing, by true capacities. Raises InputError."""
+    model_bytes = sum(tensor.size_bytes for tensor in tensors)
+    if scheme == "stock":
+        sizes, servers = stock_messages(nodes, tensors)
+        return np.bincount(servers, sizes, minlength=len(nodes)).astype(np.float64)
+    if scheme == "average":
+        return shares_of.average(nodes, model_bytes)
+    if scheme == "aware":
+        return shares_of.pairwise(nodes, model_bytes, capacities)
+    if scheme == "exact":
+        return shares_of.exact(nodes, model_bytes, capacities)[0]
+    raise InputError(f"scheme {scheme!r} cannot be simulated: choose of {', '.join(SCHEMES)}")
+
+
+def stock_messages(nodes: Sequence[Node], tensors: Sequence[Tensor]) -> tuple[Ints, Ints]:
+    """(bytes, server's node) of each message of MXNet's own routing; ps-lite ranks servers by falling address."""
+    by_rank = server_indices(nodes)[::-1]
+    sizes, ranks = route(tensors, len(by_rank))
+    return sizes, by_rank[ranks]

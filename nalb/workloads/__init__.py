@@ -1,0 +1,41 @@
+"""The tensors of models that are replayed: shapes of Gluon's model zoo with 10 classes, gradients only.
+
+mobilenet: mobilenet1_0, 12.9 MB; resnet50: resnet50_v1, 94.2 MB; alexnet: alexnet, 228 MB (float32).
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from importlib import resources
+
+from nalb.errors import InputError
+
+NAMES = ("mobilenet", "resnet50", "alexnet")
+ITEM_BYTES = {"float16": 2, "float32": 4, "float64": 8}
+
+
+@dataclass(frozen=True)
+class TensorShape:
+    """One parameter's gradient."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """What it weighs on the wire."""
+        return self.elements * ITEM_BYTES[self.dtype]
+
+
+def load(name: str) -> list[TensorShape]:
+    """The named model's tensors in Gluon's order; InputError for an unknown name."""
+    if name not in NAMES:
+        raise InputError(f"unknown workload {name!r}: choose one of {', '.join(NAMES)}")
+    rows = json.loads(resources.files(__package__).joinpath(f"{name}.json").read_text(encoding="utf-8"))
+    return [TensorShape(row["name"], tuple(row["shape"]), row["dtype"]) for row in rows]

@@ -1,0 +1,96 @@
+"""Applies a network's timed changes while a job runs."""
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from netem.network_file import Network
+from netem.schedule import CpuQuotas, NodeRates, PairCaps, TimedChange, pair_caps_at, quotas_at, rates_at, timed_changes
+
+OnChange = Callable[[float, dict[str, Any]], None]  # (elapsed_s, description)
+SetRates = Callable[[NodeRates, PairCaps], None]
+SetQuotas = Callable[[CpuQuotas], None]
+
+
+def describe(change: TimedChange) -> dict[str, Any]:
+    """A change as data for run.json or a log line."""
+    described = {
+        "at_s": change.at_s,
+        "nodes": {name: {"up_mbps": up, "down_mbps": down} for name, (up, down) in change.node_rates.items()},
+        "links": [{"src": src, "dst": dst, "mbps": mbps} for (src, dst), mbps in change.pair_caps.items()],
+    }
+    return described | ({"cpu_quotas": dict(change.cpu_quotas)} if change.cpu_quotas else {})
+
+
+class ChangeClock:
+    """A thread that makes each change at its time after the start. An error of the thread's is raised by the next
+    check(), restart() or stop(), and so at the end of a `with`."""
+
+    def __init__(
+        self,
+        network: Network,
+        set_rates: SetRates,
+        on_change: OnChange,
+        now_s: Callable[[], float] = time.monotonic,
+        set_quotas: SetQuotas | None = None,  # needed where the file changes quotas
+    ):
+        """Starts at once: 0 s is now. on_change is called in the thread, after the change was read back."""
+        assert set_quotas is not None or not network.limits_cpu
+        self._network = network
+        self._set_quotas = set_quotas
+        self._set_rates = set_rates
+        self._on_change = on_change
+        self._now_s = now_s
+        self._error: BaseException | None = None
+        self._start()
+
+    def check(self) -> None:
+        """Raise what stopped the thread, if anything did."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def restart(self) -> None:
+        """Set the rates and quotas of 0 s and begin again."""
+        self.stop()
+        self._set_rates(rates_at(self._network, 0.0), pair_caps_at(self._network, 0.0))
+        if self._network.limits_cpu and self._set_quotas is not None:
+            self._set_quotas(quotas_at(self._network, 0.0))
+        self._start()
+
+    def stop(self) -> None:
+        """End the thread; a change under way is completed. Rates and quotas stay as they are. May be called twice."""
+        self._stopping.set()
+        self._thread.join()
+        self.check()
+
+    def __enter__(self) -> "ChangeClock":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _start(self) -> None:
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(self._now_s(),), name="change clock", daemon=True)
+        self._thread.start()
+
+    def _run(self, start_s: float) -> None:
+        try:
+            for change in timed_changes(self._network):
+                while (left_s := start_s + change.at_s - self._now_s()) > 0:
+                    if self._stopping.wait(min(left_s, threading.TIMEOUT_MAX)):
+                        return
+                if self._stopping.is_set():
+                    return
+                if change.node_rates or change.pair_caps:
+                    self._set_rates(change.node_rates, change.pair_caps)
+                if change.cpu_quotas and self._set_quotas is not None:
+                    self._set_quotas(change.cpu_quotas)
+                self._on_change(self._now_s() - start_s, describe(change))
+        except BaseException as error:
+            self._error = error

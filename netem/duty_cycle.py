@@ -1,0 +1,171 @@
+"""`python -m netem.duty_cycle NETWORK NODE...`: CPU quotas by SIGSTOP and SIGCONT, where no cgroup can be written.
+
+Every TICK_S the controller adds up the CPU time that each node's processes have used, by the kernel's clock of each
+process. A node that has used more than its quota is stopped, with all its processes, until time has paid for it: so the
+quota is of CPU time, however many threads there are, though in coarser pieces than a cgroup's. A node's processes are those
+in its network namespace, found anew every SCAN_S; one that lives shorter than that is not seen. Processes are
+held by descriptors, so that a signal never reaches a later process of the same id.
+
+The controller runs in the hub's namespace: removing the network kills it like everything else there. It listens on
+an abstract socket, which only that namespace sees: {node: cores or null} in, {node: times stopped} out, as JSON lines.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from nalb.errors import MachineError
+from netem import daemon, namespaces
+from netem.schedule import CpuQuotas
+
+SOCKET = "\0nalb-cpu-quotas"
+TICK_S = 0.01
+SCAN_S = 0.1
+SAVED_S = 0.02  # a node that was idle may catch up this much of time, as a cgroup's period lets it
+ANSWER_DEADLINE_S = 10.0
+LONGEST_STAND_S = (
+    0.5  # what a process used before it was found is not all paid back: a silent node would be taken for dead
+)
+CPUCLOCK_SCHED = 2  # linux/posix-timers.h: the CPU time of a whole process, (~pid << 3) | 2
+
+
+def cpu_time_s(pid: int) -> float:
+    """CPU seconds used by all threads of a process. Raises OSError where it is gone."""
+    return time.clock_gettime((~pid << 3) | CPUCLOCK_SCHED)
+
+
+def budget_after(budget_s: float, quota: float, elapsed_s: float, used_s: float) -> float:
+    """CPU seconds that a node has left: earned by time, spent by use, saved up to SAVED_S's worth; below 0 it must
+    stand, LONGEST_STAND_S at most."""
+    return max(min(budget_s + quota * elapsed_s, quota * SAVED_S) - used_s, -quota * LONGEST_STAND_S)
+
+
+@dataclass
+class Held:
+    """A process of a node."""
+
+    descriptor: int  # of the process: os.pidfd_open
+    used_s: float  # its CPU time when last looked at
+
+    def signal(self, number: int) -> None:
+        """Unless it has ended."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.descriptor, number)
+
+
+@dataclass
+class Brake:
+    """One node."""
+
+    namespace: str
+    quota: float | None = None
+    budget_s: float = 0.0
+    stands: bool = False
+    times_stopped: int = 0
+    processes: dict[int, Held] = field(default_factory=dict)
+
+    def scan(self, inside: list[int]) -> None:
+        """Take up new processes, drop ended ones."""
+        for pid in [pid for pid in self.processes if pid not in inside]:
+            os.close(self.processes.pop(pid).descriptor)
+        for pid in inside:
+            if pid in self.processes:
+                continue
+            with suppress(OSError):
+                held = Held(os.pidfd_open(pid), 0.0)
+                if namespaces.identity_of_process(pid) != namespaces.identity(self.namespace):
+                    os.close(held.descriptor)  # it ended, and another took its id
+                    continue
+                self.processes[pid] = held
+                if self.stands:
+                    held.signal(signal.SIGSTOP)
+
+    def tick(self, elapsed_s: float) -> None:
+        """Spend what was used, stop or go on."""
+        used_s = 0.0
+        for pid, held in self.processes.items():
+            with suppress(OSError):
+                now_s = cpu_time_s(pid)
+                used_s, held.used_s = used_s + now_s - held.used_s, now_s
+        if self.quota is None:
+            self.budget_s, must_stand = 0.0, False
+        else:
+            self.budget_s = budget_after(self.budget_s, self.quota, elapsed_s, used_s)
+            must_stand = self.budget_s < 0
+        if must_stand != self.stands:
+            self.stands = must_stand
+            self.times_stopped += must_stand
+            for held in self.processes.values():
+                held.signal(signal.SIGSTOP if must_stand else signal.SIGCONT)
+
+
+def serve(server: socket.socket, brakes: Mapping[str, Brake]) -> None:
+    """Brake, for ever."""
+    last_s = scanned_s = time.monotonic()
+    while True:
+        if select.select([server], [], [], TICK_S)[0]:
+            _answer(server, brakes)
+        now_s = time.monotonic()
+        if now_s - scanned_s >= SCAN_S:
+            scanned_s = now_s
+            inside = namespaces.processes_by_namespace([brake.namespace for brake in brakes.values()])
+            for brake in brakes.values():
+                brake.scan(inside[brake.namespace])
+        for brake in brakes.values():
+            brake.tick(now_s - last_s)
+        last_s = now_s
+
+
+def set_quotas(hub: str, quotas: CpuQuotas) -> dict[str, int]:
+    """Tell the controller in the hub's namespace; returns how often each node was stopped. Raises MachineError."""
+    try:
+        with namespaces.inside(hub, lambda: socket.socket(socket.AF_UNIX)) as connection:
+            connection.settimeout(ANSWER_DEADLINE_S)
+            connection.connect(SOCKET)
+            connection.sendall(json.dumps(quotas).encode() + b"\n")
+            with connection.makefile("rb") as answer:
+                found = json.loads(answer.readline())
+    except (OSError, ValueError) as error:
+        raise MachineError(
+            f"the duty cycle of {hub} does not answer ({error}): run `nalb net down` and start again"
+        ) from error
+    if any(found["quotas"][name] != quota for name, quota in quotas.items()):
+        raise MachineError(f"the duty cycle of {hub} keeps {found['quotas']} where {quotas} was set: report this")
+    return dict(found["times_stopped"])
+
+
+def _answer(server: socket.socket, brakes: Mapping[str, Brake]) -> None:
+    with suppress(OSError, ValueError), server.accept()[0] as connection:
+        connection.settimeout(1.0)
+        with connection.makefile("rb") as request:
+            for name, quota in json.loads(request.readline()).items():
+                brakes[name].quota = quota
+        answer = {
+            "quotas": {name: brake.quota for name, brake in brakes.items()},
+            "times_stopped": {name: brake.times_stopped for name, brake in brakes.items()},
+        }
+        connection.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def main(argv: list[str]) -> int:
+    """Listen, go to the background, brake."""
+    network_name, *names = argv
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(SOCKET)
+        server.listen()
+        daemon.detach("ready")
+        with suppress(PermissionError):
+            os.nice(-10)  # a brake that comes late lets too much pass, and then stands long
+        serve(server, {name: Brake(namespaces.node_namespace(network_name, name)) for name in names})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

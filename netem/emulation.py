@@ -1,0 +1,239 @@
+"""An emulated network that is up: where its nodes are, how to run something there, and its rates.
+
+with network_up(load_network(path)) as emulation:
+    subprocess.run(emulation.command("n0", ["ping", emulation.address("n1")]))
+"""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from pyroute2 import IPRoute
+
+from nalb.errors import InputError
+from netem import ballast, build, cpu_limits, daemon, namespaces, qdiscs, shaping
+from netem.change_clock import ChangeClock, OnChange
+from netem.file_table import HIGH_MBPS, LOW_MBPS
+from netem.guardian import Guardian
+from netem.machines import HIGH_CPU_QUOTA, LOW_CPU_QUOTA
+from netem.network_file import Network, Node
+from netem.schedule import CpuQuotas, NodeRates, PairCaps, pair_caps_at, quotas_at, rates_at
+
+
+class Emulation:
+    """A handle on a network that is up. Safe to use from several threads."""
+
+    hub_address = build.HUB_ADDRESS
+
+    def __init__(self, network: Network, limits: cpu_limits.CpuLimits | None = None):
+        """`limits` keeps the CPU quotas, where the file has any; by default the best that this machine has."""
+        self.network = network
+        self._limits = (limits or cpu_limits.choose(network)) if network.limits_cpu else None
+        self._quotas: CpuQuotas = quotas_at(network, 0.0)
+        self._rates: NodeRates = rates_at(network, 0.0)
+        self._caps: PairCaps = pair_caps_at(network, 0.0)
+        self._lock = threading.Lock()
+
+    def address(self, node_name: str) -> str:
+        """A node's IPv4 address."""
+        self._require_node(node_name)
+        return build.node_address(self.network, node_name)
+
+    def namespace(self, node_name: str) -> str:
+        """The name of a node's namespace."""
+        self._require_node(node_name)
+        return namespaces.node_namespace(self.network.name, node_name)
+
+    def hub_namespace(self) -> str:
+        """The name of the hub's namespace."""
+        return namespaces.hub_namespace(self.network.name)
+
+    def command(self, node_name: str, argv: Sequence[str]) -> list[str]:
+        """An argv that runs argv inside a node, within its CPU quota. It execs: pid, directory, environment, files stay."""
+        inside = namespaces.inside_argv(self.namespace(node_name), argv)
+        return inside if self._limits is None else self._limits.argv(node_name, inside)
+
+    def hub_command(self, argv: Sequence[str]) -> list[str]:
+        """An argv that runs argv at the hub, whose own side of every link is unshaped."""
+        return namespaces.inside_argv(self.hub_namespace(), argv)
+
+    def rates(self) -> NodeRates:
+        """Every node's (up_mbps, down_mbps) now."""
+        with self._lock:
+            return dict(self._rates)
+
+    def pair_caps(self) -> PairCaps:
+        """Every capped pair's Mbit/s now."""
+        with self._lock:
+            return dict(self._caps)
+
+    def cpu_mechanism(self) -> str | None:
+        """What keeps the CPU quotas, for people; None where the file has none."""
+        return None if self._limits is None else self._limits.label
+
+    def describe_machines(self) -> list[str]:
+        """CPU quotas with what keeps them, and memory held, for people; [] where the file has neither."""
+        lines, quotas = [], self.cpu_quotas()
+        if self._limits is not None:
+            words = [f"{name} {'all' if quota is None else f'{quota:g}'}" for name, quota in quotas.items()]
+            lines.append(f"CPU quotas in cores: {', '.join(words)}; kept by {self._limits.label}")
+        held = [f"{node.name} {node.memory_mb:g}" for node in self.network.nodes if node.memory_mb]
+        return lines + ([f"held by a competing process, MB: {', '.join(held)}"] if held else [])
+
+    def cpu_quotas(self) -> CpuQuotas:
+        """Every node's CPU quota now, in cores; None where it has none."""
+        with self._lock:
+            return dict(self._quotas)
+
+    def times_stopped(self, node_name: str) -> int:
+        """How often a node has run into its CPU quota since the start, in a network that has any."""
+        self._require_node(node_name)
+        return 0 if self._limits is None else self._limits.times_stopped(node_name)
+
+    def set_cpu_quotas(self, quotas: CpuQuotas) -> None:
+        """Change CPU quotas (cores; None: no limit) while processes run, and read them back; those not named stay.
+
+        Raises InputError for an unknown node, a senseless quota, or a network whose file has none (its processes then
+        are in no group); MachineError where the kernel refuses.
+        """
+        for name, quota in quotas.items():
+            self._require_node(name)
+            if quota is not None and not LOW_CPU_QUOTA <= quota <= HIGH_CPU_QUOTA:
+                raise InputError(f"a CPU quota of {quota} cores: give {LOW_CPU_QUOTA:g} to {HIGH_CPU_QUOTA:g}")
+        if self._limits is None:
+            raise InputError(f"network {self.network.name} has no CPU quotas: give one node a cpu_quota in its file")
+        with self._lock:
+            self._limits.set(quotas)
+            self._quotas.update(quotas)
+
+    def set_up_machines(self) -> None:
+        """Once, when the namespaces stand: the competing processes that hold memory, and the quotas at 0 s."""
+        if self._limits is not None:
+            self._limits.start()
+        for node in self.network.nodes:
+            if node.memory_mb:
+                argv = self.command(node.name, ballast.start_argv(node.memory_mb))
+                said = daemon.start(argv, f"the competing process of {node.name}")
+                ballast.check_held(said, node.memory_mb, node.name)
+        if self._limits is not None:  # now, since a slow machine would fill its memory slowly
+            self.set_cpu_quotas(quotas_at(self.network, 0.0))
+
+    def set_rates(
+        self, node_rates: Mapping[str, tuple[float, float]] | None = None, pair_caps: PairCaps | None = None
+    ) -> None:
+        """Change rates while packets flow, and read them back; those not named stay. Waiting packets are kept.
+
+        Raises InputError for an unknown node, an undeclared pair or a senseless rate; MachineError where the kernel
+        refuses.
+        """
+        node_rates, pair_caps = dict(node_rates or {}), dict(pair_caps or {})
+        for pair in pair_caps:
+            if pair not in self._caps:
+                raise InputError(
+                    f"network {self.network.name} has no link {pair[0]} -> {pair[1]}: declare it in the file"
+                )
+        for name in node_rates:
+            self._require_node(name)
+        for mbps in [*pair_caps.values(), *(rate for pair_rates in node_rates.values() for rate in pair_rates)]:
+            if not LOW_MBPS <= mbps <= HIGH_MBPS:
+                raise InputError(f"a rate of {mbps} Mbit/s: give {LOW_MBPS:g} to {HIGH_MBPS:g}")
+        with self._lock:
+            self._rates.update(node_rates)
+            self._caps.update(pair_caps)
+            down = {name: shaping.downlink(self._node(name), self._rates) for name in node_rates}
+            if down:
+                namespaces.with_netlink(self.hub_namespace(), lambda netlink: self._set_downlinks(netlink, down))
+            for name in {*node_rates, *(src for src, _ in pair_caps)}:
+                self._set_uplink(name)
+
+    def reset_rates(self) -> None:
+        """Back to the file's rates and CPU quotas at 0 s."""
+        self.set_rates(rates_at(self.network, 0.0), pair_caps_at(self.network, 0.0))
+        if self._limits is not None:
+            self.set_cpu_quotas(quotas_at(self.network, 0.0))
+
+    def start_changes(self, on_change: OnChange) -> ChangeClock:
+        """A running clock that applies the file's timed changes from now on; use it as a context manager."""
+        return ChangeClock(self.network, self.set_rates, on_change, set_quotas=self.set_cpu_quotas)
+
+    def _set_downlinks(self, netlink: IPRoute, down: Mapping[str, shaping.Egress]) -> None:
+        for name, egress in down.items():
+            index = build.interface_index(netlink, build.port_name(self.network, name))
+            qdiscs.change(netlink, index, egress)
+            qdiscs.check(netlink, index, egress, f"{name} down")
+
+    def _set_uplink(self, name: str) -> None:
+        egress = shaping.uplink(self.network, self._node(name), self._rates, self._caps)
+
+        def apply(netlink: IPRoute) -> None:
+            index = build.interface_index(netlink, build.NODE_INTERFACE)
+            qdiscs.change(netlink, index, egress)
+            qdiscs.check(netlink, index, egress, f"{name} up")
+
+        namespaces.with_netlink(self.namespace(name), apply)
+
+    def _node(self, name: str) -> Node:
+        return self.network.nodes[self.network.node_names().index(name)]
+
+    def _require_node(self, name: str) -> None:
+        if name not in self.network.node_names():
+            raise InputError(
+                f"network {self.network.name} has no node '{name}': it has {', '.join(self.network.node_names())}"
+            )
+
+
+@contextmanager
+def network_up(network: Network, limits: cpu_limits.CpuLimits | None = None) -> Iterator[Emulation]:
+    """Build a network, and take it down on every exit: return, exception, Ctrl-C, SIGTERM, even SIGKILL.
+
+    Processes inside it are killed at the end. `limits`: see Emulation. Raises InputError where a network of that name is
+    up, MachineError where this machine cannot give what the file says.
+    """
+    with Guardian(network.name) as guardian:
+        try:
+            yield _build(network, guardian, limits)
+        finally:
+            guardian.take_down()
+
+
+def leave_up(network: Network) -> Emulation:
+    """Build a network that outlives this process; `build.take_down` removes it. A failed build leaves nothing."""
+    with Guardian(network.name) as guardian:
+        try:
+            return _build(network, guardian, None)
+        except BaseException:
+            guardian.take_down()
+            raise
+
+
+def _build(network: Network, guardian: Guardian, limits: cpu_limits.CpuLimits | None) -> Emulation:
+    cpu_limits.require_cores(network)
+    ballast.require(network)
+    emulation = Emulation(network, limits)
+    build.build(network, guardian)
+    emulation.set_up_machines()
+    return emulation
+
+
+def is_up(network_name: str) -> bool:
+    """Whether a network of that name is up."""
+    return bool(namespaces.standing(network_name))
+
+
+def attach(network: Network) -> Emulation:
+    """The network that `nalb net up` left standing, its rates set back to the file's at 0 s.
+
+    Raises InputError where it is not up, or was built from a file that differs.
+    """
+    wanted = {namespaces.hub_namespace(network.name)}
+    wanted |= {namespaces.node_namespace(network.name, name) for name in network.node_names()}
+    standing = set(namespaces.standing(network.name))
+    if not standing:
+        raise InputError(f"network {network.name} is not up: run `nalb net up` first")
+    if standing != wanted or build.read_fingerprint(network) != build.fingerprint(network):
+        raise InputError(
+            f"the network {network.name} that is up was built from another file: run `nalb net down` on this one first"
+        )
+    emulation = Emulation(network)
+    emulation.reset_rates()
+    return emulation

@@ -1,0 +1,93 @@
+"""The process that takes a network down when its owner dies without doing so, even by SIGKILL.
+
+The owner holds the write end of a pipe and says a line at each step: `making` before it makes the hub, `made DEVICE
+INODE` after, `done` when nothing is left to do. At the pipe's end without `done` the guardian removes the network,
+if the hub is still the owner's: a later network of the same name has another inode. It runs in a session of its own,
+so Ctrl-C passes it by. The write end closes on exec, so that the owner's other children do not hold it.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+
+RELEASE_DEADLINE_S = 30.0
+
+
+class Guardian:
+    """The owner's side: a context manager around the life of a network."""
+
+    def __init__(self, network_name: str):
+        self._name = network_name
+        self._identity: tuple[int, int] | None = None
+
+    def __enter__(self) -> "Guardian":
+        root = str(Path(__file__).resolve().parents[1])
+        search_path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "netem.guardian", self._name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": search_path},
+            start_new_session=True,
+        )
+        return self
+
+    def hub_is_next(self) -> None:
+        """The name is free, and about to be taken."""
+        self._say("making")
+
+    def hub_is_made(self) -> None:
+        """From now on the network of that name is the owner's."""
+        from netem import namespaces
+
+        self._identity = namespaces.identity(namespaces.hub_namespace(self._name))
+        assert self._identity is not None
+        self._say(f"made {self._identity[0]} {self._identity[1]}")
+
+    def take_down(self) -> None:
+        """Remove the owner's network, and no other of that name."""
+        _take_down_if_ours(self._name, self._identity)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Dismiss the guardian. An owner that failed calls take_down first."""
+        self._say("done")
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(RELEASE_DEADLINE_S)
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{line}\n".encode())
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return  # it was killed; the owner's own teardown still runs
+
+
+def _take_down_if_ours(name: str, ours: tuple[int, int] | None) -> None:
+    from netem import build, namespaces  # half a second of imports, which a waiting guardian does without
+
+    if ours is not None and namespaces.identity(namespaces.hub_namespace(name)) == ours:
+        build.take_down(name)
+
+
+def main(argv: list[str]) -> int:
+    """Wait for the owner's end."""
+    name, last = argv[0], ["done"]
+    for line in sys.stdin:
+        last = line.split()
+    if last[0] == "made":
+        _take_down_if_ours(name, (int(last[1]), int(last[2])))
+    elif last[0] == "making":  # it died between the two: at most an empty hub is there
+        from netem import namespaces
+
+        _take_down_if_ours(name, namespaces.identity(namespaces.hub_namespace(name)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

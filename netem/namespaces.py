@@ -1,0 +1,195 @@
+"""Network namespaces by name: made, entered, emptied, removed.
+
+The naming scheme: `nalb-NETWORK` is the hub, `nalb-NETWORK.NODE` a node. Names of the file have no dot, so no two
+networks share a prefix. Work inside a namespace is done by a thread that enters it and ends (`inside`): sockets
+opened there stay there, nothing is forked, and no thread of the caller's ever changes its namespace.
+"""
+
+import ctypes
+import errno
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from pyroute2 import IPRoute, netns
+
+from nalb.errors import MachineError
+
+T = TypeVar("T")
+
+PREFIX = "nalb-"
+KILL_DEADLINE_S = 5.0  # a killed process is gone in milliseconds, unless it is stuck in the kernel
+ENTER_S = 0.05  # a process that was about to enter when its namespace was removed has done so by then
+
+
+def hub_namespace(network_name: str) -> str:
+    """The namespace that holds a network's bridge."""
+    return f"{PREFIX}{network_name}"
+
+
+def node_namespace(network_name: str, node_name: str) -> str:
+    """The namespace of one node."""
+    return f"{PREFIX}{network_name}.{node_name}"
+
+
+def path_of(namespace: str) -> Path:
+    """The file that stands for a namespace."""
+    return Path(netns.NETNS_RUN_DIR) / namespace
+
+
+def standing(network_name: str) -> list[str]:
+    """The namespaces of a network that exist, nodes first and the hub last."""
+    hub = hub_namespace(network_name)
+    names = [name for name in netns.listnetns() if name == hub or name.startswith(f"{hub}.")]
+    return sorted(names, key=lambda name: (name == hub, name))
+
+
+def identity(namespace: str) -> tuple[int, int] | None:
+    """What tells this namespace from a later one of the same name: (device, inode). None where it is not there."""
+    return _namespace_file_identity(path_of(namespace))
+
+
+def create(namespace: str) -> None:
+    """Make a namespace. Raises FileExistsError where the name is taken, MachineError where the kernel refuses."""
+    if path_of(namespace).exists():  # asked here too, since pyroute2 leaks sockets when it finds out
+        raise FileExistsError(errno.EEXIST, "namespace exists", namespace)
+    try:
+        netns.create(namespace)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise MachineError(
+            f"namespace {namespace} cannot be made ({error}): run as root on a kernel with network namespaces"
+        ) from error
+
+
+def inside_argv(namespace: str, argv: Sequence[str]) -> list[str]:
+    """An argv that runs argv inside a namespace; it execs. Raises MachineError where this machine has no tool for it."""
+    if shutil.which("nsenter"):
+        return ["nsenter", f"--net={path_of(namespace)}", "--", *argv]
+    if shutil.which("ip"):
+        return ["ip", "netns", "exec", namespace, *argv]
+    raise MachineError("neither nsenter nor ip is installed: install util-linux")
+
+
+def identity_of_process(pid: int) -> tuple[int, int] | None:
+    """The identity of the namespace that a process is in; None where the process has ended."""
+    return _namespace_file_identity(Path(f"/proc/{pid}/ns/net"))
+
+
+def processes_by_namespace(namespaces: Sequence[str]) -> dict[str, list[int]]:
+    """The pids in each namespace, this process apart. Ended processes whose parent has not looked yet do not count."""
+    inside: dict[str, list[int]] = {name: [] for name in namespaces}
+    for name, pid in _processes_in(_identities(namespaces)):
+        inside[name].append(pid)
+    return inside
+
+
+def kill_inside(namespaces: Sequence[str]) -> None:
+    """Kill what runs in the namespaces. Raises MachineError when a process does not die within KILL_DEADLINE_S."""
+    _empty(_identities(namespaces))
+
+
+def remove(namespaces: Iterable[str]) -> None:
+    """Kill what runs in the namespaces and remove them. What is not there is passed over.
+
+    Raises MachineError when a process does not die within KILL_DEADLINE_S.
+    """
+    names = list(namespaces)
+    found = _identities(names)
+    _empty(found)
+    for name in names:
+        try:
+            netns.remove(name)
+        except FileNotFoundError:
+            continue
+    if found:
+        time.sleep(ENTER_S)
+        _empty(found)
+
+
+def _identities(names: Sequence[str]) -> dict[tuple[int, int], str]:
+    return {found: name for name in names if (found := identity(name)) is not None}
+
+
+def _processes_in(names: dict[tuple[int, int], str]) -> list[tuple[str, int]]:
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    places = [(names.get(identity_of_process(pid) or (0, 0)), pid) for pid in pids if pid != os.getpid()]
+    return [(name, pid) for name, pid in places if name is not None]
+
+
+def _empty(names: dict[tuple[int, int], str]) -> None:
+    deadline_s = time.monotonic() + KILL_DEADLINE_S
+    while inside := _processes_in(names):
+        if time.monotonic() > deadline_s:
+            raise MachineError(
+                f"processes in namespaces do not die: {inside}; end them, then run `nalb net down` again"
+            )
+        for _, pid in inside:
+            _kill(pid)
+        time.sleep(0.01)
+
+
+def inside(namespace: str, function: Callable[[], T]) -> T:
+    """function(), called by a thread that has entered the namespace; its error is raised here."""
+    return _in_thread(f"inside {namespace}", lambda: netns.setns(namespace, flags=0), function)
+
+
+def inside_scratch(function: Callable[[], T]) -> T:
+    """function() in a namespace without a name, which goes with its thread: nothing to remove, whatever happens."""
+
+    def enter() -> None:
+        if ctypes.CDLL(None, use_errno=True).unshare(netns.CLONE_NEWNET) != 0:
+            reason = os.strerror(ctypes.get_errno())
+            raise MachineError(f"a network namespace cannot be made ({reason}): run as root")
+
+    return _in_thread("inside a scratch namespace", enter, function)
+
+
+def with_netlink(namespace: str, function: Callable[[IPRoute], T]) -> T:
+    """function(netlink) inside the namespace, with a netlink socket that is closed afterwards."""
+
+    def call() -> T:
+        with IPRoute() as netlink:
+            return function(netlink)
+
+    return inside(namespace, call)
+
+
+def _in_thread(name: str, enter: Callable[[], None], function: Callable[[], T]) -> T:
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            enter()
+            results.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def _namespace_file_identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None  # not there, or a process that has ended
+    return status.st_dev, status.st_ino
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,79 @@
+"""Namespaces without root: the command starts again inside a user namespace of its own, where it is root.
+
+What is built there is seen by that command and its children alone, and goes with the last of them. So this serves
+commands that build, use and remove a network; `nalb net up`, whose network outlives it, needs the real root.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nalb.errors import MachineError
+
+MARK = "NALB_ROOTLESS"  # set for the second start, so that it does not try a third
+CAP_NET_ADMIN = 12
+CAP_SYS_ADMIN = 21
+UNSHARE = ("unshare", "--user", "--map-root-user", "--net", "--mount")
+REMEDY = (
+    "run it as root, or allow user namespaces: sysctl kernel.unprivileged_userns_clone=1 where that exists,"
+    " sysctl user.max_user_namespaces above 0, sysctl kernel.apparmor_restrict_unprivileged_userns=0 where that exists"
+)
+
+
+def has_privilege() -> bool:
+    """Whether this process may make namespaces and shape them."""
+    for line in Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith("CapEff:"):
+            capabilities = int(line.split()[1], 16)
+            return all(capabilities >> capability & 1 for capability in (CAP_NET_ADMIN, CAP_SYS_ADMIN))
+    return False
+
+
+def require_root(what: str) -> None:
+    """For what must outlive the command. Raises MachineError without root."""
+    if not has_privilege() or MARK in os.environ:
+        raise MachineError(
+            f"{what} needs root, since its namespaces outlive the command: run it as root;"
+            " `nalb launch`, `nalb compare` and `nalb net verify` do without, and build the network themselves"
+        )
+
+
+def ensure_privilege(argv: Sequence[str] | None = None) -> None:
+    """Return where this process may make namespaces; otherwise replace it by argv inside a user namespace.
+
+    argv is a whole command, by default the one that runs: it starts again from the beginning, so call this before
+    anything is done. Raises MachineError where the kernel allows neither.
+    """
+    if os.environ.get(MARK) == str(os.getpid()):
+        _prepare()
+        return
+    if has_privilege():
+        return
+    if MARK in os.environ:
+        raise MachineError(f"no right to make network namespaces: {REMEDY}")
+    if shutil.which(UNSHARE[0]) is None:
+        raise MachineError("no root, and no `unshare` to do without: run it as root, or install util-linux")
+    trial = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True, check=False)
+    if trial.returncode != 0:
+        raise MachineError(f"no root, and no user namespace ({trial.stderr.strip()}): {REMEDY}")
+    command = argv or [sys.executable, *sys.orig_argv[1:]]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execvpe(UNSHARE[0], [*UNSHARE, "--", *command], {**os.environ, MARK: str(os.getpid())})
+
+
+def _prepare() -> None:
+    """A private place for namespace files, and a loopback that is up."""
+    from pyroute2 import IPRoute, netns
+
+    directory = Path(netns.NETNS_RUN_DIR)
+    place = directory if directory.is_dir() else Path("/run")
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        raise MachineError(f"tmpfs cannot be mounted on {place} ({mounted.stderr.strip()}): run it as root")
+    directory.mkdir(exist_ok=True)
+    with IPRoute() as netlink:
+        netlink.link("set", index=netlink.link_lookup(ifname="lo")[0], state="up")

@@ -1,0 +1,118 @@
+"""What a network's rates and CPU quotas are at a moment, as pure functions of the file and the elapsed time.
+
+The draws of [random] and [cpu_random] depend on (seed, index of the draw) alone, so they are the same on every machine, however
+long the run and wherever one looks first.
+"""
+
+import heapq
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from netem.network_file import Network
+
+NodeRates = dict[str, tuple[float, float]]  # node -> (up_mbps, down_mbps)
+PairCaps = dict[tuple[str, str], float]  # (src, dst) -> mbps
+CpuQuotas = dict[str, float | None]  # node -> cores; None: not limited
+
+
+@dataclass(frozen=True)
+class TimedChange:
+    """All that changes at one moment."""
+
+    at_s: float  # seconds after the start
+    node_rates: NodeRates  # new rates of the nodes that change
+    pair_caps: PairCaps  # new caps of the pairs that change
+    cpu_quotas: CpuQuotas = field(default_factory=dict)  # new quotas of the nodes whose CPU changes
+
+
+def rates_at(network: Network, elapsed_s: float) -> NodeRates:
+    """Every node's (up_mbps, down_mbps) at a moment. Cost: O(nodes + changes)."""
+    if network.random is not None:
+        return _drawn_rates(network, int(max(elapsed_s, 0.0) / network.random.every_s + 1e-9))
+    rates = {node.name: (node.up_mbps or 0.0, node.down_mbps or 0.0) for node in network.nodes}
+    for change in network.changes:
+        if change.at_s <= elapsed_s and change.node is not None:
+            up_mbps, down_mbps = rates[change.node]
+            rates[change.node] = (change.up_mbps or up_mbps, change.down_mbps or down_mbps)
+    return rates
+
+
+def pair_caps_at(network: Network, elapsed_s: float) -> PairCaps:
+    """Every capped pair's Mbit/s at a moment."""
+    caps = {(link.src, link.dst): link.mbps for link in network.links}
+    for change in network.changes:
+        if change.at_s <= elapsed_s and change.pair is not None and change.mbps is not None:
+            caps[change.pair] = change.mbps
+    return caps
+
+
+def quotas_at(network: Network, elapsed_s: float) -> CpuQuotas:
+    """Every node's CPU quota in cores at a moment; None where none is set."""
+    if network.cpu_random is not None:
+        return _drawn_quotas(network, int(max(elapsed_s, 0.0) / network.cpu_random.every_s + 1e-9))
+    quotas = {node.name: node.cpu_quota for node in network.nodes}
+    quotas.update({change.node: change.cpu_quota for change in network.cpu_changes if change.at_s <= elapsed_s})
+    return quotas
+
+
+def highest_total_quota(network: Network) -> float:
+    """The most cores that all quotas together come to at any time; with [cpu_random], that they can come to."""
+    if network.cpu_random is not None:
+        return len(network.nodes) * network.cpu_random.high_cpu_quota
+    moments_s = [0.0, *(change.at_s for change in network.cpu_changes)]
+    return max(sum(quota or 0.0 for quota in quotas_at(network, at_s).values()) for at_s in moments_s)
+
+
+def timed_changes(network: Network) -> Iterator[TimedChange]:
+    """Every change after the start, by time; endless with [random] or [cpu_random]. What happens at one moment is one
+    change."""
+    listed = sorted({change.at_s for change in network.changes} | {change.at_s for change in network.cpu_changes})
+    moments = heapq.merge(
+        ((at_s, "listed", 0) for at_s in listed),
+        _redraws("rates", network.random.every_s) if network.random is not None else (),
+        _redraws("quotas", network.cpu_random.every_s) if network.cpu_random is not None else (),
+    )
+    for at_s, together in itertools.groupby(moments, key=lambda moment: moment[0]):
+        draws = {what: draw for _, what, draw in together}
+        rates = _drawn_rates(network, draws["rates"]) if "rates" in draws else {}
+        quotas = _drawn_quotas(network, draws["quotas"]) if "quotas" in draws else {}
+        named = {change.node for change in network.changes if change.at_s == at_s and change.node is not None}
+        pairs = {change.pair for change in network.changes if change.at_s == at_s and change.pair is not None}
+        now_rates, now_caps = rates_at(network, at_s), pair_caps_at(network, at_s)
+        rates.update({name: now_rates[name] for name in now_rates if name in named})
+        quotas.update({change.node: change.cpu_quota for change in network.cpu_changes if change.at_s == at_s})
+        yield TimedChange(at_s, rates, {pair: now_caps[pair] for pair in now_caps if pair in pairs}, quotas)
+
+
+def schedule(network: Network, until_s: float) -> list[TimedChange]:
+    """The changes with 0 < at_s <= until_s, by time."""
+    return list(itertools.takewhile(lambda change: change.at_s <= until_s, timed_changes(network)))
+
+
+def _redraws(what: str, every_s: float) -> Iterator[tuple[float, str, int]]:
+    return ((draw * every_s, what, draw) for draw in itertools.count(1))
+
+
+def _drawn_rates(network: Network, draw: int) -> NodeRates:
+    """The rates of the numbered draw: uniform on [low, high], to 0.01 Mbit/s, in the file's node order."""
+    redraws = network.random
+    assert redraws is not None
+    source = random.Random(f"{redraws.seed}/{draw}")  # text seeds are hashed with SHA-512: stable across versions
+    rates: NodeRates = {}
+    for node in network.nodes:
+        mbps = min(
+            max(round(source.uniform(redraws.low_mbps, redraws.high_mbps), 2), redraws.low_mbps), redraws.high_mbps
+        )
+        rates[node.name] = (mbps, mbps)
+    return rates
+
+
+def _drawn_quotas(network: Network, draw: int) -> CpuQuotas:
+    """The quotas of the numbered draw: uniform on [low, high], to 0.001 cores, in the file's node order."""
+    redraws = network.cpu_random
+    assert redraws is not None
+    source = random.Random(f"cpu {redraws.seed}/{draw}")  # other text than the rates': the two do not move together
+    low, high = redraws.low_cpu_quota, redraws.high_cpu_quota
+    return {node.name: min(max(round(source.uniform(low, high), 3), low), high) for node in network.nodes}

@@ -1,0 +1,122 @@
+"""What stands on each veth end, as numbers: pure, so that it can be tested without a kernel. qdiscs.py applies it.
+
+An uplink is the egress of a node's eth0, a downlink the egress of the hub's end. A token bucket (tbf) does, but
+where the node has capped pairs an htb tree stands on its eth0: one leaf per capped pair, one for all else.
+"""
+
+from dataclasses import dataclass
+
+from nalb.units import mbps_to_bytes_per_s
+from netem.network_file import Link, Network, Node
+from netem.schedule import NodeRates, PairCaps
+
+FRAME_BYTES = 1514  # a full Ethernet frame at MTU 1500, as tc counts it
+BURST_S = 0.001  # see docs/network-files.md, "Bursts and queues", for the measurements behind both numbers
+MIN_BURST_BYTES = 5 * FRAME_BYTES  # a frame above the largest bunch of build.GSO_SEGMENTS_SMALL
+MIN_QUEUE_BYTES = 10 * FRAME_BYTES  # a shorter queue starves TCP: four duplicate acks need packets in flight
+MAX_QUANTUM_BYTES = 60_000  # htb warns above 200,000
+
+
+@dataclass(frozen=True)
+class Impairment:
+    """What the kernel's netem qdisc does to a queue."""
+
+    delay_ms: float
+    jitter_ms: float
+    loss_percent: float
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One class under an htb root."""
+
+    destination: str | None  # the capped pair's far node; None: all other traffic
+    guaranteed_mbps: float  # its part when all leaves are busy
+    ceiling_mbps: float  # what it may borrow up to
+    quantum_bytes: int  # its turn when leaves borrow
+    burst_bytes: int
+    queue_bytes: int
+    impairment: Impairment | None
+
+
+@dataclass(frozen=True)
+class Egress:
+    """The shaping of one interface."""
+
+    rate_mbps: float
+    burst_bytes: int
+    queue_bytes: int
+    impairment: Impairment | None
+    leaves: tuple[Leaf, ...]  # empty: a token bucket
+
+
+def burst_bytes(rate_mbps: float) -> int:
+    """The bucket's depth: what leaves at once after a pause."""
+    return max(MIN_BURST_BYTES, int(mbps_to_bytes_per_s(rate_mbps) * BURST_S))
+
+
+def queue_bytes(rate_mbps: float, queue_ms: float) -> int:
+    """How much may wait, so that none waits longer than queue_ms at the full rate."""
+    return max(MIN_QUEUE_BYTES, int(mbps_to_bytes_per_s(rate_mbps) * queue_ms / 1000))
+
+
+def downlink(node: Node, rates: NodeRates) -> Egress:
+    """The shaping of the hub's end of a node's link."""
+    down_mbps = rates[node.name][1]
+    return Egress(down_mbps, burst_bytes(down_mbps), queue_bytes(down_mbps, node.queue_ms), _impairment(node, None), ())
+
+
+def uplink(network: Network, node: Node, rates: NodeRates, caps: PairCaps) -> Egress:
+    """The shaping of a node's own end.
+
+    Every destination is guaranteed up/(N-1), at most its cap; the leaf of all other traffic has the rest, so the
+    guarantees sum to the node's rate, and quanta follow them: busy leaves then share the uplink as one TCP flow per
+    peer would.
+    """
+    up_mbps = rates[node.name][0]
+    capped = [link for link in network.links if link.src == node.name]
+    plain = Egress(up_mbps, burst_bytes(up_mbps), queue_bytes(up_mbps, node.queue_ms), _impairment(node, None), ())
+    if not capped:
+        return plain
+    each_mbps = up_mbps / (len(network.nodes) - 1)
+    ceilings = [min(caps[(link.src, link.dst)], up_mbps) for link in capped]
+    guarantees = [min(ceiling_mbps, each_mbps) for ceiling_mbps in ceilings]
+    rest_mbps = max(up_mbps - sum(guarantees), up_mbps * 0.01)  # where every peer is capped, ARP still needs a way
+    smallest_mbps, largest_mbps = min(*guarantees, rest_mbps), max(*guarantees, rest_mbps)
+    unit_bytes = min(FRAME_BYTES / smallest_mbps, MAX_QUANTUM_BYTES / largest_mbps)
+
+    def leaf(link: Link | None, guaranteed_mbps: float, ceiling_mbps: float) -> Leaf:
+        return Leaf(
+            link.dst if link else None,
+            guaranteed_mbps,
+            ceiling_mbps,
+            max(FRAME_BYTES, int(guaranteed_mbps * unit_bytes)),
+            burst_bytes(ceiling_mbps),
+            queue_bytes(ceiling_mbps, node.queue_ms),
+            _impairment(node, link),
+        )
+
+    leaves = [leaf(link, *rates) for link, *rates in zip(capped, guarantees, ceilings, strict=True)]
+    leaves.append(leaf(None, rest_mbps, up_mbps))
+    return Egress(up_mbps, plain.burst_bytes, plain.queue_bytes, None, tuple(leaves))
+
+
+def needed_qdiscs(network: Network) -> tuple[str, ...]:
+    """The kernel's qdiscs that this network needs."""
+    kinds = ["tbf", "htb", "bfifo"] if network.links else ["tbf"]
+    parts: list[Node | Link] = [*network.nodes, *network.links]
+    if any(part.delay_ms or part.loss_percent for part in parts):
+        kinds.append("netem")
+    return tuple(kinds)
+
+
+def _impairment(node: Node, link: Link | None) -> Impairment | None:
+    """The node's own, and the link's on top; None where there is nothing to do."""
+    parts: list[Node | Link] = [node, link] if link else [node]
+    kept = 1.0
+    for part in parts:
+        kept *= 1 - part.loss_percent / 100
+    impairment = Impairment(
+        sum(part.delay_ms for part in parts), sum(part.jitter_ms for part in parts), round(100 * (1 - kept), 6)
+    )
+    return impairment if impairment.delay_ms or impairment.loss_percent else None

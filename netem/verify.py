@@ -1,0 +1,171 @@
+"""Moves real TCP bytes over a network that is up, and holds what arrives against what was configured.
+
+Each node's uplink is measured towards the hub and its downlink from the hub, whose own side is unshaped, so no node
+limits another; flows run together only while their sum stays within what a small machine forwards. A capped pair
+is measured between its two nodes, by itself.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from nalb.errors import MachineError
+from nalb.units import GOODPUT_PART, bytes_per_s_to_mbps, mbps_to_bytes_per_s
+from netem import namespaces
+from netem.emulation import Emulation
+from netem.shaping import FRAME_BYTES
+
+TOLERANCE = 0.10
+TOGETHER_MBPS = 500.0  # the most that runs at once; a flow of 1,000 still reads true on two idle cores
+WARM_S = 0.7  # discarded: slow start, and the full bucket
+MEASURE_S = 1.5  # at a bucket of 1 ms, 1,500 buckets
+MEASURE_FRAMES = 200  # slow links are measured for as long as these take,
+REPEATS = 3  # tries at a flow that is off
+LONGEST_S = 20.0  # within reason
+WAIT_S = 30.0  # deadline of every socket call
+CHUNK_BYTES = 1 << 18
+
+
+@dataclass(frozen=True)
+class Flow:
+    """One measurement to be made."""
+
+    label: str  # `n0 up`, `n0 down`, `n2 -> n5`
+    source_namespace: str
+    target_namespace: str
+    target_address: str
+    configured_mbps: float  # with headers, as tc counts
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What came of it."""
+
+    label: str
+    configured_mbps: float
+    goodput_mbps: float  # TCP payload that arrived
+
+    @property
+    def measured_mbps(self) -> float:
+        """The goodput with its headers: comparable to the configured rate."""
+        return self.goodput_mbps / GOODPUT_PART
+
+    @property
+    def deviation(self) -> float:
+        """Measured over configured, less one."""
+        return self.measured_mbps / self.configured_mbps - 1
+
+    @property
+    def passed(self) -> bool:
+        return abs(self.deviation) <= TOLERANCE
+
+
+def flows_of(emulation: Emulation) -> list[list[Flow]]:
+    """What to measure, in batches that run one after another: uplinks, then downlinks, then each capped pair."""
+    rates, hub = emulation.rates(), emulation.hub_namespace()
+    inside = {name: emulation.namespace(name) for name in rates}
+    up = [Flow(f"{name} up", inside[name], hub, emulation.hub_address, rates[name][0]) for name in rates]
+    down = [Flow(f"{name} down", hub, inside[name], emulation.address(name), rates[name][1]) for name in rates]
+    pairs = [
+        Flow(
+            f"{src} -> {dst}", inside[src], inside[dst], emulation.address(dst), min(cap, rates[src][0], rates[dst][1])
+        )
+        for (src, dst), cap in emulation.pair_caps().items()
+    ]
+    return [*_batches(up), *_batches(down), *([flow] for flow in pairs)]
+
+
+def verify(emulation: Emulation, on_measurement: Callable[[Measurement], None]) -> list[Measurement]:
+    """Measure everything; on_measurement is called as each comes in. Raises MachineError where nothing arrives.
+
+    A flow that is off is measured again by itself, up to REPEATS times: a busy machine is not a wrong network. One
+    that is off each time is reported as it was last.
+    """
+    measurements: list[Measurement] = []
+    for batch in flows_of(emulation):
+        with ThreadPoolExecutor(len(batch)) as pool:
+            found = list(pool.map(measure, batch))
+        for flow, first in zip(batch, found, strict=True):
+            measurement = first if first.passed else measure_patiently(flow)
+            measurements.append(measurement)
+            on_measurement(measurement)
+    return measurements
+
+
+def measure_patiently(flow: Flow) -> Measurement:
+    """The first of REPEATS measurements that passes, or the last."""
+    for _ in range(REPEATS - 1):
+        measurement = measure(flow)
+        if measurement.passed:
+            return measurement
+    return measure(flow)
+
+
+def measure(flow: Flow, warm_s: float = WARM_S, measure_s: float | None = None) -> Measurement:
+    """Send as fast as TCP can for a while, and count what arrives after the start."""
+    if measure_s is None:
+        frames_s = MEASURE_FRAMES * FRAME_BYTES / mbps_to_bytes_per_s(flow.configured_mbps)
+        measure_s = min(max(MEASURE_S, frames_s), LONGEST_S)
+    try:
+        with namespaces.inside(flow.target_namespace, lambda: socket.create_server((flow.target_address, 0))) as server:
+            server.settimeout(WAIT_S)
+            port = server.getsockname()[1]
+            with namespaces.inside(
+                flow.source_namespace, lambda: socket.create_connection((flow.target_address, port), WAIT_S)
+            ) as sender:
+                receiver, _ = server.accept()
+                with receiver:
+                    receiver.settimeout(WAIT_S)
+                    sending = threading.Thread(target=_send, args=(sender,), name=f"send {flow.label}", daemon=True)
+                    sending.start()
+                    arrived_bytes, elapsed_s = _receive(receiver, warm_s, measure_s)
+                sending.join(WAIT_S)
+    except OSError as error:
+        raise MachineError(
+            f"{flow.label}: nothing arrives ({error}): run `nalb net down`, then `nalb doctor`"
+        ) from error
+    return Measurement(flow.label, flow.configured_mbps, bytes_per_s_to_mbps(arrived_bytes / elapsed_s))
+
+
+def _send(connection: socket.socket) -> None:
+    """Send until the receiver hangs up."""
+    chunk = bytes(CHUNK_BYTES)
+    try:
+        while True:
+            connection.sendall(chunk)
+    except OSError:
+        return
+
+
+def _receive(connection: socket.socket, warm_s: float, measure_s: float) -> tuple[int, float]:
+    """(bytes, seconds) between two arrivals: the first after warm_s, and the first after measure_s more."""
+    buffer = bytearray(CHUNK_BYTES)
+    started_s = time.monotonic()
+    first_s, arrived_bytes = None, 0
+    while True:
+        count = connection.recv_into(buffer)
+        if count == 0:
+            raise ConnectionError("the sender hung up")
+        now_s = time.monotonic()
+        if first_s is None:
+            first_s = now_s if now_s - started_s >= warm_s else None
+            continue
+        arrived_bytes += count
+        if now_s - first_s >= measure_s:
+            return arrived_bytes, now_s - first_s
+
+
+def _batches(flows: Sequence[Flow]) -> list[list[Flow]]:
+    """The flows in order, cut so that no batch of more than one exceeds TOGETHER_MBPS."""
+    batches: list[list[Flow]] = []
+    total_mbps = TOGETHER_MBPS
+    for flow in flows:
+        total_mbps += flow.configured_mbps
+        if total_mbps > TOGETHER_MBPS or not batches:
+            batches.append([])
+            total_mbps = flow.configured_mbps
+        batches[-1].append(flow)
+    return batches

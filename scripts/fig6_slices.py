@@ -1,0 +1,50 @@
+"""Figure 6 of Cai et al.: iteration time over slice size, against the size that alpha gives; shares by the configured rates."""
+
+import math
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from nalb.control.settings import DEFAULT_ALPHA_BYTES
+from nalb.experiments.networks import random_network, write_network
+from nalb.experiments.runs import Comparison, finish_all, run_script
+from nalb.planning.slices import slice_bytes
+from nalb.reporting.run_file import median_s
+
+ITEM_BYTES = 4  # of a float32 parameter
+THIRDS = range(10, 18)  # of a decade: 10^3.33 to 10^5.67 parameters
+STATES = {1: (20, 220), 2: (90, 220), 3: (150, 220)}  # seed: Mbit/s from, to
+CALIBRATED = "oracle"  # without a size: x = sqrt(M alpha / N)
+
+
+def main(out: Path, quick: bool) -> None:
+    """Run what is missing, print a table for each network."""
+    nodes, model, iterations = (4, "mobilenet", 3) if quick else (12, "resnet50", 10)
+    thirds, states = (THIRDS[::3], {1: STATES[1]}) if quick else (THIRDS, STATES)
+    sizes = {f"{CALIBRATED}@{round(ITEM_BYTES * 10 ** (k / 3))}": ITEM_BYTES * 10 ** (k / 3) for k in thirds}
+    networks = []
+    for seed, (low, high) in states.items():
+        name = f"fig6-n{nodes}-s{seed}"
+        networks.append(write_network(out / "networks", name, random_network(name, nodes, seed, low, high)))
+    wanted = [Comparison(f"{model}-{net.stem}", net, model, (CALIBRATED, *sizes), iterations) for net in networks]
+    for record, (low, high) in zip(finish_all("fig6", out, wanted), states.values(), strict=True):
+        run = record.run
+        sizes[CALIBRATED] = slice_bytes(run.model_bytes, run.nodes, DEFAULT_ALPHA_BYTES)
+        medians = {word: median_s(result.iteration_s) for word, result in run.schemes.items()}
+        best_s = min(medians.values())
+        table = Table(title=f"{model}, {nodes} nodes of {low} to {high} Mbit/s; bound {run.bound_s:.2f} s")
+        for heading in ("slice bytes", "log10(parameters)", "iteration s", "over best"):
+            table.add_column(heading, justify="right")
+        for word in sorted(sizes, key=lambda word: sizes[word]):
+            cells = f"{sizes[word]:.0f}", f"{math.log10(sizes[word] / ITEM_BYTES):.2f}", f"{medians[word]:.3f}"
+            table.add_row(*cells, f"{medians[word] / best_s:.3f}", style="bold" if word == CALIBRATED else "")
+        Console().print(table)
+        print(
+            f"calibrated x ({DEFAULT_ALPHA_BYTES:g} bytes of alpha): {medians[CALIBRATED] / best_s - 1:.1%} over the best"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(run_script("fig6", __doc__, main))

@@ -1,0 +1,44 @@
+# Sourced by the other scripts: finds Python 3.11, installs what Debian must bring, makes .venv with nalb in it.
+# Everything is done once and kept; a change of pyproject.toml or of the van's C files installs again.
+
+repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv=${NALB_VENV:-$repo/.venv}
+
+need_debian_packages() { # name... : installs those that are missing, as root; says what is skipped otherwise
+  local missing=() name
+  for name in "$@"; do dpkg -s "$name" >/dev/null 2>&1 || missing+=("$name"); done
+  [ ${#missing[@]} -eq 0 ] && return 0
+  if [ "$(id -u)" -ne 0 ]; then
+    echo "not root: cannot install ${missing[*]}; what needs them is skipped" >&2
+    return 0
+  fi
+  echo "installing ${missing[*]}"
+  # containers have no service manager: a package's daemon must not be started, and need not be
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+python311() {
+  local candidate
+  for candidate in python3.11 python3 python; do
+    if command -v "$candidate" >/dev/null 2>&1 &&
+      "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+      echo "$candidate"
+      return 0
+    fi
+  done
+  echo "Python 3.11 is needed (mxnet 1.9.1 has no wheel that runs on others): apt-get install python3.11" >&2
+  return 1
+}
+
+install_nalb() { # extras: '' or '[dev]'
+  local stamp want
+  want=$(cat "$repo/pyproject.toml" "$repo"/kvstore_patch/van/*.[ch] | sha256sum | cut -c1-16)$1
+  stamp=$venv/nalb-installed
+  [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ] && return 0
+  echo "setting up $venv (once)"
+  [ -x "$venv/bin/python" ] || "$(python311)" -m venv "$venv"
+  "$venv/bin/python" -m pip install -q --disable-pip-version-check --upgrade pip 'setuptools>=75' wheel
+  "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-build-isolation -e "$repo$1"
+  echo "$want" >"$stamp"
+}

@@ -1,0 +1,172 @@
+"""`nalb compare` and `nalb report` for real: a job on an emulated network, its run directory, and bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nalb.errors import InputError
+from nalb.launch.comparison import BLOCK, turns
+from nalb.reporting.run_file import read_events, read_run
+
+
+def nalb(*words, timeout_s=240):
+    return subprocess.run(
+        [sys.executable, "-m", "nalb.cli.main", *words],
+        capture_output=True, text=True, timeout=timeout_s, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+NAME = f"c{os.getpid()}"  # of this run alone: networks are known by name on the whole machine
+NETWORK = f"""
+name = "{NAME}"
+[defaults]
+queue_ms = 50
+up_mbps = 200
+down_mbps = 200
+[[nodes]]
+name = "n0"
+[[nodes]]
+name = "n1"
+[[nodes]]
+name = "n2"
+up_mbps = 60
+down_mbps = 60
+"""
+
+
+@pytest.mark.mxnet
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+def test_a_comparison_leaves_a_run_that_the_report_draws(tmp_path):
+    (tmp_path / "net.toml").write_text(NETWORK)
+    out = tmp_path / "run"
+    schemes = ["stock", "average", "elastic", "aware", "exact", "oracle"]
+    done = nalb("compare", "--network", str(tmp_path / "net.toml"), "--replay", "mobilenet",
+                "--schemes", ",".join(schemes), "--iterations", "3", "--out", str(out))  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    raw = json.loads((out / "run.json").read_text())
+    assert set(raw) == {"network", "workload", "nodes", "model_bytes", "bound_s", "schemes"}
+    assert list(raw["schemes"]) == schemes
+    run = read_run(out)
+    assert (run.network, run.nodes, run.model_bytes) == (NAME, 3, 12_868_904)
+    for name, result in run.schemes.items():
+        assert len(result.communication_s) == len(result.iteration_s) == len(result.plan_wait_s) == 3, name
+        assert min(result.communication_s) > run.bound_s, (
+            "faster than the lossless bound: the clock or the shaping is wrong"
+        )
+        assert (result.link_error is None) == (name in ("stock", "average"))
+    assert min(run.schemes["oracle"].communication_s) < min(run.schemes["average"].communication_s)
+    events = read_events(out)
+    planned = [e for e in events if e["event"] == "iteration" and e["scheme"] in ("exact", "oracle")]
+    assert all(e["shares"]["n2"] < min(e["shares"]["n0"], e["shares"]["n1"]) for e in planned)
+    assert (
+        f"nalb-{NAME}" not in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    )
+    report = nalb("report", str(out))
+    assert report.returncode == 0, report.stderr
+    assert (out / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.mxnet
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+def test_batchings_are_compared_by_real_training(tmp_path):
+    (tmp_path / "net.toml").write_text(NETWORK)
+    out = tmp_path / "run"
+    done = nalb("compare", "--network", str(tmp_path / "net.toml"), "--train", "cnn", "--batching", "lb-bsp,asp",
+                "--batch-total", "99", "--batch-most", "50", "--iterations", "4", "--out", str(out))  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = json.loads((out / "batching.json").read_text())
+    assert (run["total"], run["scheme"], list(run["batchings"])) == (99, "aware", ["lb-bsp", "asp"])
+    for name, one in run["batchings"].items():
+        assert {sum(sizes) for sizes in one["sizes"]} == {99}, name
+        assert max(max(sizes) for sizes in one["sizes"]) <= 50, name
+        assert all(len(one[kind]) == len(one["sizes"]) >= 4 for kind in ("compute_s", "period_s", "wait_s")), name
+    balanced, baseline = run["batchings"].values()
+    assert balanced["sizes"][0] == [33, 33, 33]
+    assert all(sizes == [33, 33, 33] for sizes in baseline["sizes"])
+    assert (balanced["together"], baseline["together"]) == (True, False)
+
+
+@contextmanager
+def comparing(tmp_path):
+    """A comparison that iterates, with its output so far."""
+    (tmp_path / "net.toml").write_text(NETWORK)
+    words = ["--network", str(tmp_path / "net.toml"), "--replay", "mobilenet", "--schemes", "aware,exact"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nalb.cli.main", "compare", *words, "--iterations", "1000", "--deadline-s", "3",
+         "--out", str(tmp_path / "run")],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    lines = []
+    with process:
+        try:
+            for line in process.stdout:
+                lines.append(line)
+                if "iteration   1" in line:
+                    break
+            yield process, lines
+        finally:
+            process.kill()
+
+
+def nothing_is_left(children):
+    """Processes that were there, and namespaces."""
+    _, alive = psutil.wait_procs(children, timeout=10)
+    networks = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    return not alive and f"nalb-{NAME}" not in networks
+
+
+@pytest.mark.mxnet
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+@pytest.mark.parametrize(("number", "role"), [(signal.SIGKILL, "server"), (signal.SIGINT, None)])
+def test_a_comparison_that_is_cut_short_leaves_nothing(tmp_path, number, role):
+    with comparing(tmp_path) as (process, lines):
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert children, lines
+        victims = [c for c in children if c.environ().get("DMLC_ROLE") == role and c.environ().get("NALB_NODE") == "n1"]
+        os.kill(victims[0].pid if role else process.pid, number)
+        rest, _ = process.communicate(timeout=30)
+        assert process.returncode != 0
+        verdict = rest.strip().splitlines()[-1]
+        assert (f"{role} n1 was killed by SIGKILL" if role else "ended by SIGINT") in verdict
+        assert nothing_is_left(children)
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--schemes", "magic"], "unknown scheme 'magic'"),
+        (["--schemes", "aware,aware"], "each once"),
+        (["--schemes", ","], "at least one"),
+        (["--iterations", "0"], "--iterations 0"),
+        (["--compute-ms", "-1"], "--compute-ms -1"),
+        (["--network", "nowhere"], "no network file 'nowhere'"),
+        (["--batching", "magic"], "unknown 'magic'"),
+        (["--batching", "off,off"], "name each once"),
+        (["--batching", "lb-bsp"], "give --train"),
+        (["--batch-total", "64"], "need --batching"),
+        (["--batching", "off", "--batch-most", "many"], "--batch-most='many'"),
+    ],
+)
+def test_bad_flags_are_one_line_and_start_nothing(tmp_path, flags, text):
+    base = ["--network", "wan4-static", "--replay", "mobilenet", "--out", str(tmp_path / "run")]
+    done = nalb("compare", *base, *flags)
+    assert done.returncode == InputError.exit_code
+    assert text in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not Path(tmp_path / "run").exists()
+
+
+def test_turns_interleave_on_a_standing_network_and_not_on_a_changing_one():
+    assert turns(["a", "b"], 12, False) == [("a", BLOCK), ("b", BLOCK), ("a", 7), ("b", 7)]
+    assert turns(["a", "b"], 12, True) == [("a", 12), ("b", 12)]
+    assert sum(count for scheme, count in turns(["a"], 23, False) if scheme == "a") == 23

@@ -1,0 +1,215 @@
+import importlib.metadata
+import importlib.util
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from nalb.cli.doctor import checks, report
+from nalb.cli.main import run
+from nalb.doctor import emulation, host, software
+from nalb.doctor.finding import Finding
+from nalb.errors import MachineError
+from netem import namespaces, rootless
+
+ROUTE_HEAD = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
+
+
+def verdicts(findings):
+    return {finding.name: finding.verdict for finding in findings}
+
+
+def only(findings):
+    assert len(findings) == 1
+    return findings[0]
+
+
+def answering(code, out="", err=""):
+    """A process that is not run."""
+    return lambda _argv, _environ: (code, out, err)
+
+
+def test_exit_code_and_lines_follow_the_verdicts(capsys):
+    good, doubtful = Finding("disk", "ok", "there"), Finding("fan", "warn", "loud", "oil it")
+    bad = Finding("door", "FAIL", "shut", "open it")
+    assert report([lambda: [good, doubtful]], as_json=False) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[1].split() == ["warn", "fan", "loud", "->", "oil", "it"]
+    assert "can run a job (1 warnings)" in out
+    assert report([lambda: [good], lambda: [bad]], as_json=False) == 1
+    assert "cannot run a job yet: door" in capsys.readouterr().out
+    assert report([lambda: [bad]], as_json=True) == 1
+    assert json.loads(capsys.readouterr().out) == [
+        {"name": "door", "verdict": "FAIL", "detail": "shut", "advice": "open it"}
+    ]
+
+
+def test_every_doubt_comes_with_advice():
+    findings = [
+        *software.check_python((3, 12)),
+        *software.check_numpy(lambda _: "1.26.4"),
+        *software.check_mxnet(answering(1, err="Traceback\nImportError: libgomp.so.1\n")),
+        *software.check_mxnet(answering(0, "1.8.0 True\n")),
+        *software.check_mxnet(answering(0, "1.9.1 False\n")),
+        *software.check_van(answering(1, err="nalb.errors.MachineError: ABI 2")),
+        *software.check_ssh(True, lambda _: None),
+        *host.check_address({"DMLC_NODE_HOST": "1.2.3.4"}, lambda: {"lo": ["127.0.0.1"]}),
+        *host.check_address({"DMLC_INTERFACE": "eth9"}, lambda: {"lo": ["127.0.0.1"]}),
+        *host.check_address({}, lambda: {"lo": ["127.0.0.1"]}, lambda: None),
+        *host.check_memory(lambda: 5e8),
+        *host.check_memory(lambda: 1.5e9),
+        *host.check_open_files(lambda: 256),
+        *host.check_threads({"OMP_NUM_THREADS": "many"}),
+        *host.check_threads({"OMP_NUM_THREADS": "64"}, 2),
+    ]
+    for finding in findings:
+        assert finding.verdict != "ok", finding
+        assert finding.advice, finding
+        assert "\n" not in finding.detail
+
+
+def test_sound_answers_are_ok():
+    findings = [
+        *software.check_python((3, 11)),
+        *software.check_numpy(lambda _: "1.23.5"),
+        *software.check_mxnet(answering(0, "a warning\n1.9.1 True\n")),
+        *host.check_address({"DMLC_NODE_HOST": "10.0.0.2"}, lambda: {"eth0": ["10.0.0.2"]}),
+        *host.check_address({}, lambda: {"eth0": ["10.0.0.2"]}, lambda: "eth0"),
+        *host.check_memory(lambda: 64e9),
+        *host.check_open_files(lambda: 4096),
+        *host.check_threads({"OMP_NUM_THREADS": "1"}, 2),
+        *host.check_threads({}, 2),
+        *software.check_ssh(True, lambda _: "/bin/ssh"),
+    ]
+    assert {finding.verdict for finding in findings} == {"ok"}
+
+
+def test_numpy_that_is_not_there_is_said():
+    def absent(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    assert only(software.check_numpy(absent)).detail == "not installed"
+
+
+def test_van_that_is_not_built_is_said(monkeypatch):
+    def unbuilt():
+        raise MachineError("here: the van is not built: run `pip install .`")
+
+    monkeypatch.setattr(software.van, "library_path", unbuilt)
+    finding = software.check_van(answering(0))[0]
+    assert finding == Finding("van", "FAIL", "here: the van is not built", "run `pip install .`")
+
+
+def test_a_program_that_never_answers_is_given_up(monkeypatch):
+    monkeypatch.setattr(software, "DEADLINE_S", 0.1)
+    code, _, err = software.ask([sys.executable, "-c", "input()"], {"PYTHONPATH": ""})
+    assert code != 0
+    assert err
+
+
+def test_children_take_no_part_in_a_job():
+    made = software.child_environment({"DMLC_ROLE": "server", "NALB_NODE": "n0", "PATH": "/bin", "PYTHONPATH": "/x"})
+    assert set(made) == {"PATH", "PYTHONPATH"}
+    assert made["PYTHONPATH"].endswith(":/x")
+
+
+def test_dataset_is_found_packed_or_not(tmp_path):
+    assert only(software.check_dataset(tmp_path)).verdict == "warn"
+    for number, name in enumerate(software.DATASET_FILES):
+        (tmp_path / (name + (".gz" if number % 2 else ""))).touch()
+    assert only(software.check_dataset(tmp_path)).verdict == "ok"
+
+
+def test_missing_netem_is_a_warning_and_missing_tbf_is_not():
+    lacks = {"namespace": None, "tbf": None, "htb": None, "bfifo": None, "netem": "this kernel has no netem qdisc"}
+    lacks |= {"cgroup": None, "no cgroup": "/sys/fs/cgroup: Permission denied"}
+    found = emulation.check_emulation(True, True, answering(0, json.dumps(lacks)))
+    assert verdicts(found)["delay and loss"] == "warn"
+    assert verdicts(found)["traffic shaping"] == "ok"
+    assert verdicts(found)["CPU quotas of nodes"] == "warn"
+    assert "duty cycle" in found[-1].detail
+    lacks["tbf"] = "this kernel lacks the qdisc tbf: load sch_tbf"
+    finding = emulation.check_emulation(True, True, answering(0, json.dumps(lacks)))[2]
+    assert (finding.verdict, finding.advice) == ("FAIL", "load sch_tbf")
+    lacks["namespace"] = "namespace x cannot be made (denied): run as root"
+    finding = emulation.check_emulation(True, True, answering(0, json.dumps(lacks)))[1]
+    assert (finding.verdict, finding.advice) == ("FAIL", "run as root")
+
+
+def test_no_right_fails_emulation_and_only_warns_for_hosts():
+    refused = answering(1, err=f"Traceback\nnalb.errors.MachineError: no root (write: denied): {rootless.REMEDY}\n")
+    finding = only(emulation.check_emulation(True, False, refused))
+    assert (finding.verdict, finding.detail) == ("FAIL", "no root (write: denied)")
+    assert finding.advice == rootless.REMEDY
+    assert only(emulation.check_emulation(False, False, refused)).verdict == "warn"
+
+
+@pytest.mark.parametrize(
+    ("available", "default", "verdict"),
+    [
+        ("reno cubic", "cubic", "ok"),
+        ("reno bbr cubic", "bbr", "warn"),
+        ("reno", "reno", "warn"),
+        ("bbr", "bbr", "FAIL"),
+    ],
+)
+def test_congestion_control(tmp_path, available, default, verdict):
+    (tmp_path / "tcp_available_congestion_control").write_text(available + "\n")
+    (tmp_path / "tcp_congestion_control").write_text(default + "\n")
+    assert only(emulation.check_congestion_control(True, tmp_path)).verdict == verdict
+    assert only(emulation.check_congestion_control(True, tmp_path / "none")).verdict == "warn"
+
+
+def test_busy_port_is_named():
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        finding = only(host.check_ports(ports=(port,)))
+    assert finding.verdict == "warn"
+    assert f"{port} (in use)" in finding.detail
+    assert only(host.check_ports(ports=(port,))).verdict == "ok"
+
+
+def test_default_interface_has_the_lowest_metric(tmp_path):
+    routes = tmp_path / "route"
+    row = "{} 00000000 0100000A 0003 0 0 {} 00000000 0 0 0\n"
+    routes.write_text(
+        ROUTE_HEAD + row.format("wlan0", 600) + row.format("eth0", 100) + "eth1 0000000A 0 0001 0 0 0 FF 0 0 0"
+    )
+    assert host.default_interface(routes) == "eth0"
+    routes.write_text(ROUTE_HEAD)
+    assert host.default_interface(routes) is None
+    assert host.default_interface(tmp_path / "absent") is None
+
+
+@pytest.mark.mxnet
+@pytest.mark.root
+def test_whole_doctor_on_this_machine_leaves_nothing_behind(capsys):
+    if not rootless.has_privilege():
+        pytest.skip("needs root: namespaces and tc")
+    if importlib.util.find_spec("mxnet") is None:
+        pytest.skip("needs mxnet")
+    before = sorted(namespaces.netns.listnetns())
+    code = run(["doctor", "--json"])
+    findings = [Finding(**entry) for entry in json.loads(capsys.readouterr().out)]
+    assert code == any(finding.verdict == "FAIL" for finding in findings)
+    found = verdicts(findings)
+    for name in ("Python", "numpy", "MXNet", "van", "right to make networks", "network namespaces"):
+        assert found[name] == "ok", findings
+    mine = [name for name in namespaces.netns.listnetns() if name not in before and "doctor" in name]
+    assert mine == []
+    assert "mxnet" not in sys.modules
+
+
+def test_hosts_flag_turns_emulation_into_warnings(monkeypatch):
+    monkeypatch.setattr(emulation, "check_emulation", lambda needed, **_: [Finding("e", "ok", str(needed))])
+    details = [check()[0].detail for check in (checks(True)[4], checks(False)[4])]
+    assert details == ["False", "True"]
+
+
+def test_doctor_itself_never_imports_mxnet():
+    code = "import sys, nalb.cli.doctor; sys.exit('mxnet' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

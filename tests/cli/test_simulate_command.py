@@ -1,0 +1,73 @@
+import json
+
+import pytest
+
+from nalb.cli.main import run
+from nalb.reporting.run_file import RunFile, SchemeResult, write_run
+from tests.reporting.runs import write_events
+from tests.simulation.test_recorded import EVENTS, LAYOUT
+
+SMALL = ("--random", "4:20-220:1", "--model-bytes", "4e6")
+
+
+def told(capsys, *words):
+    assert run(["simulate", *map(str, words), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def complaint(capsys, *words):
+    assert run(["simulate", *map(str, words)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.strip().splitlines()[-1].startswith("nalb simulate: ")
+    return captured.err
+
+
+def test_schemes_side_by_side(capsys):
+    answer = told(capsys, "--network", "wan4-static", "--replay", "mobilenet", "--schemes", "average,exact")
+    assert answer["by"] == "slices"
+    assert answer["bound_s"] == pytest.approx(2.059, rel=1e-3)
+    assert answer["schemes"]["exact"]["over_bound"] < 1.1 < 1.5 < answer["schemes"]["average"]["over_bound"]
+    assert run(["simulate", *SMALL]) == 0
+    table = capsys.readouterr().out
+    assert all(scheme in table for scheme in ("stock", "average", "elastic", "aware", "exact", "bound"))
+
+
+def test_flags_change_what_they_say(capsys):
+    def exact_s(*words):
+        return told(capsys, *SMALL, "--schemes", "exact", *words)["schemes"]["exact"]["time_s"]
+
+    plain = exact_s("--no-headers")
+    assert exact_s() == pytest.approx(plain * 1514 / 1448)
+    assert exact_s("--no-headers", "--message-bytes", 5000) > plain
+    assert exact_s("--no-headers", "--window-bytes", 20_000) > 1.1 * plain
+    learned = told(capsys, *SMALL, "--schemes", "exact", "--estimator", "capacity", "--rounds", 3)
+    assert len(learned["schemes"]["exact"]["times_s"]) == 3
+    assert told(capsys, "--random", "40:20-220:1", "--model-bytes", "4e6", "--schemes", "exact")["by"] == "flows"
+
+
+def test_a_recorded_run_beside_what_was_measured(capsys, tmp_path):
+    series = {"exact": [3.0, 3.5], "stock": [4.0], "p3": [4.0]}
+    schemes = {name: SchemeResult(times, times, 1.0, [0.0] * len(times), None) for name, times in series.items()}
+    write_run(tmp_path, RunFile("wan4-static", "replay mobilenet", 3, LAYOUT.model_bytes, 1.0, schemes))
+    write_events(tmp_path, EVENTS)
+    answer = told(capsys, "--run", tmp_path)
+    assert set(answer["schemes"]) == {"exact", "stock"}
+    assert answer["schemes"]["exact"]["measured_s"] == 3.25
+    errors = sorted(abs(i["simulated_s"] / i["measured_s"] - 1) for i in answer["iterations"])
+    assert answer["median_error"] == pytest.approx(errors[1])
+    assert run(["simulate", "--run", str(tmp_path)]) == 0
+    assert "median error of 3 iterations" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [((*SMALL, "--schemes", "p3"), "p3"), ((*SMALL, "--schemes", "exact,exact"), "each once"),
+     (("--random", "4:20:1", "--model-bytes", "1e6"), "N:LOW-HIGH:SEED"),
+     (("--random", "4:0-9:1", "--model-bytes", "1e6"), "above 0"), (("--random", "4:20-220:1"), "--model-bytes"),
+     ((*SMALL, "--rounds", "0"), "--rounds"), ((*SMALL, "--window-bytes", "-1"), "--window-bytes"),
+     ((*SMALL, "--by", "flows", "--estimator", "paper"), "--by slices"),
+     (("--network", "nowhere", "--model-bytes", "1e6"), "nowhere"),
+     (("--run", "nowhere"), "nowhere")],
+)  # fmt: skip
+def test_mistakes_are_one_line(capsys, words, what):
+    assert what in complaint(capsys, *words)

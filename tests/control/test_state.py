@@ -1,0 +1,303 @@
+"""The coordinator's mind, driven by hand: two nodes, each a worker and a server."""
+
+import msgspec
+import pytest
+
+from nalb.control import messages as m
+from nalb.control.settings import from_environment
+from nalb.control.state import Coordinator, natural_order, sample_rows
+from nalb.errors import InputError, PeerError
+from nalb.measurement.samples import LinkSample
+
+ENVIRONMENT = {
+    "DMLC_ROLE": "scheduler", "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": "9091",
+    "DMLC_NUM_WORKER": "2", "DMLC_NUM_SERVER": "2", "NALB_SCHEME": "aware", "NALB_DEADLINE_S": "10",
+}  # fmt: skip
+TENSORS = [m.TensorSpec("w", 400_000, "float32", 0), m.TensorSpec("b", 100, "float32", 0)]
+PEERS = {"s0": (8, "server", "n0"), "w0": (9, "worker", "n0"), "s1": (10, "server", "n1"), "w1": (11, "worker", "n1")}
+
+
+class Driver:
+    """Feeds a coordinator and keeps what it sends, by peer."""
+
+    def __init__(self, **environment):
+        self.state = Coordinator(from_environment({**ENVIRONMENT, **environment}, "host"), 0.0)
+        self.now_s = 0.0
+        self.sent = {}
+        self.answered = {}  # by worker, how many orders for slots
+
+    def say(self, peer, message):
+        self.state.receive(peer.encode(), message, self.now_s)
+        return self.collect()
+
+    def collect(self):
+        fresh = []
+        while self.state.outbox:
+            identity, message = self.state.outbox.popleft()
+            self.sent.setdefault(identity.decode(), []).append(message)
+            fresh.append((identity.decode(), message))
+        return fresh
+
+    def gather(self):
+        for peer, (ps_id, role, node) in PEERS.items():
+            self.say(peer, m.Hello(m.VERSION, role, node, ps_id, 100 + ps_id))
+
+    def start(self):
+        """Up to the first plan."""
+        self.gather()
+        for worker in ("w0", "w1"):
+            self.say(worker, m.Register(TENSORS))
+        self.slots_ready()
+
+    def slots_ready(self):
+        """From every worker that was asked for slots and has not answered."""
+        for worker in [p for p in PEERS if p.startswith("w")] + ["w2"]:
+            orders = [x for x in self.sent.get(worker, []) if isinstance(x, m.PrepareSlots)]
+            for order in orders[self.answered.get(worker, 0) :]:
+                self.say(worker, m.SlotsReady(order.iteration))
+            self.answered[worker] = len(orders)
+
+    def last(self, peer, kind):
+        return [x for x in self.sent.get(peer, []) if isinstance(x, kind)][-1]
+
+    def count(self, peer, kind):
+        return sum(isinstance(x, kind) for x in self.sent.get(peer, []))
+
+    def heartbeat(self, *peers):
+        for peer in peers or PEERS:
+            self.say(peer, m.Report(self.now_s, -1, [], 0))
+
+    def done(self, iteration, *workers):
+        for worker in workers or ("w0", "w1"):
+            self.say(worker, m.Done(iteration, 1.0, 1.5, 0.1, 5.0, 6.0))
+
+
+def test_nobody_is_welcomed_before_all_are_there():
+    driver = Driver()
+    for peer in ("s0", "w0", "s1"):
+        ps_id, role, node = PEERS[peer]
+        driver.say(peer, m.Hello(m.VERSION, role, node, ps_id, 1))
+    assert not driver.sent
+    driver.say("w1", m.Hello(m.VERSION, "worker", "n1", 11, 1))
+    assert all(driver.last(peer, m.Welcome).nodes == ["n0", "n1"] for peer in PEERS)
+
+
+def test_no_plan_before_the_slots_that_it_needs_exist():
+    driver = Driver()
+    driver.gather()
+    for worker in ("w0", "w1"):
+        driver.say(worker, m.Register(TENSORS))
+    orders = [driver.last(worker, m.PrepareSlots).slots for worker in ("w0", "w1")]
+    assert [{new.server for new in order} for order in orders] == [{0}, {1}]  # each its own node's, over loopback
+    driver.say("w0", m.SlotsReady(0))
+    assert driver.count("w0", m.Plan) == driver.count("w1", m.Plan) == 0
+    driver.say("w1", m.SlotsReady(0))
+    assert driver.last("w0", m.Plan) == driver.last("w1", m.Plan)
+    prepared = {(new.server, new.first + k) for order in orders for new in order for k in range(new.count)}
+    plan = driver.last("w0", m.Plan)
+    assert set(zip(plan.server_of_slice, plan.slot_of_slice, strict=True)) == prepared
+
+
+def test_no_slot_is_used_twice_in_a_plan():
+    driver = Driver()
+    driver.start()
+    plan = driver.last("w0", m.Plan)
+    places = list(zip(plan.server_of_slice, plan.slot_of_slice, strict=True))
+    assert len(set(places)) == len(places)
+
+
+def test_the_next_plan_waits_for_every_worker():
+    driver = Driver()
+    driver.start()
+    driver.done(0, "w0")
+    assert driver.count("w0", m.Plan) == 1
+    driver.done(0, "w1")
+    assert driver.last("w0", m.Plan).iteration == 1
+    assert driver.last("w0", m.Plan) == driver.last("w1", m.Plan)
+
+
+def test_a_silent_process_ends_the_job_everywhere_with_its_name():
+    driver = Driver()
+    driver.start()
+    driver.now_s = 8.0
+    driver.heartbeat("s0", "w0", "w1")
+    driver.now_s = 10.5
+    driver.state.tick(driver.now_s)
+    driver.collect()
+    assert driver.state.phase == "OVER"
+    assert "server n1 (pid 110) has not reported for 10.5 s" in driver.state.verdict
+    assert all(driver.last(peer, m.Abort).reason == driver.state.verdict for peer in PEERS)
+
+
+def test_a_process_that_never_comes_is_told_after_the_startup_time():
+    driver = Driver(NALB_STARTUP_S="30")
+    driver.say("s0", m.Hello(m.VERSION, "server", "n0", 8, 1))
+    driver.state.tick(29.0)
+    assert driver.state.phase == "GATHER"
+    driver.state.tick(31.0)
+    assert driver.state.verdict.startswith("only 1 of 4 processes came within 30 s (server n0)")
+
+
+def test_different_tensors_are_named():
+    driver = Driver()
+    driver.gather()
+    driver.say("w0", m.Register(TENSORS))
+    driver.say("w1", m.Register([m.TensorSpec("w", 7, "float32", 0), TENSORS[1]]))
+    assert (
+        "worker n1 and worker n0 push different tensors: number 0 is w (7) against w (400000)" in driver.state.verdict
+    )
+
+
+def test_two_processes_of_one_name_and_other_versions_are_refused():
+    driver = Driver()
+    driver.say("s0", m.Hello(m.VERSION, "server", "n0", 8, 1))
+    driver.say("x", m.Hello(m.VERSION, "server", "n0", 10, 1))
+    assert "two processes call themselves server n0" in driver.state.verdict
+    driver = Driver()
+    driver.say("s0", m.Hello(m.VERSION + 1, "server", "n0", 8, 1))
+    assert "control version" in driver.state.verdict
+
+
+def test_a_worker_that_leaves_while_another_goes_on_is_named():
+    driver = Driver()
+    driver.start()
+    driver.done(0)
+    driver.say("w1", m.Goodbye())
+    driver.say("w0", m.Report(1.0, -1, [], 0))  # evaluating, perhaps: no harm
+    assert driver.state.verdict is None
+    driver.say("w0", m.Report(1.0, 1, [], 0))
+    assert "worker n1 left after iteration 0 while worker n0 began iteration 1" in driver.state.verdict
+
+
+def test_nobody_may_enter_the_exit_barrier_before_all_say_goodbye():
+    driver = Driver()
+    driver.start()
+    driver.done(0)
+    driver.say("w1", m.Goodbye())
+    assert driver.count("w1", m.Farewell) == 0
+    driver.now_s = 9.0
+    driver.heartbeat("s0", "s1", "w0")
+    driver.now_s = 10.5
+    driver.state.tick(driver.now_s)
+    assert "worker n1 (pid 111) has not reported" in driver.state.verdict, "one that waits to leave must still be alive"
+    driver = Driver()
+    driver.start()
+    driver.done(0)
+    driver.say("w1", m.Goodbye())
+    driver.say("w0", m.Goodbye())
+    assert driver.count("w0", m.Farewell) == driver.count("w1", m.Farewell) == 1
+
+
+def test_a_repeated_or_wrong_done_ends_the_job_instead_of_mixing_iterations():
+    driver = Driver()
+    driver.start()
+    driver.done(7, "w0")
+    assert "reported iteration 7 done while 0 runs" in driver.state.verdict
+
+
+def test_strangers_are_counted_not_obeyed():
+    driver = Driver()
+    driver.start()
+    driver.say("intruder", m.Done(0, 1.0, 1.0, 0.0, 0.0, 1.0))
+    driver.say("intruder", m.Failed("stop"))
+    assert driver.state.phase == "RUN"
+    assert driver.state.rejected["message before hello"] == 2
+
+
+def test_a_held_job_runs_what_observers_ask_and_then_finishes():
+    driver = Driver(NALB_HOLD="1")
+    driver.say("watcher", m.Observe(m.VERSION))
+    driver.gather()
+    for worker in ("w0", "w1"):
+        driver.say(worker, m.Register(TENSORS))
+    assert driver.count("w0", m.Plan) == 0
+    driver.say("watcher", m.RunBlock("average", 2))
+    driver.slots_ready()
+    driver.done(0)
+    driver.done(1)
+    assert driver.count("w0", m.Plan) == 2
+    assert [e.data["scheme"] for e in driver.sent["watcher"] if isinstance(e, m.Event) and e.kind == "block"] == [
+        "average"
+    ]
+    driver.say("watcher", m.EndJob())
+    assert driver.count("w0", m.Finish) == driver.count("w1", m.Finish) == 1
+
+
+def test_a_new_registration_begins_a_new_epoch():
+    driver = Driver()
+    driver.start()
+    driver.done(0)
+    for worker in ("w0", "w1"):
+        driver.say(worker, m.Register([m.TensorSpec("v", 50_000, "float64", 0)]))
+    assert driver.last("w0", m.Setup).epoch == 1
+    driver.slots_ready()
+    assert driver.last("w0", m.Plan).epoch == 1
+
+
+def test_measured_rates_move_load_off_the_slow_node():
+    """Node n1 is ten times slower: samples say so, and the plan after next gives it less. Three nodes, else nothing moves."""
+    driver = Driver(DMLC_NUM_WORKER="3", DMLC_NUM_SERVER="3")
+    driver.gather()
+    driver.say("s2", m.Hello(m.VERSION, "server", "n2", 12, 1))
+    driver.say("w2", m.Hello(m.VERSION, "worker", "n2", 13, 1))
+    for worker in ("w0", "w1", "w2"):
+        driver.say(worker, m.Register(TENSORS))
+    driver.slots_ready()
+    first = driver.last("w0", m.Plan).server_of_slice
+    for peer in ("s0", "s1", "s2"):
+        rows = []
+        for other, ps_id in (("s0", 9), ("s1", 11), ("s2", 13)):
+            if other != peer:
+                slow = "s1" in (other, peer)
+                step_ns = int(1e8 if slow else 1e7)
+                rows += [
+                    m.SampleRow(ps_id, 40_000, 10**9 + k * step_ns, 10**9 + (k + 1) * step_ns)
+                    for k in range(20 if slow else 150)
+                ]
+        driver.say(peer, m.Report(5.0, -1, rows, 0))
+    driver.done(0, "w0", "w1", "w2")
+    driver.slots_ready()
+    second = driver.last("w0", m.Plan).server_of_slice
+    assert driver.last("w0", m.Plan).iteration == 1
+    assert second.count(1) < first.count(1)
+
+
+def test_samples_as_rows_of_the_runs_file():
+    samples = [LinkSample(0, 2, 500, 10.0, 10.25, True), LinkSample(2, 1, 70, 10.0000004, 10.0000016, False)]
+    assert sample_rows(samples, 10.0) == [(0, 2, 1, 500, 0, 250_000), (2, 1, 0, 70, 0, 2)]
+
+
+def test_what_was_cut_and_sent_is_told_so_that_it_can_be_simulated():
+    driver = Driver()
+    driver.start()
+    told = {event.kind: event.data for event in driver.state.events}
+    plan = driver.last("w0", m.Plan)
+    assert told["ready"]["servers"] == ["n0", "n1"]
+    assert told["layout"]["tensors"] == TENSORS
+    assert told["plan"]["server_of_slice"] == plan.server_of_slice
+    assert told["plan"]["window_bytes"] == plan.window_bytes
+
+
+def test_natural_order():
+    assert sorted(["n10", "n2", "n1", "b"], key=natural_order) == ["b", "n1", "n2", "n10"]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [b"", b"\xc1", b"\x93\x01\x02\x03", msgspec.msgpack.encode({"type": "Plan"}),
+     msgspec.msgpack.encode({"type": "Done", "iteration": -1}),
+     msgspec.msgpack.encode({"type": "Goodbye", "extra": 1}), b"\x91" * 5000],
+)  # fmt: skip
+def test_frames_that_are_not_ours_are_the_peers_error(frame):
+    with pytest.raises(PeerError, match="n9 sent a control message that is not ours"):
+        m.decode_at_coordinator(frame, "n9")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("DMLC_NUM_WORKER", "0"), ("DMLC_NUM_SERVER", "two"), ("NALB_SCHEME", "magic"), ("NALB_DEADLINE_S", "nan"),
+     ("DMLC_PS_ROOT_PORT", "70000"), ("NALB_ALPHA_BYTES", "-1"), ("DMLC_ROLE", "boss")],
+)  # fmt: skip
+def test_a_bad_environment_names_the_variable(name, value):
+    with pytest.raises(InputError, match=name):
+        from_environment({**ENVIRONMENT, name: value}, "host")

@@ -1,0 +1,50 @@
+import os
+
+import pytest
+
+from nalb.errors import InputError, JobError
+from nalb.experiments.networks import equal_network, write_network
+from nalb.experiments.runs import Comparison, finish_all
+from nalb.reporting.run_file import read_run
+from tests.reporting.runs import write_fake_run
+
+SCHEMES = ("stock", "aware")
+
+
+@pytest.fixture
+def comparison(tmp_path):
+    path = write_network(tmp_path / "networks", "wan4-static", equal_network("wan4-static", 4, 100))
+    return Comparison("a", path, "mobilenet", SCHEMES, 5)
+
+
+def test_a_finished_run_is_read_and_not_run_again(tmp_path, comparison, capsys):
+    write_fake_run(tmp_path / "a", SCHEMES)
+    before = (tmp_path / "a" / "run.json").stat().st_mtime_ns
+    (record,) = finish_all("fig0", tmp_path, [comparison])
+    assert record.run == read_run(tmp_path / "a")
+    assert (tmp_path / "a" / "run.json").stat().st_mtime_ns == before
+    assert "run 1 of 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("change", [{"iterations": 6}, {"schemes": ("stock",)}, {"workload": "replay alexnet"}])
+def test_another_run_in_its_place_is_an_error(tmp_path, comparison, change):
+    told = {"schemes": SCHEMES, "iterations": 5} | change
+    write_fake_run(tmp_path / "a", **told)
+    with pytest.raises(InputError, match="holds another run"):
+        finish_all("fig0", tmp_path, [comparison])
+
+
+def test_what_an_unfinished_run_left_goes_and_what_it_did_not_stays(tmp_path, comparison):
+    """The command itself fails here, before it makes anything: the network file is gone."""
+    comparison.network.unlink()
+    left = tmp_path / "a"
+    (left / "logs").mkdir(parents=True)
+    (left / "samples.jsonl").write_text("{}\n")
+    with pytest.raises(JobError, match="the same command goes on from here"):
+        finish_all("fig0", tmp_path, [comparison])
+    assert not left.exists()
+    left.mkdir()
+    (left / "thesis.txt").write_text("do not lose")
+    with pytest.raises(InputError, match=r"thesis\.txt"):
+        finish_all("fig0", tmp_path, [comparison])
+    assert os.listdir(left) == ["thesis.txt"]

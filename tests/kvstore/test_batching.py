@@ -1,0 +1,46 @@
+"""Unequal, changing batches on real jobs: every step is the union batch's, to 1e-6, and no sample is lost or doubled."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nalb.reporting.run_file import read_events
+from tests.kvstore.test_store import run_job
+
+WORKERS = Path(__file__).parent / "batching_workers.py"
+pytestmark = pytest.mark.mxnet
+TOTAL, SAMPLES = 32, 50
+
+
+def drawn_by_rank(output):
+    rows = [json.loads(line[line.index("{") :]) for line in output.splitlines() if '"drawn"' in line]
+    return [row["drawn"] for row in sorted(rows, key=lambda row: row["rank"])]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "update", "batching"),
+    [("aware", "worker", "lb-bsp"), ("stock", "server", "lb-bsp"), ("stock", "worker", "static")],
+)
+def test_steps_are_the_union_batchs(tmp_path, scheme, update, batching):
+    done = run_job(tmp_path, str(WORKERS), "nalb", update, nodes=3, flags=("--scheme", scheme, "--batching", batching))
+    assert done.returncode == 0, done.stdout + done.stderr
+    drawn = drawn_by_rank(done.stdout)
+    sizes = [[len(chosen) for chosen in row] for row in zip(*drawn, strict=True)]
+    assert {sum(row) for row in sizes} == {TOTAL}
+    assert sizes[0] == [20, 8, 4]
+    assert len({tuple(row) for row in sizes}) > 1, "batch sizes never changed"
+    stream = [sample for row in zip(*drawn, strict=True) for chosen in row for sample in chosen]
+    for epoch in range(len(stream) // SAMPLES):
+        assert sorted(stream[epoch * SAMPLES : (epoch + 1) * SAMPLES]) == list(range(SAMPLES))
+    events = [event for event in read_events(tmp_path / "run") if event["event"] == "batch"]
+    assert [event["sizes"] for event in events] == sizes[: len(events)]
+    assert len(events) >= len(sizes) - 1
+
+
+def test_without_batching_sizes_stay_and_a_script_that_does_not_join_is_told(tmp_path):
+    done = run_job(
+        tmp_path, "-m", "kvstore_patch.replay", "mobilenet", "--iterations", "2", flags=("--batching", "lb-bsp")
+    )
+    assert done.returncode != 0
+    assert "trained without joining the batching" in done.stdout + done.stderr

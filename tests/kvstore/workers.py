@@ -1,0 +1,188 @@
+"""What the workers of the KVStore tests run: `python workers.py CASE`. Each case checks itself; an assertion fails the job."""
+
+import sys
+
+import mxnet as mx
+import numpy as np
+from mxnet import nd
+from mxnet.gluon import nn
+
+store = mx.kv.create("nalb")
+RANK, COUNT = store.rank, store.num_workers
+
+
+def close(array, expected):
+    np.testing.assert_allclose(array.asnumpy(), expected, rtol=1e-6, atol=1e-7)
+
+
+def values(shape, seed, dtype="float32"):
+    """Every worker's arrays, known to all: worker r's is values(...)[r]."""
+    generator = np.random.RandomState(seed)
+    return [generator.uniform(-1, 1, shape).astype(dtype) for _ in range(COUNT)]
+
+
+def properties():
+    assert store.type == "nalb"
+    assert (COUNT, 0 <= RANK < COUNT) == (2, True)
+    assert store.is_capable("optimizer") is False
+    assert isinstance(store, mx.kvstore.KVStoreBase)
+
+
+def broadcast():
+    for key, shape, dtype in (
+        (0, (3, 4), "float32"),
+        ("w", (70_001,), "float32"),
+        (2, (1,), "float32"),
+        (3, (5,), "float16"),
+    ):
+        mine = values(shape, 5, dtype)[RANK]
+        outs = (
+            [nd.zeros(shape, dtype=dtype), nd.zeros(shape, dtype=dtype)] if key == 0 else nd.zeros(shape, dtype=dtype)
+        )
+        store.broadcast(key, nd.array(mine, dtype=dtype), outs)
+        for out in outs if isinstance(outs, list) else [outs]:
+            assert (out.asnumpy() == values(shape, 5, dtype)[0]).all(), (key, RANK)
+
+
+def reordered():
+    """A convolution that infers leaves its weight in oneDNN's layout, where no view can be read or written."""
+    for turn in range(10):
+        convolution = nn.Conv2D(64, 3, groups=4, in_channels=64)
+        convolution.initialize()
+        weight = convolution.weight.data()
+        weight[:] = turn + RANK
+        for _ in range(3):
+            convolution(nd.ones((2, 64, 12, 12)))
+        store.broadcast(f"weight{turn}", weight, [weight])
+        assert (weight.asnumpy() == turn).all()
+
+
+def doubles():
+    """Stock servers add float64 with float32's precision (MXNet 1.9.1): known, and no worse than that."""
+    mine, out = values((70_001,), 5, "float64"), nd.zeros((70_001,), dtype="float64")
+    store.broadcast("wide", nd.array(mine[RANK], dtype="float64"), out)
+    np.testing.assert_allclose(out.asnumpy(), mine[0], rtol=1e-7)
+
+
+def sums():
+    """One list call with every kind of shape and dtype, over many iterations, in place and out=."""
+    shapes = {"a": (300, 401), "b": (1,), "c": (7, 3, 5), "d": (250_000,)}
+    kinds = [(name, shape, dtype) for dtype in ("float32", "float64") for name, shape in shapes.items()]
+    keys = [name + dtype for name, _, dtype in kinds]
+    for iteration in range(6):
+        all_values = [values(shape, 17 * iteration + i, dtype) for i, (_, shape, dtype) in enumerate(kinds)]
+        mine = [nd.array(v[RANK], dtype=dtype) for v, (_, _, dtype) in zip(all_values, kinds)]
+        if iteration % 2:
+            outs = [nd.zeros(shape, dtype=dtype) for _, shape, dtype in kinds]
+            store.pushpull(keys, mine, out=outs)
+            for array, v in zip(mine, all_values):
+                assert (array.asnumpy() == v[RANK]).all(), "out= must leave the value alone"
+        else:
+            outs = mine
+            store.pushpull(keys, mine)
+        for out, v in zip(outs, all_values):
+            if out.size:
+                close(out, sum(v))
+
+
+def half():
+    for iteration in range(4):
+        array = nd.full((3000,), (RANK + 1) * (iteration + 1), dtype="float16")
+        store.pushpull(9, array)
+        assert (array.asnumpy() == 3 * (iteration + 1)).all()
+
+
+def single_keys():
+    """One call per key, read at once: the result of a call may not wait for the next call."""
+    for iteration in range(4):
+        for key in range(5):
+            everyone = values((40, key + 1), 100 * iteration + key)
+            array = nd.array(everyone[RANK])
+            store.pushpull(key, array, priority=-key)
+            close(array, sum(everyone))
+
+
+def devices():
+    """One array per device."""
+    for iteration in range(4):
+        everyone = [values((11, 13), 7 * iteration + device) for device in range(2)]
+        arrays = [nd.array(everyone[device][RANK], ctx=mx.cpu(device)) for device in range(2)]
+        outs = [nd.zeros((11, 13), ctx=mx.cpu(device)) for device in range(2)]
+        store.pushpull("k", arrays, out=outs)
+        for out in outs:
+            close(out, sum(sum(v) for v in everyone))
+
+
+def changing_calls():
+    """A call that does not fit the record starts a new one, as often as it happens."""
+    for keys in ([0, 1], [0, 1], [0, 1], [2], [0, 1], [2], [0, 1], [2], [0, 1], [0, 1], [3, 0], [3, 0], [3, 0]):
+        everyone = [values((50,), key + 31) for key in keys]
+        arrays = [nd.array(v[RANK]) for v in everyone]
+        store.pushpull(keys, arrays)
+        for array, v in zip(arrays, everyone):
+            close(array, sum(v))
+
+
+def faults():
+    """Wrong use: one clear StoreError each, and the store still works."""
+    from nalb.errors import StoreError
+
+    sparse = nd.array([[0, 1], [2, 0]]).tostype("row_sparse")
+    store.pushpull("known", nd.ones((4,)))
+    wrong = [
+        (lambda: store.pushpull("s", sparse), "row_sparse"),
+        (lambda: store.pushpull("known", nd.ones((5,))), "keeps its shape"),
+        (lambda: store.pushpull("known", nd.ones((4,), dtype="float64")), "float64"),
+        (lambda: store.pushpull("i", nd.ones((4,), dtype="int32")), "int32"),
+        (lambda: store.pushpull(["x", "x"], [nd.ones(1), nd.ones(1)]), "twice"),
+        (lambda: store.pushpull(["x", "y"], [nd.ones(1)]), "2 keys, 1 values"),
+        (lambda: store.pushpull([], []), "at least one key"),
+        (lambda: store.pushpull("n", np.ones(3)), "NDArray"),
+        (lambda: store.set_gradient_compression({"type": "2bit"}), "compression"),
+        (lambda: store.set_optimizer(mx.optimizer.SGD()), "worker"),
+        (lambda: store.push(1, nd.ones(1)), "no separate push"),
+        (lambda: store.is_capable("flying"), "flying"),
+    ]
+    for call, text in wrong:
+        try:
+            call()
+        except StoreError as error:
+            assert text in str(error), (text, str(error))
+            assert "\n" not in str(error)
+        else:
+            raise AssertionError(f"no error about {text}")
+    array = nd.ones((4,))
+    store.pushpull("known", array)
+    assert (array.asnumpy() == COUNT).all()
+
+
+def gluon():
+    """Trainer with the store's name: the weights stay alike on all workers and the gradients are the sums."""
+    mx.random.seed(3)
+    net = nn.HybridSequential()
+    net.add(nn.Dense(64, activation="relu"), nn.BatchNorm(), nn.Dense(3))
+    net.initialize(mx.init.Xavier())
+    trainer = mx.gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 0.01}, kvstore="nalb")
+    rng = np.random.RandomState(RANK)
+    for _ in range(5):
+        data = nd.array(rng.randn(8, 20))
+        with mx.autograd.record():
+            loss = (net(data) ** 2).sum()
+        loss.backward()
+        trainer.step(8 * COUNT)
+    weights = np.concatenate(
+        [p.data().asnumpy().ravel() for p in net.collect_params().values() if p.grad_req != "null"]
+    )
+    out = nd.zeros((len(weights),))
+    trainer._kvstore.broadcast("check", nd.array(weights), out)
+    assert (out.asnumpy() == weights).all()
+    assert trainer._kvstore.type == "nalb"
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "gluon":
+        mx.kv.create = lambda name: store  # one store a process: Trainer shall find this one
+        mx.model.kvs.create = mx.kv.create
+    for case in sys.argv[1].split(","):
+        globals()[case]()
+        print(f"{case} ok on {RANK}", flush=True)

@@ -1,0 +1,164 @@
+"""Runs `nalb launch` as a user would, watches what it prints, and finds whatever it leaves behind."""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from nalb.launch.guardian import VARIABLE
+
+ROOT = Path(__file__).parents[2]
+STEPS = [sys.executable, str(Path(__file__).with_name("steps.py"))]
+START_LIMIT_S = 90.0  # a busy machine imports mxnet slowly
+END_LIMIT_S = 15.0  # what nalb promises
+MARK = "NALB_TEST_RUN"  # in the environment of everything that a test's launcher starts on this machine
+
+
+def processes_with(entry: str, whole: bool = True) -> dict[int, dict[str, str]]:
+    """The environments of the living processes that have NAME=VALUE in theirs, or the beginning of it."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):
+                words = (folder / "environ").read_bytes().decode("utf-8", "replace").split("\0")
+                if any(word == entry or (not whole and word.startswith(entry)) for word in words):
+                    found[int(folder.name)] = dict(word.partition("=")[::2] for word in words if word)
+    return found
+
+
+class Launched:
+    """A `nalb launch` under way."""
+
+    def __init__(self, arguments: list[str], run_dir: Path, wrap: list[str], environment: Mapping[str, str]):
+        self.run_dir, self.token = run_dir, secrets.token_hex(8)
+        self._temporary = run_dir.with_name(f"{run_dir.name}-tmp")
+        self._temporary.mkdir()
+        self.lines: list[str] = []
+        self._job = ""  # the id in its processes' environment
+        self._news = threading.Condition()
+        self.popen = subprocess.Popen(
+            [*wrap, sys.executable, "-m", "nalb.cli.main", "launch", "--out", str(run_dir), *arguments],
+            env={**os.environ, MARK: self.token, "PYTHONPATH": str(ROOT), "TMPDIR": str(self._temporary)} | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            with self._news:
+                self.lines.append(line.rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+    @property
+    def output(self) -> str:
+        """All that was printed."""
+        return "\n".join(self.lines)
+
+    def wait_for(self, text: str, count: int = 1) -> None:
+        """Until so many lines contain the text."""
+        end_s = time.monotonic() + START_LIMIT_S
+        with self._news:
+            while sum(text in line for line in self.lines) < count:
+                assert self.popen.poll() is None, self.output
+                assert time.monotonic() < end_s, self.output
+                self._news.wait(0.5)
+
+    def wait_for_event(self, kind: str) -> None:
+        """Until the coordinator has noted such an event."""
+        path, end_s = self.run_dir / "samples.jsonl", time.monotonic() + START_LIMIT_S
+        while not path.exists() or f'{{"event":"{kind}"'.encode() not in path.read_bytes():
+            assert self.popen.poll() is None, self.output
+            assert time.monotonic() < end_s, self.output
+            time.sleep(0.05)
+
+    def pid(self, role: str, node: str) -> int:
+        """Of a process of the job."""
+        return next(
+            pid
+            for pid, environment in processes_with(f"{MARK}={self.token}").items()
+            if (environment.get("DMLC_ROLE"), environment.get("NALB_NODE")) == (role, node)
+        )
+
+    def signal(self, number: int) -> None:
+        """To the launcher."""
+        os.kill(self.popen.pid, number)
+
+    def end(self, limit_s: float = END_LIMIT_S) -> tuple[int, float]:
+        """(exit code, seconds until it came); fails where it takes longer."""
+        start_s = time.monotonic()
+        code = self.popen.wait(limit_s)
+        took_s = time.monotonic() - start_s
+        self._reader.join(limit_s)
+        return code, took_s
+
+    def verdict(self) -> str:
+        """What nalb itself printed about the end: exactly one line."""
+        own = [line for line in self.lines if line.startswith("nalb launch: ")]
+        assert len(own) == 1, self.output
+        return own[0]
+
+    def processes(self) -> dict[int, dict[str, str]]:
+        """What lives of it: the launcher's processes here, and those with its job's mark anywhere on this machine."""
+        found = processes_with(f"{MARK}={self.token}")
+        for pid in found:
+            with suppress(OSError):
+                words = (Path("/proc") / str(pid) / "cmdline").read_bytes().decode().split("\0")
+                if "nalb.launch.guardian" in words:
+                    self._job = words[words.index("nalb.launch.guardian") + 1]
+        return found | (processes_with(f"{VARIABLE}={self._job}:", whole=False) if self._job else {})
+
+    def child(self, slug: str) -> int:
+        """The process that carries this mark: 'n0.worker', or 'a.worker.ssh' for an ssh client."""
+        return next(pid for pid, one in self.processes().items() if one.get(VARIABLE) == f"{self._job}:{slug}")
+
+    def assert_nothing_left(self, within_s: float = END_LIMIT_S) -> None:
+        """No process, no temporary file, and in the run directory nothing but what belongs there."""
+        end_s = time.monotonic() + within_s
+        while left := self.processes():
+            assert time.monotonic() < end_s, left
+            time.sleep(0.05)
+        assert {path.name for path in self.run_dir.iterdir()} <= {"logs", "samples.jsonl", "observers"}
+        assert list(self._temporary.iterdir()) == []
+
+    def destroy(self) -> None:
+        """For a test that failed half way."""
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.popen.wait()
+        self._reader.join()
+        assert self.popen.stdout is not None
+        self.popen.stdout.close()
+
+
+Launch = Callable[..., Launched]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """Start `nalb launch ARGUMENTS`; whatever it left is killed after the test."""
+    launched: list[Launched] = []
+
+    def start(*arguments: str, wrap: list[str] | None = None, **environment: str) -> Launched:
+        run_dir = tmp_path / f"run{len(launched)}"
+        launched.append(Launched(list(arguments), run_dir, wrap or [], environment))
+        return launched[-1]
+
+    yield start
+    for one in launched:
+        one.destroy()

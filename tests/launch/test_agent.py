@@ -1,0 +1,146 @@
+"""The agent alone, with a pipe in place of ssh: it passes output and exit code on, and ends with its leash."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from nalb.control.keys import make_keys
+from nalb.launch.agent import REPORT, VERSION, Order, Report
+from nalb.launch.guardian import kill_marked, marked
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {"DMLC_ROLE": "scheduler", "NALB_STOCK": "1"}  # needs neither van nor bootstrap
+SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
+LINGER = """
+import subprocess, time
+subprocess.Popen(['sleep', '600'], start_new_session=True)
+print('up', flush=True)
+time.sleep(600)
+"""
+
+
+@contextmanager
+def agent(order: Order, *program: str) -> "Iterator[subprocess.Popen[str]]":
+    """An agent that has its order."""
+    process = subprocess.Popen(
+        [sys.executable, *(program or ("-m", "nalb.launch.agent"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    with process:
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(order).decode() + "\n")
+        process.stdin.flush()
+        yield process
+        process.kill()
+    kill_marked(order.job)
+
+
+def order(name: str, *argv: str, **environment: str) -> Order:
+    """For a command in Python."""
+    return Order(VERSION, f"test-{os.getpid()}-{name}", "n0.worker", [*argv], ENVIRONMENT | environment)
+
+
+def outcome(process: "subprocess.Popen[str]") -> tuple[list[str], Report]:
+    """The lines of output, and the last report."""
+    assert process.stdout is not None
+    lines = process.stdout.read().rstrip("\n").split("\n")  # splitlines would split at REPORT's first character
+    own = [line for line in lines if REPORT not in line]
+    text, _, word = lines[-1].partition(REPORT)
+    return own + ([text] if text else []), msgspec.json.decode(word, type=Report)
+
+
+@pytest.mark.parametrize(
+    ("code", "returncode"),
+    [("", 0), ("raise SystemExit(255)", 255), ("import os; os.kill(os.getpid(), 9)", -9)],
+)
+def test_the_exit_is_reported_exactly(code: str, returncode: int) -> None:
+    with agent(order("exit", sys.executable, "-c", code)) as process:
+        assert outcome(process)[1] == Report(returncode=returncode)
+        assert process.wait(5) == 0
+
+
+def test_output_without_a_lines_end_stays_apart_from_the_report() -> None:
+    with agent(order("output", sys.executable, "-c", "print('a'); print('b', end='')")) as process:
+        assert outcome(process) == (["a", "b"], Report(returncode=0))
+
+
+def test_the_environment_is_the_orders_and_this_machines() -> None:
+    with agent(order("environment", "python", "-c", SHOW, ODD="a 'b' $c\\n")) as process:
+        lines, _ = outcome(process)
+    environment = json.loads(lines[0])
+    assert environment["ODD"] == "a 'b' $c\\n"
+    assert environment["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT)
+    assert environment["PATH"].split(os.pathsep)[0] == os.path.dirname(sys.executable)  # `python` is the agent's own
+
+
+def test_closing_the_leash_ends_all_that_was_started() -> None:
+    wanted = order("leash", sys.executable, "-c", LINGER)
+    with agent(wanted) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        while process.stdout.readline() != "up\n":
+            pass
+        end_s = time.monotonic() + 10
+        while len(marked(wanted.job)) != 2 and time.monotonic() < end_s:  # the process, and what it detached
+            time.sleep(0.01)  # which shows no environment until its exec is through
+        assert len(marked(wanted.job)) == 2
+        process.stdin.close()
+        assert process.wait(10) == 0
+        assert marked(wanted.job) == []
+
+
+def test_a_silent_launcher_is_taken_for_dead() -> None:
+    """The leash is still there, but no sign of life comes: a cable was cut."""
+    wanted = order("silence", sys.executable, "-c", LINGER)
+    with agent(wanted, "-c", "from nalb.launch import agent; agent.SILENCE_S = 0.5; agent.main()") as process:
+        assert process.wait(10) == 0
+        assert marked(wanted.job) == []
+
+
+def test_a_command_that_is_not_there() -> None:
+    with agent(order("missing", "no-such-program")) as process:
+        lines, report = outcome(process)
+    assert lines == ["nalb: cannot start 'no-such-program' on this host: No such file or directory"]
+    assert report == Report(returncode=127)
+
+
+def test_an_order_of_another_version() -> None:
+    with agent(msgspec.structs.replace(order("version", "true"), version=VERSION + 1)) as process:
+        assert process.stdout is not None
+        assert "install one nalb on all" in process.stdout.read()
+        assert process.wait(5) == 2
+
+
+def test_keys_lie_in_private_files_while_the_process_lives() -> None:
+    show = "import os; path = os.environ['NALB_KEYS']; print(path, open(path).read().count('peer'))"
+    modes = "print(*(oct(os.stat(one).st_mode & 0o777) for one in (path, os.path.dirname(path))))"
+    keys = make_keys({"n0": "10.0.0.1", "n1": "10.0.0.2"})["n0"]
+    asked = order("keys", sys.executable, "-c", f"{show}; {modes}", NALB_NODE="n0")
+    with agent(msgspec.structs.replace(asked, keys=keys.text())) as process:
+        lines, last = outcome(process)
+    assert last.returncode == 0, lines
+    path, count = lines[-2].split()
+    assert (count, lines[-1]) == ("2", "0o600 0o700")
+    assert not Path(path).parent.exists()
+
+
+def test_keys_of_another_node_are_refused_and_removed(tmp_path: Path) -> None:
+    keys = make_keys({"n0": "10.0.0.1"})["n0"]
+    asked = msgspec.structs.replace(order("other", "true", NALB_NODE="n1"), keys=keys.text())
+    with agent(asked, "-c", f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}\n"
+               "import sys; from nalb.launch.agent import main; sys.exit(main())") as process:  # fmt: skip
+        lines, last = outcome(process)
+    assert last.returncode == 2
+    assert "holds the keys of node n0, this is n1" in lines[-1]
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,175 @@
+"""--print-env: what it prints starts a job without `nalb launch`."""
+
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from nalb.control.keys import make_keys, write_keys
+from nalb.launch.hosts import load_hosts
+from tests.launch.conftest import ROOT, STEPS, Launch
+
+JOB_LIMIT_S = 90.0
+HOSTS = """
+[defaults]
+python = "/opt/nalb/bin/python"
+directory = "/srv/job"
+[defaults.environment]
+NALB_SAMPLES = "/srv/samples.jsonl"
+[[hosts]]
+name = "a"
+address = "10.9.0.1"
+worker = false
+[[hosts]]
+name = "b"
+address = "10.9.0.2"
+"""
+
+
+def lines_of(launch: Launch, *arguments: str) -> dict[str, list[str]]:
+    """{what the comment says: the words of the line below}"""
+    job = launch("--print-env", *arguments)
+    assert job.end()[0] == 0
+    assert not job.run_dir.exists()
+    titles = [line.removeprefix("# ") for line in job.lines[1::2]]
+    return dict(zip(titles, map(shlex.split, job.lines[2::2]), strict=True))
+
+
+def variables(words: list[str]) -> dict[str, str]:
+    """What `env` sets."""
+    return dict(word.partition("=")[::2] for word in words[1:] if "=" in word)
+
+
+@pytest.mark.mxnet
+@pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
+def test_a_job_started_by_hand(launch: Launch) -> None:
+    lines = lines_of(launch, "--local", "2", "--", *STEPS, "--steps", "8")
+    assert list(lines) == ["scheduler n0", "server n0", "server n1", "worker n0", "worker n1"]
+    plain = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    with ExitStack() as stack:
+        processes = []
+        for words in lines.values():
+            process = subprocess.Popen(words, env=plain, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            processes.append(process)
+        outputs = [process.communicate(timeout=JOB_LIMIT_S)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 5, outputs
+    assert ["step 3" in output for output in outputs] == [False] * 3 + [True] * 2
+
+
+def test_for_a_network(launch: Launch) -> None:
+    lines = lines_of(launch, "--network", "wan4-static", "--scheme", "exact", "--", "python", "train.py")
+    assert len(lines) == 9
+    words = lines["worker n3 in namespace nalb-wan4-static.n3"]
+    assert words[-2:] == ["python", "train.py"]
+    assert any("nalb-wan4-static.n3" in word for word in words)
+    found = variables(words)
+    assert (found["NALB_SCHEME"], found["DMLC_NUM_WORKER"], found["NALB_NODE"]) == ("exact", "4", "n3")
+    assert found["DMLC_NODE_HOST"] != found["DMLC_PS_ROOT_URI"]
+    assert "_van." in found["LD_PRELOAD"]
+
+
+def test_for_stock_there_is_no_van(launch: Launch) -> None:
+    for words in lines_of(launch, "--local", "1", "--scheme", "stock", "--", "true").values():
+        assert not {"LD_PRELOAD", "NALB_VAN_TRANSPORT"} & set(variables(words))
+        assert variables(words)["NALB_STOCK"] == "1"
+
+
+def test_for_hosts_no_path_of_this_machine_is_printed(launch: Launch, tmp_path: Path) -> None:
+    path = tmp_path / "hosts.toml"
+    path.write_text(HOSTS)
+    assert load_hosts(path).root_port == 9091
+    lines = lines_of(launch, "--hosts", str(path), "--plain", "--", "python", "train.py")
+    assert list(lines) == [f"{who} on 10.9.0.{i}, in /srv/job" for who, i in
+                           (("scheduler a", 1), ("server a", 1), ("server b", 2), ("worker b", 2))]  # fmt: skip
+    worker = lines["worker b on 10.9.0.2, in /srv/job"]
+    assert worker[-5:] == ["/opt/nalb/bin/python", "-m", "nalb.launch.here", "python", "train.py"]
+    for words in lines.values():
+        assert not any(str(ROOT) in word or sys.prefix in word for word in words)
+        found = variables(words)
+        assert not {"LD_PRELOAD", "PYTHONPATH", "HOME", "PATH"} & set(found)
+        assert (found["DMLC_NUM_WORKER"], found["DMLC_NUM_SERVER"]) == ("1", "2")
+        assert found["NALB_SAMPLES"] == "/srv/samples.jsonl"
+
+
+def test_with_keys_paths_are_printed_and_no_secret(launch: Launch, tmp_path: Path) -> None:
+    keys = make_keys({"n0": "127.0.0.1", "n1": "127.0.0.2"})
+    write_keys(tmp_path / "keys", keys)
+    arguments = ["--keys", str(tmp_path / "keys"), "--local", "2"]
+    lines = lines_of(launch, *arguments, "--", "python", "train.py")
+    for name, words in lines.items():
+        found, node = variables(words), name.split()[1]
+        assert found["NALB_KEYS"] == str(tmp_path / "keys" / f"{node}.keys")
+        assert (found["NALB_NODE"], found["NALB_VAN_TRANSPORT"]) == (node, "pyzmq")
+        assert "_van." in found["LD_PRELOAD"]  # the scheduler too
+        assert not any(one.secret.hex() in word or one.public.hex() in word for one in keys.values() for word in words)
+    assert variables(lines["worker n1"])["DMLC_NODE_HOST"] == "127.0.0.2"
+    stock = lines_of(launch, *arguments, "--scheme", "stock", "--", "true")
+    assert all("_van." in variables(words)["LD_PRELOAD"] for words in stock.values())
+
+
+def test_for_hosts_keys_are_theirs(launch: Launch, tmp_path: Path) -> None:
+    path = tmp_path / "hosts.toml"
+    path.write_text(HOSTS)
+    lines = lines_of(launch, "--hosts", str(path), "--keys", "/srv/keys", "--", "python", "train.py")
+    for name, words in lines.items():
+        found = variables(words)
+        assert found["NALB_KEYS"] == f"/srv/keys/{name.split()[1]}.keys"
+        assert found["NALB_VAN_TRANSPORT"] == "pyzmq"
+    job = launch("--print-env", "--hosts", str(path), "--", "true")
+    assert (job.end()[0], job.verdict().startswith("nalb launch: --print-env needs keys that last")) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({"NALB_KEYS": "/nowhere/n0.keys"}, "nalb: key file /nowhere/n0.keys: cannot be read"),
+        ({"NALB_KEYS": ""}, "nalb: key file : cannot be read"),
+        ({"NALB_VAN_TRANSPORT": "mxnet"}, "nalb: NALB_VAN_TRANSPORT=mxnet has no fast CURVE"),
+        ({"NALB_NODE": "n9"}, "holds the keys of node n0, this is n9"),
+    ],
+)
+def test_here_refuses_keys_that_cannot_serve(tmp_path: Path, environment: dict[str, str], says: str) -> None:
+    write_keys(tmp_path / "keys", make_keys({"n0": "127.0.0.1"}))
+    right = {"NALB_KEYS": str(tmp_path / "keys" / "n0.keys"), "NALB_NODE": "n0", "DMLC_ROLE": "scheduler"}
+    done = subprocess.run(
+        [sys.executable, "-m", "nalb.launch.here", "echo", "started"],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)} | right | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert says in done.stderr
+
+
+def test_here_finds_this_machines_paths() -> None:
+    show = "import os; print(os.environ['LD_PRELOAD'], os.environ['PYTHONPATH'])"
+    done = subprocess.run(
+        [sys.executable, "-m", "nalb.launch.here", sys.executable, "-c", show],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "DMLC_ROLE": "worker"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    preload, path = done.stdout.split()
+    assert Path(preload).name.startswith("_van.")
+    assert path.split(os.pathsep) == [str(ROOT / "kvstore_patch" / "bootstrap"), str(ROOT)]
+
+
+def test_here_without_a_role() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "nalb.launch.here", "true"],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("nalb: DMLC_ROLE is None: set scheduler, server or worker")

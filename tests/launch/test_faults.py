@@ -1,0 +1,81 @@
+"""Every way in which a process of a job can fail: the job ends in time, the culprit is named, nothing is left."""
+
+import importlib.util
+import os
+import signal
+
+import pytest
+
+from tests.launch.conftest import END_LIMIT_S, START_LIMIT_S, STEPS, Launch, Launched
+
+pytestmark = [
+    pytest.mark.mxnet,
+    pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed"),
+]
+
+
+def under_way(launch: Launch, nodes: int) -> Launched:
+    """A job that iterates."""
+    job = launch("--local", str(nodes), "--deadline-s", "3", "--", *STEPS)
+    job.wait_for("step 3", nodes)
+    return job
+
+
+@pytest.mark.parametrize(("role", "node", "nodes"), [("scheduler", "n0", 1), ("server", "n1", 2), ("worker", "n1", 2)])
+def test_a_process_is_killed(launch: Launch, role: str, node: str, nodes: int) -> None:
+    job = under_way(launch, nodes)
+    os.kill(job.pid(role, node), signal.SIGKILL)
+    code, _ = job.end()
+    assert code == 128 + signal.SIGKILL
+    assert f"{role} {node} was killed by SIGKILL" in job.verdict()
+    assert str(job.run_dir / "logs" / f"{node}.{role}.log") in job.verdict()
+    job.assert_nothing_left()
+
+
+def test_a_worker_is_stopped(launch: Launch) -> None:
+    job = under_way(launch, 2)
+    pid = job.pid("worker", "n1")
+    os.kill(pid, signal.SIGSTOP)
+    code, _ = job.end()
+    assert code == 4
+    assert f"worker n1 (pid {pid}) has not reported for" in job.verdict()
+    assert "dead, stopped or cut off" in job.verdict()
+    job.assert_nothing_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_launcher_is_told_to_end(launch: Launch, number: signal.Signals) -> None:
+    job = under_way(launch, 1)
+    job.signal(number)
+    job.signal(number)  # an impatient user's second one must not disturb the first
+    code, _ = job.end()
+    assert code == 128 + number
+    assert f"ended by {number.name}" in job.verdict()
+    job.assert_nothing_left(within_s=0)
+    assert not (job.run_dir / "observers").exists()
+
+
+def test_the_launcher_is_killed(launch: Launch) -> None:
+    job = under_way(launch, 1)
+    job.signal(signal.SIGKILL)
+    assert job.end()[0] == -signal.SIGKILL
+    job.assert_nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("fault", "exit_code", "says"),
+    [
+        ("raise", 1, ("worker n1 exited with 1", "ValueError: the loss is not a number")),
+        ("exit-3", 3, ("worker n1 exited with 3",)),
+        ("leave", 4, ("worker n1 left after 0 calls", "all workers must make the same number of steps")),
+    ],
+)
+def test_a_worker_script_fails(launch: Launch, fault: str, exit_code: int, says: tuple[str, ...]) -> None:
+    job = launch("--local", "2", "--deadline-s", "3", "--", *STEPS, "--fault", fault)
+    if fault != "leave":
+        job.wait_for("step 3", 2)
+    code, _ = job.end(START_LIMIT_S if fault == "leave" else END_LIMIT_S)
+    assert code == exit_code, job.output
+    for text in says:
+        assert text in job.verdict()
+    job.assert_nothing_left()

@@ -1,0 +1,121 @@
+"""Hosts files: what is taken, and that every mistake is one line that names file and field."""
+
+from pathlib import Path
+
+import pytest
+
+from nalb.errors import InputError
+from nalb.launch.hosts import load_hosts
+from nalb.launch.ssh import remote_command, ssh_argv
+
+TWO = """
+[defaults]
+user = "train"
+python = "/opt/nalb/bin/python"
+directory = "~/job dir"
+root_port = 9200
+[defaults.environment]
+PS_VERBOSE = "1"
+[[hosts]]
+name = "a"
+address = "10.9.0.1"
+worker = false
+[[hosts]]
+name = "b"
+address = "10.9.0.2"
+user = "other"
+port = 2222
+server = false
+known_hosts = "/tmp/known"
+identity_file = "/tmp/key"
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    """A hosts file."""
+    path = folder / "hosts.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_hosts_own_fields_stand_before_defaults(tmp_path: Path) -> None:
+    hosts = load_hosts(write(tmp_path, TWO))
+    first, second = hosts.hosts
+    assert (hosts.root_port, hosts.environment) == (9200, (("PS_VERBOSE", "1"),))
+    assert (first.user, second.user, first.port, second.port) == ("train", "other", None, 2222)
+    places = hosts.places()
+    assert [(p.name, p.address, p.is_worker, p.is_server) for p in places] == [
+        ("a", "10.9.0.1", False, True),
+        ("b", "10.9.0.2", True, False),
+    ]
+    assert {place.python for place in places} == {"/opt/nalb/bin/python"}
+
+
+def test_the_ssh_command(tmp_path: Path) -> None:
+    first, second = load_hosts(write(tmp_path, TWO)).hosts
+    assert ssh_argv(first)[-3:] == [
+        "--",
+        "10.9.0.1",
+        "cd ~/'job dir' && exec /opt/nalb/bin/python -m nalb.launch.agent",
+    ]
+    argv = ssh_argv(second)
+    for option in ("BatchMode=yes", "UserKnownHostsFile=/tmp/known", "StrictHostKeyChecking=accept-new"):
+        assert argv[argv.index(option) - 1] == "-o"
+    assert argv[argv.index("-p") + 1] == "2222"
+    assert argv[argv.index("-l") + 1] == "other"
+    assert not any("StrictHostKeyChecking" in word for word in ssh_argv(first))
+
+
+def test_words_reach_the_hosts_shell_whole(tmp_path: Path) -> None:
+    host = load_hosts(write(tmp_path, TWO.replace("~/job dir", "/a b; rm"))).hosts[0]
+    assert remote_command(host, ["echo", "$HOME `x`"]) == "cd '/a b; rm' && exec echo '$HOME `x`'"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("hosts = 3", "hosts: Expected `array`"),
+        ("[[hosts]]\nname = 'a'", "hosts[0]: Object missing required field `address`"),
+        ("[[hosts]]\nname = 'a'\naddress = '10.0.0.1'\nspeed = 3", "hosts[0]: Object contains unknown field `speed`"),
+        ("[[hosts]]\nname = 'a'\naddress = '10.0.0.1'\nport = '22'", "hosts[0].port: Expected `int"),
+        ("[[hosts]]\nname = 'a'\naddress = '10.0.0.1'\nport = 0", "hosts[0].port: Expected `int` >= 1"),
+        ("[[hosts]]\nname = 'a'\naddress = '-oProxyCommand=x'", "hosts[0].address: Expected `str` matching"),
+        ("[[hosts]]\nname = 'a/b'\naddress = '10.0.0.1'", "hosts[0].name: Expected `str` matching"),
+        ("[[hosts]]\nname = 'a'\naddress = 'nowhere.invalid'", "hosts[0].address: 'nowhere.invalid' is not known"),
+        (
+            "[defaults]\ncolour = 'red'\n[[hosts]]\nname = 'a'\naddress = '10.0.0.1'",
+            "defaults: Object contains unknown",
+        ),
+        ("hosts = []", "hosts: none has worker = true"),
+        ("[[hosts]]\nname = 'a'\naddress = '10.0.0.1'\nworker = false", "hosts: none has worker = true"),
+        ("[[hosts]]\nname = 'a'\naddress = '10.0.0.1'\nserver = false", "hosts: none has server = true"),
+        ("[[hosts]]\nname = 'a", "is not TOML"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, says: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(InputError) as caught:
+        load_hosts(path)
+    assert str(caught.value).startswith(f"{path}: {says[:4]}")
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "says"),
+    [
+        ("a", "10.0.0.2", "hosts[1].name: 'a' repeats"),
+        ("b", "10.0.0.1", "hosts[1].address: '10.0.0.1' repeats"),
+        ("b", "127.0.0.1", "hosts[1].address: 127.0.0.1 means 127.0.0.1, which no other host reaches"),
+    ],
+)
+def test_hosts_that_do_not_go_together(tmp_path: Path, name: str, address: str, says: str) -> None:
+    text = f"[[hosts]]\nname = 'a'\naddress = '10.0.0.1'\n[[hosts]]\nname = '{name}'\naddress = '{address}'\n"
+    with pytest.raises(InputError) as caught:
+        load_hosts(write(tmp_path, text))
+    assert says in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        load_hosts(tmp_path / "hosts.toml")

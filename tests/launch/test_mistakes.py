@@ -1,0 +1,74 @@
+"""What a user gets wrong is one line of nalb's, before anything is started or as soon as it shows."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch.conftest import Launch
+
+needs_mxnet = pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
+NOBODY = "import time; print('trained alone', flush=True)"
+NO_DATA = "open('/nowhere/fashion-mnist/train-images-idx3-ubyte.gz')"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--local", "2", "--scheme", "fastest", "--", "true"], "--scheme 'fastest' is unknown: choose one of stock"),
+        (["--local", "2", "--", "no-such-program"], "COMMAND 'no-such-program' is not a program here: give a path"),
+        (["--local", "0", "--", "true"], "--local 0: choose 1 to 64 nodes"),
+        (["--local", "2", "--deadline-s", "0", "--", "true"], "--deadline-s 0: choose 0.5 to 86400"),
+        (["--network", "wan99", "--", "true"], "no network file 'wan99': give a path, or one of"),
+        (["--hosts", "nowhere.toml", "--", "true"], "--hosts nowhere.toml: cannot be read (No such file or directory)"),
+    ],
+)
+def test_refused_at_once(launch: Launch, arguments: list[str], says: str) -> None:
+    job = launch(*arguments)
+    code, _ = job.end()
+    assert code == 2
+    assert len(job.lines) == 1
+    assert says in job.verdict()
+
+
+def test_a_run_directory_that_holds_a_run(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "run0").mkdir()
+    (tmp_path / "run0" / "run.json").touch()
+    job = launch("--local", "1", "--", "true")
+    assert job.end()[0] == 2
+    assert "already holds a run: choose another --out" in job.verdict()
+
+
+@pytest.mark.mxnet
+@needs_mxnet
+@pytest.mark.parametrize(
+    ("command", "exit_code", "says"),
+    [
+        ([sys.executable, "-c", NOBODY], 1, r"worker n\d ended well before the job had begun: the command must create"),
+        (
+            [sys.executable, "-c", NO_DATA],
+            1,
+            r"worker n\d exited with 1: FileNotFoundError: .*train-images.*; its log: ",
+        ),
+        ([sys.executable, "nowhere.py"], 2, r"worker n\d exited with 2: .*can't open file .*nowhere.py.*; its log: "),
+    ],
+)
+def test_a_command_that_cannot_train(launch: Launch, command: list[str], exit_code: int, says: str) -> None:
+    job = launch("--local", "2", "--", *command)
+    code, _ = job.end()
+    assert re.search(says, job.verdict())
+    assert code == exit_code
+    job.assert_nothing_left(within_s=0)
+
+
+def test_our_output_closed_by_its_reader(tmp_path: Path) -> None:
+    """`nalb launch ... | head -1`: the job goes on, and its logs are whole."""
+    shell = f"{sys.executable} -m nalb.cli.main launch --local 1 --out {tmp_path / 'run'} -- false | true"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", shell], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("nalb launch: worker n0 exited with 1; its log: ")

@@ -1,0 +1,244 @@
+"""Jobs over real ssh: one sshd in each namespace of an emulated network, the launcher at the hub."""
+
+import getpass
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyroute2 import IPRoute
+
+from nalb.errors import MachineError
+from netem import build, namespaces, qdiscs, rootless
+from netem.emulation import Emulation, network_up
+from netem.network_file import parse_network
+from tests.launch.conftest import ROOT, START_LIMIT_S, STEPS, Launch, Launched
+
+SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+SSHD_PORT = 2222
+SSHD_START_LIMIT_S = 10.0
+SEPARATION = Path("/run/sshd")  # sshd's empty directory; its Debian package makes it when the service starts
+REPLAY = ["python", "-m", "kvstore_patch.replay", "mobilenet", "--iterations", "3", "--verify"]
+NETWORK = """
+name = "{name}"
+[defaults]
+up_mbps = 1000
+down_mbps = 1000
+[[nodes]]
+name = "a"
+[[nodes]]
+name = "b"
+"""
+SSHD_CONFIG = """
+Port {port}
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/user_key.pub
+PidFile none
+UsePAM no
+StrictModes no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+AllowTcpForwarding no
+PermitRootLogin prohibit-password
+"""
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.mxnet,
+    pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed"),
+    pytest.mark.skipif(not Path(SSHD).exists() or not shutil.which("ssh"), reason="no OpenSSH server and client"),
+]
+
+
+@dataclass
+class Cluster:
+    """Two hosts that answer ssh."""
+
+    emulation: Emulation
+    hosts_file: Path
+    folder: Path
+    daemons: dict[str, "subprocess.Popen[bytes]"]  # by node
+
+    def launch(self, launch: Launch, *command: str, **environment: str) -> Launched:
+        """`nalb launch --hosts` at the hub."""
+        wrap = self.emulation.hub_command([])
+        return launch("--hosts", str(self.hosts_file), "--deadline-s", "3", "--", *command, wrap=wrap, **environment)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The hosts a and b of a network of this run, each with an sshd, and their hosts file."""
+    if not rootless.has_privilege():
+        pytest.skip("needs root: namespaces and tc")
+    try:
+        qdiscs.require(("tbf", "htb", "bfifo"))
+    except MachineError as error:
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("ssh")
+    for name in ("host_key", "user_key", "other_key"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+    (folder / "sshd_config").write_text(SSHD_CONFIG.format(port=SSHD_PORT, folder=folder))
+    with ExitStack() as stack:
+        if not SEPARATION.exists():
+            SEPARATION.mkdir(mode=0o755)
+            stack.callback(SEPARATION.rmdir)
+        network = parse_network(NETWORK.format(name=f"s{os.getpid() % 10**6}"), "test.toml")
+        emulation = stack.enter_context(network_up(network))
+        daemons = {node: start_sshd(stack, emulation, node, folder) for node in ("a", "b")}
+        hosts_file = folder / "hosts.toml"
+        hosts_file.write_text(hosts_text(emulation, folder))
+        yield Cluster(emulation, hosts_file, folder, daemons)
+
+
+def start_sshd(stack: ExitStack, emulation: Emulation, node: str, folder: Path) -> "subprocess.Popen[bytes]":
+    """An sshd inside a node, which ends with the stack."""
+    argv = [SSHD, "-D", "-E", str(folder / f"sshd-{node}.log"), "-f", str(folder / "sshd_config")]
+    daemon = subprocess.Popen(emulation.command(node, argv))
+    stack.callback(daemon.wait)
+    stack.callback(daemon.terminate)
+    end_s = time.monotonic() + SSHD_START_LIMIT_S
+
+    def answers() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex((emulation.address(node), SSHD_PORT)) == 0
+
+    while not namespaces.inside(emulation.hub_namespace(), answers):
+        assert daemon.poll() is None, (folder / f"sshd-{node}.log").read_text()
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+    return daemon
+
+
+def hosts_text(emulation: Emulation, folder: Path) -> str:
+    """Both are workers and servers; a, the first, has the scheduler too."""
+    defaults = [
+        "[defaults]",
+        f"user = '{getpass.getuser()}'",
+        f"port = {SSHD_PORT}",
+        f"python = '{sys.executable}'",
+        f"directory = '{ROOT}'",
+        f"identity_file = '{folder}/user_key'",
+        f"known_hosts = '{folder}/known_hosts'",
+    ]
+    hosts = [f"[[hosts]]\nname = '{node}'\naddress = '{emulation.address(node)}'" for node in ("a", "b")]
+    return "\n".join(defaults + hosts) + "\n"
+
+
+def under_way(cluster: Cluster, launch: Launch) -> Launched:
+    """A job that iterates on both hosts."""
+    job = cluster.launch(launch, *STEPS)
+    job.wait_for("step 3", 2)
+    return job
+
+
+def under_keys(job: Launched) -> dict[int, dict[str, str]]:
+    """The environments of the job's processes on the hosts, once all have their keys: encryption is the default there."""
+    end_s = time.monotonic() + START_LIMIT_S
+    while len(found := {pid: one for pid, one in job.processes().items() if "NALB_KEYS" in one}) < 5:
+        assert time.monotonic() < end_s, job.output
+        time.sleep(0.05)
+    return found
+
+
+def test_a_replay_with_verified_sums(cluster: Cluster, launch: Launch) -> None:
+    job = cluster.launch(launch, *REPLAY)
+    job.wait_for("Permanently added")  # ssh, of the hosts' keys
+    assert job.processes()
+    folders = {Path(one["NALB_KEYS"]).parent for one in under_keys(job).values()}
+    assert len(folders) == 5  # each process has its own, private to it
+    assert job.end(90)[0] == 0, job.output
+    assert "all processes ended well" in job.verdict()
+    assert {path.name for path in (job.run_dir / "logs").iterdir()} == {
+        "a.scheduler.log", "a.server.log", "a.worker.log", "b.server.log", "b.worker.log"}  # fmt: skip
+    assert "nalb-agent" not in job.output
+    assert "ssh-ed25519" in (cluster.folder / "known_hosts").read_text()
+    assert not any(folder.exists() for folder in folders)
+    job.assert_nothing_left(within_s=0)
+
+
+def test_a_worker_on_a_host_is_killed(cluster: Cluster, launch: Launch) -> None:
+    job = under_way(cluster, launch)
+    pid = job.child("b.worker")
+    environment = Path(f"/proc/{pid}/environ").read_bytes()
+    assert job.token.encode() not in environment  # nothing of the launcher's own environment travels
+    os.kill(pid, signal.SIGKILL)
+    code, _ = job.end()
+    assert code == 128 + signal.SIGKILL
+    assert "worker b was killed by SIGKILL" in job.verdict()
+    job.assert_nothing_left(within_s=0)
+
+
+def test_the_launcher_is_killed(cluster: Cluster, launch: Launch) -> None:
+    job = under_way(cluster, launch)
+    assert len(job.processes()) > 5
+    job.signal(signal.SIGKILL)
+    job.end()
+    job.assert_nothing_left()
+
+
+def test_the_connection_to_a_host_is_lost(cluster: Cluster, launch: Launch) -> None:
+    """The worker's ssh client goes: the agent behind it ends the worker, the launcher names the host."""
+    job = under_way(cluster, launch)
+    worker = job.child("b.worker")
+    os.kill(job.child("b.worker.ssh"), signal.SIGKILL)
+    code, _ = job.end()
+    assert code == 255
+    assert f"worker b lost its ssh connection to {cluster.emulation.address('b')}" in job.verdict()
+    assert not Path(f"/proc/{worker}").exists()
+    job.assert_nothing_left(within_s=0)
+
+
+def test_a_host_is_cut_off(cluster: Cluster, launch: Launch) -> None:
+    job = under_way(cluster, launch)
+    port = build.port_name(cluster.emulation.network, "b")
+    set_link(cluster.emulation, port, "down")
+    try:
+        code, _ = job.end()
+    finally:
+        set_link(cluster.emulation, port, "up")
+    assert code == 4
+    assert re.search(r"(worker|server) b \(pid \d+\) has not reported for", job.verdict())
+    job.assert_nothing_left()
+
+
+def set_link(emulation: Emulation, name: str, state: str) -> None:
+    """The hub's end of a node's cable."""
+
+    def change(netlink: IPRoute) -> None:
+        netlink.link("set", index=build.interface_index(netlink, name), state=state)
+
+    namespaces.with_netlink(emulation.hub_namespace(), change)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("user_key", "other_key"), "did not start: ssh to {b} failed: .*Permission denied"),
+        (("directory = '", "directory = '/nowhere"), "did not start: the agent on {b} failed: .*/nowhere.*"),
+        (("python = '", "python = '/nowhere"), "did not start: the agent on {b} failed: .*/nowhere.*"),
+        (("port = 2222", "port = 2223"), "did not start: ssh to {b} failed: .*port 2223: Connection refused"),
+        (("known_hosts = ", "# "), "did not start: ssh to {b} failed: .*Host key verification failed"),
+    ],
+)
+def test_a_host_that_cannot_be_entered(
+    cluster: Cluster, launch: Launch, tmp_path: Path, change: tuple[str, str], says: str
+) -> None:
+    hosts_file = tmp_path / "hosts.toml"
+    hosts_file.write_text(cluster.hosts_file.read_text().replace(*change))
+    wrap = cluster.emulation.hub_command([])
+    job = launch("--hosts", str(hosts_file), "--", "true", wrap=wrap)
+    code, _ = job.end()
+    assert code not in (0, 4)
+    addresses = "|".join(cluster.emulation.address(node) for node in ("a", "b"))
+    assert re.search(says.replace("{b}", f"({addresses})"), job.verdict()), job.output
+    job.assert_nothing_left(within_s=0)

@@ -1,0 +1,134 @@
+"""The supervisor over small processes: who is named, with which code, what is shown and logged, what is left."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nalb.errors import InputError, JobError
+from nalb.launch import supervisor
+from nalb.launch.guardian import marked
+from nalb.launch.roles import ProcessSpec
+from nalb.launch.supervisor import Job
+
+ENVIRONMENT = {"NALB_STOCK": "1"}  # neither van nor control plane
+FOREVER = "import time; time.sleep(600)"
+
+
+def spec(role: str, node: str, code: str) -> ProcessSpec:
+    """A process of a line of Python; -S -E keep it quick."""
+    return ProcessSpec(node, role, (sys.executable, "-S", "-E", "-c", code), ENVIRONMENT | {"DMLC_ROLE": role})
+
+
+def job_of(folder: Path, specs: list[ProcessSpec], **more: object) -> Job:
+    """A job of them."""
+    return Job(specs, lambda one: list(one.argv), os.environ, folder / "logs", **more)  # type: ignore[arg-type]
+
+
+def failure_of(folder: Path, specs: list[ProcessSpec], **more: object) -> tuple[str, int]:
+    """(message, exit code); everything is gone afterwards."""
+    job = job_of(folder, specs, **more)
+    with pytest.raises(JobError) as caught, job:
+        job.wait()
+    assert marked(job.id) == []
+    assert "\n" not in str(caught.value)
+    return str(caught.value), caught.value.exit_code
+
+
+def test_output_is_shown_with_its_origin_and_logged_apart(tmp_path: Path) -> None:
+    shown: list[str] = []
+    with job_of(
+        tmp_path, [spec("scheduler", "n0", "print('s')"), spec("worker", "n1", "print('w')")], show=shown.append
+    ) as job:
+        job.wait()
+    assert sorted(shown) == ["[n0 scheduler] s", "[n1 worker] w"]
+    assert (tmp_path / "logs" / "n1.worker.log").read_text() == "w\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "says", "exit_code"),
+    [
+        ("raise SystemExit(7)", "worker n1 exited with 7; its log: ", 7),
+        ("raise ValueError('no data')", "worker n1 exited with 1: ValueError: no data; its log: ", 1),
+        ("print('nalb: no plan'); print('x'); raise SystemExit(5)", "worker n1 exited with 5: no plan; its log: ", 5),
+        ("import os; os.kill(os.getpid(), 15)", "worker n1 was killed by SIGTERM; its log: ", 143),
+        (
+            "import os; print('Check failed', flush=True); os.abort()",
+            "worker n1 was killed by SIGABRT: Check failed; its log: ",
+            134,
+        ),
+    ],
+)
+def test_the_first_failure_is_named(tmp_path: Path, code: str, says: str, exit_code: int) -> None:
+    message, got = failure_of(tmp_path, [spec("scheduler", "n0", FOREVER), spec("worker", "n1", code)])
+    assert message.startswith(says)
+    assert got == exit_code
+
+
+def test_those_that_repeat_the_verdict_are_not_the_culprit(tmp_path: Path) -> None:
+    verdict = "print('nalb: worker n2 failed: out of range'); raise SystemExit(4)"
+    message, code = failure_of(
+        tmp_path,
+        [
+            spec("scheduler", "n0", verdict),
+            spec("worker", "n2", "import time; time.sleep(0.6); raise IndexError('out')"),
+        ],
+    )
+    assert message.startswith("worker n2 exited with 1: IndexError: out")
+    assert code == 1
+
+
+def test_the_verdict_is_the_answer_where_no_culprit_ends(tmp_path: Path) -> None:
+    verdict = "print('nalb: worker n2 (pid 5) has not reported for 3.1 s'); raise SystemExit(4)"
+    message, code = failure_of(tmp_path, [spec("scheduler", "n0", verdict), spec("worker", "n2", FOREVER)])
+    assert message == f"worker n2 (pid 5) has not reported for 3.1 s; logs: {tmp_path / 'logs'}"
+    assert code == 4
+
+
+def test_workers_that_never_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "AFTER_WORKERS_S", 0.2)
+    monkeypatch.setattr(supervisor, "JOINED_S", 0.2)
+    specs = [spec("scheduler", "n0", FOREVER), spec("worker", "n1", "pass")]
+    message, _ = failure_of(tmp_path, specs)
+    assert message.startswith("all workers ended well, but scheduler n0 still waits")
+    message, _ = failure_of(tmp_path, specs, has_joined=lambda: False)
+    assert message.startswith("worker n1 ended well before the job had begun: the command must create a KVStore")
+
+
+def test_what_a_worker_detached_ends_too(tmp_path: Path) -> None:
+    detached = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
+    with job_of(tmp_path, [spec("worker", "n0", detached)]) as job:
+        job.wait()
+        assert len(marked(job.id)) == 1
+    assert marked(job.id) == []
+
+
+def test_a_process_that_ignores_sigterm_or_is_stopped_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "TERM_GRACE_S", 0.2)
+    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+    shown: list[str] = []
+    with job_of(tmp_path, [spec("server", "n0", stubborn), spec("worker", "n0", stubborn)], show=shown.append) as job:
+        while len(shown) < 2:
+            time.sleep(0.01)
+        os.kill(job.children[1].popen.pid, signal.SIGSTOP)
+    assert [child.popen.returncode for child in job.children] == [-9, -9]
+
+
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    missing = ProcessSpec("n1", "worker", ("no-such-program",), ENVIRONMENT | {"DMLC_ROLE": "worker"})
+    job = job_of(tmp_path, [spec("scheduler", "n0", FOREVER), missing])
+    with pytest.raises(InputError, match=r"worker n1: cannot start 'no-such-program': No such file"), job:
+        pass
+    assert marked(job.id) == []
+
+
+def test_a_reader_that_went_away_stops_the_showing_not_the_job(tmp_path: Path) -> None:
+    def show(line: str) -> None:
+        raise BrokenPipeError(line)
+
+    with job_of(tmp_path, [spec("worker", "n0", "print('x' * 70000 + '\\ny')")], show=show) as job:
+        job.wait()
+    assert (tmp_path / "logs" / "n0.worker.log").read_text().endswith("y\n")

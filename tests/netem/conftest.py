@@ -1,0 +1,64 @@
+"""Networks for the tests, under names that no other run uses, and the reasons to skip."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nalb.errors import MachineError
+from netem import build, cgroups, namespaces, qdiscs, rootless
+from netem.network_file import Network, parse_network
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests marked root skip where the machine cannot run them."""
+    if item.get_closest_marker("root") is None:
+        return
+    if not rootless.has_privilege():
+        pytest.skip("needs root: namespaces and tc")
+    try:
+        qdiscs.require(("tbf", "htb", "bfifo"))
+    except MachineError as error:
+        pytest.skip(str(error))
+
+
+def network_of(name: str, body: str) -> Network:
+    """A network from the text after its name."""
+    return parse_network(f'name = "{name}"\n{body}', "test.toml")
+
+
+@pytest.fixture
+def name():
+    """A network name of this run; whatever of it is left at the end is removed."""
+    chosen = f"t{os.getpid() % 10**6}"
+    yield chosen
+    build.take_down(chosen)
+
+
+@pytest.fixture
+def network_path(tmp_path: Path, name: str) -> Path:
+    """A file of two nodes."""
+    path = tmp_path / "network.toml"
+    path.write_text(f'name = "{name}"\n{TWO_NODES}')
+    return path
+
+
+def leftovers(network_name: str) -> list[str]:
+    """What is left of a network: namespaces, CPU groups, and veth ends in the root namespace."""
+    with qdiscs.IPRoute() as netlink:
+        links = [link.get_attr("IFLA_IFNAME") for link in netlink.get_links()]
+    groups = [str(group) for group in cgroups.standing(network_name)]
+    return namespaces.standing(network_name) + groups + [link for link in links if link.startswith(("veth", "port"))]
+
+
+TWO_NODES = """
+[defaults]
+up_mbps = 100
+down_mbps = 80
+[[nodes]]
+name = "a"
+[[nodes]]
+name = "b"
+"""
+
+UNEVEN_NODES = TWO_NODES + "cpu_quota = 0.02\n"  # b; a may use all, and is in a group too

@@ -1,0 +1,89 @@
+"""The clock that applies timed changes, with fakes for the network."""
+
+import threading
+
+import pytest
+
+from netem.change_clock import ChangeClock
+from netem.schedule import pair_caps_at, rates_at
+from tests.netem.conftest import TWO_NODES, network_of
+
+DEADLINE_S = 10
+NETWORK = network_of(
+    "net",
+    TWO_NODES
+    + '[[changes]]\nat_s = 0.01\nnode = "a"\nup_mbps = 1\n'
+    + '[[changes]]\nat_s = 0.02\nnode = "a"\nup_mbps = 2\n',
+)
+
+
+def wait(event: threading.Event) -> None:
+    assert event.wait(DEADLINE_S)
+
+
+def test_changes_come_in_order_after_their_time_and_again_after_a_restart():
+    calls, seen, both = [], [], threading.Event()
+
+    def on_change(elapsed_s, description):
+        seen.append((elapsed_s, description))
+        if len(seen) % 2 == 0:
+            both.set()
+
+    with ChangeClock(NETWORK, lambda rates, caps: calls.append((rates, caps)), on_change) as clock:
+        wait(both)
+        both.clear()
+        clock.restart()
+        wait(both)
+    once = [({"a": (1, 80)}, {}), ({"a": (2, 80)}, {})]
+    assert calls == [*once, (rates_at(NETWORK, 0), pair_caps_at(NETWORK, 0)), *once]
+    assert [description["at_s"] for _, description in seen] == [0.01, 0.02] * 2
+    assert all(elapsed_s >= description["at_s"] for elapsed_s, description in seen)
+    assert seen[0][1]["nodes"] == {"a": {"up_mbps": 1, "down_mbps": 80}}
+
+
+def test_cpu_changes_keep_the_same_clock_and_are_described():
+    body = '[[cpu_changes]]\nat_s = 0.01\nnode = "a"\ncpu_quota = 0.3\n'
+    rates, quotas, seen, made = [], [], [], threading.Event()
+
+    def on_change(_elapsed_s, description):
+        seen.append(description)
+        made.set()
+
+    network = network_of("net", TWO_NODES + body)
+    with ChangeClock(network, lambda *change: rates.append(change), on_change, set_quotas=quotas.append) as clock:
+        wait(made)
+        made.clear()
+        clock.restart()
+        wait(made)
+    assert quotas == [{"a": 0.3}, {"a": None, "b": None}, {"a": 0.3}]
+    assert rates == [(rates_at(network, 0), {})], "a change of the CPU leaves the links alone"
+    assert [description["cpu_quotas"] for description in seen] == [{"a": 0.3}] * 2
+
+
+def test_an_error_in_the_thread_is_raised_at_the_end():
+    tried = threading.Event()
+
+    def refuse(_rates, _caps):
+        tried.set()
+        raise OSError("no such qdisc")
+
+    def run():
+        with ChangeClock(NETWORK, refuse, lambda *_: None):
+            wait(tried)
+
+    with pytest.raises(OSError, match="no such qdisc"):
+        run()
+
+
+def test_stop_ends_a_clock_that_waits():
+    late = network_of("net", TWO_NODES + '[[changes]]\nat_s = 1e7\nnode = "a"\nup_mbps = 1\n')
+    clock = ChangeClock(late, lambda *_: None, lambda *_: None)
+    clock.stop()
+    clock.stop()
+    assert not clock._thread.is_alive()
+
+
+def test_a_network_without_changes_needs_no_waiting():
+    with ChangeClock(network_of("net", TWO_NODES), lambda *_: None, lambda *_: None) as clock:
+        clock._thread.join(DEADLINE_S)
+        clock.check()

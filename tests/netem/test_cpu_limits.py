@@ -1,0 +1,214 @@
+"""Uneven machines: real groups, real processes that burn real CPU. The kernel's counters decide, not the wall clock."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nalb.errors import InputError, MachineError
+from netem import ballast, build, cgroups, cpu_limits, duty_cycle, namespaces, verify_cpu
+from netem.emulation import attach, leave_up, network_up
+from netem.machines import HIGH_CPU_QUOTA, LOW_CPU_QUOTA
+from tests.netem.conftest import TWO_NODES, UNEVEN_NODES, leftovers, network_of
+from tests.netem.test_teardown import wait_until
+
+SPIN = "while True: pass"
+BURN = """
+import time
+while time.process_time() < 0.03:
+    pass
+print(time.process_time())
+"""
+SLOWEST_TICK_US = 10_000  # at CONFIG_HZ=100: a group is stopped this much late at most, on each core
+
+
+@given(st.floats(LOW_CPU_QUOTA, HIGH_CPU_QUOTA))
+def test_a_quota_becomes_a_run_and_a_period_that_the_kernel_takes(cores: float):
+    run_us, period_us = cgroups.bandwidth_us(cores)
+    assert run_us is not None
+    assert run_us >= cgroups.BURST_US
+    assert 1_000 <= period_us <= 1_000_000
+    assert run_us / period_us == pytest.approx(cores, rel=1e-3)
+
+
+def test_hierarchies_are_found_in_the_mounts(tmp_path: Path):
+    (tmp_path / "cgroup.controllers").write_text("memory cpu pids\n")
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        "cgroup /a cgroup rw,cpuset 0 0\ncgroup /b cgroup rw,cpu,cpuacct 0 0\n"
+        f"none /c cgroup2 rw 0 0\nnone {tmp_path} cgroup2 rw 0 0\n"
+    )
+    assert cgroups.hierarchies(mounts) == [cgroups.Hierarchy(1, Path("/b")), cgroups.Hierarchy(2, tmp_path)]
+
+
+def test_the_second_version_has_its_own_files(tmp_path: Path):
+    """Held against the real thing wherever the machine has it: the tests below take what is there."""
+    hierarchy = cgroups.Hierarchy(2, tmp_path)
+    (tmp_path / "cgroup.subtree_control").write_text("memory")
+    hierarchy.create("nalb-net.a")
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu"
+    (tmp_path / "nalb-net.a" / "cpu.max.burst").touch()
+    hierarchy.set_quota("nalb-net.a", 0.25)
+    assert (tmp_path / "nalb-net.a" / "cpu.max").read_text() == "2000 8000"
+    hierarchy.set_quota("nalb-net.a", None)
+    assert (tmp_path / "nalb-net.a" / "cpu.max").read_text() == "max 100000"
+
+
+def test_the_duty_cycle_spends_what_time_earns():
+    budget_s = duty_cycle.budget_after(0, quota=0.5, elapsed_s=0.01, used_s=0.01)
+    assert budget_s == pytest.approx(-0.005), "it used 10 ms where 5 were due: it stands"
+    assert duty_cycle.budget_after(budget_s, 0.5, 0.01, 0) == pytest.approx(0), "and goes on 10 ms later"
+    assert duty_cycle.budget_after(0, 0.5, 60, 0) == pytest.approx(0.5 * duty_cycle.SAVED_S), "a rest earns little"
+    assert duty_cycle.budget_after(0, 0.5, 0, 60) == -0.5 * duty_cycle.LONGEST_STAND_S, "and no debt silences a node"
+
+
+def test_what_this_machine_cannot_give_is_refused():
+    cores = len(os.sched_getaffinity(0))
+    cpu_limits.require_cores(network_of("net", TWO_NODES + f"cpu_quota = {cores}"))
+    with pytest.raises(MachineError, match="lower cpu_quota"):
+        cpu_limits.require_cores(network_of("net", TWO_NODES + f"cpu_quota = {cores + 0.1}"))
+    with pytest.raises(MachineError, match="lower memory_mb"):
+        ballast.require(network_of("net", TWO_NODES + "memory_mb = 4e6"))
+
+
+@pytest.fixture
+def groups() -> cgroups.Hierarchy:
+    """Where groups can be made."""
+    hierarchy, why_not = cgroups.usable()
+    if hierarchy is None:
+        pytest.skip(f"no writable cgroup: {why_not}")
+    return hierarchy
+
+
+def kernel_cores(groups: cgroups.Hierarchy, group: str) -> float | None:
+    """A group's quota as its files have it."""
+    folder = groups.root / group
+    if groups.version == 1:
+        run_us, period_us = (int((folder / f"cpu.cfs_{what}_us").read_text()) for what in ("quota", "period"))
+        return None if run_us < 0 else run_us / period_us
+    run, period = (folder / "cpu.max").read_text().split()
+    return None if run == "max" else int(run) / int(period)
+
+
+@pytest.mark.root
+def test_the_kernel_holds_a_node_to_its_quota_and_leaves_others_alone(name: str, groups: cgroups.Hierarchy):
+    with network_up(network_of(name, UNEVEN_NODES)) as emulation:
+        assert emulation.cpu_mechanism() == groups.label
+        assert kernel_cores(groups, f"nalb-{name}.b") == pytest.approx(0.02)
+        assert kernel_cores(groups, f"nalb-{name}.a") is None
+        used = [subprocess.check_output(emulation.command(node, [sys.executable, "-c", BURN])) for node in "ab"]
+        counters = groups.counters(f"nalb-{name}.b")
+        run_us, _ = cgroups.bandwidth_us(0.02)
+        late_us = SLOWEST_TICK_US * (os.cpu_count() or 1)
+        assert float(used[1]) * 1e6 <= counters["nr_periods"] * run_us + run_us + cgroups.BURST_US + late_us
+        assert emulation.times_stopped("b") == counters["nr_throttled"] >= 1
+        assert emulation.times_stopped("a") == 0
+    assert leftovers(name) == []
+
+
+@pytest.mark.root
+@pytest.mark.usefixtures("groups")
+def test_what_a_node_starts_is_in_its_group_and_what_cannot_join_is_not_run(name: str):
+    with network_up(network_of(name, UNEVEN_NODES)) as emulation:
+        grandchild = emulation.command("b", ["sh", "-c", "sh -c 'cat /proc/self/cgroup; true'; true"])
+        assert f"/nalb-{name}.b\n" in subprocess.check_output(grandchild, text=True)
+        cgroups.remove(cgroups.standing(name))
+        outside = subprocess.run(emulation.command("b", ["echo", "ran"]), capture_output=True, text=True, check=False)
+        assert outside.returncode != 0
+        assert outside.stdout == ""
+        with pytest.raises(MachineError, match="net down"):
+            emulation.set_cpu_quotas({"b": 0.5})
+
+
+@pytest.mark.root
+def test_quotas_change_by_hand_and_by_the_clock(name: str, groups: cgroups.Hierarchy):
+    made, seen = threading.Event(), []
+
+    def on_change(_elapsed_s, description):
+        seen.append(description["cpu_quotas"])
+        made.set()
+
+    body = UNEVEN_NODES + '[[cpu_changes]]\nat_s = 0.05\nnode = "a"\ncpu_quota = 0.3\n'
+    with network_up(network_of(name, body)) as emulation:
+        with emulation.start_changes(on_change):
+            assert made.wait(10)
+        assert seen == [{"a": 0.3}]
+        assert kernel_cores(groups, f"nalb-{name}.a") == pytest.approx(0.3, rel=1e-3)
+        emulation.set_cpu_quotas({"b": 0.5})
+        assert emulation.cpu_quotas() == {"a": 0.3, "b": 0.5}
+        emulation.reset_rates()
+        assert emulation.cpu_quotas() == {"a": None, "b": 0.02}
+        assert kernel_cores(groups, f"nalb-{name}.a") is None
+        for wrong in ({"z": 0.5}, {"a": 0.0}, {"a": float("nan")}):
+            with pytest.raises(InputError):
+                emulation.set_cpu_quotas(wrong)
+
+
+@pytest.mark.root
+def test_a_network_without_quotas_makes_no_groups(name: str):
+    with network_up(network_of(name, TWO_NODES)) as emulation:
+        assert cgroups.standing(name) == []
+        assert emulation.describe_machines() == []
+        with pytest.raises(InputError, match="no CPU quotas"):
+            emulation.set_cpu_quotas({"a": 0.5})
+
+
+@pytest.mark.root
+def test_groups_left_by_another_are_refused_and_taken_down(name: str, groups: cgroups.Hierarchy):
+    network = network_of(name, UNEVEN_NODES)
+    groups.create(f"nalb-{name}.b")
+    with pytest.raises(InputError, match="already up"):
+        leave_up(network)
+    assert build.take_down(name) == []
+    leave_up(network)
+    assert attach(network).cpu_quotas() == {"a": None, "b": 0.02}
+    build.take_down(name)
+    assert leftovers(name) == []
+
+
+@pytest.mark.root
+def test_a_competing_process_holds_its_memory(name: str):
+    with network_up(network_of(name, TWO_NODES + "memory_mb = 30\n")) as emulation:
+        (pid,) = namespaces.processes_by_namespace([emulation.namespace("b")])[emulation.namespace("b")]
+        resident_pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        assert resident_pages * ballast.PAGE_BYTES >= 30 * ballast.MB
+        assert emulation.describe_machines() == ["held by a competing process, MB: b 30"]
+
+
+@pytest.mark.root
+def test_a_measurement_burns_within_the_quota(name: str):
+    with network_up(network_of(name, UNEVEN_NODES)) as emulation:
+        found = verify_cpu.measure_cpu(emulation, {"b": 0.02}, warm_s=0.05, measure_s=0.3)["b"]
+    assert 0 < found.measured_cores < 0.5, "at most two runs, a burst and a late tick in 300 ms"
+
+
+@pytest.mark.root
+def test_the_duty_cycle_stops_a_node_lets_it_go_and_ends_with_the_network(name: str):
+    network = network_of(name, UNEVEN_NODES)
+    with network_up(network, cpu_limits.DutyCycleLimits(network, "on trial")) as emulation:
+        assert cgroups.standing(name) == []
+        assert "duty cycle of SIGSTOP and SIGCONT, coarser than a cgroup (on trial)" in emulation.describe_machines()[0]
+        with subprocess.Popen(emulation.command("b", [sys.executable, "-c", SPIN])) as spinning:
+            wait_until(lambda: emulation.times_stopped("b") >= 2)  # so it went on in between
+            wait_until(lambda: state(spinning.pid) == "T")
+            emulation.set_cpu_quotas({"b": None})
+            wait_until(lambda: state(spinning.pid) in "RS")
+            emulation.set_cpu_quotas({"b": 0.02})
+            wait_until(lambda: state(spinning.pid) == "T")
+            (controller,) = namespaces.processes_by_namespace([emulation.hub_namespace()])[emulation.hub_namespace()]
+            build.take_down(name)  # what is stopped dies too
+        assert state(controller) in "ZX"
+    assert leftovers(name) == []
+
+
+def state(pid: int) -> str:
+    """The letter of ps; X where the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"

@@ -1,0 +1,260 @@
+"""Real networks: they carry what the file says, change while packets flow, and stand side by side."""
+
+import dataclasses
+import os
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from nalb.errors import InputError, MachineError
+from nalb.units import bytes_per_s_to_mbps
+from netem import build, namespaces, qdiscs, verify
+from netem.emulation import attach, is_up, leave_up, network_up
+from netem.network_file import find_network, load_network
+from tests.netem.conftest import TWO_NODES, leftovers, network_of
+
+pytestmark = pytest.mark.root
+
+CAPPED = """
+[[nodes]]
+name = "n1"
+up_mbps = 40
+down_mbps = 200
+[[nodes]]
+name = "n2"
+up_mbps = 150
+down_mbps = 150
+[[nodes]]
+name = "n5"
+up_mbps = 120
+down_mbps = 60
+[[links]]
+src = "n2"
+dst = "n5"
+mbps = 25
+"""
+
+
+def flow(emulation, source: str, target: str, configured_mbps: float) -> verify.Flow:
+    return verify.Flow(
+        f"{source} -> {target}",
+        emulation.namespace(source),
+        emulation.namespace(target),
+        emulation.address(target),
+        configured_mbps,
+    )
+
+
+def assert_close(measurement: verify.Measurement) -> None:
+    assert abs(measurement.deviation) <= verify.TOLERANCE, measurement
+
+
+def carried(file: str, name: str):
+    """A carried network under a name of this run."""
+    return dataclasses.replace(load_network(find_network(file)), name=name)
+
+
+def test_a_static_network_carries_its_rates(name: str):
+    seen: list[verify.Measurement] = []
+    with network_up(carried("wan4-static", name)) as emulation:
+        assert verify.verify(emulation, seen.append) == seen
+    assert [each.label for each in seen] == [f"n{index} {way}" for way in ("up", "down") for index in range(4)]
+    for measurement in seen:
+        assert_close(measurement)
+    assert leftovers(name) == []
+
+
+def test_an_asymmetric_network_carries_its_rates_and_caps(name: str):
+    with network_up(network_of(name, CAPPED)) as emulation:
+        for measurement in verify.verify(emulation, lambda _: None):
+            assert_close(measurement)
+        assert_close(verify.measure_patiently(flow(emulation, "n5", "n2", 120)))  # the cap is of one direction
+        pair, rest = flow(emulation, "n2", "n5", 25), flow(emulation, "n2", "n1", 125)
+        for _ in range(verify.REPEATS):
+            with ThreadPoolExecutor(2) as pool:
+                together = list(pool.map(verify.measure, (pair, rest)))
+            if all(measurement.passed for measurement in together):
+                break
+        assert_close(together[0])  # a capped pair has its part,
+        assert_close(together[1])  # and the rest of the uplink is used
+
+
+def test_rates_change_under_a_running_connection(name: str):
+    """One TCP connection that outlives each change, and carries the new rate each time."""
+    with network_up(network_of(name, CAPPED)) as emulation, connected(emulation, "n2", "n5") as carries:
+        for up_mbps, cap_mbps, expected_mbps in ((150, 25, 25), (150, 50, 50), (20, 50, 20), (100, 40, 40)):
+            emulation.set_rates({"n2": (up_mbps, 150)}, {("n2", "n5"): cap_mbps})
+            assert carries(expected_mbps)
+        emulation.set_rates({"n5": (120, 10)})
+        assert carries(10)
+        assert emulation.rates()["n5"] == (120, 10)
+        assert emulation.pair_caps() == {("n2", "n5"): 40}
+
+
+FALLING = """
+[[nodes]]
+name = "a"
+up_mbps = 200
+down_mbps = 200
+[[nodes]]
+name = "b"
+up_mbps = 200
+down_mbps = 200
+[[changes]]
+at_s = 1000
+node = "b"
+up_mbps = 40
+down_mbps = 40
+"""
+
+
+def test_a_full_link_carries_on_when_its_rate_falls(name: str):
+    """Bunches that wait in a token bucket whose burst shrinks below them would block it for ever."""
+    with network_up(network_of(name, FALLING)) as emulation, connected(emulation, "a", "b") as carries:
+        for mbps in (200, 40, 20, 200, 20):
+            emulation.set_rates({"b": (mbps, mbps)})
+            assert carries(mbps)
+
+
+def test_a_change_keeps_the_packets_that_wait(name: str):
+    """UDP has no second try: what is lost stays lost."""
+    with network_up(network_of(name, TWO_NODES)) as emulation:
+        emulation.set_rates({"a": (1, 80)})
+        with (
+            namespaces.inside(emulation.namespace("b"), lambda: socket.socket(type=socket.SOCK_DGRAM)) as receiver,
+            namespaces.inside(emulation.namespace("a"), lambda: socket.socket(type=socket.SOCK_DGRAM)) as sender,
+        ):
+            receiver.bind((emulation.address("b"), 0))
+            receiver.settimeout(10)
+            for number in range(8):  # 8 frames of 1,242 bytes: 80 ms at 1 Mbit/s, so most of them wait
+                sender.sendto(bytes([number]) * 1200, receiver.getsockname())
+            emulation.set_rates({"a": (50, 80)})
+            assert [receiver.recv(2000)[0] for _ in range(8)] == list(range(8))
+
+
+def test_timed_changes_are_applied(name: str):
+    body = TWO_NODES + '[[changes]]\nat_s = 0.05\nnode = "a"\nup_mbps = 5\n'
+    applied, seen = threading.Event(), []
+
+    def on_change(elapsed_s: float, description: dict) -> None:
+        seen.append((elapsed_s, description))
+        applied.set()
+
+    with network_up(network_of(name, body)) as emulation, emulation.start_changes(on_change) as clock:
+        assert applied.wait(10)
+        assert emulation.rates()["a"] == (5, 80)
+        assert_close(verify.measure_patiently(flow(emulation, "a", "b", 5)))
+        applied.clear()
+        clock.restart()
+        assert applied.wait(10)
+    assert [description["nodes"] for _, description in seen] == [{"a": {"up_mbps": 5, "down_mbps": 80}}] * 2
+
+
+def test_two_networks_at_once_share_addresses_and_nothing_else(name: str):
+    other = f"{name}b"
+    with network_up(network_of(name, TWO_NODES)) as one, network_up(network_of(other, TWO_NODES)) as two:
+        assert one.address("a") == two.address("a")
+        two.set_rates({"a": (10, 10)})
+        assert_close(verify.measure_patiently(flow(one, "a", "b", 80)))
+        assert_close(verify.measure_patiently(flow(two, "a", "b", 10)))
+        build.take_down(other)
+        assert is_up(name)
+        assert not is_up(other)
+
+
+def test_commands_run_inside_with_their_own_pid(name: str):
+    script = "import os; print(os.getpid(), os.readlink('/proc/self/ns/net'))"
+    with network_up(network_of(name, TWO_NODES)) as emulation:
+        places = set()
+        for argv in (
+            emulation.command("a", [sys.executable, "-c", script]),
+            emulation.command("b", [sys.executable, "-c", script]),
+            emulation.hub_command([sys.executable, "-c", script]),
+        ):
+            with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+                pid, place = process.communicate()[0].split()
+            assert int(pid) == process.pid
+            places.add(place)
+        assert len(places) == 3
+        assert os.readlink("/proc/self/ns/net") not in places
+        with pytest.raises(InputError, match="no node 'z'"):
+            emulation.command("z", ["true"])
+
+
+def test_sensible_rates_only(name: str):
+    with network_up(network_of(name, TWO_NODES)) as emulation:
+        for rates, caps in (
+            ({"z": (1, 1)}, {}),
+            ({"a": (0, 1)}, {}),
+            ({"a": (1, float("nan"))}, {}),
+            ({}, {("a", "b"): 1}),
+        ):
+            with pytest.raises(InputError):
+                emulation.set_rates(rates, caps)
+        assert emulation.rates()["a"] == (100, 80)
+
+
+def test_one_that_is_up_is_refused_attached_to_and_taken_down_once(name: str):
+    network = network_of(name, TWO_NODES)
+    with pytest.raises(InputError, match="is not up"):
+        attach(network)
+    leave_up(network)
+    with pytest.raises(InputError, match="already up"):
+        leave_up(network)
+    with pytest.raises(InputError, match="already up"), network_up(network):
+        pass
+    assert is_up(name), "the refusal must not remove the other's network"
+    assert attach(network).rates() == {"a": (100, 80), "b": (100, 80)}
+    with pytest.raises(InputError, match="another file"):
+        attach(network_of(name, TWO_NODES.replace("100", "90")))
+    assert len(build.take_down(name)) == 3
+    assert build.take_down(name) == []
+    assert leftovers(name) == []
+
+
+def test_what_the_kernel_lacks_is_said_before_anything_is_built(name: str, monkeypatch: pytest.MonkeyPatch):
+    network = network_of(name, TWO_NODES + "delay_ms = 5\n")
+    try:
+        qdiscs.require(("netem",))
+    except MachineError:
+        monkeypatch.setattr(namespaces, "create", lambda name: pytest.fail(f"{name} was made"))
+        with pytest.raises(MachineError, match="netem qdisc"), network_up(network):
+            pass
+        return
+    with network_up(network) as emulation, connected(emulation, "b", "a") as carries:
+        assert carries(80)
+
+
+@contextmanager
+def connected(emulation, source: str, target: str):
+    """A TCP connection that sends all the time; gives a function that says whether a rate arrives."""
+    address = emulation.address(target)
+    server = namespaces.inside(emulation.namespace(target), lambda: socket.create_server((address, 0)))
+    with server:
+        sender = namespaces.inside(
+            emulation.namespace(source), lambda: socket.create_connection(server.getsockname(), 10)
+        )
+        receiver, _ = server.accept()
+    with sender, receiver:
+        receiver.settimeout(10)
+        sending = threading.Thread(target=verify._send, args=(sender,))
+        sending.start()
+
+        def carries(expected_mbps: float) -> bool:
+            for _ in range(verify.REPEATS):
+                arrived_bytes, elapsed_s = verify._receive(receiver, 0.7, 0.8)
+                goodput_mbps = bytes_per_s_to_mbps(arrived_bytes / elapsed_s)
+                if verify.Measurement(target, expected_mbps, goodput_mbps).passed:
+                    return True
+            return False
+
+        try:
+            yield carries
+        finally:
+            receiver.close()
+            sending.join()

@@ -1,0 +1,123 @@
+"""`nalb net`: exit codes and one-line errors, as root, and as nobody in a user namespace."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pyroute2
+import pytest
+
+from nalb.cli.main import run
+from netem import namespaces, rootless, verify, verify_cpu
+from tests.netem.conftest import UNEVEN_NODES, leftovers
+
+ROOT = Path(__file__).parents[2]
+NOBODY = [
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+    "env",
+]  # env: setpriv itself still reads as root
+
+
+@pytest.mark.parametrize("action", ["up", "verify", "down"])
+def test_a_bad_file_is_one_line_and_exit_code_2(action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "bad.toml"
+    path.write_text('name = "Bad"')
+    assert run(["net", action, str(path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert f"{path}: name is 'Bad'" in captured.err
+
+
+@pytest.mark.root
+def test_up_verify_down(network_path: Path, name: str, capsys: pytest.CaptureFixture[str]):
+    assert run(["net", "down", str(network_path)]) == 0
+    assert "is not up" in capsys.readouterr().out
+    assert run(["net", "up", str(network_path)]) == 0
+    assert "10.77.0.2" in capsys.readouterr().out
+    assert run(["net", "up", str(network_path)]) == 2
+    assert "already up" in capsys.readouterr().err
+    assert run(["net", "verify", str(network_path)]) == 0
+    assert capsys.readouterr().out.count("up  ") == 2
+    assert namespaces.standing(name), "verify leaves a network that was up"
+    assert run(["net", "down", str(network_path)]) == 0
+    assert leftovers(name) == []
+
+
+@pytest.mark.root
+def test_verify_fails_where_a_rate_is_off(
+    network_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(verify, "measure", lambda flow: verify.Measurement(flow.label, flow.configured_mbps, 60))
+    assert run(["net", "verify", str(network_path)]) == 1
+    out = capsys.readouterr().out
+    assert "off by more than 10%: a up, b up, a down, b down" in out
+    assert leftovers(name) == []
+
+
+@pytest.mark.root
+def test_verify_fails_where_a_quota_is_off(
+    network_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    network_path.write_text(f'name = "{name}"\n{UNEVEN_NODES}')
+    monkeypatch.setattr(verify, "measure", lambda flow: verify.Measurement(flow.label, 1, verify.GOODPUT_PART))
+    monkeypatch.setattr(
+        verify_cpu, "measure_cpu", lambda _, quotas: {b: verify_cpu.CpuMeasurement(b, quotas[b], 0.03) for b in quotas}
+    )
+    assert run(["net", "verify", str(network_path)]) == 1
+    captured = capsys.readouterr()
+    assert "b cpu" in captured.out
+    assert "+50.0%   WRONG" in captured.out
+    assert "off by more than 10%: b cpu" in captured.out, captured.err
+    assert leftovers(name) == []
+
+
+@pytest.mark.root
+def test_without_root(network_path: Path, name: str):
+    """verify builds its network in a user namespace; up says why it cannot."""
+    python = python_for_nobody()
+    allowed = subprocess.run([*NOBODY, *rootless.UNSHARE, "true"], capture_output=True, text=True, check=False)
+    if allowed.returncode != 0:
+        pytest.skip(f"this kernel has no unprivileged user namespaces: {allowed.stderr.strip()}")
+    with tempfile.TemporaryDirectory() as directory:  # pytest's own directories are closed to nobody
+        Path(directory).chmod(0o755)
+        path = Path(shutil.copy(network_path, directory))
+        verified = as_nobody(python, "verify", path)
+        assert verified.returncode == 0, verified.stdout + verified.stderr
+        assert "all within 10%" in verified.stdout
+        refused = as_nobody(python, "up", path)
+        assert refused.returncode == 3
+        assert "outlive the command" in refused.stderr
+        assert refused.stderr.count("\n") == 1
+    assert leftovers(name) == []
+
+
+def as_nobody(python: str, action: str, path: Path) -> subprocess.CompletedProcess[str]:
+    search_path = os.pathsep.join([str(ROOT), str(Path(pyroute2.__file__).parents[1])])
+    return subprocess.run(
+        [*NOBODY, python, "-B", "-m", "nalb.cli.main", "net", action, str(path)],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": search_path},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+    )
+
+
+def python_for_nobody() -> str:
+    """An interpreter of this version that nobody may start; ours may lie in a private directory."""
+    for python in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
+        trial = "import sys; sys.path[:0] = sys.argv[1:]; import tomllib, pyroute2, netem"
+        places = [str(ROOT), str(Path(pyroute2.__file__).parents[1])]
+        if shutil.which("setpriv") is None:
+            pytest.skip("setpriv is not installed")
+        argv = [*NOBODY, python, "-B", "-c", trial, *places]
+        if subprocess.run(argv, capture_output=True, check=False, cwd="/").returncode == 0:
+            return python
+    pytest.skip("nobody may not read this Python or this checkout")

@@ -1,0 +1,237 @@
+"""The parser: what it accepts, and that each kind of mistake is named in one line."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nalb.errors import InputError
+from netem.machines import CpuChange, CpuRedraws
+from netem.network_file import (
+    DEFAULT_QUEUE_MS,
+    Change,
+    Link,
+    Node,
+    RandomRedraws,
+    carried_networks,
+    find_network,
+    load_network,
+    parse_network,
+)
+
+NODES = """
+[[nodes]]
+name = "a"
+up_mbps = 10
+down_mbps = 20
+[[nodes]]
+name = "b"
+up_mbps = 30
+down_mbps = 40
+"""
+BARE_NODES = '\n[[nodes]]\nname = "a"\n[[nodes]]\nname = "b"\n'
+GOOD = 'name = "net"\n' + NODES
+LINK = '\n[[links]]\nsrc = "a"\ndst = "b"\nmbps = 5\n'
+RANDOM = "\n[random]\nseed = 1\nevery_s = 5\nlow_mbps = 1\nhigh_mbps = 9\n"
+CPU_RANDOM = "\n[cpu_random]\nseed = 1\nevery_s = 5\nlow_cpu_quota = 0.1\nhigh_cpu_quota = 0.5\n"
+CPU_CHANGE = '\n[[cpu_changes]]\nat_s = {}\nnode = "{}"\ncpu_quota = {}\n'
+
+
+def test_everything_is_read():
+    text = """
+        name = "all"
+        defaults = {queue_ms = 20, up_mbps = 7, delay_ms = 3}
+        nodes = [{name = "a", down_mbps = 8},
+            {name = "b-2", up_mbps = 1, down_mbps = 2, queue_ms = 9, delay_ms = 2, jitter_ms = 1.5, loss_percent = 0.5}]
+        links = [{src = "a", dst = "b-2", mbps = 0.5, delay_ms = 40, jitter_ms = 4, loss_percent = 1}]
+        changes = [{at_s = 9, src = "a", dst = "b-2", mbps = 2}, {at_s = 4.5, node = "a", up_mbps = 6}]
+    """
+    network = parse_network(text, "all.toml")
+    assert network.nodes == (Node("a", 7, 8, 20, 3, 0, 0), Node("b-2", 1, 2, 9, 2, 1.5, 0.5))
+    assert network.links == (Link("a", "b-2", 0.5, 40, 4, 1),)
+    assert network.changes == (
+        Change(4.5, "a", None, 6, None, None),
+        Change(9, None, ("a", "b-2"), None, None, 2),
+    )
+    assert network.random is None
+
+
+def test_machines_are_read():
+    text = GOOD.replace("[[nodes]]", "[[nodes]]\ncpu_quota = 0.5", 1) + (
+        "memory_mb = 64\n[defaults]\ncpu_quota = 1\nmemory_mb = 8\n" + CPU_CHANGE.format(9, "a", 0.25)
+    )
+    network = parse_network(text + CPU_CHANGE.format(4, "b", 2), "net.toml")
+    assert [(node.cpu_quota, node.memory_mb) for node in network.nodes] == [(0.5, 8), (1, 64)]
+    assert network.cpu_changes == (CpuChange(4, "b", 2), CpuChange(9, "a", 0.25))
+    assert network.limits_cpu
+    assert not network.is_static
+    drawn = parse_network(GOOD + CPU_RANDOM, "net.toml")
+    assert drawn.cpu_random == CpuRedraws(1, 5, 0.1, 0.5)
+    assert drawn.limits_cpu
+    assert not drawn.is_static
+    assert not parse_network(GOOD, "net.toml").limits_cpu
+
+
+def test_random_leaves_the_rates_open():
+    network = parse_network('name = "net"' + RANDOM + BARE_NODES, "net.toml")
+    assert network.random == RandomRedraws(1, 5, 1, 9)
+    assert [(node.up_mbps, node.down_mbps) for node in network.nodes] == [(None, None)] * 2
+    assert {node.queue_ms for node in network.nodes} == {DEFAULT_QUEUE_MS}
+
+
+@pytest.mark.parametrize("name", sorted(carried_networks()))
+def test_carried_networks_load_by_their_bare_name(name: str):
+    assert load_network(find_network(name)).name == name
+
+
+BAD = {
+    "not TOML": ("name = ", "is not TOML"),
+    "huge number": (GOOD + "x = " + "9" * 5000, "is not TOML"),
+    "no name": (NODES, "name is missing"),
+    "name in capitals": (GOOD.replace('"net"', '"Net"'), "name is 'Net'"),
+    "name too long": (GOOD.replace('"net"', '"' + "n" * 16 + '"'), "use 1 to 15"),
+    "name with a dot": (GOOD.replace('"net"', '"a.b"'), "name is 'a.b'"),
+    "name starting with a dash": (GOOD.replace('"a"', '"-a"'), "nodes[0].name is '-a'"),
+    "name is a number": (GOOD.replace('"a"', "1"), "nodes[0].name is 1"),
+    "unknown field": ("speed = 1\n" + GOOD, "speed is not a field"),
+    "unknown node field": (GOOD + "cpus = 1", "nodes[1].cpus is not a field"),
+    "unknown default": (GOOD + "[defaults]\nmtu = 9000", "defaults.mtu is not a field"),
+    "unknown link field": (GOOD + LINK + "up_mbps = 1", "links[0].up_mbps is not a field"),
+    "unknown random field": ('name = "net"' + RANDOM + "end_s = 1" + BARE_NODES, "random.end_s is not a field"),
+    "nodes is a table": ('name = "net"\n[nodes]\na = 1', "nodes is not a list"),
+    "a node is a number": ('name = "net"\nnodes = [1, 2]', "nodes[0] is 1"),
+    "defaults is a list": ("defaults = []\n" + GOOD, "defaults is []"),
+    "no nodes": ('name = "net"', "nodes has 0 nodes"),
+    "one node": ('name = "net"\n[[nodes]]\nname = "a"\nup_mbps = 1\ndown_mbps = 1', "nodes has 1 nodes"),
+    "too many nodes": (
+        'name = "net"\ndefaults = {up_mbps = 1, down_mbps = 1}\n'
+        + "".join(f'[[nodes]]\nname = "n{index}"\n' for index in range(201)),
+        "give 2 to 200",
+    ),
+    "same node twice": (GOOD.replace('"b"', '"a"'), "nodes[1].name repeats 'a'"),
+    "no up rate": (GOOD.replace("up_mbps = 30", ""), "nodes[1].up_mbps is missing"),
+    "no down rate": (GOOD.replace("down_mbps = 40", ""), "nodes[1].down_mbps is missing"),
+    "zero rate": (GOOD.replace("= 10", "= 0"), "nodes[0].up_mbps is 0"),
+    "negative rate": (GOOD.replace("= 10", "= -3.5"), "nodes[0].up_mbps is -3.5"),
+    "rate too small": (GOOD.replace("= 10", "= 0.001"), "nodes[0].up_mbps is 0.001"),
+    "rate too large": (GOOD.replace("= 10", "= 200_000"), "nodes[0].up_mbps is 200000"),
+    "rate beyond any float": (GOOD.replace("= 10", "= 1" + "0" * 400), "nodes[0].up_mbps is 1000"),
+    "rate is not a number": (GOOD.replace("= 10", "= nan"), "nodes[0].up_mbps is nan"),
+    "rate is infinite": (GOOD.replace("= 10", "= inf"), "nodes[0].up_mbps is inf"),
+    "rate is text": (GOOD.replace("= 10", '= "10"'), "nodes[0].up_mbps is '10', not a number"),
+    "rate is true": (GOOD.replace("= 10", "= true"), "nodes[0].up_mbps is True, not a number"),
+    "bad default rate": (GOOD + "[defaults]\nup_mbps = -1", "defaults.up_mbps is -1"),
+    "bad default queue": (GOOD + '[defaults]\nqueue_ms = "x"', "defaults.queue_ms is 'x'"),
+    "no queue": (GOOD + "queue_ms = 0", "nodes[1].queue_ms is 0"),
+    "negative delay": (GOOD + "delay_ms = -1", "nodes[1].delay_ms is -1"),
+    "jitter above delay": (GOOD + "delay_ms = 1\njitter_ms = 2", "nodes[1].jitter_ms is 2"),
+    "loss above all": (GOOD + "loss_percent = 101", "nodes[1].loss_percent is 101"),
+    "link from nowhere": (GOOD + LINK.replace('src = "a"', 'src = "z"'), "links[0].src is 'z', which is no node"),
+    "link to nowhere": (GOOD + LINK.replace('dst = "b"', ""), "links[0].dst is missing"),
+    "link to itself": (GOOD + LINK.replace('dst = "b"', 'dst = "a"'), "links[0].dst is 'a', the same as src"),
+    "link twice": (GOOD + LINK + LINK, "repeat a -> b"),
+    "link without a rate": (GOOD + LINK.replace("mbps = 5", ""), "links[0].mbps is missing"),
+    "change without a time": (GOOD + '[[changes]]\nnode = "a"\nup_mbps = 1', "changes[0].at_s is missing"),
+    "change at the start": (GOOD + '[[changes]]\nat_s = 0\nnode = "a"\nup_mbps = 1', "changes[0].at_s is 0"),
+    "change of nothing": (GOOD + "[[changes]]\nat_s = 1\nup_mbps = 1", "changes[0].node is missing"),
+    "change to nothing": (GOOD + '[[changes]]\nat_s = 1\nnode = "a"', "changes[0].up_mbps is missing"),
+    "change of an unknown node": (GOOD + '[[changes]]\nat_s = 1\nnode = "z"\nup_mbps = 1', "changes[0].node is 'z'"),
+    "change of node and pair": (
+        GOOD + LINK + '[[changes]]\nat_s = 1\nnode = "a"\ndst = "b"\nup_mbps = 1',
+        "changes[0].dst stands beside node",
+    ),
+    "change of a pair's up rate": (
+        GOOD + LINK + '[[changes]]\nat_s = 1\nsrc = "a"\ndst = "b"\nup_mbps = 1',
+        "changes[0].up_mbps is a node's rate",
+    ),
+    "change of an undeclared pair": (
+        GOOD + '[[changes]]\nat_s = 1\nsrc = "a"\ndst = "b"\nmbps = 1',
+        "declare it in [[links]]",
+    ),
+    "change twice at once": (
+        GOOD + 2 * '[[changes]]\nat_s = 1\nnode = "a"\nup_mbps = 1\n',
+        "changes[1].at_s repeats a change at 1 s",
+    ),
+    "random and a rate": ('name = "net"' + RANDOM + NODES, "nodes[0].up_mbps is given although [random] draws it"),
+    "random and a default rate": (
+        'name = "net"' + RANDOM + BARE_NODES + "[defaults]\ndown_mbps = 1",
+        "defaults.down_mbps is given although",
+    ),
+    "random and a node's change": (
+        'name = "net"' + RANDOM + BARE_NODES + '[[changes]]\nat_s = 1\nnode = "a"\nup_mbps = 1',
+        "changes[0].node changes a rate that [random] draws",
+    ),
+    "random without a seed": ('name = "net"' + RANDOM.replace("seed = 1", "") + BARE_NODES, "random.seed is missing"),
+    "random with a fractional seed": (
+        'name = "net"' + RANDOM.replace("seed = 1", "seed = 1.5") + BARE_NODES,
+        "random.seed is 1.5",
+    ),
+    "random too often": (
+        'name = "net"' + RANDOM.replace("every_s = 5", "every_s = 0") + BARE_NODES,
+        "random.every_s is 0",
+    ),
+    "no CPU at all": (GOOD + "cpu_quota = 0", "nodes[1].cpu_quota is 0: give a number from 0.01 to 1024 cores"),
+    "more CPU than there is": (GOOD + "cpu_quota = 2000", "nodes[1].cpu_quota is 2000"),
+    "CPU in words": (GOOD + 'cpu_quota = "half"', "nodes[1].cpu_quota is 'half', not a number"),
+    "bad default quota": (GOOD + "[defaults]\ncpu_quota = nan", "defaults.cpu_quota is nan"),
+    "negative memory": (GOOD + "memory_mb = -1", "nodes[1].memory_mb is -1"),
+    "absurd memory": (GOOD + "memory_mb = 1e9", "nodes[1].memory_mb is 1000000000.0"),
+    "CPU change of an unknown node": (GOOD + CPU_CHANGE.format(1, "z", 1), "cpu_changes[0].node is 'z'"),
+    "CPU change at the start": (GOOD + CPU_CHANGE.format(0, "a", 1), "cpu_changes[0].at_s is 0"),
+    "CPU change without a quota": (
+        GOOD + '[[cpu_changes]]\nat_s = 1\nnode = "a"',
+        "cpu_changes[0].cpu_quota is missing",
+    ),
+    "CPU change of a rate": (GOOD + CPU_CHANGE.format(1, "a", 1) + "mbps = 1", "cpu_changes[0].mbps is not a field"),
+    "CPU change twice at once": (
+        GOOD + 2 * CPU_CHANGE.format(1, "a", 1),
+        "cpu_changes[1].at_s repeats a change at 1 s",
+    ),
+    "drawn CPU and a quota": (GOOD + "cpu_quota = 1" + CPU_RANDOM, "although [cpu_random] draws it"),
+    "drawn CPU and a default": (
+        GOOD + "[defaults]\ncpu_quota = 1" + CPU_RANDOM,
+        "defaults.cpu_quota is given although",
+    ),
+    "drawn CPU and a change": (
+        GOOD + CPU_RANDOM + CPU_CHANGE.format(1, "a", 1),
+        "cpu_changes[0].node changes a quota that [cpu_random] draws",
+    ),
+    "drawn CPU without a seed": (GOOD + CPU_RANDOM.replace("seed = 1", ""), "cpu_random.seed is missing"),
+    "drawn CPU upside down": (GOOD + CPU_RANDOM.replace("0.1", "0.6"), "cpu_random.low_cpu_quota is above"),
+    "drawn CPU with an unknown field": (GOOD + CPU_RANDOM + "nodes = 1", "cpu_random.nodes is not a field"),
+    "random upside down": (
+        'name = "net"' + RANDOM.replace("low_mbps = 1", "low_mbps = 10") + BARE_NODES,
+        "random.low_mbps is above",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_mistake_is_named_in_one_line(case: str):
+    text, expected = BAD[case]
+    with pytest.raises(InputError) as caught:
+        parse_network(text, "bad.toml")
+    message = str(caught.value)
+    assert message.startswith("bad.toml: ")
+    assert expected in message
+    assert "\n" not in message
+    assert message.count(": ") >= 2, "names the remedy after a colon"
+
+
+@given(st.text())
+def test_any_text_is_an_input_error(text: str):
+    with pytest.raises(InputError) as caught:  # no random text is a whole network
+        parse_network(text, "x")
+    assert "\n" not in str(caught.value)
+
+
+def test_unreadable_files_are_input_errors(tmp_path):
+    with pytest.raises(InputError, match="No such file"):
+        load_network(tmp_path / "absent.toml")
+    with pytest.raises(InputError, match="Is a directory"):
+        load_network(tmp_path)
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="UTF-8"):
+        load_network(binary)
+    with pytest.raises(InputError, match="wan4-static"):
+        find_network("no-such-network")

@@ -1,0 +1,158 @@
+"""However the owner of a network ends, the network goes with it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from netem import build, cgroups, cpu_limits, namespaces
+from netem.emulation import leave_up, network_up
+from tests.netem.conftest import TWO_NODES, UNEVEN_NODES, leftovers, network_of
+
+pytestmark = pytest.mark.root
+
+DEADLINE_S = 20.0
+OWNER = """
+import subprocess, sys, time
+from netem.emulation import network_up
+from netem.network_file import load_network
+with network_up(load_network(sys.argv[1])) as emulation:
+    inside = subprocess.Popen(emulation.command("a", ["sleep", "1000"]))
+    print(inside.pid, flush=True)
+    {then}
+"""
+
+
+def wait_until(condition) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone, or only waits for its parent to look."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
+            return stat.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def has_entered(pid: int) -> bool:
+    """Whether a process has left our network namespace for its node's."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
+    except FileNotFoundError:
+        return True  # it has ended
+
+
+def start_owner(path, then: str = "time.sleep(1000)") -> tuple[subprocess.Popen, int]:
+    """A process that has the network up, and the pid of its child in node a."""
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER.format(then=then), str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert owner.stdout is not None
+    line = owner.stdout.readline()
+    if not line:
+        pytest.fail(f"the owner did not start: {owner.communicate()[1]}")
+    child = int(line)
+    wait_until(lambda: ended(child) or has_entered(child))
+    return owner, child
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
+def test_a_signal_to_the_owner_takes_the_network_down(network_path, name: str, number: signal.Signals):
+    owner, child = start_owner(network_path)
+    assert len(namespaces.standing(name)) == 3
+    os.killpg(owner.pid, number) if number == signal.SIGINT else owner.send_signal(number)
+    with owner:
+        owner.communicate(timeout=DEADLINE_S)
+    assert owner.returncode == -number
+    wait_until(lambda: leftovers(name) == [] and ended(child))
+
+
+def test_two_interrupts_take_the_network_down_too(network_path, name: str):
+    owner, child = start_owner(network_path)
+    with owner:
+        owner.send_signal(signal.SIGINT)
+        owner.send_signal(signal.SIGINT)
+        owner.communicate(timeout=DEADLINE_S)
+    wait_until(lambda: leftovers(name) == [] and ended(child))
+
+
+@pytest.mark.parametrize("then", ["pass", "sys.exit(3)", "raise ValueError('no')", "import os; os._exit(4)"])
+def test_every_exit_takes_the_network_down(network_path, name: str, then: str):
+    owner, child = start_owner(network_path, then)
+    with owner:
+        owner.communicate(timeout=DEADLINE_S)
+    wait_until(lambda: leftovers(name) == [] and ended(child))
+
+
+def test_a_failed_build_leaves_nothing(name: str, monkeypatch: pytest.MonkeyPatch):
+    made = []
+    create = namespaces.create
+
+    def fail_at_the_second_node(namespace: str) -> None:
+        made.append(namespace)
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        create(namespace)
+
+    monkeypatch.setattr(namespaces, "create", fail_at_the_second_node)
+    for bring_up in (leave_up, lambda network: network_up(network).__enter__()):
+        made.clear()
+        with pytest.raises(KeyboardInterrupt):
+            bring_up(network_of(name, TWO_NODES))
+        assert leftovers(name) == []
+
+
+def test_the_guardian_leaves_a_later_network_of_the_same_name_alone(network_path, name: str):
+    owner, _ = start_owner(network_path)
+    namespaces.remove(namespaces.standing(name))
+    leave_up(network_of(name, TWO_NODES))
+    before = {namespace: namespaces.identity(namespace) for namespace in namespaces.standing(name)}
+    with owner:
+        owner.kill()
+        owner.communicate(timeout=DEADLINE_S)  # returns when the guardian, which shares stderr, has ended too
+    assert {namespace: namespaces.identity(namespace) for namespace in namespaces.standing(name)} == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_groups_and_what_runs_in_them_go_with_the_network(network_path, name: str, number: signal.Signals):
+    network_path.write_text(f'name = "{name}"\n{UNEVEN_NODES}memory_mb = 20\n')
+    owner, child = start_owner(network_path)
+    if isinstance(cpu_limits.choose(network_of(name, UNEVEN_NODES)), cpu_limits.CgroupLimits):
+        group = next(group for group in cgroups.standing(name) if group.name.endswith(".a"))
+        wait_until(lambda: str(child) in (group / "cgroup.procs").read_text().split())
+    inside = namespaces.processes_by_namespace([f"nalb-{name}.b", f"nalb-{name}"])
+    assert inside[f"nalb-{name}.b"], "the competing process"
+    owner.send_signal(number)
+    with owner:
+        owner.communicate(timeout=DEADLINE_S)
+    pids = [child, *(pid for each in inside.values() for pid in each)]
+    wait_until(lambda: leftovers(name) == [] and all(map(ended, pids)))
+
+
+def test_a_take_down_cut_short_is_finished_by_the_next(name: str, monkeypatch: pytest.MonkeyPatch):
+    leave_up(network_of(name, UNEVEN_NODES))
+
+    def interrupted(_names) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(namespaces, "remove", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            build.take_down(name)
+    assert namespaces.standing(name), "what the guardian looks for stands to the last"
+    assert len(build.take_down(name)) == 3
+    assert build.take_down(name) == []
+    assert leftovers(name) == []

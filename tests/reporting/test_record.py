@@ -1,0 +1,150 @@
+import json
+
+import pytest
+
+from nalb.errors import InputError
+from nalb.reporting.record import read_record
+from nalb.reporting.run_file import read_events, read_run, write_run
+from tests.reporting.runs import write_events, write_fake_run
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    write_fake_run(tmp_path)
+    return tmp_path
+
+
+def events_of(run_dir):
+    return [json.loads(line) for line in (run_dir / "samples.jsonl").read_text().splitlines()]
+
+
+def test_run_file_survives_a_round_trip(tmp_path):
+    run = write_fake_run(tmp_path)
+    assert read_run(tmp_path) == run
+    write_run(tmp_path, run)
+    assert read_run(tmp_path) == run
+    assert list(json.loads((tmp_path / "run.json").read_text())) == [
+        "network", "workload", "nodes", "model_bytes", "bound_s", "schemes"
+    ]  # fmt: skip
+
+
+def test_iterations_are_told_apart_by_scheme_and_carry_their_samples(run_dir):
+    record = read_record(run_dir)
+    assert record.nodes == ["n0", "n1", "n2", "n3"]
+    assert {name: len(steps) for name, steps in record.steps.items()} == {"stock": 5, "average": 5, "aware": 5}
+    assert [len(step.rows) for step in record.ordered()] == [0] * 10 + [16] * 5
+    assert record.steps["aware"][0].saturated("up", "n0")
+    assert not record.steps["aware"][0].saturated("up", "n3")
+    assert not record.steps["stock"][0].saturated("up", "n0")  # its load is not known
+
+
+def test_bound_is_each_iterations_own_where_events_tell_it(run_dir):
+    assert read_record(run_dir).bounds_s("aware") == [2.0, 2.0, 2.0, 2.1, 2.1]
+    (run_dir / "samples.jsonl").unlink()
+    assert read_record(run_dir).bounds_s("aware") == [2.0] * 5
+
+
+def test_change_falls_where_its_time_lies_in_the_iteration(tmp_path):
+    write_fake_run(tmp_path, schemes=("stock", "aware"), changes=True)
+    record = read_record(tmp_path)
+    assert record.change_places("stock") == [pytest.approx(2.5)]
+    assert record.change_places("aware") == [pytest.approx(2.5)]
+
+
+def test_jobs_that_number_anew_keep_their_own_samples(run_dir):
+    """Training has one job per scheme, all in one file."""
+    events = events_of(run_dir)
+    ready, again = events[0], []
+    for event in events:
+        if event["event"] == "iteration" and event["iteration"] in (5, 10):
+            again.append(ready | {"at_s": event["at_s"] - 1})
+        again.append(event | ({"iteration": event["iteration"] % 5} if "iteration" in event else {}))
+    write_events(run_dir, again)
+    assert [len(step.rows) for step in read_record(run_dir).steps["aware"]] == [0, 16, 16, 16, 16]
+
+
+def test_missing_samples_leave_run_json_alone(run_dir):
+    (run_dir / "samples.jsonl").unlink()
+    record = read_record(run_dir)
+    assert not record.has_events
+    assert record.steps == {}
+
+
+def test_torn_last_line_is_left_out(run_dir):
+    whole = len(read_events(run_dir))
+    with open(run_dir / "samples.jsonl", "a") as file:
+        file.write('{"event": "iteration", "at_s": 12')
+    assert len(read_events(run_dir)) == whole
+
+
+def test_unknown_events_and_fields_are_passed_over(run_dir):
+    events = events_of(run_dir)
+    write_events(run_dir, [{"event": "news", "x": 1}, *(event | {"more": [1]} for event in events)])
+    assert len(read_record(run_dir).ordered()) == 15
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "Input data was truncated"),
+        (b"[" * 100_000, "run.json"),
+        (b'{"network": "\xff"}', "run.json"),
+        (b"{}", "missing required field `network`"),
+    ],
+)
+def test_damaged_run_json_is_named(run_dir, content, complaint):
+    (run_dir / "run.json").write_bytes(content)
+    with pytest.raises(InputError, match=complaint) as caught:
+        read_run(run_dir)
+    assert str(run_dir / "run.json") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("nodes", 0), ("model_bytes", -1), ("bound_s", -1.0), ("bound_s", 1e300), ("schemes", {}), ("surprise", 1)],
+)
+def test_values_that_no_run_has_are_refused(run_dir, field, value):
+    document = json.loads((run_dir / "run.json").read_text())
+    (run_dir / "run.json").write_text(json.dumps(document | {field: value}))
+    with pytest.raises(InputError, match=field):
+        read_run(run_dir)
+
+
+def test_lists_of_different_lengths_and_impossible_times_are_refused(run_dir):
+    document = json.loads((run_dir / "run.json").read_text())
+    document["schemes"]["aware"]["iteration_s"].pop()
+    (run_dir / "run.json").write_text(json.dumps(document))
+    with pytest.raises(InputError, match="different lengths"):
+        read_run(run_dir)
+    document["schemes"]["aware"]["iteration_s"].append(-1.0)
+    (run_dir / "run.json").write_text(json.dumps(document))
+    with pytest.raises(InputError, match="time of -1 s"):
+        read_run(run_dir)
+
+
+@pytest.mark.parametrize(
+    "row", [[9, 0, 1, 5, 0, 1], [-1, 0, 1, 5, 0, 1], [0, 1, 1, -5, 0, 1], [0, 1, 1, 5, 9, 1], [0, 1, 1, 5, 0, 10**30]]
+)
+def test_impossible_samples_are_refused(run_dir, row):
+    events = events_of(run_dir)
+    for event in events:
+        if event["event"] == "samples":
+            event["rows"].append(row)
+    write_events(run_dir, events)
+    with pytest.raises(InputError, match=r"samples\.jsonl"):
+        read_record(run_dir)
+
+
+@pytest.mark.parametrize("line", [b"{", b"7", b'{"event": "iteration"}', b'{"event": "ready", "at_s": 1, "nodes": 3}'])
+def test_damaged_events_are_named(run_dir, line):
+    path = run_dir / "samples.jsonl"
+    path.write_bytes(line + b"\n" + path.read_bytes())
+    with pytest.raises(InputError, match=r"samples\.jsonl, (line|event) 1"):
+        read_record(run_dir)
+
+
+def test_files_of_two_runs_are_refused(run_dir, tmp_path):
+    write_fake_run(tmp_path / "other", iterations=9)
+    (tmp_path / "other" / "samples.jsonl").replace(run_dir / "samples.jsonl")
+    with pytest.raises(InputError, match="put the two files of one run together"):
+        read_record(run_dir)

@@ -1,0 +1,116 @@
+"""The timeline against what the run's files say, and the exposed part by hand."""
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from nalb.cli import main as cli
+from nalb.reporting.record import read_record
+from nalb.reporting.trace import chrome_trace, exposures
+from tests.reporting.runs import write_events, write_fake_run
+
+
+def events_of(run_dir):
+    return [json.loads(line) for line in (run_dir / "samples.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    """Two nodes; every iteration: exchange in its last 2 s, of n0's 1.5 s and of n1's 0.5 s after the last gradient."""
+    write_fake_run(tmp_path, ("average", "aware"), nodes=2)
+    events = events_of(tmp_path)
+    for event in events:
+        if event["event"] == "iteration":
+            end_s = event["at_s"] - 0.01
+            event["started_s"] = {"n0": end_s - 2.0, "n1": end_s - 2.0}
+            event["computed_s"] = {"n0": end_s - 1.5, "n1": end_s - 0.5}
+            event["finished_s"] = {"n0": end_s, "n1": end_s}
+    write_events(tmp_path, events)
+    return tmp_path
+
+
+def spans(trace, name):
+    """(node, row) -> [(start, end)] of all spans of a name, in seconds of the run."""
+    rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
+    nodes = {e["pid"]: e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"}
+    found = {}
+    for e in trace["traceEvents"]:
+        if e["ph"] == "X" and e["name"] == name:
+            row = found.setdefault((nodes[e["pid"]], rows[e["pid"], e["tid"]]), [])
+            row.append((e["ts"] * 1e-6, (e["ts"] + e["dur"]) * 1e-6))
+    return found
+
+
+def test_the_exposed_part_is_the_worst_workers(run_dir):
+    rows = exposures(read_record(run_dir))
+    assert [row.scheme for row in rows] == ["average", "aware"]
+    for row in rows:
+        assert row.exposed_s == pytest.approx(1.5)
+        assert row.communication_s == pytest.approx(2.0)
+        assert row.hidden_part == pytest.approx(0.25)
+
+
+def test_gradients_complete_before_the_first_push_leave_all_exposed_and_unknown_ones_no_row(run_dir):
+    events = events_of(run_dir)
+    for event in events:
+        if event["event"] == "iteration" and event["scheme"] == "aware":
+            event["computed_s"] = {node: start_s - 1 for node, start_s in event["started_s"].items()}
+        elif event["event"] == "iteration":
+            del event["computed_s"]
+    write_events(run_dir, events)
+    (row,) = exposures(read_record(run_dir))
+    assert (row.scheme, row.exposed_s, row.hidden_part) == ("aware", pytest.approx(2.0), pytest.approx(0.0))
+
+
+def test_messages_lie_on_their_receivers_rows_within_their_iteration(run_dir):
+    record = read_record(run_dir)
+    trace = chrome_trace(record)
+    pushes = spans(trace, "push")
+    step = record.steps["aware"][0]
+    zero_s = record.ordered()[0].begin_s
+    sent = [row for s in record.steps["aware"] for row in s.rows]
+    assert sum(map(len, pushes.values())) == len(sent) > 0
+    start_s = step.rows_at_s + step.rows[0][4] * 1e-6 - zero_s
+    assert any(a == pytest.approx(start_s, abs=1e-5) for a, _ in pushes["n0", "server: pushes from n0"])
+    computing = spans(trace, f"aware {step.event.iteration}")["n1", "worker: computing"]
+    assert computing[0][1] == pytest.approx(step.event.computed_s["n1"] - zero_s, abs=1e-5)
+
+
+def test_no_two_spans_of_a_row_overlap(run_dir):
+    events = events_of(run_dir)
+    for event in events:
+        if event["event"] == "samples":
+            event["rows"] = [[0, 1, 1, 5, 0, 100], [0, 1, 1, 5, 50, 150], [0, 1, 1, 5, 100, 200], [1, 0, 0, 5, 9, 9]]
+    write_events(run_dir, events)
+    trace = chrome_trace(read_record(run_dir))
+    rows = {}
+    for event in trace["traceEvents"]:
+        if event["ph"] == "X":
+            rows.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+    for row in rows.values():
+        row.sort()
+        assert all(later[0] >= earlier[1] - 0.2 for earlier, later in pairwise(row))
+    assert ("n1", "server: pushes from n0 (2)") in spans(trace, "push")
+
+
+def test_the_command_writes_a_trace_once(run_dir, capsys):
+    assert cli.run(["trace", str(run_dir)]) == 0
+    assert json.loads((run_dir / "trace.json").read_text())["traceEvents"]
+    assert cli.run(["trace", str(run_dir)]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert cli.run(["trace", str(run_dir), "--force"]) == 0
+    assert "25%" in capsys.readouterr().out
+
+
+def test_a_launch_has_no_run_json_and_needs_none(run_dir, capsys):
+    (run_dir / "run.json").unlink()
+    assert cli.run(["trace", str(run_dir)]) == 0
+    assert "25%" in capsys.readouterr().out
+
+
+def test_a_run_without_events_is_one_line(tmp_path, capsys):
+    write_fake_run(tmp_path)
+    (tmp_path / "samples.jsonl").unlink()
+    assert cli.run(["trace", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,77 @@
+import copy
+
+import numpy as np
+import pytest
+
+from nalb.errors import InputError
+from nalb.planning.nodes import Capacities, Node
+from nalb.planning.slices import Tensor, build_layout
+from nalb.simulation.exchange import exchange
+from nalb.simulation.recorded import simulate_events
+from nalb.simulation.stock import route
+
+NAMES = ["n0", "n1", "n2"]
+SERVERS = ["n2", "n0", "n1"]  # by rank
+TENSORS = [("0", 300_000, "float32", 0), ("1", 1_200_000, "float32", 0), ("7", 50_000, "float32", 0)]
+RATES = [5e6, 10e6, 20e6]
+CONFIGURED = {side: dict(zip(NAMES, RATES, strict=True)) for side in ("up", "down")}
+NODES, CAPACITIES = [Node(name) for name in NAMES], Capacities.from_lists(RATES, RATES)
+LAYOUT = build_layout([Tensor(*row) for row in TENSORS], num_nodes=3, num_servers=3, alpha_bytes=1000.0)
+RANKS = (np.arange(len(LAYOUT.slices)) % 3).tolist()
+
+
+def iteration(number, scheme, took_s, ranks, window):
+    plan = {"event": "plan", "at_s": 1.0, "iteration": number, "scheme": scheme, "reason": "because",
+            "window_bytes": window, "server_of_slice": ranks}  # fmt: skip
+    done = {"event": "iteration", "at_s": 2.0, "iteration": number, "scheme": scheme, "configured": CONFIGURED,
+            "communication_s": {"n0": took_s, "n1": took_s / 2}, "measured": True}  # fmt: skip
+    return [plan, {"event": "samples", "at_s": 1.5, "iteration": number, "rows": []}, done]
+
+
+EVENTS = [
+    {"event": "ready", "at_s": 0.0, "nodes": NAMES, "servers": SERVERS},
+    {"event": "layout", "at_s": 0.1, "model_bytes": LAYOUT.model_bytes, "alpha_bytes": 1000.0, "tensors": TENSORS},
+    *iteration(0, "exact", 3.0, RANKS, 2_000_000),
+    *iteration(1, "stock", 4.0, [], 0),
+    *iteration(2, "p3", 4.0, [], 0),
+    *iteration(3, "exact", 3.5, RANKS, 2_000_000),
+]
+
+
+def test_exactly_the_recorded_plan_is_simulated():
+    by_rank = np.array([2, 0, 1])
+    exact_s = exchange(NODES, CAPACITIES, LAYOUT.sizes_bytes, by_rank[RANKS], 2_000_000).time_s
+    sizes, ranks = route([Tensor(*row) for row in TENSORS], 3, [0, 1, 7])
+    stock_s = exchange(NODES, CAPACITIES, sizes, by_rank[ranks]).time_s
+    found = [(one.scheme, one.iteration, one.measured_s, one.simulated_s) for one in simulate_events(EVENTS, {})]
+    assert found == [("exact", 0, 3.0, exact_s), ("stock", 1, 4.0, stock_s), ("exact", 3, 3.5, exact_s)]
+
+
+def test_caps_of_pairs_count():
+    (plain, *_), (capped, *_) = (simulate_events(EVENTS, caps) for caps in ({}, {("n0", "n1"): 1e5}))
+    assert capped.simulated_s > 2 * plain.simulated_s
+
+
+@pytest.mark.parametrize(
+    ("event", "field"), [(0, "servers"), (1, "tensors"), (2, "server_of_slice"), (4, "configured")]
+)
+def test_a_run_that_lacks_something_is_refused_by_name(event, field):
+    events = copy.deepcopy(EVENTS)
+    del events[event][field]
+    with pytest.raises(InputError, match=rf"event {event + 1}.*`{field}`"):
+        simulate_events(events, {})
+
+
+def test_an_iteration_without_its_plan_is_refused():
+    with pytest.raises(InputError, match="without its plan"):
+        simulate_events([EVENTS[0], EVENTS[1], *EVENTS[3:5]], {})
+
+
+def test_slices_of_their_own_size_without_probes_are_cut_as_the_run_cut_them():
+    own = {"fixed_slice_bytes": 50_000.0, "num_probe": 0}
+    layout = build_layout(LAYOUT.tensors, num_nodes=3, num_servers=3, alpha_bytes=1000.0, **own)
+    ranks = np.arange(len(layout.slices)) % 3
+    events = [EVENTS[0], EVENTS[1] | own, *iteration(0, "exact@50000", 3.0, ranks.tolist(), 0)]
+    by_rank = np.array([2, 0, 1])
+    (found,) = simulate_events(events, {})
+    assert found.simulated_s == exchange(NODES, CAPACITIES, layout.sizes_bytes, by_rank[ranks]).time_s

@@ -1,0 +1,102 @@
+"""The house's rules that a machine can check: who may import what, and that the deciding rooms are pure."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# room -> the rooms of ours that it may import
+ALLOWED = {
+    "nalb.errors": set(),
+    "nalb.units": set(),
+    "nalb.planning": {"nalb.errors", "nalb.units"},
+    "nalb.batching": {"nalb.errors", "nalb.planning"},
+    "nalb.measurement": {"nalb.errors", "nalb.units", "nalb.planning"},
+    "nalb.simulation": {"nalb.errors", "nalb.units", "nalb.planning", "nalb.measurement", "nalb.control"},
+    "nalb.control": {"nalb.errors", "nalb.units", "nalb.planning", "nalb.measurement", "nalb.batching"},
+    "nalb.workloads": {"nalb.errors"},
+    "nalb.reporting": {"nalb.errors", "nalb.units"},
+    "nalb.peers": {"nalb.errors", "nalb.workloads"},
+    "nalb.experiments": {
+        "nalb.errors",
+        "nalb.units",
+        "nalb.planning",
+        "nalb.simulation",
+        "nalb.workloads",
+        "nalb.launch",
+        "nalb.reporting",
+        "netem",
+    },
+    "netem": {"nalb.errors", "nalb.units"},
+    "kvstore_patch": {
+        "nalb.errors",
+        "nalb.units",
+        "nalb.planning",
+        "nalb.batching",
+        "nalb.measurement",
+        "nalb.control",
+        "nalb.workloads",
+    },
+}
+PURE = ("nalb.planning", "nalb.batching", "nalb.simulation")
+PURE_FORBIDDEN = {"time", "socket", "os", "threading", "logging", "subprocess", "random", "asyncio", "pathlib", "io"}
+
+
+def imported(path: Path) -> set[str]:
+    """Absolute names that a module imports, anywhere in it."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def modules(room: str) -> list[Path]:
+    base = ROOT / room.replace(".", "/")
+    return [base.with_suffix(".py")] if base.with_suffix(".py").exists() else sorted(base.rglob("*.py"))
+
+
+def within(name: str, room: str) -> bool:
+    return name == room or name.startswith(room + ".")
+
+
+@pytest.mark.parametrize("room", ALLOWED)
+def test_rooms_import_one_way(room):
+    found = modules(room)
+    assert found, f"{room} is gone: change this table"
+    for path in found:
+        for name in imported(path):
+            if name.split(".")[0] in ("nalb", "netem", "kvstore_patch") and not within(name, room):
+                assert name == "nalb" or any(within(name, other) for other in ALLOWED[room]), f"{path} imports {name}"
+
+
+def test_each_heavy_library_stays_in_its_room():
+    for library, room in (("mxnet", "kvstore_patch"), ("pyroute2", "netem"), ("torch", "nalb.peers")):
+        for package in ("nalb", "netem", "kvstore_patch"):
+            for path in modules(package):
+                if not path.is_relative_to(ROOT / room.replace(".", "/")):
+                    assert not any(within(name, library) for name in imported(path)), f"{path} imports {library}"
+
+
+@pytest.mark.parametrize("room", PURE)
+def test_pure_rooms(room):
+    for path in modules(room):
+        heads = {name.split(".")[0] for name in imported(path)}
+        assert not heads & PURE_FORBIDDEN, f"{path} imports {heads & PURE_FORBIDDEN}"
+        tree = ast.parse(path.read_text())
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        assert not names & {"open", "print", "input"}, f"{path} does I/O"
+        attributes = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        used = {name for name in attributes if name.startswith("np.random.")} - {"np.random.Generator"}
+        assert not used, f"{path} uses {used}: take a generator as an argument"
+
+
+def test_no_tracked_file_names_a_path_of_a_machine():
+    import re
+
+    for path in ROOT.rglob("*"):
+        if path.suffix in (".py", ".sh", ".md", ".toml", ".c", ".h") and not {".venv", "build"} & set(path.parts):
+            assert not re.search(r"(?<![\w.])/(root|home|work)/\w", path.read_text(encoding="utf-8")), path
