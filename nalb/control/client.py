@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar, cast
 
 import zmq
@@ -68,8 +69,7 @@ class Client:
     def send(self, message: m.Message) -> None:
         """Queue a message; any thread."""
         self._outbox.put(message)
-        with self._wake_lock:
-            self._wake_out.send(b"")
+        self._wake()
 
     def wait_for(self, kind: type[T], matches: Callable[[T], bool] = lambda _: True) -> T:
         """Block until such a message is there, and take it. The deadline is the coordinator's silence, kept by the thread."""
@@ -86,9 +86,18 @@ class Client:
         if last_word is not None:
             self.send(last_word)
         self._closing.set()
-        with self._wake_lock:
-            self._wake_out.send(b"")
+        self._wake()
         self._thread.join(timeout=5.0)
+        with self._wake_lock:
+            self._wake_out.close(linger=0)
+        if not self._thread.is_alive():
+            self._context.term()  # when the last word is on its way, or its LINGER is over
+
+    def _wake(self) -> None:
+        """Never blocks: a thread that has ended, or that is behind with its wake-ups, needs no other."""
+        with self._wake_lock, suppress(zmq.Again):
+            if not self._wake_out.closed:
+                self._wake_out.send(b"", zmq.NOBLOCK)
 
     # ---- the thread
 
