@@ -23,7 +23,7 @@ from msgspec import Meta, Struct
 
 from nalb.errors import PeerError
 
-VERSION = 2
+VERSION = 3
 
 Index = Annotated[int, Meta(ge=0, le=1 << 31)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]

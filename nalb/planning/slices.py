@@ -1,9 +1,10 @@
 """Tensors cut into slices: which slice holds which elements, alike on every worker and in the coordinator.
 
-Tensors of one group (one pushpull call) and one dtype are laid end to end and the row is cut: first the probes, then
-slices of one common size per dtype, then what is left over. A server keeps a slot for each slice that it holds, and a
+Tensors of one group (one pushpull call) and one dtype are laid end to end, the last one first, since backpropagation
+completes their gradients in that order, and the row is cut: first the probes, then slices of one common size per dtype,
+then what is left over. A server keeps a slot for each slice that it holds, and a
 slot's size is fixed for good, so sizes are few: per dtype the probes', the common one, the small one, and one remainder per group.
-Slices are numbered in the order of priority: by group, probes first, then by first element.
+Slices are numbered in the order in which they leave: by group, probes first, then by place in the row.
 """
 
 import hashlib
@@ -75,7 +76,7 @@ class Slice:
     dtype: str
     elements: int
     is_probe: bool
-    fragments: tuple[Fragment, ...]  # by tensor; at least one
+    fragments: tuple[Fragment, ...]  # by place in the slice; at least one
 
     @property
     def size_bytes(self) -> int:
@@ -143,7 +144,7 @@ def slice_bytes(model_bytes: float, num_nodes: int, alpha_bytes: float) -> float
 
 @dataclass
 class _Row:
-    """The non-empty tensors of one group and dtype, end to end."""
+    """The non-empty tensors of one group and dtype, end to end, the last one first."""
 
     group: int
     dtype: str
@@ -201,7 +202,7 @@ def build_layout(
         sizes = _sizes(row, probe_elements, common[row.dtype], small[row.dtype], num_servers)
         for number, fragments in enumerate(_cut(row, tensors, sizes)):
             cuts.append((row.group, number < row.probes, row.dtype, sizes[number], fragments))
-    cuts.sort(key=lambda cut: (cut[0], not cut[1], cut[4][0].tensor, cut[4][0].tensor_offset))
+    cuts.sort(key=lambda cut: (cut[0], not cut[1], -cut[4][0].tensor, cut[4][0].tensor_offset))
     slices = (
         Slice(index, dtype, elements, is_probe, fragments)
         for index, (_, is_probe, dtype, elements, fragments) in enumerate(cuts)
@@ -220,13 +221,13 @@ def _rows(tensors: Sequence[Tensor]) -> list[_Row]:
         last_group = tensor.group
         if tensor.elements:
             row = rows.setdefault((tensor.group, tensor.dtype), _Row(tensor.group, tensor.dtype, []))
-            row.tensors.append(index)
+            row.tensors.insert(0, index)
             row.elements += tensor.elements
     return list(rows.values())
 
 
 def _place_probes(rows: list[_Row], count: int, size: int, budget: int) -> int:
-    """Set each row's probes, front rows first; the elements of a probe: the most up to `size` for which `count` fit."""
+    """Set each row's probes, first rows first; the elements of a probe: the most up to `size` for which `count` fit."""
 
     def fits(elements: int) -> bool:
         return elements * count <= budget and sum(row.elements // elements for row in rows) >= count
