@@ -27,12 +27,13 @@ class Comparison:
     schemes: tuple[str, ...]
     iterations: int
     environment: Mapping[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()  # further flags of `nalb compare`
 
     def argv(self, run_dir: Path) -> list[str]:
         """The command."""
         return [
             sys.executable, "-m", "nalb.cli.main", "compare", "--network", str(self.network), "--replay", self.replay,
-            "--schemes", ",".join(self.schemes), "--iterations", str(self.iterations), "--out", str(run_dir),
+            "--schemes", ",".join(self.schemes), "--iterations", str(self.iterations), "--out", str(run_dir), *self.options,
         ]  # fmt: skip
 
 
