@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import mxnet as mx
 from mxnet.ndarray import NDArray
 
 from kvstore_patch import ndarrays
@@ -57,18 +56,17 @@ class ComputeClock:
 
     def gradients(self, arrays: Sequence[NDArray], on_computed: OnComputed) -> None:
         """The backward pass of the batch is queued, nothing that changes the gradients is; answers on a thread."""
-        self._probes.put((self._begun, on_computed, probe(arrays)))
+        self._probes.put((self._begun, on_computed, ndarrays.probe(arrays)))
 
     def parameters(self, arrays: Sequence[NDArray]) -> None:
         """The update is queued."""
-        self._probes.put((self._begun, None, probe(arrays)))
+        self._probes.put((self._begun, None, ndarrays.probe(arrays)))
 
     def _run(self) -> None:
         try:
             while True:
                 begun, on_computed, probes = self._probes.get()
-                for one in probes:
-                    one.wait_to_read()
+                ndarrays.wait_for_all(probes)
                 if on_computed is None:
                     self._updated = Instant.now()
                     continue
@@ -78,13 +76,3 @@ class ComputeClock:
                 on_computed(Computing(elapsed_s, min(1.0, cpu_share)))
         except Exception as error:  # without reports every worker would wait for the next sizes
             die(f"the gradients could not be waited for: {error}", 1)
-
-
-def probe(arrays: Sequence[NDArray]) -> list[NDArray]:
-    """Arrays, one per dtype and device, that are ready when all of these are: sums of first elements, queued now."""
-    groups: dict[tuple[str, str], list[NDArray]] = {}
-    for array in arrays:
-        if array.size:
-            first = ndarrays.part(ndarrays.flat(array), 0, 1)
-            groups.setdefault((str(array.dtype), str(array.context)), []).append(first)
-    return [mx.nd.add_n(*group) for group in groups.values()]

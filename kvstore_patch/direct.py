@@ -40,8 +40,7 @@ class DirectPath:
     def release(self) -> None:
         """Give the buffers' memory back until there is something to sum again; waits for what is under way in them."""
         for buffers in self._buffers.values():
-            for buffer in buffers:
-                buffer.wait_to_read()
+            ndarrays.wait_for_all(buffers)
         self._buffers.clear()
 
     def _sum(self, source: NDArray | None, dtype: str, outs: list[NDArray]) -> None:

@@ -81,8 +81,7 @@ class Exchange:
 
     def wait(self) -> None:
         """Block until every slice is back."""
-        for array in self._arrays:
-            array.wait_to_read()
+        ndarrays.wait_for_all(self._arrays)
 
     def _copies_of(self, tensor: int, role: int, array: NDArray) -> list[ndarrays.Copy]:
         """The copies between an array and its slices: role 0 into them, role 1 + device out of them.

@@ -232,7 +232,7 @@ class NALB(KVStoreBase):
             self._computed: list[NDArray] = []
         assert self._plan is not None
         # backpropagation ends at one end of a group; queued before the sums, which are written into the same arrays
-        self._computed += [ndarrays.first_element(values[end][0]) for end in (0, -1)]
+        self._computed += ndarrays.probe([values[0][0], values[-1][0]])
         if self._plan.scheme in ("stock", "p3"):
             self._push_stock(keys, values, outs)
         else:
