@@ -1,20 +1,17 @@
 """Sums without a plan: how parameters are broadcast and how keys are summed the first time that they are seen.
 
 An array is cut into pieces of at most 64 Ki elements; piece after piece goes to server after server through a few fixed
-slots, DEPTH of a size on each, so that pushes and answers overlap. Reuse is safe without a barrier: a worker's next use of
-a slot waits, in the engine, for its last answer, and a server answers only once every worker has pushed. A broadcast is a
-sum in which all but rank 0 push zeros: as dear as one unplanned iteration, but the servers keep no copy of the model, which
-a key of its own for each parameter would leave there.
+slots of three sizes (the last piece takes the smallest that fits), DEPTH of a size on each server. Reuse is safe without a
+barrier: a worker's next use of a slot waits, in the engine, for its last answer, and a server answers only once every worker
+has pushed. A broadcast is a sum in which all but rank 0 push zeros: as dear as one unplanned iteration, but the servers keep
+no copy of the model, which a key of its own for each parameter would leave there.
 """
 
 from mxnet import nd
 from mxnet.ndarray import NDArray
 
 from kvstore_patch import ndarrays
-from kvstore_patch.slots import slot_key
-
-PIECE_ELEMENTS = (65_536, 8_192, 1_024)  # three sizes of slots; the smallest that fits takes the last piece
-DEPTH = 2
+from kvstore_patch.slots import DEPTH, PIECE_ELEMENTS, slot_key
 
 
 class DirectPath:

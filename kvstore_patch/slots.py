@@ -10,12 +10,15 @@ k = slot * S + (server * 9973^-1 mod S) are that server's slots. Key numbers, al
 The product k * 9973 is a 32-bit int in MXNet, which bounds the keys.
 """
 
+from kvstore_patch.ndarrays import DTYPES
 from nalb.errors import StoreError
 
 HASH_PRIME = 9973  # KVStoreDist::EncodeDefaultKey, MXNet 1.9.1
 KEY_LIMIT = (1 << 31) // HASH_PRIME  # keys from here on overflow the hash
 STOCK_KEYS = 4096
-DIRECT_SLOTS = 128
+PIECE_ELEMENTS = (65_536, 8_192, 1_024)  # sizes of the direct path's slots, of each dtype
+DEPTH = 2  # of these, so that pushes and answers overlap
+DIRECT_SLOTS = len(DTYPES) * len(PIECE_ELEMENTS) * DEPTH
 
 
 def slot_key(server: int, slot: int, num_servers: int) -> int:
