@@ -11,11 +11,11 @@ import sys
 import threading
 import time
 
-from kvstore_patch.session import VanFeed
+from kvstore_patch.session import VanFeed, check_encryption
 from kvstore_patch.van import Van
 from nalb.control import messages as m
 from nalb.control.client import Client, die
-from nalb.control.keys import load_keys
+from nalb.control.keys import own_keys
 from nalb.control.settings import Settings, from_environment
 from nalb.errors import NalbError
 
@@ -48,7 +48,7 @@ def run_server(settings: Settings) -> None:
     """A parameter server that reports what it receives."""
     van = Van.loaded()
     feed = VanFeed(van)
-    keys = None if settings.keys_path is None else load_keys(settings.keys_path, settings.node)
+    keys = own_keys(settings)
     holder: list[Client] = []
 
     def join() -> None:
@@ -71,8 +71,7 @@ def main() -> int:
         settings = from_environment(os.environ, socket.gethostname())
         if settings.role == "worker":
             die("kvstore_patch.role runs servers and the scheduler; workers run the training script", 2)
-        if settings.keys_path is not None:
-            Van.loaded()  # it is what encrypts: without it this process would talk in the clear
+        check_encryption(settings)
         if settings.role == "server":
             run_server(settings)
         else:

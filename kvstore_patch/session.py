@@ -4,13 +4,17 @@ import os
 import threading
 import time
 
-from kvstore_patch.van import Van
+from kvstore_patch.van import RECEIVED, Van
 from nalb.control import messages as m
 from nalb.control.client import Client, die
-from nalb.control.keys import load_keys
+from nalb.control.keys import own_keys
 from nalb.control.settings import Settings
 
-RECEIVED, SENT = 1, 2  # kinds of van samples
+
+def check_encryption(settings: Settings) -> None:
+    """Raises MachineError in an encrypted job without the van: it is what encrypts, ps-lite would talk in the clear."""
+    if settings.keys_path is not None:
+        Van.loaded()
 
 
 class VanFeed:
@@ -57,7 +61,7 @@ class WorkerSession:
         self.van = Van.loaded()
         self.feed = VanFeed(self.van)
         hello = m.Hello(m.VERSION, "worker", settings.node, ps_id, os.getpid())
-        keys = None if settings.keys_path is None else load_keys(settings.keys_path, settings.node)
+        keys = own_keys(settings)
         self.client = Client(settings.endpoint, hello, self.feed.drain, settings.deadline_s, settings.startup_s, keys)
         self.welcome = self.client.wait_for(m.Welcome)
         self._finisher: threading.Thread | None = None

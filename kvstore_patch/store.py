@@ -24,9 +24,8 @@ from mxnet.ndarray import NDArray
 from kvstore_patch import ndarrays
 from kvstore_patch.direct import DirectPath
 from kvstore_patch.exchange import Exchange, make_slots
-from kvstore_patch.session import WorkerSession
+from kvstore_patch.session import WorkerSession, check_encryption
 from kvstore_patch.slots import STOCK_KEYS
-from kvstore_patch.van import Van
 from nalb.control import messages as m
 from nalb.control.settings import Settings, from_environment
 from nalb.errors import StoreError
@@ -45,8 +44,7 @@ class NALB(KVStoreBase):
 
     def __init__(self, settings: Settings | None = None):
         self._settings = settings or from_environment(os.environ, socket.gethostname())
-        if self._settings.keys_path is not None:
-            Van.loaded()  # it is what encrypts: without it ps-lite would talk in the clear
+        check_encryption(self._settings)
         self._lock = threading.Lock()  # inner's calls, which the control thread also makes
         self._inner = mx.kvstore.create("dist_sync")
         self._session = WorkerSession(self._settings, ps_id=9 + 2 * self._inner.rank)

@@ -14,7 +14,7 @@ import zmq
 from nalb.control import messages as m
 from nalb.control.client import die
 from nalb.control.curve import door_kept, secure_server
-from nalb.control.keys import load_keys
+from nalb.control.keys import own_keys
 from nalb.control.settings import Settings
 from nalb.control.state import Coordinator, sample_rows
 from nalb.errors import InputError, MachineError, PeerError
@@ -52,8 +52,7 @@ class CoordinatorThread:
                 router.setsockopt(zmq.LINGER, LAST_WORDS_MS)
                 router.setsockopt(zmq.SNDHWM, 0)
                 _bind_observers(router, self._settings)
-                if self._settings.keys_path is not None:  # for what is bound from here on
-                    keys = load_keys(self._settings.keys_path, self._settings.node)
+                if keys := own_keys(self._settings):  # for what is bound from here on
                     stack.enter_context(door_kept(context, keys))
                     secure_server(router, keys)
                 _bind(router, self._settings)

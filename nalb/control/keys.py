@@ -18,6 +18,7 @@ from pathlib import Path
 import zmq
 from zmq.utils import z85
 
+from nalb.control.settings import Settings
 from nalb.errors import InputError
 
 TITLE = "nalb keys 1"
@@ -116,6 +117,11 @@ def load_keys(path: str | os.PathLike[str], node: str | None = None) -> NodeKeys
     if node is not None and node != keys.node:
         raise InputError(f"key file {path}: holds the keys of node {keys.node}, this is {node}: name its own file")
     return keys
+
+
+def own_keys(settings: Settings) -> NodeKeys | None:
+    """What this process encrypts with; None where nothing is. Raises as load_keys."""
+    return None if settings.keys_path is None else load_keys(settings.keys_path, settings.node)
 
 
 def _check_modes(path: Path, status: os.stat_result, mode: str) -> None:
