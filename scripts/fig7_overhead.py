@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from nalb.control.planner import LOW_WINDOW_BYTES, WINDOW_PART
+from nalb.control.planner import usual_window_bytes
 from nalb.experiments.networks import equal_network, write_network
 from nalb.experiments.overhead import CONFIDENCE, overhead
 from nalb.experiments.runs import Comparison, finish_all, run_script
@@ -33,9 +33,7 @@ def main(out: Path, quick: bool) -> None:
     nodes, model, iterations = (4, "mobilenet", 10) if quick else (12, "resnet50", 60)
     network = write_network(out / "networks", f"fig7-n{nodes}", equal_network(f"fig7-n{nodes}", nodes, 200))
     model_bytes = sum(tensor.size_bytes for tensor in load(model))
-    window = {
-        "NALB_WINDOW_BYTES": str(max(LOW_WINDOW_BYTES, model_bytes // WINDOW_PART))
-    }  # what planned schemes settle at
+    window = {"NALB_WINDOW_BYTES": str(usual_window_bytes(model_bytes))}  # what planned schemes settle at
     wanted = Comparison("run", network, model, tuple(CONDITIONS.values()), iterations, window)
     (record,) = finish_all("fig7", out, [wanted])
     times = {name: record.run.schemes[word].iteration_s for name, word in CONDITIONS.items()}

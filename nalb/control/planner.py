@@ -31,6 +31,11 @@ PACE = 1.25  # equal shares that take so many times what the links need: somethi
 UNMEASURED = ("stock", "p3", "average")  # schemes that send no forecasts: they do not need to know
 
 
+def usual_window_bytes(model_bytes: int) -> int:
+    """How many bytes of a worker are under way at a time once all nodes are measured."""
+    return max(LOW_WINDOW_BYTES, model_bytes // WINDOW_PART)
+
+
 @dataclass(frozen=True)
 class Decision:
     """A plan and the slots that must exist before it may go out."""
@@ -188,7 +193,7 @@ class Planner:
             not self._estimator.estimate().complete
         ):  # nodes in step hide what they could do: let them run, to measure them
             return 0
-        return max(LOW_WINDOW_BYTES, self._layout.model_bytes // WINDOW_PART)
+        return usual_window_bytes(self._layout.model_bytes)
 
     def _place(self, plan: Plan) -> tuple[list[int], list[m.NewSlots]]:
         """The slot number of each slice: the k-th of its class on its server; missing ones are numbered and returned."""

@@ -7,7 +7,7 @@ Besides ps-lite's own DMLC_* variables:
     NALB_SCHEME          distribution scheme (default: aware)
     NALB_ESTIMATOR       capacity | paper (default: capacity)
     NALB_ALPHA_BYTES     alpha of x = sqrt(M alpha / N), from `nalb calibrate`
-    NALB_WINDOW_BYTES    how much of a worker's gradients is under way at a time; 0: all; default: M / 8, at least 1.5 MB
+    NALB_WINDOW_BYTES    how much of a worker's gradients is under way at a time; 0: all; default: M / 8, at least 2 MB
     NALB_HEARTBEAT_S, NALB_DEADLINE_S, NALB_STARTUP_S
     NALB_BATCHING        how batch sizes are chosen (default: nobody chooses; they stay as the script has them)
     NALB_BATCH_TOTAL     samples of one iteration over all workers (default: what the workers begin with)
@@ -27,9 +27,6 @@ from nalb.batching.schemes import SCHEMES as BATCH_SCHEMES
 from nalb.errors import InputError
 
 DEFAULT_ALPHA_BYTES = 1000.0  # measured on a 2-core machine (nalb calibrate); the paper's cluster: 1.2e5
-DEFAULT_WINDOW_BYTES = (
-    2_000_000  # a few tens of slices: enough for the links' queues, little enough to keep all in step
-)
 SCHEMES = ("stock", "p3", "average", "elastic", "aware", "exact", "oracle")
 # federated training needs a loop that averages models, not gradients
 BATCHINGS = (*(name for name in BATCH_SCHEMES if name != "lb-bsp-federated"), *BASELINES)
