@@ -16,12 +16,14 @@ Batch sizes have a count of iterations of their own, since a job may balance the
     W -> C  Computed(k)        the gradients of batch k are there
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
 from nalb.errors import PeerError
+from nalb.planning.nodes import Capacities
 
 VERSION = 3
 
@@ -245,6 +247,12 @@ class Configured(Message, frozen=True):
     up: dict[Name, float]
     down: dict[Name, float]
     pairs: list[tuple[Name, Name, float]]
+
+    def capacities(self, names: Sequence[str]) -> Capacities:
+        """The same for the nodes named, in their order. Raises InputError."""
+        index = {name: i for i, name in enumerate(names)}
+        pairs = {(index[source], index[target]): rate for source, target, rate in self.pairs}
+        return Capacities.from_lists([self.up[one] for one in names], [self.down[one] for one in names], pairs)
 
 
 class EndJob(Message, frozen=True):

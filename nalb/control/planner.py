@@ -71,12 +71,7 @@ class Planner:
 
     def configure(self, message: m.Configured) -> None:
         """Learn the configured rates, for the oracle and the bound."""
-        index = {name: i for i, name in enumerate(self._names)}
-        self._configured = Capacities.from_lists(
-            [message.up[name] for name in self._names],
-            [message.down[name] for name in self._names],
-            {(index[a], index[b]): rate for a, b, rate in message.pairs},
-        )
+        self._configured = message.capacities(self._names)
 
     def register(
         self,

@@ -51,13 +51,7 @@ def configured_message(network: Network, elapsed_s: float) -> m.Configured:
 
 def configured_capacities(network: Network, elapsed_s: float) -> Capacities:
     """The same as the planner takes it, in the file's node order."""
-    message = configured_message(network, elapsed_s)
-    names = [node.name for node in network.nodes]
-    return Capacities.from_lists(
-        [message.up[name] for name in names],
-        [message.down[name] for name in names],
-        {(names.index(src), names.index(dst)): rate for src, dst, rate in message.pairs},
-    )
+    return configured_message(network, elapsed_s).capacities([node.name for node in network.nodes])
 
 
 class Changes:

@@ -21,7 +21,7 @@ from nalb.control import messages as m
 from nalb.errors import MachineError
 from nalb.launch.roles import Place, ProcessSpec
 from nalb.peers.words import End, Iterated, Joined, Run
-from nalb.planning.nodes import Capacities, Node
+from nalb.planning.nodes import Node
 from nalb.planning.shares import bound_s
 
 RING = "gloo"
@@ -82,13 +82,8 @@ class Ring:
     def send(self, message: m.Message) -> None:
         """Take what a coordinator's observer would send: the configured rates, a block, the end."""
         if isinstance(message, m.Configured):
-            index = {name: i for i, name in enumerate(self._names)}
-            capacities = Capacities.from_lists(
-                [message.up[name] for name in self._names],
-                [message.down[name] for name in self._names],
-                {(index[a], index[b]): rate for a, b, rate in message.pairs},
-            )
-            self._bound_s = bound_s([Node(name) for name in self._names], self._model_bytes, capacities)
+            nodes = [Node(name) for name in self._names]
+            self._bound_s = bound_s(nodes, self._model_bytes, message.capacities(self._names))
         elif isinstance(message, m.RunBlock):
             self._left = message.iterations
             self._tell_all(Run(message.iterations))
