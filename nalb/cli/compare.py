@@ -23,6 +23,7 @@ from nalb.cli.launch import (
     make_run_dir,
     observer_address,
 )
+from nalb.cli.plan import parse_names
 from nalb.control.observer import Observer
 from nalb.control.settings import BATCHINGS
 from nalb.control.variants import parse_variant
@@ -74,11 +75,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def parse_schemes(text: str) -> list[str]:
     """The schemes named, in order; InputError for unknown or repeated ones."""
-    schemes = [word.strip() for word in text.split(",") if word.strip()]
+    schemes = parse_names("--schemes", text)
     for scheme in schemes:
         parse_variant(scheme, COMPARED)
-    if not schemes or len(set(schemes)) != len(schemes):
-        raise InputError(f"--schemes {text!r}: name at least one scheme, each once")
     return schemes
 
 
@@ -86,12 +85,10 @@ def parse_batchings(args: argparse.Namespace, schemes: list[str]) -> list[str]:
     """The batchings named, in order, none without the flag; InputError for what cannot be compared."""
     if args.batching is None:
         return []
-    names = [word.strip() for word in args.batching.split(",")]
+    names = parse_names("--batching", args.batching)
     for name in names:
         if name not in BATCHINGS:
             raise InputError(f"--batching: unknown {name!r}: choose of {', '.join(BATCHINGS)}")
-    if len(set(names)) != len(names):
-        raise InputError(f"--batching {args.batching!r}: name each once")
     if not args.train or len(schemes) != 1:
         raise InputError("--batching compares real training under one scheme: give --train and one name to --schemes")
     return names

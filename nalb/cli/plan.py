@@ -113,6 +113,14 @@ def tensors_of(replay: str | None, model_bytes_word: str | None) -> list[Tensor]
     return tensors
 
 
+def parse_names(flag: str, text: str) -> list[str]:
+    """The names of a comma-separated flag; InputError unless there is one at least, each once."""
+    names = [word.strip() for word in text.split(",") if word.strip()]
+    if not names or len(set(names)) != len(names):
+        raise InputError(f"{flag} {text!r}: name at least one, each once")
+    return names
+
+
 def parse_number(name: str, word: str, high: float, low: float | None = None) -> float:
     """A number up to `high`, from `low`, or above 0 where there is none. Raises InputError."""
     try:

@@ -13,7 +13,7 @@ from rich.progress import track
 from rich.table import Table
 
 from nalb import workloads
-from nalb.cli.plan import HIGH_ALPHA_BYTES, HIGH_MODEL_BYTES, parse_number, tensors_of
+from nalb.cli.plan import HIGH_ALPHA_BYTES, HIGH_MODEL_BYTES, parse_names, parse_number, tensors_of
 from nalb.control.messages import TensorSpec
 from nalb.control.planner import Planner, usual_window_bytes
 from nalb.control.settings import DEFAULT_ALPHA_BYTES
@@ -160,12 +160,10 @@ def _network(args: argparse.Namespace) -> tuple[list[Node], Capacities]:
 
 
 def _parse_schemes(text: str) -> list[str]:
-    schemes = [word.strip() for word in text.split(",") if word.strip()]
+    schemes = parse_names("--schemes", text)
     for scheme in schemes:
         if scheme not in SCHEMES:
             raise InputError(f"--schemes: {scheme!r} cannot be simulated: choose of {', '.join(SCHEMES)}")
-    if not schemes or len(set(schemes)) != len(schemes):
-        raise InputError(f"--schemes {text!r}: name at least one scheme, each once")
     return schemes
 
 

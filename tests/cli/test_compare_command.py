@@ -151,7 +151,7 @@ def test_a_comparison_that_is_cut_short_leaves_nothing(tmp_path, number, role):
         (["--compute-ms", "-1"], "--compute-ms -1"),
         (["--network", "nowhere"], "no network file 'nowhere'"),
         (["--batching", "magic"], "unknown 'magic'"),
-        (["--batching", "off,off"], "name each once"),
+        (["--batching", "off,off"], "each once"),
         (["--batching", "lb-bsp"], "give --train"),
         (["--batch-total", "64"], "need --batching"),
         (["--batching", "off", "--batch-most", "many"], "--batch-most='many'"),
