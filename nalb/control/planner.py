@@ -10,6 +10,7 @@ import numpy as np
 from nalb.control import messages as m
 from nalb.measurement.estimators import ESTIMATORS
 from nalb.measurement.samples import LinkSample
+from nalb.measurement.traffic import Traffic
 from nalb.planning.elastic import WINDOW, Observation
 from nalb.planning.nodes import Capacities, Floats, Node, completion_s, load_bytes
 from nalb.planning.schemes import Plan, Situation, decide
@@ -94,25 +95,27 @@ class Planner:
 
     def observe(self, samples: Sequence[LinkSample], took_s: float) -> None:
         """One iteration's samples, and how long it took."""
-        self._estimator.observe(samples)
-        predicted_s = self._present.predicted_s if self._present else None
-        if samples and self._present is not None:
-            if predicted_s is None or not self._links_set_pace:
-                self._judge_pace(self._present, samples, took_s)
-            else:
-                self._judge_estimates(samples, took_s / predicted_s)
-        if self._present is None or not samples:
+        if not samples:
             return
-        start_s = min(s.start_s for s in samples)
+        traffic = Traffic(samples)
+        self._estimator.observe(traffic)
+        if self._present is None:
+            return
+        predicted_s = self._present.predicted_s
+        if predicted_s is None or not self._links_set_pace:
+            self._judge_pace(self._present, traffic, took_s)
+        else:
+            self._judge_estimates(traffic, took_s / predicted_s)
         end_s: dict[int, float] = {}  # of each server's last message, to it or from it
         for sample in samples:
             server = sample.target if sample.is_push else sample.source
             end_s[server] = max(sample.end_s, end_s.get(server, sample.end_s))
         for server, last_s in end_s.items():
-            if last_s > start_s:
-                self._observations[server].append(Observation(self._present.shares_bytes[server], last_s - start_s))
+            if last_s > traffic.first_s:
+                served = Observation(self._present.shares_bytes[server], last_s - traffic.first_s)
+                self._observations[server].append(served)
 
-    def _judge_pace(self, present: Plan, samples: Sequence[LinkSample], took_s: float) -> None:
+    def _judge_pace(self, present: Plan, traffic: Traffic, took_s: float) -> None:
         """Whether an iteration of equal shares took what the links need; else other shares would follow noise."""
 
         def fits() -> bool:
@@ -122,9 +125,9 @@ class Planner:
             shares = np.array(present.shares_bytes, dtype=float)
             return took_s <= PACE * completion_s(self._nodes, shares, sum(present.shares_bytes), capacities)
 
-        self._links_set_pace = fits() or (self._estimator.find_capped_pair(samples) and fits())
+        self._links_set_pace = fits() or (self._estimator.find_capped_pair(traffic) and fits())
 
-    def _judge_estimates(self, samples: Sequence[LinkSample], ratio: float) -> None:
+    def _judge_estimates(self, traffic: Traffic, ratio: float) -> None:
         """Whether the estimates still explain what iterations take; if not, a pair is capped, or all is measured anew.
 
         Where measuring does not help (the scheme does not see the reason), it is tried again after twice as many iterations.
@@ -132,7 +135,7 @@ class Planner:
         self._planned += 1
         surprising = not 1 / SURPRISE < ratio < SURPRISE
         just_measured = self._planned == 1  # so it is not the nodes
-        if ratio > LATE and (just_measured or not surprising) and self._estimator.find_capped_pair(samples):
+        if ratio > LATE and (just_measured or not surprising) and self._estimator.find_capped_pair(traffic):
             return
         changed = self._usual is not None and not 1 / SURPRISE < ratio / self._usual < SURPRISE
         self._usual = self._usual or ratio

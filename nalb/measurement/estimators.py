@@ -15,14 +15,13 @@ that had the node to themselves raise it.
 Both are fed once per iteration and answer at any time; both are pure: the same samples give the same estimate.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from nalb.measurement.samples import LinkSample
 from nalb.measurement.traffic import STEPS_PER_WINDOW, Floats, Mask, Traffic
 
 WINDOW_S = 0.2  # rates are taken over windows at least so long: several token-bucket bursts and scheduler turns
@@ -48,7 +47,6 @@ class Estimate:
 
     up: Floats  # per node, shape (N,)
     down: Floats  # per node, shape (N,)
-    link: Floats  # mean rate seen on each directed pair, shape (N, N)
     pairs: Mapping[tuple[int, int], float] = field(
         default_factory=dict
     )  # caps of single directed pairs that were found
@@ -60,13 +58,13 @@ class Estimate:
 
 
 class Estimator(Protocol):
-    """One iteration's samples in, the present estimate out."""
+    """One iteration's traffic in, the present estimate out."""
 
     outgrown: bool  # the last iteration showed a node to be much faster than the estimate
 
-    def observe(self, samples: Sequence[LinkSample]) -> None: ...
+    def observe(self, traffic: Traffic) -> None: ...
 
-    def find_capped_pair(self, samples: Sequence[LinkSample]) -> bool:
+    def find_capped_pair(self, traffic: Traffic) -> bool:
         """Look for a pair whose own cap explains an iteration that took too long; True if one was found and noted."""
         ...
 
@@ -95,13 +93,8 @@ class PaperEstimator:
         """Start anew."""
         self._connection = np.full((2, self._num_nodes, self._num_nodes), np.nan)  # pushes, answers
 
-    def observe(self, samples: Sequence[LinkSample]) -> None:
+    def observe(self, traffic: Traffic) -> None:
         """Replace the mean of each link that has samples."""
-        if samples:
-            self.take(Traffic(samples))
-
-    def take(self, traffic: Traffic) -> None:
-        """The same, from arrays."""
         rate = traffic.size_bytes / (traffic.end_s - traffic.start_s)
         place = (np.where(traffic.is_push, 0, 1), traffic.source, traffic.target)
         total, count = np.zeros_like(self._connection), np.zeros_like(self._connection)
@@ -110,9 +103,9 @@ class PaperEstimator:
         seen = count > 0
         self._connection[seen] = total[seen] / count[seen]
 
-    def find_capped_pair(self, samples: Sequence[LinkSample]) -> bool:
+    def find_capped_pair(self, traffic: Traffic) -> bool:
         """The paper knows no caps of pairs."""
-        del samples
+        del traffic
         return False
 
     def estimate(self) -> Estimate:
@@ -120,7 +113,7 @@ class PaperEstimator:
         known = np.isfinite(self._connection)
         link = np.where(known.any(axis=0), np.where(known, self._connection, 0.0).sum(axis=0), np.nan)
         up, down = (np.where(np.isfinite(link).any(axis=axis), np.nansum(link, axis=axis), np.nan) for axis in (1, 0))
-        return Estimate(up=up, down=down, link=link)
+        return Estimate(up=up, down=down)
 
 
 class CapacityEstimator:
@@ -128,7 +121,6 @@ class CapacityEstimator:
 
     def __init__(self, num_nodes: int):
         self._num_nodes = num_nodes
-        self._paper = PaperEstimator(num_nodes)
         self.forget()
 
     def forget(self) -> None:
@@ -137,14 +129,9 @@ class CapacityEstimator:
         self._rate = np.full((2, self._num_nodes), np.nan)  # up, down
         self._proven = np.zeros((2, self._num_nodes), dtype=np.bool_)
         self._pairs: dict[tuple[int, int], float] = {}
-        self._paper.forget()
 
-    def observe(self, samples: Sequence[LinkSample]) -> None:
+    def observe(self, traffic: Traffic) -> None:
         """Take one iteration in; the first after `forget` tells limits from lower bounds."""
-        if not samples:
-            return
-        traffic = Traffic(samples)
-        self._paper.take(traffic)
         first = bool(np.isnan(self._rate).all())
         self.outgrown = False
         for direction, node in np.ndindex(self._rate.shape):
@@ -167,21 +154,14 @@ class CapacityEstimator:
             if mask.any() and traffic.size_bytes[mask].sum() > DIFFERENT * cap * traffic.span_s:
                 del self._pairs[pair]  # it has carried much more than its cap
 
-    def find_capped_pair(self, samples: Sequence[LinkSample]) -> bool:
+    def find_capped_pair(self, traffic: Traffic) -> bool:
         """Note the pair that is busy nearly all the time while both its ends have room and no other pair of theirs is busy.
 
         Its cap is what it carried over the time in which it was busy. Where a node has become slow, several of its pairs
         are busy. A pair already noted is not found again.
         """
-        if not samples:
-            return False
-        traffic = Traffic(samples)
-        load = np.array(
-            [
-                [traffic.size_bytes[_through(traffic, direction, node)].sum() for node in range(self._num_nodes)]
-                for direction in (0, 1)
-            ]
-        )
+        ends = traffic.source, traffic.target
+        load = np.array([np.bincount(nodes, traffic.size_bytes, self._num_nodes) for nodes in ends])
         has_room = load / traffic.span_s < ROOM * self._limits()
         busy = np.zeros((self._num_nodes, self._num_nodes))
         for source, target in np.ndindex(busy.shape):
@@ -203,7 +183,7 @@ class CapacityEstimator:
     def estimate(self) -> Estimate:
         """The capacities up and down, and the caps of pairs."""
         up, down = self._limits()
-        return Estimate(up=up, down=down, link=self._paper.estimate().link, pairs=dict(self._pairs))
+        return Estimate(up=up, down=down, pairs=dict(self._pairs))
 
 
 def sustained_rate(traffic: Traffic, mask: Mask) -> float:

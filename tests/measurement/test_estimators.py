@@ -19,7 +19,9 @@ def stream(source, target, rate, start_s, span_s, size=50_000, is_push=True):
 
 def test_the_paper_adds_up_a_nodes_link_means():
     paper = PaperEstimator(3)
-    paper.observe(stream(0, 1, 4e6, 0, 1) + stream(0, 2, 2e6, 0, 1) + stream(1, 0, 1e6, 0, 1) + stream(2, 1, 1e6, 0, 1))
+    paper.observe(
+        Traffic(stream(0, 1, 4e6, 0, 1) + stream(0, 2, 2e6, 0, 1) + stream(1, 0, 1e6, 0, 1) + stream(2, 1, 1e6, 0, 1))
+    )
     estimate = paper.estimate()
     assert estimate.up == pytest.approx([6e6, 1e6, 1e6])
     assert estimate.down == pytest.approx([1e6, 5e6, 2e6])
@@ -27,14 +29,14 @@ def test_the_paper_adds_up_a_nodes_link_means():
 
 def test_pushes_and_answers_of_a_pair_are_two_connections():
     paper = PaperEstimator(2)
-    paper.observe(stream(0, 1, 3e6, 0, 1) + stream(0, 1, 2e6, 0, 1, is_push=False))
+    paper.observe(Traffic(stream(0, 1, 3e6, 0, 1) + stream(0, 1, 2e6, 0, 1, is_push=False)))
     assert paper.estimate().up[0] == pytest.approx(5e6)
 
 
 def test_a_node_never_seen_is_unknown():
     for estimator in (PaperEstimator(3), CapacityEstimator(3)):
         assert not estimator.estimate().complete
-        estimator.observe(stream(0, 1, 4e6, 0, 1))
+        estimator.observe(Traffic(stream(0, 1, 4e6, 0, 1)))
         estimate = estimator.estimate()
         assert np.isnan(estimate.up[2])
         assert not estimate.complete
@@ -44,36 +46,36 @@ def test_a_node_never_seen_is_unknown():
 def test_capacity_is_the_sum_of_what_overlaps_not_of_what_follows():
     """Two links at 3e6 each at once are 6e6; one after the other they are 3e6."""
     together, after = CapacityEstimator(3), CapacityEstimator(3)
-    together.observe(stream(0, 1, 3e6, 0, 2) + stream(0, 2, 3e6, 0, 2))
-    after.observe(stream(0, 1, 3e6, 0, 2) + stream(0, 2, 3e6, 2, 2))
+    together.observe(Traffic(stream(0, 1, 3e6, 0, 2) + stream(0, 2, 3e6, 0, 2)))
+    after.observe(Traffic(stream(0, 1, 3e6, 0, 2) + stream(0, 2, 3e6, 2, 2)))
     assert together.estimate().up[0] == pytest.approx(6e6, rel=0.03)
     assert after.estimate().up[0] == pytest.approx(3e6, rel=0.03)
 
 
 def test_a_node_that_idles_most_of_the_time_reads_its_busy_rate():
     capacity = CapacityEstimator(2)
-    capacity.observe(stream(0, 1, 5e6, 0, 1) + stream(1, 0, 1e6, 0, 4))
+    capacity.observe(Traffic(stream(0, 1, 5e6, 0, 1) + stream(1, 0, 1e6, 0, 4)))
     assert capacity.estimate().up[0] == pytest.approx(5e6, rel=0.05)
 
 
 def test_a_short_burst_is_not_a_capacity():
     capacity = CapacityEstimator(2)
     burst = [LinkSample(0, 1, 50_000, 1.0 + k * 1e-4, 1.0 + (k + 1) * 1e-4) for k in range(4)]
-    capacity.observe(stream(0, 1, 1e6, 0, 1) + burst + stream(0, 1, 1e6, 1.2, 1.5))
+    capacity.observe(Traffic(stream(0, 1, 1e6, 0, 1) + burst + stream(0, 1, 1e6, 1.2, 1.5)))
     assert capacity.estimate().up[0] < 2e6
 
 
 def test_a_higher_reading_raises_the_estimate_and_a_lower_one_does_not_until_all_is_forgotten():
     capacity = CapacityEstimator(2)
-    capacity.observe(stream(0, 1, 5e6, 0, 1))
-    capacity.observe(stream(0, 1, 2e6, 10, 5))
+    capacity.observe(Traffic(stream(0, 1, 5e6, 0, 1)))
+    capacity.observe(Traffic(stream(0, 1, 2e6, 10, 5)))
     assert capacity.estimate().up[0] == pytest.approx(5e6, rel=0.05)
     for k in range(6):
-        capacity.observe(stream(0, 1, 10e6, 100 + k, 1))
+        capacity.observe(Traffic(stream(0, 1, 10e6, 100 + k, 1)))
     assert capacity.estimate().up[0] == pytest.approx(10e6, rel=0.05)
     capacity.forget()
     assert not capacity.estimate().complete
-    capacity.observe(stream(0, 1, 2e6, 200, 5))
+    capacity.observe(Traffic(stream(0, 1, 2e6, 200, 5)))
     assert capacity.estimate().up[0] == pytest.approx(2e6, rel=0.05)
 
 
@@ -81,11 +83,11 @@ def test_messages_that_travel_alone_show_that_a_node_has_outgrown_its_estimate()
     """A tenth of the time at ten times the rate: 0.2 s windows see the mean, single messages the rate."""
     capacity = CapacityEstimator(4)
     traffic = all_to_all(up=[6e6] * 4, down=[1e6, 50e6, 50e6, 50e6])
-    capacity.observe(traffic)
-    capacity.observe(traffic)
+    capacity.observe(Traffic(traffic))
+    capacity.observe(Traffic(traffic))
     assert not capacity.outgrown
     alone = [LinkSample(1, 0, 50_000, t, t + 0.005) for t in np.arange(10, 12, 0.05)]
-    capacity.observe(alone)
+    capacity.observe(Traffic(alone))
     assert capacity.outgrown  # node 0 was waited for at 1e6
     assert capacity.estimate().down[0] == pytest.approx(1e6, rel=0.05)
     capacity.forget()
@@ -94,9 +96,9 @@ def test_messages_that_travel_alone_show_that_a_node_has_outgrown_its_estimate()
 
 def test_messages_that_travel_alone_raise_a_lower_bound():
     capacity = CapacityEstimator(2)
-    capacity.observe(stream(0, 1, 1e6, 0, 2))
+    capacity.observe(Traffic(stream(0, 1, 1e6, 0, 2)))
     for _ in range(8):
-        capacity.observe([LinkSample(0, 1, 50_000, t, t + 0.005) for t in np.arange(10, 12, 0.05)])
+        capacity.observe(Traffic([LinkSample(0, 1, 50_000, t, t + 0.005) for t in np.arange(10, 12, 0.05)]))
     assert not capacity.outgrown
     assert capacity.estimate().up[0] == pytest.approx(0.85 * 50_000 / 0.0055, rel=0.05)
 
@@ -123,7 +125,7 @@ def all_to_all(up, down, pairs=None, span_s=3.0):
 def test_a_direction_that_nothing_waited_for_is_a_lower_bound():
     """Node 0 can receive 50 MB/s, but its peers send it 3 x 2: its up, which was waited for, stands in."""
     capacity = CapacityEstimator(4)
-    capacity.observe(all_to_all(up=[18e6, 6e6, 6e6, 6e6], down=[50e6, 50e6, 50e6, 50e6]))
+    capacity.observe(Traffic(all_to_all(up=[18e6, 6e6, 6e6, 6e6], down=[50e6, 50e6, 50e6, 50e6])))
     estimate = capacity.estimate()
     assert estimate.up == pytest.approx([18e6, 6e6, 6e6, 6e6], rel=0.05)
     assert estimate.down[0] == pytest.approx(18e6, rel=0.05)
@@ -131,7 +133,7 @@ def test_a_direction_that_nothing_waited_for_is_a_lower_bound():
 
 def test_a_direction_that_pushes_waited_for_is_a_limit():
     capacity = CapacityEstimator(4)
-    capacity.observe(all_to_all(up=[18e6, 18e6, 18e6, 18e6], down=[3e6, 50e6, 50e6, 50e6]))
+    capacity.observe(Traffic(all_to_all(up=[18e6, 18e6, 18e6, 18e6], down=[3e6, 50e6, 50e6, 50e6])))
     estimate = capacity.estimate()
     assert estimate.down[0] == pytest.approx(3e6, rel=0.05)
     assert estimate.up[0] == pytest.approx(18e6, rel=0.05)
@@ -139,20 +141,22 @@ def test_a_direction_that_pushes_waited_for_is_a_limit():
 
 def test_the_one_pair_that_is_busy_while_its_ends_have_room_is_capped():
     capacity = CapacityEstimator(3)
-    capacity.observe(all_to_all(up=[10e6] * 3, down=[10e6] * 3))
+    capacity.observe(Traffic(all_to_all(up=[10e6] * 3, down=[10e6] * 3)))
     late = [LinkSample(i, j, 50_000, t, t + 0.005) for i in range(3) for j in range(3) if i != j for t in range(4)]
-    assert not capacity.find_capped_pair(late)
-    assert capacity.find_capped_pair(late + stream(0, 2, 2e6, 0, 4))
+    assert not capacity.find_capped_pair(Traffic(late))
+    assert capacity.find_capped_pair(Traffic(late + stream(0, 2, 2e6, 0, 4)))
     assert capacity.estimate().pairs[0, 2] == pytest.approx(2e6, rel=0.1)
-    assert not capacity.find_capped_pair(late + stream(0, 2, 2e6, 0, 4))  # known already
-    capacity.observe(stream(0, 2, 4e6, 0, 4))
+    assert not capacity.find_capped_pair(Traffic(late + stream(0, 2, 2e6, 0, 4)))  # known already
+    capacity.observe(Traffic(stream(0, 2, 4e6, 0, 4)))
     assert not capacity.estimate().pairs  # it has carried more
 
 
 def test_a_node_that_has_become_slow_is_not_taken_for_capped_pairs():
     capacity = CapacityEstimator(3)
-    capacity.observe(all_to_all(up=[10e6] * 3, down=[10e6] * 3))
-    assert not capacity.find_capped_pair(stream(0, 1, 1e6, 0, 4) + stream(0, 2, 1e6, 0, 4) + stream(1, 2, 9e6, 0, 0.2))
+    capacity.observe(Traffic(all_to_all(up=[10e6] * 3, down=[10e6] * 3)))
+    assert not capacity.find_capped_pair(
+        Traffic(stream(0, 1, 1e6, 0, 4) + stream(0, 2, 1e6, 0, 4) + stream(1, 2, 9e6, 0, 0.2))
+    )
 
 
 def test_sustained_rate_of_a_span_shorter_than_the_window_is_the_mean():
@@ -163,6 +167,6 @@ def test_sustained_rate_of_a_span_shorter_than_the_window_is_the_mean():
 def test_the_same_samples_give_the_same_estimate():
     samples = stream(0, 1, 3e6, 0, 2) + stream(1, 2, 2e6, 0.3, 2) + stream(2, 0, 1e6, 0.1, 2)
     first, second = CapacityEstimator(3), CapacityEstimator(3)
-    first.observe(samples)
-    second.observe(list(samples))
+    first.observe(Traffic(samples))
+    second.observe(Traffic(list(samples)))
     assert (first.estimate().up == second.estimate().up).all()
