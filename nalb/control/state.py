@@ -14,7 +14,7 @@ A registration may come again at any time outside RUN's traffic; it begins a new
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from nalb.control import messages as m
 from nalb.control.batching import BatchSizeManager
@@ -52,6 +52,14 @@ class Process:
         return f"{self.hello.role} {self.hello.node}"
 
 
+class Cut(NamedTuple):
+    """How tensors become slices, where it is not the same for all jobs."""
+
+    alpha_bytes: float
+    fixed_slice_bytes: float | None = None  # in place of what alpha gives
+    num_probe: int = NUM_PROBE  # probe slices per server
+
+
 class Coordinator:
     """One job's state. Outgoing messages collect in `outbox`; the shell sends and clears them."""
 
@@ -75,9 +83,7 @@ class Coordinator:
         self.rejected: Counter[str] = Counter()
         self._epoch, self._iteration = -1, -1
         self._tensors: list[m.TensorSpec] = []
-        self._alpha_bytes = settings.alpha_bytes
-        self._fixed_slice_bytes: float | None = None
-        self._num_probe = NUM_PROBE
+        self._cut = Cut(settings.alpha_bytes)
         self._measuring = False
         self._plan: m.Plan | None = None
         self._blocks: deque[m.RunBlock] = deque()
@@ -341,20 +347,20 @@ class Coordinator:
             worker.tensors = None
         self._tensors = message.tensors
         if self._blocks:
-            self._alpha_bytes, self._fixed_slice_bytes, self._num_probe = self._cut_of(self._blocks[0])
+            self._cut = self._cut_of(self._blocks[0])
         try:
-            self._cut(now_s)
+            self._begin_epoch(now_s)
         except InputError as error:
             self.abort(f"the registered tensors cannot be planned: {error}", now_s)
             return
         self.phase = "READY"
         self._next(now_s)
 
-    def _cut(self, now_s: float) -> None:
-        """Begin a new epoch: tell every worker how to cut the registered tensors."""
+    def _begin_epoch(self, now_s: float) -> None:
+        """Tell every worker how to cut the registered tensors."""
         assert self._planner is not None
         self._epoch += 1
-        digest = self._planner.register(self._tensors, self._alpha_bytes, self._fixed_slice_bytes, self._num_probe)
+        digest = self._planner.register(self._tensors, *self._cut)
         for worker in self._workers:
             self._send(
                 worker,
@@ -362,14 +368,11 @@ class Coordinator:
                     self._epoch,
                     len(self._nodes),
                     self._settings.num_servers,
-                    self._alpha_bytes,
-                    self._fixed_slice_bytes,
-                    self._num_probe,
+                    *self._cut,
                     digest,
                 ),
             )
-        cut = {"alpha_bytes": self._alpha_bytes, "fixed_slice_bytes": self._fixed_slice_bytes, "tensors": self._tensors}
-        cut["num_probe"] = self._num_probe
+        cut = self._cut._asdict() | {"tensors": self._tensors}
         self._event("layout", now_s, self._planner.describe_layout() | cut)
 
     def _next(self, now_s: float) -> None:
@@ -387,11 +390,9 @@ class Coordinator:
             self._block_left = self._blocks[0].iterations
             if self._blocks[0].window_bytes is not None and self._planner is not None:
                 self._planner.window_bytes = self._blocks[0].window_bytes
-            cut = (self._alpha_bytes, self._fixed_slice_bytes, self._num_probe)
-            wanted = self._cut_of(self._blocks[0])
-            if cut != wanted:
-                self._alpha_bytes, self._fixed_slice_bytes, self._num_probe = wanted
-                self._cut(now_s)
+            if (wanted := self._cut_of(self._blocks[0])) != self._cut:
+                self._cut = wanted
+                self._begin_epoch(now_s)
         assert self._planner is not None
         number = self._iteration + 1
         decision = self._planner.decide(number, self._epoch, self._blocks[0].scheme, self._blocks[0].forecasts)
@@ -415,10 +416,9 @@ class Coordinator:
             orders.setdefault(maker_of_node.get(node_of_rank[slot.server], lowest), []).append(slot)
         return orders
 
-    def _cut_of(self, block: m.RunBlock) -> tuple[float, float | None, int]:
-        """(alpha, slice bytes in its place, probes per server) of a block's layout."""
+    def _cut_of(self, block: m.RunBlock) -> Cut:
         size_bytes = block.slice_bytes or fixed_slice_bytes(block.scheme)
-        return block.alpha_bytes or self._alpha_bytes, size_bytes, NUM_PROBE if block.probes else 0
+        return Cut(block.alpha_bytes or self._cut.alpha_bytes, size_bytes, NUM_PROBE if block.probes else 0)
 
     @property
     def _label(self) -> str:
