@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from nalb.control import messages as m
-from nalb.control.batching import BatchSizeManager
+from nalb.control.batch_desk import BatchDesk
 from nalb.control.planner import Planner
 from nalb.control.settings import Settings
 from nalb.errors import InputError
@@ -26,8 +26,6 @@ from nalb.planning.schemes import fixed_slice_bytes
 from nalb.planning.slices import NUM_PROBE
 
 Outgoing = tuple[bytes, m.Message]
-
-JOIN = "call kvstore_patch.batching.join in every worker's script, or leave out --batching"
 
 
 @dataclass
@@ -50,6 +48,11 @@ class Process:
     def name(self) -> str:
         """How people and logs call it."""
         return f"{self.hello.role} {self.hello.node}"
+
+    @property
+    def rank(self) -> int:
+        """Among its role's: ps-lite numbers servers 8, 10, ... and workers 9, 11, ..."""
+        return (self.hello.ps_id - 8) // 2
 
 
 class Cut(NamedTuple):
@@ -93,12 +96,7 @@ class Coordinator:
         self._ending = False
         self._farewell = False  # every worker has said Goodbye and may leave
         self._last_goodbye_s = now_s
-        self._batching: BatchSizeManager | None = None
-        self._batching_since_s: float | None = None  # the first worker joined
-        if settings.batching is not None:
-            self._batching = BatchSizeManager(
-                settings.batching, settings.num_workers, settings.batch_total, settings.batch_most
-            )
+        self._desk = BatchDesk(settings)
         if not settings.hold:
             self._blocks.append(m.RunBlock(settings.scheme, 1 << 30))
 
@@ -146,7 +144,8 @@ class Coordinator:
                 )
                 return
         self._check_shutdown(now_s)
-        self._check_joined(now_s)
+        if why := self._desk.check_joined({worker.rank: worker.name for worker in self._workers}, now_s):
+            self.abort(why, now_s)
 
     def _check_shutdown(self, now_s: float) -> None:
         """All have said goodbye but ps-lite's last barrier never opens: nobody else would notice."""
@@ -223,7 +222,7 @@ class Coordinator:
         planner = Planner(
             self._nodes,
             workers={p.hello.node for p in self._workers},
-            servers={p.hello.node: (p.hello.ps_id - 8) // 2 for p in self._servers},
+            servers={p.hello.node: p.rank for p in self._servers},
             estimator=self._settings.estimator,
             window_bytes=self._settings.window_bytes,
         )
@@ -248,7 +247,8 @@ class Coordinator:
         elif isinstance(message, m.JoinBatching | m.Computed):
             self._batch(process, message, now_s)
         elif isinstance(message, m.Goodbye):
-            self._check_left(process, now_s)
+            if process.hello.role == "worker" and (why := self._desk.leave(process.rank, process.name)):
+                self.abort(why, now_s)
             self._last_goodbye_s = now_s
             if process.hello.role == "worker" and process.left_after is None:
                 self._left.append(process)
@@ -265,47 +265,24 @@ class Coordinator:
     # ---- batch sizes
 
     def _batch(self, process: Process, message: m.JoinBatching | m.Computed, now_s: float) -> None:
-        rank = (process.hello.ps_id - 9) // 2
-        if self._batching is None or process.hello.role != "worker":
-            self.abort(f"{process.name} asks for batch sizes, but nobody chooses them: launch with --batching", now_s)
+        if process.hello.role != "worker":
+            self.abort(
+                f"{process.name} asks for batch sizes, which are the workers': call join in the training script", now_s
+            )
             return
-        try:
-            if isinstance(message, m.Computed):
-                self._batching.computed(rank, message)
-            else:
-                self._batching_since_s = self._batching_since_s or now_s
-                self._batching.join(rank, message)
-        except InputError as error:
-            self.abort(f"batch sizes, {process.name}: {error}", now_s)
-            return
-        for sizes in self._batching.outbox:
-            for worker in self._workers:
-                self._send(worker, sizes)
-        names = [worker.hello.node for worker in sorted(self._workers, key=lambda worker: worker.hello.ps_id)]
-        for data in self._batching.events:
-            self._event("batch", now_s, {"workers": names, **data})
-        self._batching.outbox.clear()
-        self._batching.events.clear()
+        if why := self._desk.take(process.rank, process.name, message, now_s):
+            self.abort(why, now_s)
+        elif manager := self._desk.manager:
+            for sizes in manager.outbox:
+                for worker in self._workers:
+                    self._send(worker, sizes)
+            names = [worker.hello.node for worker in sorted(self._workers, key=lambda worker: worker.rank)]
+            for data in manager.events:
+                self._event("batch", now_s, {"workers": names, **data})
+            manager.outbox.clear()
+            manager.events.clear()
 
-    def _check_joined(self, now_s: float) -> None:
-        """A worker whose script knows nothing of batching would let the others wait for ever."""
-        since_s = self._batching_since_s
-        if self._batching is None or not self._batching.missing or since_s is None:
-            return
-        if now_s - since_s > self._settings.startup_s:
-            self.abort(f"{self._names(self._batching.missing)} did not join the batching: {JOIN}", now_s)
-
-    def _check_left(self, process: Process, now_s: float) -> None:
-        if self._batching is None or process.hello.role != "worker":
-            return
-        rank = (process.hello.ps_id - 9) // 2
-        if rank in self._batching.missing:
-            self.abort(f"{process.name} trained without joining the batching that was asked for: {JOIN}", now_s)
-        elif why := self._batching.leave(rank):
-            self.abort(f"{process.name} left: {why}", now_s)
-
-    def _names(self, ranks: list[int]) -> str:
-        return ", ".join(w.name for w in self._workers if (w.hello.ps_id - 9) // 2 in ranks)
+    # ---- what processes report
 
     def _report(self, process: Process, report: m.Report, now_s: float) -> None:
         self._clock.observe(process.name, report.sent_s, now_s)
@@ -408,7 +385,7 @@ class Coordinator:
 
     def _slot_orders(self, slots: list[m.NewSlots]) -> dict[bytes, list[m.NewSlots]]:
         """Who creates which slots: its own node's worker over loopback, where there is one, else the lowest-ranked worker."""
-        node_of_rank = {(server.hello.ps_id - 8) // 2: server.hello.node for server in self._servers}
+        node_of_rank = {server.rank: server.hello.node for server in self._servers}
         maker_of_node = {worker.hello.node: worker.identity for worker in self._workers}
         lowest = min(self._workers, key=lambda worker: worker.hello.ps_id).identity
         orders: dict[bytes, list[m.NewSlots]] = {}

@@ -1,0 +1,58 @@
+"""Where the coordinator deals with batch sizes: who joins, who is missing, and why a job cannot go on. No clock, no sockets.
+
+The sizes themselves are BatchSizeManager's. Where nobody chooses sizes, there is a desk all the same: it turns workers away.
+"""
+
+from collections.abc import Mapping
+
+from nalb.control import messages as m
+from nalb.control.batching import BatchSizeManager
+from nalb.control.settings import Settings
+from nalb.errors import InputError
+
+JOIN = "call kvstore_patch.batching.join in every worker's script, or leave out --batching"
+
+
+class BatchDesk:
+    """Workers by rank. Each method returns why the job must end, or None."""
+
+    def __init__(self, settings: Settings):
+        self._startup_s = settings.startup_s
+        self._since_s: float | None = None  # the first worker joined
+        self.manager: BatchSizeManager | None = None
+        if settings.batching is not None:
+            self.manager = BatchSizeManager(
+                settings.batching, settings.num_workers, settings.batch_total, settings.batch_most
+            )
+
+    def take(self, rank: int, name: str, message: m.JoinBatching | m.Computed, now_s: float) -> str | None:
+        """A worker joins or reports a batch; what follows from it is in the manager's outbox and events."""
+        if self.manager is None:
+            return f"{name} asks for batch sizes, but nobody chooses them: launch with --batching"
+        try:
+            if isinstance(message, m.Computed):
+                self.manager.computed(rank, message)
+            else:
+                self._since_s = self._since_s or now_s
+                self.manager.join(rank, message)
+        except InputError as error:
+            return f"batch sizes, {name}: {error}"
+        return None
+
+    def check_joined(self, names: Mapping[int, str], now_s: float) -> str | None:
+        """A worker whose script knows nothing of batching would let the others wait for ever."""
+        if self.manager is None or not self.manager.missing or self._since_s is None:
+            return None
+        if now_s - self._since_s <= self._startup_s:
+            return None
+        missing = ", ".join(names[rank] for rank in self.manager.missing if rank in names)
+        return f"{missing} did not join the batching: {JOIN}"
+
+    def leave(self, rank: int, name: str) -> str | None:
+        """A worker ends in good order."""
+        if self.manager is None:
+            return None
+        if rank in self.manager.missing:
+            return f"{name} trained without joining the batching that was asked for: {JOIN}"
+        why = self.manager.leave(rank)
+        return f"{name} left: {why}" if why else None
