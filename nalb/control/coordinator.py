@@ -16,8 +16,9 @@ from nalb.control.client import die
 from nalb.control.curve import door_kept, secure_server
 from nalb.control.keys import own_keys
 from nalb.control.settings import Settings
-from nalb.control.state import Coordinator, sample_rows
+from nalb.control.state import Coordinator
 from nalb.errors import InputError, MachineError, PeerError
+from nalb.measurement.samples import LinkSample
 
 LAST_WORDS_MS = 2000  # how long an Abort may take to leave
 
@@ -115,6 +116,21 @@ def _flush(router: "zmq.Socket[bytes]", state: Coordinator, log: IO[bytes] | Non
         if state.events:
             log.flush()
     state.events.clear()
+
+
+def sample_rows(samples: list[LinkSample], first_s: float) -> list[tuple[int, int, int, int, int, int]]:
+    """Samples as samples.jsonl has them: (source, target, is_push, bytes, start_us, end_us), times since `first_s`."""
+    return [
+        (
+            s.source,
+            s.target,
+            int(s.is_push),
+            s.size_bytes,
+            round((s.start_s - first_s) * 1e6),
+            round((s.end_s - first_s) * 1e6),
+        )
+        for s in samples
+    ]
 
 
 def _bind(router: "zmq.Socket[bytes]", settings: Settings) -> None:

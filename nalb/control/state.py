@@ -14,9 +14,10 @@ A registration may come again at any time outside RUN's traffic; it begins a new
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nalb.control import messages as m
+from nalb.control.audience import Audience, Outgoing
 from nalb.control.batch_desk import BatchDesk
 from nalb.control.planner import Planner
 from nalb.control.settings import Settings
@@ -24,8 +25,6 @@ from nalb.errors import InputError
 from nalb.measurement.samples import ClockAlignment, LinkSample, check
 from nalb.planning.schemes import fixed_slice_bytes
 from nalb.planning.slices import NUM_PROBE
-
-Outgoing = tuple[bytes, m.Message]
 
 
 @dataclass
@@ -71,14 +70,15 @@ class Coordinator:
         self._started_s = self._last_alive_s = now_s
         self.phase = "GATHER"
         self.outbox: deque[Outgoing] = deque()
-        self.events: list[m.Event] = []  # not yet written by the shell
         self.verdict: str | None = None  # why the job was aborted
         self._processes: dict[bytes, Process] = {}
         self._workers: list[Process] = []
         self._servers: list[Process] = []
         self._left: list[Process] = []  # workers that have said Goodbye
         self._running = 0  # workers that have not yet reported this iteration done
-        self._observers: list[bytes] = []
+        self._audience = Audience(self.outbox, settings.scheme, settings.hold)
+        self._event = self._audience.tell
+        self.events = self._audience.events  # not yet written by the shell
         self._planner: Planner | None = None
         self._nodes: list[str] = []
         self._node_of_peer: dict[int, int] = {}
@@ -89,16 +89,10 @@ class Coordinator:
         self._cut = Cut(settings.alpha_bytes)
         self._measuring = False
         self._plan: m.Plan | None = None
-        self._blocks: deque[m.RunBlock] = deque()
         self._preparing: set[bytes] = set()  # who has not created its slots yet
-        self._configured: m.Configured | None = None
-        self._block_left = 0
-        self._ending = False
         self._farewell = False  # every worker has said Goodbye and may leave
         self._last_goodbye_s = now_s
         self._desk = BatchDesk(settings)
-        if not settings.hold:
-            self._blocks.append(m.RunBlock(settings.scheme, 1 << 30))
 
     # ---- inputs
 
@@ -226,8 +220,8 @@ class Coordinator:
             estimator=self._settings.estimator,
             window_bytes=self._settings.window_bytes,
         )
-        if self._configured:
-            planner.configure(self._configured)
+        if self._audience.configured:
+            planner.configure(self._audience.configured)
         return planner
 
     # ---- running
@@ -323,8 +317,8 @@ class Coordinator:
         for worker in self._workers:
             worker.tensors = None
         self._tensors = message.tensors
-        if self._blocks:
-            self._cut = self._cut_of(self._blocks[0])
+        if block := self._audience.block:
+            self._cut = self._cut_of(block)
         try:
             self._begin_epoch(now_s)
         except InputError as error:
@@ -356,23 +350,23 @@ class Coordinator:
         """Plan the next iteration, or wait for an observer to ask for one."""
         if self.phase != "READY":
             return
-        if self._block_left == 0:
-            if not self._blocks:
-                if self._ending:
-                    for worker in self._workers:
-                        self._send(worker, m.Finish())
-                else:
-                    self._event("idle", now_s, {})
-                return
-            self._block_left = self._blocks[0].iterations
-            if self._blocks[0].window_bytes is not None and self._planner is not None:
-                self._planner.window_bytes = self._blocks[0].window_bytes
-            if (wanted := self._cut_of(self._blocks[0])) != self._cut:
+        block = self._audience.block
+        if block is None:
+            if self._audience.is_ending:
+                for worker in self._workers:
+                    self._send(worker, m.Finish())
+            else:
+                self._event("idle", now_s, {})
+            return
+        assert self._planner is not None
+        if self._audience.begin():
+            if block.window_bytes is not None:
+                self._planner.window_bytes = block.window_bytes
+            if (wanted := self._cut_of(block)) != self._cut:
                 self._cut = wanted
                 self._begin_epoch(now_s)
-        assert self._planner is not None
         number = self._iteration + 1
-        decision = self._planner.decide(number, self._epoch, self._blocks[0].scheme, self._blocks[0].forecasts)
+        decision = self._planner.decide(number, self._epoch, block.scheme, block.forecasts)
         self._plan = decision.plan
         if decision.new_slots:
             self.phase = "PREPARE"
@@ -397,11 +391,6 @@ class Coordinator:
         size_bytes = block.slice_bytes or fixed_slice_bytes(block.scheme)
         return Cut(block.alpha_bytes or self._cut.alpha_bytes, size_bytes, NUM_PROBE if block.probes else 0)
 
-    @property
-    def _label(self) -> str:
-        """What events call the iterations under way."""
-        return self._blocks[0].label or self._blocks[0].scheme
-
     def _release(self, now_s: float) -> None:
         assert self._plan is not None
         assert self._planner is not None
@@ -418,7 +407,7 @@ class Coordinator:
         for worker in self._workers:
             self._send(worker, self._plan)
         sent = {"window_bytes": self._plan.window_bytes, "server_of_slice": self._plan.server_of_slice}
-        told = {"iteration": self._iteration, "scheme": self._label, **self._planner.describe_plan(), **sent}
+        told = {"iteration": self._iteration, "scheme": self._audience.label, **self._planner.describe_plan(), **sent}
         self._event("plan", now_s, told)
 
     def _done(self, process: Process, message: m.Done, now_s: float) -> None:
@@ -448,73 +437,41 @@ class Coordinator:
             now_s,
             {
                 "iteration": self._iteration,
-                "scheme": self._label,
+                "scheme": self._audience.label,
                 "communication_s": {node: d.communication_s for node, d in done.items()},
                 "iteration_s": {node: d.iteration_s for node, d in done.items()},
                 "plan_wait_s": {node: d.plan_wait_s for node, d in done.items()},
-                "started_s": self._aligned({w.name: w.done.started_s for w in self._workers if w.done}),
-                "computed_s": self._aligned(
-                    {w.name: w.done.computed_s for w in self._workers if w.done and w.done.computed_s is not None}
-                ),
-                "finished_s": self._aligned({w.name: w.done.finished_s for w in self._workers if w.done}),
+                "started_s": self._aligned("started_s"),
+                "computed_s": self._aligned("computed_s"),
+                "finished_s": self._aligned("finished_s"),
                 "samples": len(samples),
                 "drops": sum(p.drops for p in self._processes.values()),
                 "rejected": dict(self.rejected),
                 **self._planner.describe_iteration(samples),
             },
         )
-        self._block_left -= 1
-        if self._block_left == 0:
-            self._event("block", now_s, {"scheme": self._label, "iterations": self._blocks[0].iterations})
-            self._blocks.popleft()
+        self._audience.count(now_s)
         self.phase = "READY"
         self._next(now_s)
 
-    def _aligned(self, times_s: dict[str, float]) -> dict[str, float]:
-        """Times on the processes' clocks, on ours, by node."""
-        known = self._clock.offset_s
-        return {name.split(" ", 1)[1]: known[name] + time_s for name, time_s in times_s.items() if name in known}
+    def _aligned(self, moment: str) -> dict[str, float]:
+        """When the workers' moment was, on our clock, by node."""
+        told = [(w, getattr(w.done, moment)) for w in self._workers if w.name in self._clock.offset_s]
+        return {w.hello.node: self._clock.to_common_s(w.name, at_s) for w, at_s in told if at_s is not None}
 
     # ---- observers
 
     def _from_observer(self, identity: bytes, message: m.FromObserver, now_s: float) -> None:
-        if identity not in self._observers:
-            self._observers.append(identity)
-            self.outbox.append((identity, m.Event("state", now_s, {"phase": self.phase, "nodes": list(self._nodes)})))
+        present = m.Event("state", now_s, {"phase": self.phase, "nodes": list(self._nodes)})
+        self._audience.receive(identity, message, present)
         if isinstance(message, m.Configured):
-            self._configured = message
             if self._planner:
                 self._planner.configure(message)
-        elif isinstance(message, m.RunBlock):
-            self._blocks.append(message)
+        elif isinstance(message, m.RunBlock | m.EndJob):
             self._next(now_s)
-        elif isinstance(message, m.EndJob):
-            self._ending = True
-            self._next(now_s)
-
-    def _event(self, kind: str, now_s: float, data: dict[str, Any]) -> None:
-        event = m.Event(kind, now_s, data)
-        self.events.append(event)
-        for identity in self._observers:
-            self.outbox.append((identity, event))
 
     def _send(self, process: Process, message: m.Message) -> None:
         self.outbox.append((process.identity, message))
-
-
-def sample_rows(samples: list[LinkSample], first_s: float) -> list[tuple[int, int, int, int, int, int]]:
-    """Samples as samples.jsonl has them: (source, target, is_push, bytes, start_us, end_us), times since `first_s`."""
-    return [
-        (
-            s.source,
-            s.target,
-            int(s.is_push),
-            s.size_bytes,
-            round((s.start_s - first_s) * 1e6),
-            round((s.end_s - first_s) * 1e6),
-        )
-        for s in samples
-    ]
 
 
 def natural_order(name: str) -> tuple[object, ...]:

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from nalb.control import messages as m
+from nalb.control.coordinator import sample_rows
 from nalb.control.settings import from_environment
-from nalb.control.state import Coordinator, natural_order, sample_rows
+from nalb.control.state import Coordinator, natural_order
 from nalb.errors import InputError, PeerError
 from nalb.measurement.samples import LinkSample
 
