@@ -13,45 +13,18 @@ A registration may come again at any time outside RUN's traffic; it begins a new
 """
 
 from collections import Counter, deque
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nalb.control import messages as m
 from nalb.control.audience import Audience, Outgoing
 from nalb.control.batch_desk import BatchDesk
 from nalb.control.planner import Planner
+from nalb.control.process import Process, difference, left_behind, natural_order
 from nalb.control.settings import Settings
 from nalb.errors import InputError
-from nalb.measurement.samples import ClockAlignment, LinkSample, check
+from nalb.measurement.samples import ClockAlignment, check
 from nalb.planning.schemes import fixed_slice_bytes
 from nalb.planning.slices import NUM_PROBE
-
-
-@dataclass
-class Process:
-    """A worker or server that has said Hello."""
-
-    identity: bytes
-    hello: m.Hello
-    last_heard_s: float
-    exchanging: int = -1
-    calls: int = 0
-    drops: int = 0
-    tensors: list[m.TensorSpec] | None = None
-    done: m.Done | None = None
-    finished: int = -1  # the last iteration that it reported done
-    left_after: int | None = None  # said Goodbye after this iteration
-    samples: list[LinkSample] = field(default_factory=list)  # of this iteration, on the common clock
-
-    @property
-    def name(self) -> str:
-        """How people and logs call it."""
-        return f"{self.hello.role} {self.hello.node}"
-
-    @property
-    def rank(self) -> int:
-        """Among its role's: ps-lite numbers servers 8, 10, ... and workers 9, 11, ..."""
-        return (self.hello.ps_id - 8) // 2
 
 
 class Cut(NamedTuple):
@@ -286,21 +259,8 @@ class Coordinator:
         target = self._node_of_peer.get(process.hello.ps_id, -1)
         is_push, shift_s = process.hello.role == "server", self._clock.offset_s[process.name]
         process.samples += check(rows, target, self._node_of_peer, self.rejected, is_push, shift_s)
-        behind = [p for p in self._left if p.calls < process.calls]
-        if behind:  # every call needs all workers: this one would wait for ever
-            self.abort(
-                f"{behind[0].name} left after {behind[0].calls} calls of pushpull and broadcast, {process.name} has made "
-                f"{process.calls}: all workers must make the same number of steps",
-                now_s,
-            )
-        elif process.exchanging >= 0:
-            gone = [p for p in self._left if p.left_after is not None and p.left_after < process.exchanging]
-            if gone:
-                self.abort(
-                    f"{gone[0].name} left after iteration {gone[0].left_after} while {process.name} began iteration "
-                    f"{process.exchanging}: all workers must make the same number of steps",
-                    now_s,
-                )
+        if why := left_behind(process, self._left):
+            self.abort(why, now_s)
 
     def _register(self, process: Process, message: m.Register, now_s: float) -> None:
         process.tensors = message.tensors
@@ -309,7 +269,7 @@ class Coordinator:
         for other in self._workers:
             if other.tensors != message.tensors:
                 self.abort(
-                    f"{process.name} and {other.name} push different tensors: {_difference(message.tensors, other.tensors)}; "
+                    f"{process.name} and {other.name} push different tensors: {difference(message.tensors, other.tensors)}; "
                     "all workers must make the same calls",
                     now_s,
                 )
@@ -472,17 +432,3 @@ class Coordinator:
 
     def _send(self, process: Process, message: m.Message) -> None:
         self.outbox.append((process.identity, message))
-
-
-def natural_order(name: str) -> tuple[object, ...]:
-    """n2 before n10."""
-    digits = name.lstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.")
-    return (name[: len(name) - len(digits)], int(digits) if digits.isdigit() else -1, name)
-
-
-def _difference(mine: list[m.TensorSpec], other: list[m.TensorSpec] | None) -> str:
-    assert other is not None
-    if len(mine) != len(other):
-        return f"{len(mine)} against {len(other)}"
-    first = next(i for i, (a, b) in enumerate(zip(mine, other, strict=True)) if a != b)
-    return f"number {first} is {mine[first].name} ({mine[first].elements}) against {other[first].name} ({other[first].elements})"

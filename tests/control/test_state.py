@@ -5,8 +5,9 @@ import pytest
 
 from nalb.control import messages as m
 from nalb.control.coordinator import sample_rows
+from nalb.control.process import natural_order
 from nalb.control.settings import from_environment
-from nalb.control.state import Coordinator, natural_order
+from nalb.control.state import Coordinator
 from nalb.errors import InputError, PeerError
 from nalb.measurement.samples import LinkSample
 

@@ -1,0 +1,65 @@
+"""A worker or server as the coordinator knows it, and how it is told from others."""
+
+from dataclasses import dataclass, field
+
+from nalb.control import messages as m
+from nalb.measurement.samples import LinkSample
+
+
+@dataclass
+class Process:
+    """A worker or server that has said Hello."""
+
+    identity: bytes
+    hello: m.Hello
+    last_heard_s: float
+    exchanging: int = -1
+    calls: int = 0
+    drops: int = 0
+    tensors: list[m.TensorSpec] | None = None
+    done: m.Done | None = None
+    finished: int = -1  # the last iteration that it reported done
+    left_after: int | None = None  # said Goodbye after this iteration
+    samples: list[LinkSample] = field(default_factory=list)  # of this iteration, on the common clock
+
+    @property
+    def name(self) -> str:
+        """How people and logs call it."""
+        return f"{self.hello.role} {self.hello.node}"
+
+    @property
+    def rank(self) -> int:
+        """Among its role's: ps-lite numbers servers 8, 10, ... and workers 9, 11, ..."""
+        return (self.hello.ps_id - 8) // 2
+
+
+def natural_order(name: str) -> tuple[object, ...]:
+    """n2 before n10."""
+    digits = name.lstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.")
+    return (name[: len(name) - len(digits)], int(digits) if digits.isdigit() else -1, name)
+
+
+def difference(mine: list[m.TensorSpec], other: list[m.TensorSpec] | None) -> str:
+    """The first tensor in which two workers differ, for people."""
+    assert other is not None
+    if len(mine) != len(other):
+        return f"{len(mine)} against {len(other)}"
+    first = next(i for i, (a, b) in enumerate(zip(mine, other, strict=True)) if a != b)
+    return f"number {first} is {mine[first].name} ({mine[first].elements}) against {other[first].name} ({other[first].elements})"
+
+
+def left_behind(process: Process, left: list[Process]) -> str | None:
+    """Why a process would wait for ever for workers that have left, if so: every call and every iteration needs all."""
+    behind = [p for p in left if p.calls < process.calls]
+    gone = [p for p in left if p.left_after is not None and p.left_after < process.exchanging]
+    if behind:
+        return (
+            f"{behind[0].name} left after {behind[0].calls} calls of pushpull and broadcast, {process.name} has made "
+            f"{process.calls}: all workers must make the same number of steps"
+        )
+    if process.exchanging >= 0 and gone:
+        return (
+            f"{gone[0].name} left after iteration {gone[0].left_after} while {process.name} began iteration "
+            f"{process.exchanging}: all workers must make the same number of steps"
+        )
+    return None
