@@ -45,7 +45,7 @@ from netem.emulation import Emulation
 from netem.network_file import Network, find_network, load_network
 from netem.rootless import ensure_privilege
 
-DEFAULT_SCHEMES = "stock,average,aware"
+DEFAULT_SCHEMES = "stock,average,auto"
 TEST_IMAGES = 2000  # of the accuracy that a comparison of batchings prints: a slow machine may be the one to test
 P3_PORT = NAMESPACE_PORT + 10  # of the second job, in the same namespaces
 RING_PORT = NAMESPACE_PORT + 20  # where the ring's workers find each other
@@ -97,7 +97,7 @@ def parse_batchings(args: argparse.Namespace, schemes: list[str]) -> list[str]:
 def main(args: argparse.Namespace) -> int:
     """Compare and write the run directory."""
     check_batch_flags(args)
-    schemes = parse_schemes(args.schemes or ("aware" if args.batching else DEFAULT_SCHEMES))
+    schemes = parse_schemes(args.schemes or ("auto" if args.batching else DEFAULT_SCHEMES))
     batchings = parse_batchings(args, schemes)
     if not 1 <= args.iterations <= 100_000:
         raise InputError(f"--iterations {args.iterations}: choose 1 to 100000")

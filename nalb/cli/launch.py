@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--hosts", metavar="FILE", help="hosts reached over ssh, see docs/hosts.md")
     add_job_flags(parser)
     add_encryption_flags(parser)
-    parser.add_argument("--scheme", metavar="S", default="aware", help=f"{', '.join(SCHEMES)} (default: aware)")
+    parser.add_argument("--scheme", metavar="S", default="auto", help=f"{', '.join(SCHEMES)} (default: auto)")
     parser.add_argument(
         "--batching", choices=BATCHINGS, help="who sizes the batches (default: the script); docs/batching.md"
     )
@@ -181,7 +181,7 @@ def job_options(
         raise InputError("--transport mxnet has no fast CURVE: leave it out, or do not encrypt")
     return JobOptions(
         root_port=port,
-        scheme=getattr(args, "scheme", "aware"),
+        scheme=getattr(args, "scheme", "auto"),
         estimator=args.estimator,
         alpha_bytes=args.alpha_bytes,
         transport=args.transport or ("pyzmq" if is_encrypted(args) else "mxnet"),

@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pairs", metavar="FILE", help="TOML or JSON with [[links]] src, dst, mbps: caps of directed pairs"
     )
-    parser.add_argument("--scheme", choices=tuple(SCHEMES), default="aware", help="default: aware")
+    parser.add_argument("--scheme", choices=tuple(SCHEMES), default="auto", help="default: auto")
     parser.add_argument(
         "--alpha-bytes", metavar="A", default=str(DEFAULT_ALPHA_BYTES), help="per-slice cost, from nalb calibrate"
     )

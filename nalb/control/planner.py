@@ -187,9 +187,10 @@ class Planner:
         assert self._layout is not None
         if self.window_bytes is not None:
             return self.window_bytes
-        if (
-            not self._estimator.estimate().complete
-        ):  # nodes in step hide what they could do: let them run, to measure them
+        assert self._present is not None
+        if self._present.scheme == "elastic":  # learns from how long each server takes: a window keeps them in step
+            return 0
+        if not self._estimator.estimate().complete:  # nodes in step hide what they could do: let them run
             return 0
         return usual_window_bytes(self._layout.model_bytes)
 

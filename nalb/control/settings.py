@@ -27,7 +27,7 @@ from nalb.batching.schemes import SCHEMES as BATCH_SCHEMES
 from nalb.errors import InputError
 
 DEFAULT_ALPHA_BYTES = 1000.0  # measured on a 2-core machine (nalb calibrate); the paper's cluster: 1.2e5
-SCHEMES = ("stock", "p3", "average", "elastic", "aware", "exact", "oracle")
+SCHEMES = ("auto", "stock", "p3", "average", "elastic", "aware", "exact", "oracle")
 # federated training needs a loop that averages models, not gradients
 BATCHINGS = (*(name for name in BATCH_SCHEMES if name != "lb-bsp-federated"), *BASELINES)
 ESTIMATOR_NAMES = ("capacity", "paper")
@@ -98,7 +98,7 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
         endpoint=f"tcp://{coordinator}",
         num_workers=num_workers,
         num_servers=int(number("DMLC_NUM_SERVER", None, 1, 100_000)),
-        scheme=choice("NALB_SCHEME", "aware", SCHEMES),
+        scheme=choice("NALB_SCHEME", "auto", SCHEMES),
         estimator=choice("NALB_ESTIMATOR", "capacity", ESTIMATOR_NAMES),
         alpha_bytes=number("NALB_ALPHA_BYTES", DEFAULT_ALPHA_BYTES, 1e-3, 1e12),
         window_bytes=int(number("NALB_WINDOW_BYTES", 0, 0, 1e12)) if environ.get("NALB_WINDOW_BYTES") else None,

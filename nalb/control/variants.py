@@ -59,7 +59,7 @@ def parse_variant(word: str, schemes: tuple[str, ...] = SCHEMES) -> Variant:
         raise InputError(f"--schemes {word!r}: {name} runs in a job of its own and has no options")
     if name == "stock" and (not variant.probes or variant.slice_bytes):
         raise InputError(f"--schemes {word!r}: MXNet cuts the tensors by itself")
-    if name in ("aware", "exact", "elastic") and variant.forecasts is False:
+    if name in ("auto", "aware", "exact", "elastic") and variant.forecasts is False:
         raise InputError(f"--schemes {word!r}: {name} plans on what forecasts measure")
     if variant.slice_bytes is not None and variant.slice_bytes < LOW_SLICE_BYTES:
         raise InputError(

@@ -49,7 +49,7 @@ class JobOptions:
     """What all processes of a job share."""
 
     root_port: int
-    scheme: str = "aware"
+    scheme: str = "auto"
     estimator: str = "capacity"
     alpha_bytes: float | None = None
     transport: str = "mxnet"
