@@ -68,7 +68,7 @@ def test_oracle_needs_configured_rates():
 
 
 def test_unknown_scheme_names_the_known():
-    with pytest.raises(InputError, match="average, elastic, aware, exact, oracle"):
+    with pytest.raises(InputError, match="average, elastic, aware, exact, auto, oracle"):
         decide("best", Situation(0, SIX, RESNET))
 
 
