@@ -2,22 +2,70 @@
 
     python benchmarks/batching_cost.py [--workers 96] [--updates 150]
 
-The median and the worst update: ARIMA's fits and LBB's rapid tunings are rare and long.
+The median and the worst update: ARIMA's fits and LBB's rapid tunings are rare and long. `coordinator` rows are whole
+iterations at the coordinator, without sockets: reports decoded, sizes decided, answers to all workers encoded, events
+written. The last column is the part that it is of an iteration of --iteration-s.
 """
 
 import argparse
 import time
 
+import msgspec
 import numpy as np
 
 from nalb.batching.decisions import Observation
 from nalb.batching.schemes import PREDICTORS, SCHEMES, Job, build
+from nalb.control import messages as m
+from nalb.control.settings import from_environment
+from nalb.control.state import Coordinator
+
+
+def coordinator_ms(scheme: str, workers: int, updates: int) -> list[float]:
+    """Milliseconds of each iteration of a coordinator that does nothing but size batches."""
+    environment = {
+        "DMLC_ROLE": "scheduler", "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": "9091", "NALB_SCHEME": "stock",
+        "DMLC_NUM_WORKER": str(workers), "DMLC_NUM_SERVER": "1", "NALB_STOCK": "1", "NALB_BATCHING": scheme,
+    }  # fmt: skip
+    state = Coordinator(from_environment(environment, "host"), 0.0)
+
+    def say(rank: int, message: m.Message) -> None:
+        state.receive(b"%d" % rank, m.decode_at_coordinator(m.encode(message), "peer"), 0.0)
+
+    for rank in range(workers):
+        say(rank, m.Hello(m.VERSION, "worker", f"n{rank}", 9 + 2 * rank, 1))
+    for rank in range(workers):
+        say(rank, m.JoinBatching(128, None))
+    generator = np.random.default_rng(0)
+    speeds = generator.uniform(30, 100, workers)
+    sizes_of: dict[int, list[int]] = {}
+    spent_ms = []
+    for iteration in range(updates):
+        for _, message in state.outbox:
+            if isinstance(message, m.BatchSizes):
+                sizes_of.update(dict.fromkeys(range(message.iteration, message.until + 1), message.sizes))
+        state.outbox.clear()
+        state.events.clear()
+        times = np.array(sizes_of[iteration]) / speeds * generator.uniform(0.97, 1.03, workers)
+        reports = [
+            m.encode(m.Computed(iteration, size, float(t), 0.5, 0.5, 1.0, 0.0))
+            for size, t in zip(sizes_of[iteration], times, strict=True)
+        ]
+        begun = time.perf_counter()
+        for rank, report in enumerate(reports):
+            state.receive(b"%d" % rank, m.decode_at_coordinator(report, "peer"), 0.0)
+        for _, message in state.outbox:
+            m.encode(message)
+        for event in state.events:
+            msgspec.json.encode({"event": event.kind, **event.data})
+        spent_ms.append((time.perf_counter() - begun) * 1e3)
+    return spent_ms
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=96)
     parser.add_argument("--updates", type=int, default=150)
+    parser.add_argument("--iteration-s", type=float, default=1.0)
     options = parser.parse_args()
     names = [*SCHEMES, *(f"lb-bsp {predictor}" for predictor in PREDICTORS)]
     print(f"{options.workers} workers, {options.updates} updates: median and worst milliseconds of one")
@@ -37,6 +85,10 @@ def main() -> None:
             sizes = controller.update(observations).sizes or sizes
             spent_ms.append((time.perf_counter() - begun) * 1e3)
         print(f"{name:20} {np.median(spent_ms):9.3f} {max(spent_ms):9.3f}")
+    for name in ("off", "static", "dynamic", "lb-bsp", "lb-bsp-gpu", "lbb"):
+        spent_ms = coordinator_ms(name, options.workers, options.updates)
+        part = np.median(spent_ms) / 1e3 / options.iteration_s
+        print(f"coordinator {name:10} {np.median(spent_ms):7.3f} {max(spent_ms):9.3f} {part:7.2%}")
 
 
 if __name__ == "__main__":

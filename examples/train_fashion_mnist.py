@@ -93,6 +93,7 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch", type=int, default=32, help="per worker, to begin with")
     parser.add_argument("--max-batches", type=int, default=0, help="per epoch; 0: all of the data")
+    parser.add_argument("--steps", type=int, default=0, help="in all, over as many epochs as they take; 0: --epochs")
     parser.add_argument("--test-images", type=int, default=10_000)
     parser.add_argument("--lr", type=float, default=0.001)
     parser.add_argument("--seed", type=int, default=1)
@@ -103,31 +104,39 @@ def main() -> int:
     np.random.seed(args.seed)
     store = mx.kv.create(args.kvstore)
     images, labels = load(args.data, "train")
-    balancer = batching.join(store, args.batch)
-    batches = balancer.batches(len(images), args.seed)  # indices of this worker's samples
-
     net = build(args.model)
     net.initialize(mx.init.Xavier())
     net(mx.nd.zeros((1, 1, 28, 28)))
     net.hybridize()
-    trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": args.lr}, kvstore=store)
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
-    for epoch in range(args.epochs):
+
+    def backward(chosen: slice | list[int]) -> mx.nd.NDArray:
+        x, y = to_input(images[chosen]), mx.nd.array(labels[chosen])
+        with autograd.record():
+            loss = loss_of(net(x), y)
+        loss.backward()
+        return loss
+
+    balancer = batching.join(store, args.batch, profile=lambda size: backward(slice(size)))
+    batches = balancer.batches(len(images), args.seed)  # indices of this worker's samples
+    trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": args.lr}, kvstore=store)
+    left = args.steps or sys.maxsize
+    for epoch in range(args.steps or args.epochs):  # every epoch has a step
         start_s, total, steps = time.monotonic(), 0.0, 0
-        for chosen in itertools.islice(batches, args.max_batches or None):
-            x, y = to_input(images[chosen]), mx.nd.array(labels[chosen])
-            with autograd.record():
-                loss = loss_of(net(x), y)
-            loss.backward()
+        for chosen in itertools.islice(batches, min(left, args.max_batches or left)):
+            loss = backward(chosen)
             trainer.step(balancer.total)  # all workers' samples: their gradients are added up
             total, steps = total + float(loss.mean().asscalar()), steps + 1
         mx.nd.waitall()
+        left -= steps
         took_s = time.monotonic() - start_s
         if store.rank == 0:
             test_images, test_labels = load(args.data, "t10k")
             right = accuracy(net, test_images[: args.test_images], test_labels[: args.test_images])
             row = {"epoch": epoch, "loss": round(total / steps, 6), "accuracy": right, "seconds": round(took_s, 2)}
             print(json.dumps(row), flush=True)
+        if left == 0:
+            break
     return 0
 
 

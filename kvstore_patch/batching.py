@@ -30,7 +30,9 @@ import numpy as np
 import psutil
 
 from kvstore_patch.compute_clock import ComputeClock, Computing
+from kvstore_patch.profiling import Points, Work, measure
 from kvstore_patch.store import NALB
+from nalb.batching.schemes import SCHEMES
 from nalb.batching.stream import Stream
 from nalb.control import messages as m
 from nalb.control.client import Client
@@ -68,9 +70,9 @@ class EqualSizes:
 class ChosenSizes:
     """The coordinator chooses."""
 
-    def __init__(self, client: Client, batch_size: int, most: int | None):
+    def __init__(self, client: Client, batch_size: int, most: int | None, profile: Points | None):
         self._client = client
-        client.send(m.JoinBatching(batch_size, most))
+        client.send(m.JoinBatching(batch_size, most, profile))
         self._present = client.wait_for(m.BatchSizes)
 
     def sizes(self, iteration: int) -> list[int]:
@@ -175,20 +177,30 @@ class BatchSampler(mx.gluon.data.sampler.Sampler):
         return self._stream.end_of_epoch(self._drawn) - self._drawn
 
 
-def join(store: "mx.kvstore.KVStore | NALB", batch_size: int, most: int | None = None) -> Balancer:
+def join(
+    store: "mx.kvstore.KVStore | NALB", batch_size: int, most: int | None = None, profile: Work | None = None
+) -> Balancer:
     """Take part in the choice of batch sizes; call it once, in every worker, before the first batch.
 
     batch_size: samples of this worker to begin with; without `nalb launch --batching` they stay so. most: what this worker
-    can hold. From here on Trainer's steps must divide by `balancer.total`.
+    can hold. profile: work(n) computes the gradients of n samples, any ones, and takes no step; `lbb` times it first, up to
+    the total or what fits, and keeps to half of what did not. From here on Trainer's steps must divide by `balancer.total`.
     """
     if batch_size < 1 or (most is not None and most < 1):
         raise InputError(f"batch_size {batch_size}, most {most}: give 1 or more samples")
     settings = store._settings if isinstance(store, NALB) else from_environment(os.environ, socket.gethostname())
+    if settings.batching == "lb-bsp-federated":
+        raise InputError("--batching lb-bsp-federated averages models: see kvstore_patch/federated.py")
     if settings.batching is None:
         source: SizeSource = EqualSizes(batch_size, store.num_workers)
     else:
         client = store._session.client if isinstance(store, NALB) else _client_alone(settings, store.rank)
-        source = ChosenSizes(client, batch_size, most)
+        points = None
+        if profile is not None and settings.batching in SCHEMES and SCHEMES[settings.batching].profiles:
+            limits = (most, settings.batch_most and settings.batch_most[store.rank])
+            total = settings.batch_total or batch_size * store.num_workers
+            points, most = measure(profile, min(total, *(limit for limit in limits if limit)))
+        source = ChosenSizes(client, batch_size, most, points)
     balancer = Balancer(store.rank, source)
     _watch_trainers(balancer)
     return balancer

@@ -10,9 +10,12 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from kvstore_patch.session import VanFeed, check_encryption
 from kvstore_patch.van import Van
+from nalb.batching.schemes import PREDICTORS
+from nalb.batching.speed import Predictor
 from nalb.control import messages as m
 from nalb.control.client import Client, die
 from nalb.control.keys import own_keys
@@ -65,6 +68,19 @@ def run_server(settings: Settings) -> None:
         holder[0].close(m.Goodbye())
 
 
+def _predictor(settings: Settings) -> Callable[[int], Predictor] | None:
+    """What makes a worker's predictor. MXNet is only imported for networks, and only where they are asked for."""
+    if settings.batching not in ("lb-bsp", "joint"):
+        return None
+    if settings.predictor in PREDICTORS:
+        return PREDICTORS[settings.predictor]
+    os.environ["DMLC_ROLE"] = "worker"  # as in serve
+    from kvstore_patch.speed_networks import NETWORKS
+
+    os.environ["DMLC_ROLE"] = settings.role
+    return NETWORKS[settings.predictor]
+
+
 def main() -> int:
     """Run this process's role."""
     try:
@@ -77,7 +93,7 @@ def main() -> int:
         else:
             from nalb.control.coordinator import CoordinatorThread
 
-            with CoordinatorThread(settings):
+            with CoordinatorThread(settings, _predictor(settings)):
                 serve(settings)
     except NalbError as error:
         print(f"nalb: {error}", file=sys.stderr, flush=True)

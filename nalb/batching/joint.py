@@ -14,6 +14,12 @@ shares, each found alone: joining them wins nothing over doing both.
 samples and a slow machine with fewer bytes, and neither plan alone finds that. It is the optimistic model: answers
 need the slowest push, which it leaves out, and of the overlap with the backward pass it knows nothing. For any plan it
 is at most the first model's time. Latency, headers and TCP are in neither.
+
+    overlapped          max_i t_i(b_i) + max_i max( L_i / down_i, (L_i - e_i) / up_i ),  e_i the pushes that node i has sent
+                        before the slowest has computed: at most all of its own, at up_i
+
+*Overlapped* lies between and is what a job goes by (plan_overlapped): a push may leave early, an answer cannot come
+before the slowest push. So fewer samples relieve a slow uplink, and never a slow downlink.
 """
 
 import math
@@ -22,12 +28,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nalb.batching.sizes import Bounds, Curve, Sizes, fastest, smallest_steps, times_table
+from nalb.batching.sizes import Bounds, Curve, Sizes, apportion, fastest, smallest_steps, times_table
 from nalb.errors import InputError
 from nalb.planning.nodes import Capacities, Floats, Node, check_nodes, completion_s, linear_load, server_indices
 from nalb.planning.shares import exact, fill
 
+MIXES = (0.25, 0.5, 0.75, 1.0)  # of the way from the plan after the slowest to the plan in turn
+WORTH_A_SEARCH = 0.95  # of the exchange: if free uplinks would save less, nothing is searched for
 HALVINGS = 60  # of the interval that holds the least time: to the last digits of a float
+UNLIMITED = 1e18  # bytes per second
 STRAIGHT = 1e-9  # of a row's largest entry: bends below it are rounding
 GROUND = -np.inf  # the room for shares where the time is not enough for the batch alone
 
@@ -103,6 +112,51 @@ def plan_in_turn(
     shares = np.zeros(len(nodes))
     shares[servers] = fill((busy_s + start_s)[servers], slope_s[servers], model_bytes)
     return JointPlan(sizes, shares, float((busy_s + start_s + slope_s * shares).max()))
+
+
+def plan_overlapped(
+    nodes: Sequence[Node], curves: Sequence[Curve], bounds: Bounds, model_bytes: float, capacities: Capacities
+) -> JointPlan:
+    """The best, by the overlapped time, of plan_after_slowest, plan_in_turn and mixes of the two; ties to the first.
+
+    Never worse by that time than best sizes beside best shares. A search along one line, not the optimum. Where even
+    free uplinks would not shorten the exchange by a twentieth it is the plan after the slowest. Cost: the two plans'.
+    """
+    apart = plan_after_slowest(nodes, curves, bounds, model_bytes, capacities)
+    exchange_s = completion_s(nodes, apart.shares_bytes, model_bytes, capacities)
+    free_up = Capacities(np.maximum(capacities.up, capacities.down), capacities.down, capacities.pairs)
+    plans = [apart]
+    if exact(nodes, model_bytes, free_up)[1] < WORTH_A_SEARCH * exchange_s:
+        turn = plan_in_turn(nodes, curves, bounds, model_bytes, capacities)
+        plans += [_mix(apart, turn, part, bounds) for part in MIXES]
+    workers = [i for i, node in enumerate(nodes) if node.is_worker]
+    table = times_table(curves, bounds)
+    timed = []
+    for plan in plans:
+        compute_s = np.zeros(len(nodes))
+        compute_s[workers] = [row[b - low] for row, b, low in zip(table, plan.sizes, bounds.least, strict=True)]
+        seconds = overlapped_s(nodes, compute_s, plan.shares_bytes, model_bytes, capacities)
+        timed.append(JointPlan(plan.sizes, plan.shares_bytes, seconds))
+    return min(timed, key=lambda plan: plan.predicted_s)
+
+
+def _mix(apart: JointPlan, turn: JointPlan, part: float, bounds: Bounds) -> JointPlan:
+    sizes = apportion((1 - part) * np.array(apart.sizes) + part * np.array(turn.sizes), bounds)
+    return JointPlan(sizes, (1 - part) * apart.shares_bytes + part * turn.shares_bytes, math.inf)
+
+
+def overlapped_s(
+    nodes: Sequence[Node], compute_s: Floats, shares_bytes: Floats, model_bytes: float, capacities: Capacities
+) -> float:
+    """Seconds of an iteration when pushes leave as their node ends computing; compute_s per node, shape (N,)."""
+    fixed, per_share = linear_load(nodes, model_bytes)
+    loads = fixed + per_share * shares_bytes
+    pushes = np.array([node.is_worker * (model_bytes - share) for node, share in zip(nodes, shares_bytes, strict=True)])
+    early = np.minimum(pushes, capacities.up * (compute_s.max() - compute_s))
+    unlimited = np.full(len(nodes), UNLIMITED)
+    pairs = Capacities(unlimited, unlimited, capacities.pairs)
+    links_s = np.maximum(loads / capacities.down, (loads - early) / capacities.up).max()
+    return float(compute_s.max() + max(links_s, completion_s(nodes, shares_bytes, model_bytes, pairs)))
 
 
 def in_turn_s(

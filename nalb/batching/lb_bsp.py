@@ -11,13 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from nalb.batching.decisions import Decision, Observation, observed_sizes, observed_times, settle
-from nalb.batching.sizes import Bounds, apportion
+from nalb.batching.sizes import Bounds, Sizes, apportion
 from nalb.batching.speed import Predictor
 from nalb.errors import InputError
 from nalb.planning.nodes import Floats
 
 FAST_STEP, FAST_WINDOW = 5, 5  # samples, iterations; Chen et al., Algorithm 2
 FINE_STEP, FINE_WINDOW = 1, 20  # after the first oscillation
+SLACK = 0.05  # of the predicted time: less is not worth new sizes, for which a framework sets up anew (ours)
 FULL_MEMORY_SHARE = 0.95  # a worker above it is given no more samples
 
 
@@ -25,19 +26,20 @@ class SpeedBalancer:
     """Algorithm 1: x_i = X v_i / sum_j v_j with predicted speeds v, rounded with the total kept, within bounds.
 
     A prediction that is missing, not finite or not positive (ARIMA extrapolates a line, a network may say anything)
-    cannot be used: then the last speed is, and the reason says so. Cost: O(N log N) and the predictors'.
+    cannot be used: then the last speed is, and the reason says so. Sizes that are at most `slack` slower by the same
+    predictions are kept; the paper has none. Cost: O(N log N) and the predictors'.
     """
 
-    def __init__(self, bounds: Bounds, predictors: Sequence[Predictor]) -> None:
+    def __init__(self, bounds: Bounds, predictors: Sequence[Predictor], slack: float = 0.0) -> None:
         if len(predictors) != len(bounds.least):
             raise InputError(f"{len(predictors)} predictors for {len(bounds.least)} workers: give one per worker")
-        self._bounds, self._predictors = bounds, predictors
+        self._bounds, self._predictors, self._slack = bounds, predictors, slack
 
     def begin(self) -> Decision:
         return Decision(None, "sizes as started until speeds are seen")
 
-    def update(self, observations: Sequence[Observation]) -> Decision:
-        present = observed_sizes(observations, self._bounds)
+    def foresee(self, observations: Sequence[Observation]) -> tuple[list[float], str]:
+        """Samples per second of the coming iteration, per worker, and where they are from."""
         speeds, unusable = [], []
         for worker, (observation, predictor) in enumerate(zip(observations, self._predictors, strict=True)):
             predictor.observe(observation.speed, observation.cpu_share, observation.memory_share)
@@ -49,7 +51,15 @@ class SpeedBalancer:
         reason = "in proportion to predicted speeds"
         if unusable:
             reason += f"; no usable prediction for worker {', '.join(unusable)}: its last speed"
-        return settle(present, apportion(speeds, self._bounds), reason)
+        return speeds, reason
+
+    def update(self, observations: Sequence[Observation]) -> Decision:
+        present = observed_sizes(observations, self._bounds)
+        speeds, reason = self.foresee(observations)
+        sizes = apportion(speeds, self._bounds)
+        if _longest_s(present, speeds) <= (1 + self._slack) * _longest_s(sizes, speeds):
+            return Decision(None, "as fast as other sizes would be")
+        return settle(present, sizes, reason)
 
 
 class StepBalancer:
@@ -111,6 +121,10 @@ class StepBalancer:
         sizes[straggler] -= step
         sizes[leader] += step
         return Decision(tuple(sizes), "a step from the straggler to the leader")
+
+
+def _longest_s(sizes: Sizes, speeds: Sequence[float]) -> float:
+    return max(size / speed for size, speed in zip(sizes, speeds, strict=True))
 
 
 def _memory_in_use(observation: Observation) -> float:

@@ -7,6 +7,7 @@ lb-bsp              in proportion to predicted speeds, every iteration (Chen et 
 lb-bsp-gpu          a step from the slowest to the fastest (Chen et al., Algorithm 2)
 lb-bsp-federated    FedAvg with sizes by speed, every round (Chen et al., 3.5)
 lbb                 profiled curves, then rapid and fine tuning (Yao et al.)
+joint               with the network's shares in one plan; chosen by `--scheme joint`
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +17,8 @@ from nalb.batching.curves import Polynomial
 from nalb.batching.decisions import Controller, Decision, Observation, observed_sizes
 from nalb.batching.dynamic import OpenLoop, ProportionalControl
 from nalb.batching.federated import FedAvg, FederatedBalancer
-from nalb.batching.lb_bsp import SpeedBalancer, StepBalancer
+from nalb.batching.joint_control import JointBalancer
+from nalb.batching.lb_bsp import SLACK, SpeedBalancer, StepBalancer
 from nalb.batching.lbb import ThresholdTuner
 from nalb.batching.sizes import Bounds, Sizes, apportion
 from nalb.batching.speed import Arima, Deferred, Ema, Memoryless, Predictor
@@ -83,13 +85,16 @@ SCHEMES: dict[str, Scheme] = {
     "static": Scheme(lambda start, bounds, job: OpenLoop(start, bounds, job.power), waits=False),
     "dynamic": Scheme(lambda start, bounds, job: ProportionalControl(start, bounds, job.power), waits=False),
     "lb-bsp": Scheme(
-        lambda start, bounds, job: SpeedBalancer(bounds, job.predictors or [Ema() for _ in start]), waits=True
+        lambda start, bounds, job: SpeedBalancer(bounds, job.predictors or [Ema() for _ in start], SLACK), waits=True
     ),
     "lb-bsp-gpu": Scheme(lambda _start, bounds, _job: StepBalancer(bounds), waits=False),
     "lb-bsp-federated": Scheme(
         lambda _start, bounds, job: FederatedBalancer(bounds, job.rounds), waits=True, weighs_gradients=False
     ),
     "lbb": Scheme(lambda start, bounds, job: ThresholdTuner(start, bounds, job.curves), waits=False, profiles=True),
+    "joint": Scheme(
+        lambda start, bounds, job: JointBalancer(bounds, job.predictors or [Ema() for _ in start]), waits=True
+    ),
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from nalb.batching.schemes import BASELINES
 from nalb.cli.launch import (
     NAMESPACE_PORT,
     add_batch_flags,
@@ -25,7 +26,7 @@ from nalb.cli.launch import (
 )
 from nalb.cli.plan import parse_names
 from nalb.control.observer import Observer
-from nalb.control.settings import BATCHINGS
+from nalb.control.settings import BATCHINGS, JOINT, SCHEMES
 from nalb.control.variants import parse_variant
 from nalb.errors import InputError
 from nalb.launch.batch_comparison import run_batching
@@ -63,7 +64,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         + ", ".join(COMPARED)
         + "; see docs/run-files.md for options behind a name",
     )
-    parser.add_argument("--batching", metavar="A,B", help="compare batch sizing instead, of: " + ", ".join(BATCHINGS))
+    parser.add_argument(
+        "--batching",
+        metavar="A,B",
+        help="compare batch sizing instead, NAME or NAME@SCHEME, of: " + ", ".join([*BATCHINGS, JOINT]),
+    )
     add_batch_flags(parser)
     parser.add_argument("--iterations", type=int, default=10, metavar="K", help="per scheme (default: 10)")
     parser.add_argument(
@@ -82,13 +87,18 @@ def parse_schemes(text: str) -> list[str]:
 
 
 def parse_batchings(args: argparse.Namespace, schemes: list[str]) -> list[str]:
-    """The batchings named, in order, none without the flag; InputError for what cannot be compared."""
+    """The batchings named, NAME[@SCHEME], in order, none without the flag; InputError for what cannot be compared."""
     if args.batching is None:
         return []
     names = parse_names("--batching", args.batching)
-    for name in names:
-        if name not in BATCHINGS:
-            raise InputError(f"--batching: unknown {name!r}: choose of {', '.join(BATCHINGS)}")
+    for word in names:
+        name, at, scheme = word.partition("@")
+        if name not in BATCHINGS and word != JOINT:
+            raise InputError(f"--batching: unknown {word!r}: choose of {', '.join([*BATCHINGS, JOINT])}")
+        if at and (scheme not in SCHEMES or scheme == JOINT or name in BASELINES):
+            raise InputError(
+                f"--batching {word!r}: no such scheme for it: choose of {', '.join(SCHEMES)} without {JOINT}"
+            )
     if not args.train or len(schemes) != 1:
         raise InputError("--batching compares real training under one scheme: give --train and one name to --schemes")
     return names
@@ -105,6 +115,8 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(f"--compute-ms {args.compute_ms}: choose 0 to 600000")
     if args.train and (other := [word for word in schemes if word == RING or parse_variant(word).scheme != word]):
         raise InputError(f"--train: {other[0]!r} runs replays only: use --replay")
+    if args.replay and JOINT in schemes:
+        raise InputError("--schemes joint sizes batches, which a replay does not compute: use --train")
     if RING in schemes:
         require_torch()
     network = load_network(find_network(args.network))
@@ -236,7 +248,7 @@ def _compare_batchings(
     args: argparse.Namespace, network: Network, batchings: list[str], scheme: str, run_dir: Path
 ) -> int:
     command = [sys.executable, str(_training_script()), "--model", args.train, "--test-images", str(TEST_IMAGES)]
-    command += ["--max-batches", str(args.iterations + 1)]  # the first records what is pushed
+    command += ["--steps", str(args.iterations + 1)]  # the first records what is pushed
     results = {}
     with ending_on_signals():
         for name in batchings:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from nalb.batching.schemes import BASELINES
 from nalb.control.observer import Observer
-from nalb.control.settings import BATCHINGS, ESTIMATOR_NAMES, SCHEMES, batch_maxima
+from nalb.control.settings import BATCHINGS, ESTIMATOR_NAMES, PREDICTORS, SCHEMES, batch_maxima
 from nalb.errors import InputError, JobError
 from nalb.launch.encryption import add_encryption_flags, is_encrypted, job_keys, keys_here
 from nalb.launch.environments import hosts_lines, local_lines, network_lines
@@ -72,6 +72,9 @@ def add_batch_flags(parser: argparse.ArgumentParser) -> None:
     """What launch and compare share of the batch sizes."""
     parser.add_argument("--batch-total", type=int, metavar="N", help="samples of an iteration, over all workers")
     parser.add_argument("--batch-most", metavar="N[,N...]", help="most samples of a worker, for all or for each")
+    parser.add_argument(
+        "--predictor", choices=PREDICTORS, help="of lb-bsp: speeds to come (default: narx; ema from 17 workers on)"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -79,6 +82,8 @@ def main(args: argparse.Namespace) -> int:
     if args.scheme not in SCHEMES:
         raise InputError(f"--scheme {args.scheme!r} is unknown: choose one of {', '.join(SCHEMES)}")
     check_batch_flags(args)
+    if args.scheme == "joint" and args.batching:
+        raise InputError(f"--scheme joint sizes the batches itself: leave out --batching {args.batching}")
     if args.batching in BASELINES and not is_stock(args):
         raise InputError(f"--batching {args.batching} is how MXNet's own KVStores train: add --scheme stock")
     if args.local is not None and not 1 <= args.local <= 64:
@@ -98,8 +103,11 @@ def check_batch_flags(args: argparse.Namespace) -> None:
         raise InputError(f"--batch-total {args.batch_total}: give 1 sample or more")
     if args.batch_most is not None:
         batch_maxima(args.batch_most, args.batch_most.count(",") + 1, "--batch-most")
-    if not args.batching and (args.batch_total or args.batch_most):
+    batchings = (args.batching or "").split(",") + ["joint"] * (getattr(args, "scheme", None) == "joint")
+    if not any(batchings) and (args.batch_total or args.batch_most):
         raise InputError("--batch-total and --batch-most need --batching: else the script sizes its batches")
+    if args.predictor and not {"lb-bsp", "joint"} & {word.partition("@")[0] for word in batchings}:
+        raise InputError(f"--predictor {args.predictor} is of lb-bsp and joint alone: choose one, or leave it out")
 
 
 def _on_loopback(args: argparse.Namespace) -> int:
@@ -192,6 +200,7 @@ def job_options(
         batching=getattr(args, "batching", None),
         batch_total=getattr(args, "batch_total", None),
         batch_most=getattr(args, "batch_most", None),
+        predictor=getattr(args, "predictor", None),
     )
 
 

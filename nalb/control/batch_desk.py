@@ -3,8 +3,10 @@
 The sizes themselves are BatchSizeManager's. Where nobody chooses sizes, there is a desk all the same: it turns workers away.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from nalb.batching.joint_control import Network
+from nalb.batching.speed import Predictor
 from nalb.control import messages as m
 from nalb.control.batching import BatchSizeManager
 from nalb.control.settings import Settings
@@ -16,13 +18,23 @@ JOIN = "call kvstore_patch.batching.join in every worker's script, or leave out 
 class BatchDesk:
     """Workers by rank. Each method returns why the job must end, or None."""
 
-    def __init__(self, settings: Settings):
+    def __init__(
+        self,
+        settings: Settings,
+        predictor: Callable[[int], Predictor] | None = None,
+        network: Callable[[], Network | None] = lambda: None,
+    ):
         self._startup_s = settings.startup_s
         self._since_s: float | None = None  # the first worker joined
         self.manager: BatchSizeManager | None = None
         if settings.batching is not None:
             self.manager = BatchSizeManager(
-                settings.batching, settings.num_workers, settings.batch_total, settings.batch_most
+                settings.batching,
+                settings.num_workers,
+                settings.batch_total,
+                settings.batch_most,
+                predictor,
+                network,
             )
 
     def take(self, rank: int, name: str, message: m.JoinBatching | m.Computed, now_s: float) -> str | None:

@@ -4,34 +4,53 @@ All workers draw batch k by the same message, so they switch in the same iterati
 of iteration k + 1 + lag are decided when every worker has reported k. With lag 0 workers wait for the decision (LB-BSP's
 blocking update); with lag 1 it is taken while they compute. A larger lag is also how far the fastest may lead the
 slowest where the KVStore does not keep them together, which makes SSP of dist_async; without end, it is ASP.
+
+No controller sees the first iterations, nor the first one at new sizes: MXNet sets itself up then, which takes as much
+computing as some hundred samples of a small network, and says nothing about speed.
 """
 
+from collections.abc import Callable
 from typing import Any
 
+from nalb.batching.curves import Polynomial, fit
 from nalb.batching.decisions import Controller, Observation
+from nalb.batching.joint_control import JointBalancer, Network
 from nalb.batching.schemes import BASELINES, SCHEMES, Job, build
 from nalb.batching.sizes import Bounds, Sizes, apportion
+from nalb.batching.speed import Predictor
 from nalb.control import messages as m
 from nalb.errors import InputError
+from nalb.planning.nodes import Floats
 
 FOREVER = 1 << 31  # iterations
+WARM_UP = 5  # iterations: MXNet's first ones take up to ten times as long as later ones, on slow machines for longer
 
 
 class BatchSizeManager:
     """Workers by rank. `outbox` collects what all workers must get, `events` what observers see.
 
     scheme: a name of nalb.batching.schemes, or a baseline, whose sizes stay as they are. total, most: None where the
-    workers say.
+    workers say. predictor: makes the predictor of a rank; None: EMA. network: for joint plans, what is known of the links now.
     """
 
-    def __init__(self, scheme: str, workers: int, total: int | None = None, most: Sizes | None = None):
+    def __init__(
+        self,
+        scheme: str,
+        workers: int,
+        total: int | None = None,
+        most: Sizes | None = None,
+        predictor: Callable[[int], Predictor] | None = None,
+        network: Callable[[], Network | None] = lambda: None,
+    ):
         self._scheme, self._workers, self._total, self._most = scheme, workers, total, most
+        self._predictor, self._network = predictor, network
         baseline = BASELINES.get(scheme)
         ahead = baseline.iterations_ahead if baseline else int(not SCHEMES[scheme].waits)
         self._lag = FOREVER if ahead is None else ahead
         self._joined: dict[int, m.JoinBatching] = {}
         self._controller: Controller | None = None
         self._sizes: Sizes = ()  # the last ones decided
+        self._ran: Sizes = ()  # those of the last iteration
         self._reported = [-1] * workers  # by rank, the last iteration
         self._left: set[int] = set()
         self._reports: dict[int, dict[int, m.Computed]] = {}  # iteration -> rank -> report, until all are there
@@ -42,6 +61,11 @@ class BatchSizeManager:
     def missing(self) -> list[int]:
         """Ranks that have not joined."""
         return [rank for rank in range(self._workers) if rank not in self._joined]
+
+    @property
+    def shares_bytes(self) -> Floats | None:
+        """The network's half of the last joint plan, per node; None without one."""
+        return self._controller.shares_bytes if isinstance(self._controller, JointBalancer) else None
 
     def join(self, rank: int, message: m.JoinBatching) -> None:
         """A worker takes part; with the last one the first sizes go out. InputError: what they ask for is impossible."""
@@ -57,7 +81,9 @@ class BatchSizeManager:
         if not bounds.keeps(start):
             start = apportion([1.0] * self._workers if self._total else start, bounds)
         name = "off" if self._scheme in BASELINES else self._scheme
-        self._controller, self._sizes = build(name, Job(start, most=bounds.most))
+        predictors = tuple(map(self._predictor, range(self._workers))) if self._predictor else None
+        job = Job(start, most=bounds.most, curves=self._curves(), predictors=predictors)
+        self._controller, self._sizes = build(name, job)
         self._send(0, self._lag)
 
     def computed(self, rank: int, message: m.Computed) -> None:
@@ -87,6 +113,17 @@ class BatchSizeManager:
             f"rank {gone[0]} left after {self._reported[gone[0]] + 1} steps, another made more: all must make as many"
         )
 
+    def _curves(self) -> tuple[Polynomial, ...] | None:
+        profiles = [self._joined[rank].profile for rank in range(self._workers)]
+        if all(profile is None for profile in profiles):
+            return None
+        curves = []
+        for rank, profile in enumerate(profiles):
+            if not profile:
+                raise InputError(f"rank {rank} joins without a profile, others with one: give `profile` in all scripts")
+            curves.append(fit([size for size, _ in profile], [seconds for _, seconds in profile]))
+        return tuple(curves)
+
     def _limit(self, rank: int, total: int) -> int:
         given = (self._joined[rank].most, self._most[rank] if self._most else None, total)
         return min(limit for limit in given if limit is not None)
@@ -94,8 +131,17 @@ class BatchSizeManager:
     def _decide(self, iteration: int, reports: list[m.Computed]) -> None:
         assert self._controller is not None
         observations = [Observation(one.batch_size, one.compute_s, one.cpu_share, one.memory_share) for one in reports]
-        remove, reason = None, "sizes on their way"
-        if tuple(one.batch_size for one in reports) == self._sizes:  # else it would judge sizes that it has changed
+        before, self._ran = self._ran, tuple(one.batch_size for one in reports)
+        remove = None
+        if iteration < WARM_UP:
+            reason = "first iterations"
+        elif self._ran != self._sizes:  # it would judge sizes that it has changed
+            reason = "sizes on their way"
+        elif self._ran != before:
+            reason = "first time at these sizes"
+        else:
+            if isinstance(self._controller, JointBalancer):
+                self._controller.network = self._network()
             decision = self._controller.update(observations)
             remove, reason = decision.remove, decision.reason
             self._sizes = decision.sizes or self._sizes

@@ -4,6 +4,7 @@ import os
 import queue
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import IO
@@ -11,6 +12,7 @@ from typing import IO
 import msgspec
 import zmq
 
+from nalb.batching.speed import Predictor
 from nalb.control import messages as m
 from nalb.control.client import die
 from nalb.control.curve import door_kept, secure_server
@@ -26,8 +28,8 @@ LAST_WORDS_MS = 2000  # how long an Abort may take to leave
 class CoordinatorThread:
     """Serves the control plane while the with block runs; ends this process with the verdict if the job is aborted."""
 
-    def __init__(self, settings: Settings):
-        self._settings = settings
+    def __init__(self, settings: Settings, predictor: Callable[[int], Predictor] | None = None):
+        self._settings, self._predictor = settings, predictor
         self._stop = threading.Event()
         self._started: queue.Queue[Exception | None] = queue.Queue()
         self._thread = threading.Thread(target=self._run, name="nalb-coordinator", daemon=True)
@@ -62,7 +64,7 @@ class CoordinatorThread:
                 self._started.put(failure)
                 return
             self._started.put(None)
-            state = Coordinator(self._settings, time.monotonic())
+            state = Coordinator(self._settings, time.monotonic(), self._predictor)
             try:
                 self._serve(router, state, log)
             except Exception as error:

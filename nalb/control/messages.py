@@ -31,6 +31,7 @@ Index = Annotated[int, Meta(ge=0, le=1 << 31)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 BatchSize = Annotated[int, Meta(ge=1, le=1 << 31)]  # samples
+Positive = Annotated[float, Meta(gt=0.0, le=1e9)]  # seconds
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Text = Annotated[str, Meta(max_length=4096)]
 
@@ -109,6 +110,7 @@ class JoinBatching(Message, frozen=True):
 
     batch_size: BatchSize  # to begin with, where the job does not say
     most: BatchSize | None  # what the worker can hold; None: no bound
+    profile: Annotated[list[tuple[BatchSize, Positive]], Meta(max_length=64)] | None = None  # (samples, seconds) timed
 
 
 class Computed(Message, frozen=True):
@@ -116,7 +118,7 @@ class Computed(Message, frozen=True):
 
     iteration: Index  # counted from JoinBatching
     batch_size: BatchSize
-    compute_s: Annotated[float, Meta(gt=0.0, le=1e9)]  # from the batch, or the last parameter, to the last gradient
+    compute_s: Positive  # from the batch, or the last parameter, to the last gradient
     cpu_share: Share  # of the CPU time of the worker's cores that it got while computing
     memory_share: Share  # of the machine's memory in use
     period_s: Seconds  # from the batch before to this one; 0 for the first

@@ -1,12 +1,13 @@
 """From samples to plans: what the coordinator knows of the job's nodes, slices, slots and rates."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from nalb.batching.joint_control import Network
 from nalb.control import messages as m
 from nalb.measurement.estimators import ESTIMATORS
 from nalb.measurement.samples import LinkSample
@@ -61,6 +62,7 @@ class Planner:
         self._layout: Layout | None = None
         self._slots: dict[tuple[int, SlotClass], list[int]] = {}  # (node, class) -> slot numbers on its server
         self._next_slot = dict.fromkeys(self._rank_of_node, 0)
+        self.joint_shares: Floats | None = None  # per node, bytes: what scheme joint asks for
         self._present: Plan | None = None  # None while MXNet routes by itself
         self._measured = False
         self._links_set_pace = True
@@ -154,6 +156,14 @@ class Planner:
         estimate = self._estimator.estimate()
         return Capacities.from_estimates(self._nodes, estimate.up, estimate.down, estimate.pairs)[0]
 
+    def network(self, rank_of_node: Mapping[str, int]) -> Network | None:
+        """What a joint plan may know; None while the links are not measured or do not set the pace."""
+        capacities = self._capacities()
+        if capacities is None or self._layout is None or not self._links_set_pace:
+            return None
+        ranks = [rank_of_node[node.name] for node in self._nodes if node.is_worker]
+        return Network(self._nodes, ranks, self._layout.model_bytes, capacities)
+
     def decide(self, iteration: int, epoch: int, scheme: str, forecasts: bool | None = None) -> Decision:
         """The plan of an iteration. MXNet's own schemes (stock, p3) route by themselves: their plan is empty.
 
@@ -173,6 +183,7 @@ class Planner:
             [tuple(window) for window in self._observations],
             self._present,
             self._links_set_pace,
+            self.joint_shares,
         )
         plan, self._reason = decide(scheme, situation)
         if plan is not None:

@@ -12,6 +12,8 @@ Besides ps-lite's own DMLC_* variables:
     NALB_BATCHING        how batch sizes are chosen (default: nobody chooses; they stay as the script has them)
     NALB_BATCH_TOTAL     samples of one iteration over all workers (default: what the workers begin with)
     NALB_BATCH_MOST      the most samples of a worker: one number for all, or one each, by rank, separated by commas
+    NALB_PREDICTOR       how lb-bsp foresees speeds (default: narx, which is EMA for the first 500 iterations; of
+                         more than 16 workers, ema)
     NALB_STOCK           1: MXNet runs alone; the coordinator, if any, sizes batches and plans nothing
     NALB_OBSERVERS       an ipc:// address where the coordinator also listens, for launcher and compare
     NALB_HOLD            1: iterate only as observers ask (compare)
@@ -27,9 +29,12 @@ from nalb.batching.schemes import SCHEMES as BATCH_SCHEMES
 from nalb.errors import InputError
 
 DEFAULT_ALPHA_BYTES = 1000.0  # measured on a 2-core machine (nalb calibrate); the paper's cluster: 1.2e5
-SCHEMES = ("auto", "stock", "p3", "average", "elastic", "aware", "exact", "oracle")
-# federated training needs a loop that averages models, not gradients
-BATCHINGS = (*(name for name in BATCH_SCHEMES if name != "lb-bsp-federated"), *BASELINES)
+JOINT = "joint"  # distribution and batching from one plan
+SCHEMES = ("auto", "stock", "p3", "average", "elastic", "aware", "exact", "oracle", JOINT)
+BATCHINGS = (*(name for name in BATCH_SCHEMES if name != JOINT), *BASELINES)
+PREDICTORS = ("memoryless", "ema", "arima", "rnn", "lstm", "narx")  # the last three live beside Gluon
+DEFAULT_PREDICTOR = "narx"  # Chen et al.'s choice
+NETWORKS_MOST = 16  # workers up to which it is the default: a network costs some 2 ms an iteration and worker
 ESTIMATOR_NAMES = ("capacity", "paper")
 
 
@@ -57,6 +62,7 @@ class Settings:
     batching: str | None = None
     batch_total: int | None = None
     batch_most: tuple[int, ...] | None = None  # by worker rank
+    predictor: str = DEFAULT_PREDICTOR
 
 
 def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
@@ -89,6 +95,12 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
     def whole(name: str) -> int | None:
         return int(number(name, None, 1, 1 << 31)) if environ.get(name) else None
 
+    scheme = choice("NALB_SCHEME", "auto", SCHEMES)
+    batching = choice("NALB_BATCHING", "", BATCHINGS) if environ.get("NALB_BATCHING") else None
+    if scheme == JOINT:
+        if batching is not None:
+            raise InputError(f"environment variable NALB_BATCHING={batching}: scheme joint sizes the batches: unset it")
+        batching = JOINT
     num_workers = int(number("DMLC_NUM_WORKER", None, 1, 100_000))
     root_port = int(number("DMLC_PS_ROOT_PORT", None, 1, 65534))
     coordinator = text("NALB_COORDINATOR", f"{text('DMLC_PS_ROOT_URI')}:{root_port + 1}")
@@ -98,7 +110,7 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
         endpoint=f"tcp://{coordinator}",
         num_workers=num_workers,
         num_servers=int(number("DMLC_NUM_SERVER", None, 1, 100_000)),
-        scheme=choice("NALB_SCHEME", "auto", SCHEMES),
+        scheme=scheme,
         estimator=choice("NALB_ESTIMATOR", "capacity", ESTIMATOR_NAMES),
         alpha_bytes=number("NALB_ALPHA_BYTES", DEFAULT_ALPHA_BYTES, 1e-3, 1e12),
         window_bytes=int(number("NALB_WINDOW_BYTES", 0, 0, 1e12)) if environ.get("NALB_WINDOW_BYTES") else None,
@@ -110,11 +122,12 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
         samples_path=environ.get("NALB_SAMPLES") or None,
         keys_path=environ.get("NALB_KEYS"),
         is_stock=environ.get("NALB_STOCK") == "1",
-        batching=choice("NALB_BATCHING", "", BATCHINGS) if environ.get("NALB_BATCHING") else None,
+        batching=batching,
         batch_total=whole("NALB_BATCH_TOTAL"),
         batch_most=batch_maxima(
             environ.get("NALB_BATCH_MOST") or None, num_workers, "environment variable NALB_BATCH_MOST"
         ),
+        predictor=choice("NALB_PREDICTOR", DEFAULT_PREDICTOR if num_workers <= NETWORKS_MOST else "ema", PREDICTORS),
     )
 
 

@@ -13,8 +13,11 @@ A registration may come again at any time outside RUN's traffic; it begins a new
 """
 
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import NamedTuple
 
+from nalb.batching.joint_control import Network
+from nalb.batching.speed import Predictor
 from nalb.control import messages as m
 from nalb.control.audience import Audience, Outgoing
 from nalb.control.batch_desk import BatchDesk
@@ -38,7 +41,7 @@ class Cut(NamedTuple):
 class Coordinator:
     """One job's state. Outgoing messages collect in `outbox`; the shell sends and clears them."""
 
-    def __init__(self, settings: Settings, now_s: float):
+    def __init__(self, settings: Settings, now_s: float, predictor: Callable[[int], Predictor] | None = None):
         self._settings = settings
         self._started_s = self._last_alive_s = now_s
         self.phase = "GATHER"
@@ -65,7 +68,7 @@ class Coordinator:
         self._preparing: set[bytes] = set()  # who has not created its slots yet
         self._farewell = False  # every worker has said Goodbye and may leave
         self._last_goodbye_s = now_s
-        self._desk = BatchDesk(settings)
+        self._desk = BatchDesk(settings, predictor, self._network)
 
     # ---- inputs
 
@@ -249,6 +252,11 @@ class Coordinator:
             manager.outbox.clear()
             manager.events.clear()
 
+    def _network(self) -> Network | None:
+        """For joint plans."""
+        rank_of_node = {worker.hello.node: worker.rank for worker in self._workers}
+        return self._planner.network(rank_of_node) if self._planner else None
+
     # ---- what processes report
 
     def _report(self, process: Process, report: m.Report, now_s: float) -> None:
@@ -326,6 +334,8 @@ class Coordinator:
                 self._cut = wanted
                 self._begin_epoch(now_s)
         number = self._iteration + 1
+        if self._desk.manager is not None:
+            self._planner.joint_shares = self._desk.manager.shares_bytes
         decision = self._planner.decide(number, self._epoch, block.scheme, block.forecasts)
         self._plan = decision.plan
         if decision.new_slots:

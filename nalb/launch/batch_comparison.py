@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from nalb.batching.schemes import BASELINES
+from nalb.control.settings import JOINT
 from nalb.errors import JobError
 from nalb.launch.network import Changes, inside, job_network, places_in
 from nalb.launch.roles import JobOptions, process_specs
@@ -49,12 +50,18 @@ def run_batching(
     run_dir: Path,
     on_event: Callable[[dict[str, Any]], None],
 ) -> BatchingResult:
-    """One training, observed. options: of the job, except what the batching itself decides. JobError where it fails."""
+    """One training, observed. JobError where it fails.
+
+    batching: NAME, or NAME@SCHEME for a distribution of its own. options: of the job, except what the batching decides.
+    """
     run_dir.mkdir()
-    baseline = BASELINES.get(batching)
-    scheme = "stock" if baseline else options.scheme
+    name, _, scheme = batching.partition("@")
+    baseline = BASELINES.get(name)
+    scheme = JOINT if name == JOINT else "stock" if baseline else scheme or options.scheme
     samples = run_dir / "samples.jsonl"
-    options = replace(options, scheme=scheme, batching=batching, observers=None, samples_path=str(samples))
+    options = replace(
+        options, scheme=scheme, batching=None if name == JOINT else name, observers=None, samples_path=str(samples)
+    )
     together = baseline is None or baseline.iterations_ahead == 0
     result = BatchingResult(together, [], [], [], [], None, None)
     tail = EventTail(samples)

@@ -8,8 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nalb.control import keys
+from nalb.control.settings import JOINT
 
 SCHEDULER_NODE = 0  # the scheduler and coordinator run on the first node
+# glibc: memory that was got once is kept. Else MXNet's arrays, freed and got again in every iteration, cost page faults: a fifth of
+# a CNN's computing at one size, half as much again in the first iteration at each larger size
+KEEP_MEMORY = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 36),
+}
 ROLES = ("scheduler", "server", "worker")  # in the order of starting
 
 
@@ -61,7 +69,13 @@ class JobOptions:
     batching: str | None = None  # a name of control.settings.BATCHINGS; None: sizes are the script's
     batch_total: int | None = None
     batch_most: str | None = None  # one number, or one for each worker
+    predictor: str | None = None  # a name of control.settings.PREDICTORS
     extra: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def sizes_batches(self) -> bool:
+        """Whether the coordinator chooses batch sizes, or watches them."""
+        return self.batching is not None or self.scheme == JOINT
 
     @property
     def is_pure(self) -> bool:
@@ -87,7 +101,10 @@ def process_specs(
         if place.is_server:
             specs.append(ProcessSpec(place.name, "server", own, here | {"DMLC_ROLE": "server"}))
         if place.is_worker:
-            specs.append(ProcessSpec(place.name, "worker", tuple(command), here | {"DMLC_ROLE": "worker"}))
+            worker = {"DMLC_ROLE": "worker"}
+            if options.sizes_batches:
+                worker |= {name: inherited.get(name, value) for name, value in KEEP_MEMORY.items()}
+            specs.append(ProcessSpec(place.name, "worker", tuple(command), here | worker))
     return sorted(specs, key=lambda spec: ROLES.index(spec.role))
 
 
@@ -120,6 +137,8 @@ def _shared_environment(places: list[Place], options: JobOptions, inherited: Map
         shared["NALB_BATCH_TOTAL"] = str(options.batch_total)
     if options.batch_most is not None:
         shared["NALB_BATCH_MOST"] = options.batch_most
+    if options.predictor is not None:
+        shared["NALB_PREDICTOR"] = options.predictor
     return shared | dict(options.extra)
 
 

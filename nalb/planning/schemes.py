@@ -5,12 +5,13 @@
     aware     pairwise equalisation on estimated capacities (Cai et al., Algorithm 1); caps of pairs are not seen
     exact     the optimum on estimated capacities, caps of pairs included where they are given
     oracle    the optimum on configured capacities
+    joint     the shares of a plan that sets batch sizes too (batching/joint_control.py); as exact until there is one
 
 Reasons carry names, not measured numbers, so that they change only when the kind of decision does.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -49,6 +50,7 @@ class Situation:
     observations: Sequence[Sequence[Observation]] = ()  # per node, newest last
     present: Plan | None = None  # what runs now
     links_set_pace: bool = True  # False: with equal shares, iterations take much longer than the links need
+    joint_shares: Floats | None = None  # per node, bytes, adding up to the model: the network's half of a joint plan
 
 
 Decision = tuple[Plan | None, str]
@@ -126,6 +128,15 @@ def _exact(situation: Situation) -> Decision:
     return build_plan("exact", situation, shares, situation.estimated, reason), reason
 
 
+def _joint(situation: Situation) -> Decision:
+    shares = situation.joint_shares
+    if shares is None or situation.estimated is None or not situation.links_set_pace:
+        plan, reason = _exact(situation)
+        return plan and replace(plan, scheme="joint"), reason
+    reason = "least time of machines and links together"
+    return build_plan("joint", situation, shares, situation.estimated, reason), reason
+
+
 def _oracle(situation: Situation) -> Decision:
     if situation.configured is None:
         raise InputError("scheme 'oracle' needs configured rates: run it in a network file's network (--network)")
@@ -141,4 +152,5 @@ SCHEMES: dict[str, Callable[[Situation], Decision]] = {
     "exact": _exact,
     "auto": _exact,  # the best of those that measure: docs/results.md, schemes and estimators
     "oracle": _oracle,
+    "joint": _joint,
 }

@@ -40,6 +40,13 @@ def test_nothing_to_change_keeps_the_sizes():
     assert balancer.update(observe((30, 20, 10), (1.0, 1.0, 1.0))).sizes is None
 
 
+def test_sizes_that_are_within_the_slack_are_kept():
+    for slack, sizes in ((0.0, (31, 29)), (0.05, None)):
+        balancer = SpeedBalancer(Bounds.of(60, 2), [Memoryless(), Memoryless()], slack)
+        assert balancer.update(observe((30, 30), (1.0, 1.05))).sizes == sizes
+    assert balancer.update(observe((30, 30), (1.0, 1.2))).sizes == (33, 27)
+
+
 @pytest.mark.parametrize("useless", [None, -3.0, 0.0, float("nan"), float("inf")])
 def test_a_useless_prediction_is_replaced_and_named(useless):
     balancer = SpeedBalancer(Bounds.of(60, 3), [Says(10.0), Says(useless), Says(40.0)])

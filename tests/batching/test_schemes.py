@@ -119,7 +119,7 @@ def test_baselines_are_data():
         "asp": None,
         "ssp": 5,
     }
-    assert {name for name, scheme in SCHEMES.items() if scheme.waits} == {"lb-bsp", "lb-bsp-federated"}
+    assert {name for name, scheme in SCHEMES.items() if scheme.waits} == {"joint", "lb-bsp", "lb-bsp-federated"}
 
 
 @pytest.mark.parametrize(

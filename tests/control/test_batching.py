@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nalb.control import messages as m
-from nalb.control.batching import FOREVER, BatchSizeManager
+from nalb.control.batching import FOREVER, WARM_UP, BatchSizeManager
 from nalb.control.settings import from_environment
 from nalb.control.state import Coordinator
 from nalb.errors import InputError
@@ -33,12 +33,33 @@ def iterate(manager, iteration, sizes, seconds_per_sample):
         manager.computed(rank, computed(iteration, size, size * pace))
 
 
+def warm(manager, sizes):
+    """The iterations that no controller sees, at paces that would mislead it."""
+    for iteration in range(WARM_UP):
+        iterate(manager, iteration, sizes, range(1, 1 + len(sizes)))
+    assert {tuple(message.sizes) for message in manager.outbox} == {tuple(sizes)}
+    manager.outbox.clear()
+    manager.events.clear()
+
+
 def test_lb_bsp_answers_every_iteration_with_sizes_by_speed():
     manager = joined("lb-bsp", (30, 30))
     assert manager.outbox == [m.BatchSizes(0, 0, [30, 30])]
-    iterate(manager, 0, (30, 30), (0.001, 0.002))
-    assert manager.outbox[1:] == [m.BatchSizes(1, 1, [40, 20])]
+    warm(manager, (30, 30))
+    iterate(manager, WARM_UP, (30, 30), (0.001, 0.002))
+    assert manager.outbox == [m.BatchSizes(WARM_UP + 1, WARM_UP + 1, [40, 20])]
     assert manager.events[0]["next_sizes"] == [40, 20]
+
+
+def test_the_first_iteration_at_new_sizes_is_not_judged():
+    """It contains MXNet's set-up for them: new sizes again would follow, without end."""
+    manager = joined("lb-bsp", (30, 30))
+    warm(manager, (30, 30))
+    iterate(manager, WARM_UP, (30, 30), (0.001, 0.002))
+    for iteration, paces in enumerate([(0.009, 0.002), (0.001, 0.002), (0.001, 0.002)], start=WARM_UP + 1):
+        iterate(manager, iteration, (40, 20), paces)
+    assert [tuple(message.sizes) for message in manager.outbox] == [(40, 20)] * 4
+    assert [event["reason"] for event in manager.events][1] == "first time at these sizes"
 
 
 def test_nobody_is_told_before_all_have_reported():
@@ -51,9 +72,10 @@ def test_a_decision_beside_the_computing_holds_an_iteration_later_and_is_not_tak
     """LBB's rapid tuning: judged again by the old sizes it would fall back to fine tuning from them."""
     manager = joined("lbb", (30, 30))
     assert manager.outbox == [m.BatchSizes(0, 1, [30, 30])]
-    for iteration in (0, 1):
+    warm(manager, (30, 30))
+    for iteration in (WARM_UP, WARM_UP + 1):
         iterate(manager, iteration, (30, 30), (0.001, 0.002))
-    assert manager.outbox[1:] == [m.BatchSizes(2, 2, [40, 20]), m.BatchSizes(3, 3, [40, 20])]
+    assert manager.outbox == [m.BatchSizes(WARM_UP + 2 + i, WARM_UP + 2 + i, [40, 20]) for i in (0, 1)]
     assert [event["reason"] for event in manager.events] == ["rapid tuning", "sizes on their way"]
 
 
@@ -132,10 +154,11 @@ def test_without_plans_workers_alone_make_the_job():
     assert [peer for peer, _ in job.sent(m.Welcome)] == ["w0", "w1"]
     for rank in (0, 1):
         job.say(rank, m.JoinBatching(16, None))
-    for rank in (0, 1):
-        job.say(rank, computed(0, 16, 1.0 + rank))
+    for iteration in range(WARM_UP + 1):
+        for rank in (0, 1):
+            job.say(rank, computed(iteration, 16, 1.0 + rank))
     assert {message.sizes[0] for _, message in job.sent(m.BatchSizes)} == {16, 21}
-    assert [e.data["workers"] for e in job.state.events if e.kind == "batch"] == [["n0", "n1"]]
+    assert [e.data["workers"] for e in job.state.events if e.kind == "batch"] == [["n0", "n1"]] * (WARM_UP + 1)
     for rank in (0, 1):
         job.say(rank, m.Goodbye())
     assert len(job.sent(m.Farewell)) == 2
@@ -159,8 +182,15 @@ def test_a_job_whose_script_does_not_take_part_ends_with_the_reason():
 
 @pytest.mark.parametrize(
     ("name", "value"), [("NALB_BATCHING", "magic"), ("NALB_BATCH_TOTAL", "0"), ("NALB_BATCH_MOST", "4,x"),
-                        ("NALB_BATCH_MOST", "4,4,4"), ("NALB_BATCHING", "lb-bsp-federated")]
+                        ("NALB_BATCH_MOST", "4,4,4"), ("NALB_PREDICTOR", "crystal")]
 )  # fmt: skip
 def test_settings_name_the_variable(name, value):
     with pytest.raises(InputError, match=name):
         from_environment({**ENVIRONMENT, name: value}, "host")
+
+
+def test_scheme_joint_sizes_the_batches_by_itself():
+    with pytest.raises(InputError, match="NALB_BATCHING=lb-bsp: scheme joint"):
+        from_environment({**ENVIRONMENT, "NALB_SCHEME": "joint"}, "host")
+    without = {name: value for name, value in ENVIRONMENT.items() if name != "NALB_BATCHING"}
+    assert from_environment({**without, "NALB_SCHEME": "joint"}, "host").batching == "joint"

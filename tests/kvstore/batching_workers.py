@@ -16,7 +16,7 @@ from mxnet.gluon import nn
 from kvstore_patch import batching
 from nalb.errors import StoreError
 
-SAMPLES, FEATURES, ITERATIONS = 50, 6, 9
+SAMPLES, FEATURES, ITERATIONS = 50, 6, 14
 START = (20, 8, 4)  # by rank, against paces of 1 : 2 : 3 seconds per sample below: sizes must change
 
 store = mx.kv.create(sys.argv[1])

@@ -38,6 +38,16 @@ def test_steps_are_the_union_batchs(tmp_path, scheme, update, batching):
     assert len(events) >= len(sizes) - 1
 
 
+def test_lbb_begins_by_profiles_and_tunes_a_disturbance_away(tmp_path):
+    script = Path(__file__).parent / "lbb_workers.py"
+    done = run_job(tmp_path, str(script), "30", "14", "150", flags=("--batching", "lbb"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    events = [event for event in read_events(tmp_path / "run") if event["event"] == "batch"]
+    assert events[0]["sizes"][0] > 65, "twice as fast by its profile, rank 0 is given about 80 of 120 at once"
+    assert "rapid tuning" in [event["reason"] for event in events[14:]]
+    assert events[-1]["sizes"][0] < 65
+
+
 def test_without_batching_sizes_stay_and_a_script_that_does_not_join_is_told(tmp_path):
     done = run_job(
         tmp_path, "-m", "kvstore_patch.replay", "mobilenet", "--iterations", "2", flags=("--batching", "lb-bsp")

@@ -62,6 +62,17 @@ def test_unmeasured_means_equal_shares_and_says_so(scheme):
     assert plan.bound_s is None
 
 
+def test_joint_takes_the_shares_of_the_joint_plan_once_the_links_are_measured():
+    wanted = np.array([0.4, 0.1, 0.2, 0.1, 0.0, 0.2]) * RESNET.model_bytes
+    plan, reason = decide("joint", Situation(1, SIX, RESNET, CAPACITIES, joint_shares=wanted))
+    np.testing.assert_allclose(plan.target_bytes, wanted, atol=1)
+    assert reason == "least time of machines and links together"
+    before, _ = decide("joint", Situation(1, SIX, RESNET, joint_shares=wanted))
+    np.testing.assert_allclose(before.target_bytes, average(SIX, RESNET.model_bytes), atol=1)
+    alone, _ = decide("joint", Situation(1, SIX, RESNET, CAPACITIES))
+    assert alone.target_bytes == decide("exact", Situation(1, SIX, RESNET, CAPACITIES))[0].target_bytes
+
+
 def test_oracle_needs_configured_rates():
     with pytest.raises(InputError, match="--network"):
         decide("oracle", Situation(0, SIX, RESNET, estimated=CAPACITIES))

@@ -1,0 +1,75 @@
+"""Federated averaging with batch sizes that follow the clients' speeds (Chen et al., 3.5), with kvstore 'nalb'.
+
+    rounds = federated.join(store, net.collect_params(), batch_size=100)
+    while ...:
+        size = rounds.begin()            # samples of each of this round's steps, on this client
+        ... tau local steps with a Trainer of its own, kvstore=None
+        rounds.end()                     # the model is now the mean of all clients'
+
+Every client takes the same number of steps and keeps its learning rate; each model counts the same, whatever the sizes.
+"""
+
+import time
+from collections.abc import Iterable
+
+import mxnet as mx
+import psutil
+
+from kvstore_patch.batching import ChosenSizes, EqualSizes, SizeSource
+from kvstore_patch.store import NALB
+from nalb.control import messages as m
+from nalb.errors import StoreError
+
+FEDERATED = ("off", "lb-bsp-federated")  # batchings that mean something here
+
+
+class Rounds:
+    """This client's part."""
+
+    def __init__(self, store: NALB, arrays: list[mx.nd.NDArray], source: SizeSource):
+        self._store, self._arrays, self._source = store, arrays, source
+        self._round, self._size = -1, 0
+        self._begun_s = self._began_before_s = self._wait_s = self._cpu_s = 0.0
+
+    def begin(self) -> int:
+        """A round begins: the batch size of its steps. Waits until all clients have computed the round before."""
+        asked_s = time.monotonic()
+        self._size = self._source.sizes(self._round + 1)[self._store.rank]
+        self._round += 1
+        self._begun_s, self._began_before_s = time.monotonic(), self._begun_s
+        self._wait_s, self._cpu_s = self._begun_s - asked_s, time.process_time()
+        return self._size
+
+    def end(self) -> float:
+        """The local steps are made: report them, average the models. Returns the seconds that the steps took."""
+        mx.nd.waitall()
+        elapsed_s = time.monotonic() - self._begun_s
+        cpu_share = min(1.0, (time.process_time() - self._cpu_s) / (elapsed_s * len(psutil.Process().cpu_affinity())))
+        period_s = self._begun_s - self._began_before_s if self._round else 0.0
+        memory_share = psutil.virtual_memory().percent / 100
+        report = m.Computed(self._round, self._size, elapsed_s, cpu_share, memory_share, period_s, self._wait_s)
+        self._source.report(report)
+        self._store.pushpull(list(range(len(self._arrays))), self._arrays)
+        for array in self._arrays:
+            array /= self._store.num_workers
+        mx.nd.waitall()
+        return elapsed_s
+
+
+def join(store: NALB, parameters: Iterable[mx.gluon.Parameter], batch_size: int) -> Rounds:
+    """Take part; call it once in every client, before its Trainer's first step. All begin with rank 0's model.
+
+    parameters: initialised, with known shapes. batch_size: to begin with; their sum over the clients is kept.
+    """
+    if not isinstance(store, NALB):
+        raise StoreError("federated rounds average with kvstore 'nalb': create that one, without --scheme stock")
+    batching = store._settings.batching
+    if batching not in (None, *FEDERATED):
+        raise StoreError(f"--batching {batching} is for steps, not for rounds: choose one of {', '.join(FEDERATED)}")
+    arrays = [parameter.data() for parameter in parameters]
+    if batching is None:
+        source: SizeSource = EqualSizes(batch_size, store.num_workers)
+    else:
+        source = ChosenSizes(store._session.client, batch_size, None, None)
+    store.broadcast(list(range(len(arrays))), arrays, arrays)
+    return Rounds(store, arrays, source)

@@ -1,0 +1,69 @@
+"""`--scheme joint`: batch sizes and network shares from one plan, made anew in every iteration."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nalb.batching.curves import Polynomial
+from nalb.batching.decisions import Decision, Observation, observed_sizes, settle
+from nalb.batching.joint import overlapped_s, plan_overlapped
+from nalb.batching.lb_bsp import SLACK, SpeedBalancer
+from nalb.batching.sizes import Bounds
+from nalb.batching.speed import Predictor
+from nalb.planning.nodes import Capacities, Floats, Node
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """What is known of the links when sizes are chosen."""
+
+    nodes: Sequence[Node]
+    ranks: Sequence[int]  # of the workers among the nodes, in node order
+    model_bytes: float
+    capacities: Capacities  # estimated
+
+
+class JointBalancer:
+    """joint.plan_overlapped on predicted speeds and estimated links; without an estimate, Algorithm 1 of LB-BSP.
+
+    `network` is set before each update, `shares_bytes` (per node, shape (N,)) is the network's half of the last plan,
+    None without one. Sizes that are at most SLACK slower by the same model are kept. Cost: plan_overlapped's.
+    """
+
+    def __init__(self, bounds: Bounds, predictors: Sequence[Predictor]) -> None:
+        self._bounds = bounds
+        self._by_speed = SpeedBalancer(bounds, predictors, SLACK)
+        self.network: Network | None = None
+        self.shares_bytes: Floats | None = None
+
+    def begin(self) -> Decision:
+        return self._by_speed.begin()
+
+    def update(self, observations: Sequence[Observation]) -> Decision:
+        network = self.network
+        if network is None:
+            self.shares_bytes = None
+            return self._by_speed.update(observations)
+        present = observed_sizes(observations, self._bounds)
+        speeds, _ = self._by_speed.foresee(observations)
+        ranks = list(network.ranks)
+        bounds = Bounds(
+            self._bounds.total,
+            tuple(self._bounds.least[rank] for rank in ranks),
+            tuple(self._bounds.most[rank] for rank in ranks),
+        )
+        curves = [Polynomial((0.0, 1 / speeds[rank])) for rank in ranks]
+        links = (network.nodes, curves, bounds, network.model_bytes, network.capacities)
+        plan = plan_overlapped(*links)
+        self.shares_bytes = plan.shares_bytes
+        compute_s = np.zeros(len(network.nodes))
+        workers = [i for i, node in enumerate(network.nodes) if node.is_worker]
+        compute_s[workers] = [present[rank] / speeds[rank] for rank in ranks]
+        as_now_s = overlapped_s(network.nodes, compute_s, plan.shares_bytes, network.model_bytes, network.capacities)
+        if as_now_s <= (1 + SLACK) * plan.predicted_s:
+            return Decision(None, "as fast as other sizes would be, links included")
+        sizes = list(present)
+        for rank, size in zip(ranks, plan.sizes, strict=True):
+            sizes[rank] = size
+        return settle(present, tuple(sizes), "least time of machines and links together")
