@@ -197,9 +197,9 @@ def join(
         client = store._session.client if isinstance(store, NALB) else _client_alone(settings, store.rank)
         points = None
         if profile is not None and settings.batching in SCHEMES and SCHEMES[settings.batching].profiles:
-            limits = (most, settings.batch_most and settings.batch_most[store.rank])
             total = settings.batch_total or batch_size * store.num_workers
-            points, most = measure(profile, min(total, *(limit for limit in limits if limit)))
+            limits = (total, most, settings.batch_most and settings.batch_most[store.rank])
+            points, most = measure(profile, min(limit for limit in limits if limit is not None))
         source = ChosenSizes(client, batch_size, most, points)
     balancer = Balancer(store.rank, source)
     _watch_trainers(balancer)

@@ -5,8 +5,8 @@ of iteration k + 1 + lag are decided when every worker has reported k. With lag 
 blocking update); with lag 1 it is taken while they compute. A larger lag is also how far the fastest may lead the
 slowest where the KVStore does not keep them together, which makes SSP of dist_async; without end, it is ASP.
 
-No controller sees the first iterations, nor the first one at new sizes: MXNet sets itself up then, which takes as much
-computing as some hundred samples of a small network, and says nothing about speed.
+No controller sees the first iterations, nor one in which a worker's batch is larger than ever before: MXNet sets itself up then and
+gets memory, which takes up to half as much computing again and says nothing about speed.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ class BatchSizeManager:
         self._joined: dict[int, m.JoinBatching] = {}
         self._controller: Controller | None = None
         self._sizes: Sizes = ()  # the last ones decided
-        self._ran: Sizes = ()  # those of the last iteration
+        self._largest: Sizes = (0,) * workers  # that each has computed so far
         self._reported = [-1] * workers  # by rank, the last iteration
         self._left: set[int] = set()
         self._reports: dict[int, dict[int, m.Computed]] = {}  # iteration -> rank -> report, until all are there
@@ -131,14 +131,16 @@ class BatchSizeManager:
     def _decide(self, iteration: int, reports: list[m.Computed]) -> None:
         assert self._controller is not None
         observations = [Observation(one.batch_size, one.compute_s, one.cpu_share, one.memory_share) for one in reports]
-        before, self._ran = self._ran, tuple(one.batch_size for one in reports)
+        ran = tuple(one.batch_size for one in reports)
+        grew = any(size > most for size, most in zip(ran, self._largest, strict=True))
+        self._largest = tuple(map(max, ran, self._largest))
         remove = None
         if iteration < WARM_UP:
             reason = "first iterations"
-        elif self._ran != self._sizes:  # it would judge sizes that it has changed
+        elif ran != self._sizes:  # it would judge sizes that it has changed
             reason = "sizes on their way"
-        elif self._ran != before:
-            reason = "first time at these sizes"
+        elif grew:
+            reason = "first time at a larger size"
         else:
             if isinstance(self._controller, JointBalancer):
                 self._controller.network = self._network()

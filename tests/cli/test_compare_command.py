@@ -80,11 +80,11 @@ def test_a_comparison_leaves_a_run_that_the_report_draws(tmp_path):
 def test_batchings_are_compared_by_real_training(tmp_path):
     (tmp_path / "net.toml").write_text(NETWORK)
     out = tmp_path / "run"
-    done = nalb("compare", "--network", str(tmp_path / "net.toml"), "--train", "cnn", "--batching", "lb-bsp,asp",
+    done = nalb("compare", "--network", str(tmp_path / "net.toml"), "--train", "cnn", "--batching", "joint,asp",
                 "--batch-total", "99", "--batch-most", "50", "--iterations", "4", "--out", str(out))  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     run = json.loads((out / "batching.json").read_text())
-    assert (run["total"], run["scheme"], list(run["batchings"])) == (99, "aware", ["lb-bsp", "asp"])
+    assert (run["total"], run["scheme"], list(run["batchings"])) == (99, "aware", ["joint", "asp"])
     for name, one in run["batchings"].items():
         assert {sum(sizes) for sizes in one["sizes"]} == {99}, name
         assert max(max(sizes) for sizes in one["sizes"]) <= 50, name
