@@ -36,6 +36,7 @@ from nalb.planning.shares import exact, fill
 MIXES = (0.25, 0.5, 0.75, 1.0)  # of the way from the plan after the slowest to the plan in turn
 WORTH_A_SEARCH = 0.95  # of the exchange: if free uplinks would save less, nothing is searched for
 HALVINGS = 60  # of the interval that holds the least time: to the last digits of a float
+ROUGH_HALVINGS = 20  # to a millionth
 UNLIMITED = 1e18  # bytes per second
 STRAIGHT = 1e-9  # of a row's largest entry: bends below it are rounding
 GROUND = -np.inf  # the room for shares where the time is not enough for the batch alone
@@ -64,7 +65,12 @@ def plan_after_slowest(
 
 
 def plan_in_turn(
-    nodes: Sequence[Node], curves: Sequence[Curve], bounds: Bounds, model_bytes: float, capacities: Capacities
+    nodes: Sequence[Node],
+    curves: Sequence[Curve],
+    bounds: Bounds,
+    model_bytes: float,
+    capacities: Capacities,
+    halvings: int = HALVINGS,
 ) -> JointPlan:
     """The least max_i (t_i(b_i) + L_i(m_i) / c_i): b whole with the total kept, m real with the model kept.
 
@@ -74,7 +80,7 @@ def plan_in_turn(
     down (affine, saturating), r_i does not bend up, and the inner maximum is a selection of the cheapest samples;
     otherwise (cubic fits) it is a dynamic program over workers and samples.
     t_i never falls here (sizes.times_table). Caps of pairs are not seen. Ties go to the lower index. Cost:
-    HALVINGS x O(N x total), for bent curves x O(N x total^2). Raises InputError for what does not fit together.
+    halvings x O(N x total), for bent curves x O(N x total^2). Raises InputError for what does not fit together.
     """
     _check(nodes, curves, bounds, model_bytes, capacities)
     fixed, per_share = linear_load(nodes, model_bytes)
@@ -99,7 +105,7 @@ def plan_in_turn(
     apart = plan_after_slowest(nodes, curves, bounds, model_bytes, Capacities(capacities.up, capacities.down, {}))
     sizes = apart.sizes
     enough, too_little = apart.predicted_s, 0.0
-    for _ in range(HALVINGS):
+    for _ in range(halvings):
         middle = (enough + too_little) / 2
         found, room = most_room(middle)
         if room >= model_bytes:
@@ -127,7 +133,7 @@ def plan_overlapped(
     free_up = Capacities(np.maximum(capacities.up, capacities.down), capacities.down, capacities.pairs)
     plans = [apart]
     if exact(nodes, model_bytes, free_up)[1] < WORTH_A_SEARCH * exchange_s:
-        turn = plan_in_turn(nodes, curves, bounds, model_bytes, capacities)
+        turn = plan_in_turn(nodes, curves, bounds, model_bytes, capacities, ROUGH_HALVINGS)
         plans += [_mix(apart, turn, part, bounds) for part in MIXES]
     workers = [i for i, node in enumerate(nodes) if node.is_worker]
     table = times_table(curves, bounds)

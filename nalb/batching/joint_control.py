@@ -9,9 +9,13 @@ from nalb.batching.curves import Polynomial
 from nalb.batching.decisions import Decision, Observation, observed_sizes, settle
 from nalb.batching.joint import overlapped_s, plan_overlapped
 from nalb.batching.lb_bsp import SLACK, SpeedBalancer
-from nalb.batching.sizes import Bounds
+from nalb.batching.sizes import Bounds, apportion
 from nalb.batching.speed import Predictor
 from nalb.planning.nodes import Capacities, Floats, Node
+
+MOST_OVER_SPEED = (
+    2  # times what its speed alone would give a worker: the search is cut there, or 96 workers take seconds
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,10 +52,11 @@ class JointBalancer:
         present = observed_sizes(observations, self._bounds)
         speeds, _ = self._by_speed.foresee(observations)
         ranks = list(network.ranks)
+        by_speed = apportion(speeds, self._bounds)
         bounds = Bounds(
             self._bounds.total,
             tuple(self._bounds.least[rank] for rank in ranks),
-            tuple(self._bounds.most[rank] for rank in ranks),
+            tuple(min(self._bounds.most[rank], MOST_OVER_SPEED * by_speed[rank]) for rank in ranks),
         )
         curves = [Polynomial((0.0, 1 / speeds[rank])) for rank in ranks]
         links = (network.nodes, curves, bounds, network.model_bytes, network.capacities)
