@@ -1,9 +1,11 @@
 """Batch sizes at the coordinator: who gets which sizes when, driven by hand."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nalb.batching.lbb import WINDOW
 from nalb.control import messages as m
 from nalb.control.batching import FOREVER, WARM_UP, BatchSizeManager
 from nalb.control.settings import from_environment
@@ -198,3 +200,41 @@ def test_scheme_joint_sizes_the_batches_by_itself():
         from_environment({**ENVIRONMENT, "NALB_SCHEME": "joint"}, "host")
     without = {name: value for name, value in ENVIRONMENT.items() if name != "NALB_BATCHING"}
     assert from_environment({**without, "NALB_SCHEME": "joint"}, "host").batching == "joint"
+
+
+def profile(fixed_s, pace_s):
+    return [(size, fixed_s + pace_s * size) for size in (4, 8, 16, 32, 64, 128, 256)]
+
+
+def test_lbb_tunes_a_sudden_50_ms_away_with_the_managers_delays():
+    """Straggler effect below 0.3 with the first new sizes, below 0.05 in LBB's window (Yao et al., 3.2.3)."""
+    fixed_s, paces = 0.02, (0.001, 0.0012, 0.0015, 0.002)
+    manager = BatchSizeManager("lbb", 4)
+    for rank, pace in enumerate(paces):
+        manager.join(rank, m.JoinBatching(100, None, profile(fixed_s, pace)))
+    sizes_of, effects, ran = {}, [], []
+    for iteration in range(90):
+        for message in manager.outbox:
+            sizes_of.update(dict.fromkeys(range(message.iteration, message.until + 1), message.sizes))
+        manager.outbox.clear()
+        ran.append(sizes_of[iteration])
+        late_s = 0.05 if iteration >= 20 else 0.0
+        times = [fixed_s + pace * size for pace, size in zip(paces, ran[-1], strict=True)]
+        times[0] += late_s
+        effects.append((max(times) - min(times)) / np.mean(times))
+        for rank, (size, elapsed_s) in enumerate(zip(ran[-1], times, strict=True)):
+            manager.computed(rank, computed(iteration, size, elapsed_s))
+    assert max(effects[:20]) < 0.05, "sizes by profiles are even from the start"
+    assert effects[20] >= 0.3
+    changed = next(iteration for iteration in range(20, 90) if ran[iteration] != ran[19])
+    assert changed <= 22
+    assert effects[changed] < 0.3
+    assert min(effects[changed : changed + 3 * WINDOW]) < 0.05
+    assert effects[-1] < 0.05
+
+
+def test_profiles_of_some_workers_only_are_refused():
+    manager = BatchSizeManager("lbb", 2)
+    manager.join(0, m.JoinBatching(8, None, profile(0.01, 0.001)))
+    with pytest.raises(InputError, match="rank 1 joins without a profile"):
+        manager.join(1, m.JoinBatching(8, None))

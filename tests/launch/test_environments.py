@@ -12,6 +12,7 @@ import pytest
 
 from nalb.control.keys import make_keys, write_keys
 from nalb.launch.hosts import load_hosts
+from nalb.launch.roles import KEEP_MEMORY, JobOptions, Place, process_specs
 from tests.launch.conftest import ROOT, STEPS, Launch
 
 JOB_LIMIT_S = 90.0
@@ -173,3 +174,13 @@ def test_here_without_a_role() -> None:
     )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith("nalb: DMLC_ROLE is None: set scheduler, server or worker")
+
+
+def test_workers_whose_batches_change_keep_their_memory_unless_the_user_says_otherwise() -> None:
+    places = [Place("n0", "127.0.0.1")]
+    for options, kept in (({}, False), ({"batching": "off"}, True), ({"scheme": "joint"}, True)):
+        specs = process_specs(places, ["true"], JobOptions(9000, **options), {"MALLOC_ARENA_MAX": "4"})
+        for spec in specs:
+            given = {name: value for name, value in spec.environment.items() if name.startswith("MALLOC")}
+            expected = KEEP_MEMORY | {"MALLOC_ARENA_MAX": "4"} if kept and spec.role == "worker" else {}
+            assert given == expected, spec.name
