@@ -115,7 +115,7 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(f"--compute-ms {args.compute_ms}: choose 0 to 600000")
     if args.train and (other := [word for word in schemes if word == RING or parse_variant(word).scheme != word]):
         raise InputError(f"--train: {other[0]!r} runs replays only: use --replay")
-    if args.replay and JOINT in schemes:
+    if args.replay and any(parse_variant(word, COMPARED).scheme == JOINT for word in schemes):
         raise InputError("--schemes joint sizes batches, which a replay does not compute: use --train")
     if RING in schemes:
         require_torch()

@@ -22,6 +22,7 @@ HELP = "print the shares that a scheme gives for known capacities"
 HIGH_MBPS = 1e9  # 1 Pbit/s: above it is a typing mistake
 HIGH_MODEL_BYTES = 1e12  # 1 TB
 HIGH_ALPHA_BYTES = 1e12
+PLANNED = tuple(name for name in SCHEMES if name != "joint")  # which needs the workers' speeds too
 LINK_FIELDS = {"src", "dst", "mbps", "delay_ms", "jitter_ms", "loss_percent"}  # of a network file's [[links]]
 
 
@@ -35,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pairs", metavar="FILE", help="TOML or JSON with [[links]] src, dst, mbps: caps of directed pairs"
     )
-    parser.add_argument("--scheme", choices=tuple(SCHEMES), default="auto", help="default: auto")
+    parser.add_argument("--scheme", choices=PLANNED, default="auto", help="default: auto")
     parser.add_argument(
         "--alpha-bytes", metavar="A", default=str(DEFAULT_ALPHA_BYTES), help="per-slice cost, from nalb calibrate"
     )
