@@ -84,7 +84,7 @@ def test_batchings_are_compared_by_real_training(tmp_path):
                 "--batch-total", "99", "--batch-most", "50", "--iterations", "4", "--out", str(out))  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     run = json.loads((out / "batching.json").read_text())
-    assert (run["total"], run["scheme"], list(run["batchings"])) == (99, "aware", ["joint", "asp"])
+    assert (run["total"], run["scheme"], list(run["batchings"])) == (99, "auto", ["joint", "asp"])
     for name, one in run["batchings"].items():
         assert {sum(sizes) for sizes in one["sizes"]} == {99}, name
         assert max(max(sizes) for sizes in one["sizes"]) <= 50, name
