@@ -51,10 +51,10 @@ class SizeSource(Protocol):
 
 
 class EqualSizes:
-    """Nobody chooses sizes: every worker keeps the one that it began with, which must be the same everywhere."""
+    """Nobody chooses sizes: the total, of batches that are the same everywhere, stays as evenly divided as it goes."""
 
-    def __init__(self, batch_size: int, workers: int):
-        self._sizes = [batch_size] * workers
+    def __init__(self, total: int, workers: int):
+        self._sizes = [equal_part(total, workers, rank) for rank in range(workers)]
 
     def sizes(self, iteration: int) -> list[int]:
         """See SizeSource."""
@@ -170,9 +170,18 @@ class BatchSampler(mx.gluon.data.sampler.Sampler):
             self._drawn += 1
             yield self._stream.batch(self._drawn - 1, start, stop)
 
+    def go_to(self, iteration: int) -> None:
+        """Go on with this iteration's batch, as a training that was interrupted does."""
+        self._drawn = iteration
+
     def __len__(self) -> int:
         """Batches until the end of the epoch."""
         return self._stream.end_of_epoch(self._drawn) - self._drawn
+
+
+def equal_part(total: int, workers: int, rank: int) -> int:
+    """A worker's samples of the total, equal but for what does not divide, which goes to lower ranks."""
+    return total // workers + (rank < total % workers)
 
 
 def join(store: "mx.kvstore.KVStore | NALB", batch_size: int, most: int | None = None) -> Balancer:
@@ -184,11 +193,13 @@ def join(store: "mx.kvstore.KVStore | NALB", batch_size: int, most: int | None =
     if batch_size < 1 or (most is not None and most < 1):
         raise InputError(f"batch_size {batch_size}, most {most}: give 1 or more samples")
     settings = store._settings if isinstance(store, NALB) else from_environment(os.environ, socket.gethostname())
+    total = batch_size * (settings.first_workers or store.num_workers)
     if settings.batching is None:
-        source: SizeSource = EqualSizes(batch_size, store.num_workers)
+        source: SizeSource = EqualSizes(total, store.num_workers)
     else:
         client = store._session.client if isinstance(store, NALB) else _client_alone(settings, store.rank)
-        source = ChosenSizes(client, batch_size, most)
+        own = equal_part(total, store.num_workers, store.rank) if settings.first_workers else batch_size
+        source = ChosenSizes(client, own, most)
     balancer = Balancer(store.rank, source)
     _watch_trainers(balancer)
     return balancer

@@ -12,6 +12,8 @@ Besides ps-lite's own DMLC_* variables:
     NALB_BATCHING        how batch sizes are chosen (default: nobody chooses; they stay as the script has them)
     NALB_BATCH_TOTAL     samples of one iteration over all workers (default: what the workers begin with)
     NALB_BATCH_MOST      the most samples of a worker: one number for all, or one each, by rank, separated by commas
+    NALB_FIRST_WORKERS   how many workers the job began with, where it goes on with fewer: the global batch stays
+    NALB_CHECKPOINTS     folder for checkpoints (kvstore_patch/checkpoints.py); nalb launch also reads it
     NALB_STOCK           1: MXNet runs alone; the coordinator, if any, sizes batches and plans nothing
     NALB_OBSERVERS       an ipc:// address where the coordinator also listens, for launcher and compare
     NALB_HOLD            1: iterate only as observers ask (compare)
@@ -57,6 +59,7 @@ class Settings:
     batching: str | None = None
     batch_total: int | None = None
     batch_most: tuple[int, ...] | None = None  # by worker rank
+    first_workers: int = 0  # that the job began with; 0: as many as it has
 
 
 def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
@@ -112,6 +115,7 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
         is_stock=environ.get("NALB_STOCK") == "1",
         batching=choice("NALB_BATCHING", "", BATCHINGS) if environ.get("NALB_BATCHING") else None,
         batch_total=whole("NALB_BATCH_TOTAL"),
+        first_workers=whole("NALB_FIRST_WORKERS") or 0,
         batch_most=batch_maxima(
             environ.get("NALB_BATCH_MOST") or None, num_workers, "environment variable NALB_BATCH_MOST"
         ),

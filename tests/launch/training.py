@@ -1,0 +1,93 @@
+"""What each worker of the checkpoint tests runs: a small net on fixed random data, and the interruption that flags ask for.
+
+Rank 0 prints `loss ITERATION VALUE` with every digit. An interruption happens in the job's first attempt only: where a
+checkpoint has been restored, nothing goes wrong.
+"""
+
+import argparse
+import os
+import resource
+import signal
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+from kvstore_patch import batching
+from kvstore_patch.checkpoints import Checkpoints, Progress
+
+SAMPLES, FEATURES, CLASSES = 96, 12, 4
+
+
+def net_of(size: int) -> nn.HybridBlock:
+    """With every kind of what must be restored: weights, running averages, and random numbers in the forward pass."""
+    net = nn.HybridSequential()
+    net.add(nn.Dense(size, activation="relu"), nn.BatchNorm(), nn.Dropout(0.3), nn.Dense(CLASSES))
+    return net
+
+
+def interrupt(how: str) -> None:
+    """As flags ask."""
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "kill-in-checkpoint":  # the file is written, but has not got its name yet
+        os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+    if how == "full":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+
+def main() -> None:
+    """Train."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--size", type=int, default=16)
+    parser.add_argument("--every", type=int, default=5)
+    parser.add_argument("--optimizer", default="adam")
+    parser.add_argument("--kvstore", default="nalb")
+    parser.add_argument("--fault", choices=("kill", "kill-in-checkpoint", "full"))
+    parser.add_argument("--always", action="store_true", help="in every attempt")
+    parser.add_argument("--fault-at", type=int, default=13)
+    parser.add_argument("--node", default="n0")
+    args = parser.parse_args()
+    mx.random.seed(1)
+    generator = np.random.default_rng(1)
+    samples = generator.normal(size=(SAMPLES, FEATURES)).astype(np.float32)
+    labels = generator.integers(0, CLASSES, SAMPLES).astype(np.float32)
+    store = mx.kv.create(args.kvstore)
+    balancer = batching.join(store, args.batch)
+    batches = balancer.batches(SAMPLES, seed=1)
+    net = net_of(args.size)
+    net.initialize(mx.init.Xavier())
+    net(mx.nd.array(samples[:2]))
+    trainer = gluon.Trainer(
+        net.collect_params(), args.optimizer, {"learning_rate": 0.01}, kvstore=store, update_on_kvstore=False
+    )
+    checkpoints = Checkpoints(net, trainer, args.every, seed=1, settings={"total": balancer.total})
+    progress = checkpoints.restore()
+    iteration, is_first = progress.iteration, progress.iteration == 0
+    batches.go_to(iteration)
+    loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
+    for epoch in range(progress.epoch, args.epochs):
+        done = progress.batch if epoch == progress.epoch else 0
+        for batch, chosen in enumerate(batches, done):
+            checkpoints.seed_random(iteration)
+            with autograd.record():
+                loss = loss_of(net(mx.nd.array(samples[chosen])), mx.nd.array(labels[chosen]))
+            loss.backward()
+            trainer.step(balancer.total)
+            if store.rank == 0:
+                print(f"loss {iteration} {float(loss.mean().asscalar())!r}", flush=True)
+            iteration += 1
+            at_fault = iteration == args.fault_at and os.environ["NALB_NODE"] == args.node
+            if at_fault and (is_first or args.always):
+                interrupt(args.fault)
+            is_last = iteration * balancer.total % SAMPLES == 0
+            checkpoints.after_step(Progress(iteration, epoch + is_last, 0 if is_last else batch + 1))
+    if store.rank == 0:
+        print(f"evaluated {float(net(mx.nd.array(samples)).mean().asscalar())!r}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
