@@ -58,7 +58,7 @@ class Checkpoints:
         place = folder or os.environ.get(folders.VARIABLE)
         if every and not place:
             raise CheckpointError(f"no folder for checkpoints: start by `nalb launch`, or set {folders.VARIABLE}")
-        self._folder = Path(place or ".").absolute()
+        self._folder = Path(place or ".").expanduser().absolute()
         self._node = os.environ.get("NALB_NODE") or socket.gethostname()
         self._damaged: list[Path] = []
 

@@ -87,7 +87,7 @@ def encode(checkpoint: Checkpoint) -> Iterator[bytes | memoryview]:
             raise CheckpointError(f"array {name} holds {array.dtype.name}, which a checkpoint cannot: cast it")
         specs.append(ArraySpec(name, array.dtype.name, list(array.shape)))  # type: ignore[arg-type]
         flat = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(-1)
-        pieces.append(memoryview(flat.view(np.uint8)))
+        pieces.append(flat.view(np.uint8).data)
     header = msgspec.msgpack.encode(
         Header(VERSION, checkpoint.progress, checkpoint.settings, checkpoint.optimizer, specs)
     )

@@ -61,6 +61,8 @@ class JobOptions:
     batching: str | None = None  # a name of control.settings.BATCHINGS; None: sizes are the script's
     batch_total: int | None = None
     batch_most: str | None = None  # one number, or one for each worker
+    checkpoints: str | None = None  # a folder on the machine of each process
+    first_workers: int | None = None  # that the job began with; None: as many as it has
     extra: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -120,6 +122,10 @@ def _shared_environment(places: list[Place], options: JobOptions, inherited: Map
         shared["NALB_BATCH_TOTAL"] = str(options.batch_total)
     if options.batch_most is not None:
         shared["NALB_BATCH_MOST"] = options.batch_most
+    if options.checkpoints is not None:
+        shared["NALB_CHECKPOINTS"] = options.checkpoints
+    if options.first_workers is not None:
+        shared["NALB_FIRST_WORKERS"] = str(options.first_workers)
     return shared | dict(options.extra)
 
 
