@@ -113,27 +113,30 @@ class Checkpoints:
 
     def seed_random(self, iteration: int) -> None:
         """Seed MXNet's, NumPy's and Python's generators for this iteration, by the seed and the worker's rank."""
-        store = self._trainer._kvstore
+        store = self._store()
         words = np.random.SeedSequence([self._seed, iteration, store.rank if store else 0]).generate_state(1)
         mx.random.seed(int(words[0]) & 0x7FFFFFFF)
         np.random.seed(int(words[0]))
         random.seed(int(words[0]))
 
-    def _join(self) -> "mx.kvstore.KVStore | None":
-        """The Trainer's store, once it has one and the initial parameters are there."""
-        trainer = self._trainer
+    def _store(self) -> "mx.kvstore.KVStore | None":
         try:
-            if not trainer._kv_initialized:
-                trainer._init_kvstore()
+            if not self._trainer._kv_initialized:
+                self._trainer._init_kvstore()
         except mx.gluon.parameter.DeferredInitializationError:
             raise CheckpointError("the net's shapes are not known yet: let it see one batch before restore()") from None
+        return self._trainer._kvstore
+
+    def _join(self) -> "mx.kvstore.KVStore | None":
+        """The Trainer's store, once the initial parameters are there."""
+        trainer, store = self._trainer, self._store()
         training_state.check_supported(trainer)
         if trainer._params_to_init:
             trainer._init_params()
         for parameter in trainer._params:
             for data in parameter.list_data():
                 data.wait_to_read()  # MXNet 1.9.1 does not order what is written next behind the broadcast
-        return trainer._kvstore
+        return store
 
     def _is_writer(self) -> bool:
         return self._trainer._kvstore is None or self._trainer._kvstore.rank == 0

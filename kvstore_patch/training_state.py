@@ -39,13 +39,12 @@ def apply(
     parameters = net._collect_params_with_prefix()
     _check(parameters, trainer, arrays, state)
     optimizer, first = trainer.optimizer, trainer._contexts[0]
+    wanted = {}
     for index in state.index_updates:
-        leaves = list(_leaves(optimizer.create_state_multi_precision(index, trainer._params[index].data(first))))
-        saved = [arrays.get(f"state/{index}/{place}") for place in range(len(leaves))]
-        if any(s is None or s.shape != a.shape or s.dtype != a.dtype for s, a in zip(saved, leaves, strict=True)):
-            raise CheckpointError(
-                f"the state of {trainer._params[index].name} is of another kind: same optimizer options?"
-            )
+        made = optimizer.create_state_multi_precision(index, trainer._params[index].data(first))
+        wanted |= {f"state/{index}/{place}": _kind(array) for place, array in enumerate(_leaves(made))}
+    if wanted != {name: _kind(array) for name, array in arrays.items() if name.startswith("state/")}:
+        raise CheckpointError("the optimizer's state is of another kind: same optimizer options?")
     for name, parameter in parameters.items():
         parameter.set_data(mx.nd.array(arrays[f"weight/{name}"], dtype=arrays[f"weight/{name}"].dtype))
     for updater, context in zip(trainer._updaters, trainer._contexts, strict=True):
@@ -93,6 +92,10 @@ def _check(
             )
     if any(index >= len(trainer._params) for index in state.index_updates):
         raise CheckpointError("it is of a Trainer with more parameters: use another folder")
+
+
+def _kind(array: NDArray | np.ndarray) -> tuple[tuple[int, ...], np.dtype]:
+    return array.shape, np.dtype(array.dtype)
 
 
 def _leaves(state: object) -> Iterator[NDArray]:

@@ -57,10 +57,13 @@ def after_failure(
     new = [name for name in nodes if name in lost and name not in attempt.left_out]
     left = [name for name in nodes if name not in lost and name not in attempt.left_out]
     if not new or min_nodes is None:
-        return following, f"on {len(nodes) - len(attempt.left_out)} nodes"
+        return (
+            following,
+            f"on the {len(nodes) - len(attempt.left_out)} nodes left" if attempt.left_out else "on all nodes",
+        )
     if len(left) < min_nodes:
         return None, f"{', '.join(new)} would be left out, and --min-nodes {min_nodes} needs more than {len(left)}"
-    return replace(following, left_out=(*attempt.left_out, *new)), f"on {len(left)} nodes without {', '.join(new)}"
+    return replace(following, left_out=(*attempt.left_out, *new)), f"without {', '.join(new)}"
 
 
 def see_through(
@@ -83,7 +86,7 @@ def see_through(
             run(attempt)
             return attempt.run_dir
         except JobError as error:
-            message = f"{error}{_phase(policy.checkpoints, error.node)}"
+            message = f"{_phase(policy.checkpoints, error.node)}{error}"
             if not policy.max_restarts:
                 raise JobError(message, error.exit_code, error.node) from None
             if attempt.number == policy.max_restarts:
@@ -104,7 +107,7 @@ def _phase(checkpoints: Path | None, node: str | None) -> str:
         return ""
     cut_short = folder.cut_short(checkpoints)
     folder.sweep(checkpoints)
-    return f"; phase checkpoint, of iteration {cut_short[node]}" if node in cut_short else ""
+    return f"phase checkpoint of iteration {cut_short[node]}: " if node in cut_short else ""
 
 
 def _goes_on(checkpoints: Path | None) -> str:

@@ -77,12 +77,17 @@ def unreachable(hosts: Sequence[Host]) -> set[str]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            env=_environment_for_ssh(),
             start_new_session=True,
         )
         return probe.returncode != 0
 
     with ThreadPoolExecutor(max(1, len(hosts))) as pool:
         return {host.name for host, failed in zip(hosts, pool.map(fails, hosts), strict=True) if failed}
+
+
+def _environment_for_ssh() -> dict[str, str]:
+    return {name: os.environ[name] for name in FOR_SSH if name in os.environ}
 
 
 class RemoteProcess(LocalProcess):
@@ -163,7 +168,7 @@ class RemoteJob(Job):
         """Start an ssh client and give the agent behind it its order."""
         host = self._hosts.host(spec.node)
         # another slug than the agent's: where the launcher is one of the hosts, the agent must not find its own client
-        environment = {name: os.environ[name] for name in FOR_SSH if name in os.environ}
+        environment = _environment_for_ssh()
         keys = self._keys[spec.node].text() if self._keys else None
         order = Order(VERSION, self.id, spec.slug, list(spec.argv), spec.environment, keys)
         try:

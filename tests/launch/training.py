@@ -1,13 +1,14 @@
 """What each worker of the checkpoint tests runs: a small net on fixed random data, and the interruption that flags ask for.
 
-Rank 0 prints `loss ITERATION VALUE` with every digit. An interruption happens in the job's first attempt only: where a
-checkpoint has been restored, nothing goes wrong.
+Rank 0 prints `loss ITERATION VALUE` with every digit. Without --always an interruption happens only in a training that
+has not been restored.
 """
 
 import argparse
 import os
 import resource
 import signal
+from pathlib import Path
 
 import mxnet as mx
 import numpy as np
@@ -20,15 +21,23 @@ from kvstore_patch.checkpoints import Checkpoints, Progress
 SAMPLES, FEATURES, CLASSES = 96, 12, 4
 
 
-def net_of(size: int) -> nn.HybridBlock:
-    """With every kind of what must be restored: weights, running averages, and random numbers in the forward pass."""
+def net_of(is_plain: bool) -> nn.HybridBlock:
+    """With every kind of what must be restored: weights, running averages, and random numbers in the forward pass.
+
+    The plain one has weights alone, so that it does not matter which worker computes which sample.
+    """
     net = nn.HybridSequential()
-    net.add(nn.Dense(size, activation="relu"), nn.BatchNorm(), nn.Dropout(0.3), nn.Dense(CLASSES))
+    net.add(nn.Dense(16, activation="relu"))
+    if not is_plain:
+        net.add(nn.BatchNorm(), nn.Dropout(0.3))
+    net.add(nn.Dense(CLASSES))
     return net
 
 
 def interrupt(how: str) -> None:
     """As flags ask."""
+    if how == "wait":  # for the test to interrupt something else
+        signal.pause()
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "kill-in-checkpoint":  # the file is written, but has not got its name yet
@@ -42,11 +51,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--size", type=int, default=16)
+    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--own-folder", action="store_true", help="for each node, as on hosts that share no disk")
     parser.add_argument("--every", type=int, default=5)
     parser.add_argument("--optimizer", default="adam")
     parser.add_argument("--kvstore", default="nalb")
-    parser.add_argument("--fault", choices=("kill", "kill-in-checkpoint", "full"))
+    parser.add_argument("--fault", choices=("wait", "kill", "kill-in-checkpoint", "full"))
     parser.add_argument("--always", action="store_true", help="in every attempt")
     parser.add_argument("--fault-at", type=int, default=13)
     parser.add_argument("--node", default="n0")
@@ -58,13 +68,14 @@ def main() -> None:
     store = mx.kv.create(args.kvstore)
     balancer = batching.join(store, args.batch)
     batches = balancer.batches(SAMPLES, seed=1)
-    net = net_of(args.size)
+    net = net_of(args.plain)
     net.initialize(mx.init.Xavier())
     net(mx.nd.array(samples[:2]))
     trainer = gluon.Trainer(
         net.collect_params(), args.optimizer, {"learning_rate": 0.01}, kvstore=store, update_on_kvstore=False
     )
-    checkpoints = Checkpoints(net, trainer, args.every, seed=1, settings={"total": balancer.total})
+    folder = Path(os.environ["NALB_CHECKPOINTS"], os.environ["NALB_NODE"]) if args.own_folder else None
+    checkpoints = Checkpoints(net, trainer, args.every, folder, seed=1, settings={"total": balancer.total})
     progress = checkpoints.restore()
     iteration, is_first = progress.iteration, progress.iteration == 0
     batches.go_to(iteration)
@@ -85,6 +96,7 @@ def main() -> None:
                 interrupt(args.fault)
             is_last = iteration * balancer.total % SAMPLES == 0
             checkpoints.after_step(Progress(iteration, epoch + is_last, 0 if is_last else batch + 1))
+    mx.nd.waitall()  # MXNet drops what is still queued at exit, and its peers would wait for that
     if store.rank == 0:
         print(f"evaluated {float(net(mx.nd.array(samples)).mean().asscalar())!r}", flush=True)
 
