@@ -124,7 +124,6 @@ def main() -> int:
         start_s, total = time.monotonic(), at.notes.get("total", 0.0)
         end = min(at.batch + len(batches), args.max_batches or sys.maxsize)
         for chosen in itertools.islice(batches, end - at.batch):
-            checkpoints.seed_random(at.iteration)
             x, y = to_input(images[chosen]), mx.nd.array(labels[chosen])
             with autograd.record():
                 loss = loss_of(net(x), y)

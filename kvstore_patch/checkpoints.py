@@ -5,14 +5,14 @@
     iteration = start.iteration
     for epoch in range(start.epoch, epochs):
         for batch in range(start.batch if epoch == start.epoch else 0, batches):
-            checkpoints.seed_random(iteration)                      # dropout and augmentation as without an interruption
             ...
             trainer.step(...)
             iteration += 1
             checkpoints.after_step(Progress(iteration, epoch, batch + 1))
 
 All workers have the same weights, so rank 0 alone writes, and all go on from the newest checkpoint that any worker has
-(agreement.py). Random generators are not saved: they are seeded anew from (seed, iteration) before each step.
+(agreement.py). Random generators have no place in it: at each checkpoint, written or restored, every worker seeds them anew
+from (seed, iteration, rank), so that what is drawn after it is the same either way.
 """
 
 import logging
@@ -49,7 +49,8 @@ class Checkpoints:
         settings: Mapping[str, Setting] | None = None,
     ):
         """every: steps between two checkpoints; 0: none are written or read. folder: default NALB_CHECKPOINTS, which
-        `nalb launch` sets. settings: what must be the same when training goes on, by name, such as the global batch size.
+        `nalb launch` sets. seed: of the random generators. settings: what must be the same when training goes on, by name,
+        such as the global batch size.
         """
         if every < 0 or keep < 1:
             raise CheckpointError(f"every={every}, keep={keep}: give every 0 or more, and keep 1 or more")
@@ -57,7 +58,9 @@ class Checkpoints:
         self._settings: dict[str, Setting] = {"seed": seed, **(settings or {})}
         place = folder or os.environ.get(folders.VARIABLE)
         if every and not place:
-            raise CheckpointError(f"no folder for checkpoints: start by `nalb launch`, or set {folders.VARIABLE}")
+            raise CheckpointError(
+                f"no folder for checkpoints: nalb launch --checkpoints DIR, or set {folders.VARIABLE}"
+            )
         self._folder = Path(place or ".").expanduser().absolute()
         self._node = os.environ.get("NALB_NODE") or socket.gethostname()
         self._damaged: list[Path] = []
@@ -78,6 +81,7 @@ class Checkpoints:
         if store is not None and store.num_workers > 1:
             data = agreement.agree(store, found.checkpoint.progress.iteration if found else 0, data)
         if data is None:
+            self._seed_random(0)
             return Progress()
         checkpoint = found.checkpoint if found and data is found.data else decode(data)
         name = self._folder / folders.file_name(checkpoint.progress.iteration)
@@ -91,6 +95,7 @@ class Checkpoints:
             raise CheckpointError(f"checkpoint {name}: {error}") from None
         if self._is_writer():
             log.warning("goes on from checkpoint %s", name)
+        self._seed_random(checkpoint.progress.iteration)
         return checkpoint.progress
 
     def after_step(self, progress: Progress) -> None:
@@ -99,10 +104,13 @@ class Checkpoints:
             self.save(progress)
 
     def save(self, progress: Progress) -> None:
-        """Save now; a worker that is not rank 0 does nothing. CheckpointError, with the older ones kept, where the disk fails."""
+        """Save now; call it on every worker, rank 0 writes. CheckpointError, with the older ones kept, where the disk fails."""
         self._join()
-        if not self._is_writer():
-            return
+        if self._is_writer():
+            self._write(progress)
+        self._seed_random(progress.iteration)
+
+    def _write(self, progress: Progress) -> None:
         arrays, optimizer = training_state.collect(self._net, self._trainer)
         folders.write(self._folder, Checkpoint(progress, self._settings, optimizer, arrays), self._node)
         for path in self._damaged:
@@ -111,32 +119,29 @@ class Checkpoints:
         self._damaged = []
         folders.prune(self._folder, self._keep)
 
-    def seed_random(self, iteration: int) -> None:
-        """Seed MXNet's, NumPy's and Python's generators for this iteration, by the seed and the worker's rank."""
-        store = self._store()
+    def _seed_random(self, iteration: int) -> None:
+        """MXNet's, NumPy's and Python's generators. It costs milliseconds, so not in every iteration."""
+        store = self._trainer._kvstore
         words = np.random.SeedSequence([self._seed, iteration, store.rank if store else 0]).generate_state(1)
         mx.random.seed(int(words[0]) & 0x7FFFFFFF)
         np.random.seed(int(words[0]))
         random.seed(int(words[0]))
 
-    def _store(self) -> "mx.kvstore.KVStore | None":
-        try:
-            if not self._trainer._kv_initialized:
-                self._trainer._init_kvstore()
-        except mx.gluon.parameter.DeferredInitializationError:
-            raise CheckpointError("the net's shapes are not known yet: let it see one batch before restore()") from None
-        return self._trainer._kvstore
-
     def _join(self) -> "mx.kvstore.KVStore | None":
         """The Trainer's store, once the initial parameters are there."""
-        trainer, store = self._trainer, self._store()
+        trainer = self._trainer
+        try:
+            if not trainer._kv_initialized:
+                trainer._init_kvstore()
+        except mx.gluon.parameter.DeferredInitializationError:
+            raise CheckpointError("the net's shapes are not known yet: let it see one batch before restore()") from None
         training_state.check_supported(trainer)
         if trainer._params_to_init:
             trainer._init_params()
         for parameter in trainer._params:
             for data in parameter.list_data():
                 data.wait_to_read()  # MXNet 1.9.1 does not order what is written next behind the broadcast
-        return store
+        return trainer._kvstore
 
     def _is_writer(self) -> bool:
         return self._trainer._kvstore is None or self._trainer._kvstore.rank == 0

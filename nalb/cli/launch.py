@@ -1,7 +1,7 @@
 """`nalb launch [--local N | --network FILE | --hosts FILE] [--scheme S] [--print-env] -- COMMAND...`
 
 Exit code: 0 when every process ended well; the code of the first that failed, 128 + n where signal n killed it or the
-launcher; 2 for what the user gave, 3 for what the machine lacks, 4 where a process fell silent.
+launcher; after restarts, the last attempt's; 2 for what the user gave, 3 for what the machine lacks, 4 where a process fell silent.
 """
 
 import argparse

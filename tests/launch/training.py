@@ -83,7 +83,6 @@ def main() -> None:
     for epoch in range(progress.epoch, args.epochs):
         done = progress.batch if epoch == progress.epoch else 0
         for batch, chosen in enumerate(batches, done):
-            checkpoints.seed_random(iteration)
             with autograd.record():
                 loss = loss_of(net(mx.nd.array(samples[chosen])), mx.nd.array(labels[chosen]))
             loss.backward()
