@@ -90,6 +90,22 @@ def refused(training, says):
         raise AssertionError(f"not noticed: {says}")
 
 
+def skip_damaged(folder):
+    """A torn one is skipped, and gone once there is a new one; the older ones are kept."""
+    net, _, checkpoints = made("sgd", {}, folder)
+    assert checkpoints.restore() == Progress(HALF)
+    weights = net(nd.ones((2, 3))).asnumpy()
+    checkpoints.save(Progress(HALF + 5))
+    torn = folders.paths(folder)[-1]
+    torn.write_bytes(torn.read_bytes()[:-1])
+    net, _, checkpoints = made("sgd", {}, folder)
+    assert checkpoints.restore() == Progress(HALF)
+    np.testing.assert_array_equal(net(nd.ones((2, 3))).asnumpy(), weights)
+    checkpoints.save(Progress(HALF + 1))
+    assert [path.name for path in folders.paths(folder)] == [folders.file_name(k) for k in (HALF, HALF + 1)]
+    folders.paths(folder)[-1].unlink()
+
+
 def main(root: Path) -> None:
     """All cases."""
     for number, (optimizer, options, dtype) in enumerate(CASES):
@@ -105,6 +121,7 @@ def main(root: Path) -> None:
         assert steps(*parts, progress, dtype) == whole[HALF:], (optimizer, options, whole)
         assert len(set(whole)) == STEPS, whole
     folder = root / "0"
+    skip_damaged(folder)
     refused(made("sgd", {}, folder, random_seed=3), "seed is 0 there and 3 here")
     refused(made("sgd", {}, folder, settings={"total": 3}), "total is None there and 3 here")
     refused(made("adam", {}, folder), "it is of optimizer SGD, this training uses Adam")

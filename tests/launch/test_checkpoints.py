@@ -14,7 +14,6 @@ from nalb.checkpoints import folder
 from tests.launch.conftest import ROOT, START_LIMIT_S, Launch, Launched
 
 TRAINING = [sys.executable, str(ROOT / "tests/launch/training.py")]
-TWO_ATTEMPTS_S = 2 * START_LIMIT_S
 
 pytestmark = [
     pytest.mark.mxnet,
@@ -23,22 +22,20 @@ pytestmark = [
 
 
 def curve(job: Launched) -> dict[int, float]:
-    """Iteration -> rank 0's loss; -1: the net's answers at the end. What is computed twice is taken from the second time."""
-    lines = re.findall(r"(?:loss (\d+)|evaluated) (\S+)", job.output)
-    return {int(iteration or -1): float(value) for iteration, value in lines}
-
-
-def trained(launch: Launch, *flags: str, nodes: int = 1, launcher: tuple[str, ...] = ()) -> Launched:
-    """A training that ends well."""
-    job = launch("--local", str(nodes), *launcher, "--", *TRAINING, *flags)
-    assert job.end(TWO_ATTEMPTS_S)[0] == 0, job.output
-    return job
+    """Iteration -> rank 0's loss; -1: the net's answers at the end. What attempts computed twice must be the same."""
+    found: dict[int, float] = {}
+    for iteration, value in re.findall(r"(?:loss (\d+)|evaluated) (\S+)", job.output):
+        earlier = found.setdefault(int(iteration or -1), float(value))
+        np.testing.assert_allclose(float(value), earlier, rtol=1e-4)
+        found[int(iteration or -1)] = float(value)
+    return found
 
 
 @pytest.fixture(scope="module")
-def plain_on_two(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
-    """The curve of the plain net on two nodes, without an interruption."""
-    job = Launched(["--local", "2", "--", *TRAINING, "--plain"], tmp_path_factory.mktemp("two") / "run", [], {})
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """What two nodes with batches of 8 must come to: the plain net on one, with batches of 16."""
+    arguments = ["--local", "1", "--", *TRAINING, "--plain", "--batch", "16"]
+    job = Launched(arguments, tmp_path_factory.mktemp("plain") / "run", [], {})
     try:
         assert job.end(START_LIMIT_S)[0] == 0, job.output
         return curve(job)
@@ -52,60 +49,58 @@ def restarts(job: Launched) -> list[str]:
 
 
 def test_on_one_node_the_curve_is_exactly_the_same(launch: Launch) -> None:
-    """Killed between checkpoints, then in one; and after that the newest one is damaged."""
-    whole = trained(launch)
-    ran = launch(
+    """The worker is killed while it writes a checkpoint."""
+    whole = launch("--local", "1", "--", *TRAINING)
+    assert whole.end(START_LIMIT_S)[0] == 0, whole.output
+    job = launch(
         "--local", "1", "--max-restarts", "1", "--", *TRAINING, "--fault", "kill-in-checkpoint", "--fault-at", "15"
     )
-    assert ran.end(TWO_ATTEMPTS_S)[0] == 0, ran.output
-    (line,) = restarts(ran)
+    assert job.end(2 * START_LIMIT_S)[0] == 0, job.output
+    (line,) = restarts(job)
     assert line.startswith("nalb launch: phase checkpoint of iteration 15: worker n0 was killed by SIGKILL")
     assert line.endswith("restart 1 of 1 on all nodes, from iteration 10 (epoch 0, batch 10)")
     assert len(curve(whole)) == 37
-    assert curve(ran) == curve(whole)
-    ran.assert_nothing_left()
-
-    newest = folder.paths(ran.run_dir / "checkpoints")[-1]
-    os.truncate(newest, newest.stat().st_size - 1)
-    again = trained(launch, launcher=("--checkpoints", str(newest.parent)))
-    assert f"checkpoint {newest} is skipped: its content does not match its digest" in again.output
-    assert min(key for key in curve(again) if key >= 0) == 30
-    assert {key: curve(whole)[key] for key in curve(again)} == curve(again)
+    assert curve(job) == curve(whole)
+    assert [path.name for path in folder.paths(job.run_dir / "checkpoints")] == [folder.file_name(k) for k in (30, 35)]
+    job.assert_nothing_left()
 
 
-@pytest.mark.parametrize("flags", [("--scheme", "stock"), ()])
-def test_on_two_nodes_when_a_server_is_killed(
-    launch: Launch, plain_on_two: dict[int, float], flags: tuple[str, ...]
-) -> None:
-    """With a folder for each node, only one of which has checkpoints: they travel through the store, also MXNet's own."""
+def test_on_two_nodes_when_a_server_is_killed(launch: Launch, plain: dict[int, float]) -> None:
+    """With a folder for each node, only one of which has checkpoints: they travel through the store."""
     training = [*TRAINING, "--plain", "--own-folder", "--fault", "wait"]
-    job = launch("--local", "2", "--max-restarts", "1", *flags, "--", *training)
+    job = launch("--local", "2", "--max-restarts", "1", "--", *training)
     job.wait_for("loss 12")
     os.kill(job.pid("server", "n1"), signal.SIGKILL)
     code, _ = job.end(START_LIMIT_S)
     assert code == 0, job.output
-    assert "server n1 was killed by SIGKILL" in restarts(job)[0]
+    (line,) = restarts(job)
+    assert "server n1 was killed by SIGKILL" in line
     resumed = [line for line in job.lines if "goes on from checkpoint" in line]
-    assert [line.rpartition("/")[2] for line in resumed] == ["checkpoint-000000010.nalb"]
-    assert curve(job).keys() == plain_on_two.keys()
-    np.testing.assert_allclose(list(curve(job).values()), [plain_on_two[k] for k in curve(job)], rtol=1e-4)
+    assert [line.rpartition("/")[2] for line in resumed] == [folder.file_name(10)]
+    assert_same_loss(job, plain)
     job.assert_nothing_left()
 
 
-def test_a_node_that_fails_twice_is_left_out(launch: Launch, plain_on_two: dict[int, float]) -> None:
-    """The node left computes all samples of every iteration, so the training is the same one."""
+def test_a_node_that_fails_twice_is_left_out(launch: Launch, plain: dict[int, float]) -> None:
+    """MXNet's own store; the node left computes all samples of every iteration, so the training is the same one."""
     training = [*TRAINING, "--plain", "--fault", "kill", "--always", "--node", "n1"]
-    job = launch("--local", "2", "--max-restarts", "2", "--min-nodes", "1", "--", *training)
+    job = launch("--local", "2", "--max-restarts", "2", "--min-nodes", "1", "--scheme", "stock", "--", *training)
     code, _ = job.end(3 * START_LIMIT_S)
     assert code == 0, job.output
     first, second = restarts(job)
     assert "worker n1 was killed by SIGKILL" in first
     assert "restart 1 of 2 on all nodes, from iteration 10" in first
     assert "restart 2 of 2 without n1, from iteration 10" in second
-    np.testing.assert_allclose(curve(job)[-1], plain_on_two[-1], rtol=1e-4)
+    assert_same_loss(job, plain)
     assert {path.name for path in (job.run_dir / "restart-2" / "logs").iterdir()} == {
         "n0.scheduler.log", "n0.server.log", "n0.worker.log"}  # fmt: skip
     job.assert_nothing_left()
+
+
+def assert_same_loss(job: Launched, plain: dict[int, float]) -> None:
+    """The net's answers at the end, up to the order of sums; every iteration was made."""
+    assert curve(job).keys() == plain.keys()
+    np.testing.assert_allclose(curve(job)[-1], plain[-1], rtol=1e-3)
 
 
 def test_the_disk_is_full(launch: Launch) -> None:
@@ -118,17 +113,6 @@ def test_the_disk_is_full(launch: Launch) -> None:
     assert found is not None
     assert (found.checkpoint.progress.iteration, skipped) == (10, [])
     job.assert_nothing_left()
-
-
-def test_ctrl_c_never_restarts(launch: Launch) -> None:
-    job = launch("--local", "1", "--max-restarts", "5", "--", *TRAINING, "--fault", "wait")
-    job.wait_for("loss 12")
-    job.signal(signal.SIGINT)
-    code, _ = job.end()
-    assert code == 128 + signal.SIGINT
-    assert "ended by SIGINT" in job.verdict()
-    assert not (job.run_dir / "restart-1").exists()
-    job.assert_nothing_left(within_s=0)
 
 
 def test_the_environment_names_the_folder(launch: Launch, tmp_path: Path) -> None:

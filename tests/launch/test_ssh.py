@@ -198,20 +198,7 @@ def test_the_connection_to_a_host_is_lost(cluster: Cluster, launch: Launch) -> N
     job.assert_nothing_left(within_s=0)
 
 
-def test_a_host_is_cut_off(cluster: Cluster, launch: Launch) -> None:
-    job = under_way(cluster, launch)
-    port = build.port_name(cluster.emulation.network, "b")
-    set_link(cluster.emulation, port, "down")
-    try:
-        code, _ = job.end()
-    finally:
-        set_link(cluster.emulation, port, "up")
-    assert code == 4
-    assert re.search(r"(worker|server) b \(pid \d+\) has not reported for", job.verdict())
-    job.assert_nothing_left()
-
-
-def test_the_job_goes_on_without_a_host_that_is_cut_off(cluster: Cluster, launch: Launch, tmp_path: Path) -> None:
+def test_a_host_is_cut_off_and_the_job_goes_on_without_it(cluster: Cluster, launch: Launch, tmp_path: Path) -> None:
     flags = ("--max-restarts", "1", "--min-nodes", "1", "--checkpoints", str(tmp_path / "checkpoints"))
     training = ["python", "tests/launch/training.py", "--fault", "wait", "--node", "a"]
     job = cluster.launch(launch, *training, flags=flags)

@@ -87,8 +87,9 @@ def main() -> None:
                 loss = loss_of(net(mx.nd.array(samples[chosen])), mx.nd.array(labels[chosen]))
             loss.backward()
             trainer.step(balancer.total)
+            value = float(loss.mean().asscalar())  # on every worker: none runs ahead of the others' checkpoints
             if store.rank == 0:
-                print(f"loss {iteration} {float(loss.mean().asscalar())!r}", flush=True)
+                print(f"loss {iteration} {value!r}", flush=True)
             iteration += 1
             at_fault = iteration == args.fault_at and os.environ["NALB_NODE"] == args.node
             if at_fault and (is_first or args.always):
