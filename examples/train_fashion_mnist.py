@@ -3,8 +3,10 @@
     nalb launch --local 2 -- python examples/train_fashion_mnist.py
     nalb launch --local 2 --scheme stock -- python examples/train_fashion_mnist.py     # MXNet's own dist_sync
     nalb launch --local 2 --batching lb-bsp -- python examples/train_fashion_mnist.py  # slow workers get smaller batches
+    nalb launch --local 2 --max-restarts 3 -- python examples/train_fashion_mnist.py --checkpoint-every 100
 
-The one word that makes it a nalb job is kvstore='nalb'. The lines with `balancer` let batch sizes follow the workers' speeds.
+The one word that makes it a nalb job is kvstore='nalb'. The lines with `balancer` let batch sizes follow the workers' speeds;
+those with `checkpoints` let a training that was interrupted go on.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from kvstore_patch import batching
+from kvstore_patch.checkpoints import Checkpoints, Progress
 
 DATA = Path("/usr/share/datasets/fashion-mnist")  # Debian package dataset-fashion-mnist
 
@@ -97,6 +100,7 @@ def main() -> int:
     parser.add_argument("--test-images", type=int, default=10_000)
     parser.add_argument("--lr", type=float, default=0.001)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--checkpoint-every", type=int, default=0, metavar="N", help="iterations; 0: no checkpoints")
     parser.add_argument("--data", type=Path, default=DATA)
     args = parser.parse_args()
 
@@ -120,23 +124,33 @@ def main() -> int:
     balancer = batching.join(store, args.batch, profile=lambda size: backward(slice(size)))
     batches = balancer.batches(len(images), args.seed)  # indices of this worker's samples
     trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": args.lr}, kvstore=store)
-    left = args.steps or sys.maxsize
-    for epoch in range(args.steps or args.epochs):  # every epoch has a step
-        start_s, total, steps = time.monotonic(), 0.0, 0
-        for chosen in itertools.islice(batches, min(left, args.max_batches or left)):
+    same = {"model": args.model, "total": balancer.total, "max_batches": args.max_batches}
+    checkpoints = Checkpoints(net, trainer, args.checkpoint_every, seed=args.seed, settings=same)
+    at = checkpoints.restore()
+    batches.go_to(at.iteration)
+    for epoch in range(at.epoch, args.steps or args.epochs):  # every epoch has a step
+        start_s, total = time.monotonic(), at.notes.get("total", 0.0)
+        end = min(at.batch + len(batches), args.max_batches or sys.maxsize)
+        if args.steps:
+            end = min(end, at.batch + args.steps - at.iteration)
+        for chosen in itertools.islice(batches, end - at.batch):
             loss = backward(chosen)
             trainer.step(balancer.total)  # all workers' samples: their gradients are added up
-            total, steps = total + float(loss.mean().asscalar()), steps + 1
+            total += float(loss.mean().asscalar())
+            at = Progress(at.iteration + 1, epoch, at.batch + 1, {"total": total})
+            if at.batch < end:
+                checkpoints.after_step(at)
         mx.nd.waitall()
-        left -= steps
         took_s = time.monotonic() - start_s
         if store.rank == 0:
             test_images, test_labels = load(args.data, "t10k")
             right = accuracy(net, test_images[: args.test_images], test_labels[: args.test_images])
-            row = {"epoch": epoch, "loss": round(total / steps, 6), "accuracy": right, "seconds": round(took_s, 2)}
+            row = {"epoch": epoch, "loss": round(total / end, 6), "accuracy": right, "seconds": round(took_s, 2)}
             print(json.dumps(row), flush=True)
-        if left == 0:
+        if at.iteration == args.steps:
             break
+        at = Progress(at.iteration, epoch + 1)
+        checkpoints.after_step(at)
     return 0
 
 

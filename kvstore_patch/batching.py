@@ -53,10 +53,10 @@ class SizeSource(Protocol):
 
 
 class EqualSizes:
-    """Nobody chooses sizes: every worker keeps the one that it began with, which must be the same everywhere."""
+    """Nobody chooses sizes: the total, of batches that are the same everywhere, stays as evenly divided as it goes."""
 
-    def __init__(self, batch_size: int, workers: int):
-        self._sizes = [batch_size] * workers
+    def __init__(self, total: int, workers: int):
+        self._sizes = [equal_part(total, workers, rank) for rank in range(workers)]
 
     def sizes(self, iteration: int) -> list[int]:
         """See SizeSource."""
@@ -172,9 +172,18 @@ class BatchSampler(mx.gluon.data.sampler.Sampler):
             self._drawn += 1
             yield self._stream.batch(self._drawn - 1, start, stop)
 
+    def go_to(self, iteration: int) -> None:
+        """Go on with this iteration's batch, as a training that was interrupted does."""
+        self._drawn = iteration
+
     def __len__(self) -> int:
         """Batches until the end of the epoch."""
         return self._stream.end_of_epoch(self._drawn) - self._drawn
+
+
+def equal_part(total: int, workers: int, rank: int) -> int:
+    """A worker's samples of the total, equal but for what does not divide, which goes to lower ranks."""
+    return total // workers + (rank < total % workers)
 
 
 def join(
@@ -191,16 +200,17 @@ def join(
     settings = store._settings if isinstance(store, NALB) else from_environment(os.environ, socket.gethostname())
     if settings.batching == "lb-bsp-federated":
         raise InputError("--batching lb-bsp-federated averages models: see kvstore_patch/federated.py")
+    total = batch_size * (settings.first_workers or store.num_workers)
     if settings.batching is None:
-        source: SizeSource = EqualSizes(batch_size, store.num_workers)
+        source: SizeSource = EqualSizes(total, store.num_workers)
     else:
         client = store._session.client if isinstance(store, NALB) else _client_alone(settings, store.rank)
         points = None
         if profile is not None and settings.batching in SCHEMES and SCHEMES[settings.batching].profiles:
-            total = settings.batch_total or batch_size * store.num_workers
-            limits = (total, most, settings.batch_most and settings.batch_most[store.rank])
+            limits = (settings.batch_total or total, most, settings.batch_most and settings.batch_most[store.rank])
             points, most = measure(profile, min(limit for limit in limits if limit is not None))
-        source = ChosenSizes(client, batch_size, most, points)
+        own = equal_part(total, store.num_workers, store.rank) if settings.first_workers else batch_size
+        source = ChosenSizes(client, own, most, points)
     balancer = Balancer(store.rank, source)
     _watch_trainers(balancer)
     return balancer

@@ -133,6 +133,13 @@ class NALB(KVStoreBase):
             return
         self._push_planned(keys, values, outs)
 
+    def add_up_once(self, key: Key, array: NDArray) -> None:
+        """The sum over all workers into `array`, apart from what iterations consist of. Call alike on every worker."""
+        self._note_call()
+        self._end_iteration_early()
+        with self._lock:
+            self._direct.add_up(key, [array], [array])
+
     def set_gradient_compression(self, compression_params: object) -> None:
         """Not supported: compressed gradients cannot be summed slice by slice."""
         raise StoreError(

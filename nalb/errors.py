@@ -5,6 +5,7 @@ NalbError                 the command prints the message in one line and exits w
 |- MachineError           this machine lacks something (root, a qdisc, a wheel, a port)
 |- PeerError              another process broke the protocol or went silent (names the peer)
 |- StoreError             the KVStore was used in a way that it does not support
+|- CheckpointError       a checkpoint cannot be written, or does not fit the training (names file or folder)
 |- JobError               a process of the job failed (names it; carries its exit code)
 """
 
@@ -39,9 +40,16 @@ class StoreError(NalbError):
     exit_code = 5
 
 
+class CheckpointError(NalbError):
+    """A checkpoint cannot be written, or does not fit the training."""
+
+    exit_code = 6
+
+
 class JobError(NalbError):
     """A process of the job failed."""
 
-    def __init__(self, message: str, exit_code: int = 1):
+    def __init__(self, message: str, exit_code: int = 1, node: str | None = None):
         super().__init__(message)
         self.exit_code = exit_code or 1
+        self.node = node  # whose process failed, where that is known

@@ -12,6 +12,7 @@ ALLOWED = {
     "nalb.units": set(),
     "nalb.planning": {"nalb.errors", "nalb.units"},
     "nalb.batching": {"nalb.errors", "nalb.planning"},
+    "nalb.checkpoints": {"nalb.errors"},
     "nalb.measurement": {"nalb.errors", "nalb.units", "nalb.planning"},
     "nalb.simulation": {"nalb.errors", "nalb.units", "nalb.planning", "nalb.measurement", "nalb.control"},
     "nalb.control": {"nalb.errors", "nalb.units", "nalb.planning", "nalb.measurement", "nalb.batching"},
@@ -36,6 +37,7 @@ ALLOWED = {
         "nalb.batching",
         "nalb.measurement",
         "nalb.control",
+        "nalb.checkpoints",
         "nalb.workloads",
     },
 }

@@ -1,7 +1,7 @@
 """`nalb launch [--local N | --network FILE | --hosts FILE] [--scheme S] [--print-env] -- COMMAND...`
 
 Exit code: 0 when every process ended well; the code of the first that failed, 128 + n where signal n killed it or the
-launcher; 2 for what the user gave, 3 for what the machine lacks, 4 where a process fell silent.
+launcher; after restarts, the last attempt's; 2 for what the user gave, 3 for what the machine lacks, 4 where a process fell silent.
 """
 
 import argparse
@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from nalb.batching.schemes import BASELINES
+from nalb.checkpoints import folder
 from nalb.control.observer import Observer
 from nalb.control.settings import BATCHINGS, ESTIMATOR_NAMES, PREDICTORS, SCHEMES, batch_maxima
 from nalb.errors import InputError, JobError
@@ -25,11 +27,12 @@ from nalb.launch.environments import hosts_lines, local_lines, network_lines
 from nalb.launch.hosts import Hosts, load_hosts
 from nalb.launch.network import Changes, configured_message, inside, job_network, places_in
 from nalb.launch.ports import free_pair
+from nalb.launch.restarts import Attempt, Policy, see_through
 from nalb.launch.roles import JobOptions, Place, process_specs
-from nalb.launch.ssh import RemoteJob
+from nalb.launch.ssh import RemoteJob, unreachable
 from nalb.launch.supervisor import Job, print_line
 from netem.emulation import Emulation
-from netem.network_file import find_network, load_network
+from netem.network_file import Network, find_network, load_network
 from netem.rootless import ensure_privilege
 
 LOOPBACK = "127.0.0.1"
@@ -52,6 +55,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_batch_flags(parser)
     parser.add_argument("--out", metavar="DIR", help="run directory for logs and samples (default: a new one in runs/)")
+    parser.add_argument("--max-restarts", type=int, default=0, metavar="R", help="start again after a failure, R times")
+    parser.add_argument("--min-nodes", type=int, metavar="K", help="restart without lost nodes while K are left")
+    parser.add_argument("--checkpoints", metavar="DIR", help="for scripts that save (default: in the run directory)")
     parser.add_argument(
         "--print-env", action="store_true", help="print each process's environment and command, start nothing"
     )
@@ -88,13 +94,13 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(f"--batching {args.batching} is how MXNet's own KVStores train: add --scheme stock")
     if args.local is not None and not 1 <= args.local <= 64:
         raise InputError(f"--local {args.local}: choose 1 to 64 nodes")
+    if args.hosts is None and args.checkpoints is not None:
+        args.checkpoints = str(Path(args.checkpoints).expanduser().absolute())
     if args.print_env:
         return _print_environment(args)
-    if args.hosts is not None:
-        return _on_hosts(args, load_hosts(args.hosts))
-    if shutil.which(args.command[0]) is None:
+    if args.hosts is None and shutil.which(args.command[0]) is None:
         raise InputError(f"COMMAND {args.command[0]!r} is not a program here: give a path, or a name on PATH")
-    return _on_loopback(args) if args.network is None else _in_network(args)
+    return _see_through(args)
 
 
 def check_batch_flags(args: argparse.Namespace) -> None:
@@ -110,31 +116,84 @@ def check_batch_flags(args: argparse.Namespace) -> None:
         raise InputError(f"--predictor {args.predictor} is of lb-bsp and joint alone: choose one, or leave it out")
 
 
-def _on_loopback(args: argparse.Namespace) -> int:
+def _see_through(args: argparse.Namespace) -> int:
+    """Start the job where the flags say, and again after failures as far as they allow."""
+    hosts = load_hosts(args.hosts) if args.hosts is not None else None
+    network = load_network(find_network(args.network)) if args.network is not None else None
+    nodes = [place.name for place in hosts.places()] if hosts else [f"n{i}" for i in range(args.local or 0)]
+    nodes = [node.name for node in network.nodes] if network else nodes
+    policy = Policy(args.max_restarts, args.min_nodes, None)
+    policy.check(len(nodes))
+    _check_restart_flags(args, hosts)
+    if network is not None:
+        ensure_privilege(sys.argv)
     run_dir = make_run_dir(args.out)
-    with ending_on_signals(), ExitStack() as stack:
+    if hosts is None:
+        args.checkpoints = args.checkpoints or str(run_dir / "checkpoints")
+        policy = replace(policy, checkpoints=Path(args.checkpoints))
+
+    def run(attempt: Attempt) -> None:
+        attempt.run_dir.mkdir(parents=True, exist_ok=True)
+        if hosts is not None:
+            _on_hosts(args, hosts, attempt)
+        elif network is not None:
+            _in_network(args, network, attempt)
+        else:
+            _on_loopback(args, attempt)
+
+    with ending_on_signals():
+        probe = partial(unreachable, hosts.hosts) if hosts else set[str]
+        last_dir = see_through(run, run_dir, nodes, policy, probe, print_line)
+    print_line(f"nalb launch: all processes ended well; logs in {last_dir / 'logs'}")
+    return 0
+
+
+def _check_restart_flags(args: argparse.Namespace, hosts: Hosts | None) -> None:
+    """InputError for what would fail at the first restart."""
+    if args.min_nodes is not None and args.keys is not None:
+        raise InputError("--min-nodes needs keys that are made anew for the nodes left: leave --keys out")
+    if args.min_nodes is not None and args.batch_most is not None and "," in args.batch_most:
+        raise InputError("--min-nodes changes who is which worker: give --batch-most one number for all")
+    told = args.checkpoints is not None or hosts is None or folder.VARIABLE in dict(hosts.environment)
+    if args.max_restarts and not told:
+        raise InputError("--max-restarts with --hosts: name the hosts' folder for checkpoints with --checkpoints")
+
+
+def _remaining(places: list[Place], attempt: Attempt) -> tuple[list[Place], int | None]:
+    """The places that are not left out; and how many workers there were, where some are."""
+    if not attempt.left_out:
+        return places, None
+    remaining = [place for place in places if place.name not in attempt.left_out]
+    for role in ("worker", "server"):
+        if not any(getattr(place, f"is_{role}") for place in remaining):
+            raise InputError(f"without {', '.join(attempt.left_out)} no {role} is left: the job cannot go on")
+    return remaining, sum(place.is_worker for place in places)
+
+
+def _on_loopback(args: argparse.Namespace, attempt: Attempt) -> None:
+    run_dir = attempt.run_dir
+    with ExitStack() as stack:
         observers = None if is_stock(args) else observer_address(stack, run_dir)
-        places = _loopback_places(args)
+        places, first_workers = _remaining(_loopback_places(args), attempt)
         options = job_options(args, free_pair(LOOPBACK), observers, run_dir)
-        options = replace(options, keys_dir=keys_here(args, places, run_dir, stack))
+        keys_dir = keys_here(args, places, run_dir, stack)
+        options = replace(options, keys_dir=keys_dir, first_workers=first_workers)
         specs = process_specs(places, args.command, options, os.environ)
         with Job(
             specs, lambda spec: list(spec.argv), os.environ, run_dir / "logs", print_line, has_joined(options)
         ) as job:
             job.wait()
-    return _ended_well(run_dir)
 
 
-def _in_network(args: argparse.Namespace) -> int:
-    network = load_network(find_network(args.network))
-    ensure_privilege(sys.argv)
-    run_dir = make_run_dir(args.out)
-    with ending_on_signals(), ExitStack() as stack:
+def _in_network(args: argparse.Namespace, network: Network, attempt: Attempt) -> None:
+    run_dir = attempt.run_dir
+    with ExitStack() as stack:
         observers = None if is_stock(args) else observer_address(stack, run_dir)
-        options = job_options(args, NAMESPACE_PORT, observers, run_dir)
         emulation = stack.enter_context(job_network(network))
-        places = places_in(emulation)
-        options = replace(options, keys_dir=keys_here(args, places, run_dir, stack))
+        places, first_workers = _remaining(places_in(emulation), attempt)
+        options = job_options(args, NAMESPACE_PORT, observers, run_dir)
+        keys_dir = keys_here(args, places, run_dir, stack)
+        options = replace(options, keys_dir=keys_dir, first_workers=first_workers)
         specs = process_specs(places, args.command, options, os.environ)
         logs = run_dir / "logs"
         job = stack.enter_context(Job(specs, inside(emulation), os.environ, logs, print_line, has_joined(options)))
@@ -142,7 +201,7 @@ def _in_network(args: argparse.Namespace) -> int:
         if observers is None:
             stack.enter_context(changes.start(emulation))
             job.wait()
-            return _ended_well(run_dir)
+            return
         observer = stack.enter_context(Observer(observers))
         observer.send(configured_message(network, 0.0))
         while not job.finished():
@@ -150,18 +209,15 @@ def _in_network(args: argparse.Namespace) -> int:
                 if event.kind == "layout" and not changes.started:
                     stack.enter_context(changes.start(emulation))
             changes.tell(observer)
-    return _ended_well(run_dir)
 
 
-def _on_hosts(args: argparse.Namespace, hosts: Hosts) -> int:
-    run_dir = make_run_dir(args.out)
-    with ending_on_signals():
-        places = hosts.places()
-        keys = job_keys(args, places) if is_encrypted(args) else {}
-        specs = process_specs(places, args.command, _hosts_options(args, hosts), {})
-        with RemoteJob(specs, hosts, keys, run_dir / "logs", print_line) as job:
-            job.wait()
-    return _ended_well(run_dir)
+def _on_hosts(args: argparse.Namespace, hosts: Hosts, attempt: Attempt) -> None:
+    places, first_workers = _remaining(hosts.places(), attempt)
+    keys = job_keys(args, places) if is_encrypted(args) else {}
+    options = replace(_hosts_options(args, hosts), first_workers=first_workers)
+    specs = process_specs(places, args.command, options, {})
+    with RemoteJob(specs, hosts, keys, attempt.run_dir / "logs", print_line) as job:
+        job.wait()
 
 
 def is_stock(args: argparse.Namespace) -> bool:
@@ -172,11 +228,6 @@ def is_stock(args: argparse.Namespace) -> bool:
 def _loopback_places(args: argparse.Namespace) -> list[Place]:
     """All of 127.0.0.0/8 is this machine; with keys each node needs an address of its own."""
     return [Place(f"n{i}", f"127.0.0.{i + 1}" if is_encrypted(args) else LOOPBACK) for i in range(args.local)]
-
-
-def _ended_well(run_dir: Path) -> int:
-    print_line(f"nalb launch: all processes ended well; logs in {run_dir / 'logs'}")
-    return 0
 
 
 def job_options(
@@ -201,6 +252,7 @@ def job_options(
         batch_total=getattr(args, "batch_total", None),
         batch_most=getattr(args, "batch_most", None),
         predictor=getattr(args, "predictor", None),
+        checkpoints=getattr(args, "checkpoints", None),
     )
 
 

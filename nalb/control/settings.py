@@ -14,6 +14,8 @@ Besides ps-lite's own DMLC_* variables:
     NALB_BATCH_MOST      the most samples of a worker: one number for all, or one each, by rank, separated by commas
     NALB_PREDICTOR       how lb-bsp foresees speeds (default: narx, which is EMA for the first 500 iterations; of
                          more than 16 workers, ema)
+    NALB_FIRST_WORKERS   how many workers the job began with, where it goes on with fewer: the global batch stays
+    NALB_CHECKPOINTS     folder for checkpoints (kvstore_patch/checkpoints.py); nalb launch also reads it
     NALB_STOCK           1: MXNet runs alone; the coordinator, if any, sizes batches and plans nothing
     NALB_OBSERVERS       an ipc:// address where the coordinator also listens, for launcher and compare
     NALB_HOLD            1: iterate only as observers ask (compare)
@@ -63,6 +65,7 @@ class Settings:
     batch_total: int | None = None
     batch_most: tuple[int, ...] | None = None  # by worker rank
     predictor: str = DEFAULT_PREDICTOR
+    first_workers: int = 0  # that the job began with; 0: as many as it has
 
 
 def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
@@ -124,6 +127,7 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
         is_stock=environ.get("NALB_STOCK") == "1",
         batching=batching,
         batch_total=whole("NALB_BATCH_TOTAL"),
+        first_workers=whole("NALB_FIRST_WORKERS") or 0,
         batch_most=batch_maxima(
             environ.get("NALB_BATCH_MOST") or None, num_workers, "environment variable NALB_BATCH_MOST"
         ),

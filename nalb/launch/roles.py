@@ -70,6 +70,8 @@ class JobOptions:
     batch_total: int | None = None
     batch_most: str | None = None  # one number, or one for each worker
     predictor: str | None = None  # a name of control.settings.PREDICTORS
+    checkpoints: str | None = None  # a folder on the machine of each process
+    first_workers: int | None = None  # that the job began with; None: as many as it has
     extra: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -139,6 +141,10 @@ def _shared_environment(places: list[Place], options: JobOptions, inherited: Map
         shared["NALB_BATCH_MOST"] = options.batch_most
     if options.predictor is not None:
         shared["NALB_PREDICTOR"] = options.predictor
+    if options.checkpoints is not None:
+        shared["NALB_CHECKPOINTS"] = options.checkpoints
+    if options.first_workers is not None:
+        shared["NALB_FIRST_WORKERS"] = str(options.first_workers)
     return shared | dict(options.extra)
 
 

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -65,6 +66,28 @@ def remote_command(host: Host, argv: Sequence[str]) -> str:
 def _quote(word: str) -> str:
     """Quoted for a shell; a leading ~/ keeps its meaning there."""
     return "~/" + shlex.quote(word[2:]) if word.startswith("~/") and word != "~/" else shlex.quote(word)
+
+
+def unreachable(hosts: Sequence[Host]) -> set[str]:
+    """The names of those that ssh cannot enter now; within CONNECT_S and a little."""
+
+    def fails(host: Host) -> bool:
+        probe = subprocess.run(
+            [*ssh_argv(host)[:-1], "exit 0"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=_environment_for_ssh(),
+            start_new_session=True,
+        )
+        return probe.returncode != 0
+
+    with ThreadPoolExecutor(max(1, len(hosts))) as pool:
+        return {host.name for host, failed in zip(hosts, pool.map(fails, hosts), strict=True) if failed}
+
+
+def _environment_for_ssh() -> dict[str, str]:
+    return {name: os.environ[name] for name in FOR_SSH if name in os.environ}
 
 
 class RemoteProcess(LocalProcess):
@@ -145,7 +168,7 @@ class RemoteJob(Job):
         """Start an ssh client and give the agent behind it its order."""
         host = self._hosts.host(spec.node)
         # another slug than the agent's: where the launcher is one of the hosts, the agent must not find its own client
-        environment = {name: os.environ[name] for name in FOR_SSH if name in os.environ}
+        environment = _environment_for_ssh()
         keys = self._keys[spec.node].text() if self._keys else None
         order = Order(VERSION, self.id, spec.slug, list(spec.argv), spec.environment, keys)
         try:

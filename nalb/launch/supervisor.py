@@ -133,9 +133,11 @@ class Job:
         self._readers[self.children.index(child)].join(timeout=1.0)  # its last words
         why = child.reason() if ending.is_explained else ""
         if not culprits and why:  # the coordinator's verdict, repeated by everyone
-            return JobError(f"{why}; logs: {self._log_dir}", ending.exit_code)
+            node = next((spec.node for spec in self._specs if why.startswith(f"{spec.name} ")), None)
+            return JobError(f"{why}; logs: {self._log_dir}", ending.exit_code, node)
         log = self._log_dir / f"{child.spec.slug}.log"
-        return JobError(f"{child.spec.name} {ending.what}{': ' + why if why else ''}; its log: {log}", ending.exit_code)
+        what = f"{child.spec.name} {ending.what}{': ' + why if why else ''}"
+        return JobError(f"{what}; its log: {log}", ending.exit_code, child.spec.node)
 
     def _check_joined(self, ended: LocalProcess) -> None:
         if self._has_joined is None:

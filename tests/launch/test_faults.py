@@ -14,9 +14,9 @@ pytestmark = [
 ]
 
 
-def under_way(launch: Launch, nodes: int) -> Launched:
+def under_way(launch: Launch, nodes: int, *flags: str) -> Launched:
     """A job that iterates."""
-    job = launch("--local", str(nodes), "--deadline-s", "3", "--", *STEPS)
+    job = launch("--local", str(nodes), "--deadline-s", "3", *flags, "--", *STEPS)
     job.wait_for("step 3", nodes)
     return job
 
@@ -45,7 +45,7 @@ def test_a_worker_is_stopped(launch: Launch) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_launcher_is_told_to_end(launch: Launch, number: signal.Signals) -> None:
-    job = under_way(launch, 1)
+    job = under_way(launch, 1, "--max-restarts", "5")  # it was told to end: nothing restarts
     job.signal(number)
     job.signal(number)  # an impatient user's second one must not disturb the first
     code, _ = job.end()

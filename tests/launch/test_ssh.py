@@ -69,10 +69,10 @@ class Cluster:
     folder: Path
     daemons: dict[str, "subprocess.Popen[bytes]"]  # by node
 
-    def launch(self, launch: Launch, *command: str, **environment: str) -> Launched:
+    def launch(self, launch: Launch, *command: str, flags: tuple[str, ...] = (), **environment: str) -> Launched:
         """`nalb launch --hosts` at the hub."""
-        wrap = self.emulation.hub_command([])
-        return launch("--hosts", str(self.hosts_file), "--deadline-s", "3", "--", *command, wrap=wrap, **environment)
+        arguments = ["--hosts", str(self.hosts_file), "--deadline-s", "3", *flags, "--", *command]
+        return launch(*arguments, wrap=self.emulation.hub_command([]), **environment)
 
 
 @pytest.fixture(scope="module")
@@ -198,16 +198,23 @@ def test_the_connection_to_a_host_is_lost(cluster: Cluster, launch: Launch) -> N
     job.assert_nothing_left(within_s=0)
 
 
-def test_a_host_is_cut_off(cluster: Cluster, launch: Launch) -> None:
-    job = under_way(cluster, launch)
+def test_a_host_is_cut_off_and_the_job_goes_on_without_it(cluster: Cluster, launch: Launch, tmp_path: Path) -> None:
+    flags = ("--max-restarts", "1", "--min-nodes", "1", "--checkpoints", str(tmp_path / "checkpoints"))
+    training = ["python", "tests/launch/training.py", "--fault", "wait", "--node", "a"]
+    job = cluster.launch(launch, *training, flags=flags)
+    job.wait_for("loss 12")
     port = build.port_name(cluster.emulation.network, "b")
     set_link(cluster.emulation, port, "down")
     try:
-        code, _ = job.end()
+        code, _ = job.end(START_LIMIT_S)
     finally:
         set_link(cluster.emulation, port, "up")
-    assert code == 4
-    assert re.search(r"(worker|server) b \(pid \d+\) has not reported for", job.verdict())
+    assert code == 0, job.output
+    (line,) = [line for line in job.lines if "; restart 1 of 1" in line]
+    assert re.match(r"nalb launch: (worker|server) b \(pid \d+\) has not reported for", line)
+    assert line.endswith("; restart 1 of 1 without b, from the newest checkpoint on the hosts")
+    assert "[a worker] goes on from checkpoint" in job.output
+    assert "[a worker] evaluated" in job.output
     job.assert_nothing_left()
 
 

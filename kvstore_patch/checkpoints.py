@@ -1,0 +1,147 @@
+"""Checkpoints of a Gluon training, with kvstore 'nalb', with MXNet's own, or with none.
+
+    checkpoints = Checkpoints(net, trainer, every=100, seed=1)      # net has seen its first forward pass
+    start = checkpoints.restore()                                   # Progress(0, 0, 0) where there is nothing to go on from
+    iteration = start.iteration
+    for epoch in range(start.epoch, epochs):
+        for batch in range(start.batch if epoch == start.epoch else 0, batches):
+            ...
+            trainer.step(...)
+            iteration += 1
+            checkpoints.after_step(Progress(iteration, epoch, batch + 1))
+
+All workers have the same weights, so rank 0 alone writes, and all go on from the newest checkpoint that any worker has
+(agreement.py). Random generators have no place in it: at each checkpoint, written or restored, every worker seeds them anew
+from (seed, iteration, rank), so that what is drawn after it is the same either way.
+"""
+
+import logging
+import os
+import random
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+
+from kvstore_patch import agreement, training_state
+from nalb.checkpoints import folder as folders
+from nalb.checkpoints.file import Checkpoint, Progress, Setting, decode
+from nalb.errors import CheckpointError
+
+__all__ = ["Checkpoints", "Progress"]
+
+log = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """Saves and restores net, optimizer and progress. Make it after the first forward pass, on every worker alike."""
+
+    def __init__(
+        self,
+        net: mx.gluon.Block,
+        trainer: mx.gluon.Trainer,
+        every: int,
+        folder: str | Path | None = None,
+        keep: int = 2,
+        seed: int = 0,
+        settings: Mapping[str, Setting] | None = None,
+    ):
+        """every: steps between two checkpoints; 0: none are written or read. folder: default NALB_CHECKPOINTS, which
+        `nalb launch` sets. seed: of the random generators. settings: what must be the same when training goes on, by name,
+        such as the global batch size.
+        """
+        if every < 0 or keep < 1:
+            raise CheckpointError(f"every={every}, keep={keep}: give every 0 or more, and keep 1 or more")
+        self._net, self._trainer, self._every, self._keep, self._seed = net, trainer, every, keep, seed
+        self._settings: dict[str, Setting] = {"seed": seed, **(settings or {})}
+        place = folder or os.environ.get(folders.VARIABLE)
+        if every and not place:
+            raise CheckpointError(
+                f"no folder for checkpoints: nalb launch --checkpoints DIR, or set {folders.VARIABLE}"
+            )
+        self._folder = Path(place or ".").expanduser().absolute()
+        self._node = os.environ.get("NALB_NODE") or socket.gethostname()
+        self._damaged: list[Path] = []
+
+    def restore(self) -> Progress:
+        """Go on from the newest whole checkpoint, if there is one; every worker at the same place. Call it once, first.
+
+        Files that are not whole are skipped with a warning. CheckpointError where the checkpoint is of another training.
+        """
+        if not self._every:
+            return Progress()
+        store = self._join()
+        found, skipped = folders.newest(self._folder)
+        for one in skipped:
+            log.warning("checkpoint %s is skipped: %s", one.path, one.why)
+        self._damaged = [one.path for one in skipped]
+        data = found.data if found else None
+        if store is not None and store.num_workers > 1:
+            data = agreement.agree(store, found.checkpoint.progress.iteration if found else 0, data)
+        if data is None:
+            self._seed_random(0)
+            return Progress()
+        checkpoint = found.checkpoint if found and data is found.data else decode(data)
+        name = self._folder / folders.file_name(checkpoint.progress.iteration)
+        for key in sorted(checkpoint.settings.keys() | self._settings.keys()):
+            then, now = checkpoint.settings.get(key), self._settings.get(key)
+            if then != now:
+                raise CheckpointError(f"checkpoint {name}: {key} is {then} there and {now} here: use another folder")
+        try:
+            training_state.apply(self._net, self._trainer, checkpoint.arrays, checkpoint.optimizer)
+        except CheckpointError as error:
+            raise CheckpointError(f"checkpoint {name}: {error}") from None
+        if self._is_writer():
+            log.warning("goes on from checkpoint %s", name)
+        self._seed_random(checkpoint.progress.iteration)
+        return checkpoint.progress
+
+    def after_step(self, progress: Progress) -> None:
+        """Save if it is time to. progress: where training goes on from here."""
+        if self._every and progress.iteration % self._every == 0:
+            self.save(progress)
+
+    def save(self, progress: Progress) -> None:
+        """Save now; call it on every worker, rank 0 writes. CheckpointError, with the older ones kept, where the disk fails."""
+        self._join()
+        if self._is_writer():
+            self._write(progress)
+        self._seed_random(progress.iteration)
+
+    def _write(self, progress: Progress) -> None:
+        arrays, optimizer = training_state.collect(self._net, self._trainer)
+        folders.write(self._folder, Checkpoint(progress, self._settings, optimizer, arrays), self._node)
+        for path in self._damaged:
+            if path.name != folders.file_name(progress.iteration):
+                path.unlink(missing_ok=True)
+        self._damaged = []
+        folders.prune(self._folder, self._keep)
+
+    def _seed_random(self, iteration: int) -> None:
+        """MXNet's, NumPy's and Python's generators. It costs milliseconds, so not in every iteration."""
+        store = self._trainer._kvstore
+        words = np.random.SeedSequence([self._seed, iteration, store.rank if store else 0]).generate_state(1)
+        mx.random.seed(int(words[0]) & 0x7FFFFFFF)
+        np.random.seed(int(words[0]))
+        random.seed(int(words[0]))
+
+    def _join(self) -> "mx.kvstore.KVStore | None":
+        """The Trainer's store, once the initial parameters are there."""
+        trainer = self._trainer
+        try:
+            if not trainer._kv_initialized:
+                trainer._init_kvstore()
+        except mx.gluon.parameter.DeferredInitializationError:
+            raise CheckpointError("the net's shapes are not known yet: let it see one batch before restore()") from None
+        training_state.check_supported(trainer)
+        if trainer._params_to_init:
+            trainer._init_params()
+        for parameter in trainer._params:
+            for data in parameter.list_data():
+                data.wait_to_read()  # MXNet 1.9.1 does not order what is written next behind the broadcast
+        return trainer._kvstore
+
+    def _is_writer(self) -> bool:
+        return self._trainer._kvstore is None or self._trainer._kvstore.rank == 0

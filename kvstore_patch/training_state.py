@@ -1,0 +1,109 @@
+"""A net and its Trainer as arrays and numbers, and back: MXNet's own Trainer.save_states would write a pickle.
+
+Weights go by the names that save_parameters gives them; an optimizer's arrays by the parameter's index in the Trainer and
+their place in its state. The shape of that state is never read from a file: the optimizer makes it anew and the numbers are
+copied in. With the counters of updates Adam's bias correction and learning-rate schedules go on where they were.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import mxnet as mx
+import numpy as np
+from mxnet.ndarray import NDArray
+
+from nalb.checkpoints.file import OptimizerState
+from nalb.errors import CheckpointError
+
+CHANGING = ("m_schedule", "last_lr", "cur_lr")  # numbers that Nadam and LARS keep between updates
+UNSUPPORTED = ("LBSGD",)  # keeps arrays beside its state
+
+
+def collect(net: mx.gluon.Block, trainer: mx.gluon.Trainer) -> tuple[dict[str, np.ndarray], OptimizerState]:
+    """Copies of everything that training changes; waits for it."""
+    arrays = {f"weight/{name}": p.list_data()[0].asnumpy() for name, p in net._collect_params_with_prefix().items()}
+    optimizer, updater = trainer.optimizer, trainer._updaters[0]
+    for index in sorted(updater.states):
+        for place, array in enumerate(_leaves(updater.states[index])):
+            arrays[f"state/{index}/{place}"] = array.asnumpy()
+    numbers = {name: getattr(optimizer, name) for name in CHANGING if hasattr(optimizer, name)}
+    if optimizer.lr_scheduler is None:
+        numbers["lr"] = optimizer.lr
+    counts = dict(optimizer._all_index_update_counts[trainer._contexts[0].device_id])
+    return arrays, OptimizerState(type(optimizer).__name__, optimizer.num_update, counts, numbers)
+
+
+def apply(
+    net: mx.gluon.Block, trainer: mx.gluon.Trainer, arrays: Mapping[str, np.ndarray], state: OptimizerState
+) -> None:
+    """Put it back. CheckpointError, before anything is changed, where net or optimizer are not those of the checkpoint."""
+    parameters = net._collect_params_with_prefix()
+    _check(parameters, trainer, arrays, state)
+    optimizer, first = trainer.optimizer, trainer._contexts[0]
+    wanted = {}
+    for index in state.index_updates:
+        made = optimizer.create_state_multi_precision(index, trainer._params[index].data(first))
+        wanted |= {f"state/{index}/{place}": _kind(array) for place, array in enumerate(_leaves(made))}
+    if wanted != {name: _kind(array) for name, array in arrays.items() if name.startswith("state/")}:
+        raise CheckpointError("the optimizer's state is of another kind: same optimizer options?")
+    for name, parameter in parameters.items():
+        parameter.set_data(mx.nd.array(arrays[f"weight/{name}"], dtype=arrays[f"weight/{name}"].dtype))
+    for updater, context in zip(trainer._updaters, trainer._contexts, strict=True):
+        for index in state.index_updates:
+            made = optimizer.create_state_multi_precision(index, trainer._params[index].data(context))
+            for place, array in enumerate(_leaves(made)):
+                array[:] = arrays[f"state/{index}/{place}"]
+            updater.states[index], updater.states_synced[index] = made, True
+        counts = optimizer._all_index_update_counts.setdefault(context.device_id, {})
+        counts.update(state.index_updates)
+    optimizer.num_update = state.num_update
+    for name, value in state.numbers.items():
+        setattr(optimizer, name, value)
+
+
+def check_supported(trainer: mx.gluon.Trainer) -> None:
+    """CheckpointError where the state cannot be had."""
+    kind = type(trainer.optimizer).__name__
+    if kind in UNSUPPORTED:
+        raise CheckpointError(f"optimizer {kind} keeps what cannot be saved: choose another, or no checkpoints")
+    if trainer._update_on_kvstore:
+        raise CheckpointError(
+            "the optimizer runs on the servers, which do not give its state: pass update_on_kvstore=False to Trainer"
+        )
+
+
+def _check(
+    parameters: Mapping[str, mx.gluon.Parameter],
+    trainer: mx.gluon.Trainer,
+    arrays: Mapping[str, np.ndarray],
+    state: OptimizerState,
+) -> None:
+    kind = type(trainer.optimizer).__name__
+    if kind != state.kind:
+        raise CheckpointError(f"it is of optimizer {state.kind}, this training uses {kind}: use another folder")
+    saved = {name.removeprefix("weight/") for name in arrays if name.startswith("weight/")}
+    if odd := sorted(saved ^ parameters.keys()):
+        raise CheckpointError(f"it is of another net: parameter {odd[0]} is not in both: use another folder")
+    for name, parameter in parameters.items():
+        array = arrays[f"weight/{name}"]
+        if array.shape != parameter.shape or array.dtype != np.dtype(parameter.dtype):
+            raise CheckpointError(
+                f"it is of another net: parameter {name} is {array.dtype} of shape {array.shape} there and "
+                f"{np.dtype(parameter.dtype)} of shape {parameter.shape} here: use another folder"
+            )
+    if any(index >= len(trainer._params) for index in state.index_updates):
+        raise CheckpointError("it is of a Trainer with more parameters: use another folder")
+
+
+def _kind(array: NDArray | np.ndarray) -> tuple[tuple[int, ...], np.dtype]:
+    return array.shape, np.dtype(array.dtype)
+
+
+def _leaves(state: object) -> Iterator[NDArray]:
+    """The arrays of an optimizer's state, which is None, an array, or a tuple of such."""
+    if isinstance(state, NDArray):
+        yield state
+    elif isinstance(state, tuple | list):
+        for one in state:
+            yield from _leaves(one)
+    elif state is not None:
+        raise CheckpointError(f"an optimizer's state holds {type(state).__name__}, which cannot be saved")

@@ -1,0 +1,130 @@
+"""A checkpoint as bytes: what training needs to go on, and a digest by which every damage is noticed. Pure.
+
+    8 bytes   MAGIC
+    8 bytes   length of the header, little-endian
+    header    msgpack of Header: progress, settings, optimizer counters, and name, dtype and shape of each array
+    arrays    their bytes, little-endian, in the header's order, without gaps
+    32 bytes  BLAKE2b over all that stands before
+
+Read by msgspec and numpy's frombuffer alone, and only once the digest is right: nothing in a file is ever executed.
+Choice not taken: mx.nd.save and npz. Neither has a checksum over the whole, and Trainer.save_states writes pickles.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta, Struct
+
+from nalb.errors import CheckpointError
+
+MAGIC = b"NALBCKP1"
+VERSION = 1
+LENGTH_BYTES = 8
+DIGEST_BYTES = 32
+
+Count = Annotated[int, Meta(ge=0)]
+Setting = int | float | str
+DType = Literal["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool"]
+
+
+class Progress(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where training goes on: what comes next, not what was last."""
+
+    iteration: Count = 0  # steps taken
+    epoch: Count = 0
+    batch: Count = 0  # batches of the epoch already taken
+    notes: dict[str, float] = {}  # the script's own figures, such as a running sum of losses
+
+
+class ArraySpec(Struct, frozen=True, forbid_unknown_fields=True):
+    """One array of the file."""
+
+    name: str
+    dtype: DType
+    shape: list[Count]
+
+
+class OptimizerState(Struct, frozen=True, forbid_unknown_fields=True):
+    """An optimizer's counters and numbers; its arrays are among the file's."""
+
+    kind: str  # the class's name
+    num_update: Count = 0
+    index_updates: dict[int, Count] = {}  # parameter's index in the Trainer -> updates so far
+    numbers: dict[str, float | None] = {}  # learning rate and what else changes while training
+
+
+class Header(Struct, frozen=True, forbid_unknown_fields=True):
+    """All but the arrays' bytes."""
+
+    version: int
+    progress: Progress
+    settings: dict[str, Setting]  # what must be the same when training goes on
+    optimizer: OptimizerState
+    arrays: list[ArraySpec]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a file holds."""
+
+    progress: Progress
+    settings: dict[str, Setting]
+    optimizer: OptimizerState
+    arrays: dict[str, npt.NDArray[Any]]
+
+
+def encode(checkpoint: Checkpoint) -> Iterator[bytes | memoryview]:
+    """The file's bytes, piece by piece: no second copy of the model. CheckpointError for a dtype that has no place in it."""
+    specs: list[ArraySpec] = []
+    pieces: list[memoryview] = []
+    for name, array in checkpoint.arrays.items():
+        if array.dtype.name not in DType.__args__:  # type: ignore[attr-defined]
+            raise CheckpointError(f"array {name} holds {array.dtype.name}, which a checkpoint cannot: cast it")
+        specs.append(ArraySpec(name, array.dtype.name, list(array.shape)))  # type: ignore[arg-type]
+        flat = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(-1)
+        pieces.append(flat.view(np.uint8).data)
+    header = msgspec.msgpack.encode(
+        Header(VERSION, checkpoint.progress, checkpoint.settings, checkpoint.optimizer, specs)
+    )
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    everything: tuple[bytes | memoryview, ...] = (MAGIC, len(header).to_bytes(LENGTH_BYTES, "little"), header, *pieces)
+    for piece in everything:
+        digest.update(piece)
+        yield piece
+    yield digest.digest()
+
+
+def decode(data: bytes) -> Checkpoint:
+    """Check everything, then read; the arrays are read-only views of `data`. CheckpointError says what is wrong."""
+    if not data:
+        raise CheckpointError("it is empty")
+    start = len(MAGIC) + LENGTH_BYTES
+    if len(data) < start + DIGEST_BYTES or not data.startswith(MAGIC):
+        raise CheckpointError("it is torn, or no checkpoint")
+    view = memoryview(data)
+    content_end = len(data) - DIGEST_BYTES
+    if hashlib.blake2b(view[:content_end], digest_size=DIGEST_BYTES).digest() != view[content_end:]:
+        raise CheckpointError("its content does not match its digest: it is torn or damaged")
+    header_end = start + int.from_bytes(view[len(MAGIC) : start], "little")
+    try:
+        header = msgspec.msgpack.decode(view[start:header_end], type=Header)
+    except msgspec.MsgspecError as error:
+        raise CheckpointError(f"its header cannot be read ({error}): another version of nalb wrote it") from None
+    if header.version != VERSION:
+        raise CheckpointError(f"it has format {header.version}, this nalb reads {VERSION}: use the one that wrote it")
+    arrays, place = {}, header_end
+    for spec in header.arrays:
+        dtype = np.dtype(spec.dtype).newbyteorder("<")
+        end = place + int(np.prod(spec.shape, dtype=object)) * dtype.itemsize
+        if end > content_end:
+            raise CheckpointError("its arrays are longer than the file")
+        arrays[spec.name] = np.frombuffer(view[place:end], dtype=dtype).reshape(spec.shape)
+        place = end
+    if place != content_end or len(arrays) != len(header.arrays):
+        raise CheckpointError("its arrays are not those of its header")
+    return Checkpoint(header.progress, header.settings, header.optimizer, arrays)

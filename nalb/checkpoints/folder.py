@@ -1,0 +1,123 @@
+"""A folder of checkpoints: written so that a good one is always there, read from the newest that is whole.
+
+A file is written under a temporary name in the same folder, flushed to the disk, renamed, and the folder flushed: under its
+own name a checkpoint is whole, or the disk has lost data, which the digest tells. Older ones go only after that. The
+temporary name carries the writer's node, so whoever finds one knows who was cut short, and in which iteration.
+"""
+
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from nalb.checkpoints.file import Checkpoint, decode, encode
+from nalb.errors import CheckpointError
+
+VARIABLE = "NALB_CHECKPOINTS"  # the environment's word for the folder
+NAME = re.compile(r"checkpoint-(\d{9,})\.nalb")
+WRITING = re.compile(r"\.checkpoint-(\d{9,})\.nalb\.(.+)\.writing")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A whole checkpoint."""
+
+    path: Path
+    data: bytes  # the file
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A file that should be a checkpoint."""
+
+    path: Path
+    why: str
+
+
+def file_name(iteration: int) -> str:
+    """Of the checkpoint taken after so many steps."""
+    return f"checkpoint-{iteration:09d}.nalb"
+
+
+def write(folder: Path, checkpoint: Checkpoint, node: str) -> Path:
+    """Write the checkpoint, all or nothing. CheckpointError names phase, iteration and node; older ones stay as they are."""
+    path = folder / file_name(checkpoint.progress.iteration)
+    temporary = folder / f".{path.name}.{node}.writing"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            for piece in encode(checkpoint):
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _flush(folder)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise CheckpointError(
+            f"node {node}, phase checkpoint of iteration {checkpoint.progress.iteration}: {error.strerror} in {folder}: "
+            "make room there; older checkpoints are as they were"
+        ) from None
+    return path
+
+
+def newest(folder: Path) -> tuple[Found | None, list[Skipped]]:
+    """The newest whole checkpoint, and those newer ones that are not."""
+    skipped = []
+    for path in reversed(paths(folder)):
+        try:
+            data = path.read_bytes()
+            checkpoint = decode(data)
+            if file_name(checkpoint.progress.iteration) != path.name:
+                raise CheckpointError(f"it is of iteration {checkpoint.progress.iteration}: it was renamed")
+        except (OSError, CheckpointError) as error:
+            skipped.append(Skipped(path, (error.strerror or str(error)) if isinstance(error, OSError) else str(error)))
+            continue
+        return Found(path, data, checkpoint), skipped
+    return None, skipped
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Remove all but the newest `keep`."""
+    for path in paths(folder)[:-keep]:
+        with suppress(OSError):
+            path.unlink()
+
+
+def paths(folder: Path) -> list[Path]:
+    """Files with a checkpoint's name, older ones first."""
+    found = [(int(match[1]), path) for path in _entries(folder) if (match := NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(found)]
+
+
+def cut_short(folder: Path) -> dict[str, int]:
+    """Nodes that were interrupted while they wrote a checkpoint, and of which iteration."""
+    return {match[2]: int(match[1]) for path in _entries(folder) if (match := WRITING.fullmatch(path.name))}
+
+
+def sweep(folder: Path) -> None:
+    """Remove what interrupted writers left; only while nobody writes."""
+    for path in _entries(folder):
+        if WRITING.fullmatch(path.name):
+            with suppress(OSError):
+                path.unlink()
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"checkpoint folder {folder}: {error.strerror}: choose another") from None
+
+
+def _flush(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,121 @@
+"""What follows a failure of the job: the same job again from its newest checkpoint, without the nodes that are lost.
+
+A node is lost when its host cannot be reached, or when it failed in two attempts in a row. Lost nodes are left out for good
+if --min-nodes allows; otherwise all are tried again. Only a failure of the job is answered so: neither what the user or
+the machine got wrong, nor Ctrl-C, which is no JobError here.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nalb.checkpoints import folder
+from nalb.errors import InputError, JobError
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of the job."""
+
+    number: int  # 0: the first
+    run_dir: Path  # of this attempt
+    left_out: tuple[str, ...] = ()  # lost nodes
+    last_failed: str | None = None  # whose failure ended the attempt before
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the user allows."""
+
+    max_restarts: int
+    min_nodes: int | None  # None: all nodes or none
+    checkpoints: Path | None  # None: no folder that can be seen from here
+
+    def check(self, nodes: int) -> None:
+        """InputError for what cannot be."""
+        if not 0 <= self.max_restarts <= 1000:
+            raise InputError(f"--max-restarts {self.max_restarts}: choose 0 to 1000")
+        if self.min_nodes is not None and not self.max_restarts:
+            raise InputError("--min-nodes says how a job restarts: add --max-restarts")
+        if self.min_nodes is not None and not 1 <= self.min_nodes <= nodes:
+            raise InputError(f"--min-nodes {self.min_nodes}: the job has {nodes} nodes; choose 1 to {nodes}")
+
+
+def after_failure(
+    attempt: Attempt, failed: str | None, unreachable: Collection[str], nodes: Sequence[str], min_nodes: int | None
+) -> tuple[Attempt | None, str]:
+    """The next attempt with the reason for its nodes, or None: too few are left. Run directories count up.
+
+    failed: the node whose process failed, where that is known. nodes: all of the job's, in order.
+    """
+    lost = {name for name in nodes if name in unreachable}
+    if failed is not None and failed == attempt.last_failed:
+        lost.add(failed)
+    number = attempt.number + 1
+    base = attempt.run_dir if attempt.number == 0 else attempt.run_dir.parent
+    following = Attempt(number, base / f"restart-{number}", attempt.left_out, failed)
+    new = [name for name in nodes if name in lost and name not in attempt.left_out]
+    left = [name for name in nodes if name not in lost and name not in attempt.left_out]
+    if not new or min_nodes is None:
+        return (
+            following,
+            f"on the {len(nodes) - len(attempt.left_out)} nodes left" if attempt.left_out else "on all nodes",
+        )
+    if len(left) < min_nodes:
+        return None, f"{', '.join(new)} would be left out, and --min-nodes {min_nodes} needs more than {len(left)}"
+    return replace(following, left_out=(*attempt.left_out, *new)), f"without {', '.join(new)}"
+
+
+def see_through(
+    run: Callable[[Attempt], None],
+    run_dir: Path,
+    nodes: Sequence[str],
+    policy: Policy,
+    unreachable: Callable[[], Collection[str]],
+    say: Callable[[str], None],
+) -> Path:
+    """Run the job, again where it fails and the policy allows; returns the run directory of the attempt that ended well.
+
+    JobError is the last failure's. A line for each restart says what failed, and where the job goes on.
+    """
+    attempt = Attempt(0, run_dir)
+    if policy.checkpoints is not None:
+        folder.sweep(policy.checkpoints)
+    while True:
+        try:
+            run(attempt)
+            return attempt.run_dir
+        except JobError as error:
+            message = f"{_phase(policy.checkpoints, error.node)}{error}"
+            if not policy.max_restarts:
+                raise JobError(message, error.exit_code, error.node) from None
+            if attempt.number == policy.max_restarts:
+                raise JobError(f"{message}; restarts: all {policy.max_restarts} are used", error.exit_code) from None
+            following, where = after_failure(attempt, error.node, unreachable(), nodes, policy.min_nodes)
+            if following is None:
+                raise JobError(f"{message}; no restart: {where}", error.exit_code) from None
+            attempt = following
+            say(
+                f"nalb launch: {message}; restart {attempt.number} of {policy.max_restarts} {where}, "
+                f"{_goes_on(policy.checkpoints)}"
+            )
+
+
+def _phase(checkpoints: Path | None, node: str | None) -> str:
+    """In words, where the node was cut short while it wrote a checkpoint; sweeps what it left."""
+    if checkpoints is None:
+        return ""
+    cut_short = folder.cut_short(checkpoints)
+    folder.sweep(checkpoints)
+    return f"phase checkpoint of iteration {cut_short[node]}: " if node in cut_short else ""
+
+
+def _goes_on(checkpoints: Path | None) -> str:
+    if checkpoints is None:
+        return "from the newest checkpoint on the hosts"
+    found, skipped = folder.newest(checkpoints)
+    damaged = f" ({len(skipped)} damaged, skipped)" if skipped else ""
+    if found is None:
+        return f"from the beginning: no checkpoint{damaged} in {checkpoints}"
+    progress = found.checkpoint.progress
+    return f"from iteration {progress.iteration} (epoch {progress.epoch}, batch {progress.batch}){damaged}"

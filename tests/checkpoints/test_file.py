@@ -1,0 +1,138 @@
+"""The format: what is written is read, and no damage passes."""
+
+import hashlib
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nalb.checkpoints.file import (
+    DIGEST_BYTES,
+    LENGTH_BYTES,
+    MAGIC,
+    Checkpoint,
+    OptimizerState,
+    Progress,
+    decode,
+    encode,
+)
+from nalb.errors import CheckpointError
+from tests.checkpoints.examples import example
+
+DTYPES = ("float16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool")
+counts = st.integers(0, 2**62)
+numbers = st.floats(allow_nan=False)
+
+
+@st.composite
+def array(draw: st.DrawFn) -> npt.NDArray[Any]:
+    """Of any dtype and shape, zeros of dimensions included, and of any bits."""
+    dtype, shape = np.dtype(draw(st.sampled_from(DTYPES))), draw(st.lists(st.integers(0, 4), max_size=3))
+    size_bytes = math.prod(shape) * dtype.itemsize
+    bits = draw(st.binary(min_size=size_bytes, max_size=size_bytes))
+    values = np.frombuffer(bits, np.uint8)
+    return (values % 2 if dtype.kind == "b" else values).view(dtype).reshape(shape)
+
+
+checkpoints = st.builds(
+    Checkpoint,
+    st.builds(Progress, counts, counts, counts, st.dictionaries(st.text(), numbers, max_size=3)),
+    st.dictionaries(st.text(), st.one_of(st.integers(-(2**62), 2**62), numbers, st.text()), max_size=3),
+    st.builds(
+        OptimizerState,
+        st.text(),
+        counts,
+        st.dictionaries(st.integers(0, 1000), counts, max_size=3),
+        st.dictionaries(st.text(), st.one_of(st.none(), numbers), max_size=3),
+    ),
+    st.dictionaries(st.text(), array(), max_size=4),
+)
+
+
+def file_of(checkpoint: Checkpoint) -> bytes:
+    return b"".join(encode(checkpoint))
+
+
+@given(checkpoints)
+def test_what_is_written_is_read(checkpoint: Checkpoint) -> None:
+    read = decode(file_of(checkpoint))
+    assert (read.progress, read.settings, read.optimizer) == (
+        checkpoint.progress,
+        checkpoint.settings,
+        checkpoint.optimizer,
+    )
+    assert list(read.arrays) == list(checkpoint.arrays)
+    for name, values in checkpoint.arrays.items():
+        assert (read.arrays[name].dtype, read.arrays[name].shape) == (values.dtype, values.shape)
+        assert read.arrays[name].tobytes() == values.tobytes()
+
+
+@given(checkpoints, st.data())
+def test_no_damage_passes(checkpoint: Checkpoint, data: st.DataObject) -> None:
+    whole = file_of(checkpoint)
+    place = data.draw(st.integers(0, len(whole) - 1))
+    flipped = bytearray(whole)
+    flipped[place] ^= 1 << data.draw(st.integers(0, 7))
+    for damaged in (bytes(flipped), whole[:place], whole + data.draw(st.binary(min_size=1, max_size=40))):
+        with pytest.raises(CheckpointError):
+            decode(damaged)
+
+
+def test_a_nan_is_kept() -> None:
+    progress = decode(file_of(Checkpoint(Progress(notes={"loss": math.nan}), {}, OptimizerState("SGD"), {}))).progress
+    assert math.isnan(progress.notes["loss"])
+
+
+def test_arrays_that_are_not_contiguous() -> None:
+    values = np.arange(12, dtype=np.float32).reshape(3, 4).T
+    read = decode(file_of(Checkpoint(Progress(), {}, OptimizerState("SGD"), {"a": values})))
+    np.testing.assert_array_equal(read.arrays["a"], values)
+
+
+def test_a_dtype_without_a_place() -> None:
+    with pytest.raises(CheckpointError, match="array a holds object"):
+        file_of(Checkpoint(Progress(), {}, OptimizerState("SGD"), {"a": np.array([None])}))
+
+
+def signed(header: object, arrays: bytes = b"") -> bytes:
+    """A file with a right digest around any header."""
+    packed = msgspec.msgpack.encode(header)
+    content = MAGIC + len(packed).to_bytes(LENGTH_BYTES, "little") + packed + arrays
+    return content + hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
+
+
+def header(**changes: object) -> dict[str, object]:
+    optimizer = {"kind": "SGD"}
+    return {"version": 1, "progress": {}, "settings": {}, "optimizer": optimizer, "arrays": []} | changes
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "empty"),
+        (b"\0" * 100, "torn, or no checkpoint"),
+        (signed(header(version=2)), "format 2, this nalb reads 1"),
+        (signed(header(more=1)), "header cannot be read"),
+        (signed([]), "header cannot be read"),
+        (signed(header(), b"x"), "arrays are not those of its header"),
+        (signed(header(arrays=[{"name": "a", "dtype": "object", "shape": [1]}]), b"x" * 8), "header cannot be read"),
+        (signed(header(arrays=[{"name": "a", "dtype": "uint8", "shape": [-1]}])), "header cannot be read"),
+        (
+            signed(header(arrays=[{"name": "a", "dtype": "uint8", "shape": [2**62, 2**62]}]), b"x"),
+            "longer than the file",
+        ),
+        (signed(header(arrays=[{"name": "a", "dtype": "uint8", "shape": []}] * 2), b"xy"), "not those of its header"),
+    ],
+)
+def test_what_no_writer_of_ours_wrote(data: bytes, says: str) -> None:
+    with pytest.raises(CheckpointError, match=says):
+        decode(data)
+
+
+def test_the_example_is_whole() -> None:
+    assert decode(file_of(example())).progress == example().progress

@@ -1,0 +1,122 @@
+"""The folder: a good checkpoint is always there, and the newest good one is found."""
+
+import os
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nalb.checkpoints import folder
+from nalb.errors import CheckpointError
+from tests.checkpoints.examples import example
+
+
+def write(place: Path, *iterations: int) -> list[Path]:
+    return [folder.write(place, example(iteration), "n0") for iteration in iterations]
+
+
+def iterations(place: Path) -> list[int]:
+    return [int(path.stem.split("-")[1]) for path in folder.paths(place)]
+
+
+def test_a_folder_without_checkpoints(tmp_path: Path) -> None:
+    assert folder.newest(tmp_path / "none") == (None, [])
+    (tmp_path / "notes.txt").touch()
+    assert folder.newest(tmp_path) == (None, [])
+
+
+def test_the_newest_is_found_and_older_ones_go(tmp_path: Path) -> None:
+    write(tmp_path / "new", 20, 999_999_999, 1_000_000_000, 40)
+    found, skipped = folder.newest(tmp_path / "new")
+    assert found is not None
+    assert (found.checkpoint.progress.iteration, skipped) == (1_000_000_000, [])
+    folder.prune(tmp_path / "new", 2)
+    assert iterations(tmp_path / "new") == [999_999_999, 1_000_000_000]
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def tear(path: Path) -> None:
+    """What a lost write leaves: the length is there, the second half never came."""
+    half = path.stat().st_size // 2
+    path.write_bytes(path.read_bytes()[:half] + bytes(path.stat().st_size - half))
+
+
+def rename(path: Path) -> None:
+    path.rename(path.with_name(folder.file_name(99)))
+
+
+@pytest.mark.parametrize("damage", [cut, flip, empty, tear, rename])
+def test_damaged_ones_are_skipped(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    damage(write(tmp_path, 20, 40)[1])
+    found, skipped = folder.newest(tmp_path)
+    assert found is not None
+    assert found.checkpoint.progress.iteration == 20
+    assert len(skipped) == 1
+    assert skipped[0].why
+
+
+def test_nothing_but_damaged_ones(tmp_path: Path) -> None:
+    for path in write(tmp_path, 20, 40):
+        flip(path)
+    found, skipped = folder.newest(tmp_path)
+    assert found is None
+    assert [one.path.name for one in skipped] == [folder.file_name(40), folder.file_name(20)]
+
+
+@pytest.fixture
+def no_large_files() -> Iterator[None]:
+    """A file may have 1,000 bytes, as if the disk were full then: what a write raises (EFBIG for ENOSPC) comes from the kernel."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, no_large_files: None) -> None:
+    del no_large_files
+    write(tmp_path, 20)
+    with pytest.raises(CheckpointError, match=r"node n1, phase checkpoint of iteration 40: .* in ") as caught:
+        folder.write(tmp_path, example(40, 5000), "n1")
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == [folder.file_name(20)]
+    found, skipped = folder.newest(tmp_path)
+    assert (found is not None, skipped) == (True, [])
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="phase checkpoint"):
+        folder.write(tmp_path / "file", example(), "n1")
+    with pytest.raises(CheckpointError, match="choose another"):
+        folder.newest(tmp_path / "file")
+
+
+def test_an_interrupted_writer_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ends the process before the rename leaves the older ones, and a file that tells."""
+
+    def die(_: int) -> None:
+        raise KeyboardInterrupt
+
+    write(tmp_path, 20)
+    monkeypatch.setattr(os, "fsync", die)
+    with pytest.raises(KeyboardInterrupt):
+        folder.write(tmp_path, example(40), "node-1.b")
+    assert folder.cut_short(tmp_path) == {"node-1.b": 40}
+    assert iterations(tmp_path) == [20]
+    folder.sweep(tmp_path)
+    assert folder.cut_short(tmp_path) == {}
+    assert iterations(tmp_path) == [20]

@@ -1,0 +1,136 @@
+"""What follows a failure: which nodes, which attempt, and what is said."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from nalb.checkpoints import folder
+from nalb.errors import InputError, JobError, MachineError
+from nalb.launch.restarts import Attempt, Policy, after_failure, see_through
+from tests.checkpoints.examples import example
+
+NODES = ["n0", "n1", "n2"]
+
+
+def next_of(
+    last_failed: str | None, failed: str | None, unreachable: Collection[str] = (), min_nodes: int | None = 2
+) -> tuple[tuple[str, ...] | None, str]:
+    """(nodes left out, reason) after an attempt that followed a failure of last_failed."""
+    following, reason = after_failure(
+        Attempt(1, Path("run/restart-1"), (), last_failed), failed, unreachable, NODES, min_nodes
+    )
+    return (None if following is None else following.left_out), reason
+
+
+def test_one_failure_is_no_loss() -> None:
+    assert next_of(None, "n1") == ((), "on all nodes")
+    assert next_of("n2", "n1") == ((), "on all nodes")
+    assert next_of(None, None) == ((), "on all nodes")
+
+
+def test_two_in_a_row_are() -> None:
+    assert next_of("n1", "n1") == (("n1",), "without n1")
+    assert next_of("n1", "n1", min_nodes=None) == ((), "on all nodes")
+    assert next_of(None, None, min_nodes=2) == ((), "on all nodes")
+
+
+def test_an_unreachable_host_is_lost_at_once() -> None:
+    assert next_of(None, "n0", {"n2"}) == (("n2",), "without n2")
+    assert next_of("n1", "n1", {"n2"}, min_nodes=1) == (("n1", "n2"), "without n1, n2")
+
+
+def test_too_few_are_left() -> None:
+    left_out, reason = next_of("n1", "n1", {"n2"})
+    assert left_out is None
+    assert reason == "n1, n2 would be left out, and --min-nodes 2 needs more than 1"
+
+
+def test_a_lost_node_stays_out() -> None:
+    attempt = Attempt(2, Path("run/restart-2"), ("n1",), "n1")
+    following, reason = after_failure(attempt, "n0", {"n1"}, NODES, 2)
+    assert following == Attempt(3, Path("run/restart-3"), ("n1",), "n0")
+    assert reason == "on the 2 nodes left"
+
+
+def run_job(
+    tmp_path: Path, failures: list[Exception], policy: Policy, unreachable: Collection[str] = ()
+) -> tuple[list[Attempt], list[str]]:
+    """(attempts, what was said) of a job that fails so often and then ends well; the error, where it does not."""
+    attempts, said, left = [], [], list(failures)
+
+    def run(attempt: Attempt) -> None:
+        attempts.append(attempt)
+        if left:
+            raise left.pop(0)
+
+    last_dir = see_through(run, tmp_path, NODES, policy, lambda: unreachable, said.append)
+    assert last_dir == attempts[-1].run_dir
+    return attempts, said
+
+
+def test_restarts_say_where_the_job_goes_on(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    policy = Policy(3, 2, checkpoints)
+    failure = JobError("worker n1 exited with 1", 1, "n1")
+    attempts, said = run_job(tmp_path, [failure], policy)
+    assert [one.run_dir for one in attempts] == [tmp_path, tmp_path / "restart-1"]
+    assert said == [
+        "nalb launch: worker n1 exited with 1; restart 1 of 3 on all nodes, "
+        f"from the beginning: no checkpoint in {checkpoints}"
+    ]
+    folder.write(checkpoints, example(40), "n0")
+    folder.write(checkpoints, example(60), "n0").write_bytes(b"")
+    attempts, said = run_job(tmp_path, [failure, failure], policy)
+    assert [one.left_out for one in attempts] == [(), (), ("n1",)]
+    assert said[1] == (
+        "nalb launch: worker n1 exited with 1; restart 2 of 3 without n1, "
+        "from iteration 40 (epoch 1, batch 3) (1 damaged, skipped)"
+    )
+
+
+def test_an_interrupted_checkpoint_is_named_once(tmp_path: Path) -> None:
+    policy = Policy(2, None, tmp_path)
+
+    def run(attempt: Attempt) -> None:
+        if attempt.number == 0:  # a run that was over long ago is none of this one's
+            assert folder.cut_short(tmp_path) == {}
+            (tmp_path / ".checkpoint-000000040.nalb.n1.writing").touch()
+        if attempt.number < 2:
+            raise JobError("worker n1 was killed", 137, "n1")
+
+    said: list[str] = []
+    (tmp_path / ".checkpoint-000000020.nalb.n1.writing").touch()
+    see_through(run, tmp_path / "run", NODES, policy, set, said.append)
+    assert said[0].startswith("nalb launch: phase checkpoint of iteration 40: worker n1 was killed; restart 1")
+    assert said[1].startswith("nalb launch: worker n1 was killed; restart 2")
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        (Policy(0, None, None), "worker n1 failed$"),
+        (Policy(1, None, None), "worker n1 failed; restarts: all 1 are used$"),
+        (
+            Policy(5, 3, None),
+            "worker n1 failed; no restart: n1 would be left out, and --min-nodes 3 needs more than 2$",
+        ),
+    ],
+)
+def test_the_end_of_patience_has_the_last_exit_code(tmp_path: Path, policy: Policy, says: str) -> None:
+    failures: list[Exception] = [JobError("worker n1 failed", code, "n1") for code in (137, 7, 7)]
+    with pytest.raises(JobError, match=says) as caught:
+        run_job(tmp_path, failures, policy)
+    assert caught.value.exit_code == (137 if policy.max_restarts == 0 else 7)
+
+
+@pytest.mark.parametrize("error", [InputError("no"), MachineError("no"), KeyboardInterrupt()])
+def test_what_no_restart_would_mend(tmp_path: Path, error: Exception) -> None:
+    with pytest.raises(type(error)):
+        run_job(tmp_path, [error], Policy(3, 1, None))
+
+
+@pytest.mark.parametrize("policy", [Policy(-1, None, None), Policy(0, 2, None), Policy(1, 0, None), Policy(1, 4, None)])
+def test_mistakes(policy: Policy) -> None:
+    with pytest.raises(InputError, match="--m"):
+        policy.check(3)
