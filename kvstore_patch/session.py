@@ -9,6 +9,7 @@ from nalb.control import messages as m
 from nalb.control.client import Client, die
 from nalb.control.keys import own_keys
 from nalb.control.settings import Settings
+from nalb.control.turn import Turn
 
 
 def check_encryption(settings: Settings) -> None:
@@ -64,29 +65,28 @@ class WorkerSession:
         keys = own_keys(settings)
         self.client = Client(settings.endpoint, hello, self.feed.drain, settings.deadline_s, settings.startup_s, keys)
         self.welcome = self.client.wait_for(m.Welcome)
+        self.turn = Turn()
         self._finisher: threading.Thread | None = None
         self._last_end_s = time.monotonic()
 
     def register(self, tensors: list[m.TensorSpec]) -> m.Setup:
         """Tell what will be pushed; returns how to cut it, the same for all workers."""
-        self.client.send(m.Register(tensors))
-        return self.client.wait_for(m.Setup)
+        self.client.send(self.turn.register(tensors))
+        setup = self.client.wait_until(self.turn.choose)
+        assert isinstance(setup, m.Setup)
+        return setup
 
-    def next_plan(self, epoch: int) -> tuple[m.Plan | m.Setup | None, float]:
+    def next_plan(self) -> tuple[m.Plan | m.Setup | None, float]:
         """The next iteration's plan and the seconds waited for it.
 
         A Setup instead says to cut the tensors anew first; None, that the job wants no further iteration.
         """
         start_s = time.monotonic()
-        while True:
-            message = self.client.wait_for(m.Message, lambda x: isinstance(x, m.Finish | m.Plan | m.Setup))
-            if isinstance(message, m.Setup):
-                return message, time.monotonic() - start_s
-            if isinstance(message, m.Finish):
-                return None, 0.0
-            assert isinstance(message, m.Plan)
-            if message.epoch == epoch:  # others are of slices that no longer exist
-                break
+        message = self.client.wait_until(self.turn.choose)
+        if isinstance(message, m.Setup):
+            return message, time.monotonic() - start_s
+        if isinstance(message, m.Finish):
+            return None, 0.0
         self.van.set_forecasts(message.measure)
         self.feed.mark()
         self.client.exchanging = message.iteration

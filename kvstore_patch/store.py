@@ -54,7 +54,6 @@ class NALB(KVStoreBase):
         self._shapes: dict[Key, tuple[tuple[int, ...], str]] = {}
         self._record: list[Group] = []
         self._exchange: Exchange | None = None
-        self._epoch = -1
         self._position = 0  # groups of this iteration already pushed
         self._plan: m.Plan | None = None
         self._plan_wait_s = 0.0
@@ -220,16 +219,16 @@ class NALB(KVStoreBase):
                 "this worker cuts the tensors differently from the coordinator: install the same nalb everywhere"
             )
         self._exchange = Exchange(self._inner, self._lock, layout, self._num_servers)
-        self._epoch, self._position = setup.epoch, 0
+        self._position = 0
 
     def _push_planned(self, keys: list[Key], values: list[list[NDArray]], outs: list[list[NDArray]]) -> None:
         assert self._exchange is not None
         if self._position == 0:
             self._session.wait_finished()
-            message, self._plan_wait_s = self._session.next_plan(self._epoch)
+            message, self._plan_wait_s = self._session.next_plan()
             while isinstance(message, m.Setup):
                 self._cut(message)
-                message, self._plan_wait_s = self._session.next_plan(self._epoch)
+                message, self._plan_wait_s = self._session.next_plan()
             if message is None:
                 raise JobFinished
             self._plan = message
@@ -274,13 +273,16 @@ class NALB(KVStoreBase):
             self._outs.extend(targets)
 
     def _prepare_slots(self, message: m.PrepareSlots) -> None:
+        if not self._session.turn.is_new_order(message):
+            return  # a second creation would count as a push
+
         def work() -> None:
             try:
                 make_slots(self._inner, self._lock, message.slots, self._num_servers)
             except Exception as error:
                 self._session.client.send(m.Failed(f"slots for iteration {message.iteration}: {error}"))
                 return
-            self._session.client.send(m.SlotsReady(message.iteration))
+            self._session.client.send(m.SlotsReady(message.iteration, message.epoch))
 
         threading.Thread(target=work, name="nalb-slots", daemon=True).start()  # signs of life go on meanwhile
 

@@ -75,6 +75,7 @@ class Register(Message, frozen=True):
     """What a worker pushes each iteration; all workers must say the same."""
 
     tensors: Annotated[list[TensorSpec], Meta(min_length=1, max_length=1_000_000)]
+    number: Index = 0  # counts the worker's registrations, so that a repeated one is known
 
 
 class Report(Message, frozen=True):
@@ -91,6 +92,7 @@ class SlotsReady(Message, frozen=True):
     """The slots asked for in PrepareSlots exist."""
 
     iteration: Index
+    epoch: Index
 
 
 class Done(Message, frozen=True):
@@ -151,7 +153,8 @@ class Welcome(Message, frozen=True):
 class Setup(Message, frozen=True):
     """How every worker must cut its tensors; the digest says whether the results agree."""
 
-    epoch: Index  # grows with every registration
+    registration: Index  # the Register whose tensors these are
+    epoch: Index  # grows with every cut
     num_nodes: Index
     num_servers: Index
     alpha_bytes: Annotated[float, Meta(gt=0)]
@@ -174,6 +177,7 @@ class PrepareSlots(Message, frozen=True):
     """Make these slots exist before anyone uses them."""
 
     iteration: Index
+    epoch: Index  # with the iteration it names the order: a new registration may ask anew for the same iteration
     slots: list[NewSlots]
 
 

@@ -16,6 +16,7 @@ class Process:
     exchanging: int = -1
     calls: int = 0
     drops: int = 0
+    registration: int = -1  # number of its last Register
     tensors: list[m.TensorSpec] | None = None
     done: m.Done | None = None
     finished: int = -1  # the last iteration that it reported done

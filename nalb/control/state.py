@@ -60,12 +60,12 @@ class Coordinator:
         self._node_of_peer: dict[int, int] = {}
         self._clock = ClockAlignment()
         self.rejected: Counter[str] = Counter()
-        self._epoch, self._iteration = -1, -1
+        self._registration, self._epoch, self._iteration = -1, -1, -1
         self._tensors: list[m.TensorSpec] = []
         self._cut = Cut(settings.alpha_bytes)
         self._measuring = False
         self._plan: m.Plan | None = None
-        self._preparing: set[bytes] = set()  # who has not created its slots yet
+        self._preparing: set[tuple[bytes, int, int]] = set()  # orders not yet carried out: worker, iteration, epoch
         self._farewell = False  # every worker has said Goodbye and may leave
         self._last_goodbye_s = now_s
         self._desk = BatchDesk(settings, predictor, self._network)
@@ -84,7 +84,10 @@ class Coordinator:
             self.rejected["message before hello"] += 1
         else:
             process.last_heard_s = now_s
-            self._from_process(process, message, now_s)
+            if self._is_out_of_place(process, message):
+                self.rejected["message out of place"] += 1
+            else:
+                self._from_process(process, message, now_s)
 
     def tick(self, now_s: float) -> None:
         """Keep the deadlines; call it at least every heartbeat."""
@@ -144,10 +147,18 @@ class Coordinator:
         return self._settings.num_workers + (0 if self._settings.is_stock else self._settings.num_servers)
 
     def _hello(self, identity: bytes, hello: m.Hello, now_s: float) -> None:
+        if (known := self._processes.get(identity)) is not None and known.hello == hello:
+            return
         if hello.version != m.VERSION:
             self.abort(
                 f"{hello.role} {hello.node} speaks control version {hello.version}, the coordinator {m.VERSION}: "
                 "install the same nalb everywhere",
+                now_s,
+            )
+        elif hello.ps_id not in self._ps_ids(hello.role):
+            self.abort(
+                f"{hello.role} {hello.node} has ps-lite id {hello.ps_id}, which no {hello.role} of this job can have: start it "
+                "with the environment that `nalb launch --print-env` shows",
                 now_s,
             )
         elif any(
@@ -164,6 +175,18 @@ class Coordinator:
             (self._workers if hello.role == "worker" else self._servers).append(process)
             if len(self._processes) == self._expected:
                 self._welcome(now_s)
+
+    def _ps_ids(self, role: str) -> range:
+        """As ps-lite numbers them: by rank, servers even and workers odd."""
+        if role == "worker":
+            return range(9, 9 + 2 * self._settings.num_workers, 2)
+        return range(8, 8 + 2 * self._settings.num_servers, 2)
+
+    def _is_out_of_place(self, process: Process, message: m.FromNode) -> bool:
+        """Said before all are there, or by a server where only workers speak."""
+        if isinstance(message, m.Report | m.Failed):
+            return False
+        return self.phase == "GATHER" or (process.hello.role == "server" and not isinstance(message, m.Goodbye))
 
     def _welcome(self, now_s: float) -> None:
         names = {p.hello.node for p in self._processes.values()}
@@ -208,10 +231,9 @@ class Coordinator:
         elif isinstance(message, m.Register):
             self._register(process, message, now_s)
         elif isinstance(message, m.SlotsReady):
-            if self.phase == "PREPARE" and message.iteration == self._iteration + 1:
-                self._preparing.discard(process.identity)
-                if not self._preparing:
-                    self._release(now_s)
+            self._preparing.discard((process.identity, message.iteration, message.epoch))
+            if self.phase == "PREPARE" and not self._preparing:
+                self._release(now_s)
         elif isinstance(message, m.Done):
             self._done(process, message, now_s)
         elif isinstance(message, m.JoinBatching | m.Computed):
@@ -235,11 +257,6 @@ class Coordinator:
     # ---- batch sizes
 
     def _batch(self, process: Process, message: m.JoinBatching | m.Computed, now_s: float) -> None:
-        if process.hello.role != "worker":
-            self.abort(
-                f"{process.name} asks for batch sizes, which are the workers': call join in the training script", now_s
-            )
-            return
         if why := self._desk.take(process.rank, process.name, message, now_s):
             self.abort(why, now_s)
         elif manager := self._desk.manager:
@@ -271,10 +288,17 @@ class Coordinator:
             self.abort(why, now_s)
 
     def _register(self, process: Process, message: m.Register, now_s: float) -> None:
-        process.tensors = message.tensors
+        if message.number <= process.registration:
+            return
+        process.registration, process.tensors = message.number, message.tensors
         if any(p.tensors is None for p in self._workers):
             return
         for other in self._workers:
+            if other.tensors == message.tensors and other.registration != message.number:
+                self.abort(
+                    f"{process.name} and {other.name} have registered unequally often: please report this", now_s
+                )
+                return
             if other.tensors != message.tensors:
                 self.abort(
                     f"{process.name} and {other.name} push different tensors: {difference(message.tensors, other.tensors)}; "
@@ -284,7 +308,7 @@ class Coordinator:
                 return
         for worker in self._workers:
             worker.tensors = None
-        self._tensors = message.tensors
+        self._tensors, self._registration = message.tensors, message.number
         if block := self._audience.block:
             self._cut = self._cut_of(block)
         try:
@@ -304,6 +328,7 @@ class Coordinator:
             self._send(
                 worker,
                 m.Setup(
+                    self._registration,
                     self._epoch,
                     len(self._nodes),
                     self._settings.num_servers,
@@ -338,12 +363,11 @@ class Coordinator:
             self._planner.joint_shares = self._desk.manager.shares_bytes
         decision = self._planner.decide(number, self._epoch, block.scheme, block.forecasts)
         self._plan = decision.plan
-        if decision.new_slots:
+        for identity, slots in self._slot_orders(decision.new_slots).items():
+            self._preparing.add((identity, number, self._epoch))
+            self._send(self._processes[identity], m.PrepareSlots(number, self._epoch, slots))
+        if self._preparing:  # perhaps by an order of the registration before, whose slots this plan may use
             self.phase = "PREPARE"
-            orders = self._slot_orders(decision.new_slots)
-            self._preparing = set(orders)
-            for identity, slots in orders.items():
-                self._send(self._processes[identity], m.PrepareSlots(number, slots))
         else:
             self._release(now_s)
 
@@ -381,6 +405,8 @@ class Coordinator:
         self._event("plan", now_s, told)
 
     def _done(self, process: Process, message: m.Done, now_s: float) -> None:
+        if message.iteration <= process.finished:
+            return  # a repetition
         if self.phase != "RUN" or message.iteration != self._iteration:
             self.abort(
                 f"{process.name} reported iteration {message.iteration} done while {self._iteration} runs "
