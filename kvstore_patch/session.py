@@ -92,22 +92,27 @@ class WorkerSession:
         self.client.exchanging = message.iteration
         return message, time.monotonic() - start_s
 
-    def finish(self, iteration: int, wait_computed: "callable", wait: "callable", plan_wait_s: float) -> None:
-        """Wait on a thread for the iteration's gradients, then for its slices, then report it done."""
+    def finish(
+        self, iteration: int, wait_computed: "callable", wait: "callable", sums: "callable", plan_wait_s: float
+    ) -> None:
+        """Wait on a thread for the iteration's gradients, then for its slices, then report it done, `sums()` first if any."""
 
         def work() -> None:
             try:
                 wait_computed()
                 computed_s = time.monotonic()
                 wait()
+                end_s = time.monotonic()
+                checked = sums()
             except Exception as error:
                 self.client.send(m.Failed(f"iteration {iteration}: {error}"))
                 die(f"iteration {iteration} failed: {error}", 1)
-            end_s = time.monotonic()
             start_s = self.feed.first_send_s()
             if start_s is None:
                 die("the van saw no push in a whole iteration: is it preloaded? Run `nalb doctor`")
             self.client.exchanging = -1
+            if checked is not None:
+                self.client.send(checked)
             took_s = end_s - self._last_end_s
             self.client.send(m.Done(iteration, end_s - start_s, took_s, plan_wait_s, start_s, end_s, computed_s))
             self._last_end_s = end_s

@@ -218,7 +218,7 @@ class NALB(KVStoreBase):
             raise StoreError(
                 "this worker cuts the tensors differently from the coordinator: install the same nalb everywhere"
             )
-        self._exchange = Exchange(self._inner, self._lock, layout, self._num_servers)
+        self._exchange = Exchange(self._inner, self._lock, layout, self._num_servers, self._settings.verify_sums)
         self._position = 0
 
     def _push_planned(self, keys: list[Key], values: list[list[NDArray]], outs: list[list[NDArray]]) -> None:
@@ -250,10 +250,12 @@ class NALB(KVStoreBase):
         assert self._exchange is not None
         assert self._plan is not None
         wait_for_outs = partial(ndarrays.wait_for_all, self._outs)
-        wait = wait_for_outs if self._plan.scheme in ("stock", "p3") else self._exchange.wait
+        is_stock = self._plan.scheme in ("stock", "p3")
+        wait = wait_for_outs if is_stock else self._exchange.wait
+        sums = (lambda: None) if is_stock else partial(self._exchange.sums, self._plan.iteration)
         self._position = 0
         wait_computed = partial(ndarrays.wait_for_all, self._computed)
-        self._session.finish(self._plan.iteration, wait_computed, wait, self._plan_wait_s)
+        self._session.finish(self._plan.iteration, wait_computed, wait, sums, self._plan_wait_s)
 
     def _end_iteration_early(self) -> None:
         if self._position:

@@ -3,6 +3,7 @@
 VERSION stands in Hello and Welcome: another version is refused by name. Unknown tags and fields are the peer's error.
 The order of one iteration k (C coordinator, W worker, S server):
 
+    W -> C  Sums(k-1)          only where sums are verified
     W -> C  Done(k-1)          all slices of k-1 are back
     W,S -> C Report            samples, and the sign of life, every heartbeat
     C -> W  PrepareSlots(k)    only where plan k needs slots that the worker's own node's server does not have yet
@@ -105,6 +106,22 @@ class Done(Message, frozen=True):
     started_s: float  # first push, on the worker's monotonic clock
     finished_s: float  # last pull, likewise
     computed_s: float | None = None  # its gradients were complete, likewise; None: not known
+
+
+class SliceSum(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, gc=False):
+    """What sums.py takes of a slice."""
+
+    plain: float  # sum of its elements
+    signed: float  # the same with signs by lot
+    magnitude: float  # sum of their magnitudes
+
+
+class Sums(Message, frozen=True):
+    """Before Done, where sums are verified: of every slice, as the worker pushed it and as it came back."""
+
+    iteration: Index
+    sent: Annotated[list[SliceSum], Meta(max_length=1_000_000)]
+    received: Annotated[list[SliceSum], Meta(max_length=1_000_000)]
 
 
 class JoinBatching(Message, frozen=True):
@@ -273,7 +290,7 @@ class Event(Message, frozen=True):
     data: dict[str, Any]
 
 
-FromNode = Hello | Register | Report | SlotsReady | Done | JoinBatching | Computed | Goodbye | Failed
+FromNode = Hello | Register | Report | SlotsReady | Done | Sums | JoinBatching | Computed | Goodbye | Failed
 FromCoordinator = (
     Welcome | Setup | PrepareSlots | Plan | BatchSizes | Measure | Alive | Farewell | Finish | Abort | Event
 )

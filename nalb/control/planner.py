@@ -72,6 +72,12 @@ class Planner:
         self._calm = 0
         self._reason = ""
 
+    @property
+    def layout(self) -> Layout:
+        """What the registered tensors were cut into."""
+        assert self._layout is not None
+        return self._layout
+
     def configure(self, message: m.Configured) -> None:
         """Learn the configured rates, for the oracle and the bound."""
         self._configured = message.capacities(self._names)

@@ -24,6 +24,7 @@ from nalb.control.batch_desk import BatchDesk
 from nalb.control.planner import Planner
 from nalb.control.process import Process, difference, left_behind, natural_order
 from nalb.control.settings import Settings
+from nalb.control.sums import find_wrong_sum
 from nalb.errors import InputError
 from nalb.measurement.samples import ClockAlignment, check
 from nalb.planning.schemes import fixed_slice_bytes
@@ -234,6 +235,9 @@ class Coordinator:
             self._preparing.discard((process.identity, message.iteration, message.epoch))
             if self.phase == "PREPARE" and not self._preparing:
                 self._release(now_s)
+        elif isinstance(message, m.Sums):
+            if message.iteration == self._iteration:
+                process.sums = message
         elif isinstance(message, m.Done):
             self._done(process, message, now_s)
         elif isinstance(message, m.JoinBatching | m.Computed):
@@ -395,7 +399,7 @@ class Coordinator:
             for server in self._servers:
                 self._send(server, m.Measure(self._plan.measure))
         for process in self._processes.values():
-            process.done = None
+            process.done = process.sums = None
             process.samples = []
         self._running = len(self._workers)
         for worker in self._workers:
@@ -422,6 +426,9 @@ class Coordinator:
     def _complete(self, now_s: float) -> None:
         assert self._planner is not None
         assert self._plan is not None
+        if self._settings.verify_sums and (wrong := self._wrong_sum(self._planner, self._plan)):
+            self.abort(wrong, now_s)
+            return
         done = {w.hello.node: w.done for w in self._workers if w.done}
         samples = [s for p in self._processes.values() for s in p.samples]
         if self._plan.measure:
@@ -449,6 +456,17 @@ class Coordinator:
         self._audience.count(now_s)
         self.phase = "READY"
         self._next(now_s)
+
+    def _wrong_sum(self, planner: Planner, plan: m.Plan) -> str | None:
+        """What find_wrong_sum says; plans of MXNet's own have no slices to check."""
+        if not plan.server_of_slice:
+            return None
+        told = {worker.hello.node: worker.sums for worker in self._workers if worker.sums is not None}
+        silent = [worker.name for worker in self._workers if worker.sums is None]
+        if silent:
+            return f"{silent[0]} does not verify sums, others do: set NALB_VERIFY_SUMS=1 for every process, or for none"
+        node_of_rank = {server.rank: server.hello.node for server in self._servers}
+        return find_wrong_sum(planner.layout, plan, told, node_of_rank.__getitem__)
 
     def _aligned(self, moment: str) -> dict[str, float]:
         """When the workers' moment was, on our clock, by node."""
