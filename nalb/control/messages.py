@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from nalb.errors import PeerError
+from nalb.errors import InputError, PeerError
 from nalb.planning.nodes import Capacities
 
 VERSION = 3
@@ -274,6 +274,11 @@ class Configured(Message, frozen=True):
     def capacities(self, names: Sequence[str]) -> Capacities:
         """The same for the nodes named, in their order. Raises InputError."""
         index = {name: i for i, name in enumerate(names)}
+        spoken_of = [*self.up, *self.down, *(end for pair in self.pairs for end in pair[:2])]
+        for name in {*spoken_of} ^ {*names} or {*names} - {*self.up} | {*names} - {*self.down}:
+            raise InputError(
+                f"configured rates: node {name} is not of this job, or has no rates: give one up and one down per node"
+            )
         pairs = {(index[source], index[target]): rate for source, target, rate in self.pairs}
         return Capacities.from_lists([self.up[one] for one in names], [self.down[one] for one in names], pairs)
 
@@ -310,7 +315,7 @@ def decode_at_coordinator(frame: bytes, peer: str) -> FromNode | FromObserver:
     """A frame from a node or observer; PeerError names the peer where it is not one of our messages."""
     try:
         return _to_coordinator.decode(frame)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PeerError(f"{peer} sent a control message that is not ours (version {VERSION}): {error}") from None
 
 
@@ -318,7 +323,7 @@ def decode_at_client(frame: bytes) -> FromCoordinator:
     """A frame from the coordinator."""
     try:
         return _to_client.decode(frame)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PeerError(
             f"the coordinator sent a control message that is not ours (version {VERSION}): {error}"
         ) from None

@@ -21,7 +21,7 @@ from nalb.batching.speed import Predictor
 from nalb.control import messages as m
 from nalb.control.audience import Audience, Outgoing
 from nalb.control.batch_desk import BatchDesk
-from nalb.control.planner import Planner
+from nalb.control.planner import MORE, Decision, Planner
 from nalb.control.process import Process, difference, left_behind, natural_order
 from nalb.control.settings import Settings
 from nalb.control.sums import find_wrong_sum
@@ -29,6 +29,10 @@ from nalb.errors import InputError
 from nalb.measurement.samples import ClockAlignment, check
 from nalb.planning.schemes import fixed_slice_bytes
 from nalb.planning.slices import NUM_PROBE
+
+IMPOSSIBLE = {"no bytes", "no time", "too long", "too fast", "another time", MORE}  # reasons why a sample is refused
+STALE_S = 60.0  # a sample may be older than the plan by what a server's last report is late
+CLOCK_S = 0.01  # ... and younger than its report by rounding
 
 
 class Cut(NamedTuple):
@@ -67,6 +71,8 @@ class Coordinator:
         self._measuring = False
         self._plan: m.Plan | None = None
         self._preparing: set[tuple[bytes, int, int]] = set()  # orders not yet carried out: worker, iteration, epoch
+        self._released_s = now_s  # when the last plan went out
+        self._accused: set[tuple[str, str]] = set()  # who, of what: each is told once
         self._farewell = False  # every worker has said Goodbye and may leave
         self._last_goodbye_s = now_s
         self._desk = BatchDesk(settings, predictor, self._network)
@@ -196,6 +202,7 @@ class Coordinator:
         self._node_of_peer = {p.hello.ps_id: index[p.hello.node] for p in self._processes.values()}
         if not self._settings.is_stock:
             self._planner = self._new_planner()
+            self._configure(now_s)
         for process in self._processes.values():
             process.last_heard_s = now_s
             self._send(
@@ -213,16 +220,21 @@ class Coordinator:
         self._event("ready", now_s, {"nodes": self._nodes, "servers": servers})
 
     def _new_planner(self) -> Planner:
-        planner = Planner(
+        return Planner(
             self._nodes,
             workers={p.hello.node for p in self._workers},
             servers={p.hello.node: p.rank for p in self._servers},
             estimator=self._settings.estimator,
             window_bytes=self._settings.window_bytes,
         )
-        if self._audience.configured:
-            planner.configure(self._audience.configured)
-        return planner
+
+    def _configure(self, now_s: float) -> None:
+        if self._planner is None or self._audience.configured is None:
+            return
+        try:
+            self._planner.configure(self._audience.configured)
+        except InputError as error:
+            self.abort(str(error), now_s)
 
     # ---- running
 
@@ -287,9 +299,20 @@ class Coordinator:
         rows = ((r.peer, r.size_bytes, r.start_ns, r.end_ns) for r in report.samples)
         target = self._node_of_peer.get(process.hello.ps_id, -1)
         is_push, shift_s = process.hello.role == "server", self._clock.offset_s[process.name]
-        process.samples += check(rows, target, self._node_of_peer, self.rejected, is_push, shift_s)
+        doubts: Counter[str] = Counter()
+        within_s = (self._released_s - STALE_S, now_s + CLOCK_S)
+        process.samples += check(rows, target, self._node_of_peer, doubts, is_push, shift_s, within_s)
+        self.rejected += doubts
+        self._accuse(process, set(doubts) & IMPOSSIBLE, now_s)
         if why := left_behind(process, self._left):
             self.abort(why, now_s)
+
+    def _accuse(self, process: Process, reasons: set[str], now_s: float) -> None:
+        """Tell, once, who reports what cannot be; such reports are not used."""
+        for reason in sorted(reasons):
+            if (process.name, reason) not in self._accused:
+                self._accused.add((process.name, reason))
+                self._event("doubt", now_s, {"process": process.name, "node": process.hello.node, "reason": reason})
 
     def _register(self, process: Process, message: m.Register, now_s: float) -> None:
         if message.number <= process.registration:
@@ -355,17 +378,12 @@ class Coordinator:
             else:
                 self._event("idle", now_s, {})
             return
-        assert self._planner is not None
-        if self._audience.begin():
-            if block.window_bytes is not None:
-                self._planner.window_bytes = block.window_bytes
-            if (wanted := self._cut_of(block)) != self._cut:
-                self._cut = wanted
-                self._begin_epoch(now_s)
         number = self._iteration + 1
-        if self._desk.manager is not None:
-            self._planner.joint_shares = self._desk.manager.shares_bytes
-        decision = self._planner.decide(number, self._epoch, block.scheme, block.forecasts)
+        try:
+            decision = self._decide(number, block, now_s)
+        except InputError as error:
+            self.abort(f"iteration {number} cannot be planned: {error}", now_s)
+            return
         self._plan = decision.plan
         for identity, slots in self._slot_orders(decision.new_slots).items():
             self._preparing.add((identity, number, self._epoch))
@@ -374,6 +392,18 @@ class Coordinator:
             self.phase = "PREPARE"
         else:
             self._release(now_s)
+
+    def _decide(self, number: int, block: m.RunBlock, now_s: float) -> Decision:
+        assert self._planner is not None
+        if self._audience.begin():
+            if block.window_bytes is not None:
+                self._planner.window_bytes = block.window_bytes
+            if (wanted := self._cut_of(block)) != self._cut:
+                self._cut = wanted
+                self._begin_epoch(now_s)
+        if self._desk.manager is not None:
+            self._planner.joint_shares = self._desk.manager.shares_bytes
+        return self._planner.decide(number, self._epoch, block.scheme, block.forecasts)
 
     def _slot_orders(self, slots: list[m.NewSlots]) -> dict[bytes, list[m.NewSlots]]:
         """Who creates which slots: its own node's worker over loopback, where there is one, else the lowest-ranked worker."""
@@ -393,6 +423,7 @@ class Coordinator:
         assert self._plan is not None
         assert self._planner is not None
         self._iteration += 1
+        self._released_s = now_s
         self.phase = "RUN"
         if self._plan.measure != self._measuring or self._iteration == 0:
             self._measuring = self._plan.measure
@@ -430,6 +461,11 @@ class Coordinator:
             self.abort(wrong, now_s)
             return
         done = {w.hello.node: w.done for w in self._workers if w.done}
+        for process in self._processes.values():
+            if self._planner.exceeds_plan(process.samples, process.hello.role == "server"):
+                self.rejected[MORE] += len(process.samples)
+                process.samples = []
+                self._accuse(process, {MORE}, now_s)
         samples = [s for p in self._processes.values() for s in p.samples]
         if self._plan.measure:
             self._planner.observe(samples, max(d.communication_s for d in done.values()))
@@ -479,8 +515,7 @@ class Coordinator:
         present = m.Event("state", now_s, {"phase": self.phase, "nodes": list(self._nodes)})
         self._audience.receive(identity, message, present)
         if isinstance(message, m.Configured):
-            if self._planner:
-                self._planner.configure(message)
+            self._configure(now_s)
         elif isinstance(message, m.RunBlock | m.EndJob):
             self._next(now_s)
 

@@ -113,9 +113,10 @@ def load_hosts(path: str | Path) -> Hosts:
 def _host(path: str, index: int, table: _HostTable, defaults: _Defaults) -> Host:
     try:
         ip = socket.gethostbyname(table.address)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: it cannot be a host name at all
+        why = error.strerror if isinstance(error, OSError) else "it is not a name"
         raise InputError(
-            f"{path}: hosts[{index}].address: {table.address!r} is not known ({error.strerror}): give an IPv4 address"
+            f"{path}: hosts[{index}].address: {table.address!r} is not known ({why}): give an IPv4 address"
         ) from None
     options = [*(table.ssh_options or []), *(defaults.ssh_options or [])]  # ssh takes the first value it meets
     return Host(
