@@ -41,6 +41,11 @@ def door_kept(context: "zmq.Context[zmq.Socket[bytes]]", keys: NodeKeys) -> Iter
         authenticator.stop()
 
 
+def node_of_user(keys: NodeKeys) -> dict[str, str]:
+    """Who has which key, as the ZAP handler's User-Id has it: a member speaks for its own node alone."""
+    return {zmq.utils.z85.encode(peer.public).decode("ascii"): peer.name for peer in keys.peers}
+
+
 def secure_server(socket: "zmq.Socket[bytes]", keys: NodeKeys) -> None:
     """What is bound from now on takes the job's peers only."""
     socket.setsockopt(zmq.CURVE_SERVER, 1)

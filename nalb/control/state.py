@@ -79,9 +79,22 @@ class Coordinator:
 
     # ---- inputs
 
-    def receive(self, identity: bytes, message: m.FromNode | m.FromObserver, now_s: float) -> None:
-        """Take one message in."""
+    def receive(
+        self, identity: bytes, message: m.FromNode | m.FromObserver, now_s: float, key_node: str | None = None
+    ) -> None:
+        """Take one message in. key_node: the node whose key the sender has, where the job is encrypted."""
         if self.phase == "OVER":
+            return
+        claimed = message if isinstance(message, m.Hello) else getattr(self._processes.get(identity), "hello", None)
+        if key_node is not None and claimed is not None and claimed.node != key_node:
+            self.abort(
+                f"node {key_node}, by its key, calls itself {claimed.role} {claimed.node}: give each process its node's own "
+                "NALB_NODE and NALB_KEYS",
+                now_s,
+            )
+            return
+        if key_node is not None and claimed is None:
+            self.rejected["message before hello"] += 1
             return
         if isinstance(message, m.Observe | m.RunBlock | m.Configured | m.EndJob):
             self._from_observer(identity, message, now_s)

@@ -103,7 +103,7 @@ def load_hosts(path: str | Path) -> Hosts:
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `$.")
         raise InputError(f"{path}: {place.rstrip('`') or 'top level'}: {what}: see docs/hosts.md") from None
-    except ValueError as error:  # not TOML, or not UTF-8
+    except (ValueError, RecursionError) as error:  # not TOML, or not UTF-8
         raise InputError(f"{path}: is not TOML ({error}): correct that line") from None
     hosts = tuple(_host(str(path), index, one, table.defaults) for index, one in enumerate(table.hosts))
     _check(str(path), hosts)

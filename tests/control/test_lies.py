@@ -20,7 +20,7 @@ ROUNDS = 40
 
 
 class Misled(Planner):
-    """A planner whose node n3, the slow one, says that all it receives took `scale` of the time; friends, that what it sends did."""
+    """A planner whose node n3, the slow one, says all it receives took `scale` of the time; friends, that all it sends did."""
 
     scale, has_friends = 1.0, False
 

@@ -42,6 +42,13 @@ def test_text_that_is_not_utf8_is_the_peers_error():
         m.decode_at_coordinator(b"\x82\xa4type\xa6Failed\xa6reason\xa1\x82", "x")
 
 
+def test_nesting_beyond_the_parser_is_an_input_error(tmp_path):
+    path = tmp_path / "hosts.toml"
+    path.write_text("a = " + "[" * 2000)
+    with pytest.raises(InputError, match="not TOML"):
+        load_hosts(path)
+
+
 def test_an_address_that_no_name_can_be_is_an_input_error(tmp_path):
     path = tmp_path / "hosts.toml"
     path.write_text('[[hosts]]\nname = "n1"\naddress = "192..0.2.1"\n')
