@@ -7,15 +7,21 @@ import time
 from kvstore_patch.van import RECEIVED, Van
 from nalb.control import messages as m
 from nalb.control.client import Client, die
+from nalb.control.curve import knock
 from nalb.control.keys import own_keys
 from nalb.control.settings import Settings
 from nalb.control.turn import Turn
 
 
 def check_encryption(settings: Settings) -> None:
-    """Raises MachineError in an encrypted job without the van: it is what encrypts, ps-lite would talk in the clear."""
-    if settings.keys_path is not None:
-        Van.loaded()
+    """In an encrypted job. Raises MachineError without the van, which is what encrypts: ps-lite would talk in the clear. PeerError
+    where the job does not take this node's key: ps-lite would wait for ever."""
+    keys = own_keys(settings)
+    if keys is None:
+        return
+    Van.loaded()
+    if settings.role != "scheduler":  # it is the one that answers
+        knock(keys, settings.endpoint, settings.startup_s)
 
 
 class VanFeed:

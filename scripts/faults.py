@@ -127,9 +127,11 @@ def judge(job: Launched, case: Case, code: int) -> tuple[str, bool]:
     said = own[0].removeprefix("nalb launch: ") if own else "nothing"
     names = [case.name, "coordinator"] if case.victim == "scheduler" else [case.name]
     if case.victim == "node":
-        names = [f"worker {case.node}", f"server {case.node}", "coordinator"]
+        names = ["worker b", "server b", "coordinator"]  # the scheduler is on a: from there, b is lost either way
     if case.fault == "disk full":
         names = ["File too large"]
+    if (case.fault, case.phase) == ("stop", "start"):
+        names.append("processes came within")  # ps-lite has not told anyone who is there yet
     right = not case.heals and len(own) == 1 and any(name in said for name in names)
     return f"ended, {code}: {said.split('; ')[0][:150]}", right
 

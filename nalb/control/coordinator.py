@@ -69,8 +69,11 @@ class CoordinatorThread:
             try:
                 self._serve(router, state, log, members)
             except Exception as error:
-                state.abort(f"coordinator failed: {type(error).__name__}: {error}", time.monotonic())
-                _flush(router, state, log)
+                why = f"coordinator failed: {type(error).__name__}: {error}"
+                if isinstance(error, OSError) and log is not None:
+                    why = f"the coordinator cannot write {self._settings.samples_path} ({error.strerror}): make room"
+                state.abort(why, time.monotonic())
+                _flush(router, state, None)
             verdict = state.verdict
         if verdict is not None:  # the sockets are closed: every Abort has left
             die(verdict)
@@ -131,8 +134,6 @@ def _flush(router: "zmq.Socket[bytes]", state: Coordinator, log: IO[bytes] | Non
             if event.kind == "samples":  # made rows of here, where no worker waits for its plan any more
                 data = data | {"rows": sample_rows(data["rows"], event.at_s)}
             log.write(msgspec.json.encode({"event": event.kind, "at_s": event.at_s, **data}) + b"\n")
-        if state.events:
-            log.flush()
     state.events.clear()
 
 
@@ -182,6 +183,6 @@ def _open_log(settings: Settings, stack: ExitStack) -> IO[bytes] | None:
     if settings.samples_path is None:
         return None
     try:
-        return stack.enter_context(open(settings.samples_path, "ab"))
+        return stack.enter_context(open(settings.samples_path, "ab", buffering=0))
     except OSError as error:
         raise InputError(f"NALB_SAMPLES={settings.samples_path}: {error.strerror}") from None

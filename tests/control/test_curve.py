@@ -8,11 +8,11 @@ from zmq.utils.monitor import parse_monitor_message
 
 from nalb.control import messages as m
 from nalb.control.coordinator import _receive_signed, _take
-from nalb.control.curve import door_kept, node_of_user, secure_client, secure_server
+from nalb.control.curve import door_kept, knock, node_of_user, secure_client, secure_server
 from nalb.control.keys import NodeKeys, make_keys
 from nalb.control.settings import from_environment
 from nalb.control.state import Coordinator
-from nalb.errors import InputError
+from nalb.errors import InputError, PeerError
 from tests.control.test_state import ENVIRONMENT
 
 NODES = {"n0": "127.0.0.1", "n1": "10.0.0.1"}
@@ -74,6 +74,22 @@ def test_an_address_without_a_key_is_an_error() -> None:
         pytest.raises(InputError, match=r"no key for 10\.0\.0\.9"),
     ):
         secure_client(dealer, make_keys(NODES)["n0"], "tcp://10.0.0.9:9092")
+
+
+def test_a_wrong_key_is_told_at_once() -> None:
+    job, other = make_keys(NODES), make_keys(NODES)
+    stranger = NodeKeys("n1", other["n1"].public, other["n1"].secret, job["n0"].peers)
+    mistaken = NodeKeys("n1", job["n1"].public, job["n1"].secret, other["n0"].peers)
+    with ExitStack() as stack:
+        context = stack.enter_context(zmq.Context())
+        stack.enter_context(door_kept(context, job["n0"]))
+        router = stack.enter_context(closing(context.socket(zmq.ROUTER)))
+        secure_server(router, job["n0"])
+        endpoint = f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"
+        knock(job["n1"], endpoint, 60.0)
+        for wrong in (stranger, mistaken):
+            with pytest.raises(PeerError, match=r"node n1: the coordinator at .* does not take this node's key"):
+                knock(wrong, endpoint, 60.0)
 
 
 def test_a_member_speaks_for_its_own_node_alone() -> None:
