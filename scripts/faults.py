@@ -130,8 +130,6 @@ def judge(job: Launched, case: Case, code: int) -> tuple[str, bool]:
         names = ["worker b", "server b", "coordinator"]  # the scheduler is on a: from there, b is lost either way
     if case.fault == "disk full":
         names = ["File too large"]
-    if (case.fault, case.phase) == ("stop", "start"):
-        names.append("processes came within")  # ps-lite has not told anyone who is there yet
     right = not case.heals and len(own) == 1 and any(name in said for name in names)
     return f"ended, {code}: {said.split('; ')[0][:150]}", right
 

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from nalb.control.keys import VARIABLE
 from nalb.errors import InputError
@@ -60,6 +61,13 @@ class LocalProcess:
         """How it ended, or None while it runs."""
         code = self.popen.poll()
         return None if code is None else ending_of(code)
+
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it: it will neither end nor say anything."""
+        try:
+            return Path(f"/proc/{self.popen.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        except OSError:  # it has ended
+            return False
 
     def take_line(self, line: str) -> str | None:
         """A line of its output came; returns what of it is to be logged and shown."""
