@@ -83,6 +83,7 @@ class LocalProcess:
     def ask_to_end(self) -> None:
         """Politely."""
         self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)  # one that is stopped takes the first only when it goes on
 
     def kill(self) -> None:
         """At once, with its process group."""
