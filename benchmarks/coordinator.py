@@ -93,7 +93,7 @@ class Clients:
         if b"PrepareSlots" in frame[:32]:
             wanted = m.decode_at_client(frame)
             assert isinstance(wanted, m.PrepareSlots)
-            socket.send(m.encode(m.SlotsReady(wanted.iteration)))
+            socket.send(m.encode(m.SlotsReady(wanted.iteration, wanted.epoch)))
             return None
         if b"Abort" in frame[:32]:
             raise SystemExit(f"the coordinator gave up: {m.decode_at_client(frame)}")

@@ -18,13 +18,16 @@ from mxnet.ndarray import NDArray
 from kvstore_patch import ndarrays
 from kvstore_patch.slots import plan_slot_key
 from nalb.control import messages as m
+from nalb.control.sums import digest, signs
 from nalb.planning.slices import Layout
 
 
 class Exchange:
-    """The slices of one layout and their journeys. Memory: one copy of the tensors."""
+    """The slices of one layout and their journeys. Memory: one copy of the tensors, two where sums are verified."""
 
-    def __init__(self, inner: "mx.kvstore.KVStore", lock: threading.Lock, layout: Layout, num_servers: int):
+    def __init__(
+        self, inner: "mx.kvstore.KVStore", lock: threading.Lock, layout: Layout, num_servers: int, verify: bool = False
+    ):
         self._inner, self._lock, self._layout, self._num_servers = inner, lock, layout, num_servers
         whole = [nd.zeros((s.elements + 1,), dtype=s.dtype) for s in layout.slices]
         self._arrays = [ndarrays.part(w, 0, w.size - 1) for w in whole]
@@ -44,6 +47,7 @@ class Exchange:
                 view = ndarrays.part(array, fragment.slice_offset, fragment.length)
                 fragments.append((view, fragment.tensor_offset, fragment.length))
             self._places.append(places)
+        self._pushed = [nd.zeros((s.elements,), dtype=s.dtype) for s in layout.slices] if verify else []
         self._copies: dict[tuple[int, int], tuple[NDArray, list[ndarrays.Copy]]] = {}
 
     def push_group(self, plan: m.Plan, first_tensor: int, sources: list[NDArray], outs: list[list[NDArray]]) -> None:
@@ -55,6 +59,8 @@ class Exchange:
         for index in sorted(i for tensor in copies_in for i in self._slices_of_last.get(tensor, ())):
             for tensor, number in self._places[index]:
                 copies_in[tensor][number]()
+            if self._pushed:
+                ndarrays.copy(self._arrays[index], self._pushed[index])
             gate = self._gate(index, plan.window_bytes)
             if gate >= 0:
                 self._order(gate, index)
@@ -82,6 +88,14 @@ class Exchange:
     def wait(self) -> None:
         """Block until every slice is back."""
         ndarrays.wait_for_all(self._arrays)
+
+    def sums(self, iteration: int) -> m.Sums | None:
+        """Once all slices are back: what the coordinator needs to check them; None where nobody asked for it."""
+        if not self._pushed:
+            return None
+        drawn = signs(iteration, max(piece.elements for piece in self._layout.slices))
+        pushed, back = ([digest(one.asnumpy(), drawn) for one in arrays] for arrays in (self._pushed, self._arrays))
+        return m.Sums(iteration, pushed, back)
 
     def _copies_of(self, tensor: int, role: int, array: NDArray) -> list[ndarrays.Copy]:
         """The copies between an array and its slices: role 0 into them, role 1 + device out of them.

@@ -7,14 +7,21 @@ import time
 from kvstore_patch.van import RECEIVED, Van
 from nalb.control import messages as m
 from nalb.control.client import Client, die
+from nalb.control.curve import knock
 from nalb.control.keys import own_keys
 from nalb.control.settings import Settings
+from nalb.control.turn import Turn
 
 
 def check_encryption(settings: Settings) -> None:
-    """Raises MachineError in an encrypted job without the van: it is what encrypts, ps-lite would talk in the clear."""
-    if settings.keys_path is not None:
-        Van.loaded()
+    """In an encrypted job. Raises MachineError without the van, which is what encrypts: ps-lite would talk in the clear. PeerError
+    where the job does not take this node's key: ps-lite would wait for ever."""
+    keys = own_keys(settings)
+    if keys is None:
+        return
+    Van.loaded()
+    if settings.role != "scheduler":  # it is the one that answers
+        knock(keys, settings.endpoint, settings.startup_s)
 
 
 class VanFeed:
@@ -64,50 +71,54 @@ class WorkerSession:
         keys = own_keys(settings)
         self.client = Client(settings.endpoint, hello, self.feed.drain, settings.deadline_s, settings.startup_s, keys)
         self.welcome = self.client.wait_for(m.Welcome)
+        self.turn = Turn()
         self._finisher: threading.Thread | None = None
         self._last_end_s = time.monotonic()
 
     def register(self, tensors: list[m.TensorSpec]) -> m.Setup:
         """Tell what will be pushed; returns how to cut it, the same for all workers."""
-        self.client.send(m.Register(tensors))
-        return self.client.wait_for(m.Setup)
+        self.client.send(self.turn.register(tensors))
+        setup = self.client.wait_until(self.turn.choose)
+        assert isinstance(setup, m.Setup)
+        return setup
 
-    def next_plan(self, epoch: int) -> tuple[m.Plan | m.Setup | None, float]:
+    def next_plan(self) -> tuple[m.Plan | m.Setup | None, float]:
         """The next iteration's plan and the seconds waited for it.
 
         A Setup instead says to cut the tensors anew first; None, that the job wants no further iteration.
         """
         start_s = time.monotonic()
-        while True:
-            message = self.client.wait_for(m.Message, lambda x: isinstance(x, m.Finish | m.Plan | m.Setup))
-            if isinstance(message, m.Setup):
-                return message, time.monotonic() - start_s
-            if isinstance(message, m.Finish):
-                return None, 0.0
-            assert isinstance(message, m.Plan)
-            if message.epoch == epoch:  # others are of slices that no longer exist
-                break
+        message = self.client.wait_until(self.turn.choose)
+        if isinstance(message, m.Setup):
+            return message, time.monotonic() - start_s
+        if isinstance(message, m.Finish):
+            return None, 0.0
         self.van.set_forecasts(message.measure)
         self.feed.mark()
         self.client.exchanging = message.iteration
         return message, time.monotonic() - start_s
 
-    def finish(self, iteration: int, wait_computed: "callable", wait: "callable", plan_wait_s: float) -> None:
-        """Wait on a thread for the iteration's gradients, then for its slices, then report it done."""
+    def finish(
+        self, iteration: int, wait_computed: "callable", wait: "callable", sums: "callable", plan_wait_s: float
+    ) -> None:
+        """Wait on a thread for the iteration's gradients, then for its slices, then report it done, `sums()` first if any."""
 
         def work() -> None:
             try:
                 wait_computed()
                 computed_s = time.monotonic()
                 wait()
+                end_s = time.monotonic()
+                checked = sums()
             except Exception as error:
                 self.client.send(m.Failed(f"iteration {iteration}: {error}"))
                 die(f"iteration {iteration} failed: {error}", 1)
-            end_s = time.monotonic()
             start_s = self.feed.first_send_s()
             if start_s is None:
                 die("the van saw no push in a whole iteration: is it preloaded? Run `nalb doctor`")
             self.client.exchanging = -1
+            if checked is not None:
+                self.client.send(checked)
             took_s = end_s - self._last_end_s
             self.client.send(m.Done(iteration, end_s - start_s, took_s, plan_wait_s, start_s, end_s, computed_s))
             self._last_end_s = end_s

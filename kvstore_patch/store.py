@@ -54,7 +54,6 @@ class NALB(KVStoreBase):
         self._shapes: dict[Key, tuple[tuple[int, ...], str]] = {}
         self._record: list[Group] = []
         self._exchange: Exchange | None = None
-        self._epoch = -1
         self._position = 0  # groups of this iteration already pushed
         self._plan: m.Plan | None = None
         self._plan_wait_s = 0.0
@@ -219,17 +218,17 @@ class NALB(KVStoreBase):
             raise StoreError(
                 "this worker cuts the tensors differently from the coordinator: install the same nalb everywhere"
             )
-        self._exchange = Exchange(self._inner, self._lock, layout, self._num_servers)
-        self._epoch, self._position = setup.epoch, 0
+        self._exchange = Exchange(self._inner, self._lock, layout, self._num_servers, self._settings.verify_sums)
+        self._position = 0
 
     def _push_planned(self, keys: list[Key], values: list[list[NDArray]], outs: list[list[NDArray]]) -> None:
         assert self._exchange is not None
         if self._position == 0:
             self._session.wait_finished()
-            message, self._plan_wait_s = self._session.next_plan(self._epoch)
+            message, self._plan_wait_s = self._session.next_plan()
             while isinstance(message, m.Setup):
                 self._cut(message)
-                message, self._plan_wait_s = self._session.next_plan(self._epoch)
+                message, self._plan_wait_s = self._session.next_plan()
             if message is None:
                 raise JobFinished
             self._plan = message
@@ -251,10 +250,12 @@ class NALB(KVStoreBase):
         assert self._exchange is not None
         assert self._plan is not None
         wait_for_outs = partial(ndarrays.wait_for_all, self._outs)
-        wait = wait_for_outs if self._plan.scheme in ("stock", "p3") else self._exchange.wait
+        is_stock = self._plan.scheme in ("stock", "p3")
+        wait = wait_for_outs if is_stock else self._exchange.wait
+        sums = (lambda: None) if is_stock else partial(self._exchange.sums, self._plan.iteration)
         self._position = 0
         wait_computed = partial(ndarrays.wait_for_all, self._computed)
-        self._session.finish(self._plan.iteration, wait_computed, wait, self._plan_wait_s)
+        self._session.finish(self._plan.iteration, wait_computed, wait, sums, self._plan_wait_s)
 
     def _end_iteration_early(self) -> None:
         if self._position:
@@ -274,13 +275,16 @@ class NALB(KVStoreBase):
             self._outs.extend(targets)
 
     def _prepare_slots(self, message: m.PrepareSlots) -> None:
+        if not self._session.turn.is_new_order(message):
+            return  # a second creation would count as a push
+
         def work() -> None:
             try:
                 make_slots(self._inner, self._lock, message.slots, self._num_servers)
             except Exception as error:
                 self._session.client.send(m.Failed(f"slots for iteration {message.iteration}: {error}"))
                 return
-            self._session.client.send(m.SlotsReady(message.iteration))
+            self._session.client.send(m.SlotsReady(message.iteration, message.epoch))
 
         threading.Thread(target=work, name="nalb-slots", daemon=True).start()  # signs of life go on meanwhile
 

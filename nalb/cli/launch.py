@@ -54,6 +54,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--batching", choices=BATCHINGS, help="who sizes the batches (default: the script); docs/batching.md"
     )
     add_batch_flags(parser)
+    parser.add_argument(
+        "--verify-sums", action="store_true", help="check the sum of every slice against an independent one; costs time"
+    )
     parser.add_argument("--out", metavar="DIR", help="run directory for logs and samples (default: a new one in runs/)")
     parser.add_argument("--max-restarts", type=int, default=0, metavar="R", help="start again after a failure, R times")
     parser.add_argument("--min-nodes", type=int, metavar="K", help="restart without lost nodes while K are left")
@@ -90,6 +93,8 @@ def main(args: argparse.Namespace) -> int:
     check_batch_flags(args)
     if args.scheme == "joint" and args.batching:
         raise InputError(f"--scheme joint sizes the batches itself: leave out --batching {args.batching}")
+    if args.verify_sums and is_stock(args):
+        raise InputError(f"--verify-sums checks slices, and --scheme {args.scheme} has none: choose another scheme")
     if args.batching in BASELINES and not is_stock(args):
         raise InputError(f"--batching {args.batching} is how MXNet's own KVStores train: add --scheme stock")
     if args.local is not None and not 1 <= args.local <= 64:
@@ -248,6 +253,7 @@ def job_options(
         observers=observers,
         hold=hold,
         samples_path=str(run_dir / "samples.jsonl") if run_dir else None,
+        verify_sums=getattr(args, "verify_sums", False),
         batching=getattr(args, "batching", None),
         batch_total=getattr(args, "batch_total", None),
         batch_most=getattr(args, "batch_most", None),

@@ -32,7 +32,8 @@ class Audience:
         if isinstance(message, m.Configured):
             self.configured = message
         elif isinstance(message, m.RunBlock):
-            self._blocks.append(message)
+            if not self.is_ending:  # else workers may have been told to finish
+                self._blocks.append(message)
         elif isinstance(message, m.EndJob):
             self.is_ending = True
 

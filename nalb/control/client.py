@@ -22,6 +22,7 @@ from nalb.control.keys import NodeKeys
 from nalb.errors import PeerError
 
 T = TypeVar("T", bound=m.Message)
+C = TypeVar("C", bound=m.Message)
 Drain = Callable[[], tuple[list[m.SampleRow], int]]
 
 
@@ -73,12 +74,20 @@ class Client:
 
     def wait_for(self, kind: type[T], matches: Callable[[T], bool] = lambda _: True) -> T:
         """Block until such a message is there, and take it. The deadline is the coordinator's silence, kept by the thread."""
+
+        def choose(inbox: list[m.Message]) -> m.Message | None:
+            found = (i for i, message in enumerate(inbox) if isinstance(message, kind) and matches(message))
+            index = next(found, None)
+            return None if index is None else inbox.pop(index)
+
+        return cast(T, self.wait_until(choose))
+
+    def wait_until(self, choose: Callable[[list[m.Message]], C | None]) -> C:
+        """Block until `choose` takes a message out of the inbox, and return that."""
         with self._arrived:
-            while True:
-                for index, message in enumerate(self._inbox):
-                    if isinstance(message, kind) and matches(message):
-                        return cast(T, self._inbox.pop(index))
+            while (chosen := choose(self._inbox)) is None:
                 self._arrived.wait(timeout=1.0)
+            return chosen
 
     def close(self, last_word: m.Message | None = None) -> None:
         """Say the last word, if there is one left to say, and end the thread."""

@@ -15,7 +15,7 @@ import zmq
 from nalb.batching.speed import Predictor
 from nalb.control import messages as m
 from nalb.control.client import die
-from nalb.control.curve import door_kept, secure_server
+from nalb.control.curve import door_kept, node_of_user, secure_server
 from nalb.control.keys import own_keys
 from nalb.control.settings import Settings
 from nalb.control.state import Coordinator
@@ -65,39 +65,58 @@ class CoordinatorThread:
                 return
             self._started.put(None)
             state = Coordinator(self._settings, time.monotonic(), self._predictor)
+            members = None if keys is None else node_of_user(keys)
             try:
-                self._serve(router, state, log)
+                self._serve(router, state, log, members)
             except Exception as error:
-                state.abort(f"coordinator failed: {type(error).__name__}: {error}", time.monotonic())
-                _flush(router, state, log)
+                why = f"coordinator failed: {type(error).__name__}: {error}"
+                if isinstance(error, OSError) and log is not None:
+                    why = f"the coordinator cannot write {self._settings.samples_path} ({error.strerror}): make room"
+                state.abort(why, time.monotonic())
+                _flush(router, state, None)
             verdict = state.verdict
         if verdict is not None:  # the sockets are closed: every Abort has left
             die(verdict)
 
-    def _serve(self, router: "zmq.Socket[bytes]", state: Coordinator, log: IO[bytes] | None) -> None:
+    def _serve(
+        self, router: "zmq.Socket[bytes]", state: Coordinator, log: IO[bytes] | None, members: dict[str, str] | None
+    ) -> None:
         tick_ms = int(self._settings.heartbeat_s * 500)
         ticked_s = 0.0
         while not self._stop.is_set() and state.phase != "OVER":
             if router.poll(tick_ms):
                 for _ in range(1000):  # a flood must not keep the deadlines from being looked at
                     try:
-                        frames = router.recv_multipart(zmq.NOBLOCK)
+                        if members is None:
+                            frames, node = router.recv_multipart(zmq.NOBLOCK), None
+                        else:
+                            frames, node = _receive_signed(router, members)
                     except zmq.Again:
                         break
-                    _take(state, frames)
+                    _take(state, frames, node)
             if (now_s := time.monotonic()) - ticked_s >= tick_ms / 1000:  # it looks at every process
                 state.tick(now_s)
                 ticked_s = now_s
             _flush(router, state, log)
 
 
-def _take(state: Coordinator, frames: list[bytes]) -> None:
+def _receive_signed(router: "zmq.Socket[bytes]", members: dict[str, str]) -> tuple[list[bytes], str | None]:
+    """The frames, and the node whose key the sender has; None for an observer, who comes by a file of ours and has none."""
+    frames = router.recv_multipart(zmq.NOBLOCK, copy=False)
+    try:
+        user = frames[-1].get("User-Id")
+    except zmq.ZMQError:
+        user = None
+    return [frame.bytes for frame in frames], members.get(str(user))
+
+
+def _take(state: Coordinator, frames: list[bytes], node: str | None = None) -> None:
     identity = frames[0]
     peer = identity.decode("ascii", "replace")
     try:
         if len(frames) != 2:
             raise PeerError(f"{peer} sent {len(frames) - 1} frames instead of one")
-        state.receive(identity, m.decode_at_coordinator(frames[1], peer), time.monotonic())
+        state.receive(identity, m.decode_at_coordinator(frames[1], peer), time.monotonic(), node)
     except PeerError:
         state.rejected["undecodable message"] += 1  # anyone can reach the port; only known peers' silence ends a job
 
@@ -115,8 +134,6 @@ def _flush(router: "zmq.Socket[bytes]", state: Coordinator, log: IO[bytes] | Non
             if event.kind == "samples":  # made rows of here, where no worker waits for its plan any more
                 data = data | {"rows": sample_rows(data["rows"], event.at_s)}
             log.write(msgspec.json.encode({"event": event.kind, "at_s": event.at_s, **data}) + b"\n")
-        if state.events:
-            log.flush()
     state.events.clear()
 
 
@@ -166,6 +183,6 @@ def _open_log(settings: Settings, stack: ExitStack) -> IO[bytes] | None:
     if settings.samples_path is None:
         return None
     try:
-        return stack.enter_context(open(settings.samples_path, "ab"))
+        return stack.enter_context(open(settings.samples_path, "ab", buffering=0))
     except OSError as error:
         raise InputError(f"NALB_SAMPLES={settings.samples_path}: {error.strerror}") from None

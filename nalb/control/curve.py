@@ -5,16 +5,20 @@ coordinator's address. Keys of strangers are refused by pyzmq's ZAP handler; whe
 the socket enforces its ZAP domain. Set the options before bind or connect: libzmq copies them then.
 """
 
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils.monitor import parse_monitor_message
 
 from nalb.control.keys import NodeKeys
-from nalb.errors import InputError
+from nalb.errors import InputError, PeerError
 
 ZAP_DOMAIN = b"nalb"
+HANG_UPS = 5  # in a row, during the handshake; one may be a coordinator that is just ending
+_REFUSED = (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 
 
 class _AllowedKeys:
@@ -41,6 +45,11 @@ def door_kept(context: "zmq.Context[zmq.Socket[bytes]]", keys: NodeKeys) -> Iter
         authenticator.stop()
 
 
+def node_of_user(keys: NodeKeys) -> dict[str, str]:
+    """Who has which key, as the ZAP handler's User-Id has it: a member speaks for its own node alone."""
+    return {zmq.utils.z85.encode(peer.public).decode("ascii"): peer.name for peer in keys.peers}
+
+
 def secure_server(socket: "zmq.Socket[bytes]", keys: NodeKeys) -> None:
     """What is bound from now on takes the job's peers only."""
     socket.setsockopt(zmq.CURVE_SERVER, 1)
@@ -60,3 +69,28 @@ def secure_client(socket: "zmq.Socket[bytes]", keys: NodeKeys, endpoint: str) ->
     socket.setsockopt(zmq.CURVE_SERVERKEY, public)
     socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
     socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+
+
+def knock(keys: NodeKeys, endpoint: str, limit_s: float) -> None:
+    """Shake hands with the coordinator and leave: a wrong key is told at once, while ps-lite would wait for ever.
+
+    Waits for the coordinator for at most `limit_s`; what happens after that, the Client tells. PeerError: it refuses the key, or
+    is not who the key file says.
+    """
+    with zmq.Context() as context, closing(context.socket(zmq.DEALER)) as dealer:
+        dealer.setsockopt(zmq.LINGER, 0)
+        secure_client(dealer, keys, endpoint)
+        hang_ups, end_s = 0, time.monotonic() + limit_s
+        with closing(dealer.get_monitor_socket()) as monitor:
+            dealer.connect(endpoint)
+            while monitor.poll(max(0, int((end_s - time.monotonic()) * 1000))):
+                event = parse_monitor_message(monitor.recv_multipart())["event"]
+                hang_ups += event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+                if event in _REFUSED or hang_ups == HANG_UPS:
+                    raise PeerError(
+                        f"node {keys.node}: the coordinator at {endpoint} does not take this node's key, or has another than the "
+                        "key file says: give all nodes the keys of one `nalb keys`"
+                    )
+                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    break
+            dealer.disable_monitor()

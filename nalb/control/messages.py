@@ -3,6 +3,7 @@
 VERSION stands in Hello and Welcome: another version is refused by name. Unknown tags and fields are the peer's error.
 The order of one iteration k (C coordinator, W worker, S server):
 
+    W -> C  Sums(k-1)          only where sums are verified
     W -> C  Done(k-1)          all slices of k-1 are back
     W,S -> C Report            samples, and the sign of life, every heartbeat
     C -> W  PrepareSlots(k)    only where plan k needs slots that the worker's own node's server does not have yet
@@ -22,7 +23,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from nalb.errors import PeerError
+from nalb.errors import InputError, PeerError
 from nalb.planning.nodes import Capacities
 
 VERSION = 3
@@ -75,6 +76,7 @@ class Register(Message, frozen=True):
     """What a worker pushes each iteration; all workers must say the same."""
 
     tensors: Annotated[list[TensorSpec], Meta(min_length=1, max_length=1_000_000)]
+    number: Index = 0  # counts the worker's registrations, so that a repeated one is known
 
 
 class Report(Message, frozen=True):
@@ -91,6 +93,7 @@ class SlotsReady(Message, frozen=True):
     """The slots asked for in PrepareSlots exist."""
 
     iteration: Index
+    epoch: Index
 
 
 class Done(Message, frozen=True):
@@ -103,6 +106,22 @@ class Done(Message, frozen=True):
     started_s: float  # first push, on the worker's monotonic clock
     finished_s: float  # last pull, likewise
     computed_s: float | None = None  # its gradients were complete, likewise; None: not known
+
+
+class SliceSum(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, gc=False):
+    """What sums.py takes of a slice."""
+
+    plain: float  # sum of its elements
+    signed: float  # the same with signs by lot
+    magnitude: float  # sum of their magnitudes
+
+
+class Sums(Message, frozen=True):
+    """Before Done, where sums are verified: of every slice, as the worker pushed it and as it came back."""
+
+    iteration: Index
+    sent: Annotated[list[SliceSum], Meta(max_length=1_000_000)]
+    received: Annotated[list[SliceSum], Meta(max_length=1_000_000)]
 
 
 class JoinBatching(Message, frozen=True):
@@ -151,7 +170,8 @@ class Welcome(Message, frozen=True):
 class Setup(Message, frozen=True):
     """How every worker must cut its tensors; the digest says whether the results agree."""
 
-    epoch: Index  # grows with every registration
+    registration: Index  # the Register whose tensors these are
+    epoch: Index  # grows with every cut
     num_nodes: Index
     num_servers: Index
     alpha_bytes: Annotated[float, Meta(gt=0)]
@@ -174,6 +194,7 @@ class PrepareSlots(Message, frozen=True):
     """Make these slots exist before anyone uses them."""
 
     iteration: Index
+    epoch: Index  # with the iteration it names the order: a new registration may ask anew for the same iteration
     slots: list[NewSlots]
 
 
@@ -253,6 +274,11 @@ class Configured(Message, frozen=True):
     def capacities(self, names: Sequence[str]) -> Capacities:
         """The same for the nodes named, in their order. Raises InputError."""
         index = {name: i for i, name in enumerate(names)}
+        spoken_of = [*self.up, *self.down, *(end for pair in self.pairs for end in pair[:2])]
+        for name in {*spoken_of} ^ {*names} or {*names} - {*self.up} | {*names} - {*self.down}:
+            raise InputError(
+                f"configured rates: node {name} is not of this job, or has no rates: give one up and one down per node"
+            )
         pairs = {(index[source], index[target]): rate for source, target, rate in self.pairs}
         return Capacities.from_lists([self.up[one] for one in names], [self.down[one] for one in names], pairs)
 
@@ -269,7 +295,7 @@ class Event(Message, frozen=True):
     data: dict[str, Any]
 
 
-FromNode = Hello | Register | Report | SlotsReady | Done | JoinBatching | Computed | Goodbye | Failed
+FromNode = Hello | Register | Report | SlotsReady | Done | Sums | JoinBatching | Computed | Goodbye | Failed
 FromCoordinator = (
     Welcome | Setup | PrepareSlots | Plan | BatchSizes | Measure | Alive | Farewell | Finish | Abort | Event
 )
@@ -289,7 +315,7 @@ def decode_at_coordinator(frame: bytes, peer: str) -> FromNode | FromObserver:
     """A frame from a node or observer; PeerError names the peer where it is not one of our messages."""
     try:
         return _to_coordinator.decode(frame)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PeerError(f"{peer} sent a control message that is not ours (version {VERSION}): {error}") from None
 
 
@@ -297,7 +323,7 @@ def decode_at_client(frame: bytes) -> FromCoordinator:
     """A frame from the coordinator."""
     try:
         return _to_client.decode(frame)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PeerError(
             f"the coordinator sent a control message that is not ours (version {VERSION}): {error}"
         ) from None

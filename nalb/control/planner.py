@@ -14,7 +14,7 @@ from nalb.measurement.samples import LinkSample
 from nalb.measurement.traffic import Traffic
 from nalb.planning.elastic import WINDOW, Observation
 from nalb.planning.nodes import Capacities, Floats, Node, completion_s, load_bytes
-from nalb.planning.schemes import Plan, Situation, decide
+from nalb.planning.schemes import NOT_MEASURED, NOT_THE_LINKS, Plan, Situation, decide
 from nalb.planning.shares import bound_s
 from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout
 
@@ -29,6 +29,10 @@ SURPRISE = 1.3
 LATE = 1.1  # from here on a single pair may be what the prediction does not know
 MAX_PATIENCE = 32  # planned iterations before measuring anew is tried again where it does not help
 CALM = 4  # iterations as predicted, in a row, after which it helps again
+MORE = "more than was sent"
+DOUBLE = 2.0  # late reports may bring an iteration's bytes into the next one
+HEADER_BYTES = 1000  # of a slice's message, at most
+WORSE = 1.15  # a plan that takes so many times what equal shares took is given up: whatever it rests on is not so
 PACE = 1.25  # equal shares that take so many times what the links need: something else sets the pace
 UNMEASURED = ("stock", "p3", "average")  # schemes that send no forecasts: they do not need to know
 
@@ -70,7 +74,16 @@ class Planner:
         self._usual: float | None = None  # the first one's time over its prediction
         self._patience = 1
         self._calm = 0
+        self._equal_s: float | None = None  # what equal shares took last
+        self._failures = 0  # plans in a row that took longer
+        self._equal_left = 0  # iterations of equal shares to come, whatever is measured
         self._reason = ""
+
+    @property
+    def layout(self) -> Layout:
+        """What the registered tensors were cut into."""
+        assert self._layout is not None
+        return self._layout
 
     def configure(self, message: m.Configured) -> None:
         """Learn the configured rates, for the oracle and the bound."""
@@ -104,9 +117,16 @@ class Planner:
         if self._present is None:
             return
         predicted_s = self._present.predicted_s
+        if self._reason in (NOT_MEASURED, NOT_THE_LINKS):
+            self._equal_s = took_s
         if predicted_s is None or not self._links_set_pace:
             self._judge_pace(self._present, traffic, took_s)
+            self._equal_left = max(0, self._equal_left - 1)
+            self._links_set_pace &= self._equal_left == 0
+        elif self._equal_s is not None and took_s > WORSE * self._equal_s:
+            self._give_up()
         else:
+            self._failures = 0
             self._judge_estimates(traffic, took_s / predicted_s)
         end_s: dict[int, float] = {}  # of each server's last message, to it or from it
         for sample in samples:
@@ -116,6 +136,24 @@ class Planner:
             if last_s > traffic.first_s:
                 served = Observation(self._present.shares_bytes[server], last_s - traffic.first_s)
                 self._observations[server].append(served)
+
+    def exceeds_plan(self, samples: Sequence[LinkSample], is_server: bool) -> bool:
+        """Whether a process says that one peer sent it more than the iteration's plan had to send, by far.
+
+        samples: of one receiving process. The sender is the second witness: what it had to send is known here. Room is left
+        for headers and for what is late from the iteration before.
+        """
+        if self._present is None:
+            return False
+        received: dict[int, int] = {}
+        for sample in samples:
+            received[sample.source] = received.get(sample.source, 0) + sample.size_bytes
+        shares = self._present.shares_bytes
+        room = HEADER_BYTES * len(self._present.server_of_slice)
+        return any(
+            size_bytes > DOUBLE * (shares[samples[0].target if is_server else source] + room)
+            for source, size_bytes in received.items()
+        )
 
     def _judge_pace(self, present: Plan, traffic: Traffic, took_s: float) -> None:
         """Whether an iteration of equal shares took what the links need; else other shares would follow noise."""
@@ -151,6 +189,16 @@ class Planner:
             self._patience = min(2 * self._patience, MAX_PATIENCE)
             self._planned, self._usual = 0, None
             self._estimator.forget()
+
+    def _give_up(self) -> None:
+        """Back to equal shares: for the one iteration that measures anew, and each time in a row for twice as many.
+
+        So reports that are false, by mistake or on purpose, cost one iteration of many: no more than equal shares would.
+        """
+        self._estimator.forget()
+        self._planned, self._usual, self._calm = 0, None, 0
+        self._equal_left = min(2**self._failures, MAX_PATIENCE)
+        self._failures += 1
 
     def _capacities(self) -> Capacities | None:
         estimate = self._estimator.estimate()

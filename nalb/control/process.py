@@ -16,8 +16,10 @@ class Process:
     exchanging: int = -1
     calls: int = 0
     drops: int = 0
+    registration: int = -1  # number of its last Register
     tensors: list[m.TensorSpec] | None = None
     done: m.Done | None = None
+    sums: m.Sums | None = None  # of the iteration that runs
     finished: int = -1  # the last iteration that it reported done
     left_after: int | None = None  # said Goodbye after this iteration
     samples: list[LinkSample] = field(default_factory=list)  # of this iteration, on the common clock

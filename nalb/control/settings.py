@@ -16,6 +16,7 @@ Besides ps-lite's own DMLC_* variables:
                          more than 16 workers, ema)
     NALB_FIRST_WORKERS   how many workers the job began with, where it goes on with fewer: the global batch stays
     NALB_CHECKPOINTS     folder for checkpoints (kvstore_patch/checkpoints.py); nalb launch also reads it
+    NALB_VERIFY_SUMS     1: the sum of every slice is checked against an independent one (nalb/control/sums.py)
     NALB_STOCK           1: MXNet runs alone; the coordinator, if any, sizes batches and plans nothing
     NALB_OBSERVERS       an ipc:// address where the coordinator also listens, for launcher and compare
     NALB_HOLD            1: iterate only as observers ask (compare)
@@ -61,6 +62,7 @@ class Settings:
     samples_path: str | None
     keys_path: str | None = None
     is_stock: bool = False  # MXNet alone: no plans, no control plane in servers
+    verify_sums: bool = False
     batching: str | None = None
     batch_total: int | None = None
     batch_most: tuple[int, ...] | None = None  # by worker rank
@@ -126,6 +128,7 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
         keys_path=environ.get("NALB_KEYS"),
         is_stock=environ.get("NALB_STOCK") == "1",
         batching=batching,
+        verify_sums=environ.get("NALB_VERIFY_SUMS") == "1",
         batch_total=whole("NALB_BATCH_TOTAL"),
         first_workers=whole("NALB_FIRST_WORKERS") or 0,
         batch_most=batch_maxima(

@@ -21,13 +21,18 @@ from nalb.batching.speed import Predictor
 from nalb.control import messages as m
 from nalb.control.audience import Audience, Outgoing
 from nalb.control.batch_desk import BatchDesk
-from nalb.control.planner import Planner
+from nalb.control.planner import MORE, Decision, Planner
 from nalb.control.process import Process, difference, left_behind, natural_order
 from nalb.control.settings import Settings
+from nalb.control.sums import find_wrong_sum
 from nalb.errors import InputError
 from nalb.measurement.samples import ClockAlignment, check
 from nalb.planning.schemes import fixed_slice_bytes
 from nalb.planning.slices import NUM_PROBE
+
+IMPOSSIBLE = {"no bytes", "no time", "too long", "too fast", "another time", MORE}  # reasons why a sample is refused
+STALE_S = 60.0  # a sample may be older than the plan by what a server's last report is late
+CLOCK_S = 0.01  # ... and younger than its report by rounding
 
 
 class Cut(NamedTuple):
@@ -60,21 +65,36 @@ class Coordinator:
         self._node_of_peer: dict[int, int] = {}
         self._clock = ClockAlignment()
         self.rejected: Counter[str] = Counter()
-        self._epoch, self._iteration = -1, -1
+        self._registration, self._epoch, self._iteration = -1, -1, -1
         self._tensors: list[m.TensorSpec] = []
         self._cut = Cut(settings.alpha_bytes)
         self._measuring = False
         self._plan: m.Plan | None = None
-        self._preparing: set[bytes] = set()  # who has not created its slots yet
+        self._preparing: set[tuple[bytes, int, int]] = set()  # orders not yet carried out: worker, iteration, epoch
+        self._released_s = now_s  # when the last plan went out
+        self._accused: set[tuple[str, str]] = set()  # who, of what: each is told once
         self._farewell = False  # every worker has said Goodbye and may leave
         self._last_goodbye_s = now_s
         self._desk = BatchDesk(settings, predictor, self._network)
 
     # ---- inputs
 
-    def receive(self, identity: bytes, message: m.FromNode | m.FromObserver, now_s: float) -> None:
-        """Take one message in."""
+    def receive(
+        self, identity: bytes, message: m.FromNode | m.FromObserver, now_s: float, key_node: str | None = None
+    ) -> None:
+        """Take one message in. key_node: the node whose key the sender has, where the job is encrypted."""
         if self.phase == "OVER":
+            return
+        claimed = message if isinstance(message, m.Hello) else getattr(self._processes.get(identity), "hello", None)
+        if key_node is not None and claimed is not None and claimed.node != key_node:
+            self.abort(
+                f"node {key_node}, by its key, calls itself {claimed.role} {claimed.node}: give each process its node's own "
+                "NALB_NODE and NALB_KEYS",
+                now_s,
+            )
+            return
+        if key_node is not None and claimed is None:
+            self.rejected["message before hello"] += 1
             return
         if isinstance(message, m.Observe | m.RunBlock | m.Configured | m.EndJob):
             self._from_observer(identity, message, now_s)
@@ -84,7 +104,10 @@ class Coordinator:
             self.rejected["message before hello"] += 1
         else:
             process.last_heard_s = now_s
-            self._from_process(process, message, now_s)
+            if self._is_out_of_place(process, message):
+                self.rejected["message out of place"] += 1
+            else:
+                self._from_process(process, message, now_s)
 
     def tick(self, now_s: float) -> None:
         """Keep the deadlines; call it at least every heartbeat."""
@@ -144,10 +167,18 @@ class Coordinator:
         return self._settings.num_workers + (0 if self._settings.is_stock else self._settings.num_servers)
 
     def _hello(self, identity: bytes, hello: m.Hello, now_s: float) -> None:
+        if (known := self._processes.get(identity)) is not None and known.hello == hello:
+            return
         if hello.version != m.VERSION:
             self.abort(
                 f"{hello.role} {hello.node} speaks control version {hello.version}, the coordinator {m.VERSION}: "
                 "install the same nalb everywhere",
+                now_s,
+            )
+        elif hello.ps_id not in self._ps_ids(hello.role):
+            self.abort(
+                f"{hello.role} {hello.node} has ps-lite id {hello.ps_id}, which no {hello.role} of this job can have: start it "
+                "with the environment that `nalb launch --print-env` shows",
                 now_s,
             )
         elif any(
@@ -165,6 +196,18 @@ class Coordinator:
             if len(self._processes) == self._expected:
                 self._welcome(now_s)
 
+    def _ps_ids(self, role: str) -> range:
+        """As ps-lite numbers them: by rank, servers even and workers odd."""
+        if role == "worker":
+            return range(9, 9 + 2 * self._settings.num_workers, 2)
+        return range(8, 8 + 2 * self._settings.num_servers, 2)
+
+    def _is_out_of_place(self, process: Process, message: m.FromNode) -> bool:
+        """Said before all are there, or by a server where only workers speak."""
+        if isinstance(message, m.Report | m.Failed):
+            return False
+        return self.phase == "GATHER" or (process.hello.role == "server" and not isinstance(message, m.Goodbye))
+
     def _welcome(self, now_s: float) -> None:
         names = {p.hello.node for p in self._processes.values()}
         self._nodes = sorted(names, key=natural_order)
@@ -172,6 +215,7 @@ class Coordinator:
         self._node_of_peer = {p.hello.ps_id: index[p.hello.node] for p in self._processes.values()}
         if not self._settings.is_stock:
             self._planner = self._new_planner()
+            self._configure(now_s)
         for process in self._processes.values():
             process.last_heard_s = now_s
             self._send(
@@ -189,16 +233,21 @@ class Coordinator:
         self._event("ready", now_s, {"nodes": self._nodes, "servers": servers})
 
     def _new_planner(self) -> Planner:
-        planner = Planner(
+        return Planner(
             self._nodes,
             workers={p.hello.node for p in self._workers},
             servers={p.hello.node: p.rank for p in self._servers},
             estimator=self._settings.estimator,
             window_bytes=self._settings.window_bytes,
         )
-        if self._audience.configured:
-            planner.configure(self._audience.configured)
-        return planner
+
+    def _configure(self, now_s: float) -> None:
+        if self._planner is None or self._audience.configured is None:
+            return
+        try:
+            self._planner.configure(self._audience.configured)
+        except InputError as error:
+            self.abort(str(error), now_s)
 
     # ---- running
 
@@ -208,10 +257,12 @@ class Coordinator:
         elif isinstance(message, m.Register):
             self._register(process, message, now_s)
         elif isinstance(message, m.SlotsReady):
-            if self.phase == "PREPARE" and message.iteration == self._iteration + 1:
-                self._preparing.discard(process.identity)
-                if not self._preparing:
-                    self._release(now_s)
+            self._preparing.discard((process.identity, message.iteration, message.epoch))
+            if self.phase == "PREPARE" and not self._preparing:
+                self._release(now_s)
+        elif isinstance(message, m.Sums):
+            if message.iteration == self._iteration:
+                process.sums = message
         elif isinstance(message, m.Done):
             self._done(process, message, now_s)
         elif isinstance(message, m.JoinBatching | m.Computed):
@@ -235,11 +286,6 @@ class Coordinator:
     # ---- batch sizes
 
     def _batch(self, process: Process, message: m.JoinBatching | m.Computed, now_s: float) -> None:
-        if process.hello.role != "worker":
-            self.abort(
-                f"{process.name} asks for batch sizes, which are the workers': call join in the training script", now_s
-            )
-            return
         if why := self._desk.take(process.rank, process.name, message, now_s):
             self.abort(why, now_s)
         elif manager := self._desk.manager:
@@ -266,15 +312,33 @@ class Coordinator:
         rows = ((r.peer, r.size_bytes, r.start_ns, r.end_ns) for r in report.samples)
         target = self._node_of_peer.get(process.hello.ps_id, -1)
         is_push, shift_s = process.hello.role == "server", self._clock.offset_s[process.name]
-        process.samples += check(rows, target, self._node_of_peer, self.rejected, is_push, shift_s)
+        doubts: Counter[str] = Counter()
+        within_s = (self._released_s - STALE_S, now_s + CLOCK_S)
+        process.samples += check(rows, target, self._node_of_peer, doubts, is_push, shift_s, within_s)
+        self.rejected += doubts
+        self._accuse(process, set(doubts) & IMPOSSIBLE, now_s)
         if why := left_behind(process, self._left):
             self.abort(why, now_s)
 
+    def _accuse(self, process: Process, reasons: set[str], now_s: float) -> None:
+        """Tell, once, who reports what cannot be; such reports are not used."""
+        for reason in sorted(reasons):
+            if (process.name, reason) not in self._accused:
+                self._accused.add((process.name, reason))
+                self._event("doubt", now_s, {"process": process.name, "node": process.hello.node, "reason": reason})
+
     def _register(self, process: Process, message: m.Register, now_s: float) -> None:
-        process.tensors = message.tensors
+        if message.number <= process.registration:
+            return
+        process.registration, process.tensors = message.number, message.tensors
         if any(p.tensors is None for p in self._workers):
             return
         for other in self._workers:
+            if other.tensors == message.tensors and other.registration != message.number:
+                self.abort(
+                    f"{process.name} and {other.name} have registered unequally often: please report this", now_s
+                )
+                return
             if other.tensors != message.tensors:
                 self.abort(
                     f"{process.name} and {other.name} push different tensors: {difference(message.tensors, other.tensors)}; "
@@ -284,7 +348,7 @@ class Coordinator:
                 return
         for worker in self._workers:
             worker.tensors = None
-        self._tensors = message.tensors
+        self._tensors, self._registration = message.tensors, message.number
         if block := self._audience.block:
             self._cut = self._cut_of(block)
         try:
@@ -304,6 +368,7 @@ class Coordinator:
             self._send(
                 worker,
                 m.Setup(
+                    self._registration,
                     self._epoch,
                     len(self._nodes),
                     self._settings.num_servers,
@@ -326,6 +391,22 @@ class Coordinator:
             else:
                 self._event("idle", now_s, {})
             return
+        number = self._iteration + 1
+        try:
+            decision = self._decide(number, block, now_s)
+        except InputError as error:
+            self.abort(f"iteration {number} cannot be planned: {error}", now_s)
+            return
+        self._plan = decision.plan
+        for identity, slots in self._slot_orders(decision.new_slots).items():
+            self._preparing.add((identity, number, self._epoch))
+            self._send(self._processes[identity], m.PrepareSlots(number, self._epoch, slots))
+        if self._preparing:  # perhaps by an order of the registration before, whose slots this plan may use
+            self.phase = "PREPARE"
+        else:
+            self._release(now_s)
+
+    def _decide(self, number: int, block: m.RunBlock, now_s: float) -> Decision:
         assert self._planner is not None
         if self._audience.begin():
             if block.window_bytes is not None:
@@ -333,19 +414,9 @@ class Coordinator:
             if (wanted := self._cut_of(block)) != self._cut:
                 self._cut = wanted
                 self._begin_epoch(now_s)
-        number = self._iteration + 1
         if self._desk.manager is not None:
             self._planner.joint_shares = self._desk.manager.shares_bytes
-        decision = self._planner.decide(number, self._epoch, block.scheme, block.forecasts)
-        self._plan = decision.plan
-        if decision.new_slots:
-            self.phase = "PREPARE"
-            orders = self._slot_orders(decision.new_slots)
-            self._preparing = set(orders)
-            for identity, slots in orders.items():
-                self._send(self._processes[identity], m.PrepareSlots(number, slots))
-        else:
-            self._release(now_s)
+        return self._planner.decide(number, self._epoch, block.scheme, block.forecasts)
 
     def _slot_orders(self, slots: list[m.NewSlots]) -> dict[bytes, list[m.NewSlots]]:
         """Who creates which slots: its own node's worker over loopback, where there is one, else the lowest-ranked worker."""
@@ -365,13 +436,14 @@ class Coordinator:
         assert self._plan is not None
         assert self._planner is not None
         self._iteration += 1
+        self._released_s = now_s
         self.phase = "RUN"
         if self._plan.measure != self._measuring or self._iteration == 0:
             self._measuring = self._plan.measure
             for server in self._servers:
                 self._send(server, m.Measure(self._plan.measure))
         for process in self._processes.values():
-            process.done = None
+            process.done = process.sums = None
             process.samples = []
         self._running = len(self._workers)
         for worker in self._workers:
@@ -381,6 +453,8 @@ class Coordinator:
         self._event("plan", now_s, told)
 
     def _done(self, process: Process, message: m.Done, now_s: float) -> None:
+        if message.iteration <= process.finished:
+            return  # a repetition
         if self.phase != "RUN" or message.iteration != self._iteration:
             self.abort(
                 f"{process.name} reported iteration {message.iteration} done while {self._iteration} runs "
@@ -396,7 +470,15 @@ class Coordinator:
     def _complete(self, now_s: float) -> None:
         assert self._planner is not None
         assert self._plan is not None
+        if self._settings.verify_sums and (wrong := self._wrong_sum(self._planner, self._plan)):
+            self.abort(wrong, now_s)
+            return
         done = {w.hello.node: w.done for w in self._workers if w.done}
+        for process in self._processes.values():
+            if self._planner.exceeds_plan(process.samples, process.hello.role == "server"):
+                self.rejected[MORE] += len(process.samples)
+                process.samples = []
+                self._accuse(process, {MORE}, now_s)
         samples = [s for p in self._processes.values() for s in p.samples]
         if self._plan.measure:
             self._planner.observe(samples, max(d.communication_s for d in done.values()))
@@ -424,6 +506,17 @@ class Coordinator:
         self.phase = "READY"
         self._next(now_s)
 
+    def _wrong_sum(self, planner: Planner, plan: m.Plan) -> str | None:
+        """What find_wrong_sum says; plans of MXNet's own have no slices to check."""
+        if not plan.server_of_slice:
+            return None
+        told = {worker.hello.node: worker.sums for worker in self._workers if worker.sums is not None}
+        silent = [worker.name for worker in self._workers if worker.sums is None]
+        if silent:
+            return f"{silent[0]} does not verify sums, others do: set NALB_VERIFY_SUMS=1 for every process, or for none"
+        node_of_rank = {server.rank: server.hello.node for server in self._servers}
+        return find_wrong_sum(planner.layout, plan, told, node_of_rank.__getitem__)
+
     def _aligned(self, moment: str) -> dict[str, float]:
         """When the workers' moment was, on our clock, by node."""
         told = [(w, getattr(w.done, moment)) for w in self._workers if w.name in self._clock.offset_s]
@@ -435,8 +528,7 @@ class Coordinator:
         present = m.Event("state", now_s, {"phase": self.phase, "nodes": list(self._nodes)})
         self._audience.receive(identity, message, present)
         if isinstance(message, m.Configured):
-            if self._planner:
-                self._planner.configure(message)
+            self._configure(now_s)
         elif isinstance(message, m.RunBlock | m.EndJob):
             self._next(now_s)
 

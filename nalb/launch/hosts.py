@@ -103,7 +103,7 @@ def load_hosts(path: str | Path) -> Hosts:
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `$.")
         raise InputError(f"{path}: {place.rstrip('`') or 'top level'}: {what}: see docs/hosts.md") from None
-    except ValueError as error:  # not TOML, or not UTF-8
+    except (ValueError, RecursionError) as error:  # not TOML, or not UTF-8
         raise InputError(f"{path}: is not TOML ({error}): correct that line") from None
     hosts = tuple(_host(str(path), index, one, table.defaults) for index, one in enumerate(table.hosts))
     _check(str(path), hosts)
@@ -113,9 +113,10 @@ def load_hosts(path: str | Path) -> Hosts:
 def _host(path: str, index: int, table: _HostTable, defaults: _Defaults) -> Host:
     try:
         ip = socket.gethostbyname(table.address)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: it cannot be a host name at all
+        why = error.strerror if isinstance(error, OSError) else "it is not a name"
         raise InputError(
-            f"{path}: hosts[{index}].address: {table.address!r} is not known ({error.strerror}): give an IPv4 address"
+            f"{path}: hosts[{index}].address: {table.address!r} is not known ({why}): give an IPv4 address"
         ) from None
     options = [*(table.ssh_options or []), *(defaults.ssh_options or [])]  # ssh takes the first value it meets
     return Host(

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from nalb.control.keys import VARIABLE
 from nalb.errors import InputError
@@ -61,6 +62,13 @@ class LocalProcess:
         code = self.popen.poll()
         return None if code is None else ending_of(code)
 
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it: it will neither end nor say anything."""
+        try:
+            return Path(f"/proc/{self.popen.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        except OSError:  # it has ended
+            return False
+
     def take_line(self, line: str) -> str | None:
         """A line of its output came; returns what of it is to be logged and shown."""
         self.tail.append(line)
@@ -75,6 +83,7 @@ class LocalProcess:
     def ask_to_end(self) -> None:
         """Politely."""
         self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)  # one that is stopped takes the first only when it goes on
 
     def kill(self) -> None:
         """At once, with its process group."""

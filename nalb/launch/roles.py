@@ -72,6 +72,7 @@ class JobOptions:
     predictor: str | None = None  # a name of control.settings.PREDICTORS
     checkpoints: str | None = None  # a folder on the machine of each process
     first_workers: int | None = None  # that the job began with; None: as many as it has
+    verify_sums: bool = False
     extra: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -133,6 +134,8 @@ def _shared_environment(places: list[Place], options: JobOptions, inherited: Map
         shared["NALB_ALPHA_BYTES"] = repr(options.alpha_bytes)
     if options.deadline_s is not None:
         shared["NALB_DEADLINE_S"] = repr(options.deadline_s)
+    if options.verify_sums:
+        shared["NALB_VERIFY_SUMS"] = "1"
     if options.batching is not None:
         shared["NALB_BATCHING"] = options.batching
     if options.batch_total is not None:

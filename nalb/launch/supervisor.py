@@ -134,7 +134,9 @@ class Job:
         why = child.reason() if ending.is_explained else ""
         if not culprits and why:  # the coordinator's verdict, repeated by everyone
             node = next((spec.node for spec in self._specs if why.startswith(f"{spec.name} ")), None)
-            return JobError(f"{why}; logs: {self._log_dir}", ending.exit_code, node)
+            stopped = [one.spec.name for one in self.children if one.is_stopped() and one.spec.name not in why]
+            what = f" ({', '.join(stopped)} stopped by a signal)" if stopped else ""
+            return JobError(f"{why}{what}; logs: {self._log_dir}", ending.exit_code, node)
         log = self._log_dir / f"{child.spec.slug}.log"
         what = f"{child.spec.name} {ending.what}{': ' + why if why else ''}"
         return JobError(f"{what}; its log: {log}", ending.exit_code, child.spec.node)

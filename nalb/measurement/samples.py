@@ -56,11 +56,14 @@ def check(
     rejected: Counter[str],
     is_push: bool = True,
     shift_s: float = 0.0,
+    within_s: tuple[float, float] = (-math.inf, math.inf),
 ) -> list[LinkSample]:
     """The valid samples among a receiver's rows (peer id, bytes, start ns, end ns), `shift_s` added to their times.
 
+    within_s: when a message can have arrived, on the common clock.
+
     Loopback (a node's own server) is no link and is left out silently. Counted in `rejected`: 'unknown peer', 'no forecast',
-    'no time' (zero or negative), 'too long', 'too fast', 'no bytes'.
+    'no time' (zero or negative), 'too long', 'too fast', 'no bytes', 'another time'.
     """
     kept = []
     for peer, size_bytes, start_ns, end_ns in rows:
@@ -82,5 +85,8 @@ def check(
             rejected["too fast"] += 1
         else:
             start_s, end_s = start_ns * 1e-9 + shift_s, end_ns * 1e-9 + shift_s
+            if not within_s[0] <= start_s < end_s <= within_s[1]:
+                rejected["another time"] += 1
+                continue
             kept.append(LinkSample(source, target, size_bytes, start_s, end_s, is_push))
     return kept

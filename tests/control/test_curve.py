@@ -6,9 +6,14 @@ import pytest
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from nalb.control.curve import door_kept, secure_client, secure_server
+from nalb.control import messages as m
+from nalb.control.coordinator import _receive_signed, _take
+from nalb.control.curve import door_kept, knock, node_of_user, secure_client, secure_server
 from nalb.control.keys import NodeKeys, make_keys
-from nalb.errors import InputError
+from nalb.control.settings import from_environment
+from nalb.control.state import Coordinator
+from nalb.errors import InputError, PeerError
+from tests.control.test_state import ENVIRONMENT
 
 NODES = {"n0": "127.0.0.1", "n1": "10.0.0.1"}
 LIMIT_MS = 30_000
@@ -69,3 +74,42 @@ def test_an_address_without_a_key_is_an_error() -> None:
         pytest.raises(InputError, match=r"no key for 10\.0\.0\.9"),
     ):
         secure_client(dealer, make_keys(NODES)["n0"], "tcp://10.0.0.9:9092")
+
+
+def test_a_wrong_key_is_told_at_once() -> None:
+    job, other = make_keys(NODES), make_keys(NODES)
+    stranger = NodeKeys("n1", other["n1"].public, other["n1"].secret, job["n0"].peers)
+    mistaken = NodeKeys("n1", job["n1"].public, job["n1"].secret, other["n0"].peers)
+    with ExitStack() as stack:
+        context = stack.enter_context(zmq.Context())
+        stack.enter_context(door_kept(context, job["n0"]))
+        router = stack.enter_context(closing(context.socket(zmq.ROUTER)))
+        secure_server(router, job["n0"])
+        endpoint = f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"
+        knock(job["n1"], endpoint, 60.0)
+        for wrong in (stranger, mistaken):
+            with pytest.raises(PeerError, match=r"node n1: the coordinator at .* does not take this node's key"):
+                knock(wrong, endpoint, 60.0)
+
+
+def test_a_member_speaks_for_its_own_node_alone() -> None:
+    job = make_keys({"n0": "127.0.0.1", "n1": "10.0.0.1"})
+    seen = []
+    for claims in ("n1", "n0"):
+        with ExitStack() as stack:
+            context = stack.enter_context(zmq.Context())
+            stack.enter_context(door_kept(context, job["n0"]))
+            router = stack.enter_context(closing(context.socket(zmq.ROUTER)))
+            secure_server(router, job["n0"])
+            port = router.bind_to_random_port("tcp://127.0.0.1")
+            dealer = stack.enter_context(closing(stack.enter_context(zmq.Context()).socket(zmq.DEALER)))
+            secure_client(dealer, job["n1"], f"tcp://127.0.0.1:{port}")
+            dealer.connect(f"tcp://127.0.0.1:{port}")
+            dealer.send(m.encode(m.Hello(m.VERSION, "worker", claims, 9, 1)))
+            assert router.poll(LIMIT_MS)
+            frames, node = _receive_signed(router, node_of_user(job["n0"]))
+            state = Coordinator(from_environment(ENVIRONMENT, "host"), 0.0)
+            _take(state, frames, node)
+            seen.append(state.verdict)
+    assert seen[0] is None
+    assert "node n1, by its key, calls itself worker n0" in seen[1]

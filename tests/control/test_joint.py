@@ -44,7 +44,7 @@ def test_sizes_and_shares_follow_links_and_machines(monkeypatch):
         for order in [x for _, x in state.outbox if isinstance(x, m.PrepareSlots)][orders:]:
             orders += 1
             for rank in range(NODES):
-                say(f"w{rank}", m.SlotsReady(order.iteration))
+                say(f"w{rank}", m.SlotsReady(order.iteration, order.epoch))
         for rank in range(NODES):
             say(f"w{rank}", m.Done(iteration, 1.0, 2.0, 0.0, 0.0, 1.0))
         sizes = [x for _, x in state.outbox if isinstance(x, m.BatchSizes)][-1].sizes

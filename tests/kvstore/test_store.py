@@ -2,11 +2,14 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from nalb.errors import PeerError
 
 WORKERS = Path(__file__).parent / "workers.py"
 pytestmark = pytest.mark.mxnet
@@ -49,6 +52,24 @@ def test_cases(tmp_path, cases):
 def test_sums_are_the_same_under_every_scheme(tmp_path, scheme):
     done = run_job(tmp_path, str(WORKERS), "sums", flags=("--scheme", scheme))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("none", None),
+        ("push", r"slice 3 \(keys .*: worker n0, worker n1 got"),
+        ("pull", r"slice 3 \(keys .*: worker n[01] got"),
+    ],
+)
+def test_verified_sums(tmp_path, fault, says):
+    script = str(Path(__file__).with_name("verified.py"))
+    done = run_job(tmp_path, script, fault, flags=("--verify-sums",))
+    if says is None:
+        assert done.returncode == 0, done.stdout + done.stderr
+        return
+    assert done.returncode == PeerError.exit_code, done.stdout + done.stderr
+    assert re.search(rf"wrong sum in iteration [234]: {says}", done.stderr), done.stderr
 
 
 def test_gluon_trainer_with_one_word_changed(tmp_path):

@@ -36,6 +36,8 @@ def main() -> None:
             print("step 3", flush=True)
             if faulty and args.fault:
                 fail(args.fault)
+        if step == args.steps - 1:
+            print("last step", flush=True)
         time.sleep(0.005)
 
 

@@ -1,0 +1,63 @@
+"""What a worker obeys next among the coordinator's messages, in whatever order, how late and how often they come. Pure.
+
+    registration n, Setup(n, epoch e)   the worker cuts its tensors; later epochs of the same registration replace it
+    Plan(e, k)                          the worker sums iteration k: of its own epoch only, and each k once
+
+What is of an earlier registration, epoch or iteration is void; what is of a later one waits for what comes before it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from nalb.control import messages as m
+
+
+@dataclass
+class Turn:
+    """A worker's place in the job. `choose` takes a message out of the inbox; None: what comes next is not there yet."""
+
+    registration: int = -1  # how often the worker has registered, less one
+    epoch: int = -1  # of the last Setup obeyed
+    iteration: int = -1  # of the last Plan obeyed
+    _is_registering: bool = False
+    _orders: set[tuple[int, int]] = field(default_factory=set)  # of slots: iteration and epoch
+
+    def register(self, tensors: Sequence[m.TensorSpec]) -> m.Register:
+        """The message to send; until its Setup comes no plan is obeyed."""
+        self.registration += 1
+        self._is_registering = True
+        return m.Register(list(tensors), self.registration)
+
+    def choose(self, inbox: list[m.Message]) -> m.Setup | m.Plan | m.Finish | None:
+        """The next message, taken out of the inbox together with all that is void; the others stay."""
+        inbox[:] = [message for message in inbox if not self._is_void(message)]
+        setups = [x for x in inbox if isinstance(x, m.Setup) and x.registration == self.registration]
+        if setups:
+            setup = max(setups, key=lambda one: one.epoch)
+            inbox.remove(setup)
+            self.epoch, self._is_registering = setup.epoch, False
+            return setup
+        if self._is_registering:
+            return None
+        plans = [x for x in inbox if isinstance(x, m.Plan) and x.epoch == self.epoch]
+        if plans:
+            plan = min(plans, key=lambda one: one.iteration)
+            inbox.remove(plan)
+            self.iteration = plan.iteration
+            return plan
+        finish = next((x for x in inbox if isinstance(x, m.Finish)), None)
+        if finish is not None:
+            inbox.remove(finish)
+        return finish
+
+    def is_new_order(self, message: m.PrepareSlots) -> bool:
+        """Whether these slots are asked for for the first time; of all messages this one alone is not chosen but obeyed at once."""
+        order = (message.iteration, message.epoch)
+        is_new = order not in self._orders
+        self._orders.add(order)
+        return is_new
+
+    def _is_void(self, message: m.Message) -> bool:
+        if isinstance(message, m.Setup):
+            return message.registration < self.registration or message.epoch <= self.epoch
+        return isinstance(message, m.Plan) and (message.epoch < self.epoch or message.iteration <= self.iteration)

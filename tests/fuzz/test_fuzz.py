@@ -1,0 +1,56 @@
+"""A little of what `scripts/fuzz.py` does with a million inputs each, so that no target rots; and what it found."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nalb.control import messages as m
+from nalb.errors import InputError, PeerError
+from nalb.launch.hosts import load_hosts
+from tests.fuzz.targets import TARGETS, steps
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "fuzz.py"
+INPUTS = {"control": 20_000, "coordinator": 3_000}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_input_is_more_than_an_error_of_ours(target, tmp_path):
+    step = steps(target, 2, tmp_path)
+    for _ in range(INPUTS.get(target, 2_000)):
+        step()
+
+
+def test_the_van_under_sanitizers():
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc: the van's fuzzer cannot be built")
+    runtime = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    if not Path(runtime.stdout.strip()).is_absolute():
+        pytest.skip("gcc has no AddressSanitizer runtime")
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "van", "--inputs", "20000"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("van: 20000 inputs")
+
+
+def test_text_that_is_not_utf8_is_the_peers_error():
+    """A stranger's frame ended the coordinator, and so the job."""
+    with pytest.raises(PeerError, match="x sent"):
+        m.decode_at_coordinator(b"\x82\xa4type\xa6Failed\xa6reason\xa1\x82", "x")
+
+
+def test_nesting_beyond_the_parser_is_an_input_error(tmp_path):
+    path = tmp_path / "hosts.toml"
+    path.write_text("a = " + "[" * 2000)
+    with pytest.raises(InputError, match="not TOML"):
+        load_hosts(path)
+
+
+def test_an_address_that_no_name_can_be_is_an_input_error(tmp_path):
+    path = tmp_path / "hosts.toml"
+    path.write_text('[[hosts]]\nname = "n1"\naddress = "192..0.2.1"\n')
+    with pytest.raises(InputError, match=r"hosts\[0\].address"):
+        load_hosts(path)
