@@ -3,6 +3,7 @@
 import os
 import resource
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -77,19 +78,26 @@ def test_nothing_but_damaged_ones(tmp_path: Path) -> None:
     assert [one.path.name for one in skipped] == [folder.file_name(40), folder.file_name(20)]
 
 
-@pytest.fixture
+@contextmanager
 def no_large_files() -> Iterator[None]:
-    """A file may have 1,000 bytes, as if the disk were full then: what a write raises (EFBIG for ENOSPC) comes from the kernel."""
+    """A file may have 1,000 bytes, as if the disk were full then: what a write raises (EFBIG for ENOSPC) comes from the kernel.
+
+    Around the write alone: it holds for pytest's own output as well, which may go to a file.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, no_large_files: None) -> None:
-    del no_large_files
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     write(tmp_path, 20)
-    with pytest.raises(CheckpointError, match=r"node n1, phase checkpoint of iteration 40: .* in ") as caught:
+    with (
+        pytest.raises(CheckpointError, match=r"node n1, phase checkpoint of iteration 40: .* in ") as caught,
+        no_large_files(),
+    ):
         folder.write(tmp_path, example(40, 5000), "n1")
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == [folder.file_name(20)]

@@ -18,7 +18,10 @@ NO_DATA = "open('/nowhere/fashion-mnist/train-images-idx3-ubyte.gz')"
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--local", "2", "--scheme", "fastest", "--", "true"], "--scheme 'fastest' is unknown: choose one of auto, stock"),
+        (
+            ["--local", "2", "--scheme", "fastest", "--", "true"],
+            "--scheme 'fastest' is unknown: choose one of auto, stock",
+        ),
         (["--local", "2", "--", "no-such-program"], "COMMAND 'no-such-program' is not a program here: give a path"),
         (["--local", "0", "--", "true"], "--local 0: choose 1 to 64 nodes"),
         (["--local", "2", "--deadline-s", "0", "--", "true"], "--deadline-s 0: choose 0.5 to 86400"),
