@@ -39,10 +39,13 @@ HIGH_MBPS = 1e9
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Flags."""
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--network", metavar="FILE", help="network file, or the name of a carried one; rates at 0 s")
-    where.add_argument("--random", metavar="N:LOW-HIGH:SEED", help="N nodes, rates drawn evenly, Mbit/s")
-    where.add_argument("--run", metavar="DIR", help="simulate what a run directory of `nalb compare` did, and compare")
+    parser.add_argument(
+        "--network",
+        metavar="FILE",
+        help="network file, or the name of a carried one; rates at 0 s; with --run: where the run's is not a carried one",
+    )
+    parser.add_argument("--random", metavar="N:LOW-HIGH:SEED", help="N nodes, rates drawn evenly, Mbit/s")
+    parser.add_argument("--run", metavar="DIR", help="simulate what a run directory of `nalb compare` did, and compare")
     parser.add_argument("--model-bytes", metavar="B", help="bytes of all gradients")
     parser.add_argument("--replay", choices=workloads.NAMES, help="take the model's tensors from a carried workload")
     parser.add_argument("--schemes", default=",".join(SCHEMES), help="comma-separated (default: all)")
@@ -78,6 +81,8 @@ def main(args: argparse.Namespace) -> int:
     """Simulate and print."""
     message_bytes = parse_number("--message-bytes", args.message_bytes, HIGH_ALPHA_BYTES, low=0)
     wire = Wire(1.0 if args.no_headers else WITH_HEADERS.goodput_part, message_bytes)
+    if not (args.network or args.run) if args.random is None else (args.network or args.run):
+        raise InputError("give --network, --random, or --run with --network where its network is not a carried one")
     if args.run:
         return _simulate_run(args, wire)
     schemes = _parse_schemes(args.schemes)
@@ -171,7 +176,9 @@ def _simulate_run(args: argparse.Namespace, wire: Wire) -> int:
     """Simulated against measured, scheme by scheme."""
     run_dir = Path(args.run)
     run = read_run(run_dir)
-    network = load_network(find_network(run.network))
+    network = load_network(find_network(args.network or run.network))
+    if network.name != run.network:
+        raise InputError(f"{run_dir} ran on {run.network}, not on {network.name}: give its own network file")
     if any(change.pair for change in network.changes):
         raise InputError(
             f"{run_dir}: network {run.network} changes caps of pairs, which runs do not record: simulate another"

@@ -50,7 +50,8 @@ def test_a_recorded_run_beside_what_was_measured(capsys, tmp_path):
     schemes = {name: SchemeResult(times, times, 1.0, [0.0] * len(times), None) for name, times in series.items()}
     write_run(tmp_path, RunFile("wan4-static", "replay mobilenet", 3, LAYOUT.model_bytes, 1.0, schemes))
     write_events(tmp_path, EVENTS)
-    answer = told(capsys, "--run", tmp_path)
+    assert "not on lan12-equal" in complaint(capsys, "--run", str(tmp_path), "--network", "lan12-equal")
+    answer = told(capsys, "--run", tmp_path, "--network", "wan4-static")
     assert set(answer["schemes"]) == {"exact", "stock"}
     assert answer["schemes"]["exact"]["measured_s"] == 3.25
     errors = sorted(abs(i["simulated_s"] / i["measured_s"] - 1) for i in answer["iterations"])
@@ -67,7 +68,7 @@ def test_a_recorded_run_beside_what_was_measured(capsys, tmp_path):
      ((*SMALL, "--rounds", "0"), "--rounds"), ((*SMALL, "--window-bytes", "-1"), "--window-bytes"),
      ((*SMALL, "--by", "flows", "--estimator", "paper"), "--by slices"),
      (("--network", "nowhere", "--model-bytes", "1e6"), "nowhere"),
-     (("--run", "nowhere"), "nowhere")],
+     (("--run", "nowhere"), "nowhere"), ((), "--random"), (("--random", "4:20-220:1", "--run", "x"), "--random")],
 )  # fmt: skip
 def test_mistakes_are_one_line(capsys, words, what):
     assert what in complaint(capsys, *words)
