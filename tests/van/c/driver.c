@@ -18,15 +18,23 @@ static char filling[DATA];
     if (!(condition)) fprintf(stderr, "line %d: %s, errno %d\n", __LINE__, #condition, errno), exit(1); \
   while (0)
 
+/* Closed sockets are reaped on another thread, which may lag: the context's slots for sockets may all be taken till then. */
+static void *opened(void *context, int type) {
+  void *socket;
+  do socket = zmq_socket(context, type);
+  while (!socket && errno == EMFILE);
+  return socket;
+}
+
 static void *router(void *context, char *address, size_t size) {
-  void *socket = zmq_socket(context, ZMQ_ROUTER);
+  void *socket = opened(context, ZMQ_ROUTER);
   MUST(socket && zmq_bind(socket, "tcp://127.0.0.1:*") == 0);
   MUST(zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, address, &size) == 0);
   return socket;
 }
 
 static void *dealer_named(void *context, const char *address, const void *identity, size_t size) {
-  void *socket = zmq_socket(context, ZMQ_DEALER);
+  void *socket = opened(context, ZMQ_DEALER);
   MUST(socket);
   if (size) MUST(zmq_setsockopt(socket, ZMQ_ROUTING_ID, identity, size) == 0);
   MUST(zmq_connect(socket, address) == 0);
@@ -195,9 +203,7 @@ static void interleaved(void *context) {
 /* More sockets, one after another, than the table holds; each receiver is closed between the identity and the body. */
 static void churn(void *context) {
   for (int i = 0; i < 5000; i++) {
-    void *socket;
-    do socket = zmq_socket(context, i % 2 ? ZMQ_DEALER : ZMQ_ROUTER);
-    while (!socket && errno == EMFILE); /* closed sockets are reaped on another thread, which may lag */
+    void *socket = opened(context, i % 2 ? ZMQ_DEALER : ZMQ_ROUTER);
     MUST(socket && zmq_close(socket) == 0);
   }
   for (int i = 0; i < 20; i++) {
