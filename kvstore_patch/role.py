@@ -19,6 +19,7 @@ from nalb.batching.speed import Predictor
 from nalb.control import messages as m
 from nalb.control.client import Client, die
 from nalb.control.keys import own_keys
+from nalb.control.reach import reach_kept
 from nalb.control.settings import Settings, from_environment
 from nalb.errors import NalbError
 
@@ -55,12 +56,13 @@ def run_server(settings: Settings) -> None:
     holder: list[Client] = []
 
     def join() -> None:
-        while van.self_id < 0:  # ps-lite gives the id once all processes are there
-            time.sleep(0.05)
-        hello = m.Hello(m.VERSION, "server", settings.node, van.self_id, os.getpid())
-        holder.append(Client(settings.endpoint, hello, feed.drain, settings.deadline_s, settings.startup_s, keys))
-        holder[0].on_measure = van.set_forecasts
-        holder[0].wait_for(m.Welcome)
+        with reach_kept(settings):
+            while van.self_id < 0:  # ps-lite gives the id once all processes are there
+                time.sleep(0.05)
+            hello = m.Hello(m.VERSION, "server", settings.node, van.self_id, os.getpid())
+            holder.append(Client(settings.endpoint, hello, feed.drain, settings.deadline_s, settings.startup_s, keys))
+            holder[0].on_measure = van.set_forecasts
+            holder[0].wait_for(m.Welcome)
 
     threading.Thread(target=join, name="nalb-join", daemon=True).start()
     serve(settings)
@@ -87,10 +89,12 @@ def main() -> int:
         settings = from_environment(os.environ, socket.gethostname())
         if settings.role == "worker":
             die("kvstore_patch.role runs servers and the scheduler; workers run the training script", 2)
-        check_encryption(settings)
         if settings.role == "server":
+            with reach_kept(settings):
+                check_encryption(settings)
             run_server(settings)
         else:
+            check_encryption(settings)
             from nalb.control.coordinator import CoordinatorThread
 
             with CoordinatorThread(settings, _predictor(settings)):

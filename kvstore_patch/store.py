@@ -27,6 +27,7 @@ from kvstore_patch.exchange import Exchange, make_slots
 from kvstore_patch.session import WorkerSession, check_encryption
 from kvstore_patch.slots import STOCK_KEYS
 from nalb.control import messages as m
+from nalb.control.reach import reach_kept
 from nalb.control.settings import Settings, from_environment
 from nalb.errors import StoreError
 from nalb.planning.slices import Tensor, build_layout
@@ -44,10 +45,11 @@ class NALB(KVStoreBase):
 
     def __init__(self, settings: Settings | None = None):
         self._settings = settings or from_environment(os.environ, socket.gethostname())
-        check_encryption(self._settings)
         self._lock = threading.Lock()  # inner's calls, which the control thread also makes
-        self._inner = mx.kvstore.create("dist_sync")
-        self._session = WorkerSession(self._settings, ps_id=9 + 2 * self._inner.rank)
+        with reach_kept(self._settings):
+            check_encryption(self._settings)
+            self._inner = mx.kvstore.create("dist_sync")
+            self._session = WorkerSession(self._settings, ps_id=9 + 2 * self._inner.rank)
         self._session.client.on_prepare = self._prepare_slots
         self._num_servers = self._settings.num_servers
         self._direct = DirectPath(self._inner, self._num_servers)

@@ -1,11 +1,13 @@
-"""`python scripts/faults.py --jobs N --seed S`: jobs in an emulated network, each with one fault drawn by lot.
+"""`python scripts/faults.py --jobs N --seed S --out DIR`: jobs in an emulated network, each with one fault drawn by lot.
 
-Each job sums small arrays on two nodes, checks every sum itself and by --verify-sums, and must end as the fault lets it: well,
-where it was short; else everywhere, with one line that names who failed. Nothing may be left. Needs root. Prints a line per job
-and a table; exit code 1 where any job did otherwise.
+Each job sums 8 MB on two nodes, checks every sum itself and by --verify-sums, and must end as the fault lets it: well, where the
+fault was short or the job may restart; else everywhere, with one line that names who failed, and when. Nothing may be left.
+Needs root. DIR/seed-S.jsonl gets a line per job, and jobs that have one are not run again. Prints a line per job and a table
+of all records in DIR; exit code 1 where any job did otherwise.
 """
 
 import argparse
+import json
 import os
 import random
 import re
@@ -15,24 +17,29 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from netem.build import port_name, take_down  # noqa: E402 - the repository need not be installed
+from nalb.checkpoints import folder as checkpoints  # noqa: E402 - the repository need not be installed
+from netem.build import port_name, take_down  # noqa: E402
 from netem.namespaces import hub_namespace, standing  # noqa: E402
 from netem.network_file import load_network  # noqa: E402
-from tests.launch.conftest import STEPS, Launched  # noqa: E402
+from tests.launch.conftest import MARK, Launched, processes_with  # noqa: E402
 
 NETWORK = 'name = "{}"\n[defaults]\nup_mbps = 300\ndown_mbps = 300\n[[nodes]]\nname = "a"\n[[nodes]]\nname = "b"\n'
+WORKER = [sys.executable, str(ROOT / "tests/launch/phases.py")]
 DEADLINE_S = 3.0  # a third of the default: the campaign is shorter, and what is found holds for longer ones
 SHORT_S, LONG_S = 1.0, 6.0
-STARTUP_S = 25.0
+STARTUP_S = 60.0
+WAIT_S = 90.0  # for a phase to come, on a busy machine
 END_LIMIT_S = 60.0
-PHASES = ("start", "ready", "plan", "push", "end")
+PHASES = ("start", "init", "plan", "forward", "push", "pull", "checkpoint", "end")
+STEP = 5  # in which the phases are looked for: all is measured by then
 ANYONE = ("worker", "server", "scheduler", "launcher")
 VICTIMS = {
     "kill": ANYONE,
@@ -40,8 +47,9 @@ VICTIMS = {
     "stop": ANYONE,
     "link lost a moment": ("node",),
     "link lost": ("node",),
-    "disk full": ("scheduler", "launcher"),
-    "memory full": ("worker", "server", "scheduler"),
+    "reboot": ("node",),
+    "disk full": ("worker", "scheduler", "launcher"),
+    "memory full": ANYONE,
 }
 
 
@@ -51,42 +59,54 @@ class Case:
 
     fault: str
     victim: str
-    phase: str
     node: str
+    phase: str
+    restarts: bool  # whether the job may be started again, once
 
     @property
     def heals(self) -> bool:
         """Whether the job must go on."""
         return self.fault in ("pause", "link lost a moment") or (self.fault, self.victim) == ("stop", "launcher")
 
-    @property
-    def name(self) -> str:
-        """As messages have it."""
-        return f"{self.victim} {self.node}"
-
 
 def draw(rng: random.Random) -> Case:
     """By lot: the fault, then whom and when. Where there is one of a kind, it is on node a."""
     fault = rng.choice(list(VICTIMS))
     victim = rng.choice(VICTIMS[fault])
-    phases = PHASES if victim != "node" else PHASES[1:-1]  # links stand before the job and after it
     node = "a" if victim in ("scheduler", "launcher") else rng.choice("ab")
-    return Case(fault, victim, rng.choice(phases), node)
+    return Case(fault, victim, node, rng.choice(PHASES), victim != "launcher" and rng.random() < 0.25)
 
 
-def await_phase(job: Launched, case: Case, rng: random.Random) -> None:
-    """Until the job is there; then a moment by lot, so that the fault falls anywhere in it."""
-    if case.phase == "start":
-        end_s = time.monotonic() + 30
-        while case.victim != "launcher" and time.monotonic() < end_s:
-            with suppress(StopIteration):
-                job.pid(case.victim, case.node)
-                break
-    elif case.phase in ("ready", "plan"):
-        job.wait_for_event(case.phase)
-    else:
-        job.wait_for("step 3" if case.phase == "push" else "last step")
-    time.sleep(rng.uniform(0, 0.3) if case.phase in ("start", "push") else 0)
+def await_phase(job: Launched, case: Case) -> None:
+    """Until the job is there; in phase start, until the victim's process is."""
+    samples, place = job.run_dir / "samples.jsonl", job.run_dir / "checkpoints"
+
+    def noted(event: str) -> bool:
+        return samples.exists() and f'{{"event":"{event}'.encode() in samples.read_bytes()
+
+    def is_there() -> bool:
+        with suppress(StopIteration):
+            return (
+                case.victim == "launcher" or job.pid("worker" if case.victim == "node" else case.victim, case.node) > 0
+            )
+        return False
+
+    def printed(text: str) -> bool:
+        return any(line.endswith(text) for line in job.lines)
+
+    came: dict[str, Callable[[], bool]] = {
+        "start": is_there,
+        "init": lambda: noted("ready"),
+        "plan": lambda: noted("plan") and samples.read_bytes().count(b'{"event":"plan"') > STEP,
+        "checkpoint": lambda: bool(checkpoints.cut_short(place)),  # being written
+        "end": lambda: printed("last step"),
+    }
+    has_come = came.get(case.phase, lambda: printed(f"{case.phase} {STEP}"))
+    end_s = time.monotonic() + WAIT_S
+    while not has_come():
+        assert job.popen.poll() is None, f"it ended before the fault: {job.output[-300:]}"
+        assert time.monotonic() < end_s, f"phase {case.phase} never came"
+        time.sleep(0.002)
 
 
 def strike(job: Launched, case: Case, network: Path) -> None:
@@ -95,6 +115,10 @@ def strike(job: Launched, case: Case, network: Path) -> None:
         loaded = load_network(network)
         link = ["ip", "-n", hub_namespace(loaded.name), "link", "set", port_name(loaded, case.node)]
         subprocess.run([*link, "down"], check=True)
+        if case.fault == "reboot":
+            for pid, environment in processes_with(f"{MARK}={job.token}").items():
+                if environment.get("NALB_NODE") == case.node:
+                    os.kill(pid, signal.SIGKILL)
         if case.heals:
             time.sleep(SHORT_S)
             subprocess.run([*link, "up"], check=True)
@@ -114,64 +138,95 @@ def strike(job: Launched, case: Case, network: Path) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-def judge(job: Launched, case: Case, code: int) -> tuple[str, bool]:
+def judge(case: Case, code: int, output: str) -> tuple[str, bool]:
     """(what became of it, whether that is right)."""
-    own = [line for line in job.lines if line.startswith("nalb launch: ") and "all processes ended well" not in line]
-    if "AssertionError" in job.output or "wrong sum" in job.output:
+    own = [line.removeprefix("nalb launch: ") for line in output.splitlines() if line.startswith("nalb launch: ")]
+    said = [line for line in own if not line.startswith("all processes ended well")]
+    if "AssertionError" in output or "wrong sum" in output:
         return "a wrong sum", False
-    if code == 0:
-        # memory that nobody asks for is not missed; a fault of the last moment may come too late
-        return "went on and ended well", case.heals or case.phase == "end" or case.fault in ("memory full", "disk full")
+    if code == 0 and not said:
+        # what is needed no more is not missed; a fault of the last moment may come too late
+        return "went on, ended well", case.heals or case.phase == "end" or case.fault in ("memory full", "disk full")
     if (case.fault, case.victim) == ("kill", "launcher"):
-        return "everyone ended", code == -signal.SIGKILL
-    said = own[0].removeprefix("nalb launch: ") if own else "nothing"
-    names = [case.name, "coordinator"] if case.victim == "scheduler" else [case.name]
-    if case.victim == "node":
-        names = ["worker b", "server b", "coordinator"]  # the scheduler is on a: from there, b is lost either way
+        return "everyone ended", code == -signal.SIGKILL and not said
+    what = re.split(r"; (?:its log|logs|restart)\b", said[0])[0] if said else f"ended with {code}, without a word"
+    names = [f"{case.victim} {case.node}"] + ["coordinator"] * (case.victim == "scheduler")
+    if case.victim == "node":  # from the other side of a link, it is the other node that is lost
+        names = ["worker a", "worker b", "server a", "server b", "scheduler a", "coordinator"]
     if case.fault == "disk full":
         names = ["File too large"]
-    right = not case.heals and len(own) == 1 and any(name in said for name in names)
-    return f"ended, {code}: {said.split('; ')[0][:150]}", right
+    is_named = any(name in what for name in names)
+    when = case.victim == "launcher" or re.search(r"\b(phase|iteration) \w", what) is not None
+    is_well = not case.restarts or case.victim == "launcher" or (code == 0 and "; restart 1 of 1 " in said[0])
+    what += ", restarted, ended well" if case.restarts and code == 0 else ""
+    return what[:240], len(said) == 1 and is_named and when and is_well and not case.heals
 
 
-def run(case: Case, folder: Path, number: int, rng: random.Random) -> tuple[str, bool, float]:
-    """One job: what became of it, whether that is right, and seconds from the fault to its end."""
+def run(case: Case, folder: Path, number: int) -> tuple[str, bool, float]:
+    """One job: what became of it, whether that is right, and seconds from the fault to the launcher's word on it."""
     name = f"trust{os.getpid() % 10_000}x{number}"
     network = folder / f"{name}.toml"
     network.write_text(NETWORK.format(name))
-    arguments = [
-        "--network",
-        str(network),
-        "--deadline-s",
-        str(DEADLINE_S),
-        "--verify-sums",
-        "--",
-        *STEPS,
-        "--steps",
-        "250",
-    ]
-    job = Launched(arguments, folder / name, [], {"NALB_STARTUP_S": str(STARTUP_S)})
+    flags = ["--network", str(network), "--deadline-s", str(DEADLINE_S), "--verify-sums"]
+    flags += ["--max-restarts", "1"] * case.restarts
+    job = Launched([*flags, "--", *WORKER], folder / name, [], {"NALB_STARTUP_S": str(STARTUP_S)})
+    struck_s = took_s = 0.0
     try:
-        await_phase(job, case, rng)
+        await_phase(job, case)
+        struck_s = time.monotonic()
         try:
             strike(job, case, network)
         except (StopIteration, ProcessLookupError, FileNotFoundError, subprocess.CalledProcessError):
-            if case.phase != "end":
-                raise  # at the end it may be gone already
-        struck_s = time.monotonic()
-        code, _ = job.end(END_LIMIT_S)
+            assert case.phase == "end", "the victim was gone before the fault"
+        while job.popen.poll() is None and not any(line.startswith("nalb launch: ") for line in job.lines):
+            assert time.monotonic() - struck_s < END_LIMIT_S, "no end"
+            time.sleep(0.01)
         took_s = time.monotonic() - struck_s
-        outcome, right = judge(job, case, code)
+        code, _ = job.end(END_LIMIT_S)
+        outcome, right = judge(case, code, job.output)
         job.assert_nothing_left()
         end_s = time.monotonic() + 15  # after a killed launcher the network's guardian takes it down
-        while standing(name) and time.monotonic() < end_s:
+        while standing(name):
+            assert time.monotonic() < end_s, "the network was left"
             time.sleep(0.05)
-        return (outcome, right, took_s) if not standing(name) else ("the network was left", False, took_s)
+        return outcome, right, took_s
     except (AssertionError, subprocess.TimeoutExpired) as error:
-        return f"HUNG or left something: {error!r:.150}", False, END_LIMIT_S
+        return f"HUNG, or left something: {error!r:.300}", False, took_s
     finally:
         job.destroy()
         take_down(name)
+
+
+def campaign(jobs: int, seed: int, path: Path) -> None:
+    """Run what the record lacks."""
+    with open(path, "a+", encoding="utf-8") as record, tempfile.TemporaryDirectory() as folder:
+        record.seek(0)
+        done = {json.loads(line)["number"] for line in record}
+        for number in sorted(set(range(jobs)) - done):
+            case = draw(random.Random(f"{seed} {number}"))
+            outcome, right, took_s = run(case, Path(folder), number)
+            row = {"number": number, **asdict(case), "right": right, "took_s": round(took_s, 2), "outcome": outcome}
+            record.write(json.dumps(row) + "\n")
+            record.flush()
+            mark = "ok" if right else "FAILED"
+            print(f"{number} {mark} | {case} | {took_s:.1f} s | {outcome}", flush=True)
+
+
+def table(rows: list[dict]) -> str:
+    """By fault and victim, for people."""
+    lines = [
+        "| fault | of | jobs | went on | restarted | ended | median s | worst s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for fault, victim in sorted({(row["fault"], row["victim"]) for row in rows}):
+        group = [row for row in rows if (row["fault"], row["victim"]) == (fault, victim)]
+        well = sum(row["outcome"].startswith("went on") for row in group)
+        again = sum(", restarted" in row["outcome"] for row in group)
+        took = [row["took_s"] for row in group if not row["outcome"].startswith("went on")]
+        times = f"{statistics.median(took):.1f} | {max(took):.1f}" if took else "- | -"
+        lines.append(f"| {fault} | {victim} | {len(group)} | {well} | {again} | {len(took) - again} | {times} |")
+    wrong = sum(not row["right"] for row in rows)
+    return "\n".join([*lines, f"{len(rows)} jobs, {wrong} not as they should be"])
 
 
 def main() -> int:
@@ -179,26 +234,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="random faults in running jobs")
     parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--first", type=int, default=0, help="begin with this job of the seed")
+    parser.add_argument("--out", type=Path, default=Path("runs/faults"), help="the record's folder")
     args = parser.parse_args()
-    rows: dict[tuple[str, str], list[float]] = {}
-    failed = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(args.first, args.first + args.jobs):
-            rng = random.Random(f"{args.seed} {number}")
-            case = draw(rng)
-            outcome, right, took_s = run(case, Path(folder), number, rng)
-            failed += not right
-            rows.setdefault((case.fault, case.victim), []).append(took_s)
-            mark = "ok" if right else "FAILED"
-            print(
-                f"{number} {mark} | {case.fault} | {case.name} | {case.phase} | {took_s:.1f} s | {outcome}", flush=True
-            )
-    print("| fault | of | jobs | median s to the end | worst s |")
-    for (fault, victim), took in sorted(rows.items()):
-        print(f"| {fault} | {victim} | {len(took)} | {statistics.median(took):.1f} | {max(took):.1f} |")
-    print(f"{args.jobs} jobs, {failed} not as they should be")
-    return int(failed > 0)
+    args.out.mkdir(parents=True, exist_ok=True)
+    campaign(args.jobs, args.seed, args.out / f"seed-{args.seed}.jsonl")
+    rows = [
+        json.loads(line) for path in sorted(args.out.glob("seed-*.jsonl")) for line in path.read_text().splitlines()
+    ]
+    print(table(rows))
+    return int(not all(row["right"] for row in rows))
 
 
 if __name__ == "__main__":

@@ -139,6 +139,8 @@ def _see_through(args: argparse.Namespace) -> int:
 
     def run(attempt: Attempt) -> None:
         attempt.run_dir.mkdir(parents=True, exist_ok=True)
+        if hosts is None and not is_stock(args):
+            (attempt.run_dir / "samples.jsonl").touch()  # empty until the coordinator is there: phase start
         if hosts is not None:
             _on_hosts(args, hosts, attempt)
         elif network is not None:

@@ -164,9 +164,11 @@ class Client:
                 self._handle(m.decode_at_client(frame))
             limit_s = self._deadline_s if self._welcome else self._startup_s
             if now_s - last_heard_s > limit_s:
+                phase = f" in phase exchange of iteration {self.exchanging}" if self.exchanging >= 0 else ""
                 raise PeerError(
                     f"{self._hello.role} {self._hello.node}: the coordinator at {self._endpoint} has been silent for "
-                    f"{limit_s:g} s; is the scheduler's process alive and its port reachable?"
+                    f"{limit_s:g} s{phase if self._welcome else ' in phase start'}: is the scheduler's process alive and its "
+                    "port reachable?"
                 )
 
     def _report(self, now_s: float) -> m.Report:

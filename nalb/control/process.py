@@ -65,3 +65,13 @@ def left_behind(process: Process, left: list[Process]) -> str | None:
             f"{process.exchanging}: all workers must make the same number of steps"
         )
     return None
+
+
+def moment(process: Process, phase: str, iteration: int) -> str:
+    """What a process was about, by the coordinator's phase and by its own last report; for people."""
+    if phase != "RUN":
+        return "phase init" if phase == "REGISTER" else f"phase plan of iteration {iteration + 1}"
+    if process.hello.role == "server":
+        return f"iteration {iteration}"
+    doing = "exchange" if process.exchanging == iteration else "end" if process.finished == iteration else "forward"
+    return f"phase {doing} of iteration {iteration}"

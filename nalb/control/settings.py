@@ -25,6 +25,7 @@ Besides ps-lite's own DMLC_* variables:
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from nalb.batching.schemes import BASELINES
@@ -32,6 +33,7 @@ from nalb.batching.schemes import SCHEMES as BATCH_SCHEMES
 from nalb.errors import InputError
 
 DEFAULT_ALPHA_BYTES = 1000.0  # measured on a 2-core machine (nalb calibrate); the paper's cluster: 1.2e5
+DEADLINE_S = 10.0  # how long a process may be silent
 JOINT = "joint"  # distribution and batching from one plan
 SCHEMES = ("auto", "stock", "p3", "average", "elastic", "aware", "exact", "oracle", JOINT)
 BATCHINGS = (*(name for name in BATCH_SCHEMES if name != JOINT), *BASELINES)
@@ -63,6 +65,7 @@ class Settings:
     keys_path: str | None = None
     is_stock: bool = False  # MXNet alone: no plans, no control plane in servers
     verify_sums: bool = False
+    starts_together: bool = False  # nalb launch starts all processes at once; other launchers may take minutes
     batching: str | None = None
     batch_total: int | None = None
     batch_most: tuple[int, ...] | None = None  # by worker rank
@@ -120,13 +123,14 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
         alpha_bytes=number("NALB_ALPHA_BYTES", DEFAULT_ALPHA_BYTES, 1e-3, 1e12),
         window_bytes=int(number("NALB_WINDOW_BYTES", 0, 0, 1e12)) if environ.get("NALB_WINDOW_BYTES") else None,
         heartbeat_s=number("NALB_HEARTBEAT_S", 0.25, 0.01, 60),
-        deadline_s=number("NALB_DEADLINE_S", 10, 0.1, 86400),
+        deadline_s=number("NALB_DEADLINE_S", DEADLINE_S, 0.1, 86400),
         startup_s=number("NALB_STARTUP_S", 120, 1, 86400),
         observers=environ.get("NALB_OBSERVERS") or None,
         hold=environ.get("NALB_HOLD") == "1",
         samples_path=environ.get("NALB_SAMPLES") or None,
         keys_path=environ.get("NALB_KEYS"),
         is_stock=environ.get("NALB_STOCK") == "1",
+        starts_together="NALB_JOB" in environ,  # nalb launch's mark
         batching=batching,
         verify_sums=environ.get("NALB_VERIFY_SUMS") == "1",
         batch_total=whole("NALB_BATCH_TOTAL"),
@@ -136,6 +140,13 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
         ),
         predictor=choice("NALB_PREDICTOR", DEFAULT_PREDICTOR if num_workers <= NETWORKS_MOST else "ema", PREDICTORS),
     )
+
+
+def deadline_of(environ: Mapping[str, str]) -> float:
+    """The deadline of a process with this environment, for those who watch it; what is no number, the process itself refuses."""
+    with suppress(ValueError):
+        return float(environ.get("NALB_DEADLINE_S") or DEADLINE_S)
+    return DEADLINE_S
 
 
 def batch_maxima(text: str | None, workers: int, where: str) -> tuple[int, ...] | None:

@@ -22,7 +22,7 @@ from nalb.control import messages as m
 from nalb.control.audience import Audience, Outgoing
 from nalb.control.batch_desk import BatchDesk
 from nalb.control.planner import MORE, Decision, Planner
-from nalb.control.process import Process, difference, left_behind, natural_order
+from nalb.control.process import Process, difference, left_behind, moment, natural_order
 from nalb.control.settings import Settings
 from nalb.control.sums import find_wrong_sum
 from nalb.errors import InputError
@@ -131,8 +131,8 @@ class Coordinator:
             waits = process.left_after is None or (process.hello.role == "worker" and not self._farewell)
             if waits and silent_s > self._settings.deadline_s:
                 self.abort(
-                    f"{process.name} (pid {process.hello.pid}) has not reported for {silent_s:.1f} s in iteration "
-                    f"{self._iteration}: it is dead, stopped or cut off",
+                    f"{process.name} (pid {process.hello.pid}) has not reported for {silent_s:.1f} s in "
+                    f"{moment(process, self.phase, self._iteration)}: it is dead, stopped or cut off",
                     now_s,
                 )
                 return

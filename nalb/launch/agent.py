@@ -25,9 +25,9 @@ from nalb.control.keys import VARIABLE
 from nalb.errors import NalbError
 from nalb.launch.guardian import kill_marked, mark
 from nalb.launch.here import machine_environment
-from nalb.launch.processes import die_with_parent
+from nalb.launch.processes import die_with_parent, stopped_at
 
-VERSION = 2
+VERSION = 3
 REPORT = "\x1enalb-agent "  # begins with the ASCII record separator, which no text output has
 SIGN_OF_LIFE_S = 2.0  # how often the launcher sends one
 SILENCE_S = 12.0  # without one the launcher is taken for dead
@@ -52,6 +52,7 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True):
 
     ready: int | None = None  # the agent's pid: it has its order
     returncode: int | None = None  # the process has ended, as Popen has it
+    stopped: bool | None = None  # a signal has stopped it, or woken it
 
 
 def report(word: Report) -> None:
@@ -100,13 +101,16 @@ def watch(process: "subprocess.Popen[bytes]", is_told_to_end: Callable[[], bool]
     poller = select.poll()
     for fd in (0, exit_fd):
         poller.register(fd, select.POLLIN)
-    heard_s = time.monotonic()
+    heard_s, was_stopped = time.monotonic(), False
     while process.poll() is None and not is_told_to_end() and time.monotonic() - heard_s < SILENCE_S:
         for fd, _ in poller.poll(500):
             if fd == 0:
                 if not os.read(0, 4096):
                     return
                 heard_s = time.monotonic()
+        if (stopped_at(process.pid) is not None) != was_stopped:
+            was_stopped = not was_stopped
+            report(Report(stopped=was_stopped))
 
 
 def end(process: "subprocess.Popen[bytes]", order: Order) -> None:
@@ -114,6 +118,7 @@ def end(process: "subprocess.Popen[bytes]", order: Order) -> None:
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
+            os.killpg(process.pid, signal.SIGCONT)  # one that is stopped takes the first only when it goes on
         with suppress(subprocess.TimeoutExpired):
             process.wait(TERM_GRACE_S)
     kill_marked(order.job, order.slug)

@@ -49,6 +49,18 @@ def ending_of(returncode: int) -> Ending:
     return Ending(128 + number, f"was killed by {name}{hint}", number not in SENT_BY_PEOPLE)
 
 
+def stopped_at(pid: int) -> int | None:
+    """The CPU time, in clock ticks, that a process has used which a signal has stopped; None where it runs or is no more.
+
+    A process that is stopped again and again, as by netem's duty cycle, is known by the ticks in between.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it has ended
+        return None
+    return int(fields[11]) + int(fields[12]) if fields[0] == "T" else None
+
+
 class LocalProcess:
     """A process on this machine, in a session of its own: Ctrl-C reaches the launcher alone."""
 
@@ -62,12 +74,9 @@ class LocalProcess:
         code = self.popen.poll()
         return None if code is None else ending_of(code)
 
-    def is_stopped(self) -> bool:
-        """Whether a signal has stopped it: it will neither end nor say anything."""
-        try:
-            return Path(f"/proc/{self.popen.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-        except OSError:  # it has ended
-            return False
+    def stopped_at(self) -> int | None:
+        """As the function, of this process."""
+        return stopped_at(self.popen.pid)
 
     def take_line(self, line: str) -> str | None:
         """A line of its output came; returns what of it is to be logged and shown."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from nalb.checkpoints import folder
 from nalb.errors import InputError, JobError
+from nalb.launch.phases import phase_of
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def see_through(
             run(attempt)
             return attempt.run_dir
         except JobError as error:
-            message = f"{_phase(policy.checkpoints, error.node)}{error}"
+            message = f"{_phase(attempt, policy.checkpoints, error)}{error}"
             if not policy.max_restarts:
                 raise JobError(message, error.exit_code, error.node) from None
             if attempt.number == policy.max_restarts:
@@ -101,13 +102,16 @@ def see_through(
             )
 
 
-def _phase(checkpoints: Path | None, node: str | None) -> str:
-    """In words, where the node was cut short while it wrote a checkpoint; sweeps what it left."""
-    if checkpoints is None:
-        return ""
-    cut_short = folder.cut_short(checkpoints)
-    folder.sweep(checkpoints)
-    return f"phase checkpoint of iteration {cut_short[node]}: " if node in cut_short else ""
+def _phase(attempt: Attempt, checkpoints: Path | None, error: JobError) -> str:
+    """In words, what the job was about, unless the error says so; sweeps what was left of a checkpoint."""
+    cut_short = {} if checkpoints is None else folder.cut_short(checkpoints)
+    if checkpoints is not None:
+        folder.sweep(checkpoints)
+    if error.node in cut_short:
+        return f"phase checkpoint of iteration {cut_short[error.node]}: "
+    told = any(word in str(error) for word in (" phase ", " iteration "))
+    phase = "" if told else phase_of(attempt.run_dir / "samples.jsonl")
+    return f"{phase}: " if phase else ""
 
 
 def _goes_on(checkpoints: Path | None) -> str:

@@ -96,7 +96,7 @@ class RemoteProcess(LocalProcess):
     def __init__(self, spec: ProcessSpec, popen: "subprocess.Popen[bytes]", host: Host):
         super().__init__(spec, popen)
         self._host = host
-        self._is_ready = False
+        self._is_ready = self._is_stopped = False
         self._returncode: int | None = None
 
     def poll(self) -> Ending | None:
@@ -111,6 +111,10 @@ class RemoteProcess(LocalProcess):
         doing = f"ssh to {self._host.address}" if code == CONNECTION_LOST else f"the agent on {self._host.address}"
         return Ending(code or 1, f"did not start: {doing} failed")
 
+    def stopped_at(self) -> int | None:
+        """As its agent has reported, without the time."""
+        return 0 if self._is_stopped else None
+
     def take_line(self, line: str) -> str | None:
         """As for a local process; the agent's reports are taken out."""
         text, found, word = line.partition(REPORT)
@@ -119,6 +123,7 @@ class RemoteProcess(LocalProcess):
         with suppress(msgspec.MsgspecError):
             report = msgspec.json.decode(word, type=Report)
             self._is_ready = self._is_ready or report.ready is not None
+            self._is_stopped = self._is_stopped if report.stopped is None else report.stopped
             self._returncode = report.returncode if report.returncode is not None else self._returncode
         return super().take_line(text) if text else None
 

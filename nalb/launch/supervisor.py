@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
+from nalb.control.settings import deadline_of
 from nalb.errors import JobError, MachineError, PeerError
 from nalb.launch.guardian import Guardian, kill_marked
 from nalb.launch.processes import LocalProcess, start_here
@@ -24,6 +25,7 @@ KILL_GRACE_S = 3.0
 AFTER_WORKERS_S = 10.0  # servers and scheduler end by themselves, in milliseconds, once the workers have
 SETTLE_S = 0.3  # for those that the same cause took along
 CULPRIT_S = 1.5  # for the culprit, when only its peers have ended so far
+STOPPED_GRACE_S = 2.0  # beyond the deadline: where the coordinator watches, its verdict says more, and comes first
 JOINED_S = 1.0  # for the coordinator's file to say what a worker that has ended already knew
 LINE_BYTES = 65_536  # a longer line is cut
 
@@ -47,6 +49,7 @@ class Job:
         self._print_lock = threading.Lock()
         self._log_error: MachineError | None = None
         self._workers_ended_s: float | None = None
+        self._stopped: dict[str, tuple[int, float]] = {}  # by slug, those that a signal has stopped: tick, seen when
         self._stack = ExitStack()
         self.id = secrets.token_hex(8)  # in every process's environment
         self.children: list[LocalProcess] = []
@@ -92,6 +95,7 @@ class Job:
         if self._note_failed():
             self._wait_for_culprit()
             raise self._failure()
+        self._check_stopped()
         workers = [child for child in self.children if child.spec.role == "worker"]
         ended = [child for child in workers if child.poll() is not None]
         if ended:
@@ -109,6 +113,31 @@ class Job:
         return not waiting
 
     # ---- failures
+
+    def _check_stopped(self) -> None:
+        """JobError for a process that a signal has stopped for longer than the deadline, and that nobody else ends the job for.
+
+        Before all have met, after the farewell, and where MXNet runs alone, no coordinator hears of it.
+        """
+        now_s = time.monotonic()
+        for child in self.children:
+            if (ticks := child.stopped_at()) is None:
+                self._stopped.pop(child.spec.slug, None)
+                continue
+            if self._stopped.get(child.spec.slug, (-1, 0.0))[0] != ticks:  # it ran in between
+                self._stopped[child.spec.slug] = (ticks, now_s)
+            silent_s = now_s - self._stopped[child.spec.slug][1]
+            deadline_s = deadline_of({**self._inherited, **child.spec.environment})
+            if silent_s > deadline_s:
+                is_before = self._has_joined is not None and not self._has_joined()
+                if is_before or silent_s > deadline_s + STOPPED_GRACE_S:
+                    phase = " in phase start" if is_before else " in phase end" if self._workers_ended_s else ""
+                    raise JobError(
+                        f"{child.spec.name} has been stopped by a signal for {silent_s:.1f} s{phase}: only SIGCONT wakes it; "
+                        f"its log: {self._log_dir / (child.spec.slug + '.log')}",
+                        PeerError.exit_code,
+                        child.spec.node,
+                    )
 
     def _note_failed(self) -> bool:
         for child in self.children:
@@ -134,7 +163,8 @@ class Job:
         why = child.reason() if ending.is_explained else ""
         if not culprits and why:  # the coordinator's verdict, repeated by everyone
             node = next((spec.node for spec in self._specs if why.startswith(f"{spec.name} ")), None)
-            stopped = [one.spec.name for one in self.children if one.is_stopped() and one.spec.name not in why]
+            others = [one for one in self.children if one.spec.name not in why]
+            stopped = [one.spec.name for one in others if one.stopped_at() is not None]
             what = f" ({', '.join(stopped)} stopped by a signal)" if stopped else ""
             return JobError(f"{why}{what}; logs: {self._log_dir}", ending.exit_code, node)
         log = self._log_dir / f"{child.spec.slug}.log"

@@ -132,7 +132,8 @@ class Launched:
         while left := self.processes():
             assert time.monotonic() < end_s, left
             time.sleep(0.05)
-        names = {path.name for path in self.run_dir.iterdir() if not path.name.startswith("restart-")}
+        entries = self.run_dir.iterdir() if self.run_dir.exists() else ()  # a fault may come before it is made
+        names = {path.name for path in entries if not path.name.startswith("restart-")}
         assert names <= {"logs", "samples.jsonl", "observers", "checkpoints"}
         assert list(self._temporary.iterdir()) == []
 
