@@ -236,6 +236,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/faults"), help="the record's folder")
     args = parser.parse_args()
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # an interrupted campaign ends the job under way, and can go on later
+        signal.signal(number, signal.default_int_handler)
     args.out.mkdir(parents=True, exist_ok=True)
     campaign(args.jobs, args.seed, args.out / f"seed-{args.seed}.jsonl")
     rows = [

@@ -113,7 +113,7 @@ def decode(data: bytes) -> Checkpoint:
     header_end = start + int.from_bytes(view[len(MAGIC) : start], "little")
     try:
         header = msgspec.msgpack.decode(view[start:header_end], type=Header)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"its header cannot be read ({error}): another version of nalb wrote it") from None
     if header.version != VERSION:
         raise CheckpointError(f"it has format {header.version}, this nalb reads {VERSION}: use the one that wrote it")
@@ -123,7 +123,10 @@ def decode(data: bytes) -> Checkpoint:
         end = place + int(np.prod(spec.shape, dtype=object)) * dtype.itemsize
         if end > content_end:
             raise CheckpointError("its arrays are longer than the file")
-        arrays[spec.name] = np.frombuffer(view[place:end], dtype=dtype).reshape(spec.shape)
+        try:
+            arrays[spec.name] = np.frombuffer(view[place:end], dtype=dtype).reshape(spec.shape)
+        except ValueError as error:  # too many dimensions, or too large a one beside a zero
+            raise CheckpointError(f"array {spec.name} has a shape that cannot be ({error})") from None
         place = end
     if place != content_end or len(arrays) != len(header.arrays):
         raise CheckpointError("its arrays are not those of its header")

@@ -132,7 +132,7 @@ def main() -> int:
         signal.signal(number, lambda number, _: told.append(number))
     try:
         order = msgspec.json.decode(sys.stdin.buffer.readline(ORDER_BYTES), type=Order)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         print(f"nalb: the agent cannot read its order ({error}): install the same nalb everywhere", flush=True)
         return 2
     if order.version != VERSION:

@@ -101,7 +101,11 @@ def test_a_dtype_without_a_place() -> None:
 
 def signed(header: object, arrays: bytes = b"") -> bytes:
     """A file with a right digest around any header."""
-    packed = msgspec.msgpack.encode(header)
+    return signed_bytes(msgspec.msgpack.encode(header), arrays)
+
+
+def signed_bytes(packed: bytes, arrays: bytes = b"") -> bytes:
+    """The same, around what need not be msgpack."""
     content = MAGIC + len(packed).to_bytes(LENGTH_BYTES, "little") + packed + arrays
     return content + hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
 
@@ -127,6 +131,9 @@ def header(**changes: object) -> dict[str, object]:
             "longer than the file",
         ),
         (signed(header(arrays=[{"name": "a", "dtype": "uint8", "shape": []}] * 2), b"xy"), "not those of its header"),
+        (signed(header(arrays=[{"name": "a", "dtype": "uint8", "shape": [0, 2**63]}])), "shape that cannot be"),
+        (signed(header(arrays=[{"name": "a", "dtype": "uint8", "shape": [1] * 40}]), b"x"), "shape that cannot be"),
+        (signed_bytes(msgspec.msgpack.encode(header()).replace(b"SGD", b"S\xffD")), "header cannot be read"),
     ],
 )
 def test_what_no_writer_of_ours_wrote(data: bytes, says: str) -> None:

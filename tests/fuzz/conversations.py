@@ -1,0 +1,178 @@
+"""Coordinators that are talked to: by a job a part of whose messages are hostile, and by whatever bytes say."""
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from nalb.control import messages as m
+from nalb.control.settings import from_environment
+from nalb.control.state import Coordinator
+from nalb.errors import PeerError
+from tests.fuzz.mutation import mutate_value
+
+JOB = {"DMLC_ROLE": "scheduler", "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": "9091"}
+IDENTITIES = (b"s0", b"s1", b"w0", b"w1", b"o", b"x")  # who speaks in a conversation, by its number; x is nobody
+MOST_ANSWERS = 100  # to one message
+TENSORS = [m.TensorSpec("w", 60_000, "float32", 0), m.TensorSpec("b", 100, "float64", 0)]
+EXAMPLES: tuple[m.Message, ...] = (
+    m.Hello(m.VERSION, "worker", "n0", 9, 100), m.Register(TENSORS, 0), m.SlotsReady(1, 0),
+    m.Report(1.0, 1, [m.SampleRow(9, 40_000, 10**9, 2 * 10**9), m.SampleRow(8, 4_000, 10**9, 10**9 + 10**6)], 0, 3),
+    m.Done(1, 1.0, 1.5, 0.1, 5.0, 6.0, 5.5), m.Sums(1, [m.SliceSum(1.0, -1.0, 2.0)], [m.SliceSum(1.0, -1.0, 2.0)]),
+    m.JoinBatching(32, 64), m.Computed(1, 32, 0.1, 0.9, 0.5, 0.2, 0.0), m.Goodbye(), m.Failed("the loss is not a number"),
+    m.Observe(m.VERSION), m.RunBlock("aware", 3, alpha_bytes=1e4, window_bytes=10**6, probes=False, label="x"),
+    m.Configured({"n0": 1e7, "n1": 2e7}, {"n0": 1e7, "n1": 2e7}, [("n0", "n1", 5e6)]), m.EndJob(),
+    m.Welcome(m.VERSION, ["n0", "n1"], 0.25, 10.0, 2), m.Setup(0, 0, 2, 2, 1e3, None, 2, "abc"),
+    m.PrepareSlots(1, 0, [m.NewSlots(0, 0, 2, 100, "float32")]), m.Plan(1, 0, "aware", True, 10**6, [0, 1], [0, 0]),
+    m.BatchSizes(0, 0, [32, 32]), m.Abort("worker n1 is dead"), m.Event("state", 1.0, {"phase": "RUN", "nodes": ["n0"]}),
+)  # fmt: skip
+
+Due = list[tuple[bytes, m.Message]]
+
+
+def honest_answers(identity: bytes, message: m.Message, now_s: float, rows: Callable[[], list[m.SampleRow]]) -> Due:
+    """What a process that this was sent to says, and its node's server."""
+    if isinstance(message, m.Welcome) and identity[:1] == b"w":
+        return [(identity, m.Register(TENSORS, 0))]
+    if isinstance(message, m.PrepareSlots):
+        return [(identity, m.SlotsReady(message.iteration, message.epoch))]
+    if not isinstance(message, m.Plan):
+        return []
+    sums = [m.SliceSum(0.0, 0.0, 0.0)] * len(message.server_of_slice)
+    return [
+        (identity, m.Report(now_s, message.iteration, rows(), 0, 1)),
+        (b"s" + identity[1:], m.Report(now_s, -1, rows(), 0)),
+        (identity, m.Sums(message.iteration, sums, sums)),
+        (identity, m.Done(message.iteration, 1.0, 1.5, 0.1, now_s, now_s + 1.0)),
+    ]
+
+
+def hellos(nodes: int) -> Due:
+    """Of all processes of a job."""
+    return [
+        (f"{role[0]}{rank}".encode(), m.Hello(m.VERSION, role, f"n{rank}", first + 2 * rank, 1))
+        for rank in range(nodes)
+        for role, first in (("server", 8), ("worker", 9))
+    ]
+
+
+class Listener:
+    """A coordinator of two nodes that takes frames, one after the other; it checks that its answers are few and can be sent."""
+
+    def __init__(self) -> None:
+        settings = {"DMLC_NUM_WORKER": "2", "DMLC_NUM_SERVER": "2", "NALB_SCHEME": "exact", "NALB_VERIFY_SUMS": "1"}
+        self._state, self.now_s = Coordinator(from_environment(JOB | settings, "host"), 0.0), 0.0
+
+    def hear(self, identity: bytes, frame: bytes) -> Due:
+        """Its answers."""
+        self.now_s += 0.05
+        with suppress(PeerError):
+            self._state.receive(identity, m.decode_at_coordinator(frame, "x"), self.now_s)
+        self._state.tick(self.now_s)
+        answers = list(self._state.outbox)
+        assert len(answers) < MOST_ANSWERS, "an input makes too many answers"
+        for _, answer in answers:
+            m.encode(answer)
+        self._state.outbox.clear()
+        self._state.events.clear()
+        return answers
+
+
+def converse(data: bytes) -> None:
+    """A conversation as bytes: per message who speaks, the length in two bytes, the frame."""
+    listener = Listener()
+    while len(data) > 2:
+        end = 3 + int.from_bytes(data[1:3], "little")
+        listener.hear(IDENTITIES[data[0] % len(IDENTITIES)], data[3:end])
+        data = data[end:]
+
+
+def honest_conversation(iterations: int) -> bytes:
+    """As bytes, of a job that ends after so many."""
+    listener, due, said = Listener(), hellos(2), b""
+    while due:
+        identity, message = due.pop(0)
+        if isinstance(message, m.Done) and message.iteration == iterations:
+            message = m.Goodbye()
+        frame = m.encode(message)
+        said += bytes([IDENTITIES.index(identity)]) + len(frame).to_bytes(2, "little") + frame
+        for whom, answer in listener.hear(identity, frame):
+            row = m.SampleRow(8 if whom == b"w1" else 10, 40_000, 10**9, 2 * 10**9)
+            due += honest_answers(whom, answer, listener.now_s, lambda row=row: [row])
+    return said
+
+
+class CoordinatorUnderAttack:
+    """A job of two nodes whose processes mostly say what is due, and else what a broken or hostile one might.
+
+    Decodable messages only: `control` is for the others. Each `step` is one message. The job is begun anew when it is over.
+    """
+
+    def __init__(self, seed: int):
+        self._rng = random.Random(seed)
+        self.jobs = self.iterations = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        rng = self._rng
+        environment = {
+            **JOB, "DMLC_NUM_WORKER": "3", "DMLC_NUM_SERVER": "3",
+            "NALB_SCHEME": rng.choice(("aware", "exact", "elastic", "oracle", "average")),
+            "NALB_HOLD": rng.choice("001"), "NALB_VERIFY_SUMS": rng.choice("0001"),
+            "NALB_ESTIMATOR": rng.choice(("capacity", "paper")),
+        }  # fmt: skip
+        if rng.random() < 0.2:
+            environment["NALB_BATCHING"] = rng.choice(("lb-bsp", "lbb", "ssp"))
+        self._now_s = 0.0
+        self._state = Coordinator(from_environment(environment, "host"), 0.0)
+        self._due: Due = hellos(3)
+        rng.shuffle(self._due)
+        if environment["NALB_HOLD"] == "1":
+            self._due.append((b"o", m.RunBlock(rng.choice(("aware", "exact", "stock")), 5)))
+        self.jobs += 1
+
+    def step(self) -> None:
+        """One message, and now and then a tick."""
+        rng = self._rng
+        self._now_s += rng.choice((0.0, 0.001, 0.2, 2.0))
+        if self._due and rng.random() < 0.9:
+            identity, message = self._due.pop(0)
+        else:
+            identity, message = rng.choice((b"s0", b"s1", b"w0", b"w1", b"w2", b"o", b"x")), self._hostile()
+        if message is not None:
+            self._state.receive(identity, message, self._now_s)
+        if rng.random() < 0.05:
+            self._state.tick(self._now_s)
+        assert len(self._state.outbox) < 100, "an input makes too many answers"
+        while self._state.outbox:
+            self._answer(*self._state.outbox.popleft())
+        self._state.events.clear()
+        if self._state.phase == "OVER" or rng.random() < 0.0005:
+            self._begin()
+
+    def _hostile(self) -> m.Message | None:
+        value = mutate_value(self._rng, msgspec.to_builtins(self._rng.choice(EXAMPLES)), self._rng.choice((0.05, 0.3)))
+        try:
+            return m.decode_at_coordinator(msgspec.msgpack.encode(value), "x")
+        except (PeerError, OverflowError, UnicodeEncodeError):
+            return None
+
+    def _answer(self, identity: bytes, message: m.Message) -> None:
+        """What an honest process says to it."""
+        m.encode(message)
+        self.iterations += isinstance(message, m.Plan)
+        self._due += honest_answers(identity, message, self._now_s, self._rows)
+
+    def _rows(self) -> list[m.SampleRow]:
+        """Measurements; a third of the time absurd ones."""
+        rng, rows = self._rng, []
+        is_absurd = rng.random() < 0.3
+        for _ in range(rng.choice((0, 5, 40))):
+            start_ns = int((self._now_s + 1) * 1e9) + rng.randrange(10**9)
+            took_ns = rng.choice((1, 10**3, 10**6, 10**9, 3 * 10**12)) if is_absurd else rng.randrange(10**6, 10**8)
+            size_bytes = rng.choice((0, 1, 10**3, 10**9, 2**40)) if is_absurd else rng.randrange(1000, 100_000)
+            rows.append(
+                m.SampleRow(rng.choice((8, 9, 10, 11, 12, 13, -1, 99)), size_bytes, start_ns, start_ns + took_ns)
+            )
+        return rows
