@@ -1,7 +1,9 @@
-"""`python scripts/fuzz.py TARGET --inputs N --seed S`: broken and hostile input for what reads the network or files.
+"""`python scripts/fuzz.py TARGET --inputs N --seed S [--guided]`: broken and hostile input for what reads the network or files.
 
 Prints inputs per second and how much memory grew between a tenth of the inputs and the end. A crash shows the input; what takes
 longer than HANG_S is a hang. `van` compiles the van's C code with sanitizers around a scripted libzmq (tests/fuzz/fuzz_van.c).
+--guided: libFuzzer chooses the inputs by the code that they reach, and reports by itself. It needs atheris (extra `fuzz`), for
+`van` clang in its place; `control` (decoded by msgspec's C) and `coordinator` (drawn, not given) have nothing to guide.
 """
 
 import argparse
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,9 +29,12 @@ VAN_FLAGS = (
     "-Wall",
     "-Wextra",
     "-Werror",
-    "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
+    f"-I{ROOT}/kvstore_patch/van",
 )
+VAN_SOURCE = str(ROOT / "tests/fuzz/fuzz_van.c")
+SMALL = {"ASAN_OPTIONS": "quarantine_size_mb=1"}  # what is freed must not look like growth
+LONGEST_BYTES = 8192  # of a guided input
 
 
 def resident_mb() -> float:
@@ -51,26 +57,42 @@ def fuzz(target: str, count: int, seed: int, folder: Path) -> str:
     return f"{target}: {count} inputs, {count / took_s:.0f}/s, grew {resident_mb() - early_mb:.1f} MB"
 
 
-def fuzz_van(count: int, seed: int) -> str:
+def build_van(folder: Path, compiler: str, *flags: str) -> Path:
+    """The van's fuzzer."""
+    program = folder / "van"
+    build = [os.environ.get("CC", compiler), *VAN_FLAGS, *flags, VAN_SOURCE, "-o", str(program), "-ldl", "-lpthread"]
+    subprocess.run(build, check=True)
+    return program
+
+
+def fuzz_van(count: int, seed: int, folder: Path) -> str:
     """The same in C."""
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "van"
-        build = [
-            "gcc",
-            *VAN_FLAGS,
-            f"-I{ROOT}/kvstore_patch/van",
-            str(ROOT / "tests/fuzz/fuzz_van.c"),
-            "-o",
-            str(program),
-        ]
-        environment = {**os.environ, "ASAN_OPTIONS": "quarantine_size_mb=1"}  # what is freed must not look like growth
-        subprocess.run([*build, "-ldl", "-lpthread"], check=True)
-        done = subprocess.run(
-            [program, str(count), str(seed)], capture_output=True, text=True, check=False, env=environment
-        )
+    program = build_van(folder, "gcc", "-fsanitize=address,undefined")
+    done = subprocess.run(
+        [program, str(count), str(seed)], capture_output=True, text=True, check=False, env=os.environ | SMALL
+    )
     if done.returncode:
         raise SystemExit(f"van: exit code {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout.strip()
+
+
+def fuzz_guided(target: str, count: int, seed: int, folder: Path) -> str:
+    """libFuzzer's own summary."""
+    if target == "van":
+        program = build_van(folder, "clang", "-DGUIDED", "-fsanitize=fuzzer,address,undefined")
+        (folder / "corpus").mkdir()
+        run = [str(program), str(folder / "corpus")]
+    else:
+        run = [sys.executable, "-m", "tests.fuzz.guided", target, str(folder)]
+    flags = [f"-runs={count}", f"-seed={seed}", f"-timeout={HANG_S}", f"-max_len={LONGEST_BYTES}", "-len_control=0"]
+    start_s = time.monotonic()
+    done = subprocess.run(
+        [*run, *flags], cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ | SMALL, errors="replace"
+    )
+    summary = [line for line in done.stderr.splitlines() if "cov: " in line]
+    if done.returncode or not summary:
+        raise SystemExit(f"{target}: exit code {done.returncode}\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+    return f"{target}, guided: {count / (time.monotonic() - start_s):.0f}/s; first {summary[0]}; last {summary[-1]}"
 
 
 def main() -> int:
@@ -79,14 +101,14 @@ def main() -> int:
     parser.add_argument("target", choices=(*TARGETS, "van", "all"))
     parser.add_argument("--inputs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--guided", action="store_true", help="by coverage")
     args = parser.parse_args()
     for target in (*TARGETS, "van") if args.target == "all" else (args.target,):
         with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
-            is_van = target == "van"
-            print(
-                fuzz_van(args.inputs, args.seed) if is_van else fuzz(target, args.inputs, args.seed, Path(folder)),
-                flush=True,
+            how = (
+                partial(fuzz_guided, target) if args.guided else fuzz_van if target == "van" else partial(fuzz, target)
             )
+            print(how(args.inputs, args.seed, Path(folder)), flush=True)
     return 0
 
 

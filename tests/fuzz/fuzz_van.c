@@ -3,6 +3,8 @@
  * Usage: van INPUTS SEED. An input is what one socket meets: up to 24 messages of 1 to 5 frames, interrupted now and then. Checked:
  * ps-lite gets exactly the frames that are no forecasts, in order and with the same ends; no frame is kept or freed twice; what
  * ps-lite sends goes out unchanged, and forecasts only between messages.
+ *
+ * With -DGUIDED, for clang's libFuzzer: what is drawn comes from the fuzzer's bytes, and from the generator once they are used up.
  */
 #define _GNU_SOURCE
 #include "van.c"
@@ -24,8 +26,11 @@ static int failures;              /* how often the next calls fail */
 static bool was_inside, announced; /* sending: amid a message on the wire */
 static uint64_t sent_frames, live;
 static uint64_t state;
+static const uint8_t *given; /* bytes to draw from first */
+static size_t given_left;
 
 static uint64_t draw(uint64_t below) { /* xorshift64* */
+  if (given_left) return given_left--, *given++ % below;
   state ^= state >> 12, state ^= state << 25, state ^= state >> 27;
   return (state * 0x2545F4914F6CDD1Du >> 33) % below;
 }
@@ -181,35 +186,48 @@ static void send_some(void *socket) {
   }
 }
 
+static uint64_t one_input(void) { /* returns its frames */
+  static struct nalb_sample taken[256];
+  static char places[64];
+  void *socket = &places[draw(sizeof places)];
+  scripted = at = 0;
+  if (draw(3)) {
+    MUST(on_zmq_socket(&fake, socket, ZMQ_ROUTER) == socket);
+    for (uint64_t messages = draw(24); messages--;) add_message();
+    receive_all(socket);
+  } else {
+    MUST(on_zmq_socket(&fake, socket, ZMQ_DEALER) == socket);
+    char name[8];
+    snprintf(name, sizeof name, "ps%u", (unsigned)draw(9999));
+    on_zmq_setsockopt(&fake, socket, ZMQ_ROUTING_ID, name, draw(8));
+    was_inside = announced = false;
+    send_some(socket);
+  }
+  on_zmq_close(&fake, socket);
+  for (int i = 0; i < scripted; i++) free(script[i].data);
+  MUST(live == 0);
+  while (nalb_van_drain(taken, 256) == 256) continue;
+  return (uint64_t)scripted;
+}
+
+#ifdef GUIDED
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  state = 0x9E3779B97F4A7C15u, given = data, given_left = size, failures = 0;
+  one_input();
+  return 0;
+}
+#else
 int main(int count, char **words) {
   uint64_t inputs = count > 1 ? strtoull(words[1], NULL, 10) : 1000, frames = 0;
-  struct nalb_sample taken[256];
   struct rusage early, late;
   struct timespec begin, end;
   state = 0x9E3779B97F4A7C15u + (count > 2 ? strtoull(words[2], NULL, 10) : 1);
   clock_gettime(CLOCK_MONOTONIC, &begin);
   for (uint64_t input = 0; input < inputs; input++) {
     if (input == inputs / 10) getrusage(RUSAGE_SELF, &early);
-    static char places[64];
-    void *socket = &places[draw(sizeof places)];
-    scripted = at = 0;
-    if (draw(3)) {
-      MUST(on_zmq_socket(&fake, socket, ZMQ_ROUTER) == socket);
-      for (uint64_t messages = draw(24); messages--;) add_message();
-      receive_all(socket);
-    } else {
-      MUST(on_zmq_socket(&fake, socket, ZMQ_DEALER) == socket);
-      char name[8];
-      snprintf(name, sizeof name, "ps%u", (unsigned)draw(9999));
-      on_zmq_setsockopt(&fake, socket, ZMQ_ROUTING_ID, name, draw(8));
-      was_inside = announced = false;
-      send_some(socket);
-    }
-    on_zmq_close(&fake, socket);
-    for (int i = 0; i < scripted; i++) free(script[i].data);
-    frames += (uint64_t)scripted;
-    MUST(live == 0);
-    while (nalb_van_drain(taken, 256) == 256) continue;
+    frames += one_input();
   }
   getrusage(RUSAGE_SELF, &late);
   clock_gettime(CLOCK_MONOTONIC, &end);
@@ -218,3 +236,4 @@ int main(int count, char **words) {
          (unsigned long long)sent_frames, (double)inputs / took_s, (double)(late.ru_maxrss - early.ru_maxrss) * 1024e-6);
   return 0;
 }
+#endif

@@ -22,8 +22,12 @@ def main() -> None:
     for number, data in enumerate(targets.corpus(target)):
         (seeds / str(number)).write_bytes(data)
     run = targets.byte_targets(files)[target]
-    is_wanted = targets.is_offline if target == "hosts" else bool
-    atheris.Setup([sys.argv[0], str(seeds), *sys.argv[3:]], lambda data: run(data) if is_wanted(data) else None)
+
+    def one_input(data: bytes) -> None:
+        if target != "hosts" or targets.is_offline(data):
+            run(data)
+
+    atheris.Setup([sys.argv[0], str(seeds), *sys.argv[3:]], one_input)
     atheris.Fuzz()
 
 

@@ -94,7 +94,7 @@ def corpus(target: str) -> list[bytes]:
     if target == "control":
         return [m.encode(message) for message in EXAMPLES]
     if target == "conversation":
-        return [honest_conversation(5), honest_conversation(8)]
+        return [honest_conversation(2), honest_conversation(5)]
     if target == "checkpoint":
         whole = b"".join(encode(example(40)))
         return [whole, whole[:-DIGEST_BYTES]]
