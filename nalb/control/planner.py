@@ -30,7 +30,7 @@ LATE = 1.1  # from here on a single pair may be what the prediction does not kno
 MAX_PATIENCE = 32  # planned iterations before measuring anew is tried again where it does not help
 CALM = 4  # iterations as predicted, in a row, after which it helps again
 MORE = "more than was sent"
-DOUBLE = 2.0  # late reports may bring an iteration's bytes into the next one
+REMEMBERED = 4096  # plans: more than there are iterations within a deadline
 HEADER_BYTES = 1000  # of a slice's message, at most
 WORSE = 1.15  # a plan that takes so many times what equal shares took is given up: whatever it rests on is not so
 PACE = 1.25  # equal shares that take so many times what the links need: something else sets the pace
@@ -68,6 +68,7 @@ class Planner:
         self._next_slot = dict.fromkeys(self._rank_of_node, 0)
         self.joint_shares: Floats | None = None  # per node, bytes: what scheme joint asks for
         self._present: Plan | None = None  # None while MXNet routes by itself
+        self._shares: deque[Sequence[int]] = deque(maxlen=REMEMBERED)  # of each iteration, the last one's last
         self._measured = False
         self._links_set_pace = True
         self._planned = 0  # iterations since all was measured
@@ -137,23 +138,26 @@ class Planner:
                 served = Observation(self._present.shares_bytes[server], last_s - traffic.first_s)
                 self._observations[server].append(served)
 
-    def exceeds_plan(self, samples: Sequence[LinkSample], is_server: bool) -> bool:
-        """Whether a process says that one peer sent it more than the iteration's plan had to send, by far.
+    def exceeds_plan(self, samples: Sequence[LinkSample], is_server: bool, iterations: int) -> bool:
+        """Whether a process says that one peer sent it more than the plans had to send, by far.
 
-        samples: of one receiving process. The sender is the second witness: what it had to send is known here. Room is left
-        for headers and for what is late from the iteration before.
+        samples: of one receiving process, reported during the last one of so many iterations; those before it may have left
+        some. The sender is the second witness: what it had to send is known here. Room is left for headers.
         """
         if self._present is None:
             return False
         received: dict[int, int] = {}
         for sample in samples:
             received[sample.source] = received.get(sample.source, 0) + sample.size_bytes
-        shares = self._present.shares_bytes
         room = HEADER_BYTES * len(self._present.server_of_slice)
-        return any(
-            size_bytes > DOUBLE * (shares[samples[0].target if is_server else source] + room)
-            for source, size_bytes in received.items()
-        )
+        lately = list(self._shares)[-iterations - 1 :]
+        lately *= 1 + (len(lately) == 1)  # the first iteration may bring what came before it, without a plan
+
+        def most_bytes(source: int) -> int:
+            holder = samples[0].target if is_server else source
+            return sum(shares[holder] + room for shares in lately)
+
+        return any(size_bytes > most_bytes(source) for source, size_bytes in received.items())
 
     def _judge_pace(self, present: Plan, traffic: Traffic, took_s: float) -> None:
         """Whether an iteration of equal shares took what the links need; else other shares would follow noise."""
@@ -237,6 +241,7 @@ class Planner:
         if plan is not None:
             self._present = plan
         assert self._present is not None
+        self._shares.append(self._present.shares_bytes)
         slots, new_slots = self._place(self._present)
         ranks = [self._rank_of_node[node] for node in self._present.server_of_slice]
         return Decision(m.Plan(iteration, epoch, scheme, self._measured, self._window(), ranks, slots), new_slots)

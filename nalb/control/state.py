@@ -309,6 +309,8 @@ class Coordinator:
         self._clock.observe(process.name, report.sent_s, now_s)
         process.exchanging, process.calls = report.exchanging, report.calls
         process.drops = report.drops
+        process.covers += self._iteration - process.reported
+        process.reported = self._iteration
         rows = ((r.peer, r.size_bytes, r.start_ns, r.end_ns) for r in report.samples)
         target = self._node_of_peer.get(process.hello.ps_id, -1)
         is_push, shift_s = process.hello.role == "server", self._clock.offset_s[process.name]
@@ -316,7 +318,7 @@ class Coordinator:
         within_s = (self._released_s - STALE_S, now_s + CLOCK_S)
         process.samples += check(rows, target, self._node_of_peer, doubts, is_push, shift_s, within_s)
         self.rejected += doubts
-        self._accuse(process, set(doubts) & IMPOSSIBLE, now_s)
+        self._accuse(process, process.impossible(doubts, len(report.samples)) & IMPOSSIBLE, now_s)
         if why := left_behind(process, self._left):
             self.abort(why, now_s)
 
@@ -444,7 +446,7 @@ class Coordinator:
                 self._send(server, m.Measure(self._plan.measure))
         for process in self._processes.values():
             process.done = process.sums = None
-            process.samples = []
+            process.samples, process.covers = [], 0
         self._running = len(self._workers)
         for worker in self._workers:
             self._send(worker, self._plan)
@@ -475,7 +477,7 @@ class Coordinator:
             return
         done = {w.hello.node: w.done for w in self._workers if w.done}
         for process in self._processes.values():
-            if self._planner.exceeds_plan(process.samples, process.hello.role == "server"):
+            if self._planner.exceeds_plan(process.samples, process.hello.role == "server", process.covers):
                 self.rejected[MORE] += len(process.samples)
                 process.samples = []
                 self._accuse(process, {MORE}, now_s)

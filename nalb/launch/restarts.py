@@ -5,6 +5,7 @@ if --min-nodes allows; otherwise all are tried again. Only a failure of the job 
 the machine got wrong, nor Ctrl-C, which is no JobError here.
 """
 
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,11 @@ from pathlib import Path
 from nalb.checkpoints import folder
 from nalb.errors import InputError, JobError
 from nalb.launch.phases import phase_of
+
+FIRST_WAIT_S, LONGEST_WAIT_S = (
+    1.0,
+    60.0,
+)  # before a restart, twice as long each time: what failed may need a moment to be well
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,7 @@ def see_through(
     policy: Policy,
     unreachable: Callable[[], Collection[str]],
     say: Callable[[str], None],
+    wait: Callable[[float], None] = time.sleep,
 ) -> Path:
     """Run the job, again where it fails and the policy allows; returns the run directory of the attempt that ended well.
 
@@ -100,6 +107,7 @@ def see_through(
                 f"nalb launch: {message}; restart {attempt.number} of {policy.max_restarts} {where}, "
                 f"{_goes_on(policy.checkpoints)}"
             )
+            wait(min(FIRST_WAIT_S * 2 ** (attempt.number - 1), LONGEST_WAIT_S))
 
 
 def _phase(attempt: Attempt, checkpoints: Path | None, error: JobError) -> str:

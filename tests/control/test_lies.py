@@ -70,13 +70,43 @@ def test_who_reports_the_impossible_is_named_once_and_not_believed(reason):
     driver.start()
     driver.now_s = 5.0
     for _ in range(3):
-        driver.say("s0", m.Report(5.0, -1, [ABSURD[reason]], 0))
+        driver.say("s0", m.Report(5.0, -1, [ABSURD[reason]] * 10, 0))
     driver.done(0)
     told = [event.data for event in driver.state.events if event.kind == "doubt"]
     assert told == [{"process": "server n0", "node": "n0", "reason": reason}]
     iterations = [event.data for event in driver.state.events if event.kind == "iteration"]
     assert iterations[0]["samples"] == 0
-    assert iterations[0]["rejected"] == {reason: 3}
+    assert iterations[0]["rejected"] == {reason: 30}
+
+
+def test_a_busy_receiver_is_not_doubted():
+    """Messages that waited for it seem to have come in no time: not used, and no lie."""
+    driver = Driver()
+    driver.start()
+    driver.now_s = 5.0
+    for _ in range(20):
+        hasty, usual = m.SampleRow(11, 400_000, 10**9, 10**9 + 10), m.SampleRow(11, 1000, 10**9, 10**9 + 10**6)
+        driver.say("s0", m.Report(5.0, -1, [hasty, *[usual] * 19], 0))
+    driver.done(0)
+    assert not [event for event in driver.state.events if event.kind == "doubt"]
+    iterations = [event.data for event in driver.state.events if event.kind == "iteration"]
+    assert iterations[0]["rejected"] == {"too fast": 20}
+
+
+def test_a_server_that_reports_many_short_iterations_at_once_is_not_doubted():
+    driver = Driver()
+    driver.start()
+    driver.now_s = 5.0
+    size = sum(spec.elements * 4 for spec in TENSORS)
+    driver.say("s0", m.Report(5.0, -1, [], 0))
+    for iteration in range(20):
+        if iteration == 19:
+            row = m.SampleRow(11, size // 2, 10**9, 4 * 10**9)
+            driver.say("s0", m.Report(5.0, -1, [row] * 20, 0))
+        driver.done(iteration)
+    assert not [event for event in driver.state.events if event.kind == "doubt"]
+    iterations = [event.data for event in driver.state.events if event.kind == "iteration"]
+    assert (iterations[-1]["samples"], iterations[-1]["rejected"]) == (20, {})
 
 
 def test_honest_reports_are_not_doubted():

@@ -100,6 +100,19 @@ def test_closing_the_leash_ends_all_that_was_started() -> None:
         assert marked(wanted.job) == []
 
 
+def test_a_stopped_process_is_reported_and_can_be_ended() -> None:
+    wanted = order("stopped", sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
+    with agent(wanted) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        words = [process.stdout.readline().removeprefix(REPORT) for _ in range(2)]
+        ready, stopped = (msgspec.json.decode(word, type=Report) for word in words)
+        assert (ready.ready, stopped) == (process.pid, Report(stopped=True))
+        process.stdin.close()
+        assert process.wait(10) == 0
+        assert marked(wanted.job) == []
+
+
 def test_a_silent_launcher_is_taken_for_dead() -> None:
     """The leash is still there, but no sign of life comes: a cable was cut."""
     wanted = order("silence", sys.executable, "-c", LINGER)

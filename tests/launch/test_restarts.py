@@ -64,7 +64,7 @@ def run_job(
         if left:
             raise left.pop(0)
 
-    last_dir = see_through(run, tmp_path, NODES, policy, lambda: unreachable, said.append)
+    last_dir = see_through(run, tmp_path, NODES, policy, lambda: unreachable, said.append, lambda _: None)
     assert last_dir == attempts[-1].run_dir
     return attempts, said
 
@@ -101,7 +101,9 @@ def test_an_interrupted_checkpoint_is_named_once(tmp_path: Path) -> None:
 
     said: list[str] = []
     (tmp_path / ".checkpoint-000000020.nalb.n1.writing").touch()
-    see_through(run, tmp_path / "run", NODES, policy, set, said.append)
+    waited: list[float] = []
+    see_through(run, tmp_path / "run", NODES, policy, set, said.append, waited.append)
+    assert waited == [1.0, 2.0]
     assert said[0].startswith("nalb launch: phase checkpoint of iteration 40: worker n1 was killed; restart 1")
     assert said[1].startswith("nalb launch: worker n1 was killed; restart 2")
 
@@ -134,3 +136,27 @@ def test_what_no_restart_would_mend(tmp_path: Path, error: Exception) -> None:
 def test_mistakes(policy: Policy) -> None:
     with pytest.raises(InputError, match="--m"):
         policy.check(3)
+
+
+@pytest.mark.parametrize(
+    ("events", "says"),
+    [
+        ([], "phase start: "),
+        (["ready"], "phase init: "),
+        (["ready", "layout", "plan 0"], "iteration 0: "),
+        (["ready", "plan 0", "iteration 0"], "phase plan of iteration 1: "),
+        (["ready", "plan 0", "iteration 0", "plan 1", "doubt"], "iteration 1: "),
+    ],
+)
+def test_a_failure_says_in_which_phase_the_job_was(tmp_path: Path, events: list[str], says: str) -> None:
+    words = [event.partition(" ") for event in events]
+    lines = [f'{{"event":"{kind}","iteration":{number or 0}}}' for kind, _, number in words]
+    (tmp_path / "samples.jsonl").write_text("\n".join([*lines, '{"event":"plan","itera']))  # the last one was cut short
+    with pytest.raises(JobError, match=f"^{says}worker n1 failed$"):
+        run_job(tmp_path, [JobError("worker n1 failed", 1, "n1")], Policy(0, None, None))
+
+
+def test_a_failure_that_names_its_phase_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "samples.jsonl").touch()
+    with pytest.raises(JobError, match=r"^worker n1 fell silent in phase init$"):
+        run_job(tmp_path, [JobError("worker n1 fell silent in phase init", 1, "n1")], Policy(0, None, None))

@@ -117,6 +117,31 @@ def test_a_process_that_ignores_sigterm_or_is_stopped_ends(tmp_path: Path, monke
     assert [child.popen.returncode for child in job.children] == [-9, -9]
 
 
+def test_a_process_that_is_stopped_before_all_have_met_ends_the_job(tmp_path: Path) -> None:
+    """No coordinator hears of it. A pause shorter than the deadline does no harm."""
+    waiting = "import time; print('up', flush=True); time.sleep(600)"
+    one = spec("worker", "n1", waiting)
+    one = ProcessSpec(one.node, one.role, one.argv, one.environment | {"NALB_DEADLINE_S": "0.6"})
+    shown: list[str] = []
+    job = job_of(tmp_path, [one], show=shown.append, has_joined=lambda: False)
+    with job:
+        while not shown:
+            time.sleep(0.01)
+        pid = job.children[0].popen.pid
+        for _ in range(3):
+            os.kill(pid, signal.SIGSTOP)
+            assert not job.finished()
+            os.kill(pid, signal.SIGCONT)
+            assert not job.finished()
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(
+            JobError, match=r"worker n1 has been stopped by a signal for 0\.\d s in phase start"
+        ) as caught:
+            job.wait()
+    assert (caught.value.exit_code, caught.value.node) == (4, "n1")
+    assert marked(job.id) == []
+
+
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     missing = ProcessSpec("n1", "worker", ("no-such-program",), ENVIRONMENT | {"DMLC_ROLE": "worker"})
     job = job_of(tmp_path, [spec("scheduler", "n0", FOREVER), missing])
