@@ -47,13 +47,14 @@ def main() -> int:
     steps = args.iterations * 21 // 20  # some beyond those that are looked at
     with tempfile.TemporaryDirectory() as folder:
         job = Launched(["--local", str(args.nodes), "--", *STEPS, "--steps", str(steps)], Path(folder) / "run", [], {})
-        seen = []
+        seen, slots = [], []
         try:
             job.wait_for_event("iteration")
             for goal in (args.iterations // 5, args.iterations):
                 while len(iterations(job)) < goal and job.popen.poll() is None:
                     time.sleep(0.3)
                 seen.append(look_at_all(job, args.nodes))
+                slots.append(iterations(job)[-1]["slots"])
             code, _ = job.end(60.0)
             took = [max(one["communication_s"].values()) for one in iterations(job)]
         finally:
@@ -66,6 +67,7 @@ def main() -> int:
         print(
             f"| {name} | {early_mb:.1f} | {late_mb:.1f} | {early_files} to {late_files} | {early_threads} to {late_threads} |"
         )
+    print(f"slots on all servers: {slots[0]} after a fifth, {slots[1]} at the end")
     for name, part in (("second", took[fifth : 2 * fifth]), ("last", took[-fifth:])):
         median_ms, slow_ms = 1000 * statistics.median(part), 1000 * sorted(part)[len(part) * 99 // 100]
         print(f"{name} fifth: median {median_ms:.2f} ms, 99 % {slow_ms:.2f} ms")

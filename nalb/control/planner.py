@@ -295,7 +295,8 @@ class Planner:
         """What the iteration was planned on and what it measured; rates in bytes per second."""
         assert self._layout is not None
         model = self._layout.model_bytes
-        told: dict[str, Any] = {"measured": self._measured, **self.describe_plan()}
+        slots = sum(self._next_slot.values())
+        told: dict[str, Any] = {"measured": self._measured, "slots": slots, **self.describe_plan()}
         shares = None if self._present is None else np.array(self._present.shares_bytes, dtype=float)
         if shares is not None:
             told["load_bytes"] = self._by_name(load_bytes(self._nodes, shares, model))

@@ -22,7 +22,7 @@ FORWARD_S = 0.1
 def main() -> None:
     """Compute (sleep), sum, check, save."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=9)
     args = parser.parse_args()
     store = mx.kv.create("nalb")
     place, node = Path(os.environ["NALB_CHECKPOINTS"]), os.environ["NALB_NODE"]

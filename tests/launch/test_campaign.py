@@ -1,0 +1,77 @@
+"""A little of what `scripts/faults.py` does: ten jobs with ten faults drawn by lot, and the rules by which outcomes are judged."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from netem import qdiscs, rootless
+from scripts.faults import Case, judge, table
+from tests.launch.conftest import ROOT
+
+SEEDS, JOBS = (
+    (1241, 3128),
+    5,
+)  # side by side; chosen for different faults whose outcomes do not depend on a machine's speed
+
+
+@pytest.mark.root
+@pytest.mark.mxnet
+@pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
+def test_ten_jobs_with_a_fault_each_end_as_they_should(tmp_path: Path) -> None:
+    if not rootless.has_privilege():
+        pytest.skip("needs root: namespaces and tc")
+    qdiscs.require(("tbf", "htb", "bfifo"))
+    campaigns = [
+        subprocess.Popen(
+            [sys.executable, ROOT / "scripts/faults.py", "--jobs", str(JOBS), "--seed", str(seed), "--out", tmp_path],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for seed in SEEDS
+    ]
+    outputs = [campaign.communicate()[0] for campaign in campaigns]
+    records = [json.loads(line) for path in tmp_path.glob("seed-*.jsonl") for line in path.read_text().splitlines()]
+    assert [row for row in records if not row["right"]] == [], outputs
+    assert len(records) == JOBS * len(SEEDS), outputs
+
+
+KILL = Case("kill", "worker", "b", "push", False)
+SAID = "nalb launch: iteration 4: worker b was killed by SIGKILL; its log: x"
+
+
+@pytest.mark.parametrize(
+    ("case", "code", "output", "right"),
+    [
+        (KILL, 137, SAID, True),
+        (KILL, 137, SAID.replace("worker b", "worker a"), False),  # another is named
+        (KILL, 137, SAID.replace("iteration 4: ", ""), False),  # no phase
+        (KILL, 137, f"{SAID}\n{SAID}", False),  # more than one line
+        (KILL, 137, "", False),
+        (KILL, 0, "nalb launch: all processes ended well; logs in x", False),  # as if nothing had happened
+        (KILL, 1, f"AssertionError: wrong sum in step 3\n{SAID}", False),
+        (Case("pause", "worker", "b", "push", False), 0, "nalb launch: all processes ended well; logs in x", True),
+        (Case("pause", "worker", "b", "push", False), 4, SAID, False),  # a slow node is not a dead node
+        (Case("kill", "worker", "b", "push", True), 137, SAID, False),  # it should have been started again
+        (
+            Case("kill", "worker", "b", "push", True),
+            0,
+            SAID.replace("; its", "; restart 1 of 1 on all nodes; its"),
+            True,
+        ),
+    ],
+)
+def test_an_outcome_is_right_only_where_it_is(case: Case, code: int, output: str, right: bool) -> None:
+    assert judge(case, code, output)[1] is right
+
+
+def test_the_table_counts_outcomes() -> None:
+    row = {"fault": "kill", "victim": "worker", "right": True, "took_s": 2.0, "outcome": "worker b was killed"}
+    others = [row | {"took_s": 4.0, "outcome": "worker b was killed, restarted, ended well"}, row | {"right": False}]
+    lines = table([row, *others]).splitlines()
+    assert lines[2] == "| kill | worker | 3 | 0 | 1 | 2 | 2.0 | 4.0 |"
+    assert lines[-1] == "3 jobs, 1 not as they should be"
