@@ -107,6 +107,7 @@ class WorkerSession:
             try:
                 wait_computed()
                 computed_s = time.monotonic()
+                self.client.computed = iteration
                 wait()
                 end_s = time.monotonic()
                 checked = sums()

@@ -53,6 +53,7 @@ class Client:
         self._inbox: list[m.Message] = []
         self._welcome: m.Welcome | None = None
         self.exchanging = -1  # written by the exchange, read by the heartbeat
+        self.computed = -1  # likewise
         self.calls = 0  # written by the store, read by the heartbeat
         self.on_prepare: Callable[[m.PrepareSlots], None] | None = (
             None  # both are called on the client's thread and must not block
@@ -173,7 +174,7 @@ class Client:
 
     def _report(self, now_s: float) -> m.Report:
         rows, drops = self._drain() if self._welcome else ([], 0)
-        return m.Report(sent_s=now_s, exchanging=self.exchanging, samples=rows, drops=drops, calls=self.calls)
+        return m.Report(now_s, self.exchanging, rows, drops, self.calls, self.computed)
 
     def _handle(self, message: m.FromCoordinator) -> None:
         if isinstance(message, m.Alive):

@@ -26,7 +26,7 @@ from msgspec import Meta, Struct
 from nalb.errors import InputError, PeerError
 from nalb.planning.nodes import Capacities
 
-VERSION = 3
+VERSION = 4
 
 Index = Annotated[int, Meta(ge=0, le=1 << 31)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
@@ -87,6 +87,7 @@ class Report(Message, frozen=True):
     samples: Annotated[list[SampleRow], Meta(max_length=100_000)]
     drops: Index
     calls: Index = 0  # of pushpull and broadcast so far: what all workers must make alike
+    computed: Annotated[int, Meta(ge=-1, le=1 << 31)] = -1  # the last iteration whose gradients are complete
 
 
 class SlotsReady(Message, frozen=True):

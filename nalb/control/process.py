@@ -10,6 +10,10 @@ from nalb.measurement.samples import LinkSample
 # a processor is timed from there; on a machine whose processors were all busy, 1 message in 500 was.
 HASTY_PART, HASTY_LEAST = 0.1, 10
 
+STUCK_DEADLINES = (
+    6  # without a message anywhere; on a link of 0.2 Mbit/s, slices of the usual sizes still come more often
+)
+
 
 @dataclass
 class Process:
@@ -19,6 +23,8 @@ class Process:
     hello: m.Hello
     last_heard_s: float
     exchanging: int = -1
+    computed: int = -1  # the last iteration whose gradients are complete
+    computed_s: float = 0.0  # when it said so first
     calls: int = 0
     drops: int = 0
     registration: int = -1  # number of its last Register
@@ -92,3 +98,19 @@ def moment(process: Process, phase: str, iteration: int) -> str:
         return f"iteration {iteration}"
     doing = "exchange" if process.exchanging == iteration else "end" if process.finished == iteration else "forward"
     return f"phase {doing} of iteration {iteration}"
+
+
+def stuck(workers: list[Process], iteration: int, arrived_s: float, now_s: float, deadline_s: float) -> str | None:
+    """Why an exchange will never end, if so: all gradients are there, every process reports, and no message reaches any of them.
+
+    arrived_s: when the last one did. A lost connection of two nodes does that: ps-lite sends nothing twice.
+    """
+    waiting = [worker for worker in workers if worker.finished < iteration]
+    idle_s = now_s - max([arrived_s, *(worker.computed_s for worker in waiting)])
+    if not waiting or any(worker.computed < iteration for worker in waiting) or idle_s <= STUCK_DEADLINES * deadline_s:
+        return None
+    names = ", ".join(worker.name for worker in waiting)
+    return (
+        f"{names}: in phase exchange of iteration {iteration} no message has reached any node for {idle_s:.1f} s, although all "
+        "report: the network between two of them has lost a connection"
+    )

@@ -22,7 +22,7 @@ from nalb.control import messages as m
 from nalb.control.audience import Audience, Outgoing
 from nalb.control.batch_desk import BatchDesk
 from nalb.control.planner import MORE, Decision, Planner
-from nalb.control.process import Process, difference, left_behind, moment, natural_order
+from nalb.control.process import Process, difference, left_behind, moment, natural_order, stuck
 from nalb.control.settings import Settings
 from nalb.control.sums import find_wrong_sum
 from nalb.errors import InputError
@@ -71,7 +71,7 @@ class Coordinator:
         self._measuring = False
         self._plan: m.Plan | None = None
         self._preparing: set[tuple[bytes, int, int]] = set()  # orders not yet carried out: worker, iteration, epoch
-        self._released_s = now_s  # when the last plan went out
+        self._released_s = self._arrived_s = now_s  # when the last plan went out, and any message last arrived anywhere
         self._accused: set[tuple[str, str]] = set()  # who, of what: each is told once
         self._farewell = False  # every worker has said Goodbye and may leave
         self._last_goodbye_s = now_s
@@ -137,6 +137,10 @@ class Coordinator:
                 )
                 return
         self._check_shutdown(now_s)
+        if self.phase == "RUN":
+            arrived_s, deadline_s = max(self._arrived_s, self._released_s), self._settings.deadline_s
+            if why := stuck(self._workers, self._iteration, arrived_s, now_s, deadline_s):
+                self.abort(why, now_s)
         if why := self._desk.check_joined({worker.rank: worker.name for worker in self._workers}, now_s):
             self.abort(why, now_s)
 
@@ -309,6 +313,9 @@ class Coordinator:
         self._clock.observe(process.name, report.sent_s, now_s)
         process.exchanging, process.calls = report.exchanging, report.calls
         process.drops = report.drops
+        self._arrived_s = now_s if report.samples else self._arrived_s
+        if report.computed != process.computed:
+            process.computed, process.computed_s = report.computed, now_s
         process.covers += self._iteration - process.reported
         process.reported = self._iteration
         rows = ((r.peer, r.size_bytes, r.start_ns, r.end_ns) for r in report.samples)

@@ -131,6 +131,36 @@ def test_a_silent_process_ends_the_job_everywhere_with_its_name():
     assert all(driver.last(peer, m.Abort).reason == driver.state.verdict for peer in PEERS)
 
 
+def test_an_exchange_in_which_nothing_arrives_any_more_is_ended():
+    """All report, so nobody is silent: ps-lite would wait for ever for what a lost connection took along."""
+    driver = Driver()
+    driver.start()
+
+    def report(peer, computed, rows=()):
+        driver.say(peer, m.Report(driver.now_s, -1 if peer[0] == "s" else 0, list(rows), 0, 1, computed))
+        driver.state.tick(driver.now_s)
+
+    for _ in range(100):  # gradients may take as long as they like
+        driver.now_s += 5
+        for peer in PEERS:
+            report(peer, 0 if peer == "w0" else -1)
+    assert driver.state.verdict is None
+    row = m.SampleRow(9, 4000, 10**9, 2 * 10**9)
+    for tick in range(20):  # and slices, as long as some come
+        driver.now_s += 5
+        for peer in PEERS:
+            report(peer, -1 if peer[0] == "s" else 0, [row] if tick == 10 and peer == "s1" else [])
+    assert driver.state.verdict is None
+    for _ in range(4):
+        driver.now_s += 5
+        for peer in PEERS:
+            report(peer, -1 if peer[0] == "s" else 0)
+    assert (
+        "worker n0, worker n1: in phase exchange of iteration 0 no message has reached any node for"
+        in driver.state.verdict
+    )
+
+
 def test_a_process_that_never_comes_is_told_after_the_startup_time():
     driver = Driver(NALB_STARTUP_S="30")
     driver.say("s0", m.Hello(m.VERSION, "server", "n0", 8, 1))
