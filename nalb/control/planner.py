@@ -32,7 +32,9 @@ CALM = 4  # iterations as predicted, in a row, after which it helps again
 MORE = "more than was sent"
 REMEMBERED = 4096  # plans: more than there are iterations within a deadline
 HEADER_BYTES = 1000  # of a slice's message, at most
-WORSE = 1.15  # a plan that takes so many times what equal shares took is given up: whatever it rests on is not so
+# A plan that takes so many times what equal shares took is given up: whatever it rests on is not so. `elastic` has none to compare
+# with: it explores shares that may be slower, as its authors have it, and is there to be compared with.
+WORSE = 1.15
 PACE = 1.25  # equal shares that take so many times what the links need: something else sets the pace
 UNMEASURED = ("stock", "p3", "average")  # schemes that send no forecasts: they do not need to know
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -175,6 +175,21 @@ def test_a_worker_on_a_host_is_killed(cluster: Cluster, launch: Launch) -> None:
     code, _ = job.end()
     assert code == 128 + signal.SIGKILL
     assert "worker b was killed by SIGKILL" in job.verdict()
+    job.assert_nothing_left(within_s=0)
+
+
+def test_a_process_on_a_host_is_stopped_before_all_have_met(cluster: Cluster, launch: Launch) -> None:
+    """No coordinator hears of it: its agent tells the launcher."""
+    job = cluster.launch(launch, *STEPS)
+    end_s, pid = time.monotonic() + START_LIMIT_S, 0
+    while not pid:
+        assert time.monotonic() < end_s, job.output
+        with suppress(StopIteration):
+            pid = job.child("b.server")
+    os.kill(pid, signal.SIGSTOP)
+    code, _ = job.end(START_LIMIT_S)
+    assert code == 4, job.output
+    assert "server b has been stopped by a signal for" in job.verdict()
     job.assert_nothing_left(within_s=0)
 
 
