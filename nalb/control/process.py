@@ -41,8 +41,22 @@ def natural_order(name: str) -> tuple[object, ...]:
     return (name[: len(name) - len(digits)], int(digits) if digits.isdigit() else -1, name)
 
 
-def difference(mine: list[m.TensorSpec], other: list[m.TensorSpec] | None) -> str:
+def disagreement(process: Process, workers: list[Process]) -> str | None:
+    """How the worker's registration differs from another's, if so. All have said what they push."""
+    for other in workers:
+        if other.tensors != process.tensors:
+            return (
+                f"{process.name} and {other.name} push different tensors: {_difference(process.tensors, other.tensors)}; "
+                "all workers must make the same calls"
+            )
+        if other.registration != process.registration:
+            return f"{process.name} and {other.name} have registered unequally often: please report this"
+    return None
+
+
+def _difference(mine: list[m.TensorSpec] | None, other: list[m.TensorSpec] | None) -> str:
     """The first tensor in which two workers differ, for people."""
+    assert mine is not None
     assert other is not None
     if len(mine) != len(other):
         return f"{len(mine)} against {len(other)}"
