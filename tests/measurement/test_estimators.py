@@ -161,7 +161,7 @@ def test_a_node_that_has_become_slow_is_not_taken_for_capped_pairs():
 
 def test_sustained_rate_of_a_span_shorter_than_the_window_is_the_mean():
     traffic = Traffic([LinkSample(0, 1, 1000, k * 0.01, (k + 1) * 0.01) for k in range(3)])
-    assert sustained_rate(traffic, traffic.on_pair(0, 1)) == pytest.approx(3000 / 0.03)
+    assert sustained_rate(traffic, traffic.pairs[0, 1]) == pytest.approx(3000 / 0.03)
 
 
 def test_the_same_samples_give_the_same_estimate():
