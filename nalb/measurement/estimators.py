@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from nalb.measurement.traffic import STEPS_PER_WINDOW, Floats, Rows, Traffic
+from nalb.measurement.traffic import STEPS_PER_WINDOW, Floats, Mask, Rows, Traffic
 
 WINDOW_S = 0.2  # rates are taken over windows at least so long: several token-bucket bursts and scheduler turns
 WINDOW_MESSAGES = 24  # ... and over so many of the node's messages, whose bytes are only supposed to arrive evenly
@@ -60,7 +60,9 @@ class Estimate:
 class Estimator(Protocol):
     """One iteration's traffic in, the present estimate out."""
 
-    outgrown: bool  # the last iteration showed a node to be much faster than the estimate
+    outgrown: (
+        Mask  # shape (2, N), up and down: which nodes the last iteration showed to be much faster than the estimate
+    )
 
     def observe(self, traffic: Traffic) -> None: ...
 
@@ -85,7 +87,7 @@ class PaperEstimator:
     """
 
     def __init__(self, num_nodes: int):
-        self.outgrown = False
+        self.outgrown = np.zeros((2, num_nodes), dtype=np.bool_)
         self._num_nodes = num_nodes
         self.forget()
 
@@ -125,15 +127,15 @@ class CapacityEstimator:
 
     def forget(self) -> None:
         """Start anew: the next iteration must have equal shares and no window."""
-        self.outgrown = False
+        self.outgrown = np.zeros((2, self._num_nodes), dtype=np.bool_)
+        self._first: Traffic | None = None
         self._rate = np.full((2, self._num_nodes), np.nan)  # up, down
         self._proven = np.zeros((2, self._num_nodes), dtype=np.bool_)
         self._pairs: dict[tuple[int, int], float] = {}
 
     def observe(self, traffic: Traffic) -> None:
         """Take one iteration in; the first after `forget` tells limits from lower bounds."""
-        first = bool(np.isnan(self._rate).all())
-        self.outgrown = False
+        self.outgrown[:] = False
         for direction, node in np.ndindex(self._rate.shape):
             rows = traffic.through(direction, node)
             seen, old = sustained_rate(traffic, rows), self._rate[direction, node]
@@ -142,12 +144,13 @@ class CapacityEstimator:
                 continue
             alone = _rate_alone(traffic, rows)
             if self._proven[direction, node]:
-                self.outgrown |= alone > DIFFERENT * old
+                self.outgrown[direction, node] = alone > DIFFERENT * old
             else:
                 seen = max(seen, alone)
             if seen > old:
                 self._rate[direction, node] = old + RISE * (seen - old)
-        if first:
+        if self._first is None:
+            self._first = traffic
             self._proven = _waited_for(traffic, self._rate)
         for pair, cap in list(self._pairs.items()):
             carried = traffic.size_bytes[traffic.pairs[pair]].sum() if pair in traffic.pairs else 0.0
@@ -158,7 +161,8 @@ class CapacityEstimator:
         """Note the pair that is busy nearly all the time while both its ends have room and no other pair of theirs is busy.
 
         Its cap is what it carried over the time in which it was busy. Where a node has become slow, several of its pairs
-        are busy. A pair already noted is not found again.
+        are busy. A pair already noted is not found again, and one that was faster in the first iteration after `forget` has
+        no cap: the network has changed.
         """
         ends = traffic.source, traffic.target
         load = np.array([np.bincount(nodes, traffic.size_bytes, self._num_nodes) for nodes in ends])
@@ -170,9 +174,10 @@ class CapacityEstimator:
         for source, target in np.argwhere(is_busy).tolist():
             alone = is_busy[source].sum() == 1 and is_busy[:, target].sum() == 1
             if alone and has_room[0, source] and has_room[1, target] and (source, target) not in self._pairs:
-                carried = traffic.size_bytes[traffic.pairs[source, target]].sum()
-                self._pairs[source, target] = float(carried / (busy[source, target] * traffic.span_s))
-                return True
+                cap = _pair_rate(traffic, (source, target))
+                if self._first is None or _pair_rate(self._first, (source, target)) < DIFFERENT * cap:
+                    self._pairs[source, target] = cap
+                    return True
         return False
 
     def _limits(self) -> Floats:
@@ -197,6 +202,12 @@ def sustained_rate(traffic: Traffic, rows: Rows) -> float:
     window_s = _window_s(traffic, rows)
     part = min(PEAK_PART, max(PEAK_S, 1.5 * window_s) / traffic.span_s)
     return float(np.quantile(traffic.windows(rows, window_s), 1 - part))
+
+
+def _pair_rate(traffic: Traffic, pair: tuple[int, int]) -> float:
+    """What a directed pair carried over the time in which it was busy, bytes/s; 0 without messages."""
+    rows = traffic.pairs.get(pair)
+    return 0.0 if rows is None else float(traffic.size_bytes[rows].sum() / (traffic.busy_part(rows) * traffic.span_s))
 
 
 def _rate_alone(traffic: Traffic, rows: Rows) -> float:
