@@ -12,7 +12,7 @@ from netem.schedule import NodeRates, PairCaps
 
 FRAME_BYTES = 1514  # a full Ethernet frame at MTU 1500, as tc counts it
 BURST_S = 0.001  # see docs/network-files.md, "Bursts and queues", for the measurements behind both numbers
-MIN_BURST_BYTES = 5 * FRAME_BYTES  # a frame above the largest bunch of build.GSO_SEGMENTS_SMALL
+MIN_BURST_BYTES = 5 * FRAME_BYTES  # a frame above the largest bunch of build.FEW_SEGMENTS
 MIN_QUEUE_BYTES = 10 * FRAME_BYTES  # a shorter queue starves TCP: four duplicate acks need packets in flight
 MAX_QUANTUM_BYTES = 60_000  # htb warns above 200,000
 

@@ -11,16 +11,17 @@ from nalb.experiments.networks import random_network, write_network
 from nalb.experiments.runs import Comparison, finish_all, run_script
 from nalb.experiments.speed import ceilings_of, speed
 from nalb.launch.network import configured_capacities
+from nalb.reporting.record import Record
 from netem.network_file import load_network
 
 SCHEMES = ("stock", "average", "elastic", "aware", "exact")
-ITERATIONS = {"mobilenet": 15, "resnet50": 10, "alexnet": 6}  # of each scheme on each network
+ITERATIONS = {"mobilenet": 6, "resnet50": 5, "alexnet": 4}  # of each scheme on each network
 SEEDS = range(1, 11)
 PAPER = {"mobilenet": (1.14, 2.68), "resnet50": (1.56, 1.76), "alexnet": (1.23, 1.32)}  # elastic, aware over average
 
 
 def main(out: Path, quick: bool) -> None:
-    """Run what is missing, print a table for each model."""
+    """Run what is missing; after each network, print its model's table of all so far."""
     models = {"mobilenet": 3} if quick else ITERATIONS
     nodes, seeds = (4, range(1, 2)) if quick else (12, SEEDS)
     networks = [
@@ -30,31 +31,37 @@ def main(out: Path, quick: bool) -> None:
     wanted = [
         Comparison(f"{model}-{net.stem}", net, model, SCHEMES, models[model]) for model in models for net in networks
     ]
-    records = finish_all("fig4", out, wanted)
-    for model in models:
-        mine = [(record, run.network) for record, run in zip(records, wanted, strict=True) if run.replay == model]
-        table = Table(
-            title=f"{model}, {nodes} nodes, {len(mine)} networks: samples a minute (Eq. 16), medians over networks"
-        )
-        for heading in ("scheme", "speed", "over average", "min - max", "paper", "over stock", "min - max"):
-            table.add_column(heading, justify="left" if heading == "scheme" else "right")
-        for scheme in SCHEMES:
-            over = {base: [speed(r, scheme) / speed(r, base) for r, _ in mine] for base in ("average", "stock")}
-            paper = dict(zip(("elastic", "aware"), PAPER[model], strict=True)).get(scheme)
-            middle = statistics.median(speed(record, scheme) for record, _ in mine)
-            table.add_row(
-                scheme, f"{middle:.0f}", *_spread(over["average"]), f"{paper:.2f}" if paper else "-", *_spread(over["stock"])
-            )  # fmt: skip
-        limits = [ceilings_of(record, configured_capacities(load_network(net), 0.0)) for record, net in mine]
-        ceiling = {"average": [one.over_average for one in limits], "stock": [one.over_stock for one in limits]}
-        table.add_row("ceiling", "-", *_spread(ceiling["average"]), "-", *_spread(ceiling["stock"]), style="bold")
-        for scheme in ("aware", "exact"):
-            reached = {
-                base: [speed(r, scheme) / speed(r, base) / top for (r, _), top in zip(mine, ceiling[base], strict=True)]
-                for base in ceiling
-            }
-            table.add_row(f"{scheme} / ceiling", "-", *_spread(reached["average"]), "-", *_spread(reached["stock"]))
-        Console().print(table)
+    done: dict[str, list[tuple[Record, Path]]] = {model: [] for model in models}
+    for run, record in zip(wanted, finish_all("fig4", out, wanted), strict=True):
+        done[run.replay].append((record, run.network))
+        Console().print(_table(run.replay, done[run.replay]))
+
+
+def _table(model: str, mine: list[tuple[Record, Path]]) -> Table:
+    """Medians over networks."""
+    nodes = len(mine[0][0].nodes)
+    table = Table(
+        title=f"{model}, {nodes} nodes, {len(mine)} networks: samples a minute (Eq. 16), medians over networks"
+    )
+    for heading in ("scheme", "speed", "over average", "min - max", "paper", "over stock", "min - max"):
+        table.add_column(heading, justify="left" if heading == "scheme" else "right")
+    for scheme in SCHEMES:
+        over = {base: [speed(r, scheme) / speed(r, base) for r, _ in mine] for base in ("average", "stock")}
+        paper = dict(zip(("elastic", "aware"), PAPER[model], strict=True)).get(scheme)
+        middle = statistics.median(speed(record, scheme) for record, _ in mine)
+        table.add_row(
+            scheme, f"{middle:.0f}", *_spread(over["average"]), f"{paper:.2f}" if paper else "-", *_spread(over["stock"])
+        )  # fmt: skip
+    limits = [ceilings_of(record, configured_capacities(load_network(net), 0.0)) for record, net in mine]
+    ceiling = {"average": [one.over_average for one in limits], "stock": [one.over_stock for one in limits]}
+    table.add_row("ceiling", "-", *_spread(ceiling["average"]), "-", *_spread(ceiling["stock"]), style="bold")
+    for scheme in ("aware", "exact"):
+        reached = {
+            base: [speed(r, scheme) / speed(r, base) / top for (r, _), top in zip(mine, ceiling[base], strict=True)]
+            for base in ceiling
+        }
+        table.add_row(f"{scheme} / ceiling", "-", *_spread(reached["average"]), "-", *_spread(reached["stock"]))
+    return table
 
 
 def _spread(values: list[float]) -> tuple[str, str]:

@@ -17,7 +17,7 @@ SEED = 2023
 
 def main(out: Path, quick: bool) -> None:
     """Run if missing; print every iteration with the changes marked, then the recoveries."""
-    nodes, every_s, iterations, low_mbps = (4, 12, 12, 80) if quick else (12, 60, 100, 20)
+    nodes, every_s, iterations, low_mbps = (4, 12, 12, 80) if quick else (12, 60, 50, 20)
     name = f"fig5-n{nodes}"
     network = write_network(out / "networks", name, random_network(name, nodes, SEED, low_mbps, every_s=every_s))
     (record,) = finish_all("fig5", out, [Comparison("run", network, "mobilenet", SCHEMES, iterations)])

@@ -32,7 +32,7 @@ MODEL = "mobilenet"
 
 def main(out: Path, quick: bool) -> None:
     """Run what is missing, then print one row per network and the medians."""
-    shapes, iterations, changing = (STATIC[:1], 3, 8) if quick else (STATIC, 8, 40)
+    shapes, iterations, changing = (STATIC[:1], 3, 8) if quick else (STATIC, 6, 24)
     networks = [_network(out, seed, *shape) for seed, shape in enumerate(shapes, 1)]
     text = random_network("changing", shapes[-1][0], len(shapes) + 1, every_s=20)
     networks.append(write_network(out / "networks", "changing", text))
@@ -42,7 +42,7 @@ def main(out: Path, quick: bool) -> None:
         for net, length in zip(networks, lengths, strict=True)
         for estimator in ESTIMATORS
     ]
-    records = finish_all("judge", out, wanted)
+    records = list(finish_all("judge", out, wanted))
     pairs = [(records[i], records[i + 1]) for i in range(0, len(records), 2)]  # capacity, paper
     table = Table(title=f"{MODEL}: iteration over the lossless bound, medians; rounding: greedy over continuous shares")
     for heading in (

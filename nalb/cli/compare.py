@@ -38,6 +38,7 @@ from nalb.launch.supervisor import Job, print_line
 from nalb.planning.nodes import Node
 from nalb.planning.shares import bound_s
 from nalb.reporting.batching_file import BatchingFile, batching_table, write_batchings
+from nalb.reporting.record import read_record
 from nalb.reporting.run_file import RunFile, write_run
 from nalb.reporting.table import comparison_table
 from nalb.workloads import NAMES, load
@@ -143,7 +144,7 @@ def main(args: argparse.Namespace) -> int:
         {name: one.result(len(nodes), SAMPLES_PER_BATCH) for name, one in series.items()},
     )
     write_run(run_dir, run)
-    Console().print(comparison_table(run))
+    Console().print(comparison_table(read_record(run_dir)))
     print(f"run directory: {run_dir}")
     return 0
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from nalb.batching.joint_control import Network
 from nalb.control import messages as m
-from nalb.measurement.estimators import ESTIMATORS
+from nalb.measurement.estimators import DIFFERENT, ESTIMATORS
 from nalb.measurement.samples import LinkSample
 from nalb.measurement.traffic import Traffic
 from nalb.planning.elastic import WINDOW, Observation
@@ -27,6 +27,7 @@ WINDOW_PART = 8  # of the model: each iteration begins with so much at full spee
 # network that stands still, the ratio was 1.07 to 1.18 (wan6-static).
 SURPRISE = 1.3
 LATE = 1.1  # from here on a single pair may be what the prediction does not know
+WORTH = 0.95  # of the present plan's time: what nodes that are faster than estimated must promise, to be measured again
 MAX_PATIENCE = 32  # planned iterations before measuring anew is tried again where it does not help
 CALM = 4  # iterations as predicted, in a row, after which it helps again
 MORE = "more than was sent"
@@ -73,6 +74,7 @@ class Planner:
         self._shares: deque[Sequence[int]] = deque(maxlen=REMEMBERED)  # of each iteration, the last one's last
         self._measured = False
         self._links_set_pace = True
+        self._stuck = self._stuck_left = 0  # iterations that something else sets the pace before all is measured anew
         self._planned = 0  # iterations since all was measured
         self._usual: float | None = None  # the first one's time over its prediction
         self._patience = 1
@@ -162,7 +164,11 @@ class Planner:
         return any(size_bytes > most_bytes(source) for source, size_bytes in received.items())
 
     def _judge_pace(self, present: Plan, traffic: Traffic, took_s: float) -> None:
-        """Whether an iteration of equal shares took what the links need; else other shares would follow noise."""
+        """Whether an iteration of equal shares took what the links need; else other shares would follow noise.
+
+        If not, the network may have changed while it was measured: it is measured anew, at once, and each time in a row after
+        twice as many iterations.
+        """
 
         def fits() -> bool:
             capacities = self._capacities()
@@ -172,6 +178,13 @@ class Planner:
             return took_s <= PACE * completion_s(self._nodes, shares, sum(present.shares_bytes), capacities)
 
         self._links_set_pace = fits() or (self._estimator.find_capped_pair(traffic) and fits())
+        if self._links_set_pace:
+            self._stuck = self._stuck_left = 0
+        elif self._stuck_left:
+            self._stuck_left -= 1
+        else:
+            self._stuck = self._stuck_left = min(max(1, 2 * self._stuck), MAX_PATIENCE)
+            self._estimator.forget()
 
     def _judge_estimates(self, traffic: Traffic, ratio: float) -> None:
         """Whether the estimates still explain what iterations take; if not, a pair is capped, or all is measured anew.
@@ -185,7 +198,7 @@ class Planner:
             return
         changed = self._usual is not None and not 1 / SURPRISE < ratio / self._usual < SURPRISE
         self._usual = self._usual or ratio
-        if not (surprising or changed or self._estimator.outgrown):
+        if not (surprising or changed or self._would_gain()):
             self._calm += 1
             if self._calm >= CALM:
                 self._patience = 1
@@ -195,6 +208,16 @@ class Planner:
             self._patience = min(2 * self._patience, MAX_PATIENCE)
             self._planned, self._usual = 0, None
             self._estimator.forget()
+
+    def _would_gain(self) -> bool:
+        """Whether nodes that have outgrown their estimates could make iterations shorter, each by what is known of it."""
+        outgrown, capacities = self._estimator.outgrown, self._capacities()
+        if capacities is None or not outgrown.any():
+            return False
+        up, down = np.where(outgrown, DIFFERENT, 1.0) * np.array([capacities.up, capacities.down])
+        raised = Capacities(up, down, capacities.pairs)
+        times_s = [bound_s(self._nodes, self.layout.model_bytes, one) for one in (raised, capacities)]
+        return times_s[0] < WORTH * times_s[1]
 
     def _give_up(self) -> None:
         """Back to equal shares: for the one iteration that measures anew, and each time in a row for twice as many.

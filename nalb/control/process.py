@@ -40,6 +40,14 @@ class Process:
     rows: int = 0  # samples that it has reported
     hasty: int = 0  # ... of which were too fast
 
+    def note(self, report: m.Report, iteration: int, now_s: float) -> None:
+        """What its report, which came in this iteration, says besides samples."""
+        self.exchanging, self.calls, self.drops = report.exchanging, report.calls, report.drops
+        if report.computed != self.computed:
+            self.computed, self.computed_s = report.computed, now_s
+        self.covers += iteration - self.reported
+        self.reported = iteration
+
     def impossible(self, refused: Counter[str], rows: int) -> set[str]:
         """Why samples of its report of so many were refused, without what a busy machine explains."""
         self.rows += rows
@@ -64,8 +72,22 @@ def natural_order(name: str) -> tuple[object, ...]:
     return (name[: len(name) - len(digits)], int(digits) if digits.isdigit() else -1, name)
 
 
-def difference(mine: list[m.TensorSpec], other: list[m.TensorSpec] | None) -> str:
+def disagreement(process: Process, workers: list[Process]) -> str | None:
+    """How the worker's registration differs from another's, if so. All have said what they push."""
+    for other in workers:
+        if other.tensors != process.tensors:
+            return (
+                f"{process.name} and {other.name} push different tensors: {_difference(process.tensors, other.tensors)}; "
+                "all workers must make the same calls"
+            )
+        if other.registration != process.registration:
+            return f"{process.name} and {other.name} have registered unequally often: please report this"
+    return None
+
+
+def _difference(mine: list[m.TensorSpec] | None, other: list[m.TensorSpec] | None) -> str:
     """The first tensor in which two workers differ, for people."""
+    assert mine is not None
     assert other is not None
     if len(mine) != len(other):
         return f"{len(mine)} against {len(other)}"
@@ -98,19 +120,3 @@ def moment(process: Process, phase: str, iteration: int) -> str:
         return f"iteration {iteration}"
     doing = "exchange" if process.exchanging == iteration else "end" if process.finished == iteration else "forward"
     return f"phase {doing} of iteration {iteration}"
-
-
-def stuck(workers: list[Process], iteration: int, arrived_s: float, now_s: float, deadline_s: float) -> str | None:
-    """Why an exchange will never end, if so: all gradients are there, every process reports, and no message reaches any of them.
-
-    arrived_s: when the last one did. A lost connection of two nodes does that: ps-lite sends nothing twice.
-    """
-    waiting = [worker for worker in workers if worker.finished < iteration]
-    idle_s = now_s - max([arrived_s, *(worker.computed_s for worker in waiting)])
-    if not waiting or any(worker.computed < iteration for worker in waiting) or idle_s <= STUCK_DEADLINES * deadline_s:
-        return None
-    names = ", ".join(worker.name for worker in waiting)
-    return (
-        f"{names}: in phase exchange of iteration {iteration} no message has reached any node for {idle_s:.1f} s, although all "
-        "report: the network between two of them has lost a connection"
-    )

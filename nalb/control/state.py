@@ -21,8 +21,9 @@ from nalb.batching.speed import Predictor
 from nalb.control import messages as m
 from nalb.control.audience import Audience, Outgoing
 from nalb.control.batch_desk import BatchDesk
+from nalb.control.members import Members
 from nalb.control.planner import MORE, Decision, Planner
-from nalb.control.process import Process, difference, left_behind, moment, natural_order, stuck
+from nalb.control.process import Process, disagreement, left_behind
 from nalb.control.settings import Settings
 from nalb.control.sums import find_wrong_sum
 from nalb.errors import InputError
@@ -52,10 +53,7 @@ class Coordinator:
         self.phase = "GATHER"
         self.outbox: deque[Outgoing] = deque()
         self.verdict: str | None = None  # why the job was aborted
-        self._processes: dict[bytes, Process] = {}
-        self._workers: list[Process] = []
-        self._servers: list[Process] = []
-        self._left: list[Process] = []  # workers that have said Goodbye
+        self._members = Members(settings, now_s)
         self._running = 0  # workers that have not yet reported this iteration done
         self._audience = Audience(self.outbox, settings.scheme, settings.hold)
         self._event = self._audience.tell
@@ -73,8 +71,6 @@ class Coordinator:
         self._preparing: set[tuple[bytes, int, int]] = set()  # orders not yet carried out: worker, iteration, epoch
         self._released_s = self._arrived_s = now_s  # when the last plan went out, and any message last arrived anywhere
         self._accused: set[tuple[str, str]] = set()  # who, of what: each is told once
-        self._farewell = False  # every worker has said Goodbye and may leave
-        self._last_goodbye_s = now_s
         self._desk = BatchDesk(settings, predictor, self._network)
 
     # ---- inputs
@@ -85,22 +81,19 @@ class Coordinator:
         """Take one message in. key_node: the node whose key the sender has, where the job is encrypted."""
         if self.phase == "OVER":
             return
-        claimed = message if isinstance(message, m.Hello) else getattr(self._processes.get(identity), "hello", None)
-        if key_node is not None and claimed is not None and claimed.node != key_node:
-            self.abort(
-                f"node {key_node}, by its key, calls itself {claimed.role} {claimed.node}: give each process its node's own "
-                "NALB_NODE and NALB_KEYS",
-                now_s,
-            )
-            return
-        if key_node is not None and claimed is None:
-            self.rejected["message before hello"] += 1
-            return
+        process = self._members.get(identity)
+        if key_node is not None:
+            if why := self._members.false_name(identity, message, key_node):
+                self.abort(why, now_s)
+                return
+            if process is None and not isinstance(message, m.Hello):
+                self.rejected["message before hello"] += 1
+                return
         if isinstance(message, m.Observe | m.RunBlock | m.Configured | m.EndJob):
             self._from_observer(identity, message, now_s)
         elif isinstance(message, m.Hello):
             self._hello(identity, message, now_s)
-        elif (process := self._processes.get(identity)) is None:
+        elif process is None:
             self.rejected["message before hello"] += 1
         else:
             process.last_heard_s = now_s
@@ -115,96 +108,38 @@ class Coordinator:
             return
         if now_s - self._last_alive_s >= self._settings.heartbeat_s:
             self._last_alive_s = now_s
-            for process in self._processes.values():
+            for process in self._members:
                 self._send(process, m.Alive())
         if self.phase == "GATHER":
             if now_s - self._started_s > self._settings.startup_s:
-                here = ", ".join(sorted(p.name for p in self._processes.values())) or "nobody"
-                self.abort(
-                    f"only {len(self._processes)} of {self._expected} processes came within "
-                    f"{self._settings.startup_s:g} s ({here}): see the others' logs",
-                    now_s,
-                )
+                self.abort(self._members.missing(), now_s)
             return
-        for process in self._processes.values():
-            silent_s = now_s - process.last_heard_s
-            waits = process.left_after is None or (process.hello.role == "worker" and not self._farewell)
-            if waits and silent_s > self._settings.deadline_s:
-                self.abort(
-                    f"{process.name} (pid {process.hello.pid}) has not reported for {silent_s:.1f} s in "
-                    f"{moment(process, self.phase, self._iteration)}: it is dead, stopped or cut off",
-                    now_s,
-                )
-                return
-        self._check_shutdown(now_s)
-        if self.phase == "RUN":
-            arrived_s, deadline_s = max(self._arrived_s, self._released_s), self._settings.deadline_s
-            if why := stuck(self._workers, self._iteration, arrived_s, now_s, deadline_s):
-                self.abort(why, now_s)
-        if why := self._desk.check_joined({worker.rank: worker.name for worker in self._workers}, now_s):
+        if why := (
+            self._members.silent(self.phase, self._iteration, now_s)
+            or self._members.lingering(now_s)
+            or (self._members.stuck(self._iteration, self._arrived_s, now_s) if self.phase == "RUN" else None)
+            or self._desk.check_joined({worker.rank: worker.name for worker in self._members.workers}, now_s)
+        ):
             self.abort(why, now_s)
-
-    def _check_shutdown(self, now_s: float) -> None:
-        """All have said goodbye but ps-lite's last barrier never opens: nobody else would notice."""
-        serving = [p for p in self._processes.values() if p.left_after is None]
-        waited_s = now_s - self._last_goodbye_s
-        if serving and not any(p.hello.role == "worker" for p in serving) and waited_s > self._settings.deadline_s:
-            self.abort(
-                f"every worker left {waited_s:.1f} s ago, in order, but ps-lite has not ended: {serving[0].name} still "
-                "serves; the training itself is complete",
-                now_s,
-            )
 
     def abort(self, reason: str, now_s: float) -> None:
         """End the job everywhere."""
         if self.phase == "OVER":
             return
         self.phase, self.verdict = "OVER", reason
-        for process in self._processes.values():
+        for process in self._members:
             self._send(process, m.Abort(reason))
         self._event("abort", now_s, {"reason": reason})
 
     # ---- gathering
 
-    @property
-    def _expected(self) -> int:
-        return self._settings.num_workers + (0 if self._settings.is_stock else self._settings.num_servers)
-
     def _hello(self, identity: bytes, hello: m.Hello, now_s: float) -> None:
-        if (known := self._processes.get(identity)) is not None and known.hello == hello:
+        if (known := self._members.get(identity)) is not None and known.hello == hello:
             return
-        if hello.version != m.VERSION:
-            self.abort(
-                f"{hello.role} {hello.node} speaks control version {hello.version}, the coordinator {m.VERSION}: "
-                "install the same nalb everywhere",
-                now_s,
-            )
-        elif hello.ps_id not in self._ps_ids(hello.role):
-            self.abort(
-                f"{hello.role} {hello.node} has ps-lite id {hello.ps_id}, which no {hello.role} of this job can have: start it "
-                "with the environment that `nalb launch --print-env` shows",
-                now_s,
-            )
-        elif any(
-            p.hello.ps_id == hello.ps_id or (p.hello.role, p.hello.node) == (hello.role, hello.node)
-            for p in self._processes.values()
-        ):
-            self.abort(
-                f"two processes call themselves {hello.role} {hello.node} (or have ps-lite id {hello.ps_id}): "
-                "give each node its own NALB_NODE",
-                now_s,
-            )
-        else:
-            process = self._processes[identity] = Process(identity, hello, now_s)
-            (self._workers if hello.role == "worker" else self._servers).append(process)
-            if len(self._processes) == self._expected:
-                self._welcome(now_s)
-
-    def _ps_ids(self, role: str) -> range:
-        """As ps-lite numbers them: by rank, servers even and workers odd."""
-        if role == "worker":
-            return range(9, 9 + 2 * self._settings.num_workers, 2)
-        return range(8, 8 + 2 * self._settings.num_servers, 2)
+        if why := self._members.admit(identity, hello, now_s):
+            self.abort(why, now_s)
+        elif self._members.are_all_here:
+            self._welcome(now_s)
 
     def _is_out_of_place(self, process: Process, message: m.FromNode) -> bool:
         """Said before all are there, or by a server where only workers speak."""
@@ -213,14 +148,13 @@ class Coordinator:
         return self.phase == "GATHER" or (process.hello.role == "server" and not isinstance(message, m.Goodbye))
 
     def _welcome(self, now_s: float) -> None:
-        names = {p.hello.node for p in self._processes.values()}
-        self._nodes = sorted(names, key=natural_order)
+        self._nodes = self._members.nodes()
         index = {name: i for i, name in enumerate(self._nodes)}
-        self._node_of_peer = {p.hello.ps_id: index[p.hello.node] for p in self._processes.values()}
+        self._node_of_peer = {p.hello.ps_id: index[p.hello.node] for p in self._members}
         if not self._settings.is_stock:
             self._planner = self._new_planner()
             self._configure(now_s)
-        for process in self._processes.values():
+        for process in self._members:
             process.last_heard_s = now_s
             self._send(
                 process,
@@ -233,14 +167,14 @@ class Coordinator:
                 ),
             )
         self.phase = "REGISTER"
-        servers = [p.hello.node for p in sorted(self._servers, key=lambda p: p.hello.ps_id)]
+        servers = [p.hello.node for p in sorted(self._members.servers, key=lambda p: p.hello.ps_id)]
         self._event("ready", now_s, {"nodes": self._nodes, "servers": servers})
 
     def _new_planner(self) -> Planner:
         return Planner(
             self._nodes,
-            workers={p.hello.node for p in self._workers},
-            servers={p.hello.node: p.rank for p in self._servers},
+            workers={p.hello.node for p in self._members.workers},
+            servers={p.hello.node: p.rank for p in self._members.servers},
             estimator=self._settings.estimator,
             window_bytes=self._settings.window_bytes,
         )
@@ -274,13 +208,8 @@ class Coordinator:
         elif isinstance(message, m.Goodbye):
             if process.hello.role == "worker" and (why := self._desk.leave(process.rank, process.name)):
                 self.abort(why, now_s)
-            self._last_goodbye_s = now_s
-            if process.hello.role == "worker" and process.left_after is None:
-                self._left.append(process)
-            process.left_after = process.finished
-            if process.hello.role == "worker" and len(self._left) == len(self._workers):
-                self._farewell = True
-                for worker in self._workers:
+            if self._members.leave(process, now_s):
+                for worker in self._members.workers:
                     self._send(worker, m.Farewell())
         elif isinstance(message, m.Failed):
             self.abort(
@@ -294,9 +223,9 @@ class Coordinator:
             self.abort(why, now_s)
         elif manager := self._desk.manager:
             for sizes in manager.outbox:
-                for worker in self._workers:
+                for worker in self._members.workers:
                     self._send(worker, sizes)
-            names = [worker.hello.node for worker in sorted(self._workers, key=lambda worker: worker.rank)]
+            names = [worker.hello.node for worker in sorted(self._members.workers, key=lambda worker: worker.rank)]
             for data in manager.events:
                 self._event("batch", now_s, {"workers": names, **data})
             manager.outbox.clear()
@@ -304,20 +233,15 @@ class Coordinator:
 
     def _network(self) -> Network | None:
         """For joint plans."""
-        rank_of_node = {worker.hello.node: worker.rank for worker in self._workers}
+        rank_of_node = {worker.hello.node: worker.rank for worker in self._members.workers}
         return self._planner.network(rank_of_node) if self._planner else None
 
     # ---- what processes report
 
     def _report(self, process: Process, report: m.Report, now_s: float) -> None:
         self._clock.observe(process.name, report.sent_s, now_s)
-        process.exchanging, process.calls = report.exchanging, report.calls
-        process.drops = report.drops
+        process.note(report, self._iteration, now_s)
         self._arrived_s = now_s if report.samples else self._arrived_s
-        if report.computed != process.computed:
-            process.computed, process.computed_s = report.computed, now_s
-        process.covers += self._iteration - process.reported
-        process.reported = self._iteration
         rows = ((r.peer, r.size_bytes, r.start_ns, r.end_ns) for r in report.samples)
         target = self._node_of_peer.get(process.hello.ps_id, -1)
         is_push, shift_s = process.hello.role == "server", self._clock.offset_s[process.name]
@@ -326,7 +250,7 @@ class Coordinator:
         process.samples += check(rows, target, self._node_of_peer, doubts, is_push, shift_s, within_s)
         self.rejected += doubts
         self._accuse(process, process.impossible(doubts, len(report.samples)) & IMPOSSIBLE, now_s)
-        if why := left_behind(process, self._left):
+        if why := left_behind(process, self._members.left):
             self.abort(why, now_s)
 
     def _accuse(self, process: Process, reasons: set[str], now_s: float) -> None:
@@ -340,22 +264,12 @@ class Coordinator:
         if message.number <= process.registration:
             return
         process.registration, process.tensors = message.number, message.tensors
-        if any(p.tensors is None for p in self._workers):
+        if any(p.tensors is None for p in self._members.workers):
             return
-        for other in self._workers:
-            if other.tensors == message.tensors and other.registration != message.number:
-                self.abort(
-                    f"{process.name} and {other.name} have registered unequally often: please report this", now_s
-                )
-                return
-            if other.tensors != message.tensors:
-                self.abort(
-                    f"{process.name} and {other.name} push different tensors: {difference(message.tensors, other.tensors)}; "
-                    "all workers must make the same calls",
-                    now_s,
-                )
-                return
-        for worker in self._workers:
+        if why := disagreement(process, self._members.workers):
+            self.abort(why, now_s)
+            return
+        for worker in self._members.workers:
             worker.tensors = None
         self._tensors, self._registration = message.tensors, message.number
         if block := self._audience.block:
@@ -373,7 +287,7 @@ class Coordinator:
         assert self._planner is not None
         self._epoch += 1
         digest = self._planner.register(self._tensors, *self._cut)
-        for worker in self._workers:
+        for worker in self._members.workers:
             self._send(
                 worker,
                 m.Setup(
@@ -395,7 +309,7 @@ class Coordinator:
         block = self._audience.block
         if block is None:
             if self._audience.is_ending:
-                for worker in self._workers:
+                for worker in self._members.workers:
                     self._send(worker, m.Finish())
             else:
                 self._event("idle", now_s, {})
@@ -409,7 +323,7 @@ class Coordinator:
         self._plan = decision.plan
         for identity, slots in self._slot_orders(decision.new_slots).items():
             self._preparing.add((identity, number, self._epoch))
-            self._send(self._processes[identity], m.PrepareSlots(number, self._epoch, slots))
+            self.outbox.append((identity, m.PrepareSlots(number, self._epoch, slots)))
         if self._preparing:  # perhaps by an order of the registration before, whose slots this plan may use
             self.phase = "PREPARE"
         else:
@@ -429,9 +343,9 @@ class Coordinator:
 
     def _slot_orders(self, slots: list[m.NewSlots]) -> dict[bytes, list[m.NewSlots]]:
         """Who creates which slots: its own node's worker over loopback, where there is one, else the lowest-ranked worker."""
-        node_of_rank = {server.rank: server.hello.node for server in self._servers}
-        maker_of_node = {worker.hello.node: worker.identity for worker in self._workers}
-        lowest = min(self._workers, key=lambda worker: worker.hello.ps_id).identity
+        node_of_rank = {server.rank: server.hello.node for server in self._members.servers}
+        maker_of_node = {worker.hello.node: worker.identity for worker in self._members.workers}
+        lowest = min(self._members.workers, key=lambda worker: worker.hello.ps_id).identity
         orders: dict[bytes, list[m.NewSlots]] = {}
         for slot in slots:
             orders.setdefault(maker_of_node.get(node_of_rank[slot.server], lowest), []).append(slot)
@@ -445,17 +359,17 @@ class Coordinator:
         assert self._plan is not None
         assert self._planner is not None
         self._iteration += 1
-        self._released_s = now_s
+        self._released_s = self._arrived_s = now_s
         self.phase = "RUN"
         if self._plan.measure != self._measuring or self._iteration == 0:
             self._measuring = self._plan.measure
-            for server in self._servers:
+            for server in self._members.servers:
                 self._send(server, m.Measure(self._plan.measure))
-        for process in self._processes.values():
+        for process in self._members:
             process.done = process.sums = None
             process.samples, process.covers = [], 0
-        self._running = len(self._workers)
-        for worker in self._workers:
+        self._running = len(self._members.workers)
+        for worker in self._members.workers:
             self._send(worker, self._plan)
         sent = {"window_bytes": self._plan.window_bytes, "server_of_slice": self._plan.server_of_slice}
         told = {"iteration": self._iteration, "scheme": self._audience.label, **self._planner.describe_plan(), **sent}
@@ -482,13 +396,13 @@ class Coordinator:
         if self._settings.verify_sums and (wrong := self._wrong_sum(self._planner, self._plan)):
             self.abort(wrong, now_s)
             return
-        done = {w.hello.node: w.done for w in self._workers if w.done}
-        for process in self._processes.values():
+        done = {w.hello.node: w.done for w in self._members.workers if w.done}
+        for process in self._members:
             if self._planner.exceeds_plan(process.samples, process.hello.role == "server", process.covers):
                 self.rejected[MORE] += len(process.samples)
                 process.samples = []
                 self._accuse(process, {MORE}, now_s)
-        samples = [s for p in self._processes.values() for s in p.samples]
+        samples = [s for p in self._members for s in p.samples]
         if self._plan.measure:
             self._planner.observe(samples, max(d.communication_s for d in done.values()))
             first_s = min((s.start_s for s in samples), default=0.0)
@@ -506,7 +420,7 @@ class Coordinator:
                 "computed_s": self._aligned("computed_s"),
                 "finished_s": self._aligned("finished_s"),
                 "samples": len(samples),
-                "drops": sum(p.drops for p in self._processes.values()),
+                "drops": sum(p.drops for p in self._members),
                 "rejected": dict(self.rejected),
                 **self._planner.describe_iteration(samples),
             },
@@ -519,16 +433,16 @@ class Coordinator:
         """What find_wrong_sum says; plans of MXNet's own have no slices to check."""
         if not plan.server_of_slice:
             return None
-        told = {worker.hello.node: worker.sums for worker in self._workers if worker.sums is not None}
-        silent = [worker.name for worker in self._workers if worker.sums is None]
+        told = {worker.hello.node: worker.sums for worker in self._members.workers if worker.sums is not None}
+        silent = [worker.name for worker in self._members.workers if worker.sums is None]
         if silent:
             return f"{silent[0]} does not verify sums, others do: set NALB_VERIFY_SUMS=1 for every process, or for none"
-        node_of_rank = {server.rank: server.hello.node for server in self._servers}
+        node_of_rank = {server.rank: server.hello.node for server in self._members.servers}
         return find_wrong_sum(planner.layout, plan, told, node_of_rank.__getitem__)
 
     def _aligned(self, moment: str) -> dict[str, float]:
         """When the workers' moment was, on our clock, by node."""
-        told = [(w, getattr(w.done, moment)) for w in self._workers if w.name in self._clock.offset_s]
+        told = [(w, getattr(w.done, moment)) for w in self._members.workers if w.name in self._clock.offset_s]
         return {w.hello.node: self._clock.to_common_s(w.name, at_s) for w, at_s in told if at_s is not None}
 
     # ---- observers

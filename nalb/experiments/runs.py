@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,9 +37,9 @@ class Comparison:
         ]  # fmt: skip
 
 
-def finish_all(figure: str, out: Path, comparisons: Sequence[Comparison]) -> list[Record]:
-    """Every run's record, in order; runs what is not finished and prints where it is. JobError at the first that fails."""
-    records = []
+def finish_all(figure: str, out: Path, comparisons: Sequence[Comparison]) -> Iterator[Record]:
+    """Every run's record, in order, as it comes; runs what is not finished and prints where it is. JobError at the first that
+    fails."""
     for number, comparison in enumerate(comparisons, 1):
         run_dir = out / comparison.name
         finished = (run_dir / "run.json").exists()
@@ -52,8 +52,7 @@ def finish_all(figure: str, out: Path, comparisons: Sequence[Comparison]) -> lis
             ended = subprocess.run(comparison.argv(run_dir), env={**os.environ, **comparison.environment}, check=False)
             if ended.returncode:
                 raise JobError(f"run {run_dir} failed: see above; the same command goes on from here", ended.returncode)
-        records.append(read_record(run_dir))
-    return records
+        yield read_record(run_dir)
 
 
 def check_same(comparison: Comparison, run_dir: Path) -> None:

@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from nalb.measurement.traffic import STEPS_PER_WINDOW, Floats, Mask, Traffic
+from nalb.measurement.traffic import STEPS_PER_WINDOW, Floats, Mask, Rows, Traffic
 
 WINDOW_S = 0.2  # rates are taken over windows at least so long: several token-bucket bursts and scheduler turns
 WINDOW_MESSAGES = 24  # ... and over so many of the node's messages, whose bytes are only supposed to arrive evenly
@@ -60,7 +60,9 @@ class Estimate:
 class Estimator(Protocol):
     """One iteration's traffic in, the present estimate out."""
 
-    outgrown: bool  # the last iteration showed a node to be much faster than the estimate
+    outgrown: (
+        Mask  # shape (2, N), up and down: which nodes the last iteration showed to be much faster than the estimate
+    )
 
     def observe(self, traffic: Traffic) -> None: ...
 
@@ -85,7 +87,7 @@ class PaperEstimator:
     """
 
     def __init__(self, num_nodes: int):
-        self.outgrown = False
+        self.outgrown = np.zeros((2, num_nodes), dtype=np.bool_)
         self._num_nodes = num_nodes
         self.forget()
 
@@ -125,54 +127,57 @@ class CapacityEstimator:
 
     def forget(self) -> None:
         """Start anew: the next iteration must have equal shares and no window."""
-        self.outgrown = False
+        self.outgrown = np.zeros((2, self._num_nodes), dtype=np.bool_)
+        self._first: Traffic | None = None
         self._rate = np.full((2, self._num_nodes), np.nan)  # up, down
         self._proven = np.zeros((2, self._num_nodes), dtype=np.bool_)
         self._pairs: dict[tuple[int, int], float] = {}
 
     def observe(self, traffic: Traffic) -> None:
         """Take one iteration in; the first after `forget` tells limits from lower bounds."""
-        first = bool(np.isnan(self._rate).all())
-        self.outgrown = False
+        self.outgrown[:] = False
         for direction, node in np.ndindex(self._rate.shape):
-            mask = _through(traffic, direction, node)
-            seen, old = sustained_rate(traffic, mask), self._rate[direction, node]
+            rows = traffic.through(direction, node)
+            seen, old = sustained_rate(traffic, rows), self._rate[direction, node]
             if np.isnan(old):
                 self._rate[direction, node] = seen
                 continue
-            alone = _rate_alone(traffic, mask)
+            alone = _rate_alone(traffic, rows)
             if self._proven[direction, node]:
-                self.outgrown |= alone > DIFFERENT * old
+                self.outgrown[direction, node] = alone > DIFFERENT * old
             else:
                 seen = max(seen, alone)
             if seen > old:
                 self._rate[direction, node] = old + RISE * (seen - old)
-        if first:
+        if self._first is None:
+            self._first = traffic
             self._proven = _waited_for(traffic, self._rate)
         for pair, cap in list(self._pairs.items()):
-            mask = traffic.on_pair(*pair)
-            if mask.any() and traffic.size_bytes[mask].sum() > DIFFERENT * cap * traffic.span_s:
+            carried = traffic.size_bytes[traffic.pairs[pair]].sum() if pair in traffic.pairs else 0.0
+            if carried > DIFFERENT * cap * traffic.span_s:
                 del self._pairs[pair]  # it has carried much more than its cap
 
     def find_capped_pair(self, traffic: Traffic) -> bool:
         """Note the pair that is busy nearly all the time while both its ends have room and no other pair of theirs is busy.
 
         Its cap is what it carried over the time in which it was busy. Where a node has become slow, several of its pairs
-        are busy. A pair already noted is not found again.
+        are busy. A pair already noted is not found again, and one that was faster in the first iteration after `forget` has
+        no cap: the network has changed.
         """
         ends = traffic.source, traffic.target
         load = np.array([np.bincount(nodes, traffic.size_bytes, self._num_nodes) for nodes in ends])
         has_room = load / traffic.span_s < ROOM * self._limits()
         busy = np.zeros((self._num_nodes, self._num_nodes))
-        for source, target in np.ndindex(busy.shape):
-            busy[source, target] = traffic.busy_part(traffic.on_pair(source, target))
+        for pair, rows in traffic.pairs.items():
+            busy[pair] = traffic.busy_part(rows)
         is_busy = busy >= BUSY_PART
         for source, target in np.argwhere(is_busy).tolist():
             alone = is_busy[source].sum() == 1 and is_busy[:, target].sum() == 1
             if alone and has_room[0, source] and has_room[1, target] and (source, target) not in self._pairs:
-                carried = traffic.size_bytes[traffic.on_pair(source, target)].sum()
-                self._pairs[source, target] = float(carried / (busy[source, target] * traffic.span_s))
-                return True
+                cap = _pair_rate(traffic, (source, target))
+                if self._first is None or _pair_rate(self._first, (source, target)) < DIFFERENT * cap:
+                    self._pairs[source, target] = cap
+                    return True
         return False
 
     def _limits(self) -> Floats:
@@ -186,36 +191,37 @@ class CapacityEstimator:
         return Estimate(up=up, down=down, pairs=dict(self._pairs))
 
 
-def sustained_rate(traffic: Traffic, mask: Mask) -> float:
-    """The rate in bytes/s that the masked messages together kept up over their better windows; NaN for too few.
+def sustained_rate(traffic: Traffic, rows: Rows) -> float:
+    """The rate in bytes/s that these messages together kept up over their better windows; NaN for too few.
 
     The value that a window's mean exceeds for PEAK_S (one and a half windows, where they are long), or for PEAK_PART of a
     short iteration.
     """
-    if mask.sum() < MIN_SAMPLES:
+    if len(rows) < MIN_SAMPLES:
         return float("nan")
-    window_s = _window_s(traffic, mask)
+    window_s = _window_s(traffic, rows)
     part = min(PEAK_PART, max(PEAK_S, 1.5 * window_s) / traffic.span_s)
-    return float(np.quantile(traffic.windows(mask, window_s), 1 - part))
+    return float(np.quantile(traffic.windows(rows, window_s), 1 - part))
 
 
-def _rate_alone(traffic: Traffic, mask: Mask) -> float:
+def _pair_rate(traffic: Traffic, pair: tuple[int, int]) -> float:
+    """What a directed pair carried over the time in which it was busy, bytes/s; 0 without messages."""
+    rows = traffic.pairs.get(pair)
+    return 0.0 if rows is None else float(traffic.size_bytes[rows].sum() / (traffic.busy_part(rows) * traffic.span_s))
+
+
+def _rate_alone(traffic: Traffic, rows: Rows) -> float:
     """What a node's fast messages say that it carries at least; NaN for too few. In step with its peers, it pauses often."""
-    full_sized = mask & traffic.is_full_sized
-    if full_sized.sum() < MIN_SAMPLES:
+    full_sized = rows[traffic.is_full_sized[rows]]
+    if len(full_sized) < MIN_SAMPLES:
         return float("nan")
     rates = traffic.size_bytes[full_sized] / ((traffic.end_s - traffic.start_s)[full_sized] + JITTER_S)
     return ALONE_PART * float(np.quantile(rates, ALONE_QUANTILE))
 
 
-def _window_s(traffic: Traffic, mask: Mask) -> float:
-    busy_s = float(traffic.end_s[mask].max() - traffic.start_s[mask].min())
-    return max(WINDOW_S, WINDOW_MESSAGES * busy_s / int(mask.sum()))
-
-
-def _through(traffic: Traffic, direction: int, node: int) -> Mask:
-    """What a node sent (direction 0) or received (1)."""
-    return np.asarray((traffic.source if direction == 0 else traffic.target) == node)
+def _window_s(traffic: Traffic, rows: Rows) -> float:
+    busy_s = float(traffic.end_s[rows].max() - traffic.start_s[rows].min())
+    return max(WINDOW_S, WINDOW_MESSAGES * busy_s / len(rows))
 
 
 def _waited_for(traffic: Traffic, peak: Floats) -> npt.NDArray[np.bool_]:
@@ -226,25 +232,28 @@ def _waited_for(traffic: Traffic, peak: Floats) -> npt.NDArray[np.bool_]:
     link's flows share it equally unless something else holds them back (max-min fairness).
     """
     num_nodes = peak.shape[1]
-    masks = [[_through(traffic, direction, node) for node in range(num_nodes)] for direction in (0, 1)]
-    window_s = max((_window_s(traffic, mask) for row in masks for mask in row if mask.any()), default=WINDOW_S)
-    rate = np.array([[traffic.windows(mask, window_s) for mask in row] for row in masks])  # (2, N, times)
+    all_rows = [[traffic.through(direction, node) for node in range(num_nodes)] for direction in (0, 1)]
+    window_s = max((_window_s(traffic, rows) for each in all_rows for rows in each if len(rows)), default=WINDOW_S)
+    rate = np.array([[traffic.windows(rows, window_s) for rows in each] for each in all_rows])  # (2, N, times)
     begin_s = traffic.first_s + window_s / STEPS_PER_WINDOW * np.arange(rate.shape[2])
-    queued = np.zeros((num_nodes, num_nodes, rate.shape[2]), dtype=np.bool_)
-    flow = np.zeros(queued.shape)  # the rate of queued pushes
-    for source, target in np.ndindex(num_nodes, num_nodes):
-        pushes = traffic.on_pair(source, target) & traffic.is_push
-        if pushes.any():
-            span = begin_s >= traffic.start_s[pushes].min(), begin_s + window_s <= traffic.end_s[pushes].max()
-            queued[source, target] = span[0] & span[1]
-            flow[source, target] = queued[source, target] * traffic.windows(pushes, window_s)
-    best_out, best_in = flow.max(axis=1)[:, np.newaxis], flow.max(axis=0)[np.newaxis]
     has_room = rate < ROOM * peak[:, :, np.newaxis]
-    few_out, few_in = flow < FEW * best_out, flow < FEW * best_in
-    for_target = (queued & (has_room[0][:, np.newaxis] | few_out & ~few_in)).any(axis=0)
-    for_source = (queued & (has_room[1][np.newaxis] | few_in & ~few_out)).any(axis=1)
+    best, awaited = np.zeros(rate.shape), np.zeros(rate.shape, dtype=np.bool_)
+    queued = []  # per pair: the times at which pushes waited, and their rate then
+    for (source, target), rows in traffic.pairs.items():
+        pushes = rows[traffic.is_push[rows]]
+        if not len(pushes):
+            continue
+        first = int(np.searchsorted(begin_s, traffic.start_s[pushes].min()))
+        times = slice(first, max(first, int(np.searchsorted(begin_s + window_s, traffic.end_s[pushes].max(), "right"))))
+        flow = traffic.windows(pushes, window_s)[times]
+        queued.append((source, target, times, flow))
+        for direction, node in enumerate((source, target)):
+            np.maximum(best[direction, node, times], flow, out=best[direction, node, times])
+    for source, target, times, flow in queued:
+        few_out, few_in = flow < FEW * best[0, source, times], flow < FEW * best[1, target, times]
+        awaited[1, target, times] |= has_room[0, source, times] | few_out & ~few_in
+        awaited[0, source, times] |= has_room[1, target, times] | few_in & ~few_out
     near_peak = rate >= NEAR * rate.max(axis=2, keepdims=True)
-    awaited = np.array([for_source, for_target])
     return np.asarray((awaited & near_peak).sum(axis=2) >= PROOF_PART * near_peak.sum(axis=2))
 
 

@@ -10,6 +10,7 @@ from nalb.measurement.samples import LinkSample
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.int64]  # which messages: indices, rising
 
 STEPS_PER_WINDOW = 8
 
@@ -26,6 +27,7 @@ class Traffic:
         self.end_s = np.fromiter((s.end_s for s in samples), np.float64, count)
         self.is_push = np.fromiter((s.is_push for s in samples), np.bool_, count)
         self.first_s, self.last_s = float(self.start_s.min()), float(self.end_s.max())
+        self._nodes = int(max(self.source.max(), self.target.max())) + 1
 
     @cached_property
     def is_full_sized(self) -> Mask:
@@ -37,22 +39,34 @@ class Traffic:
         """From the first forecast to the last message."""
         return self.last_s - self.first_s
 
-    def on_pair(self, source: int, target: int) -> Mask:
-        """The messages of a directed pair, pushes and answers."""
-        return np.asarray((self.source == source) & (self.target == target))
+    @cached_property
+    def _by_node(self) -> tuple[list[Rows], list[Rows]]:
+        return _grouped(self.source, self._nodes), _grouped(self.target, self._nodes)
 
-    def windows(self, mask: Mask, window_s: float) -> Floats:
-        """The mean rate in bytes/s of the masked messages together over [t, t + window_s], for t in steps of a window's eighth.
+    def through(self, direction: int, node: int) -> Rows:
+        """What a node sent (direction 0) or received (1)."""
+        return self._by_node[direction][node] if node < self._nodes else np.empty(0, np.int64)
 
-        Each message's bytes are spread evenly over [start, end]. All masks have the same t, from first_s on, as long as
+    @cached_property
+    def pairs(self) -> dict[tuple[int, int], Rows]:
+        """The messages of each directed pair that has any, pushes and answers; by source, then target."""
+        pair, place = np.unique(self.source * self._nodes + self.target, return_inverse=True)
+        return {
+            divmod(one, self._nodes): rows for one, rows in zip(pair.tolist(), _grouped(place, len(pair)), strict=True)
+        }
+
+    def windows(self, rows: Rows, window_s: float) -> Floats:
+        """The mean rate in bytes/s of these messages together over [t, t + window_s], for t in steps of a window's eighth.
+
+        Each message's bytes are spread evenly over [start, end]. All have the same t, from first_s on, as long as
         the window ends before last_s; a span shorter than the window gives one value, total / span.
         """
         if self.span_s <= window_s:
-            return np.array([self.size_bytes[mask].sum() / self.span_s])
+            return np.array([self.size_bytes[rows].sum() / self.span_s])
         step_s = window_s / STEPS_PER_WINDOW
         grid = self.first_s + step_s * np.arange(int(self.span_s / step_s) + 1)
-        rate = self.size_bytes[mask] / (self.end_s[mask] - self.start_s[mask])
-        edges = np.concatenate([[self.first_s], self.start_s[mask], self.end_s[mask]])
+        rate = self.size_bytes[rows] / (self.end_s[rows] - self.start_s[rows])
+        edges = np.concatenate([[self.first_s], self.start_s[rows], self.end_s[rows]])
         order = np.argsort(edges, kind="stable")
         level = np.cumsum(np.concatenate([[0.0], rate, -rate])[order])
         times = edges[order]
@@ -60,11 +74,16 @@ class Traffic:
         curve = np.interp(grid, times, arrived)
         return np.asarray((curve[STEPS_PER_WINDOW:] - curve[:-STEPS_PER_WINDOW]) / window_s)
 
-    def busy_part(self, mask: Mask) -> float:
-        """The part of the span in which at least one of the masked messages is on its way."""
-        order = np.argsort(self.start_s[mask], kind="stable")
-        start, end = self.start_s[mask][order], np.maximum.accumulate(self.end_s[mask][order])
+    def busy_part(self, rows: Rows) -> float:
+        """The part of the span in which at least one of these messages is on its way."""
+        order = np.argsort(self.start_s[rows], kind="stable")
+        start, end = self.start_s[rows][order], np.maximum.accumulate(self.end_s[rows][order])
         if not len(start):
             return 0.0
         gaps = np.maximum(start[1:] - end[:-1], 0.0).sum()
         return float((end[-1] - start[0] - gaps) / self.span_s)
+
+
+def _grouped(values: npt.NDArray[np.int64], count: int) -> list[Rows]:
+    """The places of 0, of 1, ... of count - 1 among the values."""
+    return np.split(np.argsort(values, kind="stable"), np.cumsum(np.bincount(values, minlength=count))[:-1])

@@ -3,14 +3,17 @@
 from rich.markup import escape
 from rich.table import Table
 
-from nalb.reporting.run_file import RunFile, median_s, ratio, steady
+from nalb.reporting.record import Record
+from nalb.reporting.summary import summarise
 
 
-def comparison_table(run: RunFile) -> Table:
-    """One row per scheme: median communication time with its spread, over the bound, and against the first scheme."""
+def comparison_table(record: Record) -> Table:
+    """One row per scheme: median communication time with its spread, over the bound of the time, and against the first scheme."""
+    run = record.run
+    at_first = " at the start" if record.changes else ""
     title = (
         f"{run.workload} ({run.model_bytes / 1e6:.1f} MB) on {run.network}, {run.nodes} nodes; "
-        f"lossless bound {run.bound_s:.2f} s"
+        f"lossless bound {run.bound_s:.2f} s{at_first}"
     )
     table = Table(title=escape(title))
     for heading in (
@@ -25,20 +28,17 @@ def comparison_table(run: RunFile) -> Table:
         "link error",
     ):
         table.add_column(heading, justify="left" if heading == "scheme" else "right")
-    first = median_s(next(iter(run.schemes.values())).communication_s) if run.schemes else 0.0
-    for name, result in run.schemes.items():
-        values = steady(result.communication_s)
-        middle = median_s(result.communication_s)
-        error = f"{result.link_error.median:.1%} / {result.link_error.p95:.1%}" if result.link_error else "-"
+    for row in summarise(record):
+        known = run.schemes[row.scheme].link_error is not None
         table.add_row(
-            escape(name),
-            f"{middle:.3f}",
-            f"{min(values):.2f} - {max(values):.2f}" if values else "-",
-            f"{ratio(middle, run.bound_s):.2f}",
-            f"{ratio(first, middle):.2f}",
-            f"{median_s(result.iteration_s):.3f}",
-            f"{result.samples_per_min:.0f}",
-            f"{median_s(result.plan_wait_s):.3f}",
-            error,
+            escape(row.scheme),
+            f"{row.communication_s:.3f}",
+            f"{row.least_s:.2f} - {row.greatest_s:.2f}" if row.counted else "-",
+            f"{row.over_bound:.2f}",
+            f"{row.speed_up:.2f}",
+            f"{row.iteration_s:.3f}",
+            f"{row.samples_per_min:.0f}",
+            f"{row.plan_wait_s:.3f}",
+            f"{row.link_error:.1%} / {row.link_error_p95:.1%}" if known else "-",
         )
     return table

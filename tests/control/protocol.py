@@ -181,7 +181,7 @@ class World:
                 self.downward[identity.decode()].append(answer)
         if self.coordinator.phase == "OVER":
             self.aborted = self.coordinator.verdict or "?"
-            known = {identity.decode() for identity in self.coordinator._processes}
+            known = {process.identity.decode() for process in self.coordinator._members}
             told = {peer for peer, sent in self.downward.items() if any(isinstance(x, m.Abort) for x in sent)}
             law(told == known, f"an abort reaches {told}, not {known}")
 

@@ -31,7 +31,7 @@ def test_another_run_in_its_place_is_an_error(tmp_path, comparison, change):
     told = {"schemes": SCHEMES, "iterations": 5} | change
     write_fake_run(tmp_path / "a", **told)
     with pytest.raises(InputError, match="holds another run"):
-        finish_all("fig0", tmp_path, [comparison])
+        list(finish_all("fig0", tmp_path, [comparison]))
 
 
 def test_what_an_unfinished_run_left_goes_and_what_it_did_not_stays(tmp_path, comparison):
@@ -41,10 +41,10 @@ def test_what_an_unfinished_run_left_goes_and_what_it_did_not_stays(tmp_path, co
     (left / "logs").mkdir(parents=True)
     (left / "samples.jsonl").write_text("{}\n")
     with pytest.raises(JobError, match="the same command goes on from here"):
-        finish_all("fig0", tmp_path, [comparison])
+        list(finish_all("fig0", tmp_path, [comparison]))
     assert not left.exists()
     left.mkdir()
     (left / "thesis.txt").write_text("do not lose")
     with pytest.raises(InputError, match=r"thesis\.txt"):
-        finish_all("fig0", tmp_path, [comparison])
+        list(finish_all("fig0", tmp_path, [comparison]))
     assert os.listdir(left) == ["thesis.txt"]
