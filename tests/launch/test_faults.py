@@ -33,17 +33,6 @@ def test_a_process_is_killed(launch: Launch) -> None:
     job.assert_nothing_left()
 
 
-def test_a_worker_is_stopped(launch: Launch) -> None:
-    job = under_way(launch, 2)
-    pid = job.pid("worker", "n1")
-    os.kill(pid, signal.SIGSTOP)
-    code, _ = job.end()
-    assert code == 4
-    assert f"worker n1 (pid {pid}) has not reported for" in job.verdict()
-    assert "dead, stopped or cut off" in job.verdict()
-    job.assert_nothing_left()
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_launcher_is_told_to_end(launch: Launch, number: signal.Signals) -> None:
     job = under_way(launch, 1, "--max-restarts", "5")  # it was told to end: nothing restarts

@@ -1,17 +1,16 @@
-"""Faults of a job inside an emulated network: as on loopback, and the network goes too."""
+"""A fault of a job inside an emulated network: as on loopback, and the network goes too. More: test_campaign.py."""
 
 import importlib.util
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from nalb.errors import MachineError
 from netem import build, cgroups, namespaces, qdiscs, rootless
-from tests.launch.conftest import END_LIMIT_S, Launch, Launched
+from tests.launch.conftest import Launch, Launched
 
 NETWORK = """
 [defaults]
@@ -57,14 +56,6 @@ def under_way(launch: Launch, name: str, folder: Path) -> Launched:
     return job
 
 
-def assert_network_gone(name: str) -> None:
-    """Its namespaces and CPU groups are removed in time."""
-    end_s = time.monotonic() + END_LIMIT_S
-    while namespaces.standing(name) or cgroups.standing(name):
-        assert time.monotonic() < end_s
-        time.sleep(0.05)
-
-
 def test_a_server_is_killed(launch: Launch, name: str, tmp_path: Path) -> None:
     job = under_way(launch, name, tmp_path)
     os.kill(job.pid("server", "b"), signal.SIGKILL)
@@ -74,11 +65,3 @@ def test_a_server_is_killed(launch: Launch, name: str, tmp_path: Path) -> None:
     assert namespaces.standing(name) == []
     assert cgroups.standing(name) == []
     job.assert_nothing_left(within_s=0)
-
-
-def test_the_launcher_is_killed(launch: Launch, name: str, tmp_path: Path) -> None:
-    job = under_way(launch, name, tmp_path)
-    job.signal(signal.SIGKILL)
-    job.end()
-    job.assert_nothing_left()
-    assert_network_gone(name)
