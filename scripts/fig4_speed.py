@@ -34,7 +34,7 @@ def main(out: Path, quick: bool) -> None:
     done: dict[str, list[tuple[Record, Path]]] = {model: [] for model in models}
     for run, record in zip(wanted, finish_all("fig4", out, wanted), strict=True):
         done[run.replay].append((record, run.network))
-        Console().print(_table(run.replay, done[run.replay]))
+        Console(width=120).print(_table(run.replay, done[run.replay]))
 
 
 def _table(model: str, mine: list[tuple[Record, Path]]) -> Table:

@@ -39,11 +39,11 @@ def main(out: Path, quick: bool) -> None:
     lengths = [iterations] * len(shapes) + [changing]
     wanted = [
         Comparison(f"{net.stem}-{estimator}", net, MODEL, SCHEMES, length, options=("--estimator", estimator))
-        for net, length in zip(networks, lengths, strict=True)
         for estimator in ESTIMATORS
+        for net, length in zip(networks, lengths, strict=True)
     ]
     records = list(finish_all("judge", out, wanted))
-    pairs = [(records[i], records[i + 1]) for i in range(0, len(records), 2)]  # capacity, paper
+    pairs = list(zip(records[: len(networks)], records[len(networks) :], strict=True))  # capacity, paper
     table = Table(title=f"{MODEL}: iteration over the lossless bound, medians; rounding: greedy over continuous shares")
     for heading in (
         "network",

@@ -168,7 +168,7 @@ class CapacityEstimator:
         load = np.array([np.bincount(nodes, traffic.size_bytes, self._num_nodes) for nodes in ends])
         has_room = load / traffic.span_s < ROOM * self._limits()
         busy = np.zeros((self._num_nodes, self._num_nodes))
-        for pair, rows in traffic.pairs.items():
+        for pair, rows in traffic.pairs_busy_for(BUSY_PART * traffic.span_s).items():
             busy[pair] = traffic.busy_part(rows)
         is_busy = busy >= BUSY_PART
         for source, target in np.argwhere(is_busy).tolist():
@@ -239,7 +239,7 @@ def _waited_for(traffic: Traffic, peak: Floats) -> npt.NDArray[np.bool_]:
     has_room = rate < ROOM * peak[:, :, np.newaxis]
     best, awaited = np.zeros(rate.shape), np.zeros(rate.shape, dtype=np.bool_)
     queued = []  # per pair: the times at which pushes waited, and their rate then
-    for (source, target), rows in traffic.pairs.items():
+    for (source, target), rows in traffic.pairs_busy_for(window_s).items():
         pushes = rows[traffic.is_push[rows]]
         if not len(pushes):
             continue
