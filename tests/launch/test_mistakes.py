@@ -74,4 +74,4 @@ def test_our_output_closed_by_its_reader(tmp_path: Path) -> None:
         ["bash", "-o", "pipefail", "-c", shell], capture_output=True, text=True, check=False, timeout=30
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("nalb launch: worker n0 exited with 1; its log: ")
+    assert done.stderr.startswith("nalb launch: phase start: worker n0 exited with 1; its log: ")
