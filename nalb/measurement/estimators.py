@@ -211,11 +211,14 @@ def _pair_rate(traffic: Traffic, pair: tuple[int, int]) -> float:
 
 
 def _rate_alone(traffic: Traffic, rows: Rows) -> float:
-    """What a node's fast messages say that it carries at least; NaN for too few. In step with its peers, it pauses often."""
+    """What a node's fast messages say that it carries at least; NaN for too few. In step with its peers, it pauses often.
+
+    Each is given the longest time that it may have taken: a machine short of CPU reads forecast and message at once.
+    """
     full_sized = rows[traffic.is_full_sized[rows]]
     if len(full_sized) < MIN_SAMPLES:
         return float("nan")
-    rates = traffic.size_bytes[full_sized] / ((traffic.end_s - traffic.start_s)[full_sized] + JITTER_S)
+    rates = traffic.size_bytes[full_sized] / (traffic.longest_s[full_sized] + JITTER_S)
     return ALONE_PART * float(np.quantile(rates, ALONE_QUANTILE))
 
 

@@ -1,4 +1,9 @@
-"""One iteration's samples as arrays, and the rates over time that they add up to."""
+"""One iteration's samples as arrays, and the rates over time that they add up to.
+
+A time stamp says when a frame was read, not when it arrived. Where a machine is short of CPU its processes stand for up to a
+tenth of a second, and then read at the speed of memory what has come meanwhile: forecast and message at once. Rates over
+windows hardly notice, since what is read late is read; the time of a single message says nothing then (`longest_s`).
+"""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -13,6 +18,7 @@ Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]  # which messages: indices, rising
 
 STEPS_PER_WINDOW = 8
+AT_ONCE_S = 0.5e-3  # between two frames that were there already, on a machine whose cores are busy
 
 
 class Traffic:
@@ -33,6 +39,33 @@ class Traffic:
     def is_full_sized(self) -> Mask:
         """Messages of about a common slice's size, probes and ramps left out."""
         return np.asarray(self.size_bytes >= 0.5 * np.quantile(self.size_bytes, 0.9))
+
+    @cached_property
+    def longest_s(self) -> Floats:
+        """The seconds that each message may have been on its way: from its forecast, or from before it, if that was read late.
+
+        Frames of one receiving process that were read at once, no two of them AT_ONCE_S apart, may have come at any time since
+        the process last read. If a whole full-sized message is among them they had been waiting, and all that begins there
+        may have begun as much earlier as the process had stood still. Links so fast that a slice takes AT_ONCE_S look
+        alike: an upper bound there too.
+        """
+        elapsed_s = self.end_s - self.start_s
+        process = 2 * self.target + self.is_push  # a node's server gets pushes, its worker answers
+        for own in _grouped(process, int(process.max()) + 1):
+            if not len(own):
+                continue
+            read_s = np.concatenate([self.start_s[own], self.end_s[own]])
+            order = np.argsort(read_s, kind="stable")
+            pause_s = np.diff(read_s[order], prepend=read_s[order[0]])
+            begins = pause_s > AT_ONCE_S
+            burst = np.empty(len(order), dtype=np.int64)
+            burst[order] = np.cumsum(begins)
+            before_s = np.concatenate([[0.0], pause_s[begins]])
+            first, last = burst[: len(own)], burst[len(own) :]
+            waited = np.zeros(len(before_s), dtype=np.bool_)
+            waited[first[(first == last) & self.is_full_sized[own]]] = True
+            elapsed_s[own] += np.where(waited[first], before_s[first], 0.0)
+        return elapsed_s
 
     @property
     def span_s(self) -> float:

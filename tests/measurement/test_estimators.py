@@ -1,5 +1,8 @@
 """Estimators against traffic whose rates are known."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -178,3 +181,28 @@ def test_the_same_samples_give_the_same_estimate():
     first.observe(Traffic(samples))
     second.observe(Traffic(list(samples)))
     assert (first.estimate().up == second.estimate().up).all()
+
+
+def starved(shift_s):
+    """What the server of a node with 0.15 cores and 160 Mbit/s read of equal shares, on uneven4-both (recorded)."""
+    rows = json.loads((Path(__file__).parent / "starved_node.json").read_text())
+    return [LinkSample(i, 3, size, shift_s + a * 1e-6, shift_s + b * 1e-6) for i, size, a, b in rows]
+
+
+def test_a_process_that_stood_still_does_not_read_as_a_fast_link():
+    """A fifth of its messages seem to come at 1 Gbit/s and more, forecast and message read in one go."""
+    samples = starved(0.0)
+    elapsed_s = np.array([s.end_s - s.start_s for s in samples])
+    full = np.array([s.size_bytes > 50_000 for s in samples])
+    assert np.quantile((56_584 / elapsed_s)[full], 0.8) > 125e6
+    capacity = CapacityEstimator(4)
+    for iteration in range(6):
+        capacity.observe(Traffic(starved(shift_s=10.0 * iteration)))
+        assert not capacity.outgrown.any()
+    assert capacity.estimate().down[3] < 160e6 / 8
+
+
+def test_messages_that_were_awaited_took_what_they_seem_to_have():
+    """Read as they come, one after another or several connections at once, also behind a pause."""
+    samples = stream(0, 1, 5e6, 0, 1) + stream(2, 1, 3e6, 0.5, 1) + stream(0, 1, 20e6, 3, 0.2)
+    assert Traffic(samples).longest_s == pytest.approx([s.end_s - s.start_s for s in samples])
