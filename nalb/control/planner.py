@@ -113,8 +113,12 @@ class Planner:
         self._present = None
         return self._layout.digest()
 
-    def observe(self, samples: Sequence[LinkSample], took_s: float) -> None:
-        """One iteration's samples, and how long it took."""
+    def observe(self, samples: Sequence[LinkSample], took_s: float, exposed_s: float = 0.0) -> None:
+        """One iteration's samples, and how long it took from first push to last pull.
+
+        exposed_s: of it, after all had computed. Before, links also waited for gradients: so the exchange alone would have
+        taken something between the two, and only what lies outside is held against the estimates.
+        """
         if not samples:
             return
         traffic = Traffic(samples)
@@ -125,14 +129,14 @@ class Planner:
         if self._reason in (NOT_MEASURED, NOT_THE_LINKS):
             self._equal_s = took_s
         if predicted_s is None or not self._links_set_pace:
-            self._judge_pace(self._present, traffic, took_s)
+            self._judge_pace(self._present, traffic, exposed_s or took_s)
             self._equal_left = max(0, self._equal_left - 1)
             self._links_set_pace &= self._equal_left == 0
         elif self._equal_s is not None and took_s > WORSE * self._equal_s:
             self._give_up()
         else:
             self._failures = 0
-            self._judge_estimates(traffic, took_s / predicted_s)
+            self._judge_estimates(traffic, min(max(predicted_s, exposed_s or took_s), took_s) / predicted_s)
         end_s: dict[int, float] = {}  # of each server's last message, to it or from it
         for sample in samples:
             server = sample.target if sample.is_push else sample.source

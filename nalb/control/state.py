@@ -404,7 +404,7 @@ class Coordinator:
                 self._accuse(process, {MORE}, now_s)
         samples = [s for p in self._members for s in p.samples]
         if self._plan.measure:
-            self._planner.observe(samples, max(d.communication_s for d in done.values()))
+            self._planner.observe(samples, max(d.communication_s for d in done.values()), self._exposed_s())
             first_s = min((s.start_s for s in samples), default=0.0)
             self.events.append(m.Event("samples", first_s, {"iteration": self._iteration, "rows": samples}))
         self._event(
@@ -439,6 +439,11 @@ class Coordinator:
             return f"{silent[0]} does not verify sums, others do: set NALB_VERIFY_SUMS=1 for every process, or for none"
         node_of_rank = {server.rank: server.hello.node for server in self._members.servers}
         return find_wrong_sum(planner.layout, plan, told, node_of_rank.__getitem__)
+
+    def _exposed_s(self) -> float:
+        """From the moment when the last worker had computed to the last one's end; 0 where that is not known."""
+        computed, finished = self._aligned("computed_s"), self._aligned("finished_s")
+        return max(0.0, max(finished.values()) - max(computed.values())) if len(computed) == len(finished) > 0 else 0.0
 
     def _aligned(self, moment: str) -> dict[str, float]:
         """When the workers' moment was, on our clock, by node."""

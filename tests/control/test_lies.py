@@ -24,13 +24,13 @@ class Misled(Planner):
 
     scale, has_friends = 1.0, False
 
-    def observe(self, samples, took_s):
+    def observe(self, samples, took_s, exposed_s=0.0):
         def told(sample):
             ends = (sample.target, sample.source) if self.has_friends else (sample.target,)
             length_s = sample.end_s - sample.start_s
             return replace(sample, end_s=sample.start_s + self.scale * length_s) if 3 in ends else sample
 
-        super().observe([told(sample) for sample in samples], took_s)
+        super().observe([told(sample) for sample in samples], took_s, exposed_s)
 
 
 def iterate(scheme, scale=1.0, has_friends=False, rounds=ROUNDS):
