@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from kvstore_patch.session import VanFeed, check_encryption
 from kvstore_patch.van import Van
@@ -70,17 +71,23 @@ def run_server(settings: Settings) -> None:
         holder[0].close(m.Goodbye())
 
 
-def _predictor(settings: Settings) -> Callable[[int], Predictor] | None:
-    """What makes a worker's predictor. MXNet is only imported for networks, and only where they are asked for."""
+def _predictor(settings: Settings) -> tuple[Callable[[int], Predictor] | None, Callable[[], None]]:
+    """What makes a worker's predictor, and what to do when the job has ended well.
+
+    MXNet is only imported for networks, and only where they are asked for.
+    """
     if settings.batching not in ("lb-bsp", "joint"):
-        return None
+        return None, lambda: None
     if settings.predictor in PREDICTORS:
-        return PREDICTORS[settings.predictor]
+        return PREDICTORS[settings.predictor], lambda: None
     os.environ["DMLC_ROLE"] = "worker"  # as in serve
-    from kvstore_patch.speed_networks import NETWORKS
+    from kvstore_patch.speed_networks import NETWORKS, ModelFolder
 
     os.environ["DMLC_ROLE"] = settings.role
-    return NETWORKS[settings.predictor]
+    if settings.predictor_models is None:
+        return NETWORKS[settings.predictor], lambda: None
+    models = ModelFolder(Path(settings.predictor_models), settings.predictor)
+    return models.predictor, models.save
 
 
 def main() -> int:
@@ -97,8 +104,10 @@ def main() -> int:
             check_encryption(settings)
             from nalb.control.coordinator import CoordinatorThread
 
-            with CoordinatorThread(settings, _predictor(settings)):
+            predictor, end = _predictor(settings)
+            with CoordinatorThread(settings, predictor):
                 serve(settings)
+            end()
     except NalbError as error:
         print(f"nalb: {error}", file=sys.stderr, flush=True)
         os._exit(error.exit_code)

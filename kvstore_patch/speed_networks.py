@@ -8,6 +8,8 @@ that also sees CPU and memory, those of now included (Eq. 4):
 F is v^(k-1) exp(network): networks say by which factor the speed changes. Errors then count in proportion, as they do
 in an iteration's time (a slow worker that is believed to be 10 samples/s faster is the straggler, a fast one is not), and
 a level of load that was never seen needs no extrapolation. A network that predicts v^k itself was tried and is worse there.
+Speed is in proportion to the CPU that is left, so CPU shares enter as logarithms, as speeds do: what is to be learnt is then
+nearly a sum, which a few hundred iterations teach.
 
 Training is online, in sessions: a session takes the last HISTORY iterations, holds some back, and makes one epoch per
 iteration of the job until the error on what is held back no longer falls (early stopping). Only if it ended lower than
@@ -41,7 +43,8 @@ BATCH = 64  # samples of a training step
 EPOCHS_MOST, PATIENCE = 100, 10  # of a session; epochs without a lower error before it ends
 RETRAIN_AFTER = 100  # observations from the end of a session to the next
 STORED_TRAINS_AFTER = 100  # observations before a stored model is first trained on
-FORMAT = 1  # of stored models: SHA-256 of the rest, then numpy's npz of the weights, kind and format
+LEAST_CPU = 0.01  # share that is told from none: its logarithm must be finite
+FORMAT = 2  # of stored models: SHA-256 of the rest, then numpy's npz of the weights, kind and format
 DIGEST_BYTES = 32
 
 
@@ -178,6 +181,36 @@ NETWORKS: dict[str, Callable[[int], Predictor]] = {
 }
 
 
+class ModelFolder:
+    """Stored models of one kind in a folder, by rank: jobs begin with those of the jobs before, and leave theirs.
+
+    A rank without a model of its own begins with the lowest rank's: speeds count over their mean, so it fits anyone.
+    """
+
+    def __init__(self, folder: Path, kind: str):
+        self._folder, self._kind = folder, kind
+        self._networks: dict[int, SpeedNetwork] = {}
+
+    def predictor(self, worker: int) -> Predictor:
+        """As NETWORKS has it. Raises InputError for a file that is not one of these models."""
+        stored = sorted(self._folder.glob(f"{self._kind}-*.model"), key=lambda path: (len(path.name), path.name))
+        own = self._path(worker)
+        chosen = own if own in stored else stored[0] if stored else None
+        network = load(chosen, self._kind, worker) if chosen else SpeedNetwork(self._kind, worker)
+        self._networks[worker] = network
+        return Deferred(Ema(), network, after=0 if chosen else NETWORK_AFTER)
+
+    def save(self) -> None:
+        """Store every network that has been trained."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for worker, network in self._networks.items():
+            if network.weights is not None:
+                save(network, self._path(worker))
+
+    def _path(self, worker: int) -> Path:
+        return self._folder / f"{self._kind}-{worker}.model"
+
+
 def save(network: SpeedNetwork, path: Path) -> None:
     """Store the weights that predict. Raises InputError for a network that has not been trained yet."""
     weights = network.weights
@@ -253,8 +286,10 @@ def _inputs(kind: str, reports: np.ndarray, mean_speed: float) -> np.ndarray:
     """What the network sees after each report that has LOOK_BACK before it; reports of shape (n, 3), oldest first.
 
     Shape (n - 2, 2) for RNN and LSTM: speeds, oldest first. (n - 2, 8) for NARX: two speeds, three CPU and three memory
-    shares. Speeds as log(v / mean), shares as they are.
+    shares. Speeds as log(v / mean), CPU shares as logarithms too, memory shares as they are.
     """
+    reports = reports.copy()
+    reports[:, 1] = np.log(np.maximum(reports[:, 1], LEAST_CPU))
     steps = [reports[back : len(reports) - LOOK_BACK + back] for back in range(LOOK_BACK + 1)]
     speeds = [np.log(step[:, :1] / mean_speed) for step in steps[1:]]
     resources = [step[:, 1:] for step in steps] if kind == "narx" else []

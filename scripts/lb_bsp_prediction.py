@@ -1,12 +1,13 @@
 """Chen et al., Table 3 on seeded traces: how well each predictor foresees speeds, and how fast LB-BSP is with it.
 
-    python scripts/lb_bsp_prediction.py [--seeds 5] [--out RUN_DIRECTORY]
+    python scripts/lb_bsp_prediction.py [--seeds 5] [--predictors ema,narx] [--out RUN_DIRECTORY]
 
 WORKERS simulated workers of unequal machines follow traces (nalb/batching/traces.py); LB-BSP's Algorithm 1 sets their batch
 sizes by each predictor in turn. An iteration lasts as long as its slowest worker, batch / speed. Networks begin to learn at
 iteration 500 and take up to 100 iterations: everything is measured from iteration 600 on. "foreseeable" knows the
 model of the traces and the true resources as an iteration begins, which bounds what can be predicted; "ideal" knows the
-speeds themselves; BSP keeps equal sizes. Writes RUN_DIRECTORY/prediction.json.
+speeds themselves; BSP keeps equal sizes. Writes RUN_DIRECTORY/prediction.json, and as figure-11.png what NARX foresaw of one
+worker for a hundred iterations (their Fig. 11).
 """
 
 import argparse
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
@@ -31,6 +33,7 @@ from nalb.errors import InputError, NalbError
 
 WORKERS = 4
 ITERATIONS, MEASURED_FROM = 1200, 600
+SHOWN = slice(900, 1000)  # iterations of figure 11: the first seed's first worker
 BATCH = 512  # samples of one iteration over all workers: whole samples cost little beside what predictions err
 FASTEST = (60.0, 120.0)  # samples per second on an idle machine: machines differ by up to 2
 PAPER = {  # RMSE, iteration time over BSP's; Table 3
@@ -100,10 +103,14 @@ def train(traces: list[Trace], predictors: list[Watched]) -> dict[str, float]:
     }
 
 
-def measure(seeds: int) -> dict[str, object]:
-    made_by: dict[str, Callable[[int], Predictor]] = {**PREDICTORS, **NETWORKS}
+def measure(seeds: int, names: list[str]) -> dict[str, object]:
+    known: dict[str, Callable[[int], Predictor]] = {**PREDICTORS, **NETWORKS}
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(f"--predictors {unknown[0]}: choose of {', '.join(known)}")
+    made_by = {name: known[name] for name in known if name in {"ema", "narx", *names}}  # what others are held against
     results: dict[str, list[dict[str, float]]] = {name: [] for name in [*made_by, "foreseeable"]}
     ideal_s, equal_s = [], []
+    shown: dict[str, list[float]] = {}
     for seed in range(seeds):
         generator = np.random.default_rng(seed)
         traces = [trace(fastest, ITERATIONS, generator) for fastest in generator.uniform(*FASTEST, WORKERS)]
@@ -116,6 +123,9 @@ def measure(seeds: int) -> dict[str, object]:
                 for worker, made in enumerate(traces)
             ]
             runs.append(train(traces, predictors))
+            if seed == 0 and name in ("ema", "narx"):
+                shown[name] = [float(one) for one in predictors[0].predictions[SHOWN.start - 1 : SHOWN.stop - 1]]
+                shown["actual"] = traces[0].speed[SHOWN].tolist()
             times = f"{runs[-1]['iteration_s'] / ideal_s[-1]:.3f} x ideal"
             print(f"seed {seed} of {seeds}  {name:12} RMSE {runs[-1]['rmse']:6.2f}  {times}", flush=True)
     return {
@@ -126,10 +136,22 @@ def measure(seeds: int) -> dict[str, object]:
         "seeds": list(range(seeds)),
         "ideal_s": ideal_s,
         "bsp_s": equal_s,
+        "figure_11": shown,
         "predictors": {
             name: {field: [run[field] for run in runs] for field in runs[0]} for name, runs in results.items()
         },
     }
+
+
+def draw(record: dict, path: Path) -> None:
+    """Figure 11."""
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    axes = figure.subplots()
+    for name, style in (("actual", "0.6"), ("ema", "C1"), ("narx", "C0")):
+        axes.plot(range(SHOWN.start, SHOWN.stop), record["figure_11"][name], color=style, label=name)
+    axes.set(xlabel="iteration", ylabel="speed (samples/s)")
+    axes.legend(frameon=False, ncols=3)
+    figure.savefig(path, dpi=110)
 
 
 def show(record: dict, console: Console) -> None:
@@ -173,6 +195,7 @@ def main() -> int:
         "--seeds", type=int, default=5, help="number of seeded sets of traces, about half a minute each"
     )
     parser.add_argument("--out", type=Path, help="run directory; by default a new one under runs/")
+    parser.add_argument("--predictors", default=",".join([*PREDICTORS, *NETWORKS]), help="default: all six")
     options = parser.parse_args()
     out = options.out or Path("runs") / time.strftime("lb-bsp-prediction-%Y%m%d-%H%M%S")
     path = out / "prediction.json"
@@ -182,11 +205,12 @@ def main() -> int:
         if path.exists():
             raise InputError(f"{path} exists: name another directory with --out, or delete it")
         out.mkdir(parents=True, exist_ok=True)
-        record = measure(options.seeds)
+        record = measure(options.seeds, options.predictors.split(","))
         path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     except (NalbError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, NalbError) else 1
+    draw(record, out / "figure-11.png")
     show(record, Console(width=max(Console().width, 170)))
     print(f"written: {path}")
     return 0

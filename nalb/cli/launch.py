@@ -20,7 +20,7 @@ from pathlib import Path
 from nalb.batching.schemes import BASELINES
 from nalb.checkpoints import folder
 from nalb.control.observer import Observer
-from nalb.control.settings import BATCHINGS, ESTIMATOR_NAMES, PREDICTORS, SCHEMES, batch_maxima
+from nalb.control.settings import BATCHINGS, ESTIMATOR_NAMES, NETWORK_PREDICTORS, PREDICTORS, SCHEMES, batch_maxima
 from nalb.errors import InputError, JobError
 from nalb.launch.encryption import add_encryption_flags, is_encrypted, job_keys, keys_here
 from nalb.launch.environments import hosts_lines, local_lines, network_lines
@@ -84,6 +84,11 @@ def add_batch_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--predictor", choices=PREDICTORS, help="of lb-bsp: speeds to come (default: narx; ema from 17 workers on)"
     )
+    parser.add_argument(
+        "--predictor-models",
+        metavar="DIR",
+        help="networks begin with the models stored here, and leave theirs at the end",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -119,6 +124,10 @@ def check_batch_flags(args: argparse.Namespace) -> None:
         raise InputError("--batch-total and --batch-most need --batching: else the script sizes its batches")
     if args.predictor and not {"lb-bsp", "joint"} & {word.partition("@")[0] for word in batchings}:
         raise InputError(f"--predictor {args.predictor} is of lb-bsp and joint alone: choose one, or leave it out")
+    if args.predictor_models:
+        if args.predictor not in NETWORK_PREDICTORS:
+            raise InputError(f"--predictor-models: name the network: --predictor {', '.join(NETWORK_PREDICTORS)}")
+        args.predictor_models = str(Path(args.predictor_models).expanduser().absolute())
 
 
 def _see_through(args: argparse.Namespace) -> int:
@@ -260,6 +269,7 @@ def job_options(
         batch_total=getattr(args, "batch_total", None),
         batch_most=getattr(args, "batch_most", None),
         predictor=getattr(args, "predictor", None),
+        predictor_models=getattr(args, "predictor_models", None),
         checkpoints=getattr(args, "checkpoints", None),
     )
 

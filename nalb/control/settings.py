@@ -14,6 +14,7 @@ Besides ps-lite's own DMLC_* variables:
     NALB_BATCH_MOST      the most samples of a worker: one number for all, or one each, by rank, separated by commas
     NALB_PREDICTOR       how lb-bsp foresees speeds (default: narx, which is EMA for the first 500 iterations; of
                          more than 16 workers, ema)
+    NALB_PREDICTOR_MODELS  folder from which networks that predict begin, and where they are stored at the end
     NALB_FIRST_WORKERS   how many workers the job began with, where it goes on with fewer: the global batch stays
     NALB_CHECKPOINTS     folder for checkpoints (kvstore_patch/checkpoints.py); nalb launch also reads it
     NALB_VERIFY_SUMS     1: the sum of every slice is checked against an independent one (nalb/control/sums.py)
@@ -37,7 +38,8 @@ DEADLINE_S = 10.0  # how long a process may be silent
 JOINT = "joint"  # distribution and batching from one plan
 SCHEMES = ("auto", "stock", "p3", "average", "elastic", "aware", "exact", "oracle", JOINT)
 BATCHINGS = (*(name for name in BATCH_SCHEMES if name != JOINT), *BASELINES)
-PREDICTORS = ("memoryless", "ema", "arima", "rnn", "lstm", "narx")  # the last three live beside Gluon
+NETWORK_PREDICTORS = ("rnn", "lstm", "narx")  # live beside Gluon
+PREDICTORS = ("memoryless", "ema", "arima", *NETWORK_PREDICTORS)
 DEFAULT_PREDICTOR = "narx"  # Chen et al.'s choice
 NETWORKS_MOST = 16  # workers up to which it is the default: a network costs some 2 ms an iteration and worker
 ESTIMATOR_NAMES = ("capacity", "paper")
@@ -70,6 +72,7 @@ class Settings:
     batch_total: int | None = None
     batch_most: tuple[int, ...] | None = None  # by worker rank
     predictor: str = DEFAULT_PREDICTOR
+    predictor_models: str | None = None  # a folder on the coordinator's machine
     first_workers: int = 0  # that the job began with; 0: as many as it has
 
 
@@ -139,6 +142,7 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
             environ.get("NALB_BATCH_MOST") or None, num_workers, "environment variable NALB_BATCH_MOST"
         ),
         predictor=choice("NALB_PREDICTOR", DEFAULT_PREDICTOR if num_workers <= NETWORKS_MOST else "ema", PREDICTORS),
+        predictor_models=environ.get("NALB_PREDICTOR_MODELS") or None,
     )
 
 

@@ -70,6 +70,7 @@ class JobOptions:
     batch_total: int | None = None
     batch_most: str | None = None  # one number, or one for each worker
     predictor: str | None = None  # a name of control.settings.PREDICTORS
+    predictor_models: str | None = None  # a folder on the coordinator's machine
     checkpoints: str | None = None  # a folder on the machine of each process
     first_workers: int | None = None  # that the job began with; None: as many as it has
     verify_sums: bool = False
@@ -157,4 +158,6 @@ def _coordinator_environment(options: JobOptions) -> dict[str, str]:
         environment["NALB_OBSERVERS"] = options.observers
     if options.samples_path:
         environment["NALB_SAMPLES"] = options.samples_path
+    if options.predictor_models is not None:
+        environment["NALB_PREDICTOR_MODELS"] = options.predictor_models
     return environment

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kvstore_patch import speed_networks
-from kvstore_patch.speed_networks import EPOCHS_MOST, KINDS, NETWORKS, SpeedNetwork, load, predictor, save
+from kvstore_patch.speed_networks import EPOCHS_MOST, KINDS, NETWORKS, ModelFolder, SpeedNetwork, load, predictor, save
 from nalb.batching.decisions import Observation
 from nalb.batching.lb_bsp import SpeedBalancer
 from nalb.batching.sizes import Bounds
@@ -141,6 +141,19 @@ def stored_models_begin_where_they_ended_also_for_a_faster_worker():
         errors = [answer - speed for answer, (speed, _, _) in zip(answers[30:-1], faster[31:], strict=True)]
         assert np.abs(errors).mean() < 25, (kind, errors)
     assert [file.name for file in FOLDER.iterdir() if file.suffix == ".part"] == []
+
+
+def a_folder_of_models_begins_where_the_last_job_ended_and_new_ranks_with_the_lowest():
+    folder = FOLDER / "models"
+    first = ModelFolder(folder, "narx")
+    seen = reports("narx")
+    fresh = [first.predictor(rank) for rank in (0, 1)]
+    assert predictions(fresh[0], seen[:5]) == predictions(Ema(), seen[:5])
+    predictions(fresh[1], seen)
+    first.save()
+    assert [path.name for path in folder.iterdir()] == ["narx-1.model"]  # the other had too little to learn from
+    own, other = (ModelFolder(folder, "narx").predictor(rank) for rank in (1, 7))
+    assert predictions(own, seen[:20]) == predictions(other, seen[:20]) != predictions(Ema(), seen[:20])
 
 
 def damaged_models_are_refused_in_one_line():
