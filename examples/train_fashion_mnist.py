@@ -25,6 +25,7 @@ from mxnet.gluon import nn
 
 from kvstore_patch import batching
 from kvstore_patch.checkpoints import Checkpoints, Progress
+from nalb.batching.partitions import label_skewed
 
 DATA = Path("/usr/share/datasets/fashion-mnist")  # Debian package dataset-fashion-mnist
 
@@ -100,6 +101,7 @@ def main() -> int:
     parser.add_argument("--test-images", type=int, default=10_000)
     parser.add_argument("--lr", type=float, default=0.001)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--classes", type=int, default=0, help="each worker's data have so many alone; 0: all data")
     parser.add_argument("--checkpoint-every", type=int, default=0, metavar="N", help="iterations; 0: no checkpoints")
     parser.add_argument("--data", type=Path, default=DATA)
     args = parser.parse_args()
@@ -123,6 +125,9 @@ def main() -> int:
 
     balancer = batching.join(store, args.batch, profile=lambda size: backward(slice(size)))
     batches = balancer.batches(len(images), args.seed)  # indices of this worker's samples
+    if args.classes:
+        parts = label_skewed(labels, store.num_workers, args.classes, np.random.default_rng(args.seed))
+        batches = balancer.partitioned_batches(parts, args.seed)
     trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": args.lr}, kvstore=store)
     same = {"model": args.model, "total": balancer.total, "max_batches": args.max_batches}
     checkpoints = Checkpoints(net, trainer, args.checkpoint_every, seed=args.seed, settings=same)
@@ -145,8 +150,9 @@ def main() -> int:
         if store.rank == 0:
             test_images, test_labels = load(args.data, "t10k")
             right = accuracy(net, test_images[: args.test_images], test_labels[: args.test_images])
-            row = {"epoch": epoch, "loss": round(total / end, 6), "accuracy": right, "seconds": round(took_s, 2)}
-            print(json.dumps(row), flush=True)
+            row = {"epoch": epoch, "updates": at.iteration, "loss": round(total / end, 6), "accuracy": right}
+            moves = {"moves": [list(move) for move in batches.stream.moves]} if args.classes else {}
+            print(json.dumps(row | {"seconds": round(took_s, 2)} | moves), flush=True)
         if at.iteration == args.steps:
             break
         at = Progress(at.iteration, epoch + 1)

@@ -30,14 +30,15 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=100, help="of a step, to begin with")
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--test-images", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data", type=Path, default=DATA)
     args = parser.parse_args()
 
-    mx.random.seed(1)
+    mx.random.seed(args.seed)
     store = mx.kv.create("nalb")
     images, labels = load(args.data, "train")
     mine = np.flatnonzero(labels.astype(int) * store.num_workers // 10 == store.rank)
-    generator = np.random.default_rng(store.rank)
+    generator = np.random.default_rng([args.seed, store.rank])
 
     net = small_cnn()
     net.initialize(mx.init.Xavier())

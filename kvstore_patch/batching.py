@@ -22,7 +22,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import mxnet as mx
@@ -32,6 +32,7 @@ import psutil
 from kvstore_patch.compute_clock import ComputeClock, Computing
 from kvstore_patch.profiling import Points, Work, measure
 from kvstore_patch.store import NALB
+from nalb.batching.partitions import TRAVERSALS_APART, Ints, PartitionedStream
 from nalb.batching.schemes import SCHEMES
 from nalb.batching.stream import Stream
 from nalb.control import messages as m
@@ -70,9 +71,11 @@ class EqualSizes:
 class ChosenSizes:
     """The coordinator chooses."""
 
-    def __init__(self, client: Client, batch_size: int, most: int | None, profile: Points | None):
+    def __init__(
+        self, client: Client, batch_size: int, most: int | None, profile: Points | None, power: float | None = None
+    ):
         self._client = client
-        client.send(m.JoinBatching(batch_size, most, profile))
+        client.send(m.JoinBatching(batch_size, most, profile, power))
         self._present = client.wait_for(m.BatchSizes)
 
     def sizes(self, iteration: int) -> list[int]:
@@ -95,12 +98,19 @@ class Balancer:
         self._iteration = -1  # drawn
         self._is_drawn = False  # and not stepped yet
         self._size = 0
+        self.sizes: list[int] = []  # by rank, of the batch drawn last
         self._drawn_s = self._period_s = self._wait_s = 0.0
         self._clock = ComputeClock()
 
     def batches(self, samples: int, seed: int = 0) -> "BatchSampler":
         """A batch sampler over a data set of so many samples, which every worker can read in full."""
         return BatchSampler(self, samples, seed)
+
+    def partitioned_batches(
+        self, partitions: Sequence[Ints], seed: int = 0, threshold: float = TRAVERSALS_APART
+    ) -> "PartitionSampler":
+        """A batch sampler over this worker's part of the data; partitions: indices of each worker's samples, by rank."""
+        return PartitionSampler(self, partitions, seed, threshold)
 
     def draw(self) -> tuple[int, int]:
         """(start, end): the next batch's place among the `total` samples of its iteration."""
@@ -112,6 +122,7 @@ class Balancer:
         asked_s = time.monotonic()
         sizes = self._source.sizes(self._iteration + 1)
         self._iteration, self._is_drawn, self._size = self._iteration + 1, True, sizes[self.rank]
+        self.sizes = sizes
         now_s = time.monotonic()
         self._wait_s, self._period_s = now_s - asked_s, now_s - self._drawn_s if self._iteration else 0.0
         self._drawn_s = now_s
@@ -181,22 +192,59 @@ class BatchSampler(mx.gluon.data.sampler.Sampler):
         return self._stream.end_of_epoch(self._drawn) - self._drawn
 
 
+class PartitionSampler(mx.gluon.data.sampler.Sampler):
+    """Indices of this worker's batches, from its own partition alone; see nalb/batching/partitions.py.
+
+    An epoch is as many iterations as have all workers' samples once, together. `stream.moves` are the samples that
+    changed hands so far: a worker whose data lie on its own disk must fetch what it is given.
+    """
+
+    def __init__(self, balancer: Balancer, partitions: Sequence[Ints], seed: int, threshold: float):
+        def shuffle(moves: int, passes: int, samples: int) -> Ints:
+            return np.random.default_rng([seed, balancer.rank, moves, passes]).permutation(samples)
+
+        self._balancer = balancer
+        self.stream = PartitionedStream(partitions, balancer.rank, shuffle, threshold)
+        self._batches = max(1, sum(map(len, partitions)) // balancer.total)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(len(self)):
+            self._balancer.draw()
+            yield self.stream.batch(self._balancer.sizes)
+
+    def go_to(self, iteration: int) -> None:
+        """InputError unless it is the first: the books depend on all sizes since."""
+        if iteration:
+            raise InputError(f"partitioned data cannot go on from iteration {iteration}: begin without a checkpoint")
+
+    def __len__(self) -> int:
+        return self._batches
+
+
 def equal_part(total: int, workers: int, rank: int) -> int:
     """A worker's samples of the total, equal but for what does not divide, which goes to lower ranks."""
     return total // workers + (rank < total % workers)
 
 
 def join(
-    store: "mx.kvstore.KVStore | NALB", batch_size: int, most: int | None = None, profile: Work | None = None
+    store: "mx.kvstore.KVStore | NALB",
+    batch_size: int,
+    most: int | None = None,
+    profile: Work | None = None,
+    power: float | None = None,
 ) -> Balancer:
     """Take part in the choice of batch sizes; call it once, in every worker, before the first batch.
 
     batch_size: samples of this worker to begin with; without `nalb launch --batching` they stay so. most: what this worker
     can hold. profile: work(n) computes the gradients of n samples, any ones, and takes no step; `lbb` times it first, up to
-    the total or what fits, and keeps to half of what did not. From here on Trainer's steps must divide by `balancer.total`.
+    the total or what fits, and keeps to half of what did not. power: of this machine, e.g. its cores, for `static` and
+    `dynamic`, which then begin in proportion to it; all workers give it, or none. From here on Trainer's steps must divide
+    by `balancer.total`.
     """
     if batch_size < 1 or (most is not None and most < 1):
         raise InputError(f"batch_size {batch_size}, most {most}: give 1 or more samples")
+    if power is not None and not 0 < power <= 1e9:
+        raise InputError(f"power {power}: give a positive number of one unit on all machines, e.g. cores")
     settings = store._settings if isinstance(store, NALB) else from_environment(os.environ, socket.gethostname())
     if settings.batching == "lb-bsp-federated":
         raise InputError("--batching lb-bsp-federated averages models: see kvstore_patch/federated.py")
@@ -210,7 +258,7 @@ def join(
             limits = (settings.batch_total or total, most, settings.batch_most and settings.batch_most[store.rank])
             points, most = measure(profile, min(limit for limit in limits if limit is not None))
         own = equal_part(total, store.num_workers, store.rank) if settings.first_workers else batch_size
-        source = ChosenSizes(client, own, most, points)
+        source = ChosenSizes(client, own, most, points, power)
     balancer = Balancer(store.rank, source)
     _watch_trainers(balancer)
     return balancer

@@ -1,6 +1,6 @@
 """Data partitions: label-skewed ones for federated training, and moving samples between unevenly used ones."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from nalb.errors import InputError
 TRAVERSALS_APART = 2.0  # passes over its data by which one partition may be ahead; Chen et al., footnote 13
 
 Ints = npt.NDArray[np.int64]
+Shuffle = Callable[[int, int, int], Ints]  # moves so far, pass, samples -> a permutation of so many
 
 
 def label_skewed(labels: Ints, clients: int, classes_per_client: int, generator: np.random.Generator) -> list[Ints]:
@@ -77,3 +78,49 @@ def migrate(
     if samples < 1:
         return None, "by their present batch sizes the partitions even out"
     return Migration(source, target, samples), "one partition is traversed oftener"
+
+
+class PartitionedStream:
+    """One worker's batches from its own partition, while samples move to workers that use theirs oftener.
+
+    Every worker keeps the books of all: sizes are known to all, so all find the same move in the same iteration, and
+    nothing is sent but the samples themselves, whose way is not ours. A pass has every sample once; a move takes the
+    source's last ones, and passes and traversals begin anew. Raises InputError where a partition is empty or in two.
+    """
+
+    def __init__(
+        self, partitions: Sequence[Ints], rank: int, shuffle: Shuffle, threshold: float = TRAVERSALS_APART
+    ) -> None:
+        together = np.concatenate([np.asarray(part, dtype=np.int64) for part in partitions])
+        if min(len(part) for part in partitions) < 1 or len(np.unique(together)) < len(together):
+            raise InputError("partitions: one is empty, or a sample is in two: give each worker samples of its own")
+        self.partitions = [np.asarray(part, dtype=np.int64) for part in partitions]
+        self.moves: list[Migration] = []
+        self._rank, self._shuffle, self._threshold = rank, shuffle, threshold
+        self._begin()
+
+    def _begin(self) -> None:
+        self._traversals = np.zeros(len(self.partitions))
+        self._passes, self._left = 0, np.empty(0, dtype=np.int64)
+
+    def batch(self, sizes: Sequence[int]) -> list[int]:
+        """This worker's samples of an iteration with these sizes, by rank; a batch may span passes."""
+        taken: list[int] = []
+        while len(taken) < sizes[self._rank]:
+            if not len(self._left):
+                own = self.partitions[self._rank]
+                self._left = own[self._shuffle(len(self.moves), self._passes, len(own))]
+                self._passes += 1
+            wanted = sizes[self._rank] - len(taken)
+            taken += self._left[:wanted].tolist()
+            self._left = self._left[wanted:]
+        held = [len(part) for part in self.partitions]
+        self._traversals += np.array(sizes) / np.array(held)
+        move, _ = migrate(held, self._traversals.tolist(), sizes, self._threshold)
+        if move is not None:
+            source, target = self.partitions[move.source], self.partitions[move.target]
+            self.partitions[move.target] = np.concatenate([target, source[-move.samples :]])
+            self.partitions[move.source] = source[: -move.samples]
+            self.moves.append(move)
+            self._begin()
+        return taken

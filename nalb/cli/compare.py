@@ -71,6 +71,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="compare batch sizing instead, NAME or NAME@SCHEME, of: " + ", ".join([*BATCHINGS, JOINT]),
     )
     add_batch_flags(parser)
+    parser.add_argument(
+        "--test-every", type=int, metavar="N", help="with --batching: accuracy after every N iterations"
+    )
     parser.add_argument("--iterations", type=int, default=10, metavar="K", help="per scheme (default: 10)")
     parser.add_argument(
         "--compute-ms", type=float, default=0.0, metavar="C", help="a replay's compute time (default: 0)"
@@ -112,6 +115,8 @@ def main(args: argparse.Namespace) -> int:
     batchings = parse_batchings(args, schemes)
     if not 1 <= args.iterations <= 100_000:
         raise InputError(f"--iterations {args.iterations}: choose 1 to 100000")
+    if args.test_every is not None and not (args.batching and args.test_every >= 1):
+        raise InputError(f"--test-every {args.test_every}: give 1 or more, with --batching")
     if not 0 <= args.compute_ms <= 600_000:
         raise InputError(f"--compute-ms {args.compute_ms}: choose 0 to 600000")
     if args.train and (other := [word for word in schemes if word == RING or parse_variant(word).scheme != word]):
@@ -250,6 +255,7 @@ def _compare_batchings(
 ) -> int:
     command = [sys.executable, str(_training_script()), "--model", args.train, "--test-images", str(TEST_IMAGES)]
     command += ["--steps", str(args.iterations + 1)]  # the first records what is pushed
+    command += ["--max-batches", str(args.test_every)] if args.test_every else []
     results = {}
     with ending_on_signals():
         for name in batchings:

@@ -5,8 +5,8 @@ of iteration k + 1 + lag are decided when every worker has reported k. With lag 
 blocking update); with lag 1 it is taken while they compute. A larger lag is also how far the fastest may lead the
 slowest where the KVStore does not keep them together, which makes SSP of dist_async; without end, it is ASP.
 
-No controller sees the first iterations, nor one in which a worker's batch is larger than ever before: MXNet sets itself up then and
-gets memory, which takes up to half as much computing again and says nothing about speed.
+No controller sees the first iterations, nor those in which a worker's batch is larger than ever before and the next: MXNet sets
+itself up then and gets memory, which takes up to three times as much computing and says nothing about speed.
 """
 
 from collections.abc import Callable
@@ -23,6 +23,9 @@ from nalb.errors import InputError
 from nalb.planning.nodes import Floats
 
 FOREVER = 1 << 31  # iterations
+SET_UP = (
+    2  # iterations at a larger size than ever; of the second ones a tenth took 3 times as long, of the third 1.4 times
+)
 WARM_UP = 5  # iterations: MXNet's first ones take up to ten times as long as later ones, on slow machines for longer
 
 
@@ -51,6 +54,7 @@ class BatchSizeManager:
         self._controller: Controller | None = None
         self._sizes: Sizes = ()  # the last ones decided
         self._largest: Sizes = (0,) * workers  # that each has computed so far
+        self._setting_up = 0  # iterations left for which a worker sets up for a larger size
         self._reported = [-1] * workers  # by rank, the last iteration
         self._left: set[int] = set()
         self._reports: dict[int, dict[int, m.Computed]] = {}  # iteration -> rank -> report, until all are there
@@ -82,7 +86,7 @@ class BatchSizeManager:
             start = apportion([1.0] * self._workers if self._total else start, bounds)
         name = "off" if self._scheme in BASELINES else self._scheme
         predictors = tuple(map(self._predictor, range(self._workers))) if self._predictor else None
-        job = Job(start, most=bounds.most, curves=self._curves(), predictors=predictors)
+        job = Job(start, most=bounds.most, power=self._power(), curves=self._curves(), predictors=predictors)
         self._controller, self._sizes = build(name, job)
         self._send(0, self._lag)
 
@@ -124,6 +128,15 @@ class BatchSizeManager:
             curves.append(fit([size for size, _ in profile], [seconds for _, seconds in profile]))
         return tuple(curves)
 
+    def _power(self) -> tuple[float, ...] | None:
+        told = [self._joined[rank].power for rank in range(self._workers)]
+        known = tuple(power for power in told if power is not None)
+        if known and len(known) < self._workers:
+            raise InputError(
+                f"rank {told.index(None)} joins without its power, others with: give `power` in all scripts"
+            )
+        return known or None
+
     def _limit(self, rank: int, total: int) -> int:
         given = (self._joined[rank].most, self._most[rank] if self._most else None, total)
         return min(limit for limit in given if limit is not None)
@@ -134,13 +147,14 @@ class BatchSizeManager:
         ran = tuple(one.batch_size for one in reports)
         grew = any(size > most for size, most in zip(ran, self._largest, strict=True))
         self._largest = tuple(map(max, ran, self._largest))
+        self._setting_up = SET_UP if grew else max(0, self._setting_up - 1)
         remove = None
         if iteration < WARM_UP:
             reason = "first iterations"
         elif ran != self._sizes:  # it would judge sizes that it has changed
             reason = "sizes on their way"
-        elif grew:
-            reason = "first time at a larger size"
+        elif self._setting_up:
+            reason = "new at a larger size"
         else:
             if isinstance(self._controller, JointBalancer):
                 self._controller.network = self._network()
@@ -149,6 +163,8 @@ class BatchSizeManager:
             self._sizes = decision.sizes or self._sizes
         if self._lag < FOREVER:
             self._send(iteration + 1 + self._lag, iteration + 1 + self._lag)
+        profiles = [self._joined[rank].profile for rank in range(self._workers)]
+        told = {"profiles": profiles} if iteration == 0 and any(profiles) else {}
         self.events.append(
             {
                 "iteration": iteration,
@@ -162,6 +178,7 @@ class BatchSizeManager:
                 "next_sizes": list(self._sizes),
                 "reason": reason,
                 "remove": remove,
+                **told,
             }
         )
 

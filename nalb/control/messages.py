@@ -131,6 +131,7 @@ class JoinBatching(Message, frozen=True):
     batch_size: BatchSize  # to begin with, where the job does not say
     most: BatchSize | None  # what the worker can hold; None: no bound
     profile: Annotated[list[tuple[BatchSize, Positive]], Meta(max_length=64)] | None = None  # (samples, seconds) timed
+    power: Positive | None = None  # of this machine, in any one unit, e.g. its cores; None: not known
 
 
 class Computed(Message, frozen=True):

@@ -1,5 +1,6 @@
-"""Seeded network files: nodes whose rates are drawn at random, as in Cai et al., section 4.1."""
+"""Network files for experiments: rates drawn at random as in Cai et al., section 4.1, and machines that are unequal."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,3 +43,22 @@ def write_network(folder: Path, name: str, text: str) -> Path:
     path = folder / f"{name}.toml"
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def uneven_network(name: str, quotas: Sequence[float], start_quota: float | None = None) -> str:
+    """A network file's text: equal links of 500 Mbit/s, machines of so many cores each.
+
+    start_quota: what every machine has until training begins, so that small ones do not take minutes to start.
+    """
+    lines = [equal_network(name, 0, 500).rstrip("\n")]
+    for i, quota in enumerate(quotas):
+        lines += [f'[[nodes]]\nname = "n{i}"\ncpu_quota = {start_quota or quota:.3f}']
+    if start_quota is not None:
+        lines += [f'[[cpu_changes]]\nat_s = 0.1\nnode = "n{i}"\ncpu_quota = {q:.3f}' for i, q in enumerate(quotas)]
+    return "\n".join(lines) + "\n"
+
+
+def changing_machines(name: str, nodes: int, seed: int, quotas: tuple[float, float], every_s: float) -> str:
+    """A network file's text: equal links of 500 Mbit/s, each machine's cores drawn anew from the range so often."""
+    lines = [equal_network(name, nodes, 500), "[cpu_random]", f"seed = {seed}", f"every_s = {every_s:g}"]
+    return "\n".join([*lines, f"low_cpu_quota = {quotas[0]:g}", f"high_cpu_quota = {quotas[1]:g}"]) + "\n"

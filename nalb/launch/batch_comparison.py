@@ -71,6 +71,7 @@ def run_batching(
         if found >= 0:  # rank 0's row of an epoch
             row = msgspec.json.decode(line[found + 2 :], type=dict[str, Any])
             result.loss, result.accuracy = row["loss"], row["accuracy"]
+            result.curve.append((row["updates"], row["accuracy"]))
 
     with ExitStack() as stack:
         emulation = stack.enter_context(job_network(network))

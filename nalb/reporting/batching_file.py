@@ -20,6 +20,11 @@ class BatchingResult(msgspec.Struct, forbid_unknown_fields=True):
     wait_s: list[list[float]]  # of it spent waiting for the size
     loss: float | None  # of rank 0's last epoch
     accuracy: float | None
+    curve: list[tuple[int, float]] = []  # updates made, and the accuracy after them, where it was tested
+
+    def updates_to(self, accuracy: float) -> int | None:
+        """How many updates it took until the tested accuracy was reached for the first time; None: it was not."""
+        return next((updates for updates, reached in self.curve if reached >= accuracy), None)
 
     def add(self, event: dict[str, Any]) -> None:
         """A 'batch' event of samples.jsonl."""

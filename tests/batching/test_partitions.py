@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nalb.batching.partitions import label_skewed, migrate
+from nalb.batching.partitions import PartitionedStream, label_skewed, migrate
 from nalb.errors import InputError
 
 from ..planning.strategies import laws
@@ -69,3 +69,35 @@ def test_sizes_that_even_out_by_themselves_move_nothing():
 def test_lists_that_do_not_fit_are_named(lists):
     with pytest.raises(InputError, match="migration"):
         migrate(*lists)
+
+
+def in_order(_moves, _passes, samples):
+    return np.arange(samples)
+
+
+def test_workers_with_the_same_books_make_the_same_moves_and_no_sample_is_lost():
+    """The paper's footnote 13: five workers of two classes, batches of 64 to 192."""
+    parts = [np.arange(rank, 1000, 5) for rank in range(5)]
+    sizes = (64, 96, 128, 160, 192)
+    streams = [PartitionedStream(parts, rank, in_order) for rank in range(5)]
+    for _ in range(60):
+        for rank, stream in enumerate(streams):
+            batch = stream.batch(sizes)
+            assert len(batch) == sizes[rank]
+    assert all(stream.moves == streams[0].moves for stream in streams)
+    assert streams[0].moves
+    assert sorted(np.concatenate(streams[0].partitions).tolist()) == list(range(1000))
+    used = np.array(sizes) / [len(part) for part in streams[0].partitions]
+    assert used.max() / used.min() < 1.5 < 3 == sizes[-1] / sizes[0]
+
+
+def test_a_pass_has_every_sample_once_and_a_batch_may_span_passes():
+    stream = PartitionedStream([np.array([3, 5, 7]), np.array([1, 2])], 0, in_order)
+    assert stream.batch((2, 1)) == [3, 5]
+    assert stream.batch((5, 1)) == [7, 3, 5, 7, 3]
+
+
+@pytest.mark.parametrize("parts", [([1, 2], []), ([1, 2], [2])])
+def test_partitions_are_of_their_workers_alone(parts):
+    with pytest.raises(InputError, match="samples of its own"):
+        PartitionedStream([np.array(part) for part in parts], 0, in_order)

@@ -157,6 +157,8 @@ def test_a_comparison_that_is_cut_short_leaves_nothing(tmp_path, number, role):
         (["--batching", "asp@aware"], "'asp@aware': no such scheme"),
         (["--schemes", "joint"], "use --train"),
         (["--predictor", "ema"], "lb-bsp and joint alone"),
+        (["--predictor", "ema", "--predictor-models", "m", "--batching", "lb-bsp"], "name the network"),
+        (["--test-every", "5"], "with --batching"),
         (["--batch-total", "64"], "need --batching"),
         (["--batching", "off", "--batch-most", "many"], "--batch-most='many'"),
     ],

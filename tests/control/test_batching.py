@@ -53,19 +53,30 @@ def test_lb_bsp_answers_every_iteration_with_sizes_by_speed():
     assert manager.events[0]["next_sizes"] == [40, 20]
 
 
-def test_the_first_iteration_at_a_larger_size_is_not_judged():
-    """It contains MXNet's set-up for it: new sizes again would follow, without end."""
+def test_known_power_gives_the_first_sizes_and_all_must_know_theirs():
+    manager = BatchSizeManager("static", 2)
+    manager.join(0, m.JoinBatching(30, None, power=2.0))
+    manager.join(1, m.JoinBatching(30, None, power=4.0))
+    assert manager.outbox[0].sizes == [20, 40]
+    manager = BatchSizeManager("static", 2)
+    manager.join(0, m.JoinBatching(30, None, power=2.0))
+    with pytest.raises(InputError, match="rank 1 joins without its power"):
+        manager.join(1, m.JoinBatching(30, None))
+
+
+def test_the_first_two_iterations_at_a_larger_size_are_not_judged():
+    """They contain MXNet's set-up for it: new sizes again would follow, without end."""
     manager = joined("lb-bsp", (30, 30))
     warm(manager, (30, 30))
     iterate(manager, WARM_UP, (30, 30), (0.001, 0.002))
-    for iteration, paces in enumerate([(0.009, 0.002), (0.001, 0.002), (0.001, 0.002)], start=WARM_UP + 1):
+    for iteration, paces in enumerate([(0.009, 0.002), (0.003, 0.002), (0.001, 0.002)], start=WARM_UP + 1):
         iterate(manager, iteration, (40, 20), paces)
     assert [tuple(message.sizes) for message in manager.outbox] == [(40, 20)] * 4
-    assert [event["reason"] for event in manager.events][1] == "first time at a larger size"
+    assert [event["reason"] for event in manager.events][1:3] == ["new at a larger size"] * 2
     iterate(manager, WARM_UP + 4, (40, 20), (0.002, 0.001))
     assert manager.outbox[-1].sizes != [40, 20]
     iterate(manager, WARM_UP + 5, manager.outbox[-1].sizes, (0.001, 0.002))
-    assert manager.events[-1]["reason"] != "first time at a larger size"
+    assert manager.events[-1]["reason"] != "new at a larger size"
 
 
 def test_nobody_is_told_before_all_have_reported():

@@ -18,7 +18,7 @@ def profile(most, holds=None, error=None):
 
 
 ran, points, limit = profile(20)
-assert ran == [4, 4, 8, 8, 16, 16], ran
+assert ran == [4] * 4 + [8] * 4 + [16] * 4, ran
 assert [size for size, _ in points] == [4, 8, 16]
 assert all(elapsed_s > 0 for _, elapsed_s in points)
 assert limit == 20

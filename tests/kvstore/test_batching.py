@@ -1,6 +1,8 @@
 """Unequal, changing batches on real jobs: every step is the union batch's, to 1e-6, and no sample is lost or doubled."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,12 @@ def test_steps_are_the_union_batchs(tmp_path, scheme, update, batching):
     events = [event for event in read_events(tmp_path / "run") if event["event"] == "batch"]
     assert [event["sizes"] for event in events] == sizes[: len(events)]
     assert len(events) >= len(sizes) - 1
+
+
+def test_partitions_are_kept_apart_and_move():
+    script = str(Path(__file__).parent / "partition_cases.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_lbb_begins_by_profiles_and_tunes_a_disturbance_away(tmp_path):
