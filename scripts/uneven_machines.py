@@ -2,37 +2,44 @@
 
     python scripts/uneven_machines.py [--out DIR] [--quick]
 
-cpu: uneven4-cpu, a small CNN, every batching (Chen et al., Figs. 10 and 12; Yao et al.; Tyagi and Sharma). both: uneven4-both,
-MobileNet, batch sizes alone, the network alone and scheme joint. federated: uneven5-cpu, FedAvg of five clients with two
-classes each (Chen et al., 5.5). Each in a directory of DIR; one that is finished is read and not run again.
+cpu: uneven4-cpu, a small CNN, every batching (Chen et al., Figs. 10 and 12; Yao et al.; Tyagi and Sharma). both: uneven4-joint,
+MobileNet, the network alone, batch sizes alone and scheme joint, beside what the overlapped model (nalb/batching/joint.py) gives
+for each at the speeds that were measured. federated: uneven5-cpu, FedAvg of five clients with two classes each
+(Chen et al., 5.5). Each in a directory of DIR; one that is finished is read and not run again.
 """
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from nalb.errors import JobError
+from nalb.batching.curves import Polynomial
+from nalb.batching.joint import overlapped_s, plan_after_slowest
+from nalb.batching.sizes import Bounds
 from nalb.experiments.runs import run_script
-from nalb.reporting.batching_file import BatchingFile, batching_table
+from nalb.experiments.trainings import compare_batchings, nalb
+from nalb.launch.network import configured_capacities
+from nalb.planning.nodes import Capacities, Node
+from nalb.reporting.batching_file import batching_table
+from netem.network_file import find_network, load_network
 
 ROOT = Path(__file__).resolve().parents[1]
-COMPARISONS = {  # directory -> arguments of nalb compare, iterations in full and with --quick
+COMPARISONS = {  # directory -> network, batchings, iterations in full and with --quick, further flags of nalb compare
     "cpu": (
-        ["--network", "uneven4-cpu", "--train", "cnn", "--batch-total", "4096"],
-        ["--batching", "off,static,dynamic,lb-bsp,lb-bsp-gpu,lbb"],
+        "uneven4-cpu",
+        "off,static,dynamic,lb-bsp,lb-bsp-gpu,lbb",
         (60, 20),
+        ("--train", "cnn", "--batch-total", "4096"),
     ),
     "both": (
-        ["--network", "uneven4-both", "--train", "mobilenet", "--batch-total", "128"],
-        ["--batching", "off@average,off@aware,lb-bsp@average,lb-bsp@aware,joint"],
-        (40, 14),
+        "uneven4-joint",
+        "off@aware,lb-bsp@average,joint",
+        (40, 16),
+        ("--train", "mobilenet", "--batch-total", "512"),
     ),
 }
 PAPERS = (
@@ -41,29 +48,35 @@ PAPERS = (
 )
 
 
-def nalb(words: list[str], log: Path | None = None) -> str:
-    """Run it, here and in the log; returns what it printed. JobError where it fails."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "nalb.cli.main", *words], stdout=subprocess.PIPE, text=True, env={**os.environ}
-    )
-    lines = []
-    assert process.stdout is not None
-    for line in process.stdout:
-        print(line, end="", flush=True)
-        lines.append(line)
-    if process.wait():
-        raise JobError(f"nalb {' '.join(words[:3])} failed: see above; the same command goes on from here")
-    if log is not None:
-        log.write_text("".join(lines), encoding="utf-8")
-    return "".join(lines)
+PAYLOAD = 1 / 1.064  # of a link's rate: headers and acknowledgements, counted on wan6-static
 
 
-def compare(out: Path, arguments: list[str], iterations: int) -> BatchingFile:
-    """A comparison of batchings, run if it is not finished."""
-    if not (out / "batching.json").exists():
-        shutil.rmtree(out, ignore_errors=True)
-        nalb(["compare", *arguments, "--iterations", str(iterations), "--out", str(out)])
-    return msgspec.json.decode((out / "batching.json").read_bytes(), type=BatchingFile)
+def ceilings(out: Path, network_file: str, batchings: list[str]) -> dict[str, float]:
+    """Seconds of an iteration by the overlapped model, with the speeds of these runs' later halves and the configured links.
+
+    Equal sizes beside the best shares, the best sizes beside equal shares, and both: what the first, second and third
+    of `batchings` could take if every estimate were right and nothing else took time.
+    """
+    network = load_network(find_network(network_file))
+    nodes = [Node(node.name) for node in network.nodes]
+    rates = configured_capacities(network, 0.0)
+    links = Capacities(rates.up * PAYLOAD, rates.down * PAYLOAD, rates.pairs)
+    speeds: dict[str, list[float]] = {node.name: [] for node in nodes}
+    for name in batchings:
+        events = [json.loads(line) for line in (out / name / "samples.jsonl").read_text(encoding="utf-8").splitlines()]
+        batches = [event for event in events if event["event"] == "batch"]
+        model_bytes = next(event["model_bytes"] for event in events if event["event"] == "layout")
+        for event in batches[len(batches) // 2 :]:
+            for node, size, seconds in zip(event["workers"], event["sizes"], event["compute_s"], strict=True):
+                speeds[node].append(size / seconds)
+    total = sum(batches[0]["sizes"])
+    speed = np.array([np.median(speeds[node.name]) for node in nodes])
+    bounds = Bounds.of(total, len(nodes))
+    best = plan_after_slowest(nodes, [Polynomial((0.0, 1 / v)) for v in speed], bounds, model_bytes, links)
+    equal_sizes, equal_shares = np.full(len(nodes), total / len(nodes)), np.full(len(nodes), model_bytes / len(nodes))
+    plans = [(equal_sizes, best.shares_bytes), (best.sizes, equal_shares), (best.sizes, best.shares_bytes)]
+    found = [overlapped_s(nodes, np.array(b) / speed, shares, model_bytes, links) for b, shares in plans]
+    return dict(zip(batchings, found, strict=True))
 
 
 def federated(out: Path, batching: str, rounds: int) -> dict:
@@ -73,7 +86,8 @@ def federated(out: Path, batching: str, rounds: int) -> dict:
         shutil.rmtree(out / batching, ignore_errors=True)
         script = ["--", sys.executable, str(ROOT / "examples/train_federated.py"), "--rounds", str(rounds)]
         job = ["launch", "--network", "uneven5-cpu", "--scheme", "average", "--batching", batching]
-        nalb([*job, "--out", str(out / batching), *script], log)
+        printed = nalb([*job, "--out", str(out / batching), *script])
+        log.write_text("".join(printed), encoding="utf-8")
     row = next(line for line in log.read_text(encoding="utf-8").splitlines() if '"round_s"' in line)
     return json.loads(row[row.index("{") :])
 
@@ -82,9 +96,9 @@ def main(out: Path, quick: bool) -> None:
     """Run what is missing, print the tables."""
     console = Console(width=max(130, Console().width))
     tables = []
-    for name, (job, batchings, iterations) in COMPARISONS.items():
-        tables.append(batching_table(compare(out / name, job + batchings, iterations[quick])))
-    table = Table(title="FedAvg, 5 clients x 2 classes on uneven5-cpu, 20 local steps")
+    for name, (network, batchings, iterations, more) in COMPARISONS.items():
+        tables.append(batching_table(compare_batchings(out / name, network, batchings, iterations[quick], *more)))
+    table = Table(title="FedAvg, 5 clients x 2 classes on uneven5-cpu, 20 local steps; accuracy: federated_accuracy.py")
     for heading in ("batching", "round s", "over off", "accuracy (last 5 models)"):
         table.add_column(heading, justify="left" if heading == "batching" else "right")
     rows = {name: federated(out / "federated", name, 15 if quick else 60) for name in ("off", "lb-bsp-federated")}
@@ -93,6 +107,9 @@ def main(out: Path, quick: bool) -> None:
         table.add_row(name, f"{row['round_s']:.2f}", f"{part:.2f}", f"{row['accuracy']:.3f}")
     for one in (*tables, table):
         console.print(one)
+    network, batchings, _, _ = COMPARISONS["both"]
+    expected = ceilings(out / "both", network, batchings.split(","))
+    console.print("both, by the overlapped model:", ", ".join(f"{name} {s:.2f} s" for name, s in expected.items()))
     console.print(PAPERS)
 
 
