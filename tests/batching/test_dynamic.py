@@ -103,6 +103,17 @@ def test_a_bound_that_the_total_cannot_bear_is_not_learnt_and_said():
     assert "above its best size" in decision.reason
 
 
+def test_a_bound_that_would_make_the_iteration_longer_is_not_learnt():
+    """Of three workers the two large ones lose 15 % at larger sizes: no reason to go back to equal ones, four times as slow."""
+    control = ProportionalControl((512,) * 3, Bounds.of(1536, 3), window=1)
+    sizes = control.update(observe((512,) * 3, (0.08, 0.11, 0.95))).sizes
+    assert sizes[2] < 100 < 512 < sizes[1] < sizes[0]
+    speeds = 0.85 * np.array([512 / 0.08, 512 / 0.11, 512 / 0.95 / 0.85])
+    after = control.update(observe(sizes, np.array(sizes) / speeds))
+    assert (after.sizes or sizes)[2] < 100
+    assert "above its best size" in after.reason
+
+
 @pytest.mark.parametrize("options", [{"dead_band": -1}, {"smoothing": 0}, {"window": 0}])
 def test_options_outside_their_range_are_named(options):
     with pytest.raises(InputError, match="dynamic batching"):
