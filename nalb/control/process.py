@@ -1,18 +1,9 @@
 """A worker or server as the coordinator knows it, and how it is told from others."""
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 from nalb.control import messages as m
 from nalb.measurement.samples import LinkSample
-
-# Of a process's samples, and at least: how many may take no time in honesty. What lay in the socket's buffer until its receiver got
-# a processor is timed from there; on a machine whose processors were all busy, 1 message in 500 was.
-HASTY_PART, HASTY_LEAST = 0.1, 10
-
-STUCK_DEADLINES = (
-    6  # without a message anywhere; on a link of 0.2 Mbit/s, slices of the usual sizes still come more often
-)
 
 
 @dataclass
@@ -34,11 +25,8 @@ class Process:
     finished: int = -1  # the last iteration that it reported done
     left_after: int | None = None  # said Goodbye after this iteration
     samples: list[LinkSample] = field(default_factory=list)  # of this iteration, on the common clock
-
     reported: int = -1  # the iteration in which its last report came
     covers: int = 0  # iterations, the present one included, that its samples may be of
-    rows: int = 0  # samples that it has reported
-    hasty: int = 0  # ... of which were too fast
 
     def note(self, report: m.Report, iteration: int, now_s: float) -> None:
         """What its report, which came in this iteration, says besides samples."""
@@ -47,13 +35,6 @@ class Process:
             self.computed, self.computed_s = report.computed, now_s
         self.covers += iteration - self.reported
         self.reported = iteration
-
-    def impossible(self, refused: Counter[str], rows: int) -> set[str]:
-        """Why samples of its report of so many were refused, without what a busy machine explains."""
-        self.rows += rows
-        self.hasty += refused["too fast"]
-        is_busy = self.hasty <= max(HASTY_LEAST, HASTY_PART * self.rows)
-        return set(refused) - ({"too fast"} if is_busy else set())
 
     @property
     def name(self) -> str:

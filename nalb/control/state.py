@@ -249,7 +249,7 @@ class Coordinator:
         within_s = (self._released_s - STALE_S, now_s + CLOCK_S)
         process.samples += check(rows, target, self._node_of_peer, doubts, is_push, shift_s, within_s)
         self.rejected += doubts
-        self._accuse(process, process.impossible(doubts, len(report.samples)) & IMPOSSIBLE, now_s)
+        self._accuse(process, set(doubts) & IMPOSSIBLE, now_s)
         if why := left_behind(process, self._members.left):
             self.abort(why, now_s)
 
