@@ -101,7 +101,11 @@ def inputs_are_those_of_the_papers_equation():
     rows = np.array([[10.0, 0.1, 0.6], [20.0, 0.2, 0.7], [30.0, 0.3, 0.8], [40.0, 0.4, 0.9]])
     narx = speed_networks._inputs("narx", rows, 20.0)
     half, double = np.log(1.5), np.log(2)
-    np.testing.assert_allclose(narx[0], [0, half, 0.1, 0.6, 0.2, 0.7, 0.3, 0.8], rtol=1e-6)
+    cpu = np.log([0.1, 0.2, 0.3])
+    np.testing.assert_allclose(narx[0], [0, half, cpu[0], 0.6, cpu[1], 0.7, cpu[2], 0.8], rtol=1e-6)
+    rows[0, 1] = 0.0
+    assert np.isfinite(speed_networks._inputs("narx", rows, 20.0)).all()
+    assert rows[0, 1] == 0.0
     np.testing.assert_allclose(speed_networks._inputs("rnn", rows, 20.0), [[0, half], [half, double]], rtol=1e-6)
     assert narx.shape == (2, 8)
 
@@ -175,7 +179,7 @@ def models_of_other_shapes_formats_and_values_are_refused():
 
     def stored(**changed):
         content = io.BytesIO()
-        np.savez(content, **{**weights, "kind": np.array("narx"), "format": np.array(1), **changed})
+        np.savez(content, **{**weights, "kind": np.array("narx"), "format": np.array(speed_networks.FORMAT), **changed})
         path.write_bytes(hashlib.sha256(content.getbuffer()).digest() + content.getbuffer())
         return path
 
@@ -214,6 +218,7 @@ CASES = [
     inputs_are_those_of_the_papers_equation,
     training_stops_early_and_keeps_the_best,
     stored_models_begin_where_they_ended_also_for_a_faster_worker,
+    a_folder_of_models_begins_where_the_last_job_ended_and_new_ranks_with_the_lowest,
     damaged_models_are_refused_in_one_line,
     models_of_other_shapes_formats_and_values_are_refused,
     mistakes_are_named,
