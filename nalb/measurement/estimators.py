@@ -201,7 +201,7 @@ def sustained_rate(traffic: Traffic, rows: Rows) -> float:
         return float("nan")
     window_s = _window_s(traffic, rows)
     part = min(PEAK_PART, max(PEAK_S, 1.5 * window_s) / traffic.span_s)
-    return float(np.quantile(traffic.windows(rows, window_s), 1 - part))
+    return _quantile(traffic.windows(rows, window_s), 1 - part)
 
 
 def _pair_rate(traffic: Traffic, pair: tuple[int, int]) -> float:
@@ -219,7 +219,16 @@ def _rate_alone(traffic: Traffic, rows: Rows) -> float:
     if len(full_sized) < MIN_SAMPLES:
         return float("nan")
     rates = traffic.size_bytes[full_sized] / (traffic.longest_s[full_sized] + JITTER_S)
-    return ALONE_PART * float(np.quantile(rates, ALONE_QUANTILE))
+    return ALONE_PART * _quantile(rates, ALONE_QUANTILE)
+
+
+def _quantile(values: Floats, part: float) -> float:
+    """As numpy's, which takes twenty times as long for a few numbers, and coordinators ask for two per node."""
+    ordered = np.sort(values)
+    place = part * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return float(ordered[low] + (place - low) * (ordered[high] - ordered[low]))
 
 
 def _window_s(traffic: Traffic, rows: Rows) -> float:
