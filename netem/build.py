@@ -169,7 +169,7 @@ def _add_links(netlink: IPRoute, network: Network) -> None:
                 peer = {"ifname": NODE_INTERFACE, "net_ns_fd": descriptor}
                 netlink.link("add", ifname=port, kind="veth", peer=peer)
                 index = interface_index(netlink, port)
-                segments = FEW_SEGMENTS if _may_change(network) else MOST_SEGMENTS  # its tbf splits what is too large
+                segments = FEW_SEGMENTS if network.links_change else MOST_SEGMENTS  # its tbf splits what is too large
                 netlink.link("set", index=index, master=bridge, gso_max_segs=segments)
                 netlink.link("set", index=index, state="up")
         finally:
@@ -177,10 +177,6 @@ def _add_links(netlink: IPRoute, network: Network) -> None:
         egress = shaping.downlink(node, rates)
         qdiscs.install(netlink, index, egress, lambda name: node_address(network, name))
         qdiscs.check(netlink, index, egress, f"{node.name} down")
-
-
-def _may_change(network: Network) -> bool:
-    return bool(network.changes or network.random)
 
 
 def _set_up_node(network: Network, node_name: str, congestion_control: str) -> None:
@@ -194,7 +190,7 @@ def _set_up_node(network: Network, node_name: str, congestion_control: str) -> N
             index = interface_index(netlink, NODE_INTERFACE)
             netlink.link("set", index=interface_index(netlink, "lo"), state="up")
             fitting = int(0.99 * egress.burst_bytes) // shaping.FRAME_BYTES  # the kernel's burst is rounded
-            segments = FEW_SEGMENTS if egress.leaves or _may_change(network) else min(MOST_SEGMENTS, fitting)
+            segments = FEW_SEGMENTS if egress.leaves or network.links_change else min(MOST_SEGMENTS, fitting)
             netlink.link("set", index=index, gso_max_segs=segments)
             netlink.link("set", index=index, state="up")
             _add_address(netlink, index, address, congestion_control)

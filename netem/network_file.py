@@ -88,7 +88,12 @@ class Network:
     @property
     def is_static(self) -> bool:
         """Whether neither links nor machines change over time."""
-        return not (self.changes or self.random or self.cpu_changes or self.cpu_random)
+        return not (self.links_change or self.cpu_changes or self.cpu_random)
+
+    @property
+    def links_change(self) -> bool:
+        """Whether rates change over time."""
+        return bool(self.changes or self.random)
 
     def node_names(self) -> tuple[str, ...]:
         """The nodes' names in the file's order."""

@@ -158,7 +158,7 @@ class Planner:
         for sample in samples:
             received[sample.source] = received.get(sample.source, 0) + sample.size_bytes
         room = HEADER_BYTES * len(self._present.server_of_slice)
-        lately = list(self._shares)[-iterations - 1 :]
+        lately = [self._shares[-k] for k in range(1, min(iterations + 1, len(self._shares)) + 1)]
         lately *= 1 + (len(lately) == 1)  # the first iteration may bring what came before it, without a plan
 
         def most_bytes(source: int) -> int:

@@ -81,19 +81,24 @@ class Traffic:
         return self._by_node[direction][node] if node < self._nodes else np.empty(0, np.int64)
 
     @cached_property
-    def pairs(self) -> dict[tuple[int, int], Rows]:
-        """The messages of each directed pair that has any, pushes and answers; by source, then target."""
-        return self.pairs_busy_for(0.0)
-
-    def pairs_busy_for(self, least_s: float) -> dict[tuple[int, int], Rows]:
-        """Those of `pairs` between whose first message's start and last one's end there are at least so many seconds."""
+    def _by_pair(self) -> tuple[dict[tuple[int, int], Rows], Floats]:
+        """The messages of each pair, and the seconds from its first one's start to its last one's end."""
         pair, place = np.unique(self.source * self._nodes + self.target, return_inverse=True)
         first_s, last_s = np.full(len(pair), np.inf), np.full(len(pair), -np.inf)
         np.minimum.at(first_s, place, self.start_s)
         np.maximum.at(last_s, place, self.end_s)
-        grouped = _grouped(place, len(pair))
-        chosen = np.flatnonzero(last_s - first_s >= least_s)
-        return {divmod(int(pair[k]), self._nodes): grouped[k] for k in chosen}
+        ends = [divmod(one, self._nodes) for one in pair.tolist()]
+        return dict(zip(ends, _grouped(place, len(pair)), strict=True)), last_s - first_s
+
+    @property
+    def pairs(self) -> dict[tuple[int, int], Rows]:
+        """The messages of each directed pair that has any, pushes and answers; by source, then target."""
+        return self._by_pair[0]
+
+    def pairs_busy_for(self, least_s: float) -> dict[tuple[int, int], Rows]:
+        """Those of `pairs` between whose first message's start and last one's end there are at least so many seconds."""
+        pairs, spans_s = self._by_pair
+        return {pair: rows for (pair, rows), span_s in zip(pairs.items(), spans_s, strict=True) if span_s >= least_s}
 
     def windows(self, rows: Rows, window_s: float) -> Floats:
         """The mean rate in bytes/s of these messages together over [t, t + window_s], for t in steps of a window's eighth.
