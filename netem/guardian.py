@@ -21,6 +21,7 @@ class Guardian:
     def __init__(self, network_name: str):
         self._name = network_name
         self._identity: tuple[int, int] | None = None
+        self._taken_down = False
 
     def __enter__(self) -> "Guardian":
         root = str(Path(__file__).resolve().parents[1])
@@ -49,12 +50,14 @@ class Guardian:
     def take_down(self) -> None:
         """Remove the owner's network, and no other of that name."""
         _take_down_if_ours(self._name, self._identity)
+        self._taken_down = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Dismiss the guardian. An owner that failed calls take_down first."""
-        self._say("done")
+        """Dismiss the guardian. An owner that failed calls take_down first; one interrupted in it leaves it the rest."""
+        if kind is None or self._taken_down:
+            self._say("done")
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(RELEASE_DEADLINE_S)
@@ -71,7 +74,10 @@ class Guardian:
 def _take_down_if_ours(name: str, ours: tuple[int, int] | None) -> None:
     from netem import build, namespaces  # half a second of imports, which a waiting guardian does without
 
-    if ours is not None and namespaces.identity(namespaces.hub_namespace(name)) == ours:
+    found = namespaces.identity(namespaces.hub_namespace(name))
+    if ours is None or found is None:
+        return
+    if found == ours or found[0] != ours[0]:  # on another device: no namespace any more, only its file is left
         build.take_down(name)
 
 

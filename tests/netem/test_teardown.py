@@ -10,6 +10,7 @@ import pytest
 
 from netem import build, cgroups, cpu_limits, namespaces
 from netem.emulation import leave_up, network_up
+from netem.guardian import Guardian
 from tests.netem.conftest import TWO_NODES, UNEVEN_NODES, leftovers, network_of
 
 pytestmark = pytest.mark.root
@@ -87,6 +88,25 @@ def test_two_interrupts_take_the_network_down_too(network_path, name: str):
         owner.send_signal(signal.SIGINT)
         owner.communicate(timeout=DEADLINE_S)
     wait_until(lambda: leftovers(name) == [] and ended(child))
+
+
+def test_what_an_interrupted_take_down_leaves_is_the_guardians(name: str, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(_names) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), network_up(network_of(name, TWO_NODES)):
+        monkeypatch.setattr(namespaces, "remove", interrupted)
+    assert leftovers(name) == []
+
+
+def test_the_file_of_a_hub_that_is_no_namespace_any_more_goes_too(name: str):
+    hub = namespaces.path_of(namespaces.hub_namespace(name))
+    with Guardian(name) as guardian:
+        leave_up(network_of(name, TWO_NODES))
+        guardian.hub_is_made()
+        subprocess.run(["umount", hub], check=True)
+        guardian.take_down()
+    assert leftovers(name) == []
 
 
 @pytest.mark.parametrize("then", ["pass", "sys.exit(3)", "raise ValueError('no')", "import os; os._exit(4)"])
