@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from nalb.measurement.traffic import STEPS_PER_WINDOW, Floats, Mask, Rows, Traffic
+from nalb.measurement.traffic import STEPS_PER_WINDOW, Floats, Ints, Mask, Traffic, quantiles
 
 WINDOW_S = 0.2  # rates are taken over windows at least so long: several token-bucket bursts and scheduler turns
 WINDOW_MESSAGES = 24  # ... and over so many of the node's messages, whose bytes are only supposed to arrive evenly
@@ -135,20 +135,13 @@ class CapacityEstimator:
 
     def observe(self, traffic: Traffic) -> None:
         """Take one iteration in; the first after `forget` tells limits from lower bounds."""
-        self.outgrown[:] = False
-        for direction, node in np.ndindex(self._rate.shape):
-            rows = traffic.through(direction, node)
-            seen, old = sustained_rate(traffic, rows), self._rate[direction, node]
-            if np.isnan(old):
-                self._rate[direction, node] = seen
-                continue
-            alone = _rate_alone(traffic, rows)
-            if self._proven[direction, node]:
-                self.outgrown[direction, node] = alone > DIFFERENT * old
-            else:
-                seen = max(seen, alone)
-            if seen > old:
-                self._rate[direction, node] = old + RISE * (seen - old)
+        self.outgrown = np.zeros_like(self._proven)
+        old, seen = self._rate, sustained_rates(traffic, self._num_nodes)
+        if np.isfinite(old).any():
+            alone = _rates_alone(traffic, self._num_nodes)
+            self.outgrown = self._proven & (alone > DIFFERENT * old)
+            seen = np.where(self._proven | np.isnan(old), seen, np.fmax(seen, alone))
+        self._rate = np.where(np.isnan(old), seen, np.where(seen > old, old + RISE * (seen - old), old))
         if self._first is None:
             self._first = traffic
             self._proven = _waited_for(traffic, self._rate)
@@ -191,17 +184,20 @@ class CapacityEstimator:
         return Estimate(up=up, down=down, pairs=dict(self._pairs))
 
 
-def sustained_rate(traffic: Traffic, rows: Rows) -> float:
-    """The rate in bytes/s that these messages together kept up over their better windows; NaN for too few.
+def sustained_rates(traffic: Traffic, num_nodes: int) -> Floats:
+    """The rate in bytes/s that each node kept up over its better windows, up and down, shape (2, N); NaN for too few messages.
 
     The value that a window's mean exceeds for PEAK_S (one and a half windows, where they are long), or for PEAK_PART of a
     short iteration.
     """
-    if len(rows) < MIN_SAMPLES:
-        return float("nan")
-    window_s = _window_s(traffic, rows)
-    part = min(PEAK_PART, max(PEAK_S, 1.5 * window_s) / traffic.span_s)
-    return _quantile(traffic.windows(rows, window_s), 1 - part)
+    rates = []
+    for node in (traffic.source, traffic.target):
+        window_s = _windows_s(traffic, node, num_nodes)
+        part: Floats = np.minimum(PEAK_PART, np.maximum(PEAK_S, 1.5 * window_s) / traffic.span_s)
+        values, group = traffic.windows(np.arange(len(node)), node, window_s)
+        enough = np.bincount(node, minlength=num_nodes) >= MIN_SAMPLES
+        rates.append(np.where(enough, quantiles(values, group, 1 - part), np.nan))
+    return np.array(rates)
 
 
 def _pair_rate(traffic: Traffic, pair: tuple[int, int]) -> float:
@@ -210,30 +206,28 @@ def _pair_rate(traffic: Traffic, pair: tuple[int, int]) -> float:
     return 0.0 if rows is None else float(traffic.size_bytes[rows].sum() / (traffic.busy_part(rows) * traffic.span_s))
 
 
-def _rate_alone(traffic: Traffic, rows: Rows) -> float:
-    """What a node's fast messages say that it carries at least; NaN for too few. In step with its peers, it pauses often.
+def _rates_alone(traffic: Traffic, num_nodes: int) -> Floats:
+    """What a node's fast messages say that it carries at least, up and down, shape (2, N); NaN for too few.
 
-    Each is given the longest time that it may have taken: a machine short of CPU reads forecast and message at once.
+    In step with its peers, it pauses often. Each message is given the longest time that it may have taken: a machine short
+    of CPU reads forecast and message at once.
     """
-    full_sized = rows[traffic.is_full_sized[rows]]
-    if len(full_sized) < MIN_SAMPLES:
-        return float("nan")
-    rates = traffic.size_bytes[full_sized] / (traffic.longest_s[full_sized] + JITTER_S)
-    return ALONE_PART * _quantile(rates, ALONE_QUANTILE)
+    full_sized = traffic.is_full_sized
+    rate = (traffic.size_bytes / (traffic.longest_s + JITTER_S))[full_sized]
+    part, rates = np.full(num_nodes, ALONE_QUANTILE), []
+    for node in (traffic.source[full_sized], traffic.target[full_sized]):
+        enough = np.bincount(node, minlength=num_nodes) >= MIN_SAMPLES
+        rates.append(np.where(enough, ALONE_PART * quantiles(rate, node, part), np.nan))
+    return np.array(rates)
 
 
-def _quantile(values: Floats, part: float) -> float:
-    """As numpy's, which takes twenty times as long for a few numbers, and coordinators ask for two per node."""
-    ordered = np.sort(values)
-    place = part * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return float(ordered[low] + (place - low) * (ordered[high] - ordered[low]))
-
-
-def _window_s(traffic: Traffic, rows: Rows) -> float:
-    busy_s = float(traffic.end_s[rows].max() - traffic.start_s[rows].min())
-    return max(WINDOW_S, WINDOW_MESSAGES * busy_s / len(rows))
+def _windows_s(traffic: Traffic, node: Ints, num_nodes: int) -> Floats:
+    """How long each node's windows are, shape (N,); node: of each message."""
+    first_s, last_s = np.full(num_nodes, np.inf), np.full(num_nodes, -np.inf)
+    np.minimum.at(first_s, node, traffic.start_s)
+    np.maximum.at(last_s, node, traffic.end_s)
+    count = np.bincount(node, minlength=num_nodes)
+    return np.asarray(np.maximum(WINDOW_S, WINDOW_MESSAGES * (last_s - first_s) / np.maximum(count, 1)))
 
 
 def _waited_for(traffic: Traffic, peak: Floats) -> npt.NDArray[np.bool_]:
@@ -244,23 +238,29 @@ def _waited_for(traffic: Traffic, peak: Floats) -> npt.NDArray[np.bool_]:
     link's flows share it equally unless something else holds them back (max-min fairness).
     """
     num_nodes = peak.shape[1]
-    all_rows = [[traffic.through(direction, node) for node in range(num_nodes)] for direction in (0, 1)]
-    window_s = max((_window_s(traffic, rows) for each in all_rows for rows in each if len(rows)), default=WINDOW_S)
-    rate = np.array([[traffic.windows(rows, window_s) for rows in each] for each in all_rows])  # (2, N, times)
+    ends = traffic.source, traffic.target
+    window_s = max(WINDOW_S, *(float(_windows_s(traffic, node, num_nodes).max()) for node in ends))
+    every, same = np.arange(len(traffic.source)), np.full(num_nodes, window_s)
+    rate = np.array([traffic.windows(every, node, same)[0].reshape(num_nodes, -1) for node in ends])  # (2, N, times)
     begin_s = traffic.first_s + window_s / STEPS_PER_WINDOW * np.arange(rate.shape[2])
     has_room = rate < ROOM * peak[:, :, np.newaxis]
     best, awaited = np.zeros(rate.shape), np.zeros(rate.shape, dtype=np.bool_)
     queued = []  # per pair: the times at which pushes waited, and their rate then
-    for (source, target), rows in traffic.pairs_busy_for(window_s).items():
-        pushes = rows[traffic.is_push[rows]]
-        if not len(pushes):
-            continue
-        first = int(np.searchsorted(begin_s, traffic.start_s[pushes].min()))
-        times = slice(first, max(first, int(np.searchsorted(begin_s + window_s, traffic.end_s[pushes].max(), "right"))))
-        flow = traffic.windows(pushes, window_s)[times]
-        queued.append((source, target, times, flow))
-        for direction, node in enumerate((source, target)):
-            np.maximum(best[direction, node, times], flow, out=best[direction, node, times])
+    pushes = {
+        pair: waiting
+        for pair, rows in traffic.pairs_busy_for(window_s).items()
+        if len(waiting := rows[traffic.is_push[rows]])
+    }
+    if not pushes:
+        return np.zeros(peak.shape, dtype=np.bool_)
+    group = np.repeat(np.arange(len(pushes)), [len(rows) for rows in pushes.values()])
+    flows, _ = traffic.windows(np.concatenate(list(pushes.values())), group, np.full(len(pushes), window_s))
+    for (pair, rows), flow in zip(pushes.items(), flows.reshape(len(pushes), -1), strict=True):
+        first = int(np.searchsorted(begin_s, traffic.start_s[rows].min()))
+        times = slice(first, max(first, int(np.searchsorted(begin_s + window_s, traffic.end_s[rows].max(), "right"))))
+        queued.append((*pair, times, flow[times]))
+        for direction, node in enumerate(pair):
+            np.maximum(best[direction, node, times], flow[times], out=best[direction, node, times])
     for source, target, times, flow in queued:
         few_out, few_in = flow < FEW * best[0, source, times], flow < FEW * best[1, target, times]
         awaited[1, target, times] |= has_room[0, source, times] | few_out & ~few_in

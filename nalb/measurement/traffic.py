@@ -15,9 +15,11 @@ from nalb.measurement.samples import LinkSample
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-Rows = npt.NDArray[np.int64]  # which messages: indices, rising
+Ints = npt.NDArray[np.int64]
+Rows = Ints  # which messages: indices, rising
 
 STEPS_PER_WINDOW = 8
+ROUNDING = 1e-9  # of a step
 AT_ONCE_S = 0.5e-3  # between two frames that were there already, on a machine whose cores are busy
 
 
@@ -49,36 +51,25 @@ class Traffic:
         may have begun as much earlier as the process had stood still. Links so fast that a slice takes AT_ONCE_S look
         alike: an upper bound there too.
         """
-        elapsed_s = self.end_s - self.start_s
-        process = 2 * self.target + self.is_push  # a node's server gets pushes, its worker answers
-        for own in _grouped(process, int(process.max()) + 1):
-            if not len(own):
-                continue
-            read_s = np.concatenate([self.start_s[own], self.end_s[own]])
-            order = np.argsort(read_s, kind="stable")
-            pause_s = np.diff(read_s[order], prepend=read_s[order[0]])
-            begins = pause_s > AT_ONCE_S
-            burst = np.empty(len(order), dtype=np.int64)
-            burst[order] = np.cumsum(begins)
-            before_s = np.concatenate([[0.0], pause_s[begins]])
-            first, last = burst[: len(own)], burst[len(own) :]
-            waited = np.zeros(len(before_s), dtype=np.bool_)
-            waited[first[(first == last) & self.is_full_sized[own]]] = True
-            elapsed_s[own] += np.where(waited[first], before_s[first], 0.0)
-        return elapsed_s
+        process = np.tile(2 * self.target + self.is_push, 2)  # a node's server gets pushes, its worker answers
+        read_s = np.concatenate([self.start_s, self.end_s])
+        order = np.lexsort((read_s, process))
+        pause_s = np.diff(read_s[order], prepend=read_s[order[0]])
+        pause_s[np.diff(process[order], prepend=process[order[0]]) != 0] = np.inf  # another process's
+        begins = pause_s > AT_ONCE_S
+        burst = np.empty(len(order), dtype=np.int64)
+        burst[order] = np.cumsum(begins)
+        before_s = np.concatenate([[0.0], pause_s[begins]])
+        before_s[np.isinf(before_s)] = 0.0  # nothing is known of the time before a process's first frame
+        first, last = np.split(burst, 2)
+        waited = np.zeros(len(before_s), dtype=np.bool_)
+        waited[first[(first == last) & self.is_full_sized]] = True
+        return np.asarray(self.end_s - self.start_s + np.where(waited[first], before_s[first], 0.0))
 
     @property
     def span_s(self) -> float:
         """From the first forecast to the last message."""
         return self.last_s - self.first_s
-
-    @cached_property
-    def _by_node(self) -> tuple[list[Rows], list[Rows]]:
-        return _grouped(self.source, self._nodes), _grouped(self.target, self._nodes)
-
-    def through(self, direction: int, node: int) -> Rows:
-        """What a node sent (direction 0) or received (1)."""
-        return self._by_node[direction][node] if node < self._nodes else np.empty(0, np.int64)
 
     @cached_property
     def _by_pair(self) -> tuple[dict[tuple[int, int], Rows], Floats]:
@@ -100,24 +91,31 @@ class Traffic:
         pairs, spans_s = self._by_pair
         return {pair: rows for (pair, rows), span_s in zip(pairs.items(), spans_s, strict=True) if span_s >= least_s}
 
-    def windows(self, rows: Rows, window_s: float) -> Floats:
-        """The mean rate in bytes/s of these messages together over [t, t + window_s], for t in steps of a window's eighth.
+    def windows(self, rows: Rows, group: Ints, window_s: Floats) -> tuple[Floats, Ints]:
+        """The mean rate in bytes/s of each group's messages together over [t, t + window], for t in steps of its eighth.
 
-        Each message's bytes are spread evenly over [start, end]. All have the same t, from first_s on, as long as
-        the window ends before last_s; a span shorter than the window gives one value, total / span.
+        rows: messages; group: of each of them, 0 .. G - 1; window_s: per group, shape (G,). Each message's bytes are
+        spread evenly over [start, end]. All groups' t begin at first_s, and windows end before last_s; one longer than the
+        span gives one value, total / span. The values, group after group, and the group of each. Cost: one sort.
         """
-        if self.span_s <= window_s:
-            return np.array([self.size_bytes[rows].sum() / self.span_s])
+        window_s = np.minimum(window_s, self.span_s)
         step_s = window_s / STEPS_PER_WINDOW
-        grid = self.first_s + step_s * np.arange(int(self.span_s / step_s) + 1)
+        apart_s = 2 * self.span_s  # all groups lie on one axis, each behind the one before
+        begin_s = apart_s * np.arange(len(window_s))
+        start_s, end_s = (begin_s[group] + (times[rows] - self.first_s) for times in (self.start_s, self.end_s))
         rate = self.size_bytes[rows] / (self.end_s[rows] - self.start_s[rows])
-        edges = np.concatenate([[self.first_s], self.start_s[rows], self.end_s[rows]])
+        edges = np.concatenate([begin_s, begin_s + self.span_s, start_s, end_s])
         order = np.argsort(edges, kind="stable")
-        level = np.cumsum(np.concatenate([[0.0], rate, -rate])[order])
-        times = edges[order]
-        arrived = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(times))])
-        curve = np.interp(grid, times, arrived)
-        return np.asarray((curve[STEPS_PER_WINDOW:] - curve[:-STEPS_PER_WINDOW]) / window_s)
+        level = np.cumsum(np.concatenate([np.zeros(2 * len(begin_s)), rate, -rate])[order])
+        edges = edges[order]
+        arrived = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(edges))])
+        steps = (self.span_s / step_s + ROUNDING).astype(np.int64) + 1
+        which = np.repeat(np.arange(len(steps)), steps)
+        step = np.arange(len(which)) - np.repeat(np.cumsum(steps) - steps, steps)
+        curve = np.interp(begin_s[which] + step * step_s[which], edges, arrived)
+        first = np.flatnonzero(step < (steps - STEPS_PER_WINDOW)[which])
+        values = (curve[first + STEPS_PER_WINDOW] - curve[first]) / window_s[which[first]]
+        return np.asarray(values), np.asarray(which[first])
 
     def busy_part(self, rows: Rows) -> float:
         """The part of the span in which at least one of these messages is on its way."""
@@ -129,6 +127,23 @@ class Traffic:
         return float((end[-1] - start[0] - gaps) / self.span_s)
 
 
-def _grouped(values: npt.NDArray[np.int64], count: int) -> list[Rows]:
+def quantiles(values: Floats, group: Ints, part: Floats) -> Floats:
+    """The quantile part[g] of each group's values, as numpy's: linear between two. NaN for a group without values.
+
+    group: per value, 0 .. G - 1; part: shape (G,), 0 to 1. Cost: one sort for all groups.
+    """
+    ordered = values[np.lexsort((values, group))]
+    sizes = np.bincount(group, minlength=len(part))
+    first, last = np.cumsum(sizes) - sizes, np.maximum(sizes - 1, 0)
+    place = part * last
+    low = place.astype(np.int64)
+    result = np.full(len(part), np.nan)
+    some = np.flatnonzero(sizes)
+    below, above = ordered[(first + low)[some]], ordered[(first + np.minimum(low + 1, last))[some]]
+    result[some] = below + (place - low)[some] * (above - below)
+    return result
+
+
+def _grouped(values: Ints, count: int) -> list[Rows]:
     """The places of 0, of 1, ... of count - 1 among the values."""
     return np.split(np.argsort(values, kind="stable"), np.cumsum(np.bincount(values, minlength=count))[:-1])

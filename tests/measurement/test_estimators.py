@@ -1,12 +1,13 @@
 """Estimators against traffic whose rates are known."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from nalb.measurement.estimators import CapacityEstimator, PaperEstimator, sustained_rate
+from nalb.measurement.estimators import CapacityEstimator, PaperEstimator, sustained_rates
 from nalb.measurement.samples import LinkSample
 from nalb.measurement.traffic import Traffic
 
@@ -172,7 +173,9 @@ def test_a_node_that_has_become_slow_is_not_taken_for_capped_pairs():
 
 def test_sustained_rate_of_a_span_shorter_than_the_window_is_the_mean():
     traffic = Traffic([LinkSample(0, 1, 1000, k * 0.01, (k + 1) * 0.01) for k in range(3)])
-    assert sustained_rate(traffic, traffic.pairs[0, 1]) == pytest.approx(3000 / 0.03)
+    up, down = sustained_rates(traffic, 2)
+    assert up == pytest.approx([3000 / 0.03, math.nan], nan_ok=True)
+    assert down == pytest.approx([math.nan, 3000 / 0.03], nan_ok=True)
 
 
 def test_the_same_samples_give_the_same_estimate():
