@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import IO
 
 import msgspec
+import numpy as np
 import zmq
 
 from nalb.batching.speed import Predictor
@@ -20,7 +21,7 @@ from nalb.control.keys import own_keys
 from nalb.control.settings import Settings
 from nalb.control.state import Coordinator
 from nalb.errors import InputError, MachineError, PeerError
-from nalb.measurement.samples import LinkSample
+from nalb.measurement.samples import Samples
 
 LAST_WORDS_MS = 2000  # how long an Abort may take to leave
 
@@ -137,19 +138,11 @@ def _flush(router: "zmq.Socket[bytes]", state: Coordinator, log: IO[bytes] | Non
     state.events.clear()
 
 
-def sample_rows(samples: list[LinkSample], first_s: float) -> list[tuple[int, int, int, int, int, int]]:
+def sample_rows(samples: Samples, first_s: float) -> list[tuple[int, ...]]:
     """Samples as samples.jsonl has them: (source, target, is_push, bytes, start_us, end_us), times since `first_s`."""
-    return [
-        (
-            s.source,
-            s.target,
-            int(s.is_push),
-            s.size_bytes,
-            round((s.start_s - first_s) * 1e6),
-            round((s.end_s - first_s) * 1e6),
-        )
-        for s in samples
-    ]
+    times_us = [np.rint((samples[name] - first_s) * 1e6) for name in ("start_s", "end_s")]
+    columns = [samples["source"], samples["target"], samples["is_push"], samples["size_bytes"], *times_us]
+    return list(zip(*(column.astype(np.int64).tolist() for column in columns), strict=True))
 
 
 def _bind(router: "zmq.Socket[bytes]", settings: Settings) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 from nalb.batching.joint_control import Network
 from nalb.control import messages as m
 from nalb.measurement.estimators import DIFFERENT, ESTIMATORS
-from nalb.measurement.samples import LinkSample
+from nalb.measurement.samples import Samples
 from nalb.measurement.traffic import Traffic
 from nalb.planning.elastic import WINDOW, Observation
-from nalb.planning.nodes import Capacities, Floats, Node, completion_s, load_bytes
+from nalb.planning.nodes import Capacities, Floats, Node, completion_s, linear_load, load_bytes, server_indices
 from nalb.planning.schemes import NOT_MEASURED, NOT_THE_LINKS, Plan, Situation, decide
 from nalb.planning.shares import bound_s
 from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout
@@ -28,14 +28,20 @@ WINDOW_PART = 8  # of the model: each iteration begins with so much at full spee
 SURPRISE = 1.3
 LATE = 1.1  # from here on a single pair may be what the prediction does not know
 WORTH = 0.95  # of the present plan's time: what nodes that are faster than estimated must promise, to be measured again
-MAX_PATIENCE = 32  # planned iterations before measuring anew is tried again where it does not help
-CALM = 4  # iterations as predicted, in a row, after which it helps again
-MORE = "more than was sent"
+MOST_REGRET = (
+    1.0  # iteration's time, of equal shares; one iteration counts for half at most: the network may have changed
+)
+CHANGED = 1.2  # times the usual ratio, or its inverse
+MOST_BLIND = 8  # iterations with a window in a row: what they hide must come to light
+ROOMY = 1.5  # times the model: what servers could sum in the least time where a window wins a hundredth, no more
+CALM = 16  # iterations as predicted, in a row, after which that hundredth is worth more than seeing a change sooner
+MAX_PATIENCE = 32  # iterations of equal shares before something else is tried again where it does not help
 REMEMBERED = 4096  # plans: more than there are iterations within a deadline
 HEADER_BYTES = 1000  # of a slice's message, at most
-# A plan that takes so many times what equal shares took is given up: whatever it rests on is not so. `elastic` has none to compare
-# with: it explores shares that may be slower, as its authors have it, and is there to be compared with.
-WORSE = 1.15
+# Plans that have cost so many iterations of equal shares more than those are given up: whatever they rest on is not so. One
+# iteration counts for half of it at most, since the network may have changed. `elastic` has none to compare with: it explores
+# shares that may be slower, as its authors have it, and is there to be compared with.
+MOST_REGRET = 1.0
 PACE = 1.25  # equal shares that take so many times what the links need: something else sets the pace
 UNMEASURED = ("stock", "p3", "average")  # schemes that send no forecasts: they do not need to know
 
@@ -75,10 +81,11 @@ class Planner:
         self._measured = False
         self._links_set_pace = True
         self._stuck = self._stuck_left = 0  # iterations that something else sets the pace before all is measured anew
-        self._planned = 0  # iterations since all was measured
-        self._usual: float | None = None  # the first one's time over its prediction
-        self._patience = 1
-        self._calm = 0
+        self._blind = 0  # iterations with a window since the last without
+        self._calm = 0  # iterations as predicted, in a row
+        self._doubtful = False  # the estimates may not hold: the next iteration goes without a window
+        self._regret = 0.0  # what plans have cost more than equal shares, in times of theirs
+        self._usual: float | None = None  # time over prediction of the first iteration planned on what holds now
         self._equal_s: float | None = None  # what equal shares took last
         self._failures = 0  # plans in a row that took longer
         self._equal_left = 0  # iterations of equal shares to come, whatever is measured
@@ -113,59 +120,48 @@ class Planner:
         self._present = None
         return self._layout.digest()
 
-    def observe(self, samples: Sequence[LinkSample], took_s: float, exposed_s: float = 0.0) -> None:
+    def observe(self, samples: Samples, took_s: float, exposed_s: float = 0.0) -> None:
         """One iteration's samples, and how long it took from first push to last pull.
 
         exposed_s: of it, after all had computed. Before, links also waited for gradients: so the exchange alone would have
         taken something between the two, and only what lies outside is held against the estimates.
         """
-        if not samples:
+        if not len(samples):
             return
-        traffic = Traffic(samples)
-        self._estimator.observe(traffic)
-        if self._present is None:
-            return
-        predicted_s = self._present.predicted_s
-        if self._reason in (NOT_MEASURED, NOT_THE_LINKS):
-            self._equal_s = took_s
-        if predicted_s is None or not self._links_set_pace:
-            self._judge_pace(self._present, traffic, exposed_s or took_s)
+        traffic, present = Traffic(samples), self._present
+        is_free = self._blind == 0
+        if present is None or present.predicted_s is None or not self._links_set_pace:
+            self._estimator.observe(traffic, is_free)
+            if present is None:
+                return
+            if self._reason in (NOT_MEASURED, NOT_THE_LINKS):
+                self._equal_s = took_s
+            self._judge_pace(present, traffic, exposed_s or took_s)
             self._equal_left = max(0, self._equal_left - 1)
             self._links_set_pace &= self._equal_left == 0
-        elif self._equal_s is not None and took_s > WORSE * self._equal_s:
-            self._give_up()
         else:
-            self._failures = 0
-            self._judge_estimates(traffic, min(max(predicted_s, exposed_s or took_s), took_s) / predicted_s)
-        end_s: dict[int, float] = {}  # of each server's last message, to it or from it
-        for sample in samples:
-            server = sample.target if sample.is_push else sample.source
-            end_s[server] = max(sample.end_s, end_s.get(server, sample.end_s))
-        for server, last_s in end_s.items():
-            if last_s > traffic.first_s:
-                served = Observation(self._present.shares_bytes[server], last_s - traffic.first_s)
-                self._observations[server].append(served)
+            ratio = min(max(present.predicted_s, exposed_s or took_s), took_s) / present.predicted_s
+            self._estimator.observe(traffic, is_free, self._is_to_measure_anew(ratio))
+            if not self._regrets(took_s):
+                if ratio > LATE and not self._doubtful:
+                    self._estimator.find_capped_pair(traffic)
+                self._doubtful |= self._would_gain()
+        server = np.where(traffic.is_push, traffic.target, traffic.source)
+        last_s = traffic.lasting(server, len(self._nodes))[1]  # of each server's last message, to it or from it
+        for one in np.flatnonzero(last_s > traffic.first_s).tolist():
+            self._observations[one].append(Observation(present.shares_bytes[one], last_s[one] - traffic.first_s))
 
-    def exceeds_plan(self, samples: Sequence[LinkSample], is_server: bool, iterations: int) -> bool:
-        """Whether a process says that one peer sent it more than the plans had to send, by far.
+    def most_bytes(self, iterations: int) -> Floats:
+        """What plans have let one node send to the server on each node, or have from it, over so many iterations, shape (N,).
 
-        samples: of one receiving process, reported during the last one of so many iterations; those before it may have left
-        some. The sender is the second witness: what it had to send is known here. Room is left for headers.
+        The one before them is included, of which some may have been left, and room for headers.
         """
         if self._present is None:
-            return False
-        received: dict[int, int] = {}
-        for sample in samples:
-            received[sample.source] = received.get(sample.source, 0) + sample.size_bytes
+            return np.full(len(self._nodes), np.inf)
         room = HEADER_BYTES * len(self._present.server_of_slice)
         lately = [self._shares[-k] for k in range(1, min(iterations + 1, len(self._shares)) + 1)]
         lately *= 1 + (len(lately) == 1)  # the first iteration may bring what came before it, without a plan
-
-        def most_bytes(source: int) -> int:
-            holder = samples[0].target if is_server else source
-            return sum(shares[holder] + room for shares in lately)
-
-        return any(size_bytes > most_bytes(source) for source, size_bytes in received.items())
+        return np.asarray(np.sum(lately, axis=0, dtype=np.float64) + room * len(lately))
 
     def _judge_pace(self, present: Plan, traffic: Traffic, took_s: float) -> None:
         """Whether an iteration of equal shares took what the links need; else other shares would follow noise.
@@ -190,28 +186,17 @@ class Planner:
             self._stuck = self._stuck_left = min(max(1, 2 * self._stuck), MAX_PATIENCE)
             self._estimator.forget()
 
-    def _judge_estimates(self, traffic: Traffic, ratio: float) -> None:
-        """Whether the estimates still explain what iterations take; if not, a pair is capped, or all is measured anew.
+    def _is_to_measure_anew(self, ratio: float) -> bool:
+        """Whether what is known of the nodes does not hold any more, by a planned iteration's time over its prediction.
 
-        Where measuring does not help (the scheme does not see the reason), it is tried again after twice as many iterations.
+        That iteration tells part of the rest, all of it if it went without a window; the next one goes without, and counts alone.
         """
-        self._planned += 1
-        surprising = not 1 / SURPRISE < ratio < SURPRISE
-        just_measured = self._planned == 1  # so it is not the nodes
-        if ratio > LATE and (just_measured or not surprising) and self._estimator.find_capped_pair(traffic):
-            return
-        changed = self._usual is not None and not 1 / SURPRISE < ratio / self._usual < SURPRISE
-        self._usual = self._usual or ratio
-        if not (surprising or changed or self._would_gain()):
-            self._calm += 1
-            if self._calm >= CALM:
-                self._patience = 1
-            return
-        self._calm = 0
-        if changed or self._planned >= self._patience:
-            self._patience = min(2 * self._patience, MAX_PATIENCE)
-            self._planned, self._usual = 0, None
-            self._estimator.forget()
+        changed = self._usual is not None and not 1 / CHANGED < ratio / self._usual < CHANGED
+        surprising = changed or not 1 / SURPRISE < ratio < SURPRISE
+        anew, self._doubtful = surprising or self._doubtful, surprising
+        self._calm = 0 if surprising else self._calm + 1
+        self._usual = None if anew else self._usual or ratio
+        return anew
 
     def _would_gain(self) -> bool:
         """Whether nodes that have outgrown their estimates could make iterations shorter, each by what is known of it."""
@@ -223,15 +208,21 @@ class Planner:
         times_s = [bound_s(self._nodes, self.layout.model_bytes, one) for one in (raised, capacities)]
         return times_s[0] < WORTH * times_s[1]
 
-    def _give_up(self) -> None:
-        """Back to equal shares: for the one iteration that measures anew, and each time in a row for twice as many.
+    def _regrets(self, took_s: float) -> bool:
+        """Back to equal shares where plans have cost more than those: for one iteration, each time in a row for twice as many.
 
-        So reports that are false, by mistake or on purpose, cost one iteration of many: no more than equal shares would.
+        So reports that are false, by mistake or on purpose, cost little more than equal shares would.
         """
+        if self._equal_s is not None:
+            self._regret = max(0.0, self._regret + min(took_s / self._equal_s - 1, MOST_REGRET / 2))
+        if self._regret <= MOST_REGRET:
+            self._failures = self._failures if self._regret else 0
+            return False
         self._estimator.forget()
-        self._planned, self._usual, self._calm = 0, None, 0
+        self._usual, self._doubtful, self._regret = None, False, 0.0
         self._equal_left = min(2**self._failures, MAX_PATIENCE)
         self._failures += 1
+        return True
 
     def _capacities(self) -> Capacities | None:
         estimate = self._estimator.estimate()
@@ -283,9 +274,23 @@ class Planner:
         assert self._present is not None
         if self._present.scheme == "elastic":  # learns from how long each server takes: a window keeps them in step
             return 0
-        if not self._estimator.estimate().complete:  # nodes in step hide what they could do: let them run
+        is_settled = self._estimator.estimate().complete and not self._doubtful
+        if not is_settled or self._blind == MOST_BLIND or (self._calm < CALM and self._has_room()):
+            self._blind = 0
             return 0
+        self._blind += 1
         return usual_window_bytes(self._layout.model_bytes)
+
+    def _has_room(self) -> bool:
+        """Whether servers could sum much more in the least time: then a slow node sets it, and a window helps little."""
+        capacities, model_bytes = self._capacities(), self.layout.model_bytes
+        assert capacities is not None
+        fixed, per_share = linear_load(self._nodes, model_bytes)
+        servers = server_indices(self._nodes)
+        left = bound_s(self._nodes, model_bytes, capacities) * capacities.limit - fixed
+        with np.errstate(divide="ignore"):
+            room = np.maximum(left, 0.0)[servers] / per_share[servers]
+        return bool(room.sum() > ROOMY * model_bytes)
 
     def _place(self, plan: Plan) -> tuple[list[int], list[m.NewSlots]]:
         """The slot number of each slice: the k-th of its class on its server; missing ones are numbered and returned."""
@@ -320,7 +325,7 @@ class Planner:
         shares = np.array(self._present.shares_bytes, dtype=float)
         return {"reason": self._reason, "shares": self._by_name(shares), "predicted_s": self._present.predicted_s}
 
-    def describe_iteration(self, samples: Sequence[LinkSample]) -> dict[str, Any]:
+    def describe_iteration(self, samples: Samples) -> dict[str, Any]:
         """What the iteration was planned on and what it measured; rates in bytes per second."""
         assert self._layout is not None
         model = self._layout.model_bytes
@@ -343,8 +348,8 @@ class Planner:
             told["bound_s"] = bound_s(self._nodes, model, self._configured)
             if shares is not None:
                 told["planned_s"] = completion_s(self._nodes, shares, model, self._configured)
-        if samples:
-            told["span_s"] = max(s.end_s for s in samples) - min(s.start_s for s in samples)
+        if len(samples):
+            told["span_s"] = float(samples["end_s"].max() - samples["start_s"].min())
         return told
 
     def _by_name(self, values: Floats) -> dict[str, float | None]:

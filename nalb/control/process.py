@@ -1,9 +1,18 @@
 """A worker or server as the coordinator knows it, and how it is told from others."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from nalb.control import messages as m
-from nalb.measurement.samples import LinkSample
+
+
+class Reported(NamedTuple):
+    """The rows of one report, and what turns them into samples."""
+
+    rows: list[m.SampleRow]
+    shift_s: float  # from the process's clock to ours
+    early_s: float  # messages that it can tell of have arrived between the two, on our clock
+    late_s: float
 
 
 @dataclass
@@ -24,7 +33,7 @@ class Process:
     sums: m.Sums | None = None  # of the iteration that runs
     finished: int = -1  # the last iteration that it reported done
     left_after: int | None = None  # said Goodbye after this iteration
-    samples: list[LinkSample] = field(default_factory=list)  # of this iteration, on the common clock
+    reports: list[Reported] = field(default_factory=list)  # of this iteration
     reported: int = -1  # the iteration in which its last report came
     covers: int = 0  # iterations, the present one included, that its samples may be of
 

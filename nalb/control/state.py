@@ -21,13 +21,14 @@ from nalb.batching.speed import Predictor
 from nalb.control import messages as m
 from nalb.control.audience import Audience, Outgoing
 from nalb.control.batch_desk import BatchDesk
+from nalb.control.inbox import MORE, collect
 from nalb.control.members import Members
-from nalb.control.planner import MORE, Decision, Planner
-from nalb.control.process import Process, disagreement, left_behind
+from nalb.control.planner import Decision, Planner
+from nalb.control.process import Process, Reported, disagreement, left_behind
 from nalb.control.settings import Settings
 from nalb.control.sums import find_wrong_sum
 from nalb.errors import InputError
-from nalb.measurement.samples import ClockAlignment, check
+from nalb.measurement.samples import ClockAlignment, Samples
 from nalb.planning.schemes import fixed_slice_bytes
 from nalb.planning.slices import NUM_PROBE
 
@@ -242,23 +243,11 @@ class Coordinator:
         self._clock.observe(process.name, report.sent_s, now_s)
         process.note(report, self._iteration, now_s)
         self._arrived_s = now_s if report.samples else self._arrived_s
-        rows = ((r.peer, r.size_bytes, r.start_ns, r.end_ns) for r in report.samples)
-        target = self._node_of_peer.get(process.hello.ps_id, -1)
-        is_push, shift_s = process.hello.role == "server", self._clock.offset_s[process.name]
-        doubts: Counter[str] = Counter()
-        within_s = (self._released_s - STALE_S, now_s + CLOCK_S)
-        process.samples += check(rows, target, self._node_of_peer, doubts, is_push, shift_s, within_s)
-        self.rejected += doubts
-        self._accuse(process, set(doubts) & IMPOSSIBLE, now_s)
+        if report.samples:
+            shift_s, early_s = self._clock.offset_s[process.name], self._released_s - STALE_S
+            process.reports.append(Reported(report.samples, shift_s, early_s, now_s + CLOCK_S))
         if why := left_behind(process, self._members.left):
             self.abort(why, now_s)
-
-    def _accuse(self, process: Process, reasons: set[str], now_s: float) -> None:
-        """Tell, once, who reports what cannot be; such reports are not used."""
-        for reason in sorted(reasons):
-            if (process.name, reason) not in self._accused:
-                self._accused.add((process.name, reason))
-                self._event("doubt", now_s, {"process": process.name, "node": process.hello.node, "reason": reason})
 
     def _register(self, process: Process, message: m.Register, now_s: float) -> None:
         if message.number <= process.registration:
@@ -367,7 +356,7 @@ class Coordinator:
                 self._send(server, m.Measure(self._plan.measure))
         for process in self._members:
             process.done = process.sums = None
-            process.samples, process.covers = [], 0
+            process.reports, process.covers = [], 0
         self._running = len(self._members.workers)
         for worker in self._members.workers:
             self._send(worker, self._plan)
@@ -397,15 +386,10 @@ class Coordinator:
             self.abort(wrong, now_s)
             return
         done = {w.hello.node: w.done for w in self._members.workers if w.done}
-        for process in self._members:
-            if self._planner.exceeds_plan(process.samples, process.hello.role == "server", process.covers):
-                self.rejected[MORE] += len(process.samples)
-                process.samples = []
-                self._accuse(process, {MORE}, now_s)
-        samples = [s for p in self._members for s in p.samples]
+        samples = self._collect(now_s)
         if self._plan.measure:
             self._planner.observe(samples, max(d.communication_s for d in done.values()), self._exposed_s())
-            first_s = min((s.start_s for s in samples), default=0.0)
+            first_s = float(samples["start_s"].min()) if len(samples) else 0.0
             self.events.append(m.Event("samples", first_s, {"iteration": self._iteration, "rows": samples}))
         self._event(
             "iteration",
@@ -428,6 +412,19 @@ class Coordinator:
         self._audience.count(now_s)
         self.phase = "READY"
         self._next(now_s)
+
+    def _collect(self, now_s: float) -> Samples:
+        """The iteration's samples; who has reported what cannot be is named, once, and not believed."""
+        assert self._planner is not None
+        processes = list(self._members)
+        samples, faults = collect(processes, self._node_of_peer, self._planner.most_bytes)
+        for (place, reason), count in sorted(faults.items()):
+            process = processes[place]
+            self.rejected[reason] += count
+            if reason in IMPOSSIBLE and (process.name, reason) not in self._accused:
+                self._accused.add((process.name, reason))
+                self._event("doubt", now_s, {"process": process.name, "node": process.hello.node, "reason": reason})
+        return samples
 
     def _wrong_sum(self, planner: Planner, plan: m.Plan) -> str | None:
         """What find_wrong_sum says; plans of MXNet's own have no slices to check."""

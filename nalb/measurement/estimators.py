@@ -2,11 +2,11 @@
 
 `PaperEstimator` (Cai et al., Eqs. 6 and 8) averages each link's rates and adds a node's links up. A node whose peers
 limit it reads low. `CapacityEstimator` adds up all of a node's samples that overlap in time, up and down apart, and takes
-the best rate that lasted. Whether that is the node's limit or its peers' depends on the iteration. In the first one after
-`forget` all shares are equal and all pushes leave at once, so that nearly every node comes to its limit; later iterations
-keep nodes in step, which hides what they could do: they can raise an estimate and not lower it. Other values come by
-`forget`, which the planner calls when iterations do not take as long as the estimates say, or when messages that had a node
-to themselves went much faster than its limit (`outgrown`).
+the best rate that lasted. Whether that is the node's limit or its peers' depends on the iteration. In a *free* one all pushes
+leave at once, so that many nodes come to their limit, and each free iteration says anew which; with a window nodes are kept in
+step, which hides what they could do: such iterations can raise an estimate and not lower it. Messages that had a node to
+themselves and went much faster than its limit say that it has `outgrown` it. Where an iteration did not take as long as the
+estimates said, the planner has it count alone (`anew`).
 
 A direction's value is a limit only where traffic waited for it. If whenever pushes were queued towards a node the sender
 itself was busy, nothing is known but a lower bound: the other direction's value stands in where it is higher, and messages
@@ -22,7 +22,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from nalb.measurement.traffic import STEPS_PER_WINDOW, Floats, Ints, Mask, Traffic, quantiles
+from nalb.measurement.samples import Floats, Ints, Mask
+from nalb.measurement.traffic import STEPS_PER_WINDOW, Traffic, quantiles
 
 WINDOW_S = 0.2  # rates are taken over windows at least so long: several token-bucket bursts and scheduler turns
 WINDOW_MESSAGES = 24  # ... and over so many of the node's messages, whose bytes are only supposed to arrive evenly
@@ -32,6 +33,7 @@ RISE = 0.5  # of what a later iteration exceeds the estimate by is believed at o
 ALONE_QUANTILE = 0.9  # of the rates of a node's full-sized messages: the fast ones had the node to themselves
 ALONE_PART = 0.85  # of that is believed: a message that follows a pause finds tokens and empty queues
 JITTER_S = 0.5e-3  # of a message's two time stamps, on a machine whose cores are busy
+NOISE = 1.15  # times: more is no noise
 DIFFERENT = 1.3  # what is so many times the estimate is another network's
 MIN_SAMPLES = 3  # a node with fewer in an iteration is not read
 ROOM = 0.8  # a direction under this part of its peak rate has room to spare
@@ -64,7 +66,9 @@ class Estimator(Protocol):
         Mask  # shape (2, N), up and down: which nodes the last iteration showed to be much faster than the estimate
     )
 
-    def observe(self, traffic: Traffic) -> None: ...
+    def observe(self, traffic: Traffic, free: bool = True, anew: bool = False) -> None:
+        """free: workers pushed all at once, so that nodes came to their limits; else a window kept them in step."""
+        ...
 
     def find_capped_pair(self, traffic: Traffic) -> bool:
         """Look for a pair whose own cap explains an iteration that took too long; True if one was found and noted."""
@@ -95,13 +99,15 @@ class PaperEstimator:
         """Start anew."""
         self._connection = np.full((2, self._num_nodes, self._num_nodes), np.nan)  # pushes, answers
 
-    def observe(self, traffic: Traffic) -> None:
+    def observe(self, traffic: Traffic, free: bool = True, anew: bool = False) -> None:
         """Replace the mean of each link that has samples."""
+        del free, anew
         rate = traffic.size_bytes / (traffic.end_s - traffic.start_s)
         place = (np.where(traffic.is_push, 0, 1), traffic.source, traffic.target)
-        total, count = np.zeros_like(self._connection), np.zeros_like(self._connection)
-        np.add.at(total, place, rate)
-        np.add.at(count, place, 1)
+        key = np.ravel_multi_index(place, self._connection.shape)
+        total, count = (
+            np.bincount(key, weight, self._connection.size).reshape(self._connection.shape) for weight in (rate, None)
+        )
         seen = count > 0
         self._connection[seen] = total[seen] / count[seen]
 
@@ -119,43 +125,45 @@ class PaperEstimator:
 
 
 class CapacityEstimator:
-    """Per node and direction the best rate sustained at full load, raised by better ones seen later; caps of pairs."""
+    """Per node and direction the rate sustained at full load, by the newest iteration that shows it; caps of pairs."""
 
     def __init__(self, num_nodes: int):
         self._num_nodes = num_nodes
         self.forget()
 
     def forget(self) -> None:
-        """Start anew: the next iteration must have equal shares and no window."""
+        """Start anew."""
         self.outgrown = np.zeros((2, self._num_nodes), dtype=np.bool_)
-        self._first: Traffic | None = None
+        self._before: Traffic | None = None  # the free iteration before the last one
+        self._last: Traffic | None = None
         self._rate = np.full((2, self._num_nodes), np.nan)  # up, down
         self._proven = np.zeros((2, self._num_nodes), dtype=np.bool_)
         self._pairs: dict[tuple[int, int], float] = {}
 
-    def observe(self, traffic: Traffic) -> None:
-        """Take one iteration in; the first after `forget` tells limits from lower bounds."""
-        self.outgrown = np.zeros_like(self._proven)
-        old, seen = self._rate, sustained_rates(traffic, self._num_nodes)
-        if np.isfinite(old).any():
-            alone = _rates_alone(traffic, self._num_nodes)
-            self.outgrown = self._proven & (alone > DIFFERENT * old)
-            seen = np.where(self._proven | np.isnan(old), seen, np.fmax(seen, alone))
-        self._rate = np.where(np.isnan(old), seen, np.where(seen > old, old + RISE * (seen - old), old))
-        if self._first is None:
-            self._first = traffic
-            self._proven = _waited_for(traffic, self._rate)
+    def observe(self, traffic: Traffic, free: bool = True, anew: bool = False) -> None:
+        """Take one iteration in. A free one tells limits from lower bounds; others can only raise what is known."""
+        seen, alone = sustained_rates(traffic, self._num_nodes), _rates_alone(traffic, self._num_nodes)
+        old = np.full_like(seen, np.nan) if anew else self._rate
+        limits = _waited_for(traffic, seen) if free else np.zeros_like(self._proven)
+        proven = limits if free else self._proven & ~(seen > DIFFERENT * old) & (not anew)
+        self.outgrown = proven & ~limits & (alone > DIFFERENT * old)
+        seen = np.where(proven, seen, np.fmax(seen, alone))
+        if free:
+            self._before, self._last = self._last, traffic
+        changed = np.isnan(old) | (free & (seen > NOISE * old)) | (limits & (old > NOISE * seen))
+        rate = np.where(changed, seen, np.where(limits | (seen > old), old + RISE * (seen - old), old))
+        self._rate, self._proven = np.where(np.isnan(rate), self._rate, rate), proven
         for pair, cap in list(self._pairs.items()):
-            carried = traffic.size_bytes[traffic.pairs[pair]].sum() if pair in traffic.pairs else 0.0
-            if carried > DIFFERENT * cap * traffic.span_s:
+            carried = traffic.size_bytes[traffic.between(*pair)].sum()
+            if carried > DIFFERENT * cap * traffic.span_s or (free and _pair_rate(traffic, pair) > DIFFERENT * cap):
                 del self._pairs[pair]  # it has carried much more than its cap
 
     def find_capped_pair(self, traffic: Traffic) -> bool:
         """Note the pair that is busy nearly all the time while both its ends have room and no other pair of theirs is busy.
 
         Its cap is what it carried over the time in which it was busy. Where a node has become slow, several of its pairs
-        are busy. A pair already noted is not found again, and one that was faster in the first iteration after `forget` has
-        no cap: the network has changed.
+        are busy. A pair already noted is not found again, and one that was faster in the free iteration before has no cap:
+        the network has changed.
         """
         ends = traffic.source, traffic.target
         load = np.array([np.bincount(nodes, traffic.size_bytes, self._num_nodes) for nodes in ends])
@@ -168,7 +176,8 @@ class CapacityEstimator:
             alone = is_busy[source].sum() == 1 and is_busy[:, target].sum() == 1
             if alone and has_room[0, source] and has_room[1, target] and (source, target) not in self._pairs:
                 cap = _pair_rate(traffic, (source, target))
-                if self._first is None or _pair_rate(self._first, (source, target)) < DIFFERENT * cap:
+                before = self._before if traffic is self._last else self._last
+                if before is None or _pair_rate(before, (source, target)) < DIFFERENT * cap:
                     self._pairs[source, target] = cap
                     return True
         return False
@@ -202,8 +211,8 @@ def sustained_rates(traffic: Traffic, num_nodes: int) -> Floats:
 
 def _pair_rate(traffic: Traffic, pair: tuple[int, int]) -> float:
     """What a directed pair carried over the time in which it was busy, bytes/s; 0 without messages."""
-    rows = traffic.pairs.get(pair)
-    return 0.0 if rows is None else float(traffic.size_bytes[rows].sum() / (traffic.busy_part(rows) * traffic.span_s))
+    rows = traffic.between(*pair)
+    return 0.0 if not len(rows) else float(traffic.size_bytes[rows].sum() / (traffic.busy_part(rows) * traffic.span_s))
 
 
 def _rates_alone(traffic: Traffic, num_nodes: int) -> Floats:
@@ -223,9 +232,7 @@ def _rates_alone(traffic: Traffic, num_nodes: int) -> Floats:
 
 def _windows_s(traffic: Traffic, node: Ints, num_nodes: int) -> Floats:
     """How long each node's windows are, shape (N,); node: of each message."""
-    first_s, last_s = np.full(num_nodes, np.inf), np.full(num_nodes, -np.inf)
-    np.minimum.at(first_s, node, traffic.start_s)
-    np.maximum.at(last_s, node, traffic.end_s)
+    first_s, last_s = traffic.lasting(node, num_nodes)
     count = np.bincount(node, minlength=num_nodes)
     return np.asarray(np.maximum(WINDOW_S, WINDOW_MESSAGES * (last_s - first_s) / np.maximum(count, 1)))
 

@@ -8,30 +8,37 @@ windows of a tenth of a second. Nothing here is trusted: what is impossible is c
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+Samples = npt.NDArray[np.void]  # of SAMPLE: one message on one directed link each
 
 MAX_RATE_BYTES_PER_S = 50e9  # 400 Gbit/s: beyond any link that a parameter server sits on
 READ_S = 1e-3  # a machine that was busy reads forecast and message, both waiting, microseconds apart
 MAX_SAMPLE_S = 3600.0  # no message of a training job takes an hour
 
+SAMPLE = np.dtype(
+    [
+        ("source", np.int64),  # index of the sending node
+        ("target", np.int64),  # index of the receiving node
+        ("size_bytes", np.int64),  # all frames
+        ("start_s", np.float64),  # its forecast arrived, on the common clock
+        ("end_s", np.float64),  # it arrived, on the common clock
+        ("is_push", np.bool_),  # worker to server; False: a server's answer, which has a connection of its own
+    ]
+)
+FAULTS = ("unknown peer", "no bytes", "no forecast", "no time", "too long", "too fast", "another time")
 
-@dataclass(frozen=True, slots=True)
-class LinkSample:
-    """One message on one directed link."""
 
-    source: int  # index of the sending node
-    target: int  # index of the receiving node
-    size_bytes: int  # all frames
-    start_s: float  # its forecast arrived, on the common clock
-    end_s: float  # it arrived, on the common clock
-    is_push: bool = True  # worker to server; False: a server's answer, which has a connection of its own
-
-    @property
-    def rate_bytes_per_s(self) -> float:
-        """Eq. 6 of Cai et al."""
-        return self.size_bytes / (self.end_s - self.start_s)
+def samples_of(rows: Iterable[tuple[int, int, int, float, float, bool]]) -> Samples:
+    """Samples from rows in the order of SAMPLE."""
+    return np.array(list(rows), dtype=SAMPLE)
 
 
 @dataclass
@@ -51,43 +58,44 @@ class ClockAlignment:
 
 
 def check(
-    rows: Iterable[tuple[int, int, int, int]],
-    target: int,
+    rows: Ints,
+    target: Ints,
+    is_push: Mask,
     node_of_peer: dict[int, int],
-    rejected: Counter[str],
-    is_push: bool = True,
-    shift_s: float = 0.0,
-    within_s: tuple[float, float] = (-math.inf, math.inf),
-) -> list[LinkSample]:
-    """The valid samples among a receiver's rows (peer id, bytes, start ns, end ns), `shift_s` added to their times.
+    shift_s: Floats,
+    within_s: Floats,
+) -> tuple[Samples, Ints, Ints]:
+    """The valid samples among receivers' rows (peer id, bytes, start ns, end ns), shape (n, 4); the rest per row.
 
-    within_s: when a message can have arrived, on the common clock.
-
-    Loopback (a node's own server) is no link and is left out silently. Counted in `rejected`: 'unknown peer', 'no forecast',
-    'no time' (zero or negative), 'too long', 'too fast', 'no bytes', 'another time'.
+    target: the receiver's node; shift_s: from its clock to the common one; within_s: when a message can have arrived, on
+    the common clock, shape (n, 2). Returns the samples, the place of each among the rows, and what is wrong with each row:
+    its place in FAULTS, -1 for nothing. Loopback (a node's own server) is no link and is left out without a fault.
     """
-    kept = []
-    for peer, size_bytes, start_ns, end_ns in rows:
-        source = node_of_peer.get(peer)
-        elapsed_s = (end_ns - start_ns) * 1e-9
-        if source is None:
-            rejected["unknown peer"] += 1
-        elif source == target:
-            continue
-        elif size_bytes <= 0:
-            rejected["no bytes"] += 1
-        elif start_ns <= 0:
-            rejected["no forecast"] += 1
-        elif not elapsed_s > 0:
-            rejected["no time"] += 1
-        elif elapsed_s > MAX_SAMPLE_S:
-            rejected["too long"] += 1
-        elif size_bytes / (elapsed_s + READ_S) > MAX_RATE_BYTES_PER_S:
-            rejected["too fast"] += 1
-        else:
-            start_s, end_s = start_ns * 1e-9 + shift_s, end_ns * 1e-9 + shift_s
-            if not within_s[0] <= start_s < end_s <= within_s[1]:
-                rejected["another time"] += 1
-                continue
-            kept.append(LinkSample(source, target, size_bytes, start_s, end_s, is_push))
-    return kept
+    peer, size_bytes, start_ns, end_ns = rows.T
+    known = np.array(sorted(node_of_peer), dtype=np.int64)
+    place = np.minimum(np.searchsorted(known, peer), len(known) - 1)
+    source = np.array([node_of_peer[one] for one in known.tolist()], dtype=np.int64)[place]
+    elapsed_s = (end_ns - start_ns) * 1e-9
+    start_s, end_s = start_ns * 1e-9 + shift_s, end_ns * 1e-9 + shift_s
+    is_link = (source != target) | (known[place] != peer)
+    possible_s = np.maximum(elapsed_s, 0.0) + READ_S
+    wrong = np.select(
+        [
+            known[place] != peer,
+            size_bytes <= 0,
+            start_ns <= 0,
+            ~(elapsed_s > 0),
+            elapsed_s > MAX_SAMPLE_S,
+            size_bytes / possible_s > MAX_RATE_BYTES_PER_S,
+            ~((within_s[:, 0] <= start_s) & (start_s < end_s) & (end_s <= within_s[:, 1])),
+        ],
+        list(range(len(FAULTS))),
+        -1,
+    )
+    wrong[~is_link] = -1
+    kept = np.flatnonzero(is_link & (wrong < 0))
+    samples = np.empty(len(kept), dtype=SAMPLE)
+    columns = (source, target, size_bytes, start_s, end_s, is_push)
+    for name, column in zip(SAMPLE.names or (), columns, strict=True):
+        samples[name] = column[kept]
+    return samples, kept, wrong

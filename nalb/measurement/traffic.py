@@ -5,17 +5,12 @@ tenth of a second, and then read at the speed of memory what has come meanwhile:
 windows hardly notice, since what is read late is read; the time of a single message says nothing then (`longest_s`).
 """
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-from nalb.measurement.samples import LinkSample
+from nalb.measurement.samples import Floats, Ints, Mask, Samples
 
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
 Rows = Ints  # which messages: indices, rising
 
 STEPS_PER_WINDOW = 8
@@ -24,16 +19,12 @@ AT_ONCE_S = 0.5e-3  # between two frames that were there already, on a machine w
 
 
 class Traffic:
-    """The messages between nodes of one iteration, on one clock. Not for an empty sequence."""
+    """The messages between nodes of one iteration, on one clock. Not for none at all."""
 
-    def __init__(self, samples: Sequence[LinkSample]):
-        count = len(samples)
-        self.source = np.fromiter((s.source for s in samples), np.int64, count)
-        self.target = np.fromiter((s.target for s in samples), np.int64, count)
-        self.size_bytes = np.fromiter((s.size_bytes for s in samples), np.float64, count)
-        self.start_s = np.fromiter((s.start_s for s in samples), np.float64, count)
-        self.end_s = np.fromiter((s.end_s for s in samples), np.float64, count)
-        self.is_push = np.fromiter((s.is_push for s in samples), np.bool_, count)
+    def __init__(self, samples: Samples):
+        self.source, self.target, self.is_push = samples["source"], samples["target"], samples["is_push"]
+        self.size_bytes = samples["size_bytes"].astype(np.float64)
+        self.start_s, self.end_s = samples["start_s"], samples["end_s"]
         self.first_s, self.last_s = float(self.start_s.min()), float(self.end_s.max())
         self._nodes = int(max(self.source.max(), self.target.max())) + 1
 
@@ -71,25 +62,43 @@ class Traffic:
         """From the first forecast to the last message."""
         return self.last_s - self.first_s
 
-    @cached_property
-    def _by_pair(self) -> tuple[dict[tuple[int, int], Rows], Floats]:
-        """The messages of each pair, and the seconds from its first one's start to its last one's end."""
-        pair, place = np.unique(self.source * self._nodes + self.target, return_inverse=True)
-        first_s, last_s = np.full(len(pair), np.inf), np.full(len(pair), -np.inf)
-        np.minimum.at(first_s, place, self.start_s)
-        np.maximum.at(last_s, place, self.end_s)
-        ends = [divmod(one, self._nodes) for one in pair.tolist()]
-        return dict(zip(ends, _grouped(place, len(pair)), strict=True)), last_s - first_s
+    def lasting(self, group: Ints, count: int) -> tuple[Floats, Floats]:
+        """When each group's first message starts and its last one ends; inf and -inf for one without messages.
 
-    @property
-    def pairs(self) -> dict[tuple[int, int], Rows]:
-        """The messages of each directed pair that has any, pushes and answers; by source, then target."""
-        return self._by_pair[0]
+        group: of each message, 0 .. count - 1.
+        """
+        order, sizes = np.argsort(group, kind="stable"), np.bincount(group, minlength=count)
+        some = np.flatnonzero(sizes)
+        at = (np.cumsum(sizes) - sizes)[some]
+        first_s, last_s = np.full(count, np.inf), np.full(count, -np.inf)
+        first_s[some] = np.minimum.reduceat(self.start_s[order], at)
+        last_s[some] = np.maximum.reduceat(self.end_s[order], at)
+        return first_s, last_s
+
+    @cached_property
+    def _by_pair(self) -> tuple[Ints, Ints, Rows, Ints]:
+        """The directed pairs with messages as source * nodes + target, each message's place among them, and all by pair."""
+        pair, place = np.unique(self.source * self._nodes + self.target, return_inverse=True)
+        return pair, place, np.argsort(place, kind="stable"), np.append(0, np.cumsum(np.bincount(place)))
+
+    def _messages(self, number: int) -> Rows:
+        """Of the pair with that number, pushes and answers."""
+        order, starts = self._by_pair[2:]
+        return order[starts[number] : starts[number + 1]]
+
+    def between(self, source: int, target: int) -> Rows:
+        """The messages of a directed pair, pushes and answers."""
+        pairs, key = self._by_pair[0], source * self._nodes + target
+        number = int(np.searchsorted(pairs, key))
+        known = max(source, target) < self._nodes and number < len(pairs) and pairs[number] == key
+        return self._messages(number) if known else np.empty(0, np.int64)
 
     def pairs_busy_for(self, least_s: float) -> dict[tuple[int, int], Rows]:
-        """Those of `pairs` between whose first message's start and last one's end there are at least so many seconds."""
-        pairs, spans_s = self._by_pair
-        return {pair: rows for (pair, rows), span_s in zip(pairs.items(), spans_s, strict=True) if span_s >= least_s}
+        """The messages of the pairs between whose first message's start and last one's end there is at least so much time."""
+        pairs, place = self._by_pair[:2]
+        first_s, last_s = self.lasting(place, len(pairs))
+        busy = np.flatnonzero(last_s - first_s >= least_s).tolist()
+        return {divmod(int(pairs[number]), self._nodes): self._messages(number) for number in busy}
 
     def windows(self, rows: Rows, group: Ints, window_s: Floats) -> tuple[Floats, Ints]:
         """The mean rate in bytes/s of each group's messages together over [t, t + window], for t in steps of its eighth.
@@ -142,8 +151,3 @@ def quantiles(values: Floats, group: Ints, part: Floats) -> Floats:
     below, above = ordered[(first + low)[some]], ordered[(first + np.minimum(low + 1, last))[some]]
     result[some] = below + (place - low)[some] * (above - below)
     return result
-
-
-def _grouped(values: Ints, count: int) -> list[Rows]:
-    """The places of 0, of 1, ... of count - 1 among the values."""
-    return np.split(np.argsort(values, kind="stable"), np.cumsum(np.bincount(values, minlength=count))[:-1])

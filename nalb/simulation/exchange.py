@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nalb.errors import InputError
-from nalb.measurement.samples import LinkSample
+from nalb.measurement.samples import Samples, samples_of
 from nalb.planning.nodes import Capacities, Floats, Node
 from nalb.planning.slices import Ints
 from nalb.simulation.sharing import Links
@@ -49,7 +49,7 @@ class Exchanged:
     finish_s: Floats  # per node, when its worker had its last slice back; 0 for a node without worker; shape (N,)
     link_bytes: Floats  # carried on each directed pair, with what the wire adds, shape (N, N)
     busy_s: Floats  # for how long each directed pair carried something, shape (N, N)
-    samples: tuple[LinkSample, ...]  # of each message, as its receiver would time it; payload bytes, by arrival
+    samples: Samples  # of each message, as its receiver would time it; payload bytes, by arrival
 
     @property
     def time_s(self) -> float:
@@ -108,7 +108,7 @@ class _Run:
         self._now_s = 0.0
         self._finish_s = np.zeros(count)
         self._link_bytes, self._busy_s = np.zeros(count * count), np.zeros(count * count)
-        self._samples: list[LinkSample] = []
+        self._samples: list[tuple[int, int, int, float, float, bool]] = []
         self._steps: deque[tuple[int, int, bool]] = deque()  # (slice, worker, pushed or answered) over loopback
 
     def run(self) -> Exchanged:
@@ -131,7 +131,7 @@ class _Run:
         assert not any(self._missing), "a slice never arrived"
         shape = (self._count, self._count)
         return Exchanged(
-            self._finish_s, self._link_bytes.reshape(shape), self._busy_s.reshape(shape), tuple(self._samples)
+            self._finish_s, self._link_bytes.reshape(shape), self._busy_s.reshape(shape), samples_of(self._samples)
         )
 
     def _rate(self, busy: npt.NDArray[np.int64]) -> Floats:
@@ -176,7 +176,7 @@ class _Run:
         is_push = connection < self._count**2
         self._link_bytes[self._pair[connection]] += self._size[index]
         start_s = float(self._started_s[connection])
-        self._samples.append(LinkSample(source, target, self._payload[index], start_s, self._now_s, is_push))
+        self._samples.append((source, target, self._payload[index], start_s, self._now_s, is_push))
         self._busy[connection] = False
         if self._queue[connection]:
             self._begin(connection)

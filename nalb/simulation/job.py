@@ -43,11 +43,11 @@ def by_slices(
         present = plan or present
         assert present is not None
         result = exchange(nodes, capacities, layout.sizes_bytes, np.array(present.server_of_slice), window_bytes, wire)
-        served_s: dict[int, float] = {}  # when each server's last message arrived; samples come by arrival
-        for sample in result.samples:
-            served_s[sample.target if sample.is_push else sample.source] = sample.end_s
-        for server, last_s in served_s.items():
-            observations[server].append(Observation(present.shares_bytes[server], last_s))
+        samples = result.samples
+        server = np.where(samples["is_push"], samples["target"], samples["source"])
+        for one in np.unique(server).tolist():  # samples come by arrival
+            last_s = float(samples["end_s"][server == one][-1])
+            observations[one].append(Observation(present.shares_bytes[one], last_s))
         done.append(result)
     return done
 

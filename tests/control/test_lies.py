@@ -1,7 +1,5 @@
 """What false reports can do: the plan is soon what `average` would make of it, and who says the impossible is named."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -25,12 +23,10 @@ class Misled(Planner):
     scale, has_friends = 1.0, False
 
     def observe(self, samples, took_s, exposed_s=0.0):
-        def told(sample):
-            ends = (sample.target, sample.source) if self.has_friends else (sample.target,)
-            length_s = sample.end_s - sample.start_s
-            return replace(sample, end_s=sample.start_s + self.scale * length_s) if 3 in ends else sample
-
-        super().observe([told(sample) for sample in samples], took_s, exposed_s)
+        told, ends = samples.copy(), ("source", "target") if self.has_friends else ("target",)
+        false = np.any([told[end] == 3 for end in ends], axis=0)
+        told["end_s"][false] = (told["start_s"] + self.scale * (told["end_s"] - told["start_s"]))[false]
+        super().observe(told, took_s, exposed_s)
 
 
 def iterate(scheme, scale=1.0, has_friends=False, rounds=ROUNDS):

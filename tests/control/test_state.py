@@ -9,7 +9,7 @@ from nalb.control.process import natural_order
 from nalb.control.settings import from_environment
 from nalb.control.state import Coordinator
 from nalb.errors import InputError, PeerError
-from nalb.measurement.samples import LinkSample
+from nalb.measurement.samples import samples_of
 
 ENVIRONMENT = {
     "DMLC_ROLE": "scheduler", "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": "9091",
@@ -292,7 +292,7 @@ def test_measured_rates_move_load_off_the_slow_node():
 
 
 def test_samples_as_rows_of_the_runs_file():
-    samples = [LinkSample(0, 2, 500, 10.0, 10.25, True), LinkSample(2, 1, 70, 10.0000004, 10.0000016, False)]
+    samples = samples_of([(0, 2, 500, 10.0, 10.25, True), (2, 1, 70, 10.0000004, 10.0000016, False)])
     assert sample_rows(samples, 10.0) == [(0, 2, 1, 500, 0, 250_000), (2, 1, 0, 70, 0, 2)]
 
 
