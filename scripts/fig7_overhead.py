@@ -1,7 +1,7 @@
 """Figure 7 of Cai et al.: what probes and their announcements cost under equal shares on equal links.
 
 original: neither; probe: probe slices are cut; request: every message is announced, timed, reported and planned upon; all four
-get a plan each iteration, as every scheme of nalb does. stock (MXNet's own routing) is shown for comparison.
+get a plan each iteration, as every scheme of nalb does.
 """
 
 import math
@@ -23,7 +23,6 @@ CONDITIONS = {
     "probe": "average-forecasts",
     "request": "average-probes+forecasts",
     "probe + request": "average+forecasts",
-    "(stock)": "stock",
 }
 RATE_MBPS = 100  # of a node: all twelve together stay below what two cores move
 PAPER = {"probe + request": "2.12 %"}
