@@ -87,6 +87,8 @@ def _difference(mine: list[m.TensorSpec] | None, other: list[m.TensorSpec] | Non
 
 def left_behind(process: Process, left: list[Process]) -> str | None:
     """Why a process would wait for ever for workers that have left, if so: every call and every iteration needs all."""
+    if not left:  # as for nearly every report
+        return None
     behind = [p for p in left if p.calls < process.calls]
     gone = [p for p in left if p.left_after is not None and p.left_after < process.exchanging]
     if behind:
