@@ -13,7 +13,7 @@ from nalb.measurement.estimators import DIFFERENT, ESTIMATORS
 from nalb.measurement.samples import Samples
 from nalb.measurement.traffic import Traffic
 from nalb.planning.elastic import WINDOW, Observation
-from nalb.planning.nodes import Capacities, Floats, Node, completion_s, linear_load, load_bytes, server_indices
+from nalb.planning.nodes import Capacities, Floats, Node, completion_s, load_bytes
 from nalb.planning.schemes import NOT_MEASURED, NOT_THE_LINKS, Plan, Situation, decide
 from nalb.planning.shares import bound_s
 from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout
@@ -32,9 +32,8 @@ MOST_REGRET = (
     1.0  # iteration's time, of equal shares; one iteration counts for half at most: the network may have changed
 )
 CHANGED = 1.2  # times the usual ratio, or its inverse
-MOST_BLIND = 8  # iterations with a window in a row: what they hide must come to light
-ROOMY = 1.5  # times the model: what servers could sum in the least time where a window wins a hundredth, no more
-CALM = 16  # iterations as predicted, in a row, after which that hundredth is worth more than seeing a change sooner
+MOST_BLIND = 4  # iterations with a window in a row: what they hide must come to light
+CALM = 4  # iterations as predicted, in a row, without a window once the network has changed
 MAX_PATIENCE = 32  # iterations of equal shares before something else is tried again where it does not help
 REMEMBERED = 4096  # plans: more than there are iterations within a deadline
 HEADER_BYTES = 1000  # of a slice's message, at most
@@ -82,8 +81,7 @@ class Planner:
         self._links_set_pace = True
         self._stuck = self._stuck_left = 0  # iterations that something else sets the pace before all is measured anew
         self._blind = 0  # iterations with a window since the last without
-        self._calm = 0  # iterations as predicted, in a row
-        self._doubtful = False  # the estimates may not hold: the next iteration goes without a window
+        self._calm = CALM  # iterations as predicted, in a row; none where the estimates may not hold
         self._regret = 0.0  # what plans have cost more than equal shares, in times of theirs
         self._usual: float | None = None  # time over prediction of the first iteration planned on what holds now
         self._equal_s: float | None = None  # what equal shares took last
@@ -143,9 +141,10 @@ class Planner:
             ratio = min(max(present.predicted_s, exposed_s or took_s), took_s) / present.predicted_s
             self._estimator.observe(traffic, is_free, self._is_to_measure_anew(ratio))
             if not self._regrets(took_s):
-                if ratio > LATE and not self._doubtful:
+                if ratio > LATE and self._calm:
                     self._estimator.find_capped_pair(traffic)
-                self._doubtful |= self._would_gain()
+                if self._would_gain():
+                    self._calm = 0
         server = np.where(traffic.is_push, traffic.target, traffic.source)
         last_s = traffic.lasting(server, len(self._nodes))[1]  # of each server's last message, to it or from it
         for one in np.flatnonzero(last_s > traffic.first_s).tolist():
@@ -189,11 +188,12 @@ class Planner:
     def _is_to_measure_anew(self, ratio: float) -> bool:
         """Whether what is known of the nodes does not hold any more, by a planned iteration's time over its prediction.
 
-        That iteration tells part of the rest, all of it if it went without a window; the next one goes without, and counts alone.
+        That iteration tells part of the rest, all of it if it went without a window. The next ones go without, and the first of
+        them counts alone too.
         """
         changed = self._usual is not None and not 1 / CHANGED < ratio / self._usual < CHANGED
         surprising = changed or not 1 / SURPRISE < ratio < SURPRISE
-        anew, self._doubtful = surprising or self._doubtful, surprising
+        anew = surprising or self._calm == 0
         self._calm = 0 if surprising else self._calm + 1
         self._usual = None if anew else self._usual or ratio
         return anew
@@ -219,7 +219,7 @@ class Planner:
             self._failures = self._failures if self._regret else 0
             return False
         self._estimator.forget()
-        self._usual, self._doubtful, self._regret = None, False, 0.0
+        self._usual, self._calm, self._regret = None, CALM, 0.0
         self._equal_left = min(2**self._failures, MAX_PATIENCE)
         self._failures += 1
         return True
@@ -274,23 +274,11 @@ class Planner:
         assert self._present is not None
         if self._present.scheme == "elastic":  # learns from how long each server takes: a window keeps them in step
             return 0
-        is_settled = self._estimator.estimate().complete and not self._doubtful
-        if not is_settled or self._blind == MOST_BLIND or (self._calm < CALM and self._has_room()):
+        if not self._estimator.estimate().complete or self._calm < CALM or self._blind == MOST_BLIND:
             self._blind = 0
             return 0
         self._blind += 1
         return usual_window_bytes(self._layout.model_bytes)
-
-    def _has_room(self) -> bool:
-        """Whether servers could sum much more in the least time: then a slow node sets it, and a window helps little."""
-        capacities, model_bytes = self._capacities(), self.layout.model_bytes
-        assert capacities is not None
-        fixed, per_share = linear_load(self._nodes, model_bytes)
-        servers = server_indices(self._nodes)
-        left = bound_s(self._nodes, model_bytes, capacities) * capacities.limit - fixed
-        with np.errstate(divide="ignore"):
-            room = np.maximum(left, 0.0)[servers] / per_share[servers]
-        return bool(room.sum() > ROOMY * model_bytes)
 
     def _place(self, plan: Plan) -> tuple[list[int], list[m.NewSlots]]:
         """The slot number of each slice: the k-th of its class on its server; missing ones are numbered and returned."""
