@@ -143,9 +143,11 @@ class Coordinator:
             self._welcome(now_s)
 
     def _is_out_of_place(self, process: Process, message: m.FromNode) -> bool:
-        """Said before all are there, or by a server where only workers speak."""
+        """Said before all are there, by a server where only workers speak, or of plans where MXNet runs alone."""
         if isinstance(message, m.Report | m.Failed):
             return False
+        if self._settings.is_stock and not isinstance(message, m.JoinBatching | m.Computed | m.Goodbye):
+            return True
         return self.phase == "GATHER" or (process.hello.role == "server" and not isinstance(message, m.Goodbye))
 
     def _welcome(self, now_s: float) -> None:

@@ -330,3 +330,16 @@ def test_frames_that_are_not_ours_are_the_peers_error(frame):
 def test_a_bad_environment_names_the_variable(name, value):
     with pytest.raises(InputError, match=name):
         from_environment({**ENVIRONMENT, name: value}, "host")
+
+
+def test_where_mxnet_runs_alone_nobody_registers():
+    """A worker that spoke of plans there ended the coordinator with a trace."""
+    driver = Driver(NALB_STOCK="1", NALB_BATCHING="ssp")
+    for peer, (ps_id, role, node) in PEERS.items():
+        if role == "worker":
+            driver.say(peer, m.Hello(m.VERSION, role, node, ps_id, 1))
+    for worker in ("w0", "w1"):
+        driver.say(worker, m.Register(TENSORS))
+        driver.say(worker, m.Done(0, 1.0, 1.0, 0.0, 1.0, 2.0))
+    assert driver.state.phase == "REGISTER"
+    assert driver.state.rejected["message out of place"] == 4

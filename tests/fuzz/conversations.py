@@ -15,6 +15,16 @@ from tests.fuzz.mutation import mutate_value
 JOB = {"DMLC_ROLE": "scheduler", "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": "9091"}
 IDENTITIES = (b"s0", b"s1", b"w0", b"w1", b"o", b"x")  # who speaks in a conversation, by its number; x is nobody
 MOST_ANSWERS = 100  # to one message
+KINDS: tuple[dict[str, str], ...] = (  # of jobs, by the first byte of a conversation
+    {"NALB_SCHEME": "exact", "NALB_VERIFY_SUMS": "1"},
+    {"NALB_SCHEME": "aware", "NALB_HOLD": "1", "NALB_ESTIMATOR": "paper"},
+    {"NALB_SCHEME": "elastic", "NALB_BATCHING": "lb-bsp", "NALB_PREDICTOR": "ema"},
+    {"NALB_SCHEME": "joint", "NALB_PREDICTOR": "ema"},
+    {"NALB_STOCK": "1", "NALB_BATCHING": "ssp"},
+)
+RATES = {"n0": 1e7, "n1": 2e7}
+ORDERS = ((b"o", m.Observe(m.VERSION)), (b"o", m.Configured(RATES, RATES, [])), (b"o", m.RunBlock("oracle", 9)))
+BATCHES = 10  # of a worker in an honest conversation: sizes are decided from the sixth on
 TENSORS = [m.TensorSpec("w", 60_000, "float32", 0), m.TensorSpec("b", 100, "float64", 0)]
 EXAMPLES: tuple[m.Message, ...] = (
     m.Hello(m.VERSION, "worker", "n0", 9, 100), m.Register(TENSORS, 0), m.SlotsReady(1, 0),
@@ -33,6 +43,9 @@ Due = list[tuple[bytes, m.Message]]
 
 def honest_answers(identity: bytes, message: m.Message, now_s: float, rows: Callable[[], list[m.SampleRow]]) -> Due:
     """What a process that this was sent to says, and its node's server."""
+    if isinstance(message, m.BatchSizes):
+        size, last = message.sizes[int(identity[1:])], min(message.until, BATCHES)
+        return [(identity, m.Computed(k, size, 0.1, 0.9, 0.5, 0.2, 0.0)) for k in range(message.iteration, last + 1)]
     if isinstance(message, m.Welcome) and identity[:1] == b"w":
         return [(identity, m.Register(TENSORS, 0))]
     if isinstance(message, m.PrepareSlots):
@@ -60,8 +73,8 @@ def hellos(nodes: int) -> Due:
 class Listener:
     """A coordinator of two nodes that takes frames, one after the other; it checks that its answers are few and can be sent."""
 
-    def __init__(self) -> None:
-        settings = {"DMLC_NUM_WORKER": "2", "DMLC_NUM_SERVER": "2", "NALB_SCHEME": "exact", "NALB_VERIFY_SUMS": "1"}
+    def __init__(self, kind: int) -> None:
+        settings = {"DMLC_NUM_WORKER": "2", "DMLC_NUM_SERVER": "2", **KINDS[kind % len(KINDS)]}
         settings["NALB_ALPHA_BYTES"] = "1e9"  # few slices: short messages
         self._state, self.now_s = Coordinator(from_environment(JOB | settings, "host"), 0.0), 0.0
 
@@ -81,25 +94,33 @@ class Listener:
 
 
 def converse(data: bytes) -> None:
-    """A conversation as bytes: per message who speaks, the length in two bytes, the frame."""
-    listener = Listener()
+    """A conversation as bytes: the kind of job, then per message who speaks, the length in two bytes, the frame."""
+    listener, data = Listener(data[0] if data else 0), data[1:]
     while len(data) > 2:
         end = 3 + int.from_bytes(data[1:3], "little")
         listener.hear(IDENTITIES[data[0] % len(IDENTITIES)], data[3:end])
         data = data[end:]
 
 
-def honest_conversation(iterations: int) -> bytes:
-    """As bytes, of a job that ends after so many."""
-    listener, due, said = Listener(), hellos(2), b""
-    while due:
-        identity, message = due.pop(0)
+def honest_conversation(iterations: int, kind: int = 0) -> bytes:
+    """As bytes, of a job of this kind that ends after so many."""
+    job, listener, said = KINDS[kind], Listener(kind), bytes([kind])
+    due = [one for one in hellos(2) if "NALB_STOCK" not in job or one[0][:1] == b"w"]
+    due += ORDERS if "NALB_HOLD" in job else ()
+    if "NALB_BATCHING" in job or job["NALB_SCHEME"] == "joint":
+        due += [(worker, m.JoinBatching(32, 64)) for worker in (b"w0", b"w1")]
+    last_words: Due = [(worker, m.Goodbye()) for worker in (b"w0", b"w1")]
+    while due or last_words:
+        identity, message = (due or last_words).pop(0)
+        if isinstance(message, m.Register) and "NALB_STOCK" in job:
+            continue
         if isinstance(message, m.Done) and message.iteration == iterations:
-            message = m.Goodbye()
+            continue
         frame = m.encode(message)
         said += bytes([IDENTITIES.index(identity)]) + len(frame).to_bytes(2, "little") + frame
         for whom, answer in listener.hear(identity, frame):
-            row = m.SampleRow(8 if whom == b"w1" else 10, 40_000, 10**9, 2 * 10**9)
+            end_ns = int(listener.now_s * 1e9)
+            row = m.SampleRow(8 if whom == b"w1" else 10, 40_000, end_ns - 10**7, end_ns)
             due += honest_answers(whom, answer, listener.now_s, lambda row=row: [row])
     return said
 

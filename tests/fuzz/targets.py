@@ -19,7 +19,7 @@ from nalb.launch.hosts import load_hosts
 from nalb.reporting.record import read_record
 from netem.network_file import carried_networks, parse_network
 from tests.checkpoints.examples import example
-from tests.fuzz.conversations import EXAMPLES, CoordinatorUnderAttack, converse, honest_conversation
+from tests.fuzz.conversations import EXAMPLES, KINDS, CoordinatorUnderAttack, converse, honest_conversation
 from tests.fuzz.mutation import mutate_bytes, mutate_value
 from tests.reporting.runs import write_fake_run
 
@@ -94,7 +94,7 @@ def corpus(target: str) -> list[bytes]:
     if target == "control":
         return [m.encode(message) for message in EXAMPLES]
     if target == "conversation":
-        return [honest_conversation(2), honest_conversation(5)]
+        return [honest_conversation(5), *(honest_conversation(2, kind) for kind in range(len(KINDS)))]
     if target == "checkpoint":
         whole = b"".join(encode(example(40)))
         return [whole, whole[:-DIGEST_BYTES]]
