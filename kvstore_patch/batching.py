@@ -267,7 +267,7 @@ def join(
 def _client_alone(settings: Settings, rank: int) -> Client:
     """A control client without van and plans; says goodbye when the script ends well."""
     hello = m.Hello(m.VERSION, "worker", settings.node, 9 + 2 * rank, os.getpid())
-    client = Client(settings.endpoint, hello, lambda: ([], 0), settings.deadline_s, settings.startup_s)
+    client = Client(settings.endpoint, hello, lambda: ([], 0), settings.silence_s, settings.startup_s)
     client.wait_for(m.Welcome)
 
     def leave() -> None:

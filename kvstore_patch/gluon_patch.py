@@ -8,11 +8,15 @@
 
 import functools
 import os
+import socket
 
 import mxnet as mx
 
 from kvstore_patch.store import NALB
 from nalb.batching.schemes import BASELINES
+from nalb.control.client import die
+from nalb.control.reach import Reach
+from nalb.control.settings import from_environment
 from nalb.errors import StoreError
 
 
@@ -23,7 +27,12 @@ def install() -> None:
         return
     if os.environ.get("NALB_STOCK") == "1":  # nalb launch --scheme stock: the same script on MXNet alone
         baseline = BASELINES.get(os.environ.get("NALB_BATCHING", ""))
-        registry["nalb"] = lambda: mx.kvstore.create(baseline.kvstore if baseline else "dist_sync")
+
+        def create_stock():
+            Reach(from_environment(os.environ, socket.gethostname()), die)
+            return mx.kvstore.create(baseline.kvstore if baseline else "dist_sync")
+
+        registry["nalb"] = create_stock
     else:
         mx.kvstore.KVStoreBase.register(NALB)
     trainer_module = mx.gluon.trainer

@@ -20,7 +20,7 @@ from nalb.batching.speed import Predictor
 from nalb.control import messages as m
 from nalb.control.client import Client, die
 from nalb.control.keys import own_keys
-from nalb.control.reach import reach_kept
+from nalb.control.reach import Reach, reach_kept
 from nalb.control.settings import Settings, from_environment
 from nalb.errors import NalbError
 
@@ -55,18 +55,24 @@ def run_server(settings: Settings) -> None:
     feed = VanFeed(van)
     keys = own_keys(settings)
     holder: list[Client] = []
+    watched: list[Reach] = []
 
     def join() -> None:
         with reach_kept(settings):
             while van.self_id < 0:  # ps-lite gives the id once all processes are there
                 time.sleep(0.05)
             hello = m.Hello(m.VERSION, "server", settings.node, van.self_id, os.getpid())
-            holder.append(Client(settings.endpoint, hello, feed.drain, settings.deadline_s, settings.startup_s, keys))
+            holder.append(Client(settings.endpoint, hello, feed.drain, settings.silence_s, settings.startup_s, keys))
             holder[0].on_measure = van.set_forecasts
             holder[0].wait_for(m.Welcome)
+        reach = Reach(settings, holder[0].fail)
+        holder[0].queued_bytes = reach.queued_bytes
+        watched.append(reach)
 
     threading.Thread(target=join, name="nalb-join", daemon=True).start()
     serve(settings)
+    for reach in watched:
+        reach.close()
     if holder:
         holder[0].close(m.Goodbye())
 

@@ -9,6 +9,7 @@ from nalb.control import messages as m
 from nalb.control.client import Client, die
 from nalb.control.curve import knock
 from nalb.control.keys import own_keys
+from nalb.control.reach import Reach
 from nalb.control.settings import Settings
 from nalb.control.turn import Turn
 
@@ -69,8 +70,10 @@ class WorkerSession:
         self.feed = VanFeed(self.van)
         hello = m.Hello(m.VERSION, "worker", settings.node, ps_id, os.getpid())
         keys = own_keys(settings)
-        self.client = Client(settings.endpoint, hello, self.feed.drain, settings.deadline_s, settings.startup_s, keys)
+        self.client = Client(settings.endpoint, hello, self.feed.drain, settings.silence_s, settings.startup_s, keys)
         self.welcome = self.client.wait_for(m.Welcome)
+        self._reach = Reach(settings, self.client.fail)
+        self.client.queued_bytes = self._reach.queued_bytes
         self.turn = Turn()
         self._finisher: threading.Thread | None = None
         self._last_end_s = time.monotonic()
@@ -110,6 +113,7 @@ class WorkerSession:
                 self.client.computed = iteration
                 wait()
                 end_s = time.monotonic()
+                self.client.exchanging = -1
                 checked = sums()
             except Exception as error:
                 self.client.send(m.Failed(f"iteration {iteration}: {error}"))
@@ -117,7 +121,6 @@ class WorkerSession:
             start_s = self.feed.first_send_s()
             if start_s is None:
                 die("the van saw no push in a whole iteration: is it preloaded? Run `nalb doctor`")
-            self.client.exchanging = -1
             if checked is not None:
                 self.client.send(checked)
             took_s = end_s - self._last_end_s
@@ -129,6 +132,7 @@ class WorkerSession:
 
     def leave(self) -> None:
         """Say goodbye and stay until everyone has: whoever still pushes would mistake this worker's exit for its own barrier."""
+        self._reach.close()
         self.client.send(m.Goodbye())
         self.client.wait_for(m.Farewell)
         self.client.close()

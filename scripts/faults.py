@@ -2,8 +2,8 @@
 
 Each job sums 8 MB on two nodes, checks every sum itself and by --verify-sums, and must end as the fault lets it: well, where the
 fault was short or the job may restart; else everywhere, with one line that names who failed, and when. Nothing may be left.
-Needs root. DIR/seed-S.jsonl gets a line per job, and jobs that have one are not run again. Prints a line per job and a table
-of all records in DIR; exit code 1 where any job did otherwise.
+Needs root. DIR/seed-S.jsonl gets a line per job, and jobs that have one are not run again. Prints a line per job, then a table
+of all records in DIR, and how long it took everyone to end; exit code 1 where any job did otherwise.
 """
 
 import argparse
@@ -26,15 +26,15 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from nalb.checkpoints import folder as checkpoints  # noqa: E402 - the repository need not be installed
-from netem.build import port_name, take_down  # noqa: E402
+from netem.build import BRIDGE, port_name, take_down  # noqa: E402
 from netem.namespaces import hub_namespace, standing  # noqa: E402
 from netem.network_file import load_network  # noqa: E402
 from tests.launch.conftest import MARK, Launched, processes_with  # noqa: E402
 
 NETWORK = 'name = "{}"\n[defaults]\nup_mbps = 300\ndown_mbps = 300\n[[nodes]]\nname = "a"\n[[nodes]]\nname = "b"\n'
 WORKER = [sys.executable, str(ROOT / "tests/launch/phases.py")]
-DEADLINE_S = 3.0  # a third of the default: the campaign is shorter, and what is found holds for longer ones
-SHORT_S, LONG_S = 1.0, 6.0
+MOMENTS = (0.1, 0.4)  # of the deadline: faults that heal, while the silence that is allowed is not over
+LONG = 0.7  # of the deadline, likewise: a launcher that is stopped for longer than anyone else may be
 STARTUP_S = 60.0
 WAIT_S = 90.0  # for a phase to come, on a busy machine
 END_LIMIT_S = 60.0
@@ -51,6 +51,7 @@ VICTIMS = {
     "disk full": ("worker", "scheduler", "launcher"),
     "memory full": ANYONE,
 }
+AT_ONCE = ("kill", "stop", "link lost", "reboot")  # what is full is noticed when something is written or asked for
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Case:
     node: str
     phase: str
     restarts: bool  # whether the job may be started again, once
+    moment: float = MOMENTS[0]  # of the deadline, where it heals
+    is_far: bool = False  # a link that is lost beyond a switch: the node's own port still has its carrier
 
     @property
     def heals(self) -> bool:
@@ -74,7 +77,8 @@ def draw(rng: random.Random) -> Case:
     fault = rng.choice(list(VICTIMS))
     victim = rng.choice(VICTIMS[fault])
     node = "a" if victim in ("scheduler", "launcher") else rng.choice("ab")
-    return Case(fault, victim, node, rng.choice(PHASES), victim != "launcher" and rng.random() < 0.25)
+    phase, restarts = rng.choice(PHASES), victim != "launcher" and rng.random() < 0.25
+    return Case(fault, victim, node, phase, restarts, rng.choice(MOMENTS), rng.random() < 0.5)
 
 
 def await_phase(job: Launched, case: Case) -> None:
@@ -109,19 +113,21 @@ def await_phase(job: Launched, case: Case) -> None:
         time.sleep(0.002)
 
 
-def strike(job: Launched, case: Case, network: Path) -> None:
+def strike(job: Launched, case: Case, network: Path, deadline_s: float) -> None:
     """Let the fault happen."""
+    short_s = case.moment * deadline_s
     if case.victim == "node":
         loaded = load_network(network)
         link = ["ip", "-n", hub_namespace(loaded.name), "link", "set", port_name(loaded, case.node)]
-        subprocess.run([*link, "down"], check=True)
+        lose, heal = (["nomaster"], ["master", BRIDGE]) if case.is_far else (["down"], ["up"])
+        subprocess.run([*link, *lose], check=True)
         if case.fault == "reboot":
             for pid, environment in processes_with(f"{MARK}={job.token}").items():
                 if environment.get("NALB_NODE") == case.node:
                     os.kill(pid, signal.SIGKILL)
         if case.heals:
-            time.sleep(SHORT_S)
-            subprocess.run([*link, "up"], check=True)
+            time.sleep(short_s)
+            subprocess.run([*link, *heal], check=True)
         return
     pid = job.popen.pid if case.victim == "launcher" else job.pid(case.victim, case.node)
     if case.fault == "kill":
@@ -134,7 +140,7 @@ def strike(job: Launched, case: Case, network: Path) -> None:
     else:
         os.kill(pid, signal.SIGSTOP)
         if case.fault == "pause" or case.victim == "launcher":
-            time.sleep(SHORT_S if case.fault == "pause" else LONG_S)
+            time.sleep(short_s if case.fault == "pause" else LONG * deadline_s)
             os.kill(pid, signal.SIGCONT)
 
 
@@ -162,12 +168,12 @@ def judge(case: Case, code: int, output: str) -> tuple[str, bool]:
     return what[:240], len(said) == 1 and is_named and when and is_well and not case.heals
 
 
-def run(case: Case, folder: Path, number: int) -> tuple[str, bool, float]:
-    """One job: what became of it, whether that is right, and seconds from the fault to the launcher's word on it."""
+def run(case: Case, folder: Path, number: int, deadline_s: float) -> tuple[str, bool, float]:
+    """One job: what became of it, whether that is right, and seconds from the fault to the end of everyone."""
     name = f"trust{os.getpid() % 10_000}x{number}"
     network = folder / f"{name}.toml"
     network.write_text(NETWORK.format(name))
-    flags = ["--network", str(network), "--deadline-s", str(DEADLINE_S), "--verify-sums"]
+    flags = ["--network", str(network), "--deadline-s", str(deadline_s), "--verify-sums"]
     flags += ["--max-restarts", "1"] * case.restarts
     job = Launched([*flags, "--", *WORKER], folder / name, [], {"NALB_STARTUP_S": str(STARTUP_S)})
     struck_s = took_s = 0.0
@@ -175,11 +181,14 @@ def run(case: Case, folder: Path, number: int) -> tuple[str, bool, float]:
         await_phase(job, case)
         struck_s = time.monotonic()
         try:
-            strike(job, case, network)
+            strike(job, case, network, deadline_s)
         except (StopIteration, ProcessLookupError, FileNotFoundError, subprocess.CalledProcessError):
             assert case.phase == "end", "the victim was gone before the fault"
-        while job.popen.poll() is None and not any(line.startswith("nalb launch: ") for line in job.lines):
+        while job.popen.poll() is None and not any("; restart 1 of 1 " in line for line in job.lines):
             assert time.monotonic() - struck_s < END_LIMIT_S, "no end"
+            time.sleep(0.01)
+        while job.popen.poll() is not None and job.processes():  # of a launcher that was killed
+            assert time.monotonic() - struck_s < END_LIMIT_S, "processes were left"
             time.sleep(0.01)
         took_s = time.monotonic() - struck_s
         code, _ = job.end(END_LIMIT_S)
@@ -197,14 +206,14 @@ def run(case: Case, folder: Path, number: int) -> tuple[str, bool, float]:
         take_down(name)
 
 
-def campaign(jobs: int, seed: int, path: Path) -> None:
+def campaign(jobs: int, seed: int, path: Path, deadline_s: float) -> None:
     """Run what the record lacks."""
     with open(path, "a+", encoding="utf-8") as record, tempfile.TemporaryDirectory() as folder:
         record.seek(0)
         done = {json.loads(line)["number"] for line in record}
         for number in sorted(set(range(jobs)) - done):
             case = draw(random.Random(f"{seed} {number}"))
-            outcome, right, took_s = run(case, Path(folder), number)
+            outcome, right, took_s = run(case, Path(folder), number, deadline_s)
             row = {"number": number, **asdict(case), "right": right, "took_s": round(took_s, 2), "outcome": outcome}
             record.write(json.dumps(row) + "\n")
             record.flush()
@@ -226,6 +235,11 @@ def table(rows: list[dict]) -> str:
         times = f"{statistics.median(took):.1f} | {max(took):.1f}" if took else "- | -"
         lines.append(f"| {fault} | {victim} | {len(group)} | {well} | {again} | {len(took) - again} | {times} |")
     wrong = sum(not row["right"] for row in rows)
+    ends = [row["took_s"] for row in rows if row["fault"] in AT_ONCE and not row["outcome"].startswith("went on")]
+    if ends:
+        lines.append(
+            f"{len(ends)} ended by {', '.join(AT_ONCE)}: median {statistics.median(ends):.1f} s, worst {max(ends):.1f} s"
+        )
     return "\n".join([*lines, f"{len(rows)} jobs, {wrong} not as they should be"])
 
 
@@ -234,6 +248,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="random faults in running jobs")
     parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--deadline-s", type=float, default=10.0)
     parser.add_argument("--out", type=Path, default=Path("runs/faults"), help="the record's folder")
     args = parser.parse_args()
     for number in (
@@ -242,7 +257,7 @@ def main() -> int:
     ):  # an interrupted campaign ends the job under way, and can go on later
         signal.signal(number, signal.default_int_handler)
     args.out.mkdir(parents=True, exist_ok=True)
-    campaign(args.jobs, args.seed, args.out / f"seed-{args.seed}.jsonl")
+    campaign(args.jobs, args.seed, args.out / f"seed-{args.seed}.jsonl", args.deadline_s)
     rows = [
         json.loads(line) for path in sorted(args.out.glob("seed-*.jsonl")) for line in path.read_text().splitlines()
     ]

@@ -74,7 +74,9 @@ def add_job_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--transport", choices=("mxnet", "pyzmq"), help="libzmq under ps-lite (default: mxnet; encrypted: pyzmq)"
     )
-    parser.add_argument("--deadline-s", type=float, help="how long a process may be silent (default: 10)")
+    parser.add_argument(
+        "--deadline-s", type=float, help="from a lasting fault to the end of everyone else (default: 10)"
+    )
 
 
 def add_batch_flags(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""A process's end of the control plane: one thread, one DEALER socket, one deadline.
+"""A process's end of the control plane: one thread, one DEALER socket, one limit of silence.
 
 The thread sends the process's samples every heartbeat, hands arriving messages over, and ends the process with one line
 when the coordinator says Abort or falls silent: the main thread may be stuck inside ps-lite, where nothing can be raised.
@@ -19,6 +19,7 @@ import zmq
 from nalb.control import messages as m
 from nalb.control.curve import secure_client
 from nalb.control.keys import NodeKeys
+from nalb.control.second_line import SecondLine
 from nalb.errors import PeerError
 
 T = TypeVar("T", bound=m.Message)
@@ -41,12 +42,12 @@ class Client:
         endpoint: str,
         hello: m.Hello,
         drain: Drain,
-        deadline_s: float,
+        silence_s: float,
         startup_s: float,
         keys: NodeKeys | None = None,
     ):
         self._endpoint, self._hello, self._drain = endpoint, hello, drain
-        self._deadline_s, self._startup_s, self._heartbeat_s = deadline_s, startup_s, 0.1
+        self._silence_s, self._startup_s, self._heartbeat_s = silence_s, startup_s, 0.1
         self._keys = keys
         self._outbox: queue.SimpleQueue[m.Message] = queue.SimpleQueue()
         self._arrived = threading.Condition()
@@ -54,6 +55,7 @@ class Client:
         self._welcome: m.Welcome | None = None
         self.exchanging = -1  # written by the exchange, read by the heartbeat
         self.computed = -1  # likewise
+        self.queued_bytes: Callable[[], int] = lambda: 0  # what is under way
         self.calls = 0  # written by the store, read by the heartbeat
         self.on_prepare: Callable[[m.PrepareSlots], None] | None = (
             None  # both are called on the client's thread and must not block
@@ -74,7 +76,7 @@ class Client:
         self._wake()
 
     def wait_for(self, kind: type[T], matches: Callable[[T], bool] = lambda _: True) -> T:
-        """Block until such a message is there, and take it. The deadline is the coordinator's silence, kept by the thread."""
+        """Block until such a message is there, and take it. The thread ends the process when the coordinator is silent."""
 
         def choose(inbox: list[m.Message]) -> m.Message | None:
             found = (i for i, message in enumerate(inbox) if isinstance(message, kind) and matches(message))
@@ -89,6 +91,11 @@ class Client:
             while (chosen := choose(self._inbox)) is None:
                 self._arrived.wait(timeout=1.0)
             return chosen
+
+    def fail(self, reason: str) -> None:
+        """End this process, and the job, if the coordinator can be told."""
+        self.close(m.Failed(reason))
+        die(reason)
 
     def close(self, last_word: m.Message | None = None) -> None:
         """Say the last word, if there is one left to say, and end the thread."""
@@ -120,17 +127,14 @@ class Client:
             die(f"{self._hello.role} {self._hello.node}: control plane failed: {type(error).__name__}: {error}")
 
     def _loop(self) -> None:
-        socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 2000)
-        socket.setsockopt(zmq.IDENTITY, f"{self._hello.role}-{self._hello.node}-{os.getpid()}".encode())
-        if self._keys is not None:
-            secure_client(socket, self._keys, self._endpoint)
-        socket.connect(self._endpoint)
+        identity = f"{self._hello.role}-{self._hello.node}-{os.getpid()}"
+        socket = self._connect(2000, identity)
         wake = self._context.socket(zmq.PAIR)
         wake.connect("inproc://wake")
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
         poller.register(wake, zmq.POLLIN)
+        second = SecondLine(lambda: self._connect(0), poller, identity)
         socket.send(m.encode(self._hello))
         last_heard_s = time.monotonic()
         next_report_s = last_heard_s + self._heartbeat_s
@@ -155,7 +159,16 @@ class Client:
             if self._closing.is_set() and self._outbox.empty():
                 socket.close()
                 wake.close()
+                second.close()
                 return
+            if second.is_heard(ready):
+                last_heard_s = now_s
+            if report_due:
+                second.say()
+            if socket in ready:
+                second.close()
+            elif self._welcome:
+                second.make(last_heard_s, now_s, self._silence_s)
             while socket in ready:
                 try:
                     frame = socket.recv(zmq.NOBLOCK)
@@ -163,7 +176,7 @@ class Client:
                     break
                 last_heard_s = now_s
                 self._handle(m.decode_at_client(frame))
-            limit_s = self._deadline_s if self._welcome else self._startup_s
+            limit_s = self._silence_s if self._welcome else self._startup_s
             if now_s - last_heard_s > limit_s:
                 phase = f" in phase exchange of iteration {self.exchanging}" if self.exchanging >= 0 else ""
                 raise PeerError(
@@ -172,9 +185,19 @@ class Client:
                     "port reachable?"
                 )
 
+    def _connect(self, linger_ms: int, identity: str | None = None) -> "zmq.Socket[bytes]":
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, linger_ms)
+        if identity is not None:
+            socket.setsockopt(zmq.IDENTITY, identity.encode())
+        if self._keys is not None:
+            secure_client(socket, self._keys, self._endpoint)
+        socket.connect(self._endpoint)
+        return socket
+
     def _report(self, now_s: float) -> m.Report:
         rows, drops = self._drain() if self._welcome else ([], 0)
-        return m.Report(now_s, self.exchanging, rows, drops, self.calls, self.computed)
+        return m.Report(now_s, self.exchanging, rows, drops, self.calls, self.computed, self.queued_bytes())
 
     def _handle(self, message: m.FromCoordinator) -> None:
         if isinstance(message, m.Alive):
@@ -196,7 +219,7 @@ class Client:
                     f"the coordinator speaks version {message.version}, this process {m.VERSION}: install one nalb"
                 )
             self._welcome = message
-            self._heartbeat_s, self._deadline_s = message.heartbeat_s, message.deadline_s
+            self._heartbeat_s, self._silence_s = message.heartbeat_s, message.silence_s
         with self._arrived:
             self._inbox.append(message)
             self._arrived.notify_all()

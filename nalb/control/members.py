@@ -6,8 +6,8 @@ from nalb.control import messages as m
 from nalb.control.process import Process, moment, natural_order
 from nalb.control.settings import Settings
 
-STUCK_DEADLINES = (
-    6  # without a message anywhere; on a link of 0.2 Mbit/s, slices of the usual sizes still come more often
+LOST_DEADLINES = (
+    2  # TCP repeats ever more rarely: up to a silence after an outage of nearly as long, it may be about to
 )
 
 
@@ -55,9 +55,15 @@ class Members:
             )
         if any(p.hello.ps_id == hello.ps_id or p.name == who for p in self):
             return f"two processes call themselves {who} (or have ps-lite id {hello.ps_id}): give each node its own NALB_NODE"
-        process = self._by_identity[identity] = Process(identity, hello, now_s)
+        process = self._by_identity[identity] = Process(identity, hello, now_s, now_s)
         (self.workers if hello.role == "worker" else self.servers).append(process)
         return None
+
+    def note_still(self, message: m.Still, key_node: str | None, now_s: float) -> None:
+        """A process lives, says a second connection; with keys, one of its own node."""
+        process = self.get(message.identity.encode())
+        if process is not None and key_node in (None, process.hello.node):
+            process.last_heard_s = now_s
 
     def _ps_ids(self, role: str) -> range:
         """As ps-lite numbers them: by rank, servers even and workers odd."""
@@ -96,11 +102,13 @@ class Members:
         return len(self.left) == len(self.workers)
 
     def silent(self, phase: str, iteration: int, now_s: float) -> str | None:
-        """Who has not reported within the deadline, if anyone; workers until all may leave, servers until their Goodbye."""
+        """Who has been silent for too long, if anyone; workers until all may leave, servers until their Goodbye."""
         for process in self:
             silent_s = now_s - process.last_heard_s
             waits = process.left_after is None or (process.hello.role == "worker" and not self._have_workers_left)
-            if waits and silent_s > self._settings.deadline_s:
+            if (direct_s := now_s - process.last_direct_s) > LOST_DEADLINES * self._settings.deadline_s:
+                silent_s = direct_s  # it lives and can be reached, but its connection never came back
+            if waits and silent_s > self._settings.silence_s:
                 return (
                     f"{process.name} (pid {process.hello.pid}) has not reported for {silent_s:.1f} s in "
                     f"{moment(process, phase, iteration)}: it is dead, stopped or cut off"
@@ -111,26 +119,27 @@ class Members:
         """All workers have said Goodbye but ps-lite's last barrier never opens: nobody else would notice."""
         serving = [p for p in self if p.left_after is None]
         waited_s = now_s - self._last_goodbye_s
-        if serving and not any(p.hello.role == "worker" for p in serving) and waited_s > self._settings.deadline_s:
+        if serving and not any(p.hello.role == "worker" for p in serving) and waited_s > self._settings.silence_s:
             return (
                 f"every worker left {waited_s:.1f} s ago, in order, but ps-lite has not ended: {serving[0].name} still "
                 "serves; the training itself is complete"
             )
         return None
 
-    def stuck(self, iteration: int, arrived_s: float, now_s: float) -> str | None:
-        """Why an exchange will never end, if so: all gradients are there, all report, and no message reaches anyone.
+    def stuck(self, iteration: int, moved_s: float, now_s: float) -> str | None:
+        """Why an exchange will never end, if so: slices are missing, all report, and nothing is under way between any nodes.
 
-        arrived_s: when the last one did. A lost connection between two nodes does that: ps-lite sends nothing twice.
+        moved_s: when something last was, or arrived. A connection that was reset does that: ps-lite sends nothing twice. A slow
+        link is never without something under way, and one that is lost neither (reach.py).
         """
         waiting = [worker for worker in self.workers if worker.finished < iteration]
-        if not waiting or any(worker.computed < iteration for worker in waiting):
+        if not waiting or any(worker.computed < iteration or worker.exchanging != iteration for worker in waiting):
             return None
-        idle_s = now_s - max([arrived_s, *(worker.computed_s for worker in waiting)])
-        if idle_s <= STUCK_DEADLINES * self._settings.deadline_s:
+        idle_s = now_s - max([moved_s, *(worker.computed_s for worker in waiting)])
+        if idle_s <= self._settings.silence_s:
             return None
         names = ", ".join(worker.name for worker in waiting)
         return (
-            f"{names}: in phase exchange of iteration {iteration} no message has reached any node for {idle_s:.1f} s, "
-            "although all report: the network between two of them has lost a connection"
+            f"{names}: in phase exchange of iteration {iteration} slices are missing, but nothing has been under way between any "
+            f"nodes for {idle_s:.1f} s, although all report: a connection between two of them was lost with what it carried"
         )

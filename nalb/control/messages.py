@@ -26,7 +26,7 @@ from msgspec import Meta, Struct
 from nalb.errors import InputError, PeerError
 from nalb.planning.nodes import Capacities
 
-VERSION = 4
+VERSION = 5
 
 Index = Annotated[int, Meta(ge=0, le=1 << 31)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
@@ -88,6 +88,13 @@ class Report(Message, frozen=True):
     drops: Index
     calls: Index = 0  # of pushpull and broadcast so far: what all workers must make alike
     computed: Annotated[int, Meta(ge=-1, le=1 << 31)] = -1  # the last iteration whose gradients are complete
+    queued_bytes: Index = 0  # on its connections with other nodes, not yet sent, acknowledged or read
+
+
+class Still(Message, frozen=True):
+    """I live: on a second connection, while nothing comes through the first (client.py)."""
+
+    identity: Name  # of the first
 
 
 class SlotsReady(Message, frozen=True):
@@ -165,7 +172,7 @@ class Welcome(Message, frozen=True):
     version: int
     nodes: list[Name]  # in planning order
     heartbeat_s: Seconds
-    deadline_s: Seconds
+    silence_s: Seconds  # without a sign of life the other end is given up
     num_servers: Index
 
 
@@ -297,7 +304,7 @@ class Event(Message, frozen=True):
     data: dict[str, Any]
 
 
-FromNode = Hello | Register | Report | SlotsReady | Done | Sums | JoinBatching | Computed | Goodbye | Failed
+FromNode = Hello | Register | Report | Still | SlotsReady | Done | Sums | JoinBatching | Computed | Goodbye | Failed
 FromCoordinator = (
     Welcome | Setup | PrepareSlots | Plan | BatchSizes | Measure | Alive | Farewell | Finish | Abort | Event
 )

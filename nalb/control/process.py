@@ -21,7 +21,8 @@ class Process:
 
     identity: bytes
     hello: m.Hello
-    last_heard_s: float
+    last_heard_s: float  # on whichever connection
+    last_direct_s: float  # on its own, on which all but signs of life travels
     exchanging: int = -1
     computed: int = -1  # the last iteration whose gradients are complete
     computed_s: float = 0.0  # when it said so first

@@ -1,39 +1,44 @@
-"""Whether the coordinator's host answers at all while a job gathers.
+"""Whether the hosts that this process needs answer at all.
 
 A process joins the coordinator only once ps-lite has brought all together, which may take as long as a user's script loads its
-data. A link that is lost meanwhile would be found only by NALB_STARTUP_S. So a thread knocks at the coordinator's port: a host
-that is there answers, even if the port is not open yet, and however busy it is: its kernel does.
+data: a link that is lost meanwhile would be found only by NALB_STARTUP_S. Later, a way between two nodes may be lost that both
+still reach the coordinator, and where MXNet runs alone nobody reports to anyone. So a thread knocks: at the coordinator's port
+while the job gathers, then at the port of each peer that acknowledges nothing. A host that is there answers, even if the port is
+not open, and however busy it is: its kernel does.
 """
 
 import math
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from nalb.control.client import die
 from nalb.control.settings import Settings
+from nalb.control.wires import Address, Wire, wires
 
-KNOCKS = 5  # within a deadline
+KNOCKS = 5  # within the silence that is allowed
+LATER = 1.1  # times that silence: where the coordinator notices too, its verdict says more, and comes first
 
 
 @contextmanager
 def reach_kept(settings: Settings) -> Iterator[None]:
-    """End this process with one line when the coordinator's host no longer answers for the deadline, in the with block.
+    """End this process with one line when the coordinator's host no longer answers, in the with block.
 
     Without `nalb launch` one that has not answered yet may still have to start: that is NALB_STARTUP_S's to tell.
     """
     is_over = threading.Event()
     host, _, port = settings.endpoint.removeprefix("tcp://").rpartition(":")
-    limit_s = settings.deadline_s / KNOCKS
+    limit_s = settings.silence_s / KNOCKS
 
     def watch() -> None:
         heard_s = time.monotonic() if settings.starts_together else math.inf
         while not is_over.is_set():
-            if answers(host, int(port), limit_s):
+            if answers((host, int(port)), limit_s):
                 heard_s = time.monotonic()
-            elif (silent_s := time.monotonic() - heard_s) > settings.deadline_s and not is_over.is_set():
+            elif (silent_s := time.monotonic() - heard_s) > settings.silence_s and not is_over.is_set():
                 die(
                     f"{settings.role} {settings.node} in phase start: nothing at {settings.endpoint}, the coordinator's place, "
                     f"has answered for {silent_s:.1f} s: the link is down, or the host is off"
@@ -47,10 +52,69 @@ def reach_kept(settings: Settings) -> Iterator[None]:
         is_over.set()
 
 
-def answers(host: str, port: int, limit_s: float) -> bool:
+class Reach:
+    """Watches the connections of ps-lite in this process, on a thread; `fail` is told, once, of a peer that is out of reach."""
+
+    def __init__(self, settings: Settings, fail: Callable[[str], None]):
+        self._settings, self._fail = settings, fail
+        self._coordinator_port = int(settings.endpoint.rpartition(":")[2])
+        self._is_over = threading.Event()
+        self._silent_since_s: dict[Address, float] = {}  # those in doubt
+        self._queued_bytes = 0
+        threading.Thread(target=self._run, name="nalb-reach", daemon=True).start()
+
+    def queued_bytes(self) -> int:
+        """What was under way to or from other nodes when it last looked."""
+        return self._queued_bytes
+
+    def close(self) -> None:
+        """Peers may leave from now on."""
+        self._is_over.set()
+
+    def _run(self) -> None:
+        limit_s = self._settings.silence_s / KNOCKS
+        while not self._is_over.wait(limit_s):
+            now = [wire for wire in wires() if wire.peer[1] != self._coordinator_port]
+            self._queued_bytes = sum(wire.queued_bytes for wire in now)
+            lost = self.lost(now, time.monotonic(), lambda peers: answering(peers, limit_s))
+            if lost is not None and not self._is_over.is_set():
+                (host, port), silent_s = lost
+                self._fail(
+                    f"{self._settings.role} {self._settings.node}: {host} has acknowledged nothing for {silent_s:.1f} s, and "
+                    f"nothing answers at its port {port}: the link between them is down, or that host is off"
+                )
+                return
+
+    def lost(
+        self, now: Iterable[Wire], now_s: float, knock: Callable[[list[Address]], set[Address]]
+    ) -> tuple[Address, float] | None:
+        """A peer out of reach and for how long, if any. `knock` says who answers."""
+        doubtful = {wire.peer: wire.waiting_s for wire in now if wire.is_doubtful}
+        heard = knock(sorted(doubtful)) if doubtful else set()
+        known = self._silent_since_s
+        self._silent_since_s = {
+            peer: now_s if peer in heard else known.get(peer, now_s - waiting_s) for peer, waiting_s in doubtful.items()
+        }
+        for peer, since_s in self._silent_since_s.items():
+            if now_s - since_s > LATER * self._settings.silence_s:
+                return peer, now_s - since_s
+        return None
+
+
+def answering(peers: list[Address], limit_s: float) -> set[Address]:
+    """Those whose hosts answer within `limit_s`."""
+    with ThreadPoolExecutor(len(peers)) as pool:
+        return {
+            peer
+            for peer, heard in zip(peers, pool.map(lambda peer: answers(peer, limit_s), peers), strict=True)
+            if heard
+        }
+
+
+def answers(peer: Address, limit_s: float) -> bool:
     """Whether the host takes or refuses a TCP connection within `limit_s`."""
     try:
-        socket.create_connection((host, port), limit_s).close()
+        socket.create_connection(peer, limit_s).close()
     except ConnectionRefusedError:
         return True
     except OSError:

@@ -8,7 +8,8 @@ Besides ps-lite's own DMLC_* variables:
     NALB_ESTIMATOR       capacity | paper (default: capacity)
     NALB_ALPHA_BYTES     alpha of x = sqrt(M alpha / N), from `nalb calibrate`
     NALB_WINDOW_BYTES    how much of a worker's gradients is under way at a time; 0: all; default: M / 8, at least 2 MB
-    NALB_HEARTBEAT_S, NALB_DEADLINE_S, NALB_STARTUP_S
+    NALB_HEARTBEAT_S, NALB_STARTUP_S
+    NALB_DEADLINE_S      from a fault that does not heal to the end of everyone else (default: 10); 0.6 of it is silence
     NALB_BATCHING        how batch sizes are chosen (default: nobody chooses; they stay as the script has them)
     NALB_BATCH_TOTAL     samples of one iteration over all workers (default: what the workers begin with)
     NALB_BATCH_MOST      the most samples of a worker: one number for all, or one each, by rank, separated by commas
@@ -34,7 +35,8 @@ from nalb.batching.schemes import SCHEMES as BATCH_SCHEMES
 from nalb.errors import InputError
 
 DEFAULT_ALPHA_BYTES = 1000.0  # measured on a 2-core machine (nalb calibrate); the paper's cluster: 1.2e5
-DEADLINE_S = 10.0  # how long a process may be silent
+DEADLINE_S = 10.0  # from a fault to the end of everyone else
+SILENCE = 0.6  # of the deadline: how long a process may be silent; the rest is for telling everyone, and for their ends
 JOINT = "joint"  # distribution and batching from one plan
 SCHEMES = ("auto", "stock", "p3", "average", "elastic", "aware", "exact", "oracle", JOINT)
 BATCHINGS = (*(name for name in BATCH_SCHEMES if name != JOINT), *BASELINES)
@@ -74,6 +76,11 @@ class Settings:
     predictor: str = DEFAULT_PREDICTOR
     predictor_models: str | None = None  # a folder on the coordinator's machine
     first_workers: int = 0  # that the job began with; 0: as many as it has
+
+    @property
+    def silence_s(self) -> float:
+        """How long nothing may be heard of a process, or of the coordinator."""
+        return SILENCE * self.deadline_s
 
 
 def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
@@ -146,11 +153,11 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
     )
 
 
-def deadline_of(environ: Mapping[str, str]) -> float:
-    """The deadline of a process with this environment, for those who watch it; what is no number, the process itself refuses."""
+def silence_of(environ: Mapping[str, str]) -> float:
+    """silence_s of a process with this environment, for those who watch it; what is no number, the process itself refuses."""
     with suppress(ValueError):
-        return float(environ.get("NALB_DEADLINE_S") or DEADLINE_S)
-    return DEADLINE_S
+        return SILENCE * float(environ.get("NALB_DEADLINE_S") or DEADLINE_S)
+    return SILENCE * DEADLINE_S
 
 
 def batch_maxima(text: str | None, workers: int, where: str) -> tuple[int, ...] | None:

@@ -70,7 +70,7 @@ class Coordinator:
         self._measuring = False
         self._plan: m.Plan | None = None
         self._preparing: set[tuple[bytes, int, int]] = set()  # orders not yet carried out: worker, iteration, epoch
-        self._released_s = self._arrived_s = now_s  # when the last plan went out, and any message last arrived anywhere
+        self._released_s = self._moved_s = now_s  # when the last plan went out, and when anything was last under way
         self._accused: set[tuple[str, str]] = set()  # who, of what: each is told once
         self._desk = BatchDesk(settings, predictor, self._network)
 
@@ -81,6 +81,10 @@ class Coordinator:
     ) -> None:
         """Take one message in. key_node: the node whose key the sender has, where the job is encrypted."""
         if self.phase == "OVER":
+            return
+        if isinstance(message, m.Still):
+            self._members.note_still(message, key_node, now_s)
+            self.outbox.append((identity, m.Alive()))
             return
         process = self._members.get(identity)
         if key_node is not None:
@@ -97,7 +101,7 @@ class Coordinator:
         elif process is None:
             self.rejected["message before hello"] += 1
         else:
-            process.last_heard_s = now_s
+            process.last_heard_s = process.last_direct_s = now_s
             if self._is_out_of_place(process, message):
                 self.rejected["message out of place"] += 1
             else:
@@ -118,7 +122,7 @@ class Coordinator:
         if why := (
             self._members.silent(self.phase, self._iteration, now_s)
             or self._members.lingering(now_s)
-            or (self._members.stuck(self._iteration, self._arrived_s, now_s) if self.phase == "RUN" else None)
+            or (self._members.stuck(self._iteration, self._moved_s, now_s) if self.phase == "RUN" else None)
             or self._desk.check_joined({worker.rank: worker.name for worker in self._members.workers}, now_s)
         ):
             self.abort(why, now_s)
@@ -158,14 +162,14 @@ class Coordinator:
             self._planner = self._new_planner()
             self._configure(now_s)
         for process in self._members:
-            process.last_heard_s = now_s
+            process.last_heard_s = process.last_direct_s = now_s
             self._send(
                 process,
                 m.Welcome(
                     m.VERSION,
                     self._nodes,
                     self._settings.heartbeat_s,
-                    self._settings.deadline_s,
+                    self._settings.silence_s,
                     self._settings.num_servers,
                 ),
             )
@@ -244,7 +248,7 @@ class Coordinator:
     def _report(self, process: Process, report: m.Report, now_s: float) -> None:
         self._clock.observe(process.name, report.sent_s, now_s)
         process.note(report, self._iteration, now_s)
-        self._arrived_s = now_s if report.samples else self._arrived_s
+        self._moved_s = now_s if report.samples or report.queued_bytes else self._moved_s
         if report.samples:
             shift_s, early_s = self._clock.offset_s[process.name], self._released_s - STALE_S
             process.reports.append(Reported(report.samples, shift_s, early_s, now_s + CLOCK_S))
@@ -350,7 +354,7 @@ class Coordinator:
         assert self._plan is not None
         assert self._planner is not None
         self._iteration += 1
-        self._released_s = self._arrived_s = now_s
+        self._released_s = self._moved_s = now_s
         self.phase = "RUN"
         if self._plan.measure != self._measuring or self._iteration == 0:
             self._measuring = self._plan.measure

@@ -30,8 +30,8 @@ from nalb.launch.processes import die_with_parent, stopped_at
 VERSION = 3
 REPORT = "\x1enalb-agent "  # begins with the ASCII record separator, which no text output has
 SIGN_OF_LIFE_S = 2.0  # how often the launcher sends one
-SILENCE_S = 12.0  # without one the launcher is taken for dead
-TERM_GRACE_S = 2.0
+SILENCE_S = 8.0  # without one the launcher is taken for dead
+TERM_GRACE_S = 1.5
 NOT_STARTED = 127  # as shells have it
 ORDER_BYTES = 1 << 20
 

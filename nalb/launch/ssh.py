@@ -26,7 +26,7 @@ from nalb.launch.roles import ProcessSpec
 from nalb.launch.supervisor import Job
 
 CONNECT_S = 10
-ALIVE_INTERVAL_S, ALIVE_COUNT = 3, 3  # a host that vanishes is noticed after about 9 s
+ALIVE_INTERVAL_S, ALIVE_COUNT = 2, 3  # a host that vanishes is noticed after 6 to 8 s
 CONNECTION_LOST = 255  # as ssh has it
 FOR_SSH = ("HOME", "USER", "LOGNAME", "PATH", "SSH_AUTH_SOCK", "KRB5CCNAME", "TMPDIR")
 

@@ -14,18 +14,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from nalb.control.settings import deadline_of
+from nalb.control.settings import silence_of
 from nalb.errors import JobError, MachineError, PeerError
 from nalb.launch.guardian import Guardian, kill_marked
 from nalb.launch.processes import LocalProcess, start_here
 from nalb.launch.roles import ProcessSpec
 
-TERM_GRACE_S = 3.0  # between asking and killing
+TERM_GRACE_S = 2.0  # between asking and killing
 KILL_GRACE_S = 3.0
-AFTER_WORKERS_S = 10.0  # servers and scheduler end by themselves, in milliseconds, once the workers have
+AFTER_WORKERS_S = 7.0  # servers and scheduler end by themselves, in milliseconds, once the workers have
 SETTLE_S = 0.3  # for those that the same cause took along
-CULPRIT_S = 1.5  # for the culprit, when only its peers have ended so far
-STOPPED_GRACE_S = 2.0  # beyond the deadline: where the coordinator watches, its verdict says more, and comes first
+CULPRIT_S = 1.0  # for the culprit, when only its peers have ended so far
+STOPPED_GRACE_S = 2.0  # beyond the silence: where the coordinator watches, its verdict says more, and comes first
 JOINED_S = 1.0  # for the coordinator's file to say what a worker that has ended already knew
 LINE_BYTES = 65_536  # a longer line is cut
 
@@ -115,7 +115,7 @@ class Job:
     # ---- failures
 
     def _check_stopped(self) -> None:
-        """JobError for a process that a signal has stopped for longer than the deadline, and that nobody else ends the job for.
+        """JobError for a process that a signal has stopped for too long, and that nobody else ends the job for.
 
         Before all have met, after the farewell, and where MXNet runs alone, no coordinator hears of it.
         """
@@ -127,10 +127,10 @@ class Job:
             if self._stopped.get(child.spec.slug, (-1, 0.0))[0] != ticks:  # it ran in between
                 self._stopped[child.spec.slug] = (ticks, now_s)
             silent_s = now_s - self._stopped[child.spec.slug][1]
-            deadline_s = deadline_of({**self._inherited, **child.spec.environment})
-            if silent_s > deadline_s:
+            limit_s = silence_of({**self._inherited, **child.spec.environment})
+            if silent_s > limit_s:
                 is_before = self._has_joined is not None and not self._has_joined()
-                if is_before or silent_s > deadline_s + STOPPED_GRACE_S:
+                if is_before or silent_s > limit_s + STOPPED_GRACE_S:
                     phase = " in phase start" if is_before else " in phase end" if self._workers_ended_s else ""
                     raise JobError(
                         f"{child.spec.name} has been stopped by a signal for {silent_s:.1f} s{phase}: only SIGCONT wakes it; "

@@ -101,7 +101,7 @@ def comparing(tmp_path):
     (tmp_path / "net.toml").write_text(NETWORK)
     words = ["--network", str(tmp_path / "net.toml"), "--replay", "mobilenet", "--schemes", "aware,exact"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "nalb.cli.main", "compare", *words, "--iterations", "1000", "--deadline-s", "3",
+        [sys.executable, "-m", "nalb.cli.main", "compare", *words, "--iterations", "1000", "--deadline-s", "5",
          "--out", str(tmp_path / "run")],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip

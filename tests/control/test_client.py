@@ -1,5 +1,7 @@
 """A process's end of the control plane."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -14,7 +16,7 @@ def test_the_thread_may_end_before_its_last_wake_up(monkeypatch: pytest.MonkeyPa
     with zmq.Context() as context, context.socket(zmq.ROUTER) as coordinator:
         port = coordinator.bind_to_random_port("tcp://127.0.0.1")
         hello = m.Hello(version=m.VERSION, role="worker", node="n0", ps_id=9, pid=1)
-        client = Client(f"tcp://127.0.0.1:{port}", hello, lambda: ([], 0), deadline_s=60.0, startup_s=60.0)
+        client = Client(f"tcp://127.0.0.1:{port}", hello, lambda: ([], 0), silence_s=60.0, startup_s=60.0)
         wake = client._wake
 
         def wake_late() -> None:
@@ -33,3 +35,33 @@ def test_the_thread_may_end_before_its_last_wake_up(monkeypatch: pytest.MonkeyPa
         assert kinds == [m.Hello, m.Failed]
         monkeypatch.undo()
         client.send(m.Goodbye())  # too late, and harmless
+
+
+# a coordinator that welcomes a worker and then is silent on its connection, as after an outage; sys.argv: whether it hears others
+HALF = """
+import sys, zmq
+from nalb.control import messages as m
+from nalb.control.client import Client
+context = zmq.Context()
+router = context.socket(zmq.ROUTER)
+port = router.bind_to_random_port("tcp://127.0.0.1")
+client = Client(f"tcp://127.0.0.1:{port}", m.Hello(m.VERSION, "worker", "n1", 9, 1), lambda: ([], 0), 60.0, 60.0)
+first = router.recv_multipart()[0]
+router.send_multipart([first, m.encode(m.Welcome(m.VERSION, ["n1"], 0.05, 2.0, 1))])
+signs = 0
+while signs < 60:  # one every 0.05 s at most
+    identity, frame = router.recv_multipart()
+    if identity != first and sys.argv[1] == "hears":
+        assert m.decode_at_coordinator(frame, "n1") == m.Still(first.decode())
+        signs += 1
+        router.send_multipart([identity, m.encode(m.Alive())])
+router.send_multipart([first, m.encode(m.Abort("as the test ends"))])
+client.wait_for(m.Setup)
+"""
+
+
+@pytest.mark.parametrize(("how", "says"), [("hears", "nalb: as the test ends"), ("is deaf", "has been silent for 2 s")])
+def test_signs_of_life_find_another_way_while_the_connection_is_silent(how, says):
+    done = subprocess.run([sys.executable, "-c", HALF, how], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 4, done.stderr
+    assert says in done.stderr

@@ -1,12 +1,21 @@
 """While a job gathers: a coordinator's host that no longer answers ends the process, one that is slow or still to come does not."""
 
+import os
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import pytest
 
-from nalb.control.reach import answers
+from nalb.control.reach import Reach, answers
+from nalb.control.settings import from_environment
+from nalb.control.wires import Address, Wire
+from netem import qdiscs, rootless
+from netem.build import port_name
+from netem.emulation import network_up
+from netem.namespaces import hub_namespace
+from netem.network_file import parse_network
 
 # the host's answers, one after the other, then the process is let go
 WATCH = """
@@ -15,7 +24,7 @@ from nalb.control import reach
 from nalb.control.settings import from_environment
 left = [word == "1" for word in sys.argv[2]]
 over = threading.Event()
-def answers(host, port, limit_s):
+def answers(peer, limit_s):
     if len(left) == 1:
         over.set()
     return left.pop(0) if left else True
@@ -53,10 +62,83 @@ def test_a_host_that_no_longer_answers(how: str, heard: str, code: int) -> None:
 def test_a_closed_port_is_an_answer() -> None:
     with socket.socket() as door:
         door.bind(("127.0.0.1", 0))
-        assert answers("127.0.0.1", door.getsockname()[1], 5.0)
+        assert answers(door.getsockname(), 5.0)
         door.listen()
-        assert answers("127.0.0.1", door.getsockname()[1], 5.0)
+        assert answers(door.getsockname(), 5.0)
 
 
 def test_a_name_that_nobody_knows_is_none() -> None:
-    assert not answers("nowhere.invalid", 9092, 5.0)
+    assert not answers(("nowhere.invalid", 9092), 5.0)
+
+
+SETTINGS = from_environment(
+    {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_URI": "192.0.2.1", "DMLC_PS_ROOT_PORT": "9091", "DMLC_NUM_WORKER": "2",
+     "DMLC_NUM_SERVER": "2", "NALB_DEADLINE_S": "10"}, "n1",
+)  # fmt: skip
+B, C = ("192.0.2.2", 4000), ("192.0.2.3", 4000)
+
+
+def test_a_peer_that_neither_acknowledges_nor_answers_is_lost() -> None:
+    reach, asked = Reach(SETTINGS, pytest.fail), []
+    reach.close()
+
+    def look(now_s: float, waiting_s: dict[Address, float], heard: set[Address]) -> tuple[Address, float] | None:
+        def knock(peers: list[Address]) -> set[Address]:
+            asked.extend(peers)
+            return heard
+
+        return reach.lost([Wire(peer, 3, waited_s, 1) for peer, waited_s in waiting_s.items()], now_s, knock)
+
+    assert look(1.0, {}, set()) is None
+    assert asked == []  # nobody is in doubt
+    assert look(10.0, {B: 1.0, C: 1.0}, {C}) is None  # B since 9, C is there: its packets were lost, or wait
+    assert look(15.0, {B: 3.0, C: 6.0}, {C}) is None
+    lost = look(16.0, {B: 6.0, C: 6.0}, set())
+    assert lost == (B, 7.0)
+    assert look(17.0, {C: 1.0}, set()) is None  # B is back
+    assert look(18.0, {B: 0.7}, set()) is None  # and is in doubt anew
+
+
+SENDER = """
+import os, socket, sys
+from nalb.control.client import die
+from nalb.control.reach import Reach
+from nalb.control.settings import from_environment
+made = socket.create_connection((sys.argv[1], 7000))
+os.environ.update(DMLC_ROLE="worker", DMLC_PS_ROOT_URI=sys.argv[1], DMLC_PS_ROOT_PORT="9091", DMLC_NUM_WORKER="2",
+                  DMLC_NUM_SERVER="2", NALB_DEADLINE_S="2")
+Reach(from_environment(os.environ, "b"), die)
+print("up", flush=True)
+while True:
+    made.sendall(b"x" * 1000)
+    made.recv(1)  # waits for ever, as ps-lite does
+"""
+READER = "import socket\ndoor = socket.create_server(('', 7000))\nprint('up', flush=True)\none, _ = door.accept()\n"
+READER += "while one.recv(1000):\n    one.sendall(b'y')\n"
+
+
+@pytest.mark.root
+def test_a_way_that_is_lost_far_from_both_ends() -> None:
+    if not rootless.has_privilege():
+        pytest.skip("needs root: namespaces and tc")
+    qdiscs.require(("tbf", "htb", "bfifo"))
+    defaults = "[defaults]\nup_mbps = 100\ndown_mbps = 100\n"
+    text = f'name = "r{os.getpid() % 10**6}"\n{defaults}' + "".join(f'[[nodes]]\nname = "{one}"\n' for one in "ab")
+    with network_up(network := parse_network(text, "n.toml")) as emulation, ExitStack() as stack:
+
+        def start(node: str, code: str, *words: str) -> "subprocess.Popen[str]":
+            argv = emulation.command(node, [sys.executable, "-c", code, *words])
+            process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stdout.readline() == "up\n"
+            return process
+
+        start("a", READER)
+        sender = start("b", SENDER, emulation.address("a"))
+        link = ["ip", "-n", hub_namespace(network.name), "link", "set", port_name(network, "b"), "nomaster"]
+        subprocess.run(link, check=True)  # both ends still have their carrier
+        said, _ = sender.communicate(timeout=60)
+    assert sender.returncode == 4
+    assert f"nalb: worker b: {emulation.address('a')} has acknowledged nothing for" in said

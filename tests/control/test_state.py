@@ -121,44 +121,77 @@ def test_the_next_plan_waits_for_every_worker():
 def test_a_silent_process_ends_the_job_everywhere_with_its_name():
     driver = Driver()
     driver.start()
-    driver.now_s = 8.0
+    driver.now_s = 5.0
     driver.heartbeat("s0", "w0", "w1")
-    driver.now_s = 10.5
+    driver.now_s = 6.5
     driver.state.tick(driver.now_s)
     driver.collect()
     assert driver.state.phase == "OVER"
-    assert "server n1 (pid 110) has not reported for 10.5 s" in driver.state.verdict
+    assert "server n1 (pid 110) has not reported for 6.5 s" in driver.state.verdict
     assert all(driver.last(peer, m.Abort).reason == driver.state.verdict for peer in PEERS)
 
 
-def test_an_exchange_in_which_nothing_arrives_any_more_is_ended():
+def test_who_can_be_reached_is_not_given_up_while_its_connection_waits_for_tcp():
+    driver = Driver()
+    driver.start()
+    for now_s in range(4, 20, 4):  # w1 is heard on a second connection alone
+        driver.now_s = float(now_s)
+        driver.heartbeat("s0", "w0", "s1")
+        driver.say("another", m.Still("w1"))
+        assert driver.last("another", m.Alive) == m.Alive()
+        driver.state.tick(driver.now_s)
+    assert driver.state.verdict is None
+    driver.now_s = 20.5  # but not for ever
+    driver.heartbeat("s0", "w0", "s1")
+    driver.say("another", m.Still("w1"))
+    driver.state.tick(driver.now_s)
+    assert "worker n1 (pid 111) has not reported for 20.5 s" in driver.state.verdict
+
+
+def test_nobody_else_says_that_a_process_lives():
+    driver = Driver()
+    driver.start()
+    driver.now_s = 6.5
+    driver.heartbeat("s0", "w0", "s1")
+    driver.state.receive(b"another", m.Still("w1"), driver.now_s, "n0")  # by its key, of another node
+    driver.say("another", m.Still("nobody"))
+    driver.state.tick(driver.now_s)
+    assert "worker n1 (pid 111) has not reported for 6.5 s" in driver.state.verdict
+
+
+def test_an_exchange_in_which_nothing_is_under_way_any_more_is_ended():
     """All report, so nobody is silent: ps-lite would wait for ever for what a lost connection took along."""
     driver = Driver()
     driver.start()
 
-    def report(peer, computed, rows=()):
-        driver.say(peer, m.Report(driver.now_s, -1 if peer[0] == "s" else 0, list(rows), 0, 1, computed))
+    def report(peer, computed=0, rows=(), queued_bytes=0, exchanging=0):
+        doing = -1 if peer[0] == "s" else exchanging
+        driver.say(peer, m.Report(driver.now_s, doing, list(rows), 0, 1, computed, queued_bytes))
         driver.state.tick(driver.now_s)
+
+    def all_report(**of_all):
+        driver.now_s += 5
+        for peer in PEERS:
+            report(peer, **of_all)
 
     for _ in range(100):  # gradients may take as long as they like
         driver.now_s += 5
         for peer in PEERS:
             report(peer, 0 if peer == "w0" else -1)
-    assert driver.state.verdict is None
     row = m.SampleRow(9, 4000, 10**9, 2 * 10**9)
-    for tick in range(20):  # and slices, as long as some come
-        driver.now_s += 5
-        for peer in PEERS:
-            report(peer, -1 if peer[0] == "s" else 0, [row] if tick == 10 and peer == "s1" else [])
+    for _ in range(20):  # and slices, as long as some come
+        all_report(rows=[row])
+    for _ in range(20):  # or are on their way
+        all_report(queued_bytes=1)
+    for _ in range(20):  # and what workers do with them
+        all_report(exchanging=-1)
     assert driver.state.verdict is None
-    for _ in range(4):
-        driver.now_s += 5
-        for peer in PEERS:
-            report(peer, -1 if peer[0] == "s" else 0)
+    all_report()
+    all_report()
     assert (
-        "worker n0, worker n1: in phase exchange of iteration 0 no message has reached any node for"
-        in driver.state.verdict
-    )
+        "worker n0, worker n1: in phase exchange of iteration 0 slices are missing, but nothing has been under way "
+        "between any nodes for"
+    ) in driver.state.verdict
 
 
 def test_a_process_that_never_comes_is_told_after_the_startup_time():
@@ -209,7 +242,7 @@ def test_nobody_may_enter_the_exit_barrier_before_all_say_goodbye():
     assert driver.count("w1", m.Farewell) == 0
     driver.now_s = 9.0
     driver.heartbeat("s0", "s1", "w0")
-    driver.now_s = 10.5
+    driver.now_s = 6.5
     driver.state.tick(driver.now_s)
     assert "worker n1 (pid 111) has not reported" in driver.state.verdict, "one that waits to leave must still be alive"
     driver = Driver()

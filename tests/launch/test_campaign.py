@@ -25,7 +25,18 @@ def test_ten_jobs_with_a_fault_each_end_as_they_should(tmp_path: Path) -> None:
     qdiscs.require(("tbf", "htb", "bfifo"))
     campaigns = [
         subprocess.Popen(
-            [sys.executable, ROOT / "scripts/faults.py", "--jobs", str(JOBS), "--seed", str(seed), "--out", tmp_path],
+            [
+                sys.executable,
+                ROOT / "scripts/faults.py",
+                "--jobs",
+                str(JOBS),
+                "--seed",
+                str(seed),
+                "--deadline-s",
+                "5",
+                "--out",
+                tmp_path,
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -17,7 +17,7 @@ pytestmark = [
 
 def under_way(launch: Launch, nodes: int, *flags: str) -> Launched:
     """A job that iterates."""
-    job = launch("--local", str(nodes), "--deadline-s", "3", *flags, "--", *STEPS)
+    job = launch("--local", str(nodes), "--deadline-s", "5", *flags, "--", *STEPS)
     job.wait_for("step 3", nodes)
     return job
 
@@ -54,7 +54,7 @@ def test_the_launcher_is_told_to_end(launch: Launch, number: signal.Signals) -> 
     ],
 )
 def test_a_worker_script_fails(launch: Launch, fault: str, exit_code: int, says: tuple[str, ...]) -> None:
-    job = launch("--local", "2", "--deadline-s", "3", "--", *STEPS, "--fault", fault)
+    job = launch("--local", "2", "--deadline-s", "5", "--", *STEPS, "--fault", fault)
     if fault != "leave":
         job.wait_for("step 3", 2)
     code, _ = job.end(START_LIMIT_S if fault == "leave" else END_LIMIT_S)

@@ -49,7 +49,7 @@ def under_way(launch: Launch, name: str, folder: Path) -> Launched:
     """A replay that iterates on two nodes."""
     path = folder / "network.toml"
     path.write_text(f'name = "{name}"\n{NETWORK}')
-    job = launch("--network", str(path), "--deadline-s", "3", "--", *REPLAY)
+    job = launch("--network", str(path), "--deadline-s", "5", "--", *REPLAY)
     job.wait_for_event("iteration")
     assert len(namespaces.standing(name)) == 3
     assert "CPU quotas in cores: a 0.45, b 0.45; kept by " in job.output

@@ -71,7 +71,7 @@ class Cluster:
 
     def launch(self, launch: Launch, *command: str, flags: tuple[str, ...] = (), **environment: str) -> Launched:
         """`nalb launch --hosts` at the hub."""
-        arguments = ["--hosts", str(self.hosts_file), "--deadline-s", "3", *flags, "--", *command]
+        arguments = ["--hosts", str(self.hosts_file), "--deadline-s", "5", *flags, "--", *command]
         return launch(*arguments, wrap=self.emulation.hub_command([]), **environment)
 
 
