@@ -252,8 +252,8 @@ def job_options(
     args: argparse.Namespace, port: int, observers: str | None, run_dir: Path | None, hold: bool = False
 ) -> JobOptions:
     """From the flags that launch and compare share."""
-    if args.deadline_s is not None and not 0.5 <= args.deadline_s <= 86_400:
-        raise InputError(f"--deadline-s {args.deadline_s:g}: choose 0.5 to 86400")
+    if args.deadline_s is not None and not 1 <= args.deadline_s <= 86_400:
+        raise InputError(f"--deadline-s {args.deadline_s:g}: choose 1 to 86400")
     if is_encrypted(args) and args.transport == "mxnet":
         raise InputError("--transport mxnet has no fast CURVE: leave it out, or do not encrypt")
     return JobOptions(

@@ -30,7 +30,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.Hello(m.VERSION, "worker", "n0", 9, 100), m.Register(TENSORS, 0), m.SlotsReady(1, 0),
     m.Report(1.0, 1, [m.SampleRow(9, 40_000, 10**9, 2 * 10**9), m.SampleRow(8, 4_000, 10**9, 10**9 + 10**6)], 0, 3),
     m.Done(1, 1.0, 1.5, 0.1, 5.0, 6.0, 5.5), m.Sums(1, [m.SliceSum(1.0, -1.0, 2.0)], [m.SliceSum(1.0, -1.0, 2.0)]),
-    m.JoinBatching(32, 64), m.Computed(1, 32, 0.1, 0.9, 0.5, 0.2, 0.0), m.Goodbye(), m.Failed("the loss is not a number"),
+    m.JoinBatching(32, 64), m.Computed(1, 32, 0.1, 0.9, 0.5, 0.2, 0.0), m.Goodbye(), m.Failed("no number"), m.Still("w0"),
     m.Observe(m.VERSION), m.RunBlock("aware", 3, alpha_bytes=1e4, window_bytes=10**6, probes=False, label="x"),
     m.Configured({"n0": 1e7, "n1": 2e7}, {"n0": 1e7, "n1": 2e7}, [("n0", "n1", 5e6)]), m.EndJob(),
     m.Welcome(m.VERSION, ["n0", "n1"], 0.25, 10.0, 2), m.Setup(0, 0, 2, 2, 1e3, None, 2, "abc"),

@@ -24,7 +24,7 @@ NO_DATA = "open('/nowhere/fashion-mnist/train-images-idx3-ubyte.gz')"
         ),
         (["--local", "2", "--", "no-such-program"], "COMMAND 'no-such-program' is not a program here: give a path"),
         (["--local", "0", "--", "true"], "--local 0: choose 1 to 64 nodes"),
-        (["--local", "2", "--deadline-s", "0", "--", "true"], "--deadline-s 0: choose 0.5 to 86400"),
+        (["--local", "2", "--deadline-s", "0", "--", "true"], "--deadline-s 0: choose 1 to 86400"),
         (["--network", "wan99", "--", "true"], "no network file 'wan99': give a path, or one of"),
         (["--hosts", "nowhere.toml", "--", "true"], "--hosts nowhere.toml: cannot be read (No such file or directory)"),
     ],
