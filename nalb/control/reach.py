@@ -11,7 +11,7 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -20,7 +20,10 @@ from nalb.control.settings import Settings
 from nalb.control.wires import Address, Wire, wires
 
 KNOCKS = 5  # within the silence that is allowed
-LATER = 1.1  # times that silence: where the coordinator notices too, its verdict says more, and comes first
+LOOKS = 10  # at connections, likewise
+LATER = (
+    1.1  # times that silence, where there is a coordinator: if it notices too, its verdict says more, and comes first
+)
 
 
 @contextmanager
@@ -57,6 +60,7 @@ class Reach:
 
     def __init__(self, settings: Settings, fail: Callable[[str], None]):
         self._settings, self._fail = settings, fail
+        self._limit_s = settings.silence_s * (1.0 if settings.is_stock else LATER)
         self._coordinator_port = int(settings.endpoint.rpartition(":")[2])
         self._is_over = threading.Event()
         self._silent_since_s: dict[Address, float] = {}  # those in doubt
@@ -72,11 +76,13 @@ class Reach:
         self._is_over.set()
 
     def _run(self) -> None:
-        limit_s = self._settings.silence_s / KNOCKS
+        limit_s = self._settings.silence_s / LOOKS
         while not self._is_over.wait(limit_s):
             now = [wire for wire in wires() if wire.peer[1] != self._coordinator_port]
             self._queued_bytes = sum(wire.queued_bytes for wire in now)
-            lost = self.lost(now, time.monotonic(), lambda peers: answering(peers, limit_s))
+            doubtful = {wire.peer for wire in now if wire.is_doubtful}
+            heard = answering(doubtful, limit_s)
+            lost = self.lost(now, heard, time.monotonic())
             if lost is not None and not self._is_over.is_set():
                 (host, port), silent_s = lost
                 self._fail(
@@ -85,30 +91,27 @@ class Reach:
                 )
                 return
 
-    def lost(
-        self, now: Iterable[Wire], now_s: float, knock: Callable[[list[Address]], set[Address]]
-    ) -> tuple[Address, float] | None:
-        """A peer out of reach and for how long, if any. `knock` says who answers."""
-        doubtful = {wire.peer: wire.waiting_s for wire in now if wire.is_doubtful}
-        heard = knock(sorted(doubtful)) if doubtful else set()
+    def lost(self, now: list[Wire], heard: set[Address], now_s: float) -> tuple[Address, float] | None:
+        """A peer out of reach and for how long, if any. heard: those that have just answered another connection."""
         known = self._silent_since_s
         self._silent_since_s = {
-            peer: now_s if peer in heard else known.get(peer, now_s - waiting_s) for peer, waiting_s in doubtful.items()
+            wire.peer: now_s if wire.peer in heard else known.get(wire.peer, now_s - wire.waiting_s)
+            for wire in now
+            if wire.is_doubtful
         }
         for peer, since_s in self._silent_since_s.items():
-            if now_s - since_s > LATER * self._settings.silence_s:
+            if now_s - since_s > self._limit_s:
                 return peer, now_s - since_s
         return None
 
 
-def answering(peers: list[Address], limit_s: float) -> set[Address]:
+def answering(peers: set[Address], limit_s: float) -> set[Address]:
     """Those whose hosts answer within `limit_s`."""
+    if not peers:
+        return set()
     with ThreadPoolExecutor(len(peers)) as pool:
-        return {
-            peer
-            for peer, heard in zip(peers, pool.map(lambda peer: answers(peer, limit_s), peers), strict=True)
-            if heard
-        }
+        asked = [(peer, pool.submit(answers, peer, limit_s)) for peer in peers]
+        return {peer for peer, answer in asked if answer.result()}
 
 
 def answers(peer: Address, limit_s: float) -> bool:
