@@ -8,12 +8,14 @@ not open, and however busy it is: its kernel does.
 """
 
 import math
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 from nalb.control.client import die
 from nalb.control.settings import Settings
@@ -37,8 +39,11 @@ def reach_kept(settings: Settings) -> Iterator[None]:
     limit_s = settings.silence_s / KNOCKS
 
     def watch() -> None:
-        heard_s = time.monotonic() if settings.starts_together else math.inf
+        heard_s = math.inf
+        if settings.starts_together:  # a link may have been lost while this process still loaded what it needs
+            heard_s = time.monotonic() - min(process_age_s(), settings.silence_s / 2)
         while not is_over.is_set():
+            knocked_s = time.monotonic()
             if answers((host, int(port)), limit_s):
                 heard_s = time.monotonic()
             elif (silent_s := time.monotonic() - heard_s) > settings.silence_s and not is_over.is_set():
@@ -46,13 +51,19 @@ def reach_kept(settings: Settings) -> Iterator[None]:
                     f"{settings.role} {settings.node} in phase start: nothing at {settings.endpoint}, the coordinator's place, "
                     f"has answered for {silent_s:.1f} s: the link is down, or the host is off"
                 )
-            is_over.wait(limit_s)
+            is_over.wait(max(0.0, knocked_s + limit_s - time.monotonic()))
 
     threading.Thread(target=watch, name="nalb-reach", daemon=True).start()
     try:
         yield
     finally:
         is_over.set()
+
+
+def process_age_s() -> float:
+    """Since this process began, by the kernel."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 class Reach:

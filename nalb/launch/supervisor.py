@@ -24,7 +24,7 @@ TERM_GRACE_S = 2.0  # between asking and killing
 KILL_GRACE_S = 3.0
 AFTER_WORKERS_S = 7.0  # servers and scheduler end by themselves, in milliseconds, once the workers have
 SETTLE_S = 0.3  # for those that the same cause took along
-CULPRIT_S = 1.0  # for the culprit, when only its peers have ended so far
+CULPRIT_S = 1.0  # for the culprit, when only its peers have ended so far and others still run
 STOPPED_GRACE_S = 2.0  # beyond the silence: where the coordinator watches, its verdict says more, and comes first
 JOINED_S = 1.0  # for the coordinator's file to say what a worker that has ended already knew
 LINE_BYTES = 65_536  # a longer line is cut
@@ -149,7 +149,8 @@ class Job:
     def _wait_for_culprit(self) -> None:
         start_s = time.monotonic()
         while (elapsed_s := time.monotonic() - start_s) < CULPRIT_S:
-            if elapsed_s > SETTLE_S and _culprits(self._failed):
+            runs = any(child.poll() is None and child.stopped_at() is None for child in self.children)
+            if elapsed_s > SETTLE_S and (_culprits(self._failed) or not runs):
                 return
             time.sleep(0.02)
             self._note_failed()
