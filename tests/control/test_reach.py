@@ -86,7 +86,7 @@ def test_a_peer_that_neither_acknowledges_nor_answers_is_lost() -> None:
         return reach.lost([Wire(peer, 3, waited_s, 1) for peer, waited_s in waiting_s.items()], heard, now_s)
 
     assert look(10.0, {B: 1.0, C: 1.0}, {C}) is None  # B since 9; C is there: its packets were lost, or wait
-    assert look(15.0, {B: 3.0, C: 6.0}, {C}) is None
+    assert look(14.0, {B: 3.0, C: 6.0}, {C}) is None
     assert look(16.0, {B: 6.0, C: 6.0}, set()) == (B, 7.0)
     assert look(17.0, {C: 1.0}, set()) is None  # B is back
     assert look(18.0, {B: 0.7}, set()) is None  # and is in doubt anew
