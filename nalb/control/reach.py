@@ -23,9 +23,6 @@ from nalb.control.wires import Address, Wire, wires
 
 KNOCKS = 5  # within the silence that is allowed
 LOOKS = 10  # at connections, likewise
-LATER = (
-    1.1  # times that silence, where there is a coordinator: if it notices too, its verdict says more, and comes first
-)
 
 
 @contextmanager
@@ -71,7 +68,6 @@ class Reach:
 
     def __init__(self, settings: Settings, fail: Callable[[str], None]):
         self._settings, self._fail = settings, fail
-        self._limit_s = settings.silence_s * (1.0 if settings.is_stock else LATER)
         self._coordinator_port = int(settings.endpoint.rpartition(":")[2])
         self._is_over = threading.Event()
         self._silent_since_s: dict[Address, float] = {}  # those in doubt
@@ -111,7 +107,7 @@ class Reach:
             if wire.is_doubtful
         }
         for peer, since_s in self._silent_since_s.items():
-            if now_s - since_s > self._limit_s:
+            if now_s - since_s > self._settings.silence_s:
                 return peer, now_s - since_s
         return None
 
