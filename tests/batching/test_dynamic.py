@@ -114,6 +114,17 @@ def test_a_bound_that_would_make_the_iteration_longer_is_not_learnt():
     assert "above its best size" in after.reason
 
 
+def test_the_largest_machine_is_not_bounded_for_what_noise_took():
+    """It lost 9 % of its throughput with more samples; with a bound of 512, the iteration would be half as long again."""
+    control = ProportionalControl((512,) * 3, Bounds.of(1536, 3), window=1)
+    sizes = control.update(observe((512,) * 3, (0.12, 0.14, 0.96))).sizes
+    speeds = np.array([0.91 * 512 / 0.12, 512 / 0.14, 0.5 * 512 / 0.96])  # the smallest has a fixed part
+    after = control.update(observe(sizes, np.array(sizes) / speeds))
+    assert control.bounds.most == (1536,) * 3
+    assert (after.sizes or sizes)[0] > 700
+    assert "above its best size" in after.reason
+
+
 @pytest.mark.parametrize("options", [{"dead_band": -1}, {"smoothing": 0}, {"window": 0}])
 def test_options_outside_their_range_are_named(options):
     with pytest.raises(InputError, match="dynamic batching"):
