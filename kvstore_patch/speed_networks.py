@@ -9,7 +9,12 @@ F is v^(k-1) exp(network): networks say by which factor the speed changes. Error
 in an iteration's time (a slow worker that is believed to be 10 samples/s faster is the straggler, a fast one is not), and
 a level of load that was never seen needs no extrapolation. A network that predicts v^k itself was tried and is worse there.
 Speed is in proportion to the CPU that is left, so CPU shares enter as logarithms, as speeds do: what is to be learnt is then
-nearly a sum, which a few hundred iterations teach.
+nearly a sum, which a few hundred iterations teach. NARX sees changes, and levels of what is left of the machine alone: a
+level of speed tells it which of the few loads so far this is, and it learns these by heart. A change of the share itself
+is there too, since a reported share errs by as much on a busy machine as on an idle one, where its logarithm errs little.
+
+The error is Huber's: squared for what noise does, absolute for spikes and shifts within an iteration, which nothing can
+foresee and which would else decide what is learnt.
 
 Training is online, in sessions: a session takes the last HISTORY iterations, holds some back, and makes one epoch per
 iteration of the job until the error on what is held back no longer falls (early stopping). Only if it ended lower than
@@ -40,11 +45,14 @@ LEARNING_RATE = 0.02  # of Adam (ours, like all below)
 HISTORY = 1000  # iterations that a session learns from
 BLOCK, HELD_BACK = 20, 5  # iterations in a block; one block in so many judges instead: neighbours share a level of load
 BATCH = 64  # samples of a training step
+USUAL = 0.05  # of the speed: errors above it count as absolute ones; a few times what is noise in iteration times
+FINE = 5  # times: CPU and memory shares change by hundredths, their logarithms by tenths
+NO_ROOM = 0.8  # of the memory in use: about where a machine begins to swap; the level is counted from there
 EPOCHS_MOST, PATIENCE = 100, 10  # of a session; epochs without a lower error before it ends
 RETRAIN_AFTER = 100  # observations from the end of a session to the next
 STORED_TRAINS_AFTER = 100  # observations before a stored model is first trained on
 LEAST_CPU = 0.01  # share that is told from none: its logarithm must be finite
-FORMAT = 2  # of stored models: SHA-256 of the rest, then numpy's npz of the weights, kind and format
+FORMAT = 3  # of stored models: SHA-256 of the rest, then numpy's npz of the weights, kind and format
 DIGEST_BYTES = 32
 
 
@@ -62,7 +70,7 @@ class _LastStep(nn.HybridBlock):
 
 def _narx() -> nn.HybridSequential:
     net = nn.HybridSequential()
-    net.add(nn.Dense(HIDDEN, activation="tanh", in_units=3 * LOOK_BACK + 2), nn.Dense(1, in_units=HIDDEN))
+    net.add(nn.Dense(HIDDEN, activation="tanh", in_units=8), nn.Dense(1, in_units=HIDDEN))
     return net
 
 
@@ -142,7 +150,7 @@ class _Session:
         self._net, self._generator, self.mean_speed = net, generator, mean_speed
         self._inputs, self._targets = inputs[~held_back], targets[~held_back]
         self._judge = mx.nd.array(inputs[held_back]), mx.nd.array(targets[held_back])
-        self._loss = mx.gluon.loss.L2Loss()
+        self._loss = mx.gluon.loss.HuberLoss(rho=USUAL)
         adam = {"learning_rate": LEARNING_RATE}
         self._trainer = mx.gluon.Trainer(net.collect_params(), "adam", adam, kvstore=None)
         self._epochs, self._without_gain = 0, 0
@@ -285,12 +293,18 @@ def _mean_speed(reports: "deque[tuple[float, float, float]]") -> float:
 def _inputs(kind: str, reports: np.ndarray, mean_speed: float) -> np.ndarray:
     """What the network sees after each report that has LOOK_BACK before it; reports of shape (n, 3), oldest first.
 
-    Shape (n - 2, 2) for RNN and LSTM: speeds, oldest first. (n - 2, 8) for NARX: two speeds, three CPU and three memory
-    shares. Speeds as log(v / mean), CPU shares as logarithms too, memory shares as they are.
+    Shape (n - 2, 2) for RNN and LSTM: log(v / mean), oldest first. (n - 2, 8) for NARX: the change of log v, both changes of
+    log c and of m, oldest first, the last change of c, and the levels of m and c; those of m and of c's change times FINE.
     """
-    reports = reports.copy()
-    reports[:, 1] = np.log(np.maximum(reports[:, 1], LEAST_CPU))
-    steps = [reports[back : len(reports) - LOOK_BACK + back] for back in range(LOOK_BACK + 1)]
-    speeds = [np.log(step[:, :1] / mean_speed) for step in steps[1:]]
-    resources = [step[:, 1:] for step in steps] if kind == "narx" else []
-    return np.hstack(speeds + resources).astype(np.float32)
+    speed, cpu, memory = reports.T
+    if kind != "narx":
+        return np.stack(_steps(np.log(speed / mean_speed))[1:], axis=1).astype(np.float32)
+    speeds, shares = _steps(np.log(speed)), _steps(cpu)
+    logs, used = _steps(np.log(np.maximum(cpu, LEAST_CPU))), _steps(FINE * (memory - NO_ROOM))
+    changes = [speeds[2] - speeds[1], logs[1] - logs[0], logs[2] - logs[1], used[1] - used[0], used[2] - used[1]]
+    return np.stack([*changes, FINE * (shares[2] - shares[1]), used[2], shares[2]], axis=1).astype(np.float32)
+
+
+def _steps(values: np.ndarray) -> list[np.ndarray]:
+    """Values two iterations ago, one ago and now, for every iteration that has both before it."""
+    return [values[back : len(values) - LOOK_BACK + back] for back in range(LOOK_BACK + 1)]

@@ -101,8 +101,8 @@ def inputs_are_those_of_the_papers_equation():
     rows = np.array([[10.0, 0.1, 0.6], [20.0, 0.2, 0.7], [30.0, 0.3, 0.8], [40.0, 0.4, 0.9]])
     narx = speed_networks._inputs("narx", rows, 20.0)
     half, double = np.log(1.5), np.log(2)
-    cpu = np.log([0.1, 0.2, 0.3])
-    np.testing.assert_allclose(narx[0], [0, half, cpu[0], 0.6, cpu[1], 0.7, cpu[2], 0.8], rtol=1e-6)
+    np.testing.assert_allclose(narx[0], [half, double, half, 0.5, 0.5, 0.5, 0, 0.3], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(narx, speed_networks._inputs("narx", rows * [7, 1, 1], 140.0), rtol=1e-5, atol=1e-6)
     rows[0, 1] = 0.0
     assert np.isfinite(speed_networks._inputs("narx", rows, 20.0)).all()
     assert rows[0, 1] == 0.0
