@@ -30,6 +30,7 @@ SLEEPERS = Path(__file__).resolve().parents[1] / "tests/kvstore/lbb_workers.py"
 CORES = (0.45, 0.36, 0.24, 0.15)
 PAPER_MS = {"even": (81.81, 81.49, 85.39, 392.92), "balanced": (104.94, 104.14, 103.46, 104.41)}  # Table 2
 PAPER_SIZES = {"even": (128,) * 4, "balanced": (167, 167, 158, 20)}
+NEAR = 0.02  # of a size
 DISTURBED_FROM = 50  # iteration; by then LBB has settled
 
 
@@ -47,9 +48,10 @@ def plan_their_table(console: Console) -> None:
 
 
 def show_profiles(console: Console, events: list[dict]) -> None:
-    """Fig. 3 and Table 3: the fits, and what they foretell of the first sizes until these change."""
-    first = next(event for event in events if event["iteration"] == 5)["sizes"]  # the first five are left out
-    steady = list(itertools.takewhile(lambda event: event["sizes"] == first, events[5:]))
+    """Fig. 3 and Table 3: the fits, and what they foretell while sizes are the first ones, but for fine tuning's samples."""
+    first = np.array(next(event for event in events if event["iteration"] == 5)["sizes"])  # the first five are left out
+    near = [np.abs(np.array(event["sizes"]) / first - 1).max() < NEAR for event in events[5:]]
+    steady = list(itertools.compress(events[5:], near))
     actual_s = np.median([event["compute_s"] for event in steady], axis=0)
     table = Table(title=f"Fig. 3 and Table 3: profiles, fits, and the first sizes over {len(steady)} iterations")
     headings = ("worker", "points", "Pearson", "Spearman", "batch", "foretold ms", "measured ms", "error")
