@@ -38,8 +38,9 @@ MAX_PATIENCE = 32  # iterations of equal shares before something else is tried a
 REMEMBERED = 4096  # plans: more than there are iterations within a deadline
 HEADER_BYTES = 1000  # of a slice's message, at most
 # Plans that have cost so many iterations of equal shares more than those are given up: whatever they rest on is not so. One
-# iteration counts for half of it at most, since the network may have changed. `elastic` has none to compare with: it explores
-# shares that may be slower, as its authors have it, and is there to be compared with.
+# iteration counts for half of it at most, since the network may have changed, and what it waited for gradients not at all: that
+# is no fault of the plan. `elastic` has none to compare with: it explores shares that may be slower, as its authors have it, and
+# is there to be compared with.
 MOST_REGRET = 1.0
 PACE = 1.25  # equal shares that take so many times what the links need: something else sets the pace
 UNMEASURED = ("stock", "p3", "average")  # schemes that send no forecasts: they do not need to know
@@ -140,7 +141,7 @@ class Planner:
         else:
             ratio = min(max(present.predicted_s, exposed_s or took_s), took_s) / present.predicted_s
             self._estimator.observe(traffic, is_free, self._is_to_measure_anew(ratio))
-            if not self._regrets(took_s):
+            if not self._regrets(exposed_s or took_s):
                 if ratio > LATE and self._calm:
                     self._estimator.find_capped_pair(traffic)
                 if self._would_gain():

@@ -6,6 +6,7 @@ import pytest
 from nalb.control import messages as m
 from nalb.control.planner import Planner
 from nalb.planning.nodes import Capacities, Node
+from nalb.planning.schemes import NOT_MEASURED, NOT_THE_LINKS
 from nalb.simulation.exchange import Wire
 from nalb.simulation.job import by_planner
 from tests.control.test_state import PEERS, TENSORS, Driver
@@ -29,6 +30,19 @@ class Misled(Planner):
         super().observe(told, took_s, exposed_s)
 
 
+class Waiting(Planner):
+    """A planner whose job has a worker that computes for `late` times as long as the exchange takes, from iteration 2 on."""
+
+    late = 0.0
+    reasons = ()  # of the plans so far
+
+    def observe(self, samples, took_s, exposed_s=0.0):
+        assert exposed_s == 0
+        self.reasons += (self._reason,)
+        waited_s = self.late * took_s if len(self.reasons) > 2 else 0.0
+        super().observe(samples, took_s + waited_s, took_s)
+
+
 def iterate(scheme, scale=1.0, has_friends=False, rounds=ROUNDS):
     """Seconds of each iteration, simulated."""
     names = [node.name for node in NODES]
@@ -44,6 +58,18 @@ def test_a_lie_costs_little_more_than_equal_shares(scale, has_friends):
     """Without giving plans up that take longer, the last would cost 1.25 to 1.3 times as much."""
     took, equal = iterate("exact", scale, has_friends, 24), iterate("average", rounds=1)[0]
     assert sum(took) <= 1.2 * len(took) * equal
+
+
+@pytest.mark.parametrize("late", [0.0, 2.0])
+def test_a_plan_is_not_given_up_for_what_it_waited_for_gradients(late):
+    """All that early workers push waits for the late one's gradients: the iteration is longer, the exchange is not."""
+    names = [node.name for node in NODES]
+    planner = Waiting(names, set(names), {name: rank for rank, name in enumerate(names)}, "capacity", None)
+    planner.late = late
+    planner.register([TENSOR], 1e4)
+    by_planner("exact", NODES, planner.layout, CAPACITIES, 12, planner, Wire())
+    assert planner.reasons[0] == NOT_MEASURED
+    assert set(planner.reasons[1:]).isdisjoint({NOT_MEASURED, NOT_THE_LINKS})
 
 
 def test_the_truth_is_worth_more_than_equal_shares():
