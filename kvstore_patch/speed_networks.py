@@ -43,10 +43,8 @@ LOOK_BACK = 2  # iterations; Chen et al., Table 3
 HIDDEN = 10  # units of the hidden layer; the paper does not say
 LEARNING_RATE = 0.02  # of Adam (ours, like all below)
 HISTORY = 1000  # iterations that a session learns from
-BLOCK, HELD_BACK = (
-    20,
-    10,
-)  # iterations in a block; one block in so many judges instead: neighbours share a level of load
+BLOCK = 20  # iterations; neighbours share a level of load
+HELD_BACK = 10  # one block in so many judges instead
 BATCH = 64  # samples of a training step
 USUAL = 0.05  # of the speed: errors above it count as absolute ones; a few times what is noise in iteration times
 FINE = 5  # times: CPU and memory shares change by hundredths, their logarithms by tenths

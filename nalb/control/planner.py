@@ -28,9 +28,6 @@ WINDOW_PART = 8  # of the model: each iteration begins with so much at full spee
 SURPRISE = 1.3
 LATE = 1.1  # from here on a single pair may be what the prediction does not know
 WORTH = 0.95  # of the present plan's time: what nodes that are faster than estimated must promise, to be measured again
-MOST_REGRET = (
-    1.0  # iteration's time, of equal shares; one iteration counts for half at most: the network may have changed
-)
 CHANGED = 1.2  # times the usual ratio, or its inverse
 MOST_BLIND = 4  # iterations with a window in a row: what they hide must come to light
 CALM = 4  # iterations as predicted, in a row, without a window once the network has changed
@@ -134,7 +131,7 @@ class Planner:
             if present is None:
                 return
             if self._reason in (NOT_MEASURED, NOT_THE_LINKS):
-                self._equal_s = took_s
+                self._equal_s = exposed_s or took_s
             self._judge_pace(present, traffic, exposed_s or took_s)
             self._equal_left = max(0, self._equal_left - 1)
             self._links_set_pace &= self._equal_left == 0
