@@ -145,7 +145,8 @@ class CapacityEstimator:
         seen, alone = sustained_rates(traffic, self._num_nodes), _rates_alone(traffic, self._num_nodes)
         old = np.full_like(seen, np.nan) if anew else self._rate
         limits = _waited_for(traffic, seen) if free else np.zeros_like(self._proven)
-        proven = limits if free else self._proven & ~(seen > DIFFERENT * old) & (not anew)
+        hidden = seen < (NEAR if free else DIFFERENT) * old  # it carried less than it is thought to: that says nothing
+        proven = limits | (self._proven & hidden & (not anew))
         self.outgrown = proven & ~limits & (alone > DIFFERENT * old)
         seen = np.where(proven, seen, np.fmax(seen, alone))
         if free:
