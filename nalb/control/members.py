@@ -126,7 +126,7 @@ class Members:
             )
         return None
 
-    def stuck(self, iteration: int, moved_s: float, now_s: float) -> str | None:
+    def stuck(self, iteration: int, moved_s: float) -> str | None:
         """Why an exchange will never end, if so: slices are missing, all report, and nothing is under way between any nodes.
 
         moved_s: when something last was, or arrived. A connection that was reset does that: ps-lite sends nothing twice. A slow
@@ -135,7 +135,10 @@ class Members:
         waiting = [worker for worker in self.workers if worker.finished < iteration]
         if not waiting or any(worker.computed < iteration or worker.exchanging != iteration for worker in waiting):
             return None
-        idle_s = now_s - max([moved_s, *(worker.computed_s for worker in waiting)])
+        told_s = min(
+            process.last_direct_s for process in self
+        )  # of one whose connection is silent nothing is known since
+        idle_s = told_s - max([moved_s, *(worker.computed_s for worker in waiting)])
         if idle_s <= self._settings.silence_s:
             return None
         names = ", ".join(worker.name for worker in waiting)

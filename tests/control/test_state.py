@@ -185,6 +185,15 @@ def test_an_exchange_in_which_nothing_is_under_way_any_more_is_ended():
         all_report(queued_bytes=1)
     for _ in range(20):  # and what workers do with them
         all_report(exchanging=-1)
+    all_report(queued_bytes=1)
+    quiet_since_s = driver.now_s
+    while driver.now_s < quiet_since_s + 9:  # or may be, as far as those can tell whose own connections are silent
+        driver.now_s += 0.5
+        for peer in PEERS:
+            if peer == "s1":
+                driver.say("another", m.Still("s1"))
+            else:
+                report(peer)
     assert driver.state.verdict is None
     all_report()
     all_report()
