@@ -135,9 +135,8 @@ class Members:
         waiting = [worker for worker in self.workers if worker.finished < iteration]
         if not waiting or any(worker.computed < iteration or worker.exchanging != iteration for worker in waiting):
             return None
-        told_s = min(
-            process.last_direct_s for process in self
-        )  # of one whose connection is silent nothing is known since
+        # of one whose own connection is silent nothing is known since
+        told_s = min(process.last_direct_s for process in self)
         idle_s = told_s - max([moved_s, *(worker.computed_s for worker in waiting)])
         if idle_s <= self._settings.silence_s:
             return None

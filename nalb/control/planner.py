@@ -124,21 +124,22 @@ class Planner:
         """
         if not len(samples):
             return
-        traffic, present = Traffic(samples), self._present
-        is_free = self._blind == 0
-        if present is None or present.predicted_s is None or not self._links_set_pace:
+        traffic, is_free, present = Traffic(samples), self._blind == 0, self._present
+        if present is None:
             self._estimator.observe(traffic, is_free)
-            if present is None:
-                return
+            return
+        exchange_s = exposed_s or took_s
+        if present.predicted_s is None or not self._links_set_pace:
+            self._estimator.observe(traffic, is_free)
             if self._reason in (NOT_MEASURED, NOT_THE_LINKS):
-                self._equal_s = exposed_s or took_s
-            self._judge_pace(present, traffic, exposed_s or took_s)
+                self._equal_s = exchange_s
+            self._judge_pace(present, traffic, exchange_s)
             self._equal_left = max(0, self._equal_left - 1)
             self._links_set_pace &= self._equal_left == 0
         else:
-            ratio = min(max(present.predicted_s, exposed_s or took_s), took_s) / present.predicted_s
+            ratio = min(max(present.predicted_s, exchange_s), took_s) / present.predicted_s
             self._estimator.observe(traffic, is_free, self._is_to_measure_anew(ratio))
-            if not self._regrets(exposed_s or took_s):
+            if not self._regrets(exchange_s):
                 if ratio > LATE and self._calm:
                     self._estimator.find_capped_pair(traffic)
                 if self._would_gain():

@@ -134,17 +134,19 @@ def test_a_silent_process_ends_the_job_everywhere_with_its_name():
 def test_who_can_be_reached_is_not_given_up_while_its_connection_waits_for_tcp():
     driver = Driver()
     driver.start()
-    for now_s in range(4, 20, 4):  # w1 is heard on a second connection alone
-        driver.now_s = float(now_s)
+
+    def reach(now_s):
+        """w1 is heard on a second connection alone."""
+        driver.now_s = now_s
         driver.heartbeat("s0", "w0", "s1")
         driver.say("another", m.Still("w1"))
         assert driver.last("another", m.Alive) == m.Alive()
         driver.state.tick(driver.now_s)
+
+    for now_s in range(4, 20, 4):
+        reach(float(now_s))
     assert driver.state.verdict is None
-    driver.now_s = 20.5  # but not for ever
-    driver.heartbeat("s0", "w0", "s1")
-    driver.say("another", m.Still("w1"))
-    driver.state.tick(driver.now_s)
+    reach(20.5)  # but not for ever
     assert "worker n1 (pid 111) has not reported for 20.5 s" in driver.state.verdict
 
 

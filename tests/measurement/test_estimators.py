@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from nalb.measurement import traffic
 from nalb.measurement.estimators import CapacityEstimator, PaperEstimator, sustained_rates
 from nalb.measurement.samples import samples_of
+from nalb.measurement.traffic import Traffic
 
 
 class LinkSample(NamedTuple):
@@ -24,8 +24,8 @@ class LinkSample(NamedTuple):
     is_push: bool = True
 
 
-def Traffic(samples):
-    return traffic.Traffic(samples_of(samples))
+def traffic_of(samples):
+    return Traffic(samples_of(samples))
 
 
 def stream(source, target, rate, start_s, span_s, size=50_000, is_push=True):
@@ -40,7 +40,9 @@ def stream(source, target, rate, start_s, span_s, size=50_000, is_push=True):
 def test_the_paper_adds_up_a_nodes_link_means():
     paper = PaperEstimator(3)
     paper.observe(
-        Traffic(stream(0, 1, 4e6, 0, 1) + stream(0, 2, 2e6, 0, 1) + stream(1, 0, 1e6, 0, 1) + stream(2, 1, 1e6, 0, 1))
+        traffic_of(
+            stream(0, 1, 4e6, 0, 1) + stream(0, 2, 2e6, 0, 1) + stream(1, 0, 1e6, 0, 1) + stream(2, 1, 1e6, 0, 1)
+        )
     )
     estimate = paper.estimate()
     assert estimate.up == pytest.approx([6e6, 1e6, 1e6])
@@ -49,14 +51,14 @@ def test_the_paper_adds_up_a_nodes_link_means():
 
 def test_pushes_and_answers_of_a_pair_are_two_connections():
     paper = PaperEstimator(2)
-    paper.observe(Traffic(stream(0, 1, 3e6, 0, 1) + stream(0, 1, 2e6, 0, 1, is_push=False)))
+    paper.observe(traffic_of(stream(0, 1, 3e6, 0, 1) + stream(0, 1, 2e6, 0, 1, is_push=False)))
     assert paper.estimate().up[0] == pytest.approx(5e6)
 
 
 def test_a_node_never_seen_is_unknown():
     for estimator in (PaperEstimator(3), CapacityEstimator(3)):
         assert not estimator.estimate().complete
-        estimator.observe(Traffic(stream(0, 1, 4e6, 0, 1)))
+        estimator.observe(traffic_of(stream(0, 1, 4e6, 0, 1)))
         estimate = estimator.estimate()
         assert np.isnan(estimate.up[2])
         assert not estimate.complete
@@ -66,34 +68,34 @@ def test_a_node_never_seen_is_unknown():
 def test_capacity_is_the_sum_of_what_overlaps_not_of_what_follows():
     """Two links at 3e6 each at once are 6e6; one after the other they are 3e6."""
     together, after = CapacityEstimator(3), CapacityEstimator(3)
-    together.observe(Traffic(stream(0, 1, 3e6, 0, 2) + stream(0, 2, 3e6, 0, 2)))
-    after.observe(Traffic(stream(0, 1, 3e6, 0, 2) + stream(0, 2, 3e6, 2, 2)))
+    together.observe(traffic_of(stream(0, 1, 3e6, 0, 2) + stream(0, 2, 3e6, 0, 2)))
+    after.observe(traffic_of(stream(0, 1, 3e6, 0, 2) + stream(0, 2, 3e6, 2, 2)))
     assert together.estimate().up[0] == pytest.approx(6e6, rel=0.03)
     assert after.estimate().up[0] == pytest.approx(3e6, rel=0.03)
 
 
 def test_a_node_that_idles_most_of_the_time_reads_its_busy_rate():
     capacity = CapacityEstimator(2)
-    capacity.observe(Traffic(stream(0, 1, 5e6, 0, 1) + stream(1, 0, 1e6, 0, 4)))
+    capacity.observe(traffic_of(stream(0, 1, 5e6, 0, 1) + stream(1, 0, 1e6, 0, 4)))
     assert capacity.estimate().up[0] == pytest.approx(5e6, rel=0.05)
 
 
 def test_a_short_burst_is_not_a_capacity():
     capacity = CapacityEstimator(2)
     burst = [LinkSample(0, 1, 50_000, 1.0 + k * 1e-4, 1.0 + (k + 1) * 1e-4) for k in range(4)]
-    capacity.observe(Traffic(stream(0, 1, 1e6, 0, 1) + burst + stream(0, 1, 1e6, 1.2, 1.5)))
+    capacity.observe(traffic_of(stream(0, 1, 1e6, 0, 1) + burst + stream(0, 1, 1e6, 1.2, 1.5)))
     assert capacity.estimate().up[0] < 2e6
 
 
 def test_in_step_a_higher_reading_raises_the_estimate_and_a_lower_one_does_not():
     capacity = CapacityEstimator(2)
-    capacity.observe(Traffic(stream(0, 1, 5e6, 0, 1)))
-    capacity.observe(Traffic(stream(0, 1, 2e6, 10, 5)), free=False)
+    capacity.observe(traffic_of(stream(0, 1, 5e6, 0, 1)))
+    capacity.observe(traffic_of(stream(0, 1, 2e6, 10, 5)), free=False)
     assert capacity.estimate().up[0] == pytest.approx(5e6, rel=0.05)
     for k in range(6):
-        capacity.observe(Traffic(stream(0, 1, 10e6, 100 + k, 1)), free=False)
+        capacity.observe(traffic_of(stream(0, 1, 10e6, 100 + k, 1)), free=False)
     assert capacity.estimate().up[0] == pytest.approx(10e6, rel=0.05)
-    capacity.observe(Traffic(stream(0, 1, 2e6, 200, 5)), free=False, anew=True)
+    capacity.observe(traffic_of(stream(0, 1, 2e6, 200, 5)), free=False, anew=True)
     assert capacity.estimate().up[0] == pytest.approx(2e6, rel=0.05)
     capacity.forget()
     assert not capacity.estimate().complete
@@ -102,8 +104,8 @@ def test_in_step_a_higher_reading_raises_the_estimate_and_a_lower_one_does_not()
 def test_a_free_iteration_lowers_what_it_proves_and_nothing_else():
     """Node 0 receives 3e6 where it received 12e6; node 1 sends less, to node 0 alone, and keeps its estimate."""
     capacity, slower = CapacityEstimator(4), all_to_all(up=[18e6] * 4, down=[3e6, 50e6, 50e6, 50e6])
-    capacity.observe(Traffic(all_to_all(up=[18e6] * 4, down=[12e6, 50e6, 50e6, 50e6])))
-    capacity.observe(Traffic([sample for sample in slower if sample.source != 1 or sample.target == 0]))
+    capacity.observe(traffic_of(all_to_all(up=[18e6] * 4, down=[12e6, 50e6, 50e6, 50e6])))
+    capacity.observe(traffic_of([sample for sample in slower if sample.source != 1 or sample.target == 0]))
     estimate = capacity.estimate()
     assert estimate.down[0] == pytest.approx(3e6, rel=0.05)
     assert estimate.up[1] >= 18e6
@@ -111,8 +113,8 @@ def test_a_free_iteration_lowers_what_it_proves_and_nothing_else():
 
 def test_what_is_measured_anew_counts_and_who_was_not_heard_stays():
     capacity = CapacityEstimator(3)
-    capacity.observe(Traffic(all_to_all(up=[10e6] * 3, down=[10e6] * 3)))
-    capacity.observe(Traffic(stream(0, 1, 2e6, 0, 5) + stream(1, 0, 3e6, 0, 5)), free=False, anew=True)
+    capacity.observe(traffic_of(all_to_all(up=[10e6] * 3, down=[10e6] * 3)))
+    capacity.observe(traffic_of(stream(0, 1, 2e6, 0, 5) + stream(1, 0, 3e6, 0, 5)), free=False, anew=True)
     estimate = capacity.estimate()
     assert estimate.up == pytest.approx([3e6, 3e6, 10e6], rel=0.05)  # in step, the better direction is what is known
     assert estimate.down == pytest.approx([3e6, 3e6, 10e6], rel=0.05)
@@ -122,11 +124,11 @@ def test_messages_that_travel_alone_show_that_a_node_has_outgrown_its_estimate()
     """A tenth of the time at ten times the rate: 0.2 s windows see the mean, single messages the rate."""
     capacity = CapacityEstimator(4)
     traffic = all_to_all(up=[6e6] * 4, down=[1e6, 50e6, 50e6, 50e6])
-    capacity.observe(Traffic(traffic))
-    capacity.observe(Traffic(traffic), free=False)
+    capacity.observe(traffic_of(traffic))
+    capacity.observe(traffic_of(traffic), free=False)
     assert not capacity.outgrown.any()
     alone = [LinkSample(1, 0, 50_000, t, t + 0.005) for t in np.arange(10, 12, 0.05)]
-    capacity.observe(Traffic(alone), free=False)
+    capacity.observe(traffic_of(alone), free=False)
     assert np.argwhere(capacity.outgrown).tolist() == [[1, 0]]  # down to node 0, which was waited for at 1e6
     assert capacity.estimate().down[0] == pytest.approx(1e6, rel=0.05)
     capacity.forget()
@@ -135,9 +137,9 @@ def test_messages_that_travel_alone_show_that_a_node_has_outgrown_its_estimate()
 
 def test_messages_that_travel_alone_raise_a_lower_bound():
     capacity = CapacityEstimator(2)
-    capacity.observe(Traffic(stream(0, 1, 1e6, 0, 2)))
+    capacity.observe(traffic_of(stream(0, 1, 1e6, 0, 2)))
     for _ in range(8):
-        capacity.observe(Traffic([LinkSample(0, 1, 50_000, t, t + 0.005) for t in np.arange(10, 12, 0.05)]), False)
+        capacity.observe(traffic_of([LinkSample(0, 1, 50_000, t, t + 0.005) for t in np.arange(10, 12, 0.05)]), False)
     assert not capacity.outgrown.any()
     assert capacity.estimate().up[0] == pytest.approx(0.85 * 50_000 / 0.0055, rel=0.05)
 
@@ -164,7 +166,7 @@ def all_to_all(up, down, pairs=None, span_s=3.0):
 def test_a_direction_that_nothing_waited_for_is_a_lower_bound():
     """Node 0 can receive 50 MB/s, but its peers send it 3 x 2: its up, which was waited for, stands in."""
     capacity = CapacityEstimator(4)
-    capacity.observe(Traffic(all_to_all(up=[18e6, 6e6, 6e6, 6e6], down=[50e6, 50e6, 50e6, 50e6])))
+    capacity.observe(traffic_of(all_to_all(up=[18e6, 6e6, 6e6, 6e6], down=[50e6, 50e6, 50e6, 50e6])))
     estimate = capacity.estimate()
     assert estimate.up == pytest.approx([18e6, 6e6, 6e6, 6e6], rel=0.05)
     assert estimate.down[0] == pytest.approx(18e6, rel=0.05)
@@ -172,7 +174,7 @@ def test_a_direction_that_nothing_waited_for_is_a_lower_bound():
 
 def test_a_direction_that_pushes_waited_for_is_a_limit():
     capacity = CapacityEstimator(4)
-    capacity.observe(Traffic(all_to_all(up=[18e6, 18e6, 18e6, 18e6], down=[3e6, 50e6, 50e6, 50e6])))
+    capacity.observe(traffic_of(all_to_all(up=[18e6, 18e6, 18e6, 18e6], down=[3e6, 50e6, 50e6, 50e6])))
     estimate = capacity.estimate()
     assert estimate.down[0] == pytest.approx(3e6, rel=0.05)
     assert estimate.up[0] == pytest.approx(18e6, rel=0.05)
@@ -180,34 +182,34 @@ def test_a_direction_that_pushes_waited_for_is_a_limit():
 
 def test_the_one_pair_that_is_busy_while_its_ends_have_room_is_capped():
     capacity = CapacityEstimator(3)
-    capacity.observe(Traffic(all_to_all(up=[10e6] * 3, down=[10e6] * 3, pairs={(0, 2): 2e6})))
+    capacity.observe(traffic_of(all_to_all(up=[10e6] * 3, down=[10e6] * 3, pairs={(0, 2): 2e6})))
     late = [LinkSample(i, j, 50_000, t, t + 0.005) for i in range(3) for j in range(3) if i != j for t in range(4)]
-    assert not capacity.find_capped_pair(Traffic(late))
-    assert capacity.find_capped_pair(Traffic(late + stream(0, 2, 2e6, 0, 4)))
+    assert not capacity.find_capped_pair(traffic_of(late))
+    assert capacity.find_capped_pair(traffic_of(late + stream(0, 2, 2e6, 0, 4)))
     assert capacity.estimate().pairs[0, 2] == pytest.approx(2e6, rel=0.1)
-    assert not capacity.find_capped_pair(Traffic(late + stream(0, 2, 2e6, 0, 4)))  # known already
-    capacity.observe(Traffic(stream(0, 2, 4e6, 0, 4)), free=False)
+    assert not capacity.find_capped_pair(traffic_of(late + stream(0, 2, 2e6, 0, 4)))  # known already
+    capacity.observe(traffic_of(stream(0, 2, 4e6, 0, 4)), free=False)
     assert not capacity.estimate().pairs  # it has carried more
 
 
 def test_a_pair_that_was_faster_in_the_free_iteration_before_is_not_capped():
     capacity = CapacityEstimator(3)
-    capacity.observe(Traffic(all_to_all(up=[10e6] * 3, down=[10e6] * 3)))  # 5e6 each
+    capacity.observe(traffic_of(all_to_all(up=[10e6] * 3, down=[10e6] * 3)))  # 5e6 each
     late = [LinkSample(i, j, 50_000, t, t + 0.005) for i in range(3) for j in range(3) if i != j for t in range(4)]
-    assert not capacity.find_capped_pair(Traffic(late + stream(0, 2, 2e6, 0, 4)))
+    assert not capacity.find_capped_pair(traffic_of(late + stream(0, 2, 2e6, 0, 4)))
     assert not capacity.estimate().pairs
 
 
 def test_a_node_that_has_become_slow_is_not_taken_for_capped_pairs():
     capacity = CapacityEstimator(3)
-    capacity.observe(Traffic(all_to_all(up=[10e6] * 3, down=[10e6] * 3)))
+    capacity.observe(traffic_of(all_to_all(up=[10e6] * 3, down=[10e6] * 3)))
     assert not capacity.find_capped_pair(
-        Traffic(stream(0, 1, 1e6, 0, 4) + stream(0, 2, 1e6, 0, 4) + stream(1, 2, 9e6, 0, 0.2))
+        traffic_of(stream(0, 1, 1e6, 0, 4) + stream(0, 2, 1e6, 0, 4) + stream(1, 2, 9e6, 0, 0.2))
     )
 
 
 def test_sustained_rate_of_a_span_shorter_than_the_window_is_the_mean():
-    traffic = Traffic([LinkSample(0, 1, 1000, k * 0.01, (k + 1) * 0.01) for k in range(3)])
+    traffic = traffic_of([LinkSample(0, 1, 1000, k * 0.01, (k + 1) * 0.01) for k in range(3)])
     up, down = sustained_rates(traffic, 2)
     assert up == pytest.approx([3000 / 0.03, math.nan], nan_ok=True)
     assert down == pytest.approx([math.nan, 3000 / 0.03], nan_ok=True)
@@ -216,8 +218,8 @@ def test_sustained_rate_of_a_span_shorter_than_the_window_is_the_mean():
 def test_the_same_samples_give_the_same_estimate():
     samples = stream(0, 1, 3e6, 0, 2) + stream(1, 2, 2e6, 0.3, 2) + stream(2, 0, 1e6, 0.1, 2)
     first, second = CapacityEstimator(3), CapacityEstimator(3)
-    first.observe(Traffic(samples))
-    second.observe(Traffic(list(samples)))
+    first.observe(traffic_of(samples))
+    second.observe(traffic_of(list(samples)))
     assert (first.estimate().up == second.estimate().up).all()
 
 
@@ -235,7 +237,7 @@ def test_a_process_that_stood_still_does_not_read_as_a_fast_link():
     assert np.quantile((56_584 / elapsed_s)[full], 0.8) > 125e6
     capacity = CapacityEstimator(4)
     for iteration in range(6):
-        capacity.observe(Traffic(starved(shift_s=10.0 * iteration)), free=iteration == 0)
+        capacity.observe(traffic_of(starved(shift_s=10.0 * iteration)), free=iteration == 0)
         assert not capacity.outgrown.any()
     assert capacity.estimate().down[3] < 160e6 / 8
 
@@ -243,4 +245,4 @@ def test_a_process_that_stood_still_does_not_read_as_a_fast_link():
 def test_messages_that_were_awaited_took_what_they_seem_to_have():
     """Read as they come, one after another or several connections at once, also behind a pause."""
     samples = stream(0, 1, 5e6, 0, 1) + stream(2, 1, 3e6, 0.5, 1) + stream(0, 1, 20e6, 3, 0.2)
-    assert Traffic(samples).longest_s == pytest.approx([s.end_s - s.start_s for s in samples])
+    assert traffic_of(samples).longest_s == pytest.approx([s.end_s - s.start_s for s in samples])

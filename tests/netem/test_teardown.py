@@ -51,6 +51,11 @@ def has_entered(pid: int) -> bool:
         return True  # it has ended
 
 
+def interrupted(_names) -> None:
+    """A second Ctrl-C, in the middle of taking down."""
+    raise KeyboardInterrupt
+
+
 def start_owner(path, then: str = "time.sleep(1000)") -> tuple[subprocess.Popen, int]:
     """A process that has the network up, and the pid of its child in node a."""
     owner = subprocess.Popen(
@@ -91,9 +96,6 @@ def test_two_interrupts_take_the_network_down_too(network_path, name: str):
 
 
 def test_what_an_interrupted_take_down_leaves_is_the_guardians(name: str, monkeypatch: pytest.MonkeyPatch):
-    def interrupted(_names) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt), network_up(network_of(name, TWO_NODES)):
         monkeypatch.setattr(namespaces, "remove", interrupted)
     assert leftovers(name) == []
@@ -164,9 +166,6 @@ def test_groups_and_what_runs_in_them_go_with_the_network(network_path, name: st
 
 def test_a_take_down_cut_short_is_finished_by_the_next(name: str, monkeypatch: pytest.MonkeyPatch):
     leave_up(network_of(name, UNEVEN_NODES))
-
-    def interrupted(_names) -> None:
-        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(namespaces, "remove", interrupted)
