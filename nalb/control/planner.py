@@ -144,10 +144,9 @@ class Planner:
                     self._estimator.find_capped_pair(traffic)
                 if self._would_gain():
                     self._calm = 0
-        server = np.where(traffic.is_push, traffic.target, traffic.source)
-        last_s = traffic.lasting(server, len(self._nodes))[1]  # of each server's last message, to it or from it
-        for one in np.flatnonzero(last_s > traffic.first_s).tolist():
-            self._observations[one].append(Observation(present.shares_bytes[one], last_s[one] - traffic.first_s))
+        served_s = traffic.served_s(len(self._nodes))
+        for one in np.flatnonzero(served_s > traffic.first_s).tolist():
+            self._observations[one].append(Observation(present.shares_bytes[one], served_s[one] - traffic.first_s))
 
     def most_bytes(self, iterations: int) -> Floats:
         """What plans have let one node send to the server on each node, or have from it, over so many iterations, shape (N,).

@@ -19,7 +19,7 @@ AT_ONCE_S = 0.5e-3  # between two frames that were there already, on a machine w
 
 
 class Traffic:
-    """The messages between nodes of one iteration, on one clock. Not for none at all."""
+    """The messages between nodes of one iteration, on one clock; at least one."""
 
     def __init__(self, samples: Samples):
         self.source, self.target, self.is_push = samples["source"], samples["target"], samples["is_push"]
@@ -74,6 +74,11 @@ class Traffic:
         first_s[some] = np.minimum.reduceat(self.start_s[order], at)
         last_s[some] = np.maximum.reduceat(self.end_s[order], at)
         return first_s, last_s
+
+    def served_s(self, num_nodes: int) -> Floats:
+        """When the last message to or from each node's server ended, shape (N,); -inf for one without messages."""
+        server = np.where(self.is_push, self.target, self.source)
+        return self.lasting(server, num_nodes)[1]
 
     @cached_property
     def _by_pair(self) -> tuple[Ints, Ints, Rows, Ints]:

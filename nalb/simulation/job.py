@@ -10,6 +10,7 @@ import numpy as np
 
 from nalb.control.planner import Planner
 from nalb.errors import InputError
+from nalb.measurement.traffic import Traffic
 from nalb.planning import shares as shares_of
 from nalb.planning.elastic import Observation, elastic
 from nalb.planning.nodes import Capacities, Floats, Node, server_indices
@@ -43,11 +44,10 @@ def by_slices(
         present = plan or present
         assert present is not None
         result = exchange(nodes, capacities, layout.sizes_bytes, np.array(present.server_of_slice), window_bytes, wire)
-        samples = result.samples
-        server = np.where(samples["is_push"], samples["target"], samples["source"])
-        for one in np.unique(server).tolist():  # samples come by arrival
-            last_s = float(samples["end_s"][server == one][-1])
-            observations[one].append(Observation(present.shares_bytes[one], last_s))
+        if len(result.samples):
+            served_s = Traffic(result.samples).served_s(len(nodes))
+            for one in np.flatnonzero(np.isfinite(served_s)).tolist():
+                observations[one].append(Observation(present.shares_bytes[one], float(served_s[one])))
         done.append(result)
     return done
 
