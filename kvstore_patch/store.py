@@ -60,6 +60,7 @@ class NALB(KVStoreBase):
         self._plan: m.Plan | None = None
         self._plan_wait_s = 0.0
         self._stock_ready: set[Key] = set()
+        self._slot_makers: list[threading.Thread] = []
         self._closed = False
         self.exit_status: object = None  # what sys.exit was last called with
         _close_at_exit(self)
@@ -288,7 +289,9 @@ class NALB(KVStoreBase):
                 return
             self._session.client.send(m.SlotsReady(message.iteration, message.epoch))
 
-        threading.Thread(target=work, name="nalb-slots", daemon=True).start()  # signs of life go on meanwhile
+        thread = threading.Thread(target=work, name="nalb-slots", daemon=True)  # signs of life go on meanwhile
+        self._slot_makers = [*(one for one in self._slot_makers if one.is_alive()), thread]
+        thread.start()
 
     def close(self) -> None:
         """Leave the job: wait for what is under way, say goodbye, and let ps-lite finish with the others."""
@@ -298,6 +301,8 @@ class NALB(KVStoreBase):
         self._end_iteration_early()
         mx.nd.waitall()
         self._session.leave()
+        for thread in self._slot_makers:
+            thread.join()  # each holds the inner store, which must end here: the process would exit under ps-lite's threads
         with self._lock:
             del self._exchange, self._direct
             del self._inner  # its destructor waits for all workers and stops the servers

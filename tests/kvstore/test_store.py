@@ -38,7 +38,13 @@ def run_job(tmp_path, *command, nodes=2, flags=(), timeout_s=120):
 
 @pytest.mark.parametrize(
     "cases",
-    ["properties,broadcast,reordered,doubles,sums,half", "single_keys", "devices,changing_calls", "faults"],
+    [
+        "properties,broadcast,reordered,doubles,sums,half",
+        "single_keys",
+        "devices,changing_calls",
+        "faults",
+        "slots_asked_for_last",
+    ],
 )
 def test_cases(tmp_path, cases):
     done = run_job(tmp_path, str(WORKERS), cases)

@@ -156,6 +156,24 @@ def faults():
     assert (array.asnumpy() == COUNT).all()
 
 
+def slots_asked_for_last():
+    """Slots for a plan that nobody will use: their thread is still at work when the script ends."""
+    import time
+
+    import kvstore_patch.store as module
+    from nalb.control import messages as m
+
+    make_slots = module.make_slots
+
+    def slowly(inner, *rest):
+        make_slots(inner, *rest)
+        time.sleep(1)
+
+    sums()
+    module.make_slots = slowly
+    store._prepare_slots(m.PrepareSlots(99, 0, [m.NewSlots(RANK, 500, 2, 4096, "float32")]))
+
+
 def gluon():
     """Trainer with the store's name: the weights stay alike on all workers and the gradients are the sums."""
     mx.random.seed(3)
