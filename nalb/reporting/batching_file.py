@@ -37,10 +37,14 @@ class BatchingResult(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def iteration_s(self) -> float:
-        """Median of the slowest worker's period; of workers that go their own way, the total over their summed speeds."""
+        """Median of the middle worker's period; of workers that go their own way, the total over their summed speeds.
+
+        A worker that pauses in lockstep is late itself, and makes all others late an iteration later: the slowest worker's
+        period would count it twice.
+        """
         periods, sizes = self._later(self.period_s), self._later(self.sizes)
         if self.together:
-            return float(np.median(periods.max(axis=1)))
+            return float(np.median(np.median(periods, axis=1)))
         return float(sizes[0].sum() / (sizes[0] / np.median(periods, axis=0)).sum())
 
     @property
