@@ -97,14 +97,16 @@ class Job:
             raise self._failure()
         self._check_stopped()
         workers = [child for child in self.children if child.spec.role == "worker"]
-        ended = [child for child in workers if child.poll() is not None]
+        ended = [child for child in workers if _ended_well(child)]
         if ended:
             self._check_joined(ended[0])
         if len(ended) < len(workers):
             return False
         now_s = time.monotonic()
         self._workers_ended_s = self._workers_ended_s or now_s
-        waiting = [child for child in self.children if child.poll() is None]
+        waiting = [
+            child for child in self.children if not _ended_well(child)
+        ]  # or failed since the look above: the next tells
         if waiting and now_s - self._workers_ended_s > AFTER_WORKERS_S:
             raise JobError(
                 f"all workers ended well, but {waiting[0].spec.name} still waits for them {AFTER_WORKERS_S:g} s later: "
@@ -234,6 +236,11 @@ class Job:
         end_s = time.monotonic() + limit_s
         while any(child.poll() is None for child in self.children) and time.monotonic() < end_s:
             time.sleep(0.02)
+
+
+def _ended_well(child: LocalProcess) -> bool:
+    ending = child.poll()
+    return ending is not None and ending.is_good
 
 
 def _culprits(failed: list[LocalProcess]) -> list[LocalProcess]:

@@ -68,6 +68,23 @@ def test_the_first_failure_is_named(tmp_path: Path, code: str, says: str, exit_c
     assert got == exit_code
 
 
+@pytest.mark.parametrize("role", ["worker", "server"])
+def test_who_fails_while_we_look_has_not_ended_well(tmp_path: Path, role: str) -> None:
+    """All end after the look for failures and before the look for who has ended."""
+
+    class LateJob(Job):
+        def _check_stopped(self) -> None:
+            while any(child.poll() is None for child in self.children):
+                time.sleep(0.01)
+
+    codes = {"server": "import time; time.sleep(0.3)", "worker": "import time; time.sleep(0.3)"}
+    codes[role] += "; raise SystemExit(3)"
+    specs = [spec(one, "n1", code) for one, code in codes.items()]
+    job = LateJob(specs, lambda one: list(one.argv), os.environ, tmp_path / "logs", has_joined=lambda: role == "server")
+    with pytest.raises(JobError, match=rf"^{role} n1 exited with 3; its log: "), job:
+        job.wait()
+
+
 def test_those_that_repeat_the_verdict_are_not_the_culprit(tmp_path: Path) -> None:
     verdict = "print('nalb: worker n2 failed: out of range'); raise SystemExit(4)"
     message, code = failure_of(
