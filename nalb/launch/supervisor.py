@@ -104,9 +104,7 @@ class Job:
             return False
         now_s = time.monotonic()
         self._workers_ended_s = self._workers_ended_s or now_s
-        waiting = [
-            child for child in self.children if not _ended_well(child)
-        ]  # or failed since the look above: the next tells
+        waiting = [child for child in self.children if not _ended_well(child)]  # or failed meanwhile: the next look
         if waiting and now_s - self._workers_ended_s > AFTER_WORKERS_S:
             raise JobError(
                 f"all workers ended well, but {waiting[0].spec.name} still waits for them {AFTER_WORKERS_S:g} s later: "
