@@ -102,9 +102,7 @@ def times_table(title: str, run: BatchingFile, paper: dict[str, str]) -> Table:
 
 def changing_table(run: BatchingFile) -> Table:
     """Machines change with the clock, not with iterations: updates of all are counted over the same seconds."""
-    ends = {
-        name: np.cumsum(np.array(one.period_s), axis=0) for name, one in run.batchings.items()
-    }  # columns are workers
+    ends = {name: np.cumsum(one.period_s, axis=0) for name, one in run.batchings.items()}  # columns are workers
     until_s = min(float(one[-1].min()) for one in ends.values())
     table = Table(title=f"Fig. 10: cores drawn anew from {CHANGING[0]} to {CHANGING[1]} every {EVERY_S} s")
     for heading in ("", f"updates from {BEGUN_S} s to {until_s:.0f} s", "iteration s", "over BSP", "paper, over BSP"):
