@@ -135,7 +135,7 @@ def main(args: argparse.Namespace) -> int:
         if args.replay:
             workload, model_bytes = f"replay {args.replay}", sum(t.size_bytes for t in load(args.replay))
             bound = bound_s(nodes, model_bytes, configured_capacities(network, 0.0))
-            series = _replay(args, network, schemes, run_dir, Progress(bound))
+            series = _replay(args, network, schemes, run_dir, bound)
         else:
             workload = f"train {args.train}"
             series, model_bytes = _train(args, network, schemes, run_dir)
@@ -155,8 +155,9 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _replay(
-    args: argparse.Namespace, network: Network, schemes: list[str], run_dir: Path, progress: "Progress"
+    args: argparse.Namespace, network: Network, schemes: list[str], run_dir: Path, bound: float
 ) -> dict[str, Series]:
+    progress = Progress(bound)
     with ExitStack() as stack:
         emulation = stack.enter_context(job_network(network))
         main_lane = p3_lane = None
@@ -170,7 +171,7 @@ def _replay(
             else:
                 main_lane = main_lane or _start_lane(args, emulation, run_dir, stack, progress, NAMESPACE_PORT, "aware")
                 lanes[scheme] = main_lane
-        return compare(lanes, emulation, network, args.iterations, progress.iteration, run_dir)
+        return compare(lanes, emulation, network, args.iterations, progress.iteration, run_dir, bound)
 
 
 def _start_lane(

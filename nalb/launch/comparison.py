@@ -29,7 +29,8 @@ from netem.network_file import Network
 COMPARED = (*SCHEMES, RING)
 BLOCK = 5  # iterations of a turn
 ALPHA_ITERATIONS = 3  # of a turn of calibrate
-STARTUP_S = 180.0
+STARTUP_S = 180.0  # for processes to start and meet
+FIRST_SUMS = 12  # iterations' bound: the parameters, and the first gradients in small pieces without a plan
 FILLED_PART = 0.85  # a link with at least this part of the slowest node's time in load is filled by the plan
 SAMPLES_PER_BATCH = 32  # Cai et al., Table 1
 
@@ -104,15 +105,16 @@ def compare(
     iterations: int,
     on_progress: Callable[[str, dict[str, Any]], None],
     run_dir: Path,
+    bound_s: float,
 ) -> dict[str, Series]:
     """Drive held jobs through all turns; returns each scheme's series. JobError when a job fails or never starts.
 
-    lanes: the schemes in their order, each with the job that runs it.
+    lanes: the schemes in their order, each with the job that runs it. bound_s: lossless, of one iteration.
     """
     schemes, changing = list(lanes), not network.is_static
     for lane in dict.fromkeys(lanes.values()):
         lane.observer.send(configured_message(network, 0.0))
-        _wait_for_layout(lane.job, lane.observer)
+        _wait_for_layout(lane.job, lane.observer, bound_s)
     series = {scheme: Series() for scheme in schemes}
     variants = {scheme: parse_variant(scheme, COMPARED) for scheme in schemes}
     for scheme, count in turns(schemes, iterations, changing):
@@ -129,13 +131,14 @@ def compare(
     return series
 
 
-def _wait_for_layout(job: Job, observer: Observer | Ring) -> None:
-    end_s = time.monotonic() + STARTUP_S
+def _wait_for_layout(job: Job, observer: Observer | Ring, bound_s: float) -> None:
+    limit_s = STARTUP_S + FIRST_SUMS * bound_s
+    end_s = time.monotonic() + limit_s
     while time.monotonic() < end_s:
         job.finished()
         if any(event.kind == "idle" for event in observer.events(0.2)):
             return
-    raise JobError(f"the job did not register its tensors within {STARTUP_S:g} s; see the run's logs")
+    raise JobError(f"the job did not register its tensors within {limit_s:.0f} s; see the run's logs")
 
 
 @dataclass
@@ -147,11 +150,11 @@ class AlphaTimes:
 
 
 def run_alphas(
-    job: Job, observer: Observer, network: Network, alphas: Sequence[float], rounds: int
+    job: Job, observer: Observer, network: Network, alphas: Sequence[float], rounds: int, bound_s: float
 ) -> dict[float, AlphaTimes]:
     """Time iterations under each alpha, in rounds; shares are the oracle's, so that only the slicing differs."""
     observer.send(configured_message(network, 0.0))
-    _wait_for_layout(job, observer)
+    _wait_for_layout(job, observer, bound_s)
     found = {alpha: AlphaTimes() for alpha in alphas}
     for _ in range(rounds):
         for alpha in alphas:
