@@ -21,12 +21,10 @@ from nalb.cli.launch import (
 from nalb.control.observer import Observer
 from nalb.errors import InputError
 from nalb.launch.comparison import run_alphas
-from nalb.launch.network import configured_capacities, inside, job_network, places_in
+from nalb.launch.network import configured_bound_s, inside, job_network, places_in
 from nalb.launch.roles import process_specs
 from nalb.launch.supervisor import Job
-from nalb.planning.nodes import Node
-from nalb.planning.shares import bound_s
-from nalb.workloads import NAMES, load
+from nalb.workloads import NAMES, bytes_of
 from netem.network_file import find_network, load_network
 from netem.rootless import ensure_privilege
 
@@ -63,8 +61,7 @@ def main(args: argparse.Namespace) -> int:
     network = load_network(find_network(args.network))
     ensure_privilege(sys.argv)
     run_dir = make_run_dir(args.out)
-    model_bytes = sum(tensor.size_bytes for tensor in load(args.replay))
-    bound = bound_s([Node(node.name) for node in network.nodes], model_bytes, configured_capacities(network, 0.0))
+    bound = configured_bound_s(network, bytes_of(args.replay))
     with ending_on_signals(), ExitStack() as stack:
         options = job_options(args, NAMESPACE_PORT, observer_address(stack, run_dir), run_dir, hold=True)
         emulation = stack.enter_context(job_network(network))

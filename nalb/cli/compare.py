@@ -31,17 +31,15 @@ from nalb.control.variants import parse_variant
 from nalb.errors import InputError
 from nalb.launch.batch_comparison import run_batching
 from nalb.launch.comparison import COMPARED, SAMPLES_PER_BATCH, Lane, Series, compare
-from nalb.launch.network import Changes, configured_capacities, configured_message, inside, job_network, places_in
+from nalb.launch.network import Changes, configured_bound_s, configured_message, inside, job_network, places_in
 from nalb.launch.ring import RING, Ring, require_torch, ring_specs
 from nalb.launch.roles import process_specs
 from nalb.launch.supervisor import Job, print_line
-from nalb.planning.nodes import Node
-from nalb.planning.shares import bound_s
 from nalb.reporting.batching_file import BatchingFile, batching_table, write_batchings
 from nalb.reporting.record import read_record
 from nalb.reporting.run_file import RunFile, write_run
 from nalb.reporting.table import comparison_table
-from nalb.workloads import NAMES, load
+from nalb.workloads import NAMES, bytes_of
 from netem.build import NODE_INTERFACE
 from netem.emulation import Emulation
 from netem.network_file import Network, find_network, load_network
@@ -130,23 +128,22 @@ def main(args: argparse.Namespace) -> int:
     run_dir = make_run_dir(args.out)
     if batchings:
         return _compare_batchings(args, network, batchings, schemes[0], run_dir)
-    nodes = [Node(node.name) for node in network.nodes]
     with ending_on_signals():
         if args.replay:
-            workload, model_bytes = f"replay {args.replay}", sum(t.size_bytes for t in load(args.replay))
-            bound = bound_s(nodes, model_bytes, configured_capacities(network, 0.0))
+            workload, model_bytes = f"replay {args.replay}", bytes_of(args.replay)
+            bound = configured_bound_s(network, model_bytes)
             series = _replay(args, network, schemes, run_dir, bound)
         else:
             workload = f"train {args.train}"
             series, model_bytes = _train(args, network, schemes, run_dir)
-            bound = bound_s(nodes, model_bytes, configured_capacities(network, 0.0))
+            bound = configured_bound_s(network, model_bytes)
     run = RunFile(
         network.name,
         workload,
-        len(nodes),
+        len(network.nodes),
         model_bytes,
         bound,
-        {name: one.result(len(nodes), SAMPLES_PER_BATCH) for name, one in series.items()},
+        {name: one.result(len(network.nodes), SAMPLES_PER_BATCH) for name, one in series.items()},
     )
     write_run(run_dir, run)
     Console().print(comparison_table(read_record(run_dir)))
@@ -200,7 +197,7 @@ def _start_ring(
     """The peer's processes, held as a job's are."""
     address = observer_address(stack, run_dir, RING)
     places = places_in(emulation)
-    model_bytes = sum(t.size_bytes for t in load(args.replay))
+    model_bytes = bytes_of(args.replay)
     ring = Ring(address, [place.name for place in places], model_bytes, run_dir / "samples.jsonl")
     ring = stack.enter_context(ring)
     specs = ring_specs(places, args.replay, args.compute_ms, address, RING_PORT, NODE_INTERFACE)

@@ -13,7 +13,7 @@ from nalb.planning.slices import Tensor
 from nalb.reporting.record import Record
 from nalb.reporting.run_file import steady
 from nalb.simulation.stock import route
-from nalb.workloads import load
+from nalb.workloads import bytes_of, load
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def stock_shares(workload: str, nodes: Sequence[str], servers: Sequence[str]) ->
 def ceilings(workload: str, nodes: Sequence[str], servers: Sequence[str], capacities: Capacities) -> Ceilings:
     """What the cost model (planning/nodes.py) gives for the two unaware ways and the optimum; all nodes worker and server."""
     both = [Node(name) for name in nodes]
-    model_bytes = float(sum(t.size_bytes for t in load(workload)))
+    model_bytes = float(bytes_of(workload))
     return Ceilings(
         bound_s(both, model_bytes, capacities),
         completion_s(both, stock_shares(workload, nodes, servers), model_bytes, capacities),

@@ -12,7 +12,8 @@ from nalb.control import messages as m
 from nalb.control.observer import Observer
 from nalb.launch.ring import Ring
 from nalb.launch.roles import Place, ProcessSpec
-from nalb.planning.nodes import Capacities
+from nalb.planning.nodes import Capacities, Node
+from nalb.planning.shares import bound_s
 from nalb.units import mbps_to_bytes_per_s
 from netem.change_clock import ChangeClock
 from netem.emulation import Emulation, network_up
@@ -52,6 +53,12 @@ def configured_message(network: Network, elapsed_s: float) -> m.Configured:
 def configured_capacities(network: Network, elapsed_s: float) -> Capacities:
     """The same as the planner takes it, in the file's node order."""
     return configured_message(network, elapsed_s).capacities([node.name for node in network.nodes])
+
+
+def configured_bound_s(network: Network, model_bytes: float) -> float:
+    """The lossless bound of one iteration, in seconds, at the rates that the network begins with."""
+    nodes = [Node(node.name) for node in network.nodes]
+    return bound_s(nodes, model_bytes, configured_capacities(network, 0.0))
 
 
 class Changes:

@@ -39,3 +39,8 @@ def load(name: str) -> list[TensorShape]:
         raise InputError(f"unknown workload {name!r}: choose one of {', '.join(NAMES)}")
     rows = json.loads(resources.files(__package__).joinpath(f"{name}.json").read_text(encoding="utf-8"))
     return [TensorShape(row["name"], tuple(row["shape"]), row["dtype"]) for row in rows]
+
+
+def bytes_of(name: str) -> int:
+    """What all of the named model's gradients weigh; errors as `load`."""
+    return sum(tensor.size_bytes for tensor in load(name))

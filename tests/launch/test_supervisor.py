@@ -77,7 +77,7 @@ def test_who_fails_while_we_look_has_not_ended_well(tmp_path: Path, role: str) -
             while any(child.poll() is None for child in self.children):
                 time.sleep(0.01)
 
-    codes = {"server": "import time; time.sleep(0.3)", "worker": "import time; time.sleep(0.3)"}
+    codes = dict.fromkeys(("server", "worker"), "import time; time.sleep(0.3)")
     codes[role] += "; raise SystemExit(3)"
     specs = [spec(one, "n1", code) for one, code in codes.items()]
     job = LateJob(specs, lambda one: list(one.argv), os.environ, tmp_path / "logs", has_joined=lambda: role == "server")
