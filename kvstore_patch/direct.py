@@ -1,11 +1,15 @@
 """Sums without a plan: how parameters are broadcast and how keys are summed the first time that they are seen.
 
-An array is cut into pieces of at most 64 Ki elements; piece after piece goes to server after server through a few fixed
-slots of three sizes (the last piece takes the smallest that fits), DEPTH of a size on each server. Reuse is safe without a
-barrier: a worker's next use of a slot waits, in the engine, for its last answer, and a server answers only once every worker
-has pushed. A broadcast is a sum in which all but rank 0 push zeros: as dear as one unplanned iteration, but the servers keep
-no copy of the model, which a key of its own for each parameter would leave there.
+An array is cut into pieces of at most 64 Ki elements; piece after piece goes to server after server through a few fixed slots
+of three sizes (the last piece takes the smallest that fits), DEPTH of a size on each server. Reuse is safe without a barrier: a
+worker's next use of a slot waits, in the engine, for its last answer, and a server answers only once every worker has pushed.
+Sums come back into the array that was pushed, which is one variable to the engine: a sum is copied out only when its slot is
+needed again, or the next piece would wait for it and a large array travel piece by piece. A broadcast is a sum in which all but
+rank 0 push zeros: as dear as one unplanned iteration, but the servers keep no copy of the model, which a key of its own for
+each parameter would leave there.
 """
+
+from collections import deque
 
 from mxnet import nd
 from mxnet.ndarray import NDArray
@@ -43,7 +47,16 @@ class DirectPath:
     def _sum(self, source: NDArray | None, dtype: str, outs: list[NDArray]) -> None:
         size, done = outs[0].size, 0
         flat_source = ndarrays.flat(source) if source is not None and size else None
+        under_way: deque[tuple[NDArray, int, int]] = deque()
+
+        def copy_out() -> None:
+            piece, start, length = under_way.popleft()
+            for out in outs:
+                ndarrays.copy(piece, ndarrays.part(out, start, length))
+
         while done < size:
+            if len(under_way) == DEPTH * self._num_servers:
+                copy_out()
             length = min(size - done, PIECE_ELEMENTS[0])
             capacity = min(elements for elements in PIECE_ELEMENTS if elements >= length)
             turn, server = divmod(self._next_buffer, self._num_servers)
@@ -56,9 +69,10 @@ class DirectPath:
                 ndarrays.copy(ndarrays.part(flat_source, done, length), piece)
             slot = self._slot_number(dtype, capacity, turn)
             self._inner.pushpull(slot_key(server, slot, self._num_servers), buffer, out=buffer)
-            for out in outs:
-                ndarrays.copy(piece, ndarrays.part(out, done, length))
+            under_way.append((piece, done, length))
             done += length
+        while under_way:
+            copy_out()
 
     def _slot_number(self, dtype: str, capacity: int, turn: int) -> int:
         kind = ndarrays.DTYPES.index(dtype) * len(PIECE_ELEMENTS) + PIECE_ELEMENTS.index(capacity)

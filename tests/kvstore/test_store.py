@@ -54,6 +54,11 @@ def test_cases(tmp_path, cases):
             assert f"{case} ok on {rank}" in done.stdout
 
 
+def test_pieces_of_a_large_array_travel_at_once(tmp_path):
+    done = run_job(tmp_path, str(WORKERS), "first_sums_overlap", str(tmp_path / "mark"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("scheme", ["average", "exact", "elastic"])
 def test_sums_are_the_same_under_every_scheme(tmp_path, scheme):
     done = run_job(tmp_path, str(WORKERS), "sums", flags=("--scheme", scheme))

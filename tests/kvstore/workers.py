@@ -1,10 +1,12 @@
 """What the workers of the KVStore tests run: `python workers.py CASE`. Each case checks itself; an assertion fails the job."""
 
+import ctypes
 import sys
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
+from mxnet.base import _LIB, check_call
 from mxnet.gluon import nn
 
 store = mx.kv.create("nalb")
@@ -19,6 +21,13 @@ def values(shape, seed, dtype="float32"):
     """Every worker's arrays, known to all: worker r's is values(...)[r]."""
     generator = np.random.RandomState(seed)
     return [generator.uniform(-1, 1, shape).astype(dtype) for _ in range(COUNT)]
+
+
+def peek(array):
+    """The first number of a float32 array as it is now; asnumpy would wait for what is under way."""
+    address = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
+    return ctypes.cast(address, ctypes.POINTER(ctypes.c_float))[0]
 
 
 def properties():
@@ -154,6 +163,35 @@ def faults():
     array = nd.ones((4,))
     store.pushpull("known", array)
     assert (array.asnumpy() == COUNT).all()
+
+
+def first_sums_overlap():
+    """Pieces of one array are all under way at once: rank 0 fills every slot while no other worker has pushed yet."""
+    import time
+    from pathlib import Path
+
+    from kvstore_patch.slots import DEPTH, PIECE_ELEMENTS
+
+    mark, pieces = Path(sys.argv[2]), DEPTH * COUNT  # as many servers as workers
+    store.pushpull("makes the slots", nd.ones((PIECE_ELEMENTS[0],)))
+    mx.nd.waitall()
+    expected = values((pieces * 2 * PIECE_ELEMENTS[0],), 7)
+    array = nd.array(expected[RANK])
+    if RANK:
+        while not mark.exists():
+            time.sleep(0.05)
+        store.pushpull("large", array)
+    else:
+        store.pushpull("large", array)
+        buffers = store._direct._buffers["float32", PIECE_ELEMENTS[0]]
+        starts = set(expected[0][: pieces * PIECE_ELEMENTS[0] : PIECE_ELEMENTS[0]].tolist())
+        end_s, found = time.monotonic() + 20, set()
+        while found != starts and time.monotonic() < end_s:
+            time.sleep(0.05)
+            found = starts & {peek(buffer) for buffer in buffers}
+        mark.touch()
+        assert found == starts, f"{len(found)} of {pieces} pieces left before an answer came"
+    close(array, sum(expected))
 
 
 def slots_asked_for_last():
