@@ -6,7 +6,7 @@ the best rate that lasted. Whether that is the node's limit or its peers' depend
 leave at once, so that many nodes come to their limit, and each free iteration says anew which; with a window nodes are kept in
 step, which hides what they could do: such iterations can raise an estimate and not lower it. Messages that had a node to
 themselves and went much faster than its limit say that it has `outgrown` it. Where an iteration did not take as long as the
-estimates said, the planner has it count alone (`anew`).
+estimates said, the planner has it count alone (`anew`). Of one within which the network changed, the end counts.
 
 A direction's value is a limit only where traffic waited for it. If whenever pushes were queued towards a node the sender
 itself was busy, nothing is known but a lower bound: the other direction's value stands in where it is higher, and messages
@@ -35,6 +35,9 @@ ALONE_PART = 0.85  # of that is believed: a message that follows a pause finds t
 JITTER_S = 0.5e-3  # of a message's two time stamps, on a machine whose cores are busy
 NOISE = 1.15  # times: more is no noise
 DIFFERENT = 1.3  # what is so many times the estimate is another network's
+LATE_S = 0.6  # at the end of an iteration, or
+LATE_PART = 0.25  # ... this part of a long one: what it shows is newer than its best windows
+ONE_PEER = 0.6  # of what a node has under way
 MIN_SAMPLES = 3  # a node with fewer in an iteration is not read
 ROOM = 0.8  # a direction under this part of its peak rate has room to spare
 FEW = 0.5  # of its link's best flow: a flow that gets less is held back elsewhere
@@ -65,9 +68,13 @@ class Estimator(Protocol):
     outgrown: (
         Mask  # shape (2, N), up and down: which nodes the last iteration showed to be much faster than the estimate
     )
+    followed: bool  # whether the estimate rests on how the last iteration ended
 
-    def observe(self, traffic: Traffic, free: bool = True, anew: bool = False) -> None:
-        """free: workers pushed all at once, so that nodes came to their limits; else a window kept them in step."""
+    def observe(self, traffic: Traffic, free: bool = True, anew: bool = False, follow: bool = False) -> None:
+        """free: workers pushed all at once, so that nodes came to their limits; else a window kept them in step.
+
+        follow: look for a change of the network within the iteration.
+        """
         ...
 
     def find_capped_pair(self, traffic: Traffic) -> bool:
@@ -90,6 +97,8 @@ class PaperEstimator:
     mean is taken over that iteration alone. Links not used in an iteration keep their last value.
     """
 
+    followed = False
+
     def __init__(self, num_nodes: int):
         self.outgrown = np.zeros((2, num_nodes), dtype=np.bool_)
         self._num_nodes = num_nodes
@@ -99,9 +108,9 @@ class PaperEstimator:
         """Start anew."""
         self._connection = np.full((2, self._num_nodes, self._num_nodes), np.nan)  # pushes, answers
 
-    def observe(self, traffic: Traffic, free: bool = True, anew: bool = False) -> None:
+    def observe(self, traffic: Traffic, free: bool = True, anew: bool = False, follow: bool = False) -> None:
         """Replace the mean of each link that has samples."""
-        del free, anew
+        del free, anew, follow
         rate = traffic.size_bytes / (traffic.end_s - traffic.start_s)
         place = (np.where(traffic.is_push, 0, 1), traffic.source, traffic.target)
         key = np.ravel_multi_index(place, self._connection.shape)
@@ -133,16 +142,17 @@ class CapacityEstimator:
 
     def forget(self) -> None:
         """Start anew."""
-        self.outgrown = np.zeros((2, self._num_nodes), dtype=np.bool_)
+        self.outgrown, self.followed = np.zeros((2, self._num_nodes), dtype=np.bool_), False
         self._before: Traffic | None = None  # the free iteration before the last one
         self._last: Traffic | None = None
         self._rate = np.full((2, self._num_nodes), np.nan)  # up, down
         self._proven = np.zeros((2, self._num_nodes), dtype=np.bool_)
         self._pairs: dict[tuple[int, int], float] = {}
 
-    def observe(self, traffic: Traffic, free: bool = True, anew: bool = False) -> None:
+    def observe(self, traffic: Traffic, free: bool = True, anew: bool = False, follow: bool = False) -> None:
         """Take one iteration in. A free one tells limits from lower bounds; others can only raise what is known."""
-        seen, alone = sustained_rates(traffic, self._num_nodes), _rates_alone(traffic, self._num_nodes)
+        best, alone = sustained_rates(traffic, self._num_nodes), _rates_alone(traffic, self._num_nodes)
+        seen = best
         old = np.full_like(seen, np.nan) if anew else self._rate
         limits = _waited_for(traffic, seen) if free else np.zeros_like(self._proven)
         hidden = seen < (NEAR if free else DIFFERENT) * old  # it carried less than it is thought to: that says nothing
@@ -154,10 +164,37 @@ class CapacityEstimator:
         changed = np.isnan(old) | (free & (seen > NOISE * old)) | (limits & (old > NOISE * seen))
         rate = np.where(changed, seen, np.where(limits | (seen > old), old + RISE * (seen - old), old))
         self._rate, self._proven = np.where(np.isnan(rate), self._rate, rate), proven
+        self.followed = follow and traffic.span_s > 2 * LATE_S and self._follow(traffic, best, free)
         for pair, cap in list(self._pairs.items()):
             carried = traffic.size_bytes[traffic.between(*pair)].sum()
             if carried > DIFFERENT * cap * traffic.span_s or (free and _pair_rate(traffic, pair) > DIFFERENT * cap):
                 del self._pairs[pair]  # it has carried much more than its cap
+
+    def _follow(self, traffic: Traffic, best: Floats, free: bool) -> bool:
+        """Let what came late count if the network changed within the iteration, whose best rates are from before then; if it did.
+
+        The direction with most under way sets the pace: was it faster before, the network has changed. If most of that is with
+        one peer, it may be that pair alone. What others did with nodes that are limited says nothing of themselves.
+        """
+        late = latest(traffic)
+        ends, took_s = (late.source, late.target), late.end_s - late.start_s
+        rates = sustained_rates(late, self._num_nodes)
+        under_way_s = np.array([np.bincount(nodes, took_s, self._num_nodes) for nodes in ends])
+        pace = direction, node = np.unravel_index(under_way_s.argmax(), under_way_s.shape)
+        own = ends[direction] == node
+        with_one_s = np.bincount(ends[1 - direction][own], took_s[own]).max()
+        was_faster = best[pace] > DIFFERENT * rates[pace]
+        if not was_faster or with_one_s > ONE_PEER * under_way_s[pace]:
+            return False
+        limits = _waited_for(late, rates) if free else np.zeros_like(self._proven)
+        limits[pace] = True
+        limited = limits.any(axis=0)
+        apart = ~(limited[late.source] | limited[late.target])
+        heard = sum(np.bincount(nodes[apart], minlength=self._num_nodes) for nodes in ends) >= MIN_SAMPLES
+        rates = np.where(limits, rates, np.fmax(rates, _rates_alone(late, self._num_nodes)))
+        shown = (limited | heard) & np.isfinite(rates)
+        self._rate, self._proven = np.where(shown, rates, self._rate), np.where(shown, limits, self._proven)
+        return True
 
     def find_capped_pair(self, traffic: Traffic) -> bool:
         """Note the pair that is busy nearly all the time while both its ends have room and no other pair of theirs is busy.
@@ -192,6 +229,11 @@ class CapacityEstimator:
         """The capacities up and down, and the caps of pairs."""
         up, down = self._limits()
         return Estimate(up=up, down=down, pairs=dict(self._pairs))
+
+
+def latest(traffic: Traffic) -> Traffic:
+    """The last part of an iteration."""
+    return traffic.since(traffic.last_s - max(LATE_S, LATE_PART * traffic.span_s))
 
 
 def sustained_rates(traffic: Traffic, num_nodes: int) -> Floats:

@@ -22,6 +22,7 @@ class Traffic:
     """The messages between nodes of one iteration, on one clock; at least one."""
 
     def __init__(self, samples: Samples):
+        self._samples = samples
         self.source, self.target, self.is_push = samples["source"], samples["target"], samples["is_push"]
         self.size_bytes = samples["size_bytes"].astype(np.float64)
         self.start_s, self.end_s = samples["start_s"], samples["end_s"]
@@ -61,6 +62,14 @@ class Traffic:
     def span_s(self) -> float:
         """From the first forecast to the last message."""
         return self.last_s - self.first_s
+
+    def since(self, at_s: float) -> "Traffic":
+        """What travelled from then on: of a message under way the part of its bytes that was left. Some must have ended later."""
+        left = self._samples[self.end_s > at_s]
+        whole_s = left["end_s"] - left["start_s"]
+        left["start_s"] = np.maximum(left["start_s"], at_s)
+        left["size_bytes"] = np.maximum(1, left["size_bytes"] * ((left["end_s"] - left["start_s"]) / whole_s))
+        return Traffic(left)
 
     def lasting(self, group: Ints, count: int) -> tuple[Floats, Floats]:
         """When each group's first message starts and its last one ends; inf and -inf for one without messages.

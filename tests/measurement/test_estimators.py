@@ -163,6 +163,55 @@ def all_to_all(up, down, pairs=None, span_s=3.0):
     return [sample for (i, j), flow in rate.items() for sample in stream(i, j, flow, 0, span_s)]
 
 
+FAST = all_to_all(up=[18e6] * 4, down=[18e6] * 4)
+
+
+def then(before, after):
+    """One iteration: the second traffic follows the first."""
+    begin_s = max(sample.end_s for sample in before)
+    return before + [s._replace(start_s=begin_s + s.start_s, end_s=begin_s + s.end_s) for s in after]
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+@pytest.mark.parametrize("follow", [False, True])
+def test_of_an_iteration_within_which_a_node_became_slow_the_end_counts(in_step, follow):
+    """Node 0 receives 18e6, then 3e6. The others are through by then, or, in step with it, pause between their messages."""
+    slow = [sample for j in (1, 2, 3) for sample in stream(j, 0, 1e6, 0, 3)]
+    if in_step:
+        pairs = [(i, j) for i in range(4) for j in (1, 2, 3) if i != j]
+        slow += [LinkSample(i, j, 50_000, t, t + 50_000 / 18e6) for i, j in pairs for t in np.arange(0, 3, 0.05)]
+    capacity = CapacityEstimator(4)
+    capacity.observe(traffic_of(FAST))
+    capacity.observe(traffic_of(then(FAST, slow)), not in_step, True, follow)
+    estimate = capacity.estimate()
+    assert capacity.followed == follow
+    assert estimate.down[0] == pytest.approx(3e6 if follow else 18e6, rel=0.05)
+    assert min(*estimate.up[1:], *estimate.down[1:]) > 12e6
+
+
+def test_an_iteration_that_is_as_slow_from_the_beginning_is_read_whole():
+    """Only what has to do with the slow node is left at the end; what the others carried before is their rate."""
+    slow = all_to_all(up=[18e6] * 4, down=[3e6, 18e6, 18e6, 18e6])
+    rest = [sample for j in (1, 2, 3) for sample in stream(j, 0, 1e6, 0, 3)]
+    capacity = CapacityEstimator(4)
+    capacity.observe(traffic_of(then(slow, rest)), True, True, follow=True)
+    assert not capacity.followed
+    assert capacity.estimate().up == pytest.approx([18e6] * 4, rel=0.05)
+
+
+def test_the_end_of_an_iteration_that_one_pair_holds_up_is_not_taken_for_a_slow_node():
+    capacity = CapacityEstimator(4)
+    capacity.observe(traffic_of(then(FAST, stream(1, 0, 1e6, 0, 3))), True, True, follow=True)
+    assert not capacity.followed
+    assert capacity.estimate().down[0] == pytest.approx(18e6, rel=0.05)
+
+
+def test_what_travelled_since_a_moment_has_the_rest_of_the_bytes():
+    late = traffic_of([LinkSample(0, 1, 1000, 0.0, 1.0), LinkSample(1, 0, 3000, 1.0, 4.0)]).since(2.0)
+    assert late.size_bytes.tolist() == [2000]
+    assert (late.first_s, late.last_s) == (2.0, 4.0)
+
+
 def test_a_direction_that_nothing_waited_for_is_a_lower_bound():
     """Node 0 can receive 50 MB/s, but its peers send it 3 x 2: its up, which was waited for, stands in."""
     capacity = CapacityEstimator(4)
