@@ -16,7 +16,7 @@ from nalb.experiments.networks import equal_network, write_network
 from nalb.experiments.overhead import CONFIDENCE, overhead
 from nalb.experiments.runs import Comparison, finish_all, run_script
 from nalb.reporting.run_file import median_s
-from nalb.workloads import load
+from nalb.workloads import bytes_of
 
 CONDITIONS = {
     "original": "average-probes-forecasts",
@@ -33,7 +33,7 @@ def main(out: Path, quick: bool) -> None:
     """Run if missing, print the table."""
     nodes, model, iterations = (4, "mobilenet", 10) if quick else (12, "mobilenet", 60)
     network = write_network(out / "networks", f"fig7-n{nodes}", equal_network(f"fig7-n{nodes}", nodes, RATE_MBPS))
-    model_bytes = sum(tensor.size_bytes for tensor in load(model))
+    model_bytes = bytes_of(model)
     window = {"NALB_WINDOW_BYTES": str(usual_window_bytes(model_bytes))}  # what planned schemes settle at
     options = ("--compute-ms", str(COMPUTE_MS))
     wanted = Comparison("run", network, model, tuple(CONDITIONS.values()), iterations, window, options)

@@ -9,7 +9,7 @@ import numpy as np
 
 from nalb.batching.joint_control import Network
 from nalb.control import messages as m
-from nalb.measurement.estimators import DIFFERENT, ESTIMATORS, latest
+from nalb.measurement.estimators import DIFFERENT, ESTIMATORS
 from nalb.measurement.samples import Samples
 from nalb.measurement.traffic import Traffic
 from nalb.planning.elastic import WINDOW, Observation
@@ -80,7 +80,6 @@ class Planner:
         self._links_set_pace = True
         self._stuck = self._stuck_left = 0  # iterations that something else sets the pace before all is measured anew
         self._blind = 0  # iterations with a window since the last without
-        self._followed = False  # whether the present plan rests on how the last iteration ended
         self._wary = self._wariness = 0  # iterations whose ends are not relied on, left and the next time
         self._calm = CALM  # iterations as predicted, in a row; none where the estimates may not hold
         self._regret = 0.0  # what plans have cost more than equal shares, in times of theirs
@@ -128,7 +127,6 @@ class Planner:
         if not len(samples):
             return
         traffic, is_free, present = Traffic(samples), self._blind == 0, self._present
-        followed, self._followed = self._followed, False
         if present is None:
             self._estimator.observe(traffic, is_free)
             return
@@ -142,16 +140,14 @@ class Planner:
             self._links_set_pace &= self._equal_left == 0
         else:
             ratio = min(max(present.predicted_s, exchange_s), took_s) / present.predicted_s
-            self._judge_trust(followed, ratio)
+            self._judge_trust(ratio)
             self._estimator.observe(traffic, is_free, self._is_to_measure_anew(ratio), follow=not self._wary)
-            self._followed = self._estimator.followed
             if not self._regrets(exchange_s):
                 if ratio > LATE and self._calm:
                     self._estimator.find_capped_pair(traffic)
                 if self._would_gain():
-                    if self._calm and not is_free and not self._wary:  # in step, messages that were alone say most
-                        self._estimator.observe(latest(traffic), False, True)
-                        self._followed = True
+                    if self._calm and not is_free and not self._wary:
+                        self._estimator.rely_on_end(traffic)
                     self._calm = 0
         served_s = traffic.served_s(len(self._nodes))
         for one in np.flatnonzero(served_s > traffic.first_s).tolist():
@@ -192,9 +188,9 @@ class Planner:
             self._stuck = self._stuck_left = min(max(1, 2 * self._stuck), MAX_PATIENCE)
             self._estimator.forget()
 
-    def _judge_trust(self, followed: bool, ratio: float) -> None:
+    def _judge_trust(self, ratio: float) -> None:
         """Rely on how iterations end unless a plan that did took much longer; then each time in a row for twice as many not."""
-        if not followed:
+        if not self._estimator.followed:
             self._wary = max(0, self._wary - 1)
         elif ratio > SURPRISE:
             self._wary = self._wariness = min(max(WARY, 2 * self._wariness), MAX_PATIENCE)

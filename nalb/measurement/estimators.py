@@ -77,6 +77,10 @@ class Estimator(Protocol):
         """
         ...
 
+    def rely_on_end(self, traffic: Traffic) -> None:
+        """Let the end of an iteration with a window count alone: in step, messages that were alone on a link say most."""
+        ...
+
     def find_capped_pair(self, traffic: Traffic) -> bool:
         """Look for a pair whose own cap explains an iteration that took too long; True if one was found and noted."""
         ...
@@ -119,6 +123,9 @@ class PaperEstimator:
         )
         seen = count > 0
         self._connection[seen] = total[seen] / count[seen]
+
+    def rely_on_end(self, traffic: Traffic) -> None:
+        """The paper knows no such thing."""
 
     def find_capped_pair(self, traffic: Traffic) -> bool:
         """The paper knows no caps of pairs."""
@@ -176,7 +183,7 @@ class CapacityEstimator:
         The direction with most under way sets the pace: was it faster before, the network has changed. If most of that is with
         one peer, it may be that pair alone. What others did with nodes that are limited says nothing of themselves.
         """
-        late = latest(traffic)
+        late = _latest(traffic)
         ends, took_s = (late.source, late.target), late.end_s - late.start_s
         rates = sustained_rates(late, self._num_nodes)
         under_way_s = np.array([np.bincount(nodes, took_s, self._num_nodes) for nodes in ends])
@@ -195,6 +202,11 @@ class CapacityEstimator:
         shown = (limited | heard) & np.isfinite(rates)
         self._rate, self._proven = np.where(shown, rates, self._rate), np.where(shown, limits, self._proven)
         return True
+
+    def rely_on_end(self, traffic: Traffic) -> None:
+        """Forget what the rest of the iteration and older ones showed of whom its end shows."""
+        self.observe(_latest(traffic), free=False, anew=True)
+        self.followed = True
 
     def find_capped_pair(self, traffic: Traffic) -> bool:
         """Note the pair that is busy nearly all the time while both its ends have room and no other pair of theirs is busy.
@@ -231,7 +243,7 @@ class CapacityEstimator:
         return Estimate(up=up, down=down, pairs=dict(self._pairs))
 
 
-def latest(traffic: Traffic) -> Traffic:
+def _latest(traffic: Traffic) -> Traffic:
     """The last part of an iteration."""
     return traffic.since(traffic.last_s - max(LATE_S, LATE_PART * traffic.span_s))
 
