@@ -29,7 +29,7 @@ PROBE_PART = 150
 # The first answer comes when a slice has gone to every server side by side, and the last one travels alone: for that long a
 # link stands idle in one direction. So the first and last slices of a long row are smaller (ours; measured on wan6-static).
 RAMP_PART = 4  # a small slice is this fraction (1/4) of a common one
-RAMP_SLICES = 4  # small slices per server at either end
+RAMP_SLICES = 4  # small slices per server at either end; in front probes, which are about as small, count among them
 RAMP_LIMIT = 4  # ... where both ends together take at most this fraction (1/4) of the row
 LOW_SLICE_BYTES = 4096  # below, a message is mostly headers
 MAX_SLICE_ELEMENTS = (
@@ -152,6 +152,10 @@ class _Row:
     elements: int = 0
     probes: int = 0  # how many probes are cut from it
 
+    def rest(self, probe_elements: int) -> int:
+        """Its elements beside its probes."""
+        return self.elements - self.probes * probe_elements
+
 
 def build_layout(
     tensors: Sequence[Tensor],
@@ -192,11 +196,11 @@ def build_layout(
     )
     common, small = {}, {}
     for dtype in dict.fromkeys(row.dtype for row in rows):
-        longest = max(row.elements - row.probes * probe_elements for row in rows if row.dtype == dtype)
+        longest = max((row for row in rows if row.dtype == dtype), key=lambda row: row.rest(probe_elements))
         goal = min(max(int(goal_bytes / ITEM_BYTES[dtype]), 1), max_slice_elements)
         small[dtype] = max(goal // RAMP_PART, 1)
-        ramp = _ramp(longest, small[dtype], num_servers)
-        common[dtype] = _common_size(longest - 2 * ramp * small[dtype], goal)
+        rest = longest.rest(probe_elements)
+        common[dtype] = _common_size(rest - sum(_ramps(longest, rest, small[dtype], num_servers)) * small[dtype], goal)
     cuts: list[tuple[int, bool, str, int, tuple[Fragment, ...]]] = []
     for row in rows:
         sizes = _sizes(row, probe_elements, common[row.dtype], small[row.dtype], num_servers)
@@ -247,22 +251,22 @@ def _common_size(elements: int, goal: int) -> int:
     return max(-(-elements // -(-elements // goal)), 1) if elements else 1
 
 
-def _ramp(elements: int, small: int, num_servers: int) -> int:
-    """How many small slices a row of so many elements, beside its probes, has at either end."""
+def _ramps(row: _Row, rest: int, small: int, num_servers: int) -> tuple[int, int]:
+    """How many small slices a row with `rest` elements beside its probes has in front and at its end."""
     count = RAMP_SLICES * num_servers
-    return count if 2 * count * small * RAMP_LIMIT <= elements else 0
+    return (max(count - row.probes, 0), count) if 2 * count * small * RAMP_LIMIT <= rest else (0, 0)
 
 
 def _sizes(row: _Row, probe_elements: int, common: int, small: int, num_servers: int) -> list[int]:
-    rest = row.elements - row.probes * probe_elements
-    ramp = _ramp(rest, small, num_servers)
-    whole, remainder = divmod(rest - 2 * ramp * small, common)
+    rest = row.rest(probe_elements)
+    front, end = _ramps(row, rest, small, num_servers)
+    whole, remainder = divmod(rest - (front + end) * small, common)
     return (
         [probe_elements] * row.probes
-        + [small] * ramp
+        + [small] * front
         + [common] * whole
         + [remainder] * (remainder > 0)
-        + [small] * ramp
+        + [small] * end
     )
 
 
