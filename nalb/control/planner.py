@@ -32,7 +32,7 @@ CHANGED = 1.2  # times the usual ratio, or its inverse
 MOST_BLIND = 4  # iterations with a window in a row: what they hide must come to light
 CALM = 4  # iterations as predicted, in a row, without a window once the network has changed
 WARY = 8  # iterations in which the ends of iterations are not relied on, once that was wrong
-MAX_PATIENCE = 32  # iterations of equal shares before something else is tried again where it does not help
+MAX_PATIENCE = 32  # iterations that something which did not help is left alone, at most
 REMEMBERED = 4096  # plans: more than there are iterations within a deadline
 HEADER_BYTES = 1000  # of a slice's message, at most
 # Plans that have cost so many iterations of equal shares more than those are given up: whatever they rest on is not so. One
@@ -57,6 +57,26 @@ class Decision:
     new_slots: list[m.NewSlots]
 
 
+class Backoff:
+    """Iterations for which something is left alone, each time in a row twice as many, up to MAX_PATIENCE."""
+
+    def __init__(self, shortest: int):
+        self._shortest = self._next = shortest
+        self.left = 0
+
+    def begin(self) -> None:
+        """Leave it alone, for twice as long the next time."""
+        self.left, self._next = self._next, min(2 * self._next, MAX_PATIENCE)
+
+    def pass_one(self) -> None:
+        """An iteration has passed."""
+        self.left = max(0, self.left - 1)
+
+    def be_short(self) -> None:
+        """It did well: the next time is the first one again."""
+        self._next = self._shortest
+
+
 class Planner:
     """One job's planner; pure apart from what it has been told."""
 
@@ -78,15 +98,14 @@ class Planner:
         self._shares: deque[Sequence[int]] = deque(maxlen=REMEMBERED)  # of each iteration, the last one's last
         self._measured = False
         self._links_set_pace = True
-        self._stuck = self._stuck_left = 0  # iterations that something else sets the pace before all is measured anew
+        self._stuck = Backoff(1)  # something else sets the pace: it is not measured anew
         self._blind = 0  # iterations with a window since the last without
-        self._wary = self._wariness = 0  # iterations whose ends are not relied on, left and the next time
+        self._wary = Backoff(WARY)  # ends of iterations are not relied on
         self._calm = CALM  # iterations as predicted, in a row; none where the estimates may not hold
         self._regret = 0.0  # what plans have cost more than equal shares, in times of theirs
         self._usual: float | None = None  # time over prediction of the first iteration planned on what holds now
         self._equal_s: float | None = None  # what equal shares took last
-        self._failures = 0  # plans in a row that took longer
-        self._equal_left = 0  # iterations of equal shares to come, whatever is measured
+        self._given_up = Backoff(1)  # shares stay equal, whatever is measured, since plans took longer
         self._reason = ""
 
     @property
@@ -136,17 +155,17 @@ class Planner:
             if self._reason in (NOT_MEASURED, NOT_THE_LINKS):
                 self._equal_s = exchange_s
             self._judge_pace(present, traffic, exchange_s)
-            self._equal_left = max(0, self._equal_left - 1)
-            self._links_set_pace &= self._equal_left == 0
+            self._given_up.pass_one()
+            self._links_set_pace &= not self._given_up.left
         else:
             ratio = min(max(present.predicted_s, exchange_s), took_s) / present.predicted_s
             self._judge_trust(ratio)
-            self._estimator.observe(traffic, is_free, self._is_to_measure_anew(ratio), follow=not self._wary)
+            self._estimator.observe(traffic, is_free, self._is_to_measure_anew(ratio), follow=not self._wary.left)
             if not self._regrets(exchange_s):
                 if ratio > LATE and self._calm:
                     self._estimator.find_capped_pair(traffic)
                 if self._would_gain():
-                    if self._calm and not is_free and not self._wary:
+                    if self._calm and not is_free and not self._wary.left:
                         self._estimator.rely_on_end(traffic)
                     self._calm = 0
         served_s = traffic.served_s(len(self._nodes))
@@ -181,21 +200,21 @@ class Planner:
 
         self._links_set_pace = fits() or (self._estimator.find_capped_pair(traffic) and fits())
         if self._links_set_pace:
-            self._stuck = self._stuck_left = 0
-        elif self._stuck_left:
-            self._stuck_left -= 1
+            self._stuck = Backoff(1)
+        elif self._stuck.left:
+            self._stuck.pass_one()
         else:
-            self._stuck = self._stuck_left = min(max(1, 2 * self._stuck), MAX_PATIENCE)
+            self._stuck.begin()
             self._estimator.forget()
 
     def _judge_trust(self, ratio: float) -> None:
         """Rely on how iterations end unless a plan that did took much longer; then each time in a row for twice as many not."""
         if not self._estimator.followed:
-            self._wary = max(0, self._wary - 1)
+            self._wary.pass_one()
         elif ratio > SURPRISE:
-            self._wary = self._wariness = min(max(WARY, 2 * self._wariness), MAX_PATIENCE)
+            self._wary.begin()
         else:
-            self._wariness = 0
+            self._wary.be_short()
 
     def _is_to_measure_anew(self, ratio: float) -> bool:
         """Whether what is known of the nodes does not hold any more, by a planned iteration's time over its prediction.
@@ -228,12 +247,12 @@ class Planner:
         if self._equal_s is not None:
             self._regret = max(0.0, self._regret + min(took_s / self._equal_s - 1, MOST_REGRET / 2))
         if self._regret <= MOST_REGRET:
-            self._failures = self._failures if self._regret else 0
+            if not self._regret:
+                self._given_up.be_short()
             return False
         self._estimator.forget()
         self._usual, self._calm, self._regret = None, CALM, 0.0
-        self._equal_left = min(2**self._failures, MAX_PATIENCE)
-        self._failures += 1
+        self._given_up.begin()
         return True
 
     def _capacities(self) -> Capacities | None:
