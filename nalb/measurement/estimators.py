@@ -27,6 +27,7 @@ from nalb.measurement.traffic import STEPS_PER_WINDOW, Traffic, quantiles
 
 WINDOW_S = 0.2  # rates are taken over windows at least so long: several token-bucket bursts and scheduler turns
 WINDOW_MESSAGES = 24  # ... and over so many of the node's messages, whose bytes are only supposed to arrive evenly
+WINDOW_PART = 0.02  # ... and over this part of a long iteration: a machine that stalls catches up faster than its link for a while
 PEAK_S = 0.3  # a peak must be reached for so long, or for one and a half windows, or
 PEAK_PART = 0.1  # ... for this part of a short iteration: the highest windows are bursts of drained queues
 RISE = 0.5  # of what a later iteration exceeds the estimate by is believed at once
@@ -289,7 +290,8 @@ def _windows_s(traffic: Traffic, node: Ints, num_nodes: int) -> Floats:
     """How long each node's windows are, shape (N,); node: of each message."""
     first_s, last_s = traffic.lasting(node, num_nodes)
     count = np.bincount(node, minlength=num_nodes)
-    return np.asarray(np.maximum(WINDOW_S, WINDOW_MESSAGES * (last_s - first_s) / np.maximum(count, 1)))
+    least_s = max(WINDOW_S, WINDOW_PART * traffic.span_s)
+    return np.asarray(np.maximum(least_s, WINDOW_MESSAGES * (last_s - first_s) / np.maximum(count, 1)))
 
 
 def _waited_for(traffic: Traffic, peak: Floats) -> npt.NDArray[np.bool_]:

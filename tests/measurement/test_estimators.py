@@ -87,6 +87,18 @@ def test_a_short_burst_is_not_a_capacity():
     assert capacity.estimate().up[0] < 2e6
 
 
+def test_what_a_stalled_machine_catches_up_with_is_not_a_capacity():
+    """Of 20 s, 0.4 s stand still; what has gathered meanwhile arrives within the next 0.4 s, at twice the link's rate."""
+    smooth = stream(0, 1, 4e6, 0, 20, size=20_000)
+    late = [
+        LinkSample(s.source, s.target, s.size_bytes, *(8.4 + (t - 8) / 2 if 8 < t < 8.8 else t for t in s[3:5]))
+        for s in smooth
+    ]
+    estimator = CapacityEstimator(2)
+    estimator.observe(traffic_of(late))
+    assert estimator.estimate().up[0] == pytest.approx(4e6, rel=0.1)
+
+
 def test_in_step_a_higher_reading_raises_the_estimate_and_a_lower_one_does_not():
     capacity = CapacityEstimator(2)
     capacity.observe(traffic_of(stream(0, 1, 5e6, 0, 1)))
