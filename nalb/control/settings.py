@@ -4,7 +4,7 @@ Besides ps-lite's own DMLC_* variables:
 
     NALB_NODE            this node's name (default: the host's name)
     NALB_COORDINATOR     host:port of the coordinator (default: DMLC_PS_ROOT_URI and the port after DMLC_PS_ROOT_PORT)
-    NALB_SCHEME          distribution scheme (default: aware)
+    NALB_SCHEME          distribution scheme (default: auto)
     NALB_ESTIMATOR       capacity | paper (default: capacity)
     NALB_ALPHA_BYTES     alpha of x = sqrt(M alpha / N), from `nalb calibrate`
     NALB_WINDOW_BYTES    how much of a worker's gradients is under way at a time; 0: all; default: M / 8, at least 2 MB

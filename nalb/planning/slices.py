@@ -172,7 +172,7 @@ def build_layout(
 
     A row of E elements beside its probes is cut into ceil(E / x) slices: equal ones for the largest row of its dtype,
     the others take that common size and a remainder. Where the model is small, probes get smaller, then fewer: never
-    above a third of its bytes. `fixed_slice_bytes` replaces x (scheme `elastic`). Empty tensors have no fragments.
+    above 1/150 of its bytes. `fixed_slice_bytes` replaces x (scheme `elastic`). Empty tensors have no fragments.
 
     Deterministic. Cost: O(tensors + slices). Raises InputError for no bytes, falling groups and numbers that are not
     positive. Source: Cai et al., sections 3.1 and 3.2; Eq. 5 draws the probes at random so that enough fall to each

@@ -49,9 +49,9 @@ FIGURES = (
     FigureOf(
         "iterations.png",
         "Does it stay fast, and how soon does it learn?",
-        "The time of every exchange, one after another. A scheme that measures starts where equal shares start"
-        " and comes down as it learns the links. After a change of the network, watch how many iterations it"
-        " needs to return to the bound. The full grey line is the first scheme's median.",
+        "The time of every exchange, one after another. The first scheme that measures starts where equal shares"
+        " start and comes down as it learns the links; on a static network those after it know them already."
+        " After a change of the network, watch how many iterations each needs to return to the bound. The full grey line is the first scheme's median.",
         times_over_iterations,
     ),
     FigureOf(
@@ -75,8 +75,8 @@ FIGURES = (
         "Did it see the uplinks rightly?",
         "The rate that the measurement gave for each node's uplink, against the configured one. The dashed line"
         " is what is left for data after packet headers, so a right measurement lies on it. Filled marks: the"
-        " link was the node's limit, so its rate could be seen, and these alone count in the link error of the"
-        " table. Hollow marks: other nodes were the limit, so reading low is no mistake.",
+        " link was the node's limit, so its rate could be seen. Hollow marks: other nodes were the limit, so"
+        " reading low is no mistake. The table's link error counts the links that the plan filled.",
         lambda record: rates_over_run(record, "up"),
     ),
     FigureOf(
