@@ -64,7 +64,10 @@ def process_age_s() -> float:
 
 
 class Reach:
-    """Watches the connections of ps-lite in this process, on a thread; `fail` is told, once, of a peer that is out of reach."""
+    """Watches this process's connections to the job's nodes, on a thread; `fail` is told, once, of a peer that is out of reach.
+
+    What the user's script connects to elsewhere, a store or a tracking server, is the script's to wait for.
+    """
 
     def __init__(self, settings: Settings, fail: Callable[[str], None]):
         self._settings, self._fail = settings, fail
@@ -75,7 +78,7 @@ class Reach:
         threading.Thread(target=self._run, name="nalb-reach", daemon=True).start()
 
     def queued_bytes(self) -> int:
-        """What was under way to or from other nodes when it last looked."""
+        """What was under way to other nodes when it last looked."""
         return self._queued_bytes
 
     def close(self) -> None:
@@ -85,7 +88,7 @@ class Reach:
     def _run(self) -> None:
         limit_s = self._settings.silence_s / LOOKS
         while not self._is_over.wait(limit_s):
-            now = [wire for wire in wires() if wire.peer[1] != self._coordinator_port]
+            now = [wire for wire in wires() if self._is_watched(wire.peer)]
             self._queued_bytes = sum(wire.queued_bytes for wire in now)
             doubtful = {wire.peer for wire in now if wire.is_doubtful}
             heard = answering(doubtful, limit_s)
@@ -97,6 +100,10 @@ class Reach:
                     f"nothing answers at its port {port}: the link between them is down, or that host is off"
                 )
                 return
+
+    def _is_watched(self, peer: Address) -> bool:
+        nodes = self._settings.addresses
+        return peer[1] != self._coordinator_port and (nodes is None or peer[0] in nodes)
 
     def lost(self, now: list[Wire], heard: set[Address], now_s: float) -> tuple[Address, float] | None:
         """A peer out of reach and for how long, if any. heard: those that have just answered another connection."""

@@ -4,6 +4,7 @@ Besides ps-lite's own DMLC_* variables:
 
     NALB_NODE            this node's name (default: the host's name)
     NALB_COORDINATOR     host:port of the coordinator (default: DMLC_PS_ROOT_URI and the port after DMLC_PS_ROOT_PORT)
+    NALB_ADDRESSES       the nodes' IP addresses, separated by commas: only connections to these are watched (default: all are)
     NALB_SCHEME          distribution scheme (default: auto)
     NALB_ESTIMATOR       capacity | paper (default: capacity)
     NALB_ALPHA_BYTES     alpha of x = sqrt(M alpha / N), from `nalb calibrate`
@@ -26,6 +27,7 @@ Besides ps-lite's own DMLC_* variables:
     NALB_KEYS            this node's key file (nalb/control/keys.py): everything is encrypted; default: nothing is
 """
 
+import ipaddress
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -76,6 +78,7 @@ class Settings:
     predictor: str = DEFAULT_PREDICTOR
     predictor_models: str | None = None  # a folder on the coordinator's machine
     first_workers: int = 0  # that the job began with; 0: as many as it has
+    addresses: frozenset[str] | None = None  # of the job's nodes; None: not known
 
     @property
     def silence_s(self) -> float:
@@ -150,7 +153,19 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
         ),
         predictor=choice("NALB_PREDICTOR", DEFAULT_PREDICTOR if num_workers <= NETWORKS_MOST else "ema", PREDICTORS),
         predictor_models=environ.get("NALB_PREDICTOR_MODELS") or None,
+        addresses=_addresses(environ.get("NALB_ADDRESSES") or None),
     )
+
+
+def _addresses(text: str | None) -> frozenset[str] | None:
+    if text is None:
+        return None
+    try:
+        return frozenset(str(ipaddress.ip_address(word.strip())) for word in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"environment variable NALB_ADDRESSES={text!r}: give the nodes' IP addresses with commas, or unset it"
+        ) from None
 
 
 def silence_of(environ: Mapping[str, str]) -> float:

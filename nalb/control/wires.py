@@ -27,7 +27,7 @@ class Wire(NamedTuple):
     peer: Address
     repeated: int  # times in a row that the kernel has repeated what it sent, without an answer
     waiting_s: float  # since the first of it was sent, at least
-    queued_bytes: int  # sent and not acknowledged, not yet sent, or not yet read
+    queued_bytes: int  # sent and not acknowledged, or not yet sent
 
     @property
     def is_doubtful(self) -> bool:
@@ -65,9 +65,6 @@ def _sockets() -> Iterator[socket.socket]:
 
 
 def _queued(one: socket.socket) -> int:
-    total = 0
-    for request in (termios.TIOCOUTQ, termios.FIONREAD):
-        value = array.array("i", [0])
-        fcntl.ioctl(one, request, value)
-        total += value[0]
-    return total
+    value = array.array("i", [0])
+    fcntl.ioctl(one, termios.TIOCOUTQ, value)
+    return value[0]

@@ -120,6 +120,7 @@ def _shared_environment(places: list[Place], options: JobOptions, inherited: Map
         "DMLC_NUM_WORKER": str(sum(p.is_worker for p in places)),
         "DMLC_NUM_SERVER": str(sum(p.is_server for p in places)),
         "NALB_COORDINATOR": f"{root.address}:{options.root_port + 1}",
+        "NALB_ADDRESSES": ",".join(dict.fromkeys(place.address for place in places)),
         "NALB_SCHEME": options.scheme,
         "NALB_ESTIMATOR": options.estimator,
         "OMP_NUM_THREADS": inherited.get("OMP_NUM_THREADS", "1"),

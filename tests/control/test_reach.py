@@ -11,6 +11,7 @@ import pytest
 from nalb.control.reach import Reach, answers
 from nalb.control.settings import from_environment
 from nalb.control.wires import Address, Wire
+from nalb.errors import InputError
 from netem import qdiscs, rootless
 from netem.build import port_name
 from netem.emulation import network_up
@@ -75,6 +76,14 @@ SETTINGS = from_environment(
     {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_URI": "192.0.2.1", "DMLC_PS_ROOT_PORT": "9091", "DMLC_NUM_WORKER": "2",
      "DMLC_NUM_SERVER": "2", "NALB_DEADLINE_S": "10"}, "n1",
 )  # fmt: skip
+
+
+def test_names_are_no_addresses() -> None:
+    environment = {"DMLC_PS_ROOT_URI": "n0", "DMLC_PS_ROOT_PORT": "9091", "NALB_ADDRESSES": "10.0.0.1,n1"}
+    with pytest.raises(InputError, match=r"^environment variable NALB_ADDRESSES='10\.0\.0\.1,n1': give the nodes' IP"):
+        from_environment(environment | {"DMLC_NUM_WORKER": "1", "DMLC_NUM_SERVER": "1"}, "n1")
+
+
 B, C = ("192.0.2.2", 4000), ("192.0.2.3", 4000)
 
 
@@ -94,15 +103,22 @@ def test_a_peer_that_neither_acknowledges_nor_answers_is_lost() -> None:
 
 
 SENDER = """
-import os, socket, sys
+import os, socket, sys, time
 from nalb.control.client import die
 from nalb.control.reach import Reach
 from nalb.control.settings import from_environment
-made = socket.create_connection((sys.argv[1], 7000))
+from nalb.control.wires import wires
+made, outside = (socket.create_connection((host, 7000)) for host in sys.argv[1:])
 os.environ.update(DMLC_ROLE="worker", DMLC_PS_ROOT_URI=sys.argv[1], DMLC_PS_ROOT_PORT="9091", DMLC_NUM_WORKER="2",
-                  DMLC_NUM_SERVER="2", NALB_DEADLINE_S="2")
+                  DMLC_NUM_SERVER="2", NALB_DEADLINE_S="2", NALB_ADDRESSES=",".join([sys.argv[1], made.getsockname()[0]]))
 Reach(from_environment(os.environ, "b"), die)
 print("up", flush=True)
+sys.stdin.readline()
+outside.sendall(b"x")
+while not any(wire.waiting_s > 4.0 for wire in wires()):  # over three times the silence that the job's own nodes are allowed
+    time.sleep(0.1)
+print("outlived", flush=True)
+sys.stdin.readline()
 while True:
     made.sendall(b"x" * 1000)
     made.recv(1)  # waits for ever, as ps-lite does
@@ -113,26 +129,39 @@ READER += "while one.recv(1000):\n    one.sendall(b'y')\n"
 
 @pytest.mark.root
 def test_a_way_that_is_lost_far_from_both_ends() -> None:
+    """A host that is no node of the job, c, may be lost; a node may not."""
     if not rootless.has_privilege():
         pytest.skip("needs root: namespaces and tc")
     qdiscs.require(("tbf", "htb", "bfifo"))
     defaults = "[defaults]\nup_mbps = 100\ndown_mbps = 100\n"
-    text = f'name = "r{os.getpid() % 10**6}"\n{defaults}' + "".join(f'[[nodes]]\nname = "{one}"\n' for one in "ab")
+    text = f'name = "r{os.getpid() % 10**6}"\n{defaults}' + "".join(f'[[nodes]]\nname = "{one}"\n' for one in "abc")
     with network_up(network := parse_network(text, "n.toml")) as emulation, ExitStack() as stack:
 
         def start(node: str, code: str, *words: str) -> "subprocess.Popen[str]":
             argv = emulation.command(node, [sys.executable, "-c", code, *words])
-            process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            process = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
             stack.enter_context(process)
             stack.callback(process.kill)
             assert process.stdout is not None
             assert process.stdout.readline() == "up\n"
             return process
 
+        def lose(node: str) -> None:  # both ends still have their carrier
+            link = ["ip", "-n", hub_namespace(network.name), "link", "set", port_name(network, node), "nomaster"]
+            subprocess.run(link, check=True)
+            assert sender.stdin is not None
+            sender.stdin.write("lost\n")
+            sender.stdin.flush()
+
         start("a", READER)
-        sender = start("b", SENDER, emulation.address("a"))
-        link = ["ip", "-n", hub_namespace(network.name), "link", "set", port_name(network, "b"), "nomaster"]
-        subprocess.run(link, check=True)  # both ends still have their carrier
+        start("c", READER)
+        sender = start("b", SENDER, emulation.address("a"), emulation.address("c"))
+        lose("c")
+        assert sender.stdout is not None
+        assert sender.stdout.readline() == "outlived\n"
+        lose("a")
         said, _ = sender.communicate(timeout=60)
     assert sender.returncode == 4
     assert f"nalb: worker b: {emulation.address('a')} has acknowledged nothing for" in said

@@ -97,6 +97,7 @@ def test_for_hosts_no_path_of_this_machine_is_printed(launch: Launch, tmp_path: 
         assert not {"LD_PRELOAD", "PYTHONPATH", "HOME", "PATH"} & set(found)
         assert (found["DMLC_NUM_WORKER"], found["DMLC_NUM_SERVER"]) == ("1", "2")
         assert found["NALB_SAMPLES"] == "/srv/samples.jsonl"
+        assert found["NALB_ADDRESSES"] == "10.9.0.1,10.9.0.2"
 
 
 def test_with_keys_paths_are_printed_and_no_secret(launch: Launch, tmp_path: Path) -> None:
