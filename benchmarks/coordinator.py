@@ -142,9 +142,9 @@ class Clients:
 @contextmanager
 def coordinator(nodes: int, scheme: str) -> Iterator[tuple[str, psutil.Process]]:
     """A running coordinator of a job of that many nodes: its endpoint and its process. It writes its events as ever."""
-    endpoint = f"tcp://127.0.0.1:{free_pair('127.0.0.1')}"
     here, there = multiprocessing.Pipe()
-    with tempfile.NamedTemporaryFile(suffix=".jsonl") as events:
+    with free_pair("127.0.0.1") as port, tempfile.NamedTemporaryFile(suffix=".jsonl") as events:
+        endpoint = f"tcp://127.0.0.1:{port}"
         settings = settings_for(endpoint, nodes, scheme, events.name)
         process = multiprocessing.get_context("spawn").Process(target=serve, args=(settings, there))
         process.start()

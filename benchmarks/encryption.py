@@ -108,9 +108,9 @@ def main() -> None:
             def wrap(spec: ProcessSpec) -> list[str]:
                 return list(spec.argv)
 
-        lanes, port = {}, 0
+        lanes = {}
         for name in ("mxnet", "pyzmq", "encrypted"):
-            port = free_pair("127.0.0.1", port + 2) if port else free_pair("127.0.0.1")
+            port = stack.enter_context(free_pair("127.0.0.1"))
             lanes[name] = start_job(name, places, wrap, port, args, folder, stack)
             wait_for_tensors(*lanes[name])
         times_s: dict[str, list[float]] = {name: [] for name in lanes}

@@ -193,7 +193,7 @@ def _on_loopback(args: argparse.Namespace, attempt: Attempt) -> None:
     with ExitStack() as stack:
         observers = None if is_stock(args) else observer_address(stack, run_dir)
         places, first_workers = _remaining(_loopback_places(args), attempt)
-        options = job_options(args, free_pair(LOOPBACK), observers, run_dir)
+        options = job_options(args, stack.enter_context(free_pair(LOOPBACK)), observers, run_dir)
         keys_dir = keys_here(args, places, run_dir, stack)
         options = replace(options, keys_dir=keys_dir, first_workers=first_workers)
         specs = process_specs(places, args.command, options, os.environ)
@@ -368,7 +368,8 @@ def _print_environment(args: argparse.Namespace) -> int:
             emulation, process_specs(places_in(emulation), args.command, options, os.environ), os.environ
         )
     else:
-        options = replace(job_options(args, free_pair(LOOPBACK), None, None), keys_dir=keys_dir)
+        with free_pair(LOOPBACK) as port:
+            options = replace(job_options(args, port, None, None), keys_dir=keys_dir)
         lines = local_lines(process_specs(_loopback_places(args), args.command, options, os.environ), os.environ)
     print("\n".join(lines))
     return 0

@@ -1,18 +1,31 @@
 """Free ports for the scheduler and, next to it, the coordinator."""
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from nalb.errors import MachineError
 
 FIRST, LAST = 20_000, 32_000  # below Linux's default ephemeral range
 
 
-def free_pair(host: str, start: int = FIRST) -> int:
-    """A port p with p and p + 1 free on host."""
-    for port in range(start, LAST, 2):
-        if _free(host, port) and _free(host, port + 1):
-            return port
-    raise MachineError(f"no two free neighbouring TCP ports between {start} and {LAST} on {host}: end other jobs")
+@contextmanager
+def free_pair(host: str) -> Iterator[int]:
+    """A port p with p and p + 1 free on host, which no other job here is given in the with block.
+
+    The scheduler listens only seconds later, so until the block ends an abstract Unix socket stands for the pair. The kernel
+    removes it with its process, and like ports it belongs to one network namespace.
+    """
+    for port in range(FIRST, LAST, 2):
+        with socket.socket(socket.AF_UNIX) as claim:
+            try:
+                claim.bind(f"\0nalb-ports-{port}")
+            except OSError:  # another job's
+                continue
+            if _free(host, port) and _free(host, port + 1):
+                yield port
+                return
+    raise MachineError(f"no two free neighbouring TCP ports between {FIRST} and {LAST} on {host}: end other jobs")
 
 
 def _free(host: str, port: int) -> bool:
