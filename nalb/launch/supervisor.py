@@ -5,6 +5,7 @@ coordinator's verdict, often before the culprit itself is gone. So on the first 
 one that was killed or failed by itself is the culprit, and only where there is none the verdict is the answer.
 """
 
+import os
 import secrets
 import sys
 import threading
@@ -205,13 +206,9 @@ class Job:
             child.is_read = True
 
     def _show_line(self, line: str) -> None:
-        with self._print_lock:
-            if self._show is None:
-                return
-            try:
+        if self._show is not None:
+            with self._print_lock:
                 self._show(line)
-            except OSError:  # nobody reads our output any more; the logs go on
-                self._show = None
 
     # ---- the end
 
@@ -249,5 +246,12 @@ def _culprits(failed: list[LocalProcess]) -> list[LocalProcess]:
 
 
 def print_line(line: str) -> None:
-    """Live output of a job."""
-    print(line, file=sys.stdout, flush=True)
+    """Live output of a job, which nothing here may end: characters that stdout does not have become ?, and where nobody reads
+    any more the logs go on alone."""
+    encoding = sys.stdout.encoding
+    try:
+        print(line.encode(encoding, "replace").decode(encoding), flush=True)
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # also for what Python still holds and writes at its end
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

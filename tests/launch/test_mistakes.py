@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.conftest import Launch
+from tests.launch.conftest import STEPS, Launch
 
 needs_mxnet = pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
 NOBODY = "import time; print('trained alone', flush=True)"
@@ -68,10 +68,26 @@ def test_a_command_that_cannot_train(launch: Launch, command: list[str], exit_co
 
 
 def test_our_output_closed_by_its_reader(tmp_path: Path) -> None:
-    """`nalb launch ... | head -1`: the job goes on, and its logs are whole."""
+    """`nalb launch ... | true`: what went wrong is still told."""
     shell = f"{sys.executable} -m nalb.cli.main launch --local 1 --out {tmp_path / 'run'} -- false | true"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", shell], capture_output=True, text=True, check=False, timeout=30
     )
     assert done.returncode == 1
     assert done.stderr.startswith("nalb launch: phase start: worker n0 exited with 1; its log: ")
+
+
+@pytest.mark.mxnet
+@needs_mxnet
+def test_our_output_closed_before_a_good_end(tmp_path: Path) -> None:
+    """`nalb launch ... | head -1`: the job goes on, and ends as well as without."""
+    nalb = [sys.executable, "-m", "nalb.cli.main", "launch", "--local", "1", "--out", str(tmp_path / "run")]
+    done = subprocess.run(
+        ["bash", "-c", '"$@" | head -1; exit ${PIPESTATUS[0]}', "-", *nalb, "--", *STEPS, "--steps", "8"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "last step" in (tmp_path / "run" / "logs" / "n0.worker.log").read_text()

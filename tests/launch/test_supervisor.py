@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from nalb.launch import supervisor
 from nalb.launch.guardian import marked
 from nalb.launch.roles import ProcessSpec
 from nalb.launch.supervisor import Job
+from tests.launch.conftest import ROOT
 
 ENVIRONMENT = {"NALB_STOCK": "1"}  # neither van nor control plane
 FOREVER = "import time; time.sleep(600)"
@@ -167,10 +169,33 @@ def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     assert marked(job.id) == []
 
 
-def test_a_reader_that_went_away_stops_the_showing_not_the_job(tmp_path: Path) -> None:
-    def show(line: str) -> None:
-        raise BrokenPipeError(line)
+SHOWN = r"""
+import sys
+from pathlib import Path
+from nalb.launch.supervisor import print_line
+from tests.launch.test_supervisor import job_of, spec
+code = r"import sys; sys.stdout.buffer.write(('\u2588\n' + 'x' * 70000 + '\ny\n').encode())"
+with job_of(Path(sys.argv[1]), [spec("worker", "n0", code)], show=print_line) as job:
+    job.wait()
+print_line("nalb launch: all ended well")
+"""
 
-    with job_of(tmp_path, [spec("worker", "n0", "print('x' * 70000 + '\\ny')")], show=show) as job:
-        job.wait()
-    assert (tmp_path / "logs" / "n0.worker.log").read_text().endswith("y\n")
+
+@pytest.mark.parametrize("reader", ["cat", "true"])
+def test_what_cannot_be_shown_ends_neither_the_showing_nor_the_job(tmp_path: Path, reader: str) -> None:
+    """A character that stdout does not have, and a reader that went away."""
+    done = subprocess.run(
+        ["bash", "-c", f'"$@" | {reader}; exit ${{PIPESTATUS[0]}}', "-", sys.executable, "-c", SHOWN, str(tmp_path)],
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[:1] + lines[-2:] == (
+        ["[n0 worker] ?", "[n0 worker] y", "nalb launch: all ended well"] if reader == "cat" else []
+    )
+    log = (tmp_path / "logs" / "n0.worker.log").read_text(encoding="utf-8")
+    assert (log[:2], log[-3:]) == ("\u2588\n", "\ny\n")
