@@ -38,6 +38,7 @@ from netem.rootless import ensure_privilege
 LOOPBACK = "127.0.0.1"
 NAMESPACE_PORT = 9091  # ps-lite's customary root port; a namespace has all its ports free
 READY_WITHIN_BYTES = 65_536  # the event stands at the beginning of samples.jsonl
+OF_A_RUN = ("samples.jsonl", "run.json", "batching.json", "logs", "checkpoints")  # a run leaves one of them at least
 SOCKET_PATH_BYTES = 107  # sun_path of a unix socket, less its end
 
 
@@ -295,13 +296,27 @@ def has_joined(options: JobOptions) -> Callable[[], bool] | None:
 def make_run_dir(out: str | None) -> Path:
     """The run directory, new or without a run; InputError where it holds one already."""
     path = (Path(out) if out else Path("runs") / time.strftime("%Y%m%d-%H%M%S")).absolute()
-    if any((path / name).exists() for name in ("samples.jsonl", "run.json", "batching.json")):
+    if out and any((path / name).exists() for name in OF_A_RUN):
         raise InputError(f"{path} already holds a run: choose another --out")
     try:
+        if not out:
+            return _new_folder(path)
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {path}: {error.strerror}") from None
     return path
+
+
+def _new_folder(path: Path) -> Path:
+    """Of this name, or with a number behind it where another run began in the same second."""
+    new, number = path, 1
+    while True:
+        try:
+            new.mkdir(parents=True)
+            return new
+        except FileExistsError:
+            number += 1
+            new = path.with_name(f"{path.name}-{number}")
 
 
 def observer_address(stack: ExitStack, run_dir: Path, name: str = "observers") -> str:

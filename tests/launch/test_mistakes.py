@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nalb.cli.launch import make_run_dir
 from tests.launch.conftest import STEPS, Launch
 
 needs_mxnet = pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
@@ -37,12 +38,20 @@ def test_refused_at_once(launch: Launch, arguments: list[str], says: str) -> Non
     assert says in job.verdict()
 
 
-def test_a_run_directory_that_holds_a_run(launch: Launch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", ["run.json", "logs", "checkpoints"])  # a run on hosts leaves logs alone
+def test_a_run_directory_that_holds_a_run(launch: Launch, tmp_path: Path, left: str) -> None:
     (tmp_path / "run0").mkdir()
-    (tmp_path / "run0" / "run.json").touch()
+    (tmp_path / "run0" / left).touch()
     job = launch("--local", "1", "--", "true")
     assert job.end()[0] == 2
     assert "already holds a run: choose another --out" in job.verdict()
+
+
+def test_runs_that_begin_in_the_same_second_have_directories_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len({make_run_dir(None) for _ in range(20)}) == len(list((tmp_path / "runs").iterdir())) == 20
 
 
 @pytest.mark.mxnet
