@@ -76,7 +76,7 @@ def keys_kept(order: Order) -> Iterator[dict[str, str]]:
 
 
 def start(order: Order, keys: dict[str, str]) -> "subprocess.Popen[bytes]":
-    """Start the process; `python` in its command means the agent's own. Raises OSError, NalbError."""
+    """Start the process; `python` as its program means the agent's own, a leading ~/ the home here. Raises OSError, NalbError."""
     base = {
         **os.environ,
         "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]),
@@ -86,7 +86,7 @@ def start(order: Order, keys: dict[str, str]) -> "subprocess.Popen[bytes]":
     environment = {**base, **asked}
     environment |= machine_environment(asked, environment) | mark(order.job, order.slug)
     return subprocess.Popen(
-        order.argv,
+        [os.path.expanduser(order.argv[0]), *order.argv[1:]],
         env=environment,
         stdin=subprocess.DEVNULL,
         stderr=subprocess.STDOUT,

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from nalb.launch.here import machine_environment
 from nalb.launch.hosts import Hosts
 from nalb.launch.roles import ProcessSpec
+from nalb.launch.ssh import quote
 from netem.emulation import Emulation
 
 
 def env_line(environment: Mapping[str, str], argv: Sequence[str]) -> str:
     """A line for any POSIX shell."""
-    return shlex.join(["env", *(f"{name}={value}" for name, value in sorted(environment.items())), *argv])
+    variables = [f"{name}={value}" for name, value in sorted(environment.items())]
+    return f"{shlex.join(['env', *variables])} {' '.join([quote(argv[0]), *map(shlex.quote, argv[1:])])}"
 
 
 def local_lines(specs: Iterable[ProcessSpec], inherited: Mapping[str, str]) -> list[str]:

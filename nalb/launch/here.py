@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
         if not argv:
             raise InputError("no command: `python -m nalb.launch.here COMMAND...`")
         os.environ.update(machine_environment(os.environ, os.environ))
-        os.execvp(argv[0], argv)
+        os.execvp(os.path.expanduser(argv[0]), argv)
     except NalbError as error:
         print(f"nalb: {error}", file=sys.stderr)
         return error.exit_code

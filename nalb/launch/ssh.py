@@ -59,11 +59,11 @@ def ssh_argv(host: Host) -> list[str]:
 
 def remote_command(host: Host, argv: Sequence[str]) -> str:
     """For the host's shell: start argv in the host's directory."""
-    command = f"exec {' '.join(map(_quote, argv))}"
-    return command if host.directory is None else f"cd {_quote(host.directory)} && {command}"
+    command = f"exec {' '.join(map(quote, argv))}"
+    return command if host.directory is None else f"cd {quote(host.directory)} && {command}"
 
 
-def _quote(word: str) -> str:
+def quote(word: str) -> str:
     """Quoted for a shell; a leading ~/ keeps its meaning there."""
     return "~/" + shlex.quote(word[2:]) if word.startswith("~/") and word != "~/" else shlex.quote(word)
 

@@ -128,6 +128,13 @@ def test_a_command_that_is_not_there() -> None:
     assert report == Report(returncode=127)
 
 
+def test_a_program_in_the_home_of_whoever_logs_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "python").symlink_to(sys.executable)
+    with agent(order("home", "~/python", "-S", "-E", "-c", "import sys; print(sys.argv[1])", "~/data")) as process:
+        assert outcome(process) == (["~/data"], Report(returncode=0))
+
+
 def test_an_order_of_another_version() -> None:
     with agent(msgspec.structs.replace(order("version", "true"), version=VERSION + 1)) as process:
         assert process.stdout is not None

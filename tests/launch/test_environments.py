@@ -100,6 +100,19 @@ def test_for_hosts_no_path_of_this_machine_is_printed(launch: Launch, tmp_path: 
         assert found["NALB_ADDRESSES"] == "10.9.0.1,10.9.0.2"
 
 
+def test_for_hosts_a_python_at_home_is_started_from_the_home_there(launch: Launch, tmp_path: Path) -> None:
+    path = tmp_path / "hosts.toml"
+    path.write_text(HOSTS.replace("/opt/nalb/bin/python", "~/python"))
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    command = ["~/python", "-c", "import sys; print(sys.argv[1])", "~/x"]
+    job = launch("--print-env", "--hosts", str(path), "--plain", "--", *command)
+    assert job.end()[0] == 0
+    plain = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["sh", "-c", job.lines[-1]], env=plain, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("~/x\n", "")
+
+
 def test_with_keys_paths_are_printed_and_no_secret(launch: Launch, tmp_path: Path) -> None:
     keys = make_keys({"n0": "127.0.0.1", "n1": "127.0.0.2"})
     write_keys(tmp_path / "keys", keys)
