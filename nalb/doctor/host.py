@@ -111,8 +111,8 @@ def check_threads(environ: Mapping[str, str] = os.environ, cpus: int | None = os
     """Every process of a job starts as many OpenMP threads as there are CPUs, unless told otherwise."""
     chosen = environ.get("OMP_NUM_THREADS")
     if chosen is None:
-        detail = f"OMP_NUM_THREADS is not set: `nalb launch` sets 1 per process ({cpus} CPUs here)"
-        return [Finding("threads", "ok", detail, "on machines that run one worker each, set it to the number of CPUs")]
+        detail = f"OMP_NUM_THREADS is not set: a worker of --hosts has all {cpus} CPUs, each process of other jobs one"
+        return [Finding("threads", "ok", detail)]
     if not chosen.isdecimal() or int(chosen) < 1:
         return [Finding("threads", "warn", f"OMP_NUM_THREADS={chosen!r} is not a number above 0", "unset it or set 1")]
     if cpus is not None and int(chosen) > cpus:

@@ -86,7 +86,7 @@ class Hosts:
 
     def places(self) -> list[Place]:
         """The job's nodes."""
-        return [Place(h.name, h.ip, h.is_worker, h.is_server, h.python) for h in self.hosts]
+        return [Place(h.name, h.ip, h.is_worker, h.is_server, h.python, is_machine=True) for h in self.hosts]
 
     def host(self, name: str) -> Host:
         """The host of that name."""

@@ -30,6 +30,7 @@ class Place:
     is_worker: bool = True
     is_server: bool = True
     python: str = sys.executable  # the interpreter that has mxnet there
+    is_machine: bool = False  # its own: no other node computes there
 
 
 @dataclass(frozen=True)
@@ -91,28 +92,32 @@ def process_specs(
     places: list[Place], command: list[str], options: JobOptions, inherited: Mapping[str, str]
 ) -> list[ProcessSpec]:
     """The scheduler, then servers, then workers, each with its argv and environment."""
-    shared = _shared_environment(places, options, inherited)
+    shared = _shared_environment(places, options)
+    one_thread = {"OMP_NUM_THREADS": inherited.get("OMP_NUM_THREADS", "1")}
     specs = []
     for index, place in enumerate(places):
         here = {**shared, "DMLC_NODE_HOST": place.address, "NALB_NODE": place.name}
         if options.keys_dir is not None:
             here[keys.VARIABLE] = str(keys.key_path(options.keys_dir, place.name))
+        narrow = one_thread | here
         module = ("-c", "import mxnet") if options.is_pure else ("-m", "kvstore_patch.role")
         own = (place.python, *module)
         if index == SCHEDULER_NODE:
             scheduler = (place.python, "-m", "kvstore_patch.role") if options.batching else own
-            specs.append(ProcessSpec(place.name, "scheduler", scheduler, here | _coordinator_environment(options)))
+            specs.append(ProcessSpec(place.name, "scheduler", scheduler, narrow | _coordinator_environment(options)))
         if place.is_server:
-            specs.append(ProcessSpec(place.name, "server", own, here | {"DMLC_ROLE": "server"}))
+            specs.append(ProcessSpec(place.name, "server", own, narrow | {"DMLC_ROLE": "server"}))
         if place.is_worker:
             worker = {"DMLC_ROLE": "worker"}
             if options.sizes_batches:
                 worker |= {name: inherited.get(name, value) for name, value in KEEP_MEMORY.items()}
-            specs.append(ProcessSpec(place.name, "worker", tuple(command), here | worker))
+            specs.append(
+                ProcessSpec(place.name, "worker", tuple(command), (here if place.is_machine else narrow) | worker)
+            )
     return sorted(specs, key=lambda spec: ROLES.index(spec.role))
 
 
-def _shared_environment(places: list[Place], options: JobOptions, inherited: Mapping[str, str]) -> dict[str, str]:
+def _shared_environment(places: list[Place], options: JobOptions) -> dict[str, str]:
     root = places[SCHEDULER_NODE]
     shared = {
         "DMLC_PS_ROOT_URI": root.address,
@@ -123,7 +128,6 @@ def _shared_environment(places: list[Place], options: JobOptions, inherited: Map
         "NALB_ADDRESSES": ",".join(dict.fromkeys(place.address for place in places)),
         "NALB_SCHEME": options.scheme,
         "NALB_ESTIMATOR": options.estimator,
-        "OMP_NUM_THREADS": inherited.get("OMP_NUM_THREADS", "1"),
         "PYTHONUNBUFFERED": "1",
     }
     if options.is_pure:

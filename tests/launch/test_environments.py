@@ -100,6 +100,20 @@ def test_for_hosts_no_path_of_this_machine_is_printed(launch: Launch, tmp_path: 
         assert found["NALB_ADDRESSES"] == "10.9.0.1,10.9.0.2"
 
 
+def test_only_a_worker_with_a_machine_of_its_own_computes_with_all_of_it(launch: Launch, tmp_path: Path) -> None:
+    path = tmp_path / "hosts.toml"
+
+    def threads(text: str) -> dict[str, str | None]:
+        path.write_text(text)
+        lines = lines_of(launch, "--hosts", str(path), "--plain", "--", "true")
+        return {name.split(" on ")[0]: variables(words).get("OMP_NUM_THREADS") for name, words in lines.items()}
+
+    assert threads(HOSTS) == {"scheduler a": "1", "server a": "1", "server b": "1", "worker b": None}
+    assert set(threads(HOSTS.replace("[[hosts]]", 'OMP_NUM_THREADS = "3"\n[[hosts]]', 1)).values()) == {"3"}
+    local = process_specs([Place("n0", "127.0.0.1")], ["true"], JobOptions(9000), {})
+    assert {spec.environment["OMP_NUM_THREADS"] for spec in local} == {"1"}
+
+
 def test_for_hosts_a_python_at_home_is_started_from_the_home_there(launch: Launch, tmp_path: Path) -> None:
     path = tmp_path / "hosts.toml"
     path.write_text(HOSTS.replace("/opt/nalb/bin/python", "~/python"))
