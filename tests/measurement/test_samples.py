@@ -77,3 +77,14 @@ def test_clocks_are_aligned_by_the_shortest_delay():
     for sent_s, delay_s in ((10.0, 0.5), (11.0, 0.02), (12.0, 0.3)):
         clocks.observe("worker n1", sent_s, sent_s + 1000.0 + delay_s)
     assert clocks.to_common_s("worker n1", 20.0) == pytest.approx(1020.02)
+
+
+@pytest.mark.parametrize("drift", [-1e-4, 0.0, 2e-5, 1e-4])
+def test_a_clock_that_drifts_is_followed(drift):
+    """For three hours, seconds apart; one report in ten is not held up."""
+    clocks = ClockAlignment()
+    for sent_s in range(3 * 3600):
+        ahead_s = 1000.0 + drift * sent_s
+        clocks.observe("worker n1", sent_s, sent_s + ahead_s + (0.3 if sent_s % 10 else 0.02))
+        if sent_s > 10:
+            assert clocks.to_common_s("worker n1", sent_s) == pytest.approx(sent_s + ahead_s + 0.02, abs=5e-3)
