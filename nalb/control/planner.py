@@ -126,7 +126,7 @@ class Planner:
         num_probe: int = NUM_PROBE,
     ) -> str:
         """Cut what the workers push; returns the layout's digest. InputError where nothing can be cut."""
-        self._layout = build_layout(
+        layout = build_layout(
             [Tensor(t.name, t.elements, t.dtype, t.group) for t in tensors],
             num_nodes=len(self._nodes),
             num_servers=len(self._rank_of_node),
@@ -134,8 +134,11 @@ class Planner:
             fixed_slice_bytes=fixed_slice_bytes,
             num_probe=num_probe,
         )
-        self._present = None
-        return self._layout.digest()
+        if self._layout is not None and layout.tensors != self._layout.tensors:
+            self._equal_s, self._regret = None, 0.0
+            self._links_set_pace = False  # for one iteration: what equal shares take of these
+        self._layout, self._present = layout, None
+        return layout.digest()
 
     def observe(self, samples: Samples, took_s: float, exposed_s: float = 0.0) -> None:
         """One iteration's samples, and how long it took from first push to last pull.

@@ -72,6 +72,31 @@ def test_a_plan_is_not_given_up_for_what_it_waited_for_gradients(late):
     assert set(planner.reasons[1:]).isdisjoint({NOT_MEASURED, NOT_THE_LINKS})
 
 
+HEAD, WHOLE = m.TensorSpec("w", 20_000, "float32", 0), m.TensorSpec("w", 40_000_000, "float32", 0)
+
+
+def after_a_change(before, rounds, scale=1.0, has_friends=False):
+    """Seconds of each iteration, simulated, once other tensors have been trained for ten."""
+    names = [node.name for node in NODES]
+    planner = Misled(names, set(names), {name: rank for rank, name in enumerate(names)}, "capacity", None)
+    planner.scale, planner.has_friends = scale, has_friends
+    for tensor, count in ((before, 10), (TENSOR, rounds)):
+        planner.register([tensor], 1e4)
+        done = by_planner("exact", NODES, planner.layout, CAPACITIES, count, planner, Wire())
+    return [one.time_s for one in done]
+
+
+def test_plans_are_not_given_up_for_what_equal_shares_of_smaller_tensors_took():
+    equal = iterate("average", rounds=1)[0]
+    assert max(after_a_change(HEAD, 12)[1:]) < 0.9 * equal
+
+
+def test_a_lie_costs_little_more_than_equal_shares_when_larger_tensors_came_before():
+    """Held against what equal shares of those took, plans would cost 1.7 times as much."""
+    took, equal = after_a_change(WHOLE, 24, 1e-3, has_friends=True), iterate("average", rounds=1)[0]
+    assert sum(took) <= 1.2 * len(took) * equal
+
+
 def test_the_truth_is_worth_more_than_equal_shares():
     took, equal = iterate("exact", rounds=6), iterate("average", rounds=1)[0]
     assert np.median(took) < 0.9 * equal
