@@ -15,6 +15,7 @@ from nalb.checkpoints.file import DIGEST_BYTES
 PIECE_ELEMENTS = 1 << 18  # of two bytes of the file each
 TABLE_KEY, FILE_KEY = STOCK_KEYS - 2, STOCK_KEYS - 1  # Gluon counts parameters from 0
 NUMBER_BYTES = 8
+_made: set[int] = set()  # keys that MXNet's own servers have; a second init would count as one worker's push
 
 
 def agree(store: "mx.kvstore.KVStore | NALB", iteration: int, data: bytes | None) -> bytes | None:
@@ -56,7 +57,9 @@ def add_up(store: "mx.kvstore.KVStore | NALB", key: int, values: np.ndarray) -> 
     if isinstance(store, NALB):
         store.add_up_once(key, array)
     else:
-        store.init(key, mx.nd.zeros_like(array))
+        if key not in _made:
+            store.init(key, mx.nd.zeros_like(array))
+            _made.add(key)
         store.pushpull(key, array, out=array)
     return array.asnumpy()
 

@@ -84,6 +84,21 @@ def test_on_two_nodes_when_a_server_is_killed(launch: Launch, plain: dict[int, f
     job.assert_nothing_left()
 
 
+def test_with_mxnets_own_store_a_large_checkpoint_travels(launch: Launch) -> None:
+    """In several pieces, from the one node that has it."""
+    training = [*TRAINING, "--plain", "--own-folder", "--hidden", "4096", "--fault", "kill", "--node", "n1"]
+    job = launch("--local", "2", "--max-restarts", "1", "--scheme", "stock", "--", *training)
+    code, _ = job.end(2 * START_LIMIT_S)
+    assert code == 0, job.output
+    sizes_bytes = {path.stat().st_size for path in (job.run_dir / "checkpoints").rglob("*.nalb")}
+    assert min(sizes_bytes) > 512 * 1024  # a piece (agreement.py)
+    resumed = [line for line in job.lines if "goes on from checkpoint" in line]
+    assert [line.rpartition("/")[2] for line in resumed] == [folder.file_name(10)]
+    twice = [[value for key, value in values(job) if key == iteration] for iteration in (10, 11, 12)]
+    np.testing.assert_allclose([before for before, _ in twice], [after for _, after in twice], rtol=1e-4)
+    job.assert_nothing_left()
+
+
 def test_a_node_that_fails_twice_is_left_out(launch: Launch, plain: dict[int, float]) -> None:
     """MXNet's own store; the node left computes all samples of every iteration, so the training is the same one."""
     training = [*TRAINING, "--plain", "--fault", "kill", "--always", "--node", "n1"]

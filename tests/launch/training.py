@@ -21,13 +21,13 @@ from kvstore_patch.checkpoints import Checkpoints, Progress
 SAMPLES, FEATURES, CLASSES = 96, 12, 4
 
 
-def net_of(is_plain: bool) -> nn.HybridBlock:
+def net_of(is_plain: bool, hidden: int) -> nn.HybridBlock:
     """With every kind of what must be restored: weights, running averages, and random numbers in the forward pass.
 
     The plain one has weights alone, so that it does not matter which worker computes which sample.
     """
     net = nn.HybridSequential()
-    net.add(nn.Dense(16, activation="relu"))
+    net.add(nn.Dense(hidden, activation="relu"))
     if not is_plain:
         net.add(nn.BatchNorm(), nn.Dropout(0.3))
     net.add(nn.Dense(CLASSES))
@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--hidden", type=int, default=16)
     parser.add_argument("--own-folder", action="store_true", help="for each node, as on hosts that share no disk")
     parser.add_argument("--every", type=int, default=5)
     parser.add_argument("--optimizer", default="adam")
@@ -68,7 +69,7 @@ def main() -> None:
     store = mx.kv.create(args.kvstore)
     balancer = batching.join(store, args.batch)
     batches = balancer.batches(SAMPLES, seed=1)
-    net = net_of(args.plain)
+    net = net_of(args.plain, args.hidden)
     net.initialize(mx.init.Xavier())
     net(mx.nd.array(samples[:2]))
     trainer = gluon.Trainer(
