@@ -1,8 +1,9 @@
-"""What Gluon must be told so that `kvstore='nalb'` works: two small patches, made when MXNet is imported.
+"""What Gluon must be told so that `kvstore='nalb'` works: three small patches, made when MXNet is imported.
 
 1. `_create_kvstore` keeps no store for one device unless its name contains 'dist'; a single-CPU script would silently train
    alone. The patch creates ours.
-2. `Trainer._allreduce_grads` makes one call per parameter; ours makes one call for all of them, so that small tensors share
+2. Each Trainer numbers its keys from 0, and all share the process's one store. The patch of `_init_kvstore` gives each its own.
+3. `Trainer._allreduce_grads` makes one call per parameter; ours makes one call for all of them, so that small tensors share
    slices and the whole backward pass is one group.
 """
 
@@ -32,32 +33,50 @@ def install() -> None:
             Reach(from_environment(os.environ, socket.gethostname()), die)
             return mx.kvstore.create(baseline.kvstore if baseline else "dist_sync")
 
-        registry["nalb"] = create_stock
+        registry["nalb"] = functools.cache(create_stock)
     else:
-        mx.kvstore.KVStoreBase.register(NALB)
-    trainer_module = mx.gluon.trainer
-    create, allreduce = trainer_module._create_kvstore, trainer_module.Trainer._allreduce_grads
+        registry["nalb"] = functools.cache(NALB)  # ps-lite is a singleton: one store, whoever asks
+    trainer_module, trainer_class = mx.gluon.trainer, mx.gluon.Trainer
+    create, init = trainer_module._create_kvstore, trainer_class._init_kvstore
+    allreduce = trainer_class._allreduce_grads
 
     @functools.wraps(create)
     def create_kvstore(kvstore, num_device, arg_params):
         if isinstance(kvstore, str) and kvstore.lower() == "nalb":
             store = mx.kvstore.create(kvstore)
-            return store, not isinstance(store, NALB)
-        return create(kvstore, num_device, arg_params)
+            on_servers = not isinstance(store, NALB)
+        else:
+            store, on_servers = create(kvstore, num_device, arg_params)
+        if store is not None and "dist" in store.type:
+            if hasattr(store, "_has_trainer"):
+                mx.nd.waitall()  # or what is under way would keep this process from ending
+                raise StoreError(
+                    f"a second Trainer with MXNet's own {store.type}: both would use keys from 0 on, and wait for ever; "
+                    "make one Trainer for all parameters, or choose another --scheme"
+                )
+            store._has_trainer = True
+        return store, on_servers
+
+    @functools.wraps(init)
+    def init_kvstore(self):
+        init(self)
+        if isinstance(self._kvstore, NALB):
+            first = self._kvstore.first_key(tuple((p.name, p.shape) for p in self._params))
+            self._param2idx = {p.name: first + i for i, p in enumerate(self._params)}
 
     @functools.wraps(allreduce)
     def allreduce_grads(self):
         if not isinstance(self._kvstore, NALB):
             return allreduce(self)
-        chosen = [(i, p) for i, p in enumerate(self._params) if p.grad_req != "null"]
-        sparse = [p.name for _, p in chosen if p._grad_stype != "default"]
+        chosen = [p for p in self._params if p.grad_req != "null"]
+        sparse = [p.name for p in chosen if p._grad_stype != "default"]
         if sparse:
             raise StoreError(
                 f"parameter {sparse[0]} has sparse gradients: kvstore 'nalb' sums dense ones; drop sparse_grad"
             )
         if chosen:
-            self._kvstore.pushpull([i for i, _ in chosen], [p.list_grad() for _, p in chosen])
+            self._kvstore.pushpull([self._param2idx[p.name] for p in chosen], [p.list_grad() for p in chosen])
         return None
 
     trainer_module._create_kvstore = mx.model._create_kvstore = create_kvstore
-    trainer_module.Trainer._allreduce_grads = allreduce_grads
+    trainer_class._init_kvstore, trainer_class._allreduce_grads = init_kvstore, allreduce_grads

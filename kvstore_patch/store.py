@@ -54,6 +54,7 @@ class NALB(KVStoreBase):
         self._num_servers = self._settings.num_servers
         self._direct = DirectPath(self._inner, self._num_servers)
         self._shapes: dict[Key, tuple[tuple[int, ...], str]] = {}
+        self._first_keys: dict[tuple, int] = {}  # of a Trainer's parameters
         self._record: list[Group] = []
         self._exchange: Exchange | None = None
         self._position = 0  # groups of this iteration already pushed
@@ -141,6 +142,10 @@ class NALB(KVStoreBase):
         self._end_iteration_early()
         with self._lock:
             self._direct.add_up(key, [array], [array])
+
+    def first_key(self, parameters: tuple) -> int:
+        """Where a Trainer's keys begin: it has one for each parameter, which no Trainer of other ones has."""
+        return self._first_keys.setdefault(parameters, sum(map(len, self._first_keys)))
 
     def set_gradient_compression(self, compression_params: object) -> None:
         """Not supported: compressed gradients cannot be summed slice by slice."""

@@ -88,6 +88,14 @@ def test_gluon_trainer_with_one_word_changed(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_several_trainers(tmp_path):
+    done = run_job(tmp_path, str(WORKERS), "several_trainers")
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_job(tmp_path / "stock", str(WORKERS), "several_trainers", flags=("--scheme", "stock"))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "a second Trainer with MXNet's own dist_sync" in done.stderr, done.stderr
+
+
 def test_replay_sums_on_pyzmqs_libzmq(tmp_path):
     """Every sum of MobileNet's tensors checked, ps-lite on the modern transport."""
     done = run_job(

@@ -235,10 +235,40 @@ def gluon():
     assert trainer._kvstore.type == "nalb"
 
 
+def gan(ranks, stores):
+    """Generator and critic after six steps of each, on the samples of these workers; the critic is unfrozen after three."""
+    mx.random.seed(3)
+    generator, critic = nn.Dense(6, in_units=4), nn.HybridSequential()
+    critic.add(nn.Dense(9, activation="tanh", in_units=6), nn.Dense(1, in_units=9))
+    for net in (generator, critic):
+        net.initialize(mx.init.Xavier())
+
+    def trainer_of(net, kvstore):
+        return mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=kvstore)
+
+    generators, critics = trainer_of(generator, stores[0]), trainer_of(critic[1], stores[1])
+    for step in range(6):
+        if step == 3:
+            critics = trainer_of(critic, stores[2])
+        noise, real = (nd.array(np.concatenate([values((8, width), step)[rank] for rank in ranks])) for width in (4, 6))
+        with mx.autograd.record():
+            loss = (critic(generator(noise)) ** 2).sum() + ((critic(real) - 1) ** 2).sum()
+        loss.backward()
+        critics.step(8 * COUNT)
+        with mx.autograd.record():
+            loss = ((critic(generator(noise)) - 1) ** 2).sum()
+        loss.backward()
+        generators.step(8 * COUNT)
+    return [p.data().asnumpy() for net in (generator, critic) for p in net.collect_params().values()]
+
+
+def several_trainers():
+    """Made by the store's name or with the store itself: the same as one process with everyone's samples."""
+    for ours, alone in zip(gan([RANK], ["nalb", store, "nalb"]), gan(range(COUNT), [None] * 3)):
+        np.testing.assert_allclose(ours, alone, rtol=1e-4, atol=1e-6)
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "gluon":
-        mx.kv.create = lambda name: store  # one store a process: Trainer shall find this one
-        mx.model.kvs.create = mx.kv.create
     for case in sys.argv[1].split(","):
         globals()[case]()
         print(f"{case} ok on {RANK}", flush=True)
