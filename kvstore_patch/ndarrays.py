@@ -35,8 +35,8 @@ def settle(array: NDArray) -> None:
 
 
 def flat(array: NDArray) -> NDArray:
-    """A one-dimensional view of the same memory."""
-    return array.reshape((-1,))
+    """A one-dimensional view of the same memory; of an mx.np array too, whose own reshape would copy."""
+    return array.as_nd_ndarray().reshape((-1,))
 
 
 def part(array: NDArray, start: int, length: int) -> NDArray:
@@ -115,7 +115,7 @@ def add_up(arrays: Sequence[NDArray]) -> NDArray:
     first = arrays[0]
     if len(arrays) == 1:
         return first
-    return mx.nd.add_n(*[array.as_in_context(first.context) for array in arrays])
+    return mx.nd.add_n(*[array.as_nd_ndarray().as_in_context(first.context) for array in arrays])
 
 
 def wait_until_sent(array: NDArray) -> None:

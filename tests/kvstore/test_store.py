@@ -96,6 +96,11 @@ def test_several_trainers(tmp_path):
     assert "a second Trainer with MXNet's own dist_sync" in done.stderr, done.stderr
 
 
+def test_numpy_arrays(tmp_path):
+    done = run_job(tmp_path, str(WORKERS), "numpy_arrays")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_replay_sums_on_pyzmqs_libzmq(tmp_path):
     """Every sum of MobileNet's tensors checked, ps-lite on the modern transport."""
     done = run_job(

@@ -268,6 +268,39 @@ def several_trainers():
         np.testing.assert_allclose(ours, alone, rtol=1e-4, atol=1e-6)
 
 
+def trained(as_array):
+    """Weights after five steps; as_array: from numpy's to the kind of array that the net computes with."""
+    net = nn.HybridSequential()
+    net.add(nn.Dense(300, activation="relu", in_units=20), nn.Dense(3, in_units=300))
+    net.initialize()
+    parameters = list(net.collect_params().values())
+    for seed, parameter in enumerate(parameters):
+        parameter.set_data(as_array(values(parameter.shape, seed)[RANK]))
+    trainer = mx.gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 0.01}, kvstore="nalb")
+    for step in range(5):
+        data = as_array(values((8, 20), step)[RANK])
+        with mx.autograd.record():
+            loss = (net(data) ** 2).sum()
+        loss.backward()
+        trainer.step(8 * COUNT)
+    return [parameter.data().asnumpy() for parameter in parameters]
+
+
+def numpy_arrays():
+    """npx.set_np(): a Trainer's weights are those that it gives with NDArrays; one array or one per device, in place or out=."""
+    with_ndarrays = trained(nd.array)
+    mx.npx.set_np()
+    for ours, theirs in zip(trained(mx.np.array), with_ndarrays):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    devices = [mx.cpu(0), mx.cpu(1)]
+    for turn in range(4):
+        arrays = [mx.np.full((5, 7), RANK + turn, ctx=device) for device in devices]
+        outs = arrays if turn % 2 else [mx.np.zeros((5, 7), ctx=device) for device in devices]
+        store.pushpull("several devices", arrays, out=outs)
+        for out in outs:
+            assert (out.asnumpy() == 2 * sum(rank + turn for rank in range(COUNT))).all()
+
+
 if __name__ == "__main__":
     for case in sys.argv[1].split(","):
         globals()[case]()
