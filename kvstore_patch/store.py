@@ -30,7 +30,7 @@ from nalb.control import messages as m
 from nalb.control.reach import reach_kept
 from nalb.control.settings import Settings, from_environment
 from nalb.errors import StoreError
-from nalb.planning.slices import Tensor, build_layout
+from nalb.planning.slices import MAX_SLICE_ELEMENTS, Tensor, build_layout
 
 Key = int | str
 Group = tuple[tuple[Key, int, str], ...]  # (key, elements, dtype) of one call
@@ -48,6 +48,8 @@ class NALB(KVStoreBase):
         self._lock = threading.Lock()  # inner's calls, which the control thread also makes
         with reach_kept(self._settings):
             check_encryption(self._settings)
+            if self._settings.scheme not in ("stock", "p3"):  # MXNet would split larger slices over all servers
+                os.environ["MXNET_KVSTORE_BIGARRAY_BOUND"] = str(MAX_SLICE_ELEMENTS + 1)
             self._inner = mx.kvstore.create("dist_sync")
             self._session = WorkerSession(self._settings, ps_id=9 + 2 * self._inner.rank)
         self._session.client.on_prepare = self._prepare_slots

@@ -1,6 +1,7 @@
 """The KVStore on real ps-lite processes: sums against numpy's, on loopback."""
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -99,6 +100,18 @@ def test_several_trainers(tmp_path):
 def test_numpy_arrays(tmp_path):
     done = run_job(tmp_path, str(WORKERS), "numpy_arrays")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_slices_stay_whole_whatever_the_users_big_array_bound(tmp_path, monkeypatch):
+    """As large as planned on their way; MXNet would split those above the bound over all servers."""
+    monkeypatch.setenv("MXNET_KVSTORE_BIGARRAY_BOUND", "1000")
+    done = run_job(tmp_path, "-m", "kvstore_patch.replay", "mobilenet", "--iterations", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    events = list(map(json.loads, (tmp_path / "run" / "samples.jsonl").read_text().splitlines()))
+    (planned,) = (event["slice_bytes"] for event in events if event["event"] == "layout")
+    *_, last = (event["rows"] for event in events if event["event"] == "samples")  # the first has direct sums too
+    assert planned > 4 * 1000
+    assert max(size_bytes for _, _, _, size_bytes, *_ in last) >= planned
 
 
 def test_replay_sums_on_pyzmqs_libzmq(tmp_path):
