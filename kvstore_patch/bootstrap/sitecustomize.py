@@ -13,11 +13,16 @@ import sys
 class _AfterMxnet(importlib.abc.MetaPathFinder):
     """Lets the import of mxnet go its way and installs the patch when it is complete."""
 
+    _is_asking = False  # the other finders
+
     def find_spec(self, fullname, path=None, target=None):
-        if fullname != "mxnet":
+        if fullname != "mxnet" or self._is_asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("mxnet")
+        self._is_asking = True  # and stay: a script may look for mxnet before it imports it
+        try:
+            spec = importlib.util.find_spec("mxnet")
+        finally:
+            self._is_asking = False
         if spec is None or spec.loader is None:
             return None
         run = spec.loader.exec_module

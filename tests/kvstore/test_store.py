@@ -114,6 +114,12 @@ def test_slices_stay_whole_whatever_the_users_big_array_bound(tmp_path, monkeypa
     assert max(size_bytes for _, _, _, size_bytes, *_ in last) >= planned
 
 
+def test_a_script_may_look_for_mxnet_before_it_imports_it(tmp_path):
+    script = "import importlib.util; importlib.util.find_spec('mxnet'); import mxnet; mxnet.kv.create('nalb')"
+    done = run_job(tmp_path, "-c", script, nodes=1)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_replay_sums_on_pyzmqs_libzmq(tmp_path):
     """Every sum of MobileNet's tensors checked, ps-lite on the modern transport."""
     done = run_job(
