@@ -51,7 +51,8 @@ FIGURES = (
         "Does it stay fast, and how soon does it learn?",
         "The time of every exchange, one after another. The first scheme that measures starts where equal shares"
         " start and comes down as it learns the links; on a static network those after it know them already."
-        " After a change of the network, watch how many iterations each needs to return to the bound. The full grey line is the first scheme's median.",
+        " After a change of the network, watch how many iterations each needs to return to the bound. The full"
+        " grey line is the first scheme's median.",
         times_over_iterations,
     ),
     FigureOf(

@@ -111,7 +111,9 @@ def command_hint(record: Record) -> str:
 def counting_rule(record: Record) -> str:
     """Which iterations the medians count."""
     shortest = min(len(result.communication_s) for result in record.run.schemes.values())
-    rule = f"Medians leave out each scheme's first {WARM_UP} iterations, in which a scheme that measures has yet to learn."
+    rule = (
+        f"Medians leave out each scheme's first {WARM_UP} iterations, in which a scheme that measures has yet to learn."
+    )
     if shortest <= WARM_UP:
         rule += " A scheme that has no more iterations than these counts all of them."
     return rule
