@@ -10,6 +10,7 @@
 import functools
 import os
 import socket
+import weakref
 
 import mxnet as mx
 
@@ -28,12 +29,18 @@ def install() -> None:
         return
     if os.environ.get("NALB_STOCK") == "1":  # nalb launch --scheme stock: the same script on MXNet alone
         baseline = BASELINES.get(os.environ.get("NALB_BATCHING", ""))
+        # weak: the store must end with the script's own references, or ps-lite's threads would outlive it
+        alive = weakref.WeakSet()
 
         def create_stock():
+            if alive:
+                return next(iter(alive))
             Reach(from_environment(os.environ, socket.gethostname()), die)
-            return mx.kvstore.create(baseline.kvstore if baseline else "dist_sync")
+            store = mx.kvstore.create(baseline.kvstore if baseline else "dist_sync")
+            alive.add(store)
+            return store
 
-        registry["nalb"] = functools.cache(create_stock)
+        registry["nalb"] = create_stock
     else:
         registry["nalb"] = functools.cache(NALB)  # ps-lite is a singleton: one store, whoever asks
     trainer_module, trainer_class = mx.gluon.trainer, mx.gluon.Trainer

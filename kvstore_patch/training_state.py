@@ -46,7 +46,7 @@ def apply(
     if wanted != {name: _kind(array) for name, array in arrays.items() if name.startswith("state/")}:
         raise CheckpointError("the optimizer's state is of another kind: same optimizer options?")
     for name, parameter in parameters.items():
-        parameter.set_data(mx.nd.array(arrays[f"weight/{name}"], dtype=arrays[f"weight/{name}"].dtype))
+        parameter.set_data(arrays[f"weight/{name}"])
     for updater, context in zip(trainer._updaters, trainer._contexts, strict=True):
         for index in state.index_updates:
             made = optimizer.create_state_multi_precision(index, trainer._params[index].data(context))

@@ -106,6 +106,26 @@ def skip_damaged(folder):
     folders.paths(folder)[-1].unlink()
 
 
+def numpy_arrays(folder):
+    """A net of mx.np arrays (npx.set_np) gets its weights back too."""
+    mx.npx.set_np()
+    weights = []
+    for iteration in range(2):
+        net = gluon.nn.Dense(2, in_units=3)
+        net.initialize()
+        trainer = gluon.Trainer(net.collect_params(), "adam")
+        checkpoints = Checkpoints(net, trainer, 1, folder)
+        assert checkpoints.restore() == Progress(iteration)
+        if iteration == 0:
+            with autograd.record():
+                loss = net(mx.np.ones((4, 3))).sum()
+            loss.backward()
+            trainer.step(1)
+            checkpoints.after_step(Progress(1))
+        weights.append(net.weight.data().asnumpy())
+    np.testing.assert_array_equal(*weights)
+
+
 def main(root: Path) -> None:
     """All cases."""
     for number, (optimizer, options, dtype) in enumerate(CASES):
@@ -131,6 +151,7 @@ def main(root: Path) -> None:
     refused(made("sgd", {}, root / "1"), "another net: parameter 0.bias is not in both")
     refused(made("lbsgd", {}, folder), "optimizer LBSGD keeps what cannot be saved")
     assert [path.name for path in folders.paths(folder)] == ["checkpoint-000000005.nalb"]
+    numpy_arrays(root / "numpy")
 
 
 if __name__ == "__main__":
