@@ -29,8 +29,10 @@ import mxnet as mx
 import numpy as np
 import psutil
 
+from kvstore_patch import agreement
 from kvstore_patch.compute_clock import ComputeClock, Computing
 from kvstore_patch.profiling import Points, Work, measure
+from kvstore_patch.slots import STOCK_KEYS
 from kvstore_patch.store import NALB
 from nalb.batching.partitions import TRAVERSALS_APART, Ints, PartitionedStream
 from nalb.batching.schemes import SCHEMES
@@ -39,6 +41,8 @@ from nalb.control import messages as m
 from nalb.control.client import Client
 from nalb.control.settings import Settings, from_environment
 from nalb.errors import InputError, StoreError
+
+SIZES_KEY = STOCK_KEYS - 3  # below agreement.py's
 
 
 class SizeSource(Protocol):
@@ -53,11 +57,11 @@ class SizeSource(Protocol):
         ...
 
 
-class EqualSizes:
-    """Nobody chooses sizes: the total, of batches that are the same everywhere, stays as evenly divided as it goes."""
+class FixedSizes:
+    """Nobody chooses sizes: they stay as the workers began, by rank."""
 
-    def __init__(self, total: int, workers: int):
-        self._sizes = [equal_part(total, workers, rank) for rank in range(workers)]
+    def __init__(self, sizes: list[int]):
+        self._sizes = sizes
 
     def sizes(self, iteration: int) -> list[int]:
         """See SizeSource."""
@@ -226,6 +230,27 @@ def equal_part(total: int, workers: int, rank: int) -> int:
     return total // workers + (rank < total % workers)
 
 
+def first_sizes(store: "mx.kvstore.KVStore | NALB", own: int, total: int) -> list[int]:
+    """What the workers begin with, by rank; call it on every worker, before the first step.
+
+    own: this worker's; total: of all, if all are alike. Servers of dist_async cannot add up: InputError where the total is not
+    rank 0's.
+    """
+    if store.type == "dist_async":
+        seen = mx.nd.array([total])
+        store.init(SIZES_KEY, seen)  # rank 0's
+        store.pull(SIZES_KEY, out=seen)
+        if seen.asscalar() != total:
+            raise InputError(
+                f"batch_size: {total} samples in all here and {seen.asscalar():.0f} on rank 0: with dist_async and without "
+                "--batching give the same on all workers"
+            )
+        return [equal_part(total, store.num_workers, rank) for rank in range(store.num_workers)]
+    sizes = np.zeros(store.num_workers, np.float32)
+    sizes[store.rank] = own
+    return [int(size) for size in agreement.add_up(store, SIZES_KEY, sizes)]
+
+
 def join(
     store: "mx.kvstore.KVStore | NALB",
     batch_size: int,
@@ -249,15 +274,15 @@ def join(
     if settings.batching == "lb-bsp-federated":
         raise InputError("--batching lb-bsp-federated averages models: see kvstore_patch/federated.py")
     total = batch_size * (settings.first_workers or store.num_workers)
+    own = equal_part(total, store.num_workers, store.rank) if settings.first_workers else batch_size
     if settings.batching is None:
-        source: SizeSource = EqualSizes(total, store.num_workers)
+        source: SizeSource = FixedSizes(first_sizes(store, own, total))
     else:
         client = store._session.client if isinstance(store, NALB) else _client_alone(settings, store.rank)
         points = None
         if profile is not None and settings.batching in SCHEMES and SCHEMES[settings.batching].profiles:
             limits = (settings.batch_total or total, most, settings.batch_most and settings.batch_most[store.rank])
             points, most = measure(profile, min(limit for limit in limits if limit is not None))
-        own = equal_part(total, store.num_workers, store.rank) if settings.first_workers else batch_size
         source = ChosenSizes(client, own, most, points, power)
     balancer = Balancer(store.rank, source)
     _watch_trainers(balancer)

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import mxnet as mx
 import psutil
 
-from kvstore_patch.batching import ChosenSizes, EqualSizes, SizeSource
+from kvstore_patch.batching import ChosenSizes, FixedSizes, SizeSource, equal_part
 from kvstore_patch.store import NALB
 from nalb.control import messages as m
 from nalb.errors import StoreError
@@ -68,7 +68,9 @@ def join(store: NALB, parameters: Iterable[mx.gluon.Parameter], batch_size: int)
         raise StoreError(f"--batching {batching} is for steps, not for rounds: choose one of {', '.join(FEDERATED)}")
     arrays = [parameter.data() for parameter in parameters]
     if batching is None:
-        source: SizeSource = EqualSizes(batch_size, store.num_workers)
+        source: SizeSource = FixedSizes(
+            [equal_part(batch_size, store.num_workers, rank) for rank in range(store.num_workers)]
+        )
     else:
         source = ChosenSizes(store._session.client, batch_size, None, None)
     store.broadcast(list(range(len(arrays))), arrays, arrays)

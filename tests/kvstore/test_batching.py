@@ -40,6 +40,22 @@ def test_steps_are_the_union_batchs(tmp_path, scheme, update, batching):
     assert len(events) >= len(sizes) - 1
 
 
+@pytest.mark.parametrize(("scheme", "update"), [("aware", "worker"), ("stock", "server"), ("stock", "worker")])
+def test_without_batching_unequal_sizes_stay_and_steps_are_the_union_batchs(tmp_path, scheme, update):
+    done = run_job(tmp_path, str(WORKERS), "nalb", update, nodes=3, flags=("--scheme", scheme))
+    assert done.returncode == 0, done.stdout + done.stderr
+    drawn = drawn_by_rank(done.stdout)
+    assert {tuple(len(chosen) for chosen in row) for row in zip(*drawn, strict=True)} == {(20, 8, 4)}
+    stream = [sample for row in zip(*drawn, strict=True) for chosen in row for sample in chosen]
+    assert sorted(stream[:SAMPLES]) == list(range(SAMPLES))
+
+
+def test_dist_async_refuses_unequal_sizes(tmp_path):
+    done = run_job(tmp_path, str(WORKERS), "dist_async", "server", flags=("--scheme", "stock"))
+    assert done.returncode != 0
+    assert "batch_size: 16 samples in all here and 40 on rank 0" in done.stdout + done.stderr
+
+
 def test_partitions_are_kept_apart_and_move():
     script = str(Path(__file__).parent / "partition_cases.py")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True)
@@ -56,7 +72,7 @@ def test_lbb_begins_by_profiles_and_tunes_a_disturbance_away(tmp_path):
     assert events[-1]["sizes"][0] < 65
 
 
-def test_without_batching_sizes_stay_and_a_script_that_does_not_join_is_told(tmp_path):
+def test_a_script_that_does_not_join_is_told(tmp_path):
     done = run_job(
         tmp_path, "-m", "kvstore_patch.replay", "mobilenet", "--iterations", "2", flags=("--batching", "lb-bsp")
     )
