@@ -15,7 +15,8 @@ from collections.abc import Iterable
 import mxnet as mx
 import psutil
 
-from kvstore_patch.batching import ChosenSizes, FixedSizes, SizeSource, equal_part
+from kvstore_patch import ndarrays
+from kvstore_patch.batching import ChosenSizes, FixedSizes, SizeSource, first_sizes
 from kvstore_patch.store import NALB
 from nalb.control import messages as m
 from nalb.errors import StoreError
@@ -49,6 +50,8 @@ class Rounds:
         memory_share = psutil.virtual_memory().percent / 100
         report = m.Computed(self._round, self._size, elapsed_s, cpu_share, memory_share, period_s, self._wait_s)
         self._source.report(report)
+        for array in self._arrays:
+            ndarrays.settle(array)  # the model may have been evaluated
         self._store.pushpull(list(range(len(self._arrays))), self._arrays)
         for array in self._arrays:
             array /= self._store.num_workers
@@ -68,9 +71,7 @@ def join(store: NALB, parameters: Iterable[mx.gluon.Parameter], batch_size: int)
         raise StoreError(f"--batching {batching} is for steps, not for rounds: choose one of {', '.join(FEDERATED)}")
     arrays = [parameter.data() for parameter in parameters]
     if batching is None:
-        source: SizeSource = FixedSizes(
-            [equal_part(batch_size, store.num_workers, rank) for rank in range(store.num_workers)]
-        )
+        source: SizeSource = FixedSizes(first_sizes(store, batch_size, batch_size * store.num_workers))
     else:
         source = ChosenSizes(store._session.client, batch_size, None, None)
     store.broadcast(list(range(len(arrays))), arrays, arrays)

@@ -22,6 +22,12 @@ def test_models_are_averaged_and_sizes_follow_speed(tmp_path):
     assert first[-1] > 40 > second[-1]
 
 
+def test_without_batching_every_client_keeps_its_size(tmp_path):
+    done = run_job(tmp_path, str(CLIENTS), "3", nodes=2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count('"sizes": [40, 40, 40]') == 2
+
+
 def test_steps_and_rounds_are_not_taken_for_each_other(tmp_path):
     done = run_job(tmp_path, str(CLIENTS), "1", nodes=2, flags=("--batching", "lb-bsp"))
     assert done.returncode != 0
