@@ -147,7 +147,8 @@ class _Session:
     """Training on one set of samples with early stopping; `best` are the weights of least error on what is held back."""
 
     def __init__(self, net, inputs, targets, mean_speed, generator, must_adopt: bool):
-        held_back = np.arange(len(inputs)) // BLOCK % HELD_BACK == HELD_BACK - 1
+        last = min(HELD_BACK, len(inputs) // BLOCK) - 1  # where there are fewer blocks, the last whole one judges
+        held_back = np.arange(len(inputs)) // BLOCK % HELD_BACK == last
         self._net, self._generator, self.mean_speed = net, generator, mean_speed
         self._inputs, self._targets = inputs[~held_back], targets[~held_back]
         self._judge = mx.nd.array(inputs[held_back]), mx.nd.array(targets[held_back])

@@ -12,7 +12,18 @@ import numpy as np
 import pytest
 
 from kvstore_patch import speed_networks
-from kvstore_patch.speed_networks import EPOCHS_MOST, KINDS, NETWORKS, ModelFolder, SpeedNetwork, load, predictor, save
+from kvstore_patch.speed_networks import (
+    EPOCHS_MOST,
+    KINDS,
+    LOOK_BACK,
+    NETWORKS,
+    STORED_TRAINS_AFTER,
+    ModelFolder,
+    SpeedNetwork,
+    load,
+    predictor,
+    save,
+)
 from nalb.batching.decisions import Observation
 from nalb.batching.lb_bsp import SpeedBalancer
 from nalb.batching.sizes import Bounds
@@ -147,6 +158,18 @@ def stored_models_begin_where_they_ended_also_for_a_faster_worker():
     assert [file.name for file in FOLDER.iterdir() if file.suffix == ".part"] == []
 
 
+def stored_models_are_trained_further_on_what_is_new():
+    """Speeds that go with the square of what they went with: after the first session errors are half of what they were."""
+    for kind in KINDS:
+        path = FOLDER / f"{kind}-further.model"
+        save(trained(kind)[0], path)
+        sessions_end = STORED_TRAINS_AFTER + EPOCHS_MOST
+        seen = [(speed**2 / 100, cpu, memory) for speed, cpu, memory in reports(kind)[: sessions_end + 60]]
+        warm, speeds = load(path, kind, seed=0), np.array([speed for speed, _, _ in seen])
+        errors = np.abs(np.array(predictions(warm, seen)[LOOK_BACK:-1]) - speeds[LOOK_BACK + 1 :])
+        assert errors[sessions_end:].mean() < errors[: STORED_TRAINS_AFTER - LOOK_BACK].mean() / 2, kind
+
+
 def a_folder_of_models_begins_where_the_last_job_ended_and_new_ranks_with_the_lowest():
     folder = FOLDER / "models"
     first = ModelFolder(folder, "narx")
@@ -218,6 +241,7 @@ CASES = [
     inputs_are_those_of_the_papers_equation,
     training_stops_early_and_keeps_the_best,
     stored_models_begin_where_they_ended_also_for_a_faster_worker,
+    stored_models_are_trained_further_on_what_is_new,
     a_folder_of_models_begins_where_the_last_job_ended_and_new_ranks_with_the_lowest,
     damaged_models_are_refused_in_one_line,
     models_of_other_shapes_formats_and_values_are_refused,
