@@ -36,11 +36,11 @@ def read_idx(path: Path) -> np.ndarray:
     with opener(path, "rb") as file:
         zero, kind, rank = struct.unpack(">HBB", file.read(4))
         if zero != 0 or kind != 8:
-            raise SystemExit(f"{path} is not an idx file of unsigned bytes")
+            sys.exit(f"{path} is not an idx file of unsigned bytes")
         shape = struct.unpack(f">{rank}I", file.read(4 * rank))
         data = np.frombuffer(file.read(), dtype=np.uint8)
     if data.size != np.prod(shape):
-        raise SystemExit(f"{path} is truncated: {data.size} values instead of {np.prod(shape)}; install it again")
+        sys.exit(f"{path} is truncated: {data.size} values instead of {np.prod(shape)}; install it again")
     return data.reshape(shape)
 
 
@@ -51,7 +51,7 @@ def load(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
         stem = folder / f"{part}-{kind}-idx{rank}-ubyte"
         path = next((p for p in (stem, stem.with_name(stem.name + ".gz")) if p.exists()), None)
         if path is None:
-            raise SystemExit(f"{stem}[.gz] is missing: apt-get install dataset-fashion-mnist, or give --data")
+            sys.exit(f"{stem}[.gz] is missing: apt-get install dataset-fashion-mnist, or give --data")
         found.append(read_idx(path))
     images, labels = found
     return images[:, None], labels.astype(np.float32)

@@ -16,11 +16,9 @@ would scale the learning rate: the step is refused. Layers that look at the whol
 Which samples: see nalb/batching/stream.py. Every worker must be able to read every sample.
 """
 
-import atexit
 import functools
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -29,7 +27,7 @@ import mxnet as mx
 import numpy as np
 import psutil
 
-from kvstore_patch import agreement
+from kvstore_patch import agreement, script_end
 from kvstore_patch.compute_clock import ComputeClock, Computing
 from kvstore_patch.profiling import Points, Work, measure
 from kvstore_patch.slots import STOCK_KEYS
@@ -123,6 +121,7 @@ class Balancer:
                 f"batch {self._iteration + 1} is drawn before trainer.step of batch {self._iteration}: take one step per "
                 "batch, and let no DataLoader draw ahead (num_workers=0)"
             )
+        script_end.goes_on()
         asked_s = time.monotonic()
         sizes = self._source.sizes(self._iteration + 1)
         self._iteration, self._is_drawn, self._size = self._iteration + 1, True, sizes[self.rank]
@@ -296,15 +295,12 @@ def _client_alone(settings: Settings, rank: int) -> Client:
     client.wait_for(m.Welcome)
 
     def leave() -> None:
-        if hasattr(sys, "last_value"):  # the script died of an exception
-            client.close(m.Failed(f"{type(sys.last_value).__name__}: {sys.last_value}"[:4096]))
-            return
         mx.nd.waitall()
         client.send(m.Goodbye())
         client.wait_for(m.Farewell)
         client.close()
 
-    atexit.register(leave)
+    script_end.at_exit(settings.node, leave, lambda why: client.close(m.Failed(why)))
     return client
 
 

@@ -7,21 +7,18 @@ A call that does not fit the record, at any point, ends the iteration and starts
 Choice not taken: filling slices across calls. A call's result must be queued when it returns, or a reader sees stale sums.
 """
 
-import atexit
 import os
 import socket
-import sys
 import threading
 from collections.abc import Sequence
 from functools import partial
-from typing import NoReturn
 
 import mxnet as mx
 import numpy as np
 from mxnet.kvstore.base import KVStoreBase
 from mxnet.ndarray import NDArray
 
-from kvstore_patch import ndarrays
+from kvstore_patch import ndarrays, script_end
 from kvstore_patch.direct import DirectPath
 from kvstore_patch.exchange import Exchange, make_slots
 from kvstore_patch.session import WorkerSession, check_encryption
@@ -65,8 +62,7 @@ class NALB(KVStoreBase):
         self._stock_ready: set[Key] = set()
         self._slot_makers: list[threading.Thread] = []
         self._closed = False
-        self.exit_status: object = None  # what sys.exit was last called with
-        _close_at_exit(self)
+        script_end.at_exit(self._settings.node, self.close, self.fail)
 
     # ---- what KVStoreBase asks for
 
@@ -174,7 +170,7 @@ class NALB(KVStoreBase):
 
     def _note_call(self) -> None:
         self._session.client.calls += 1
-        self.exit_status = None  # a sys.exit that was caught
+        script_end.goes_on()
 
     # ---- the planned path
 
@@ -344,30 +340,3 @@ def _as_lists(
 
 def _as_list(arrays: object) -> list[NDArray]:
     return list(arrays) if isinstance(arrays, list | tuple) else [arrays]  # type: ignore[list-item]
-
-
-def _close_at_exit(store: NALB) -> None:
-    """A script that ends well leaves in order; one that dies of an exception tells everyone why and does not wait."""
-    failure: list[str] = []
-    previous, exit_now = sys.excepthook, sys.exit
-
-    def note(kind: type[BaseException], error: BaseException, trace: object) -> None:
-        failure.append(f"{kind.__name__}: {error}".splitlines()[0])
-        previous(kind, error, trace)  # type: ignore[arg-type]
-
-    def note_exit(status: object = None) -> NoReturn:
-        if threading.current_thread() is threading.main_thread():
-            store.exit_status = status
-        exit_now(status)  # type: ignore[arg-type]
-
-    def leave() -> None:
-        code = store.exit_status if isinstance(store.exit_status, int) else int(store.exit_status is not None)
-        if failure or code:
-            store.fail(f"worker {store._settings.node} failed: {failure[0] if failure else f'it exited with {code}'}")
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code & 0xFF or 1)
-        store.close()
-
-    sys.excepthook, sys.exit = note, note_exit
-    atexit.register(leave)

@@ -50,6 +50,7 @@ def test_the_launcher_is_told_to_end(launch: Launch, number: signal.Signals) -> 
     [
         ("raise", 1, ("worker n1 exited with 1", "ValueError: the loss is not a number")),
         ("exit-3", 3, ("worker n1 exited with 3",)),
+        ("exit-of-site", 3, ("worker n1 exited with 3",)),
         ("leave", 4, ("worker n1 left after 0 calls", "all workers must make the same number of steps")),
     ],
 )
