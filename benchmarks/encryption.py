@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help=f"turns of {BLOCK} iterations (default: 5)")
     args = parser.parse_args()
     if args.network:
-        ensure_privilege(sys.argv)
+        ensure_privilege()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if args.network:

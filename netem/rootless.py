@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from nalb.errors import MachineError
@@ -41,11 +40,11 @@ def require_root(what: str) -> None:
         )
 
 
-def ensure_privilege(argv: Sequence[str] | None = None) -> None:
-    """Return where this process may make namespaces; otherwise replace it by argv inside a user namespace.
+def ensure_privilege() -> None:
+    """Return where this process may make namespaces; otherwise run its command again inside a user namespace.
 
-    argv is a whole command, by default the one that runs: it starts again from the beginning, so call this before
-    anything is done. Raises MachineError where the kernel allows neither.
+    It starts again from the beginning, so call this before anything is done. Raises MachineError where the kernel
+    allows neither.
     """
     if os.environ.get(MARK) == str(os.getpid()):
         _prepare()
@@ -59,7 +58,7 @@ def ensure_privilege(argv: Sequence[str] | None = None) -> None:
     trial = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True, check=False)
     if trial.returncode != 0:
         raise MachineError(f"no root, and no user namespace ({trial.stderr.strip()}): {REMEDY}")
-    command = argv or [sys.executable, *sys.orig_argv[1:]]
+    command = [sys.executable, *sys.orig_argv[1:]]
     sys.stdout.flush()
     sys.stderr.flush()
     os.execvpe(UNSHARE[0], [*UNSHARE, "--", *command], {**os.environ, MARK: str(os.getpid())})

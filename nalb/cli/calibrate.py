@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
     """Sweep and print the alpha whose median communication time is least."""
     alphas = ladder(args.low, args.high)
     network = load_network(find_network(args.network))
-    ensure_privilege(sys.argv)
+    ensure_privilege()
     run_dir = make_run_dir(args.out)
     bound = configured_bound_s(network, bytes_of(args.replay))
     with ending_on_signals(), ExitStack() as stack:

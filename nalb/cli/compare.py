@@ -124,7 +124,7 @@ def main(args: argparse.Namespace) -> int:
     if RING in schemes:
         require_torch()
     network = load_network(find_network(args.network))
-    ensure_privilege(sys.argv)
+    ensure_privilege()
     run_dir = make_run_dir(args.out)
     if batchings:
         return _compare_batchings(args, network, batchings, schemes[0], run_dir)

@@ -8,7 +8,6 @@ import argparse
 import os
 import shutil
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -143,7 +142,7 @@ def _see_through(args: argparse.Namespace) -> int:
     policy.check(len(nodes))
     _check_restart_flags(args, hosts)
     if network is not None:
-        ensure_privilege(sys.argv)
+        ensure_privilege()
     run_dir = make_run_dir(args.out)
     if hosts is None:
         args.checkpoints = args.checkpoints or str(run_dir / "checkpoints")

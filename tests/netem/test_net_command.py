@@ -1,10 +1,12 @@
-"""`nalb net`: exit codes and one-line errors, as root, and as nobody in a user namespace."""
+"""`nalb net`: exit codes and one-line errors, as root, and as nobody in a user namespace, as other commands there."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyroute2
@@ -79,35 +81,55 @@ def test_verify_fails_where_a_quota_is_off(
 
 
 @pytest.mark.root
-def test_without_root(network_path: Path, name: str):
+def test_without_root(network_path: Path, name: str, nobody: Callable[..., subprocess.CompletedProcess[str]]):
     """verify builds its network in a user namespace; up says why it cannot."""
+    verified = nobody("net", "verify", network_path.name)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    assert "all within 10%" in verified.stdout
+    refused = nobody("net", "up", network_path.name)
+    assert refused.returncode == 3
+    assert "outlive the command" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert leftovers(name) == []
+
+
+@pytest.mark.root
+@pytest.mark.mxnet
+@pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
+def test_jobs_without_root(network_path: Path, name: str, nobody: Callable[..., subprocess.CompletedProcess[str]]):
+    launched = nobody("launch", "--network", network_path.name, "--scheme", "stock", "--out", "a",
+                      "--", "sh", "-c", "id -u; exit 7")  # fmt: skip
+    assert launched.returncode == 7, launched.stdout + launched.stderr
+    assert "[a worker] 0\n" in launched.stdout
+    compared = nobody("compare", "--network", network_path.name, "--replay", "mobilenet", "--schemes", "stock",
+                      "--iterations", "1", "--out", "b")  # fmt: skip
+    assert compared.returncode == 0, compared.stdout + compared.stderr
+    assert leftovers(name) == []
+
+
+@pytest.fixture
+def nobody(network_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """Runs `nalb WORDS...` as nobody, in a directory of nobody's with the network file."""
     python = python_for_nobody()
     allowed = subprocess.run([*NOBODY, *rootless.UNSHARE, "true"], capture_output=True, text=True, check=False)
     if allowed.returncode != 0:
         pytest.skip(f"this kernel has no unprivileged user namespaces: {allowed.stderr.strip()}")
     with tempfile.TemporaryDirectory() as directory:  # pytest's own directories are closed to nobody
-        Path(directory).chmod(0o755)
-        path = Path(shutil.copy(network_path, directory))
-        verified = as_nobody(python, "verify", path)
-        assert verified.returncode == 0, verified.stdout + verified.stderr
-        assert "all within 10%" in verified.stdout
-        refused = as_nobody(python, "up", path)
-        assert refused.returncode == 3
-        assert "outlive the command" in refused.stderr
-        assert refused.stderr.count("\n") == 1
-    assert leftovers(name) == []
+        shutil.copy(network_path, directory)
+        os.chown(directory, 65534, 65534)
 
+        def nalb(*words: str) -> subprocess.CompletedProcess[str]:
+            search_path = os.pathsep.join([str(ROOT), str(Path(pyroute2.__file__).parents[1])])
+            return subprocess.run(
+                [*NOBODY, python, "-B", "-m", "nalb.cli.main", *words],
+                env={"PATH": os.environ["PATH"], "PYTHONPATH": search_path, "OMP_NUM_THREADS": "1"},
+                capture_output=True,
+                text=True,
+                check=False,
+                cwd=directory,
+            )
 
-def as_nobody(python: str, action: str, path: Path) -> subprocess.CompletedProcess[str]:
-    search_path = os.pathsep.join([str(ROOT), str(Path(pyroute2.__file__).parents[1])])
-    return subprocess.run(
-        [*NOBODY, python, "-B", "-m", "nalb.cli.main", "net", action, str(path)],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": search_path},
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd="/",
-    )
+        yield nalb
 
 
 def python_for_nobody() -> str:
