@@ -54,6 +54,16 @@ def test_runs_that_begin_in_the_same_second_have_directories_of_their_own(
     assert len({make_run_dir(None) for _ in range(20)}) == len(list((tmp_path / "runs").iterdir())) == 20
 
 
+def test_keys_that_are_there_are_not_the_jobs_to_remove(launch: Launch, tmp_path: Path) -> None:
+    kept = tmp_path / "run0" / "keys" / "n7.keys"
+    kept.parent.mkdir(mode=0o700, parents=True)
+    kept.touch()
+    job = launch("--local", "2", "--encrypt", "--", "true")
+    assert job.end()[0] == 2
+    assert job.verdict().endswith("keys: no place for the job's own keys (File exists): choose another --out")
+    assert kept.exists()
+
+
 @pytest.mark.mxnet
 @needs_mxnet
 @pytest.mark.parametrize(
