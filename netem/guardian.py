@@ -9,6 +9,7 @@ so Ctrl-C passes it by. The write end closes on exec, so that the owner's other 
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -59,7 +60,8 @@ class Guardian:
         if kind is None or self._taken_down:
             self._say("done")
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):  # it was killed, and what could not be said is still in the buffer
+            self._process.stdin.close()
         self._process.wait(RELEASE_DEADLINE_S)
 
     def _say(self, line: str) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from netem import build, cgroups, cpu_limits, namespaces
@@ -60,6 +61,7 @@ def start_owner(path, then: str = "time.sleep(1000)") -> tuple[subprocess.Popen,
     """A process that has the network up, and the pid of its child in node a."""
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER.format(then=then), str(path)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -109,6 +111,16 @@ def test_the_file_of_a_hub_that_is_no_namespace_any_more_goes_too(name: str):
         subprocess.run(["umount", hub], check=True)
         guardian.take_down()
     assert leftovers(name) == []
+
+
+def test_an_owner_whose_guardian_was_killed_ends_well(network_path, name: str):
+    owner, _ = start_owner(network_path, "sys.stdin.read()")
+    guardian = next(one for one in psutil.Process(owner.pid).children() if "netem.guardian" in one.cmdline())
+    guardian.kill()
+    wait_until(lambda: ended(guardian.pid))
+    with owner:
+        _, complaints = owner.communicate("", timeout=DEADLINE_S)
+    assert (owner.returncode, complaints, leftovers(name)) == (0, "", [])
 
 
 @pytest.mark.parametrize("then", ["pass", "sys.exit(3)", "raise ValueError('no')", "import os; os._exit(4)"])
