@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nalb.errors import InputError, JobError, NalbError
+from nalb.launch.processes import die_with_parent
 from nalb.reporting.record import Record, read_record
 from nalb.reporting.run_file import read_run
 from netem.network_file import load_network
@@ -49,7 +50,12 @@ def finish_all(figure: str, out: Path, comparisons: Sequence[Comparison]) -> Ite
             check_same(comparison, run_dir)
         else:
             _clear(run_dir)
-            ended = subprocess.run(comparison.argv(run_dir), env={**os.environ, **comparison.environment}, check=False)
+            ended = subprocess.run(
+                comparison.argv(run_dir),
+                env={**os.environ, **comparison.environment},
+                preexec_fn=die_with_parent(os.getpid()),  # the next start would clear the directory under it
+                check=False,
+            )
             if ended.returncode:
                 raise JobError(f"run {run_dir} failed: see above; the same command goes on from here", ended.returncode)
         yield read_record(run_dir)

@@ -1,5 +1,6 @@
 """Real trainings for figures on batch sizes, made once: what has a finished run directory is read, not run again."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,12 +10,18 @@ from typing import Any
 import msgspec
 
 from nalb.errors import JobError
+from nalb.launch.processes import die_with_parent
 from nalb.reporting.batching_file import BatchingFile
 
 
 def nalb(words: list[str]) -> list[str]:
     """Run the command, its output shown as it comes; returns the lines. JobError where it fails."""
-    process = subprocess.Popen([sys.executable, "-m", "nalb.cli.main", *words], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nalb.cli.main", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=die_with_parent(os.getpid()),
+    )
     lines = []
     assert process.stdout is not None
     for line in process.stdout:

@@ -1,5 +1,8 @@
 import os
+import subprocess
+import sys
 
+import psutil
 import pytest
 
 from nalb.errors import InputError, JobError
@@ -48,3 +51,26 @@ def test_what_an_unfinished_run_left_goes_and_what_it_did_not_stays(tmp_path, co
     with pytest.raises(InputError, match=r"thesis\.txt"):
         list(finish_all("fig0", tmp_path, [comparison]))
     assert os.listdir(left) == ["thesis.txt"]
+
+
+COMPARES = """
+from nalb.experiments.runs import Comparison, finish_all
+list(finish_all("fig0", Path(sys.argv[1]), [Comparison("a", Path(sys.argv[2]), "mobilenet", ("stock",), 1)]))
+"""
+TRAINS = """
+from nalb.experiments.trainings import compare_batchings
+compare_batchings(Path(sys.argv[1]) / "a", sys.argv[2], "off", 1, "--train", "cnn")
+"""
+
+
+@pytest.mark.parametrize("body", [COMPARES, TRAINS])
+def test_a_killed_script_takes_its_run_along(tmp_path, body):
+    """The run waits for its network file, a pipe, and would end by itself when the test closes it."""
+    pipe = tmp_path / "net.toml"
+    os.mkfifo(pipe)
+    script = f"import sys\nfrom pathlib import Path\n{body}"
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path), str(pipe)]) as process, pipe.open("w"):
+        (run,) = psutil.Process(process.pid).children()
+        process.kill()
+        _, alive = psutil.wait_procs([run], timeout=20)
+        assert not alive
