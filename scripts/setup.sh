@@ -13,10 +13,21 @@ need_debian_packages() { # name... : installs those that are missing, as root; s
     return 0
   fi
   echo "installing ${missing[*]}"
-  # containers have no service manager: a package's daemon must not be started, and need not be
-  export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  apt-get update -qq && install_without_daemons "${missing[@]}"
 }
+
+install_without_daemons() ( # name... : no service of theirs starts, now or at the next boot
+  policy=/usr/sbin/policy-rc.d
+  if [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+  fi
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+  case " $* " in
+    *" openssh-server "*) ! command -v systemctl >/dev/null || systemctl --quiet disable ssh.service ssh.socket ;;
+  esac
+)
 
 python311() {
   local candidate
