@@ -4,6 +4,7 @@ Every mistake is an InputError of one line that names the file, the field and wh
 unknown field, a rate given twice or a change of an undeclared link is an error. docs/network-files.md is the manual.
 """
 
+import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +112,7 @@ def find_network(word: str) -> Path:
     Raises InputError where it is neither.
     """
     path = Path(word)
-    if path.is_file() or "/" in word or word.endswith(".toml"):
+    if os.path.isfile(path) or "/" in word or word.endswith(".toml"):
         return path
     carried = carried_networks()
     if word not in carried:

@@ -58,6 +58,8 @@ def ladder(low: float, high: float) -> list[float]:
 def main(args: argparse.Namespace) -> int:
     """Sweep and print the alpha whose median communication time is least."""
     alphas = ladder(args.low, args.high)
+    if not 1 <= args.rounds <= 1000:
+        raise InputError(f"--rounds {args.rounds}: choose 1 to 1000")
     network = load_network(find_network(args.network))
     ensure_privilege()
     run_dir = make_run_dir(args.out)

@@ -48,5 +48,6 @@ def parse_nodes(text: str) -> dict[str, str]:
 def _look_up(name: str) -> str:
     try:
         return socket.gethostbyname(name)
-    except OSError as error:
-        raise InputError(f"--nodes: host {name!r} is not known ({error.strerror}): give {name}=ADDRESS") from None
+    except (OSError, UnicodeError) as error:  # UnicodeError: it cannot be a host name at all
+        why = error.strerror if isinstance(error, OSError) else "it is not a name"
+        raise InputError(f"--nodes: host {name!r} is not known ({why}): give {name}=ADDRESS") from None

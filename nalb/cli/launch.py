@@ -295,14 +295,14 @@ def has_joined(options: JobOptions) -> Callable[[], bool] | None:
 def make_run_dir(out: str | None) -> Path:
     """The run directory, new or without a run; InputError where it holds one already."""
     path = (Path(out) if out else Path("runs") / time.strftime("%Y%m%d-%H%M%S")).absolute()
-    if out and any((path / name).exists() for name in OF_A_RUN):
-        raise InputError(f"{path} already holds a run: choose another --out")
     try:
         if not out:
             return _new_folder(path)
+        if any((path / name).exists() for name in OF_A_RUN):
+            raise InputError(f"{path} already holds a run: choose another --out")
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--out {path}: {error.strerror}") from None
+        raise InputError(f"--out {path}: {error.strerror}: choose another") from None
     return path
 
 
