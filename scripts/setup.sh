@@ -44,12 +44,12 @@ python311() {
 
 install_nalb() { # extras: '' or '[dev]'
   local stamp want
-  want=$(cat "$repo/pyproject.toml" "$repo"/kvstore_patch/van/*.[ch] | sha256sum | cut -c1-16)$1
+  want=$(cat "$repo/pyproject.toml" "$repo"/kvstore_patch/van/*.[ch] | sha256sum | cut -c1-16)
   stamp=$venv/nalb-installed
-  [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ] && return 0
+  case $(cat "$stamp" 2>/dev/null) in "$want$1" | "$want[dev]") return 0 ;; esac # [dev] has all that '' has
   echo "setting up $venv (once)"
-  [ -x "$venv/bin/python" ] || "$(python311)" -m venv "$venv"
+  "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$(python311)" -m venv "$venv" # also where an earlier one stopped half way
   "$venv/bin/python" -m pip install -q --disable-pip-version-check --upgrade pip 'setuptools>=75' wheel
   "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-build-isolation -e "$repo$1"
-  echo "$want" >"$stamp"
+  echo "$want$1" >"$stamp"
 }

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,27 @@ def test_a_policy_that_was_there_stays(tmp_path: Path) -> None:
     before = "printf '#!/bin/sh\\nexit 7\\n' >/usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d"
     code, happened = installing(tmp_path, before, 0)
     assert (code, happened[2], happened[-1]) == (0, "policy 7", "exit 7")
+
+
+def install_nalb(venv: Path, extras: str) -> subprocess.CompletedProcess[str]:
+    """Without an index: pip can install nothing."""
+    script = f'set -euo pipefail; . "{ROOT}/scripts/setup.sh"; install_nalb "{extras}"'
+    environment = {**os.environ, "NALB_VENV": str(venv), "PIP_NO_INDEX": "1"}
+    return subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_an_environment_without_pip_is_mended(tmp_path: Path) -> None:
+    """As `python -m venv` leaves it where ensurepip is missing."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path)], check=True)
+    assert "No module named pip" not in install_nalb(tmp_path, "").stderr
+    subprocess.run([str(tmp_path / "bin" / "python"), "-m", "pip", "--version"], check=True)
+
+
+def test_what_the_tests_need_is_enough_for_the_demo(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to("/bin/true")
+    assert "setting up" in install_nalb(tmp_path, "[dev]").stdout
+    assert install_nalb(tmp_path, "").stdout == ""
+    (tmp_path / "nalb-installed").unlink()
+    assert "setting up" in install_nalb(tmp_path, "").stdout
+    assert "setting up" in install_nalb(tmp_path, "[dev]").stdout
