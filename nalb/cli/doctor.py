@@ -16,7 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """The subcommand's arguments."""
     parser.add_argument("--json", action="store_true", help="print a JSON list of name, verdict, detail, advice")
     parser.add_argument(
-        "--hosts", action="store_true", help="for a job over ssh: ssh is needed, emulated networks are not"
+        "--hosts", action="store_true", help="check this machine for a --hosts job; run it on each host"
     )
 
 

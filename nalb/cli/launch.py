@@ -64,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--print-env", action="store_true", help="print each process's environment and command, start nothing"
     )
-    parser.add_argument("command", nargs="+", metavar="COMMAND", help="after --: what each worker runs")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="after --: what each worker runs")
 
 
 def add_job_flags(parser: argparse.ArgumentParser) -> None:
@@ -95,8 +95,13 @@ def add_batch_flags(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Start the job and see it through; the job's exit code is ours."""
+    if args.command[:1] != ["--"] or len(args.command) == 1:
+        raise InputError("put -- before the command: nalb launch --local 4 -- python train.py --epochs 3")
+    args.command = args.command[1:]
     if args.scheme not in SCHEMES:
         raise InputError(f"--scheme {args.scheme!r} is unknown: choose one of {', '.join(SCHEMES)}")
+    if args.scheme == "oracle" and args.network is None:
+        raise InputError("--scheme oracle needs the rates of a network file: add --network")
     check_batch_flags(args)
     if args.scheme == "joint" and args.batching:
         raise InputError(f"--scheme joint sizes the batches itself: leave out --batching {args.batching}")

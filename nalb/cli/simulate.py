@@ -82,7 +82,9 @@ def main(args: argparse.Namespace) -> int:
     message_bytes = parse_number("--message-bytes", args.message_bytes, HIGH_ALPHA_BYTES, low=0)
     wire = Wire(1.0 if args.no_headers else WITH_HEADERS.goodput_part, message_bytes)
     if not (args.network or args.run) if args.random is None else (args.network or args.run):
-        raise InputError("give --network, --random, or --run with --network where its network is not a carried one")
+        raise InputError(
+            "give exactly one of --network, --random and --run; --run with --network where its is not a carried one"
+        )
     if args.run:
         return _simulate_run(args, wire)
     schemes = _parse_schemes(args.schemes)

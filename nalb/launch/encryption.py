@@ -50,7 +50,9 @@ def keys_here(args: argparse.Namespace, places: Sequence[Place], run_dir: Path, 
     try:
         folder.mkdir(mode=0o700)
     except OSError as error:
-        raise InputError(f"{folder}: no place for the job's own keys ({error.strerror}): choose another --out") from None
+        raise InputError(
+            f"{folder}: no place for the job's own keys ({error.strerror}): choose another --out"
+        ) from None
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     write_keys(folder, keys)
     return str(folder)

@@ -68,7 +68,8 @@ def test_a_recorded_run_beside_what_was_measured(capsys, tmp_path):
      ((*SMALL, "--rounds", "0"), "--rounds"), ((*SMALL, "--window-bytes", "-1"), "--window-bytes"),
      ((*SMALL, "--by", "flows", "--estimator", "paper"), "--by slices"),
      (("--network", "nowhere", "--model-bytes", "1e6"), "nowhere"),
-     (("--run", "nowhere"), "nowhere"), ((), "--random"), (("--random", "4:20-220:1", "--run", "x"), "--random")],
+     (("--run", "nowhere"), "nowhere"), ((), "exactly one of"),
+     (("--random", "4:20-220:1", "--run", "x"), "exactly one of")],
 )  # fmt: skip
 def test_mistakes_are_one_line(capsys, words, what):
     assert what in complaint(capsys, *words)

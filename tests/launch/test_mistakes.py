@@ -24,6 +24,13 @@ NO_DATA = "open('/nowhere/fashion-mnist/train-images-idx3-ubyte.gz')"
             "--scheme 'fastest' is unknown: choose one of auto, stock",
         ),
         (["--local", "2", "--", "no-such-program"], "COMMAND 'no-such-program' is not a program here: give a path"),
+        (["--local", "2", "true", "--out", "x"], "put -- before the command: nalb launch --local 4 -- python train.py"),
+        (["--local", "2"], "put -- before the command"),
+        (["--local", "2", "--"], "put -- before the command"),
+        (
+            ["--local", "2", "--scheme", "oracle", "--", "true"],
+            "--scheme oracle needs the rates of a network file: add",
+        ),
         (["--local", "0", "--", "true"], "--local 0: choose 1 to 64 nodes"),
         (["--local", "2", "--deadline-s", "0", "--", "true"], "--deadline-s 0: choose 1 to 86400"),
         (["--network", "wan99", "--", "true"], "no network file 'wan99': give a path, or one of"),
