@@ -210,7 +210,7 @@ def _train(
     args: argparse.Namespace, network: Network, schemes: list[str], run_dir: Path
 ) -> tuple[dict[str, Series], int]:
     """Real training: a job of its own for each scheme, from the same seed, one after another."""
-    script = _training_script()
+    command = _training_command(args)
     series: dict[str, Series] = {}
     model_bytes = 0
     for scheme in schemes:
@@ -220,8 +220,6 @@ def _train(
             address = observer_address(stack, run_dir)
             options = replace(job_options(args, NAMESPACE_PORT, address, run_dir), scheme=scheme)
             emulation = stack.enter_context(job_network(network))
-            # one more step than iterations: the first one records what is pushed
-            command = [sys.executable, str(script), "--model", args.train, "--max-batches", str(args.iterations + 1)]
             specs = process_specs(places_in(emulation), command, options, os.environ)
             progress.say(f"training {args.train} under {scheme}: {len(specs)} processes on {len(network.nodes)} nodes")
             job = stack.enter_context(Job(specs, inside(emulation), os.environ, run_dir / "logs" / scheme, print_line))
@@ -241,18 +239,19 @@ def _train(
     return series, model_bytes
 
 
-def _training_script() -> Path:
+def _training_command(args: argparse.Namespace) -> list[str]:
+    """What each worker runs, over as many epochs as the iterations take."""
     script = Path(__file__).resolve().parents[2] / "examples" / "train_fashion_mnist.py"
     if not script.exists():
         raise InputError(f"--train needs the source tree: {script} is missing; use --replay, or run from a clone")
-    return script
+    steps = args.iterations + 1  # the first records what is pushed
+    return [sys.executable, str(script), "--model", args.train, "--steps", str(steps)]
 
 
 def _compare_batchings(
     args: argparse.Namespace, network: Network, batchings: list[str], scheme: str, run_dir: Path
 ) -> int:
-    command = [sys.executable, str(_training_script()), "--model", args.train, "--test-images", str(TEST_IMAGES)]
-    command += ["--steps", str(args.iterations + 1)]  # the first records what is pushed
+    command = [*_training_command(args), "--test-images", str(TEST_IMAGES)]
     command += ["--max-batches", str(args.test_every)] if args.test_every else []
     results = {}
     with ending_on_signals():
