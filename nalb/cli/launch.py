@@ -38,6 +38,12 @@ LOOPBACK = "127.0.0.1"
 NAMESPACE_PORT = 9091  # ps-lite's customary root port; a namespace has all its ports free
 READY_WITHIN_BYTES = 65_536  # the event stands at the beginning of samples.jsonl
 OF_A_RUN = ("samples.jsonl", "run.json", "batching.json", "logs", "checkpoints")  # a run leaves one of them at least
+SCHEMES_HELP = (
+    "auto (default): the same as exact; exact: least time by the measured links, sees capped pairs; aware: Cai et al.'s"
+    " pairwise method; average: equal slices; elastic: learns from each server's times alone; oracle: as exact, with the"
+    " rates of the --network file; joint: shares and batch sizes together; stock, p3: MXNet alone"
+)
+ESTIMATORS_HELP = "of capacities: capacity (default), each node's best sustained rate; paper, the sum of link averages"
 SOCKET_PATH_BYTES = 107  # sun_path of a unix socket, less its end
 
 
@@ -49,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--hosts", metavar="FILE", help="hosts reached over ssh, see docs/hosts.md")
     add_job_flags(parser)
     add_encryption_flags(parser)
-    parser.add_argument("--scheme", metavar="S", default="auto", help=f"{', '.join(SCHEMES)} (default: auto)")
+    parser.add_argument("--scheme", metavar="S", default="auto", help=SCHEMES_HELP)
     parser.add_argument(
         "--batching", choices=BATCHINGS, help="who sizes the batches (default: the script); docs/batching.md"
     )
@@ -69,7 +75,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def add_job_flags(parser: argparse.ArgumentParser) -> None:
     """What launch and compare share."""
-    parser.add_argument("--estimator", choices=ESTIMATOR_NAMES, default="capacity", help="default: capacity")
+    parser.add_argument("--estimator", choices=ESTIMATOR_NAMES, default="capacity", help=ESTIMATORS_HELP)
     parser.add_argument("--alpha-bytes", type=float, help="alpha of the slice size, see `nalb calibrate`")
     parser.add_argument(
         "--transport", choices=("mxnet", "pyzmq"), help="libzmq under ps-lite (default: mxnet; encrypted: pyzmq)"
