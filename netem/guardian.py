@@ -2,8 +2,9 @@
 
 The owner holds the write end of a pipe and says a line at each step: `making` before it makes the hub, `made DEVICE
 INODE` after, `done` when nothing is left to do. At the pipe's end without `done` the guardian removes the network,
-if the hub is still the owner's: a later network of the same name has another inode. It runs in a session of its own,
-so Ctrl-C passes it by. The write end closes on exec, so that the owner's other children do not hold it.
+if the hub is still the owner's: a later network of the same name has another inode, which the kernel sees to as long as
+owner and guardian hold the hub open. It runs in a session of its own, so Ctrl-C passes it by. The write end closes on exec,
+so that the owner's other children do not hold it.
 """
 
 import os
@@ -23,12 +24,16 @@ class Guardian:
         self._name = network_name
         self._identity: tuple[int, int] | None = None
         self._taken_down = False
+        self._held: int | None = None  # the hub, open
 
     def __enter__(self) -> "Guardian":
+        from netem import namespaces
+
+        self._hub = namespaces.path_of(namespaces.hub_namespace(self._name))
         root = str(Path(__file__).resolve().parents[1])
         search_path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "netem.guardian", self._name],
+            [sys.executable, "-m", "netem.guardian", self._name, str(self._hub)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": search_path},
@@ -42,10 +47,9 @@ class Guardian:
 
     def hub_is_made(self) -> None:
         """From now on the network of that name is the owner's."""
-        from netem import namespaces
-
-        self._identity = namespaces.identity(namespaces.hub_namespace(self._name))
-        assert self._identity is not None
+        self._held = os.open(self._hub, os.O_RDONLY | os.O_CLOEXEC)
+        status = os.fstat(self._held)
+        self._identity = status.st_dev, status.st_ino
         self._say(f"made {self._identity[0]} {self._identity[1]}")
 
     def take_down(self) -> None:
@@ -57,6 +61,8 @@ class Guardian:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Dismiss the guardian. An owner that failed calls take_down first; one interrupted in it leaves it the rest."""
+        if self._held is not None:
+            os.close(self._held)
         if kind is None or self._taken_down:
             self._say("done")
         assert self._process.stdin is not None
@@ -85,9 +91,12 @@ def _take_down_if_ours(name: str, ours: tuple[int, int] | None) -> None:
 
 def main(argv: list[str]) -> int:
     """Wait for the owner's end."""
-    name, last = argv[0], ["done"]
+    name, hub, last = *argv, ["done"]
     for line in sys.stdin:
         last = line.split()
+        if last[0] == "made":
+            with suppress(FileNotFoundError):  # gone already: the owner finds out
+                os.open(hub, os.O_RDONLY | os.O_CLOEXEC)  # for good: this process ends soon after
     if last[0] == "made":
         _take_down_if_ours(name, (int(last[1]), int(last[2])))
     elif last[0] == "making":  # it died between the two: at most an empty hub is there

@@ -108,7 +108,7 @@ def test_the_file_of_a_hub_that_is_no_namespace_any_more_goes_too(name: str):
     with Guardian(name) as guardian:
         leave_up(network_of(name, TWO_NODES))
         guardian.hub_is_made()
-        subprocess.run(["umount", hub], check=True)
+        subprocess.run(["umount", "--lazy", hub], check=True)
         guardian.take_down()
     assert leftovers(name) == []
 
@@ -151,7 +151,14 @@ def test_a_failed_build_leaves_nothing(name: str, monkeypatch: pytest.MonkeyPatc
 
 def test_the_guardian_leaves_a_later_network_of_the_same_name_alone(network_path, name: str):
     owner, _ = start_owner(network_path)
+    hub = namespaces.hub_namespace(name)
+    first = namespaces.identity(hub)
     namespaces.remove(namespaces.standing(name))
+    for _ in range(20):  # the kernel gives a number that is free again, some time later, to the next namespace
+        namespaces.create(hub)
+        assert namespaces.identity(hub) != first
+        namespaces.remove([hub])
+        time.sleep(0.05)
     leave_up(network_of(name, TWO_NODES))
     before = {namespace: namespaces.identity(namespace) for namespace in namespaces.standing(name)}
     with owner:
