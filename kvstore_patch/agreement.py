@@ -13,7 +13,7 @@ from kvstore_patch.store import NALB
 from nalb.checkpoints.file import DIGEST_BYTES
 
 PIECE_ELEMENTS = 1 << 18  # of two bytes of the file each
-TABLE_KEY, FILE_KEY = STOCK_KEYS - 2, STOCK_KEYS - 1  # Gluon counts parameters from 0
+SIZES_KEY, TABLE_KEY, FILE_KEY = range(STOCK_KEYS - 3, STOCK_KEYS)  # the first is batching.py's; Gluon counts from 0
 NUMBER_BYTES = 8
 _made: set[int] = set()  # keys that MXNet's own servers have; a second init would count as one worker's push
 

@@ -30,7 +30,6 @@ import psutil
 from kvstore_patch import agreement, script_end
 from kvstore_patch.compute_clock import ComputeClock, Computing
 from kvstore_patch.profiling import Points, Work, measure
-from kvstore_patch.slots import STOCK_KEYS
 from kvstore_patch.store import NALB
 from nalb.batching.partitions import TRAVERSALS_APART, Ints, PartitionedStream
 from nalb.batching.schemes import SCHEMES
@@ -39,8 +38,6 @@ from nalb.control import messages as m
 from nalb.control.client import Client
 from nalb.control.settings import Settings, from_environment
 from nalb.errors import InputError, StoreError
-
-SIZES_KEY = STOCK_KEYS - 3  # below agreement.py's
 
 
 class SizeSource(Protocol):
@@ -237,8 +234,8 @@ def first_sizes(store: "mx.kvstore.KVStore | NALB", own: int, total: int) -> lis
     """
     if store.type == "dist_async":
         seen = mx.nd.array([total])
-        store.init(SIZES_KEY, seen)  # rank 0's
-        store.pull(SIZES_KEY, out=seen)
+        store.init(agreement.SIZES_KEY, seen)  # rank 0's
+        store.pull(agreement.SIZES_KEY, out=seen)
         if seen.asscalar() != total:
             raise InputError(
                 f"batch_size: {total} samples in all here and {seen.asscalar():.0f} on rank 0: with dist_async and without "
@@ -247,7 +244,7 @@ def first_sizes(store: "mx.kvstore.KVStore | NALB", own: int, total: int) -> lis
         return [equal_part(total, store.num_workers, rank) for rank in range(store.num_workers)]
     sizes = np.zeros(store.num_workers, np.float32)
     sizes[store.rank] = own
-    return [int(size) for size in agreement.add_up(store, SIZES_KEY, sizes)]
+    return [int(size) for size in agreement.add_up(store, agreement.SIZES_KEY, sizes)]
 
 
 def join(
