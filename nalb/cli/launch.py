@@ -37,7 +37,7 @@ from netem.rootless import ensure_privilege
 LOOPBACK = "127.0.0.1"
 NAMESPACE_PORT = 9091  # ps-lite's customary root port; a namespace has all its ports free
 READY_WITHIN_BYTES = 65_536  # the event stands at the beginning of samples.jsonl
-OF_A_RUN = ("samples.jsonl", "run.json", "batching.json", "logs", "checkpoints")  # a run leaves one of them at least
+SIGNS_OF_A_RUN = ("samples.jsonl", "run.json", "batching.json", "logs", "checkpoints")  # it leaves one at least
 SCHEMES_HELP = (
     "auto (default): the same as exact; exact: least time by the measured links, sees capped pairs; aware: Cai et al.'s"
     " pairwise method; average: equal slices; elastic: learns from each server's times alone; oracle: as exact, with the"
@@ -309,7 +309,7 @@ def make_run_dir(out: str | None) -> Path:
     try:
         if not out:
             return _new_folder(path)
-        if any((path / name).exists() for name in OF_A_RUN):
+        if any((path / name).exists() for name in SIGNS_OF_A_RUN):
             raise InputError(f"{path} already holds a run: choose another --out")
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

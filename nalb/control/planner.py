@@ -76,6 +76,11 @@ class Backoff:
         """It did well: the next time is the first one again."""
         self._next = self._shortest
 
+    def end(self) -> None:
+        """At once, and the next time is the first one again."""
+        self.left = 0
+        self.be_short()
+
 
 class Planner:
     """One job's planner; pure apart from what it has been told."""
@@ -203,7 +208,7 @@ class Planner:
 
         self._links_set_pace = fits() or (self._estimator.find_capped_pair(traffic) and fits())
         if self._links_set_pace:
-            self._stuck = Backoff(1)
+            self._stuck.end()
         elif self._stuck.left:
             self._stuck.pass_one()
         else:

@@ -15,7 +15,7 @@ from nalb.reporting.record import Record, read_record
 from nalb.reporting.run_file import read_run
 from netem.network_file import load_network
 
-OF_A_RUN = {"samples.jsonl", "logs", "gloo"}  # what an unfinished run leaves, beside its observers' addresses
+LEFT_UNFINISHED = {"samples.jsonl", "logs", "gloo"}  # by a run that ended early, beside its observers' addresses
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,9 @@ def _clear(run_dir: Path) -> None:
     """Remove what an unfinished run left."""
     if not run_dir.exists():
         return
-    foreign = [p.name for p in run_dir.iterdir() if p.name not in OF_A_RUN and not p.name.startswith("observers")]
+    foreign = [
+        p.name for p in run_dir.iterdir() if p.name not in LEFT_UNFINISHED and not p.name.startswith("observers")
+    ]
     if foreign:
         raise InputError(f"{run_dir} holds {foreign[0]}, which no run of nalb wrote: choose another --out")
     shutil.rmtree(run_dir)
