@@ -1,6 +1,6 @@
 """Federated averaging with batch sizes that follow the clients' speeds (Chen et al., 3.5), with kvstore 'nalb'.
 
-    rounds = federated.join(store, net.collect_params(), batch_size=100)
+    rounds = federated.join(store, net.collect_params().values(), batch_size=100)
     while ...:
         size = rounds.begin()            # samples of each of this round's steps, on this client
         ... tau local steps with a Trainer of its own, kvstore=None

@@ -14,6 +14,7 @@ import weakref
 
 import mxnet as mx
 
+from kvstore_patch import module_patch
 from kvstore_patch.store import NALB
 from nalb.batching.schemes import BASELINES
 from nalb.control.client import die
@@ -87,3 +88,4 @@ def install() -> None:
 
     trainer_module._create_kvstore = mx.model._create_kvstore = create_kvstore
     trainer_class._init_kvstore, trainer_class._allreduce_grads = init_kvstore, allreduce_grads
+    module_patch.install()

@@ -243,7 +243,9 @@ def _training_command(args: argparse.Namespace) -> list[str]:
     """What each worker runs, over as many epochs as the iterations take."""
     script = Path(__file__).resolve().parents[2] / "examples" / "train_fashion_mnist.py"
     if not script.exists():
-        raise InputError(f"--train needs the source tree: {script} is missing; use --replay, or run from a clone")
+        raise InputError(
+            f"--train needs the source tree: {script} is missing; use --replay, or `pip install -e .` in a clone"
+        )
     steps = args.iterations + 1  # the first records what is pushed
     return [sys.executable, str(script), "--model", args.train, "--steps", str(steps)]
 

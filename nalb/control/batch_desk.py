@@ -12,7 +12,7 @@ from nalb.control.batching import BatchSizeManager
 from nalb.control.settings import Settings
 from nalb.errors import InputError
 
-JOIN = "call kvstore_patch.batching.join in every worker's script, or leave out --batching"
+JOIN = "call kvstore_patch.batching.join in every worker's script, or leave out --batching or --scheme joint"
 
 
 class BatchDesk:

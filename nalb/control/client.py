@@ -148,7 +148,7 @@ class Client:
             urgent = False
             while not self._outbox.empty():
                 message = self._outbox.get()
-                if isinstance(message, m.Done | m.Goodbye):  # its samples first
+                if isinstance(message, m.Done | m.Collected | m.Goodbye):  # its samples first
                     socket.send(m.encode(self._report(now_s)))
                     urgent = True
                 socket.send(m.encode(message))
@@ -212,6 +212,9 @@ class Client:
         if isinstance(message, m.Measure):
             if self.on_measure:
                 self.on_measure(message.on)
+            return
+        if isinstance(message, m.Collect):
+            self.send(m.Collected(message.iteration))
             return
         if isinstance(message, m.Welcome):
             if message.version != m.VERSION:

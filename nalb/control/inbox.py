@@ -25,10 +25,11 @@ class Received(NamedTuple):
 
 
 def collect(
-    processes: Sequence[Process], node_of_peer: dict[int, int], most_bytes: Callable[[int], Floats]
+    processes: Sequence[Process], node_of_peer: dict[int, int], since_s: float, most_bytes: Callable[[int], Floats]
 ) -> Received:
     """The samples of one iteration, those left out that cannot be.
 
+    since_s: when its first push left, on the common clock. What came before is of new slots or of sums without a plan.
     most_bytes: for a number of iterations, what each node's share let anybody send to it or have from it, per pair, bytes,
     shape (N,). A process whose rows say that one peer has sent it more is not believed at all: the sender is the second
     witness, and what it had to send is known.
@@ -46,7 +47,8 @@ def collect(
     samples, kept, wrong = check(rows, node[place], is_server[place], node_of_peer, shift_s, np.stack(within_s, 1))
     bad = np.flatnonzero(wrong >= 0)
     faults = Counter((int(place[k]), FAULTS[wrong[k]]) for k in bad)
-    place = place[kept]
+    is_of_it = samples["end_s"] > since_s
+    samples, place = samples[is_of_it], place[kept[is_of_it]]
     too_much = _exceeding(place, samples, is_server, [process.covers for process in processes], most_bytes)
     faults.update({(one, MORE): int((place == one).sum()) for one in too_much})
     return Received(samples[~np.isin(place, too_much)], faults)

@@ -5,6 +5,8 @@ The order of one iteration k (C coordinator, W worker, S server):
 
     W -> C  Sums(k-1)          only where sums are verified
     W -> C  Done(k-1)          all slices of k-1 are back
+    C -> S  Collect(k-1)       all workers are done; only where k-1 was measured
+    S -> C  Collected(k-1)     its samples are reported
     W,S -> C Report            samples, and the sign of life, every heartbeat
     C -> W  PrepareSlots(k)    only where plan k needs slots that the worker's own node's server does not have yet
     W -> C  SlotsReady(k)      every worker that was asked
@@ -26,9 +28,10 @@ from msgspec import Meta, Struct
 from nalb.errors import InputError, PeerError
 from nalb.planning.nodes import Capacities
 
-VERSION = 5
+VERSION = 6
 
 Index = Annotated[int, Meta(ge=0, le=1 << 31)]
+Bytes = Annotated[int, Meta(ge=0, le=1 << 50)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 BatchSize = Annotated[int, Meta(ge=1, le=1 << 31)]  # samples
@@ -114,6 +117,12 @@ class Done(Message, frozen=True):
     started_s: float  # first push, on the worker's monotonic clock
     finished_s: float  # last pull, likewise
     computed_s: float | None = None  # its gradients were complete, likewise; None: not known
+
+
+class Collected(Message, frozen=True):
+    """A server has reported all that it received in the iteration."""
+
+    iteration: Index
 
 
 class SliceSum(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, gc=False):
@@ -214,7 +223,7 @@ class Plan(Message, frozen=True):
     epoch: Index  # of the registration whose slices these are
     scheme: Name
     measure: bool  # forecasts on
-    window_bytes: Index  # a slice leaves when what lies this far before it is back; 0: no limit
+    window_bytes: Bytes  # a slice leaves when what lies this far before it is back; 0: no limit
     server_of_slice: list[Index]  # server ranks
     slot_of_slice: list[Index]  # slot numbers on that server
 
@@ -231,6 +240,12 @@ class Measure(Message, frozen=True):
     """To servers: send forecasts or not, as the plan says."""
 
     on: bool
+
+
+class Collect(Message, frozen=True):
+    """To servers: every worker is done; report what is not reported yet."""
+
+    iteration: Index
 
 
 class Alive(Message, frozen=True):
@@ -266,7 +281,7 @@ class RunBlock(Message, frozen=True):
     scheme: Name
     iterations: Annotated[int, Meta(ge=1, le=1 << 31)]
     alpha_bytes: Annotated[float, Meta(gt=0, le=1e12)] | None = None  # cut anew first
-    window_bytes: Index | None = None  # from here on
+    window_bytes: Bytes | None = None  # from here on
     slice_bytes: Annotated[float, Meta(gt=0, le=1e12)] | None = None  # in place of what alpha gives
     probes: bool = True  # cut the small slices that measure every link
     forecasts: bool | None = None  # announce and time messages; None: as the scheme needs
@@ -304,9 +319,22 @@ class Event(Message, frozen=True):
     data: dict[str, Any]
 
 
-FromNode = Hello | Register | Report | Still | SlotsReady | Done | Sums | JoinBatching | Computed | Goodbye | Failed
+FromNode = (
+    Hello
+    | Register
+    | Report
+    | Still
+    | SlotsReady
+    | Done
+    | Collected
+    | Sums
+    | JoinBatching
+    | Computed
+    | Goodbye
+    | Failed
+)
 FromCoordinator = (
-    Welcome | Setup | PrepareSlots | Plan | BatchSizes | Measure | Alive | Farewell | Finish | Abort | Event
+    Welcome | Setup | PrepareSlots | Plan | BatchSizes | Measure | Collect | Alive | Farewell | Finish | Abort | Event
 )
 FromObserver = Observe | RunBlock | Configured | EndJob
 

@@ -5,6 +5,7 @@
     READY     between iterations; a held job waits here for RunBlock
     PREPARE   until the new slots that the plan needs exist
     RUN       plan sent; until every worker is Done
+    COLLECT   until servers have told all that they timed
     OVER      aborted or ended
 
 Batch sizes run beside this, iteration by iteration of their own (batching.py). Where MXNet runs alone, servers take no part and
@@ -12,6 +13,7 @@ nothing is registered: REGISTER is then the whole job.
 A registration may come again at any time outside RUN's traffic; it begins a new epoch.
 """
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -33,7 +35,10 @@ from nalb.planning.schemes import fixed_slice_bytes
 from nalb.planning.slices import NUM_PROBE
 
 IMPOSSIBLE = {"no bytes", "no time", "too long", "too fast", "another time", MORE}  # reasons why a sample is refused
-STALE_S = 60.0  # a sample may be older than the plan by what a server's last report is late
+STALE_S = 60.0  # a sample may be older than the plan: of new slots, or of sums without a plan
+COLLECT_S = (
+    1.0  # no longer does a plan wait for what servers have still to tell: without it they are measured less well
+)
 CLOCK_S = 0.01  # ... and younger than its report by rounding
 
 
@@ -70,6 +75,8 @@ class Coordinator:
         self._measuring = False
         self._plan: m.Plan | None = None
         self._preparing: set[tuple[bytes, int, int]] = set()  # orders not yet carried out: worker, iteration, epoch
+        self._collecting: set[bytes] = set()  # servers that have not yet told all of the iteration
+        self._collect_by_s = now_s
         self._released_s = self._moved_s = now_s  # when the last plan went out, and when anything was last under way
         self._accused: set[tuple[str, str]] = set()  # who, of what: each is told once
         self._desk = BatchDesk(settings, predictor, self._network)
@@ -126,6 +133,9 @@ class Coordinator:
             or self._desk.check_joined({worker.rank: worker.name for worker in self._members.workers}, now_s)
         ):
             self.abort(why, now_s)
+        elif self.phase == "COLLECT" and now_s > self._collect_by_s:
+            self._complete(now_s)
+            self._next(now_s)
 
     def abort(self, reason: str, now_s: float) -> None:
         """End the job everywhere."""
@@ -152,7 +162,8 @@ class Coordinator:
             return False
         if self._settings.is_stock and not isinstance(message, m.JoinBatching | m.Computed | m.Goodbye):
             return True
-        return self.phase == "GATHER" or (process.hello.role == "server" and not isinstance(message, m.Goodbye))
+        is_servers = isinstance(message, m.Goodbye | m.Collected)
+        return self.phase == "GATHER" or (process.hello.role == "server" and not is_servers)
 
     def _welcome(self, now_s: float) -> None:
         self._nodes = self._members.nodes()
@@ -210,6 +221,9 @@ class Coordinator:
                 process.sums = message
         elif isinstance(message, m.Done):
             self._done(process, message, now_s)
+        elif isinstance(message, m.Collected):
+            if message.iteration == self._iteration:
+                self._collected(process, now_s)
         elif isinstance(message, m.JoinBatching | m.Computed):
             self._batch(process, message, now_s)
         elif isinstance(message, m.Goodbye):
@@ -218,6 +232,7 @@ class Coordinator:
             if self._members.leave(process, now_s):
                 for worker in self._members.workers:
                     self._send(worker, m.Farewell())
+            self._collected(process, now_s)
         elif isinstance(message, m.Failed):
             self.abort(
                 message.reason if process.hello.node in message.reason else f"{process.name}: {message.reason}", now_s
@@ -264,6 +279,8 @@ class Coordinator:
         if why := disagreement(process, self._members.workers):
             self.abort(why, now_s)
             return
+        if self.phase == "COLLECT":
+            self._complete(now_s)
         for worker in self._members.workers:
             worker.tensors = None
         self._tensors, self._registration = message.tensors, message.number
@@ -383,9 +400,30 @@ class Coordinator:
         self._running -= process.done is None
         process.done, process.finished = message, message.iteration
         if self._running == 0:
+            self._collect_from_servers(now_s)
+
+    def _collect_from_servers(self, now_s: float) -> None:
+        """Every worker is done. Servers report every heartbeat; a plan made without the rest would rest on the next iteration's."""
+        assert self._plan is not None
+        serving = [server for server in self._members.servers if server.left_after is None]
+        if not self._plan.measure or not serving:
             self._complete(now_s)
+            self._next(now_s)
+            return
+        self.phase, self._collect_by_s = "COLLECT", now_s + COLLECT_S
+        self._collecting = {server.identity for server in serving}
+        for server in serving:
+            self._send(server, m.Collect(self._iteration))
+
+    def _collected(self, server: Process, now_s: float) -> None:
+        """It has told all, or has left."""
+        self._collecting.discard(server.identity)
+        if self.phase == "COLLECT" and not self._collecting:
+            self._complete(now_s)
+            self._next(now_s)
 
     def _complete(self, now_s: float) -> None:
+        """The iteration's books are closed; READY for the next, unless the job is over."""
         assert self._planner is not None
         assert self._plan is not None
         if self._settings.verify_sums and (wrong := self._wrong_sum(self._planner, self._plan)):
@@ -417,13 +455,13 @@ class Coordinator:
         )
         self._audience.count(now_s)
         self.phase = "READY"
-        self._next(now_s)
 
     def _collect(self, now_s: float) -> Samples:
         """The iteration's samples; who has reported what cannot be is named, once, and not believed."""
         assert self._planner is not None
         processes = list(self._members)
-        samples, faults = collect(processes, self._node_of_peer, self._planner.most_bytes)
+        since_s = min(self._aligned("started_s").values(), default=-math.inf) - CLOCK_S
+        samples, faults = collect(processes, self._node_of_peer, since_s, self._planner.most_bytes)
         for (place, reason), count in sorted(faults.items()):
             process = processes[place]
             self.rejected[reason] += count

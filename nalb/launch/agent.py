@@ -24,7 +24,7 @@ from msgspec import Meta, Struct
 from nalb.control.keys import VARIABLE
 from nalb.errors import NalbError
 from nalb.launch.guardian import kill_marked, mark
-from nalb.launch.here import machine_environment
+from nalb.launch.here import machine_environment, own_path
 from nalb.launch.processes import die_with_parent, stopped_at
 
 VERSION = 3
@@ -77,10 +77,7 @@ def keys_kept(order: Order) -> Iterator[dict[str, str]]:
 
 def start(order: Order, keys: dict[str, str]) -> "subprocess.Popen[bytes]":
     """Start the process; `python` as its program means the agent's own, a leading ~/ the home here. Raises OSError, NalbError."""
-    base = {
-        **os.environ,
-        "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]),
-    }
+    base = {**os.environ, "PATH": own_path(os.environ)}
     base.pop(VARIABLE, None)  # of whoever logs in here
     asked = order.environment | keys
     environment = {**base, **asked}

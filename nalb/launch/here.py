@@ -46,12 +46,18 @@ def machine_environment(environment: Mapping[str, str], inherited: Mapping[str, 
     return additions
 
 
+def own_path(inherited: Mapping[str, str]) -> str:
+    """A PATH on which `python` is the one that runs this."""
+    return os.pathsep.join([os.path.dirname(sys.executable), inherited.get("PATH", os.defpath)])
+
+
 def main(argv: list[str]) -> int:
     """Complete this process's environment and become the command."""
     try:
         if not argv:
             raise InputError("no command: `python -m nalb.launch.here COMMAND...`")
         os.environ.update(machine_environment(os.environ, os.environ))
+        os.environ["PATH"] = own_path(os.environ)
         os.execvp(os.path.expanduser(argv[0]), argv)
     except NalbError as error:
         print(f"nalb: {error}", file=sys.stderr)

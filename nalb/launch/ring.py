@@ -31,7 +31,7 @@ def require_torch() -> None:
     """MachineError where PyTorch is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise MachineError(
-            f"scheme {RING!r} needs PyTorch, which is not installed: pip install 'nalb[peers]', or leave the scheme out"
+            f"scheme {RING!r} needs PyTorch, which is not there: `pip install -e '.[peers]'` in the clone, or leave it out"
         )
 
 

@@ -21,7 +21,7 @@ from nalb.launch.guardian import Guardian, kill_marked
 from nalb.launch.processes import LocalProcess, start_here
 from nalb.launch.roles import ProcessSpec
 
-TERM_GRACE_S = 2.0  # between asking and killing
+TERM_GRACE_S = 1.5  # between asking and killing
 KILL_GRACE_S = 3.0
 AFTER_WORKERS_S = 7.0  # servers and scheduler end by themselves, in milliseconds, once the workers have
 SETTLE_S = 0.3  # for those that the same cause took along

@@ -92,7 +92,7 @@ def check(
             ~(elapsed_s > 0),
             elapsed_s > MAX_SAMPLE_S,
             size_bytes / possible_s > MAX_RATE_BYTES_PER_S,
-            ~((within_s[:, 0] <= start_s) & (start_s < end_s) & (end_s <= within_s[:, 1])),
+            ~((within_s[:, 0] <= end_s) & (start_s < end_s) & (end_s <= within_s[:, 1])),
         ],
         list(range(len(FAULTS))),
         -1,

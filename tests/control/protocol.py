@@ -201,6 +201,8 @@ class World:
         """A process takes a message in, as Client does: slots are made at once, all else waits for the worker."""
         if isinstance(message, m.Welcome):
             self.welcomed.add(name)
+        if isinstance(message, m.Collect):
+            self.send(name, -1, m.Collected(message.iteration))
         if name not in self.workers:
             return
         worker = self.workers[name]

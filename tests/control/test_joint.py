@@ -47,6 +47,8 @@ def test_sizes_and_shares_follow_links_and_machines(monkeypatch):
                 say(f"w{rank}", m.SlotsReady(order.iteration, order.epoch))
         for rank in range(NODES):
             say(f"w{rank}", m.Done(iteration, 1.0, 2.0, 0.0, 0.0, 1.0))
+        for node in range(NODES):
+            say(f"s{node}", m.Collected(iteration))
         sizes = [x for _, x in state.outbox if isinstance(x, m.BatchSizes)][-1].sizes
     assert state.verdict is None
     assert sizes == [55, 28, 13]  # 55 ms: as long as [55, 27, 14], ties to the first node

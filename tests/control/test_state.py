@@ -72,6 +72,15 @@ class Driver:
     def done(self, iteration, *workers):
         for worker in workers or ("w0", "w1"):
             self.say(worker, m.Done(iteration, 1.0, 1.5, 0.1, 5.0, 6.0))
+        self.collected()
+
+    def collected(self):
+        """From every server that was asked, each time."""
+        for server in [p for p in self.sent if p.startswith("s")]:
+            asked = [x for x in self.sent.get(server, []) if isinstance(x, m.Collect)]
+            for order in asked[self.answered.get(server, 0) :]:
+                self.say(server, m.Collected(order.iteration))
+            self.answered[server] = len(asked)
 
 
 def test_nobody_is_welcomed_before_all_are_there():

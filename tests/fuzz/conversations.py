@@ -50,6 +50,8 @@ def honest_answers(identity: bytes, message: m.Message, now_s: float, rows: Call
         return [(identity, m.Register(TENSORS, 0))]
     if isinstance(message, m.PrepareSlots):
         return [(identity, m.SlotsReady(message.iteration, message.epoch))]
+    if isinstance(message, m.Collect):
+        return [(identity, m.Collected(message.iteration))]
     if not isinstance(message, m.Plan):
         return []
     sums = [m.SliceSum(0.0, 0.0, 0.0)] * len(message.server_of_slice)

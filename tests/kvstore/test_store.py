@@ -97,6 +97,12 @@ def test_several_trainers(tmp_path):
     assert "a second Trainer with MXNet's own dist_sync" in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("scheme", ["auto", "stock"])
+def test_module_with_one_word_changed(tmp_path, scheme):
+    done = run_job(tmp_path, str(WORKERS), "symbolic", flags=("--scheme", scheme))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_numpy_arrays(tmp_path):
     done = run_job(tmp_path, str(WORKERS), "numpy_arrays")
     assert done.returncode == 0, done.stdout + done.stderr

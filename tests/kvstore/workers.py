@@ -268,6 +268,30 @@ def several_trainers():
         np.testing.assert_allclose(ours, alone, rtol=1e-4, atol=1e-6)
 
 
+def fitted(ranks, kvstore, seed):
+    """A symbolic Module's parameters after six steps on the samples of these workers; the seed is of the first ones."""
+    mx.random.seed(seed)
+    hidden = mx.sym.Activation(mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=300), act_type="tanh")
+    module = mx.mod.Module(mx.sym.SoftmaxOutput(mx.sym.FullyConnected(hidden, num_hidden=3), name="softmax"))
+    size = 8 * len(ranks)
+    module.bind([("data", (size, 4))], [("softmax_label", (size,))])
+    module.init_params(mx.init.Xavier())
+    optimizer = {"learning_rate": 0.5, "momentum": 0.9}
+    module.init_optimizer(kvstore=kvstore, optimizer="sgd", optimizer_params=optimizer)
+    for step in range(6):
+        data = nd.array(np.concatenate([values((8, 4), step)[rank] for rank in ranks]))
+        module.forward_backward(mx.io.DataBatch([data], [data[:, :3].argmax(axis=1)]))
+        module.update()
+    return module.get_params()[0]
+
+
+def symbolic():
+    """mx.mod.Module, whose workers begin apart: the same as one process that begins as rank 0 and has everyone's samples."""
+    ours, alone = fitted([RANK], "nalb", RANK), fitted(range(COUNT), None, 0)
+    for name, weights in alone.items():
+        np.testing.assert_allclose(ours[name].asnumpy(), weights.asnumpy(), rtol=1e-4, atol=1e-6)
+
+
 def trained(as_array):
     """Weights after five steps; as_array: from numpy's to the kind of array that the net computes with."""
     net = nn.HybridSequential()
