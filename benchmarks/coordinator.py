@@ -76,7 +76,7 @@ class Clients:
     def await_plans(self) -> None:
         """Until every worker has its next plan."""
         poller = zmq.Poller()
-        for socket in self.workers:
+        for socket in self.servers + self.workers:
             poller.register(socket, zmq.POLLIN)
         left = len(self.workers)
         while left:
@@ -87,13 +87,18 @@ class Clients:
                     left -= 1
 
     def _take(self, socket: "zmq.Socket[bytes]") -> bytes | None:
-        """A message; slots that are asked for are said to exist (None), an Abort ends the benchmark."""
+        """A message; slots that are asked for are said to exist, servers say that they have told all (None); an Abort ends it."""
         frame = socket.recv()
         self.received_bytes += len(frame)
         if b"PrepareSlots" in frame[:32]:
             wanted = m.decode_at_client(frame)
             assert isinstance(wanted, m.PrepareSlots)
             socket.send(m.encode(m.SlotsReady(wanted.iteration, wanted.epoch)))
+            return None
+        if b"Collect" in frame[:32]:
+            asked = m.decode_at_client(frame)
+            assert isinstance(asked, m.Collect)
+            socket.send(m.encode(m.Collected(asked.iteration)))
             return None
         if b"Abort" in frame[:32]:
             raise SystemExit(f"the coordinator gave up: {m.decode_at_client(frame)}")
@@ -113,7 +118,7 @@ class Clients:
         """(seconds, bytes sent, bytes received) of one round; the messages are encoded beforehand."""
         now_s = time.monotonic()
         reports = [self._report(k % len(self.workers), samples, now_s) for k in range(2 * len(self.workers))]
-        done = m.encode(m.Done(iteration, 1.0, 1.0, 0.0, now_s - 1, now_s))
+        done = m.encode(m.Done(iteration, 1.0, 1.0, 0.0, now_s - 100, now_s))
         self.received_bytes = 0
         start_s = time.perf_counter()
         for socket, report in zip(self.servers + self.workers, reports, strict=True):

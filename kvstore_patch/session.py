@@ -76,13 +76,14 @@ class WorkerSession:
         self.client.queued_bytes = self._reach.queued_bytes
         self.turn = Turn()
         self._finisher: threading.Thread | None = None
-        self._last_end_s = time.monotonic()
+        self._last_end_s = time.monotonic()  # of the last iteration, or of what came before the first
 
     def register(self, tensors: list[m.TensorSpec]) -> m.Setup:
         """Tell what will be pushed; returns how to cut it, the same for all workers."""
         self.client.send(self.turn.register(tensors))
         setup = self.client.wait_until(self.turn.choose)
         assert isinstance(setup, m.Setup)
+        self._last_end_s = time.monotonic()
         return setup
 
     def next_plan(self) -> tuple[m.Plan | m.Setup | None, float]:

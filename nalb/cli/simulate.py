@@ -15,7 +15,7 @@ from rich.table import Table
 from nalb import workloads
 from nalb.cli.plan import HIGH_ALPHA_BYTES, HIGH_MODEL_BYTES, parse_names, parse_number, tensors_of
 from nalb.control.messages import TensorSpec
-from nalb.control.planner import Planner, usual_window_bytes
+from nalb.control.planner import UNWINDOWED, Planner, usual_window_bytes
 from nalb.control.settings import DEFAULT_ALPHA_BYTES
 from nalb.errors import InputError
 from nalb.launch.network import configured_capacities
@@ -145,7 +145,8 @@ def _by_slices(
         planner.register([TensorSpec(t.name, t.elements, t.dtype, t.group) for t in tensors], alpha_bytes, fixed)
         results = by_planner(scheme, nodes, layout, capacities, rounds, planner, wire)
     else:
-        window = float(usual_window_bytes(layout.model_bytes)) if window is None else window
+        usual = 0 if scheme in UNWINDOWED else usual_window_bytes(layout.model_bytes)
+        window = float(usual) if window is None else window
         results = by_slices(scheme, nodes, layout, capacities, rounds, window, wire)
     return [result.time_s for result in results]
 

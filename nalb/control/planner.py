@@ -41,6 +41,7 @@ HEADER_BYTES = 1000  # of a slice's message, at most
 # is there to be compared with.
 MOST_REGRET = 1.0
 PACE = 1.25  # equal shares that take so many times what the links need: something else sets the pace
+UNWINDOWED = ("elastic",)  # learns from how long each server takes: a window keeps them in step
 UNMEASURED = ("stock", "p3", "average")  # schemes that send no forecasts: they do not need to know
 
 
@@ -105,6 +106,7 @@ class Planner:
         self._links_set_pace = True
         self._stuck = Backoff(1)  # something else sets the pace: it is not measured anew
         self._blind = 0  # iterations with a window since the last without
+        self._sent_window = 0  # bytes, with the last plan
         self._wary = Backoff(WARY)  # ends of iterations are not relied on
         self._calm = CALM  # iterations as predicted, in a row; none where the estimates may not hold
         self._regret = 0.0  # what plans have cost more than equal shares, in times of theirs
@@ -141,6 +143,8 @@ class Planner:
         )
         if self._layout is not None and layout.tensors != self._layout.tensors:
             self._equal_s, self._regret = None, 0.0
+            for window in self._observations:
+                window.clear()
             self._links_set_pace = False  # for one iteration: what equal shares take of these
         self._layout, self._present = layout, None
         return layout.digest()
@@ -153,7 +157,7 @@ class Planner:
         """
         if not len(samples):
             return
-        traffic, is_free, present = Traffic(samples), self._blind == 0, self._present
+        traffic, is_free, present = Traffic(samples), not self._sent_window, self._present
         if present is None:
             self._estimator.observe(traffic, is_free)
             return
@@ -169,7 +173,7 @@ class Planner:
             ratio = min(max(present.predicted_s, exchange_s), took_s) / present.predicted_s
             self._judge_trust(ratio)
             self._estimator.observe(traffic, is_free, self._is_to_measure_anew(ratio), follow=not self._wary.left)
-            if not self._regrets(exchange_s):
+            if not self._regrets(exchange_s, ratio):
                 if ratio > LATE and self._calm:
                     self._estimator.find_capped_pair(traffic)
                 if self._would_gain():
@@ -247,12 +251,15 @@ class Planner:
         times_s = [bound_s(self._nodes, self.layout.model_bytes, one) for one in (raised, capacities)]
         return times_s[0] < WORTH * times_s[1]
 
-    def _regrets(self, took_s: float) -> bool:
+    def _regrets(self, took_s: float, ratio: float) -> bool:
         """Back to equal shares where plans have cost more than those: for one iteration, each time in a row for twice as many.
 
-        So reports that are false, by mistake or on purpose, cost little more than equal shares would.
+        So reports that are false, by mistake or on purpose, cost little more than equal shares would. Those may take any
+        number of times as long as a plan where a server is not a worker too, and what they took before the network changed
+        says nothing: there a plan that takes what it promised stands.
         """
-        if self._equal_s is not None:
+        is_bounded = all(node.is_worker for node in self._nodes)
+        if self._equal_s is not None and (is_bounded or ratio > SURPRISE):
             self._regret = max(0.0, self._regret + min(took_s / self._equal_s - 1, MOST_REGRET / 2))
         if self._regret <= MOST_REGRET:
             if not self._regret:
@@ -283,7 +290,7 @@ class Planner:
         assert self._layout is not None
         self._measured = scheme not in UNMEASURED if forecasts is None else forecasts
         if scheme in ("stock", "p3"):
-            self._present, self._reason = None, f"{scheme}: MXNet's own routing"
+            self._present, self._sent_window, self._reason = None, 0, f"{scheme}: MXNet's own routing"
             return Decision(m.Plan(iteration, epoch, scheme, self._measured, 0, [], []), [])
         situation = Situation(
             iteration,
@@ -303,7 +310,8 @@ class Planner:
         self._shares.append(self._present.shares_bytes)
         slots, new_slots = self._place(self._present)
         ranks = [self._rank_of_node[node] for node in self._present.server_of_slice]
-        return Decision(m.Plan(iteration, epoch, scheme, self._measured, self._window(), ranks, slots), new_slots)
+        self._sent_window = self._window()
+        return Decision(m.Plan(iteration, epoch, scheme, self._measured, self._sent_window, ranks, slots), new_slots)
 
     def _window(self) -> int:
         """Bytes of a worker under way at a time: enough for the links' delay and queues, little enough to keep all in step."""
@@ -311,7 +319,7 @@ class Planner:
         if self.window_bytes is not None:
             return self.window_bytes
         assert self._present is not None
-        if self._present.scheme == "elastic":  # learns from how long each server takes: a window keeps them in step
+        if self._present.scheme in UNWINDOWED:
             return 0
         if not self._estimator.estimate().complete or self._calm < CALM or self._blind == MOST_BLIND:
             self._blind = 0

@@ -34,11 +34,10 @@ from nalb.measurement.samples import ClockAlignment, Samples
 from nalb.planning.schemes import fixed_slice_bytes
 from nalb.planning.slices import NUM_PROBE
 
+RECORDED = 200  # iterations of a training, of which every message is told
 IMPOSSIBLE = {"no bytes", "no time", "too long", "too fast", "another time", MORE}  # reasons why a sample is refused
 STALE_S = 60.0  # a sample may be older than the plan: of new slots, or of sums without a plan
-COLLECT_S = (
-    1.0  # no longer does a plan wait for what servers have still to tell: without it they are measured less well
-)
+COLLECT_S = 1.0  # a plan waits no longer for what servers have still to tell: they are measured less well then
 CLOCK_S = 0.01  # ... and younger than its report by rounding
 
 
@@ -383,7 +382,9 @@ class Coordinator:
         self._running = len(self._members.workers)
         for worker in self._members.workers:
             self._send(worker, self._plan)
-        sent = {"window_bytes": self._plan.window_bytes, "server_of_slice": self._plan.server_of_slice}
+        sent: dict[str, object] = {"window_bytes": self._plan.window_bytes}
+        if self._is_recorded():
+            sent["server_of_slice"] = self._plan.server_of_slice
         told = {"iteration": self._iteration, "scheme": self._audience.label, **self._planner.describe_plan(), **sent}
         self._event("plan", now_s, told)
 
@@ -434,7 +435,8 @@ class Coordinator:
         if self._plan.measure:
             self._planner.observe(samples, max(d.communication_s for d in done.values()), self._exposed_s())
             first_s = float(samples["start_s"].min()) if len(samples) else 0.0
-            self.events.append(m.Event("samples", first_s, {"iteration": self._iteration, "rows": samples}))
+            if self._is_recorded():
+                self.events.append(m.Event("samples", first_s, {"iteration": self._iteration, "rows": samples}))
         self._event(
             "iteration",
             now_s,
@@ -455,6 +457,11 @@ class Coordinator:
         )
         self._audience.count(now_s)
         self.phase = "READY"
+
+    def _is_recorded(self) -> bool:
+        """Whether events tell every message of the iteration: of a training, which may last weeks, ever fewer."""
+        step = 10 ** max(0, len(str(self._iteration)) - 2)
+        return self._settings.hold or self._iteration < RECORDED or self._iteration % step == 0
 
     def _collect(self, now_s: float) -> Samples:
         """The iteration's samples; who has reported what cannot be is named, once, and not believed."""

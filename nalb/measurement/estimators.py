@@ -171,7 +171,7 @@ class CapacityEstimator:
             self._before, self._last = self._last, traffic
         changed = np.isnan(old) | (free & (seen > NOISE * old)) | (limits & (old > NOISE * seen))
         rate = np.where(changed, seen, np.where(limits | (seen > old), old + RISE * (seen - old), old))
-        self._rate, self._proven = np.where(np.isnan(rate), self._rate, rate), proven
+        self._rate, self._proven = np.where(rate > 0, rate, self._rate), proven  # NaN and 0: nothing was seen of it
         self.followed = follow and traffic.span_s > 2 * LATE_S and self._follow(traffic, best, free)
         for pair, cap in list(self._pairs.items()):
             carried = traffic.size_bytes[traffic.between(*pair)].sum()
@@ -277,12 +277,14 @@ def _rates_alone(traffic: Traffic, num_nodes: int) -> Floats:
     In step with its peers, it pauses often. Each message is given the longest time that it may have taken: a machine short
     of CPU reads forecast and message at once.
     """
-    full_sized = traffic.is_full_sized
-    rate = (traffic.size_bytes / (traffic.longest_s + JITTER_S))[full_sized]
+    rate = traffic.size_bytes / (traffic.longest_s + JITTER_S)
     part, rates = np.full(num_nodes, ALONE_QUANTILE), []
-    for node in (traffic.source[full_sized], traffic.target[full_sized]):
+    for node in (traffic.source, traffic.target):
+        has_large = np.bincount(node, traffic.is_full_sized, num_nodes) >= MIN_SAMPLES
+        counts = traffic.is_full_sized | ~has_large[node]  # a server with hardly a share has probes alone
+        node, rate_of = node[counts], rate[counts]
         enough = np.bincount(node, minlength=num_nodes) >= MIN_SAMPLES
-        rates.append(np.where(enough, ALONE_PART * quantiles(rate, node, part), np.nan))
+        rates.append(np.where(enough, ALONE_PART * quantiles(rate_of, node, part), np.nan))
     return np.array(rates)
 
 

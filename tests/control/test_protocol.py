@@ -19,8 +19,8 @@ NEW_TENSORS = (ONE, STEP, OTHER, STEP, END)
 CUT_ANEW = (m.RunBlock("average", 1), m.RunBlock("average", 1, alpha_bytes=1e3), m.EndJob())
 
 
-def job(program=TWO_STEPS, orders=(), workers=2, servers=1, **freedom):
-    environment = {"DMLC_NUM_WORKER": str(workers), "DMLC_NUM_SERVER": str(servers), "NALB_SCHEME": "average"}
+def job(program=TWO_STEPS, orders=(), workers=2, servers=1, scheme="average", **freedom):
+    environment = {"DMLC_NUM_WORKER": str(workers), "DMLC_NUM_SERVER": str(servers), "NALB_SCHEME": scheme}
     environment |= {"NALB_ALPHA_BYTES": "1e9", "NALB_HOLD": "1" if orders else "0"}
     return World(from_environment(ENVIRONMENT | environment, "host"), program, orders, **freedom)
 
@@ -34,8 +34,19 @@ def job(program=TWO_STEPS, orders=(), workers=2, servers=1, **freedom):
         (job(workers=3), 1000),
         (job(NEW_TENSORS, CUT_ANEW), 1500),
         (job(repeats=1), 1000),
+        (job(NEW_TENSORS, scheme="exact"), 300),
+        (job(scheme="exact", repeats=1), 1000),
     ],
-    ids=["two steps", "new tensors", "two servers", "three workers", "cut anew", "a repeated message"],
+    ids=[
+        "two steps",
+        "new tensors",
+        "two servers",
+        "three workers",
+        "cut anew",
+        "a repeated message",
+        "measured",
+        "measured, repeated",
+    ],
 )
 def test_every_order_of_arrival_ends_well(world, at_least):
     worlds, ends = explore(to_gathered(world))

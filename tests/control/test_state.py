@@ -127,6 +127,53 @@ def test_the_next_plan_waits_for_every_worker():
     assert driver.last("w0", m.Plan) == driver.last("w1", m.Plan)
 
 
+def test_the_next_plan_waits_for_what_servers_have_still_to_tell():
+    driver = Driver()
+    driver.start()
+    driver.now_s = 7.0
+    for worker in ("w0", "w1"):
+        driver.say(worker, m.Done(0, 1.0, 1.5, 0.1, 5.0, 6.0))
+    before, after = (m.SampleRow(11, 4000, start, start + 10**8) for start in (4 * 10**9, 5 * 10**9))
+    driver.say("s0", m.Report(7.0, -1, [before, after], 0))
+    driver.say("w0", m.Report(7.0, -1, [], 0))
+    driver.say("s0", m.Collected(0))
+    driver.say("s0", m.Collected(0))  # a repetition
+    assert driver.count("w0", m.Plan) == 1
+    driver.say("s1", m.Collected(0))
+    assert driver.last("w0", m.Plan).iteration == 1
+    (samples,) = (event.data["rows"] for event in driver.state.events if event.kind == "samples")
+    assert samples["end_s"].tolist() == pytest.approx([5.1])  # what came before the first push is not the iteration's
+
+
+@pytest.mark.parametrize("hold", ["0", "1"])
+def test_a_long_training_tells_ever_fewer_iterations_whole(monkeypatch, hold):
+    monkeypatch.setattr("nalb.control.state.RECORDED", 5)
+    driver = Driver(NALB_HOLD=hold)
+    driver.start()
+    if hold == "1":
+        driver.say("observer", m.RunBlock("exact", 1000))
+        driver.slots_ready()
+    for iteration in range(230):
+        driver.done(iteration)
+    told = [event.data["iteration"] for event in driver.state.events if "server_of_slice" in event.data]
+    assert len([event for event in driver.state.events if event.kind == "plan"]) == 231
+    assert told == list(range(231)) if hold == "1" else told[95:] == [*range(95, 101), *range(110, 240, 10)]
+
+
+def test_a_plan_waits_for_servers_a_second_at_most():
+    driver = Driver()
+    driver.start()
+    for worker in ("w0", "w1"):
+        driver.say(worker, m.Done(0, 1.0, 1.5, 0.1, 5.0, 6.0))
+    driver.say("s1", m.Collected(0))
+    for driver.now_s, plans in ((0.9, 1), (1.1, 2)):
+        driver.state.tick(driver.now_s)
+        driver.collect()
+        assert driver.count("w0", m.Plan) == plans
+    driver.say("s0", m.Collected(0))  # too late, and harmless
+    assert driver.state.phase == "RUN"
+
+
 def test_a_silent_process_ends_the_job_everywhere_with_its_name():
     driver = Driver()
     driver.start()

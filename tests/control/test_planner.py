@@ -1,0 +1,69 @@
+"""Plans over many iterations, on a network that is simulated."""
+
+import numpy as np
+import pytest
+
+from nalb.control import messages as m
+from nalb.control.planner import Planner
+from nalb.planning.nodes import Capacities, Node
+from nalb.planning.shares import bound_s
+from nalb.simulation.exchange import Wire, exchange
+
+NODES = [Node("w0", is_server=False), Node("w1", is_server=False), Node("w2", is_server=False)]
+NODES += [Node("s0", is_worker=False), Node("s1", is_worker=False)]
+FAST, USUAL = 125e6, 12.5e6  # bytes per second
+LOW_FROM, LOW_UNTIL, END = 5, 18, 24
+
+
+def planner_of(window_bytes=None):
+    planner = Planner([node.name for node in NODES], {"w0", "w1", "w2"}, {"s0": 0, "s1": 1}, "capacity", window_bytes)
+    planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e4)
+    return planner
+
+
+def network(rate):
+    rates = [FAST] * 3 + [USUAL, rate]
+    return Capacities.from_lists(rates, rates)
+
+
+def iterate(planner, iteration, capacities):
+    """Seconds of an iteration, over the bound."""
+    plan = planner.decide(iteration, 0, "exact").plan
+    servers = np.array([3, 4])[np.array(plan.server_of_slice)]
+    done = exchange(NODES, capacities, planner.layout.sizes_bytes, servers, plan.window_bytes, Wire())
+    planner.observe(done.samples, done.time_s)
+    return done.time_s / bound_s(NODES, planner.layout.model_bytes, capacities)
+
+
+@pytest.mark.parametrize("low", [6e5, 2.5e4])
+def test_a_server_that_is_no_worker_slows_down_and_recovers(low):
+    """Equal shares would take 11 and 256 times the bound then; and of the slower one only probes are left, and are read."""
+    planner = planner_of()
+    over = [iterate(planner, k, network(low if LOW_FROM <= k < LOW_UNTIL else USUAL)) for k in range(END)]
+    assert max(over[1:LOW_FROM]) < 1.1
+    assert over[LOW_FROM] > 10
+    assert max(over[LOW_FROM + 2 : LOW_UNTIL]) < 3
+    assert max(over[LOW_UNTIL + 3 :]) < 1.1
+
+
+@pytest.mark.parametrize("window_bytes", [0, 2_000_000])
+def test_only_iterations_without_a_window_show_limits(monkeypatch, window_bytes):
+    planner, free = planner_of(window_bytes), []
+    observe = planner._estimator.observe
+    monkeypatch.setattr(
+        planner._estimator,
+        "observe",
+        lambda traffic, is_free, *of, **more: (free.append(is_free), observe(traffic, is_free, *of, **more)),
+    )
+    for iteration in range(3):
+        iterate(planner, iteration, network(USUAL))
+    assert free == [window_bytes == 0] * 3
+
+
+def test_what_elastic_learnt_of_other_tensors_is_forgotten():
+    planner = planner_of()
+    for iteration in range(3):
+        iterate(planner, iteration, network(USUAL))
+    assert all(planner._observations[3:])
+    planner.register([m.TensorSpec("w", 20_000, "float32", 0)], 1e4)
+    assert not any(planner._observations)
