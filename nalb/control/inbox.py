@@ -3,18 +3,64 @@
 Done once per iteration for all: a thousand processes send ten rows each, or twenty some thousand.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from nalb.control.process import Process
-from nalb.measurement.samples import FAULTS, Floats, Ints, Mask, Samples, check, samples_of
+from nalb.control import messages as m
+from nalb.control.members import Members
+from nalb.control.process import Process, Reported
+from nalb.measurement.samples import FAULTS, ClockAlignment, Floats, Ints, Mask, Samples, check, samples_of
 
 MORE = "more than was sent"
+IMPOSSIBLE = {"no bytes", "no time", "too long", "too fast", "another time", MORE}  # reasons why a sample is refused
+STALE_S = 60.0  # a sample may be older than the plan: of new slots, or of sums without a plan
+CLOCK_S = 0.01  # ... and younger than its report by rounding
+
+
+class Inbox:
+    """The reports of an iteration, the clocks of those who sent them, and what was not believed."""
+
+    def __init__(self, members: Members, rejected: Counter[str], tell: Callable[[str, float, dict[str, Any]], None]):
+        self._members, self._rejected, self._tell = members, rejected, tell
+        self._clock = ClockAlignment()
+        self.node_of_peer: dict[int, int] = {}  # by ps-lite's id
+        self._accused: set[tuple[str, str]] = set()  # who, of what: each is told once
+
+    def take(self, process: Process, report: m.Report, released_s: float, now_s: float) -> None:
+        """A report of the iteration whose plan went out at released_s."""
+        self._clock.observe(process.name, report.sent_s, now_s)
+        if report.samples:
+            shift_s, early_s = self._clock.offset_s[process.name], released_s - STALE_S
+            process.reports.append(Reported(report.samples, shift_s, early_s, now_s + CLOCK_S))
+
+    def samples(self, most_bytes: Callable[[int], Floats], now_s: float) -> Samples:
+        """The iteration's samples; who has reported what cannot be is named, once, and not believed."""
+        processes = list(self._members)
+        since_s = min(self.aligned("started_s").values(), default=-math.inf) - CLOCK_S
+        samples, faults = collect(processes, self.node_of_peer, since_s, most_bytes)
+        for (place, reason), count in sorted(faults.items()):
+            process = processes[place]
+            self._rejected[reason] += count
+            if reason in IMPOSSIBLE and (process.name, reason) not in self._accused:
+                self._accused.add((process.name, reason))
+                self._tell("doubt", now_s, {"process": process.name, "node": process.hello.node, "reason": reason})
+        return samples
+
+    def aligned(self, moment: str) -> dict[str, float]:
+        """When the workers' moment was, on our clock, by node."""
+        told = [(w, getattr(w.done, moment)) for w in self._members.workers if w.name in self._clock.offset_s]
+        return {w.hello.node: self._clock.to_common_s(w.name, at_s) for w, at_s in told if at_s is not None}
+
+    def exposed_s(self) -> float:
+        """From the moment when the last worker had computed to the last one's end; 0 where that is not known."""
+        computed, finished = self.aligned("computed_s"), self.aligned("finished_s")
+        return max(0.0, max(finished.values()) - max(computed.values())) if len(computed) == len(finished) > 0 else 0.0
 
 
 class Received(NamedTuple):

@@ -13,7 +13,6 @@ nothing is registered: REGISTER is then the whole job.
 A registration may come again at any time outside RUN's traffic; it begins a new epoch.
 """
 
-import math
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -23,22 +22,18 @@ from nalb.batching.speed import Predictor
 from nalb.control import messages as m
 from nalb.control.audience import Audience, Outgoing
 from nalb.control.batch_desk import BatchDesk
-from nalb.control.inbox import MORE, collect
+from nalb.control.inbox import Inbox
 from nalb.control.members import Members
 from nalb.control.planner import Decision, Planner
-from nalb.control.process import Process, Reported, disagreement, left_behind
+from nalb.control.process import Process, disagreement, left_behind
 from nalb.control.settings import Settings
 from nalb.control.sums import find_wrong_sum
 from nalb.errors import InputError
-from nalb.measurement.samples import ClockAlignment, Samples
 from nalb.planning.schemes import fixed_slice_bytes
 from nalb.planning.slices import NUM_PROBE
 
 RECORDED = 200  # iterations of a training, of which every message is told
-IMPOSSIBLE = {"no bytes", "no time", "too long", "too fast", "another time", MORE}  # reasons why a sample is refused
-STALE_S = 60.0  # a sample may be older than the plan: of new slots, or of sums without a plan
 COLLECT_S = 1.0  # a plan waits no longer for what servers have still to tell: they are measured less well then
-CLOCK_S = 0.01  # ... and younger than its report by rounding
 
 
 class Cut(NamedTuple):
@@ -65,9 +60,8 @@ class Coordinator:
         self.events = self._audience.events  # not yet written by the shell
         self._planner: Planner | None = None
         self._nodes: list[str] = []
-        self._node_of_peer: dict[int, int] = {}
-        self._clock = ClockAlignment()
         self.rejected: Counter[str] = Counter()
+        self._inbox = Inbox(self._members, self.rejected, self._event)
         self._registration, self._epoch, self._iteration = -1, -1, -1
         self._tensors: list[m.TensorSpec] = []
         self._cut = Cut(settings.alpha_bytes)
@@ -77,7 +71,6 @@ class Coordinator:
         self._collecting: set[bytes] = set()  # servers that have not yet told all of the iteration
         self._collect_by_s = now_s
         self._released_s = self._moved_s = now_s  # when the last plan went out, and when anything was last under way
-        self._accused: set[tuple[str, str]] = set()  # who, of what: each is told once
         self._desk = BatchDesk(settings, predictor, self._network)
 
     # ---- inputs
@@ -167,7 +160,7 @@ class Coordinator:
     def _welcome(self, now_s: float) -> None:
         self._nodes = self._members.nodes()
         index = {name: i for i, name in enumerate(self._nodes)}
-        self._node_of_peer = {p.hello.ps_id: index[p.hello.node] for p in self._members}
+        self._inbox.node_of_peer = {p.hello.ps_id: index[p.hello.node] for p in self._members}
         if not self._settings.is_stock:
             self._planner = self._new_planner()
             self._configure(now_s)
@@ -260,12 +253,9 @@ class Coordinator:
     # ---- what processes report
 
     def _report(self, process: Process, report: m.Report, now_s: float) -> None:
-        self._clock.observe(process.name, report.sent_s, now_s)
         process.note(report, self._iteration, now_s)
         self._moved_s = now_s if report.samples or report.queued_bytes else self._moved_s
-        if report.samples:
-            shift_s, early_s = self._clock.offset_s[process.name], self._released_s - STALE_S
-            process.reports.append(Reported(report.samples, shift_s, early_s, now_s + CLOCK_S))
+        self._inbox.take(process, report, self._released_s, now_s)
         if why := left_behind(process, self._members.left):
             self.abort(why, now_s)
 
@@ -431,9 +421,9 @@ class Coordinator:
             self.abort(wrong, now_s)
             return
         done = {w.hello.node: w.done for w in self._members.workers if w.done}
-        samples = self._collect(now_s)
+        samples = self._inbox.samples(self._planner.most_bytes, now_s)
         if self._plan.measure:
-            self._planner.observe(samples, max(d.communication_s for d in done.values()), self._exposed_s())
+            self._planner.observe(samples, max(d.communication_s for d in done.values()), self._inbox.exposed_s())
             first_s = float(samples["start_s"].min()) if len(samples) else 0.0
             if self._is_recorded():
                 self.events.append(m.Event("samples", first_s, {"iteration": self._iteration, "rows": samples}))
@@ -446,9 +436,9 @@ class Coordinator:
                 "communication_s": {node: d.communication_s for node, d in done.items()},
                 "iteration_s": {node: d.iteration_s for node, d in done.items()},
                 "plan_wait_s": {node: d.plan_wait_s for node, d in done.items()},
-                "started_s": self._aligned("started_s"),
-                "computed_s": self._aligned("computed_s"),
-                "finished_s": self._aligned("finished_s"),
+                "started_s": self._inbox.aligned("started_s"),
+                "computed_s": self._inbox.aligned("computed_s"),
+                "finished_s": self._inbox.aligned("finished_s"),
                 "samples": len(samples),
                 "drops": sum(p.drops for p in self._members),
                 "rejected": dict(self.rejected),
@@ -463,20 +453,6 @@ class Coordinator:
         step = 10 ** max(0, len(str(self._iteration)) - 2)
         return self._settings.hold or self._iteration < RECORDED or self._iteration % step == 0
 
-    def _collect(self, now_s: float) -> Samples:
-        """The iteration's samples; who has reported what cannot be is named, once, and not believed."""
-        assert self._planner is not None
-        processes = list(self._members)
-        since_s = min(self._aligned("started_s").values(), default=-math.inf) - CLOCK_S
-        samples, faults = collect(processes, self._node_of_peer, since_s, self._planner.most_bytes)
-        for (place, reason), count in sorted(faults.items()):
-            process = processes[place]
-            self.rejected[reason] += count
-            if reason in IMPOSSIBLE and (process.name, reason) not in self._accused:
-                self._accused.add((process.name, reason))
-                self._event("doubt", now_s, {"process": process.name, "node": process.hello.node, "reason": reason})
-        return samples
-
     def _wrong_sum(self, planner: Planner, plan: m.Plan) -> str | None:
         """What find_wrong_sum says; plans of MXNet's own have no slices to check."""
         if not plan.server_of_slice:
@@ -487,16 +463,6 @@ class Coordinator:
             return f"{silent[0]} does not verify sums, others do: set NALB_VERIFY_SUMS=1 for every process, or for none"
         node_of_rank = {server.rank: server.hello.node for server in self._members.servers}
         return find_wrong_sum(planner.layout, plan, told, node_of_rank.__getitem__)
-
-    def _exposed_s(self) -> float:
-        """From the moment when the last worker had computed to the last one's end; 0 where that is not known."""
-        computed, finished = self._aligned("computed_s"), self._aligned("finished_s")
-        return max(0.0, max(finished.values()) - max(computed.values())) if len(computed) == len(finished) > 0 else 0.0
-
-    def _aligned(self, moment: str) -> dict[str, float]:
-        """When the workers' moment was, on our clock, by node."""
-        told = [(w, getattr(w.done, moment)) for w in self._members.workers if w.name in self._clock.offset_s]
-        return {w.hello.node: self._clock.to_common_s(w.name, at_s) for w, at_s in told if at_s is not None}
 
     # ---- observers
 
