@@ -164,6 +164,8 @@ class Coordinator:
         if not self._settings.is_stock:
             self._planner = self._new_planner()
             self._configure(now_s)
+            if self.phase == "OVER":
+                return
         for process in self._members:
             process.last_heard_s = process.last_direct_s = now_s
             self._send(

@@ -145,6 +145,16 @@ def test_the_next_plan_waits_for_what_servers_have_still_to_tell():
     assert samples["end_s"].tolist() == pytest.approx([5.1])  # what came before the first push is not the iteration's
 
 
+def test_rates_of_another_network_end_the_job_before_it_begins():
+    driver = Driver()
+    rates = {"n0": 1e6, "n1": 1e6, "n2": 1e6}
+    driver.say("observer", m.Configured(rates, rates, []))
+    driver.gather()
+    assert "node n2 is not of this job" in driver.state.verdict
+    assert driver.state.phase == "OVER"
+    assert not driver.count("w0", m.Welcome)
+
+
 @pytest.mark.parametrize("hold", ["0", "1"])
 def test_a_long_training_tells_ever_fewer_iterations_whole(monkeypatch, hold):
     monkeypatch.setattr("nalb.control.state.RECORDED", 5)
