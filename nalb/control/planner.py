@@ -174,8 +174,8 @@ class Planner:
             self._judge_trust(ratio)
             self._estimator.observe(traffic, is_free, self._is_to_measure_anew(ratio), follow=not self._wary.left)
             if not self._regrets(exchange_s, ratio):
-                if ratio > LATE and self._calm:
-                    self._estimator.find_capped_pair(traffic)
+                if ratio > LATE and self._calm and self._estimator.find_capped_pair(traffic):
+                    self._usual = None  # plans around it take what they should again: that is no change
                 if self._would_gain():
                     if self._calm and not is_free and not self._wary.left:
                         self._estimator.rely_on_end(traffic)

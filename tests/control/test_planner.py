@@ -67,3 +67,21 @@ def test_what_elastic_learnt_of_other_tensors_is_forgotten():
     assert all(planner._observations[3:])
     planner.register([m.TensorSpec("w", 20_000, "float32", 0)], 1e4)
     assert not any(planner._observations)
+
+
+def test_a_pair_that_is_found_to_be_capped_is_no_change_of_the_network():
+    """Plans around it take what they should: nothing is measured anew."""
+    up, down = (np.array(mbps) * 125e3 for mbps in ((100, 40, 150, 80, 120, 200), (200, 200, 150, 220, 60, 200)))
+    capacities, nodes = Capacities(up, down, {(2, 5): 20 * 125e3}), [Node(f"n{i}") for i in range(6)]
+    names = [node.name for node in nodes]
+    planner = Planner(names, set(names), {name: rank for rank, name in enumerate(names)}, "capacity", None)
+    planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e3)
+    calm = []
+    for iteration in range(9):
+        plan = planner.decide(iteration, 0, "exact").plan
+        servers = np.array(plan.server_of_slice)
+        done = exchange(nodes, capacities, planner.layout.sizes_bytes, servers, plan.window_bytes, Wire())
+        planner.observe(done.samples, done.time_s)
+        calm.append(planner._calm)
+    assert list(planner._estimator.estimate().pairs) == [(2, 5)]
+    assert calm == sorted(calm)

@@ -55,6 +55,23 @@ def test_pushes_and_answers_of_a_pair_are_two_connections():
     assert paper.estimate().up[0] == pytest.approx(5e6)
 
 
+def test_a_limit_that_is_carried_again_stays_one(monkeypatch):
+    """Whether or not it shows that pushes waited for it; only a node that carries more is not known to be limited."""
+    waited = np.array([[False, False, False], [False, False, True]])
+    monkeypatch.setattr("nalb.measurement.estimators._waited_for", lambda *_: waited)
+    estimator = CapacityEstimator(3)
+
+    def carry(rate):
+        own = stream(2, 0, 5e6, 0, 1) + stream(2, 1, 5e6, 0, 1)
+        estimator.observe(traffic_of(own + stream(0, 2, rate / 2, 0, 1) + stream(1, 2, rate / 2, 0, 1)))
+        return estimator.estimate().down[2]
+
+    assert carry(6e6) == pytest.approx(6e6)
+    waited = np.zeros((2, 3), dtype=np.bool_)
+    assert carry(6e6) == pytest.approx(6e6)
+    assert carry(9e6) == pytest.approx(10e6)  # as its other direction
+
+
 def test_a_node_never_seen_is_unknown():
     for estimator in (PaperEstimator(3), CapacityEstimator(3)):
         assert not estimator.estimate().complete
