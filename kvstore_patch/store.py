@@ -7,6 +7,7 @@ A call that does not fit the record, at any point, ends the iteration and starts
 Choice not taken: filling slices across calls. A call's result must be queued when it returns, or a reader sees stale sums.
 """
 
+import ctypes
 import os
 import socket
 import threading
@@ -314,9 +315,11 @@ class NALB(KVStoreBase):
             del self._inner  # its destructor waits for all workers and stops the servers
 
     def _forget(self) -> None:
-        """In a fork, where ps-lite has no threads: the store's end would wait for all workers."""
+        """In a fork, where ps-lite has no threads: the store's end would wait for all workers, and C++'s end for those threads."""
         if not self._closed:
             self._inner.handle = None
+        libc = ctypes.CDLL(None)
+        libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)  # with the status, once Python has ended
 
     def fail(self, reason: str) -> None:
         """Leave the job in disorder: everyone must end, and the peers would wait for ever in ps-lite's barrier."""
