@@ -49,6 +49,12 @@ def copy(source: NDArray, target: NDArray) -> None:
     engine_ops._copyto(source, out=target)
 
 
+def clear(array: NDArray) -> None:
+    """Zeros, by an engine operation; for mx.np arrays too."""
+    legacy = array.as_nd_ndarray()
+    mx.nd.zeros_like(legacy, out=legacy)
+
+
 _COPYTO = OpHandle()
 check_call(_LIB.NNGetOpHandle(b"_copyto", ctypes.byref(_COPYTO)))
 _NO_TEXTS = (ctypes.c_char_p * 0)()

@@ -5,24 +5,21 @@
 
 import atexit
 import builtins
+import gc
+import io
 import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn
 
-_error = ""  # the exception that nobody caught
 _status: object = None  # what sys.exit was last called with
 
 
 def at_exit(node: str, close: Callable[[], None], fail: Callable[[str], None]) -> None:
     """A script that ends well leaves in order by close(); else fail(why) tells everyone, and nothing is waited for."""
-    previous, exit_now = sys.excepthook, sys.exit
-
-    def note(kind: type[BaseException], error: BaseException, trace: object) -> None:
-        global _error
-        _error = f"{kind.__name__}: {error}".splitlines()[0]
-        previous(kind, error, trace)  # type: ignore[arg-type]
+    exit_now, owner = sys.exit, os.getpid()
 
     def note_exit(status: object = None) -> NoReturn:
         global _status
@@ -31,17 +28,28 @@ def at_exit(node: str, close: Callable[[], None], fail: Callable[[str], None]) -
         exit_now(status)  # type: ignore[arg-type]
 
     def leave() -> None:
+        if os.getpid() != owner:  # a fork of the script's own is no part of the job
+            return
+        # the interpreter notes it before it calls sys.excepthook, whatever hook the script has set
+        error = getattr(sys, "last_value", None)
         code = _status if isinstance(_status, int) else int(_status is not None)
-        if _error or code:
-            fail(f"worker {node} failed: {_error or f'it exited with {code}'}"[:4096])
-            sys.stdout.flush()
-            sys.stderr.flush()
+        if error is not None or code:
+            why = f"it exited with {code}" if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
+            fail(f"worker {node} failed: {why}")
+            flush_all()
             os._exit(code & 0xFF or 1)
         close()
 
-    sys.excepthook = note
     sys.exit = builtins.exit = builtins.quit = note_exit
     atexit.register(leave)
+
+
+def flush_all() -> None:
+    """What the script wrote and has not closed, as a file of its losses, would else be lost by os._exit."""
+    files = [one for one in gc.get_objects() if issubclass(type(one), io.IOBase)]
+    for one in (sys.stdout, sys.stderr, *files):
+        with suppress(Exception):  # None, closed, only read, or its reader is gone
+            one.flush()
 
 
 def goes_on() -> None:

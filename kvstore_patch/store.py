@@ -7,6 +7,7 @@ A call that does not fit the record, at any point, ends the iteration and starts
 Choice not taken: filling slices across calls. A call's result must be queued when it returns, or a reader sees stale sums.
 """
 
+import ctypes
 import os
 import socket
 import threading
@@ -30,6 +31,7 @@ from nalb.errors import StoreError
 from nalb.planning.slices import MAX_SLICE_ELEMENTS, Tensor, build_layout
 
 Key = int | str
+NAME_MOST = 256  # characters of a key that the coordinator is told, for people
 Group = tuple[tuple[Key, int, str], ...]  # (key, elements, dtype) of one call
 
 
@@ -63,6 +65,8 @@ class NALB(KVStoreBase):
         self._slot_makers: list[threading.Thread] = []
         self._closed = False
         script_end.at_exit(self._settings.node, self.close, self.fail)
+        # MXNet's own handler of forks waits for the exchange under way too, but with the GIL held: no sign of life would go out
+        os.register_at_fork(before=mx.nd.waitall, after_in_child=self._forget)
 
     # ---- what KVStoreBase asks for
 
@@ -200,7 +204,7 @@ class NALB(KVStoreBase):
         self._direct.release()
         self._record = self._record[self._record.index(group) :]  # what came once before the cycle is not part of it
         tensors = [
-            m.TensorSpec(str(key), elements, dtype, index)
+            m.TensorSpec(str(key)[:NAME_MOST], elements, dtype, index)
             for index, one in enumerate(self._record)
             for key, elements, dtype in one
         ]
@@ -309,6 +313,13 @@ class NALB(KVStoreBase):
         with self._lock:
             del self._exchange, self._direct
             del self._inner  # its destructor waits for all workers and stops the servers
+
+    def _forget(self) -> None:
+        """In a fork, where ps-lite has no threads: the store's end would wait for all workers, and C++'s end for those threads."""
+        if not self._closed:
+            self._inner.handle = None
+        libc = ctypes.CDLL(None)
+        libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)  # with the status, once Python has ended
 
     def fail(self, reason: str) -> None:
         """Leave the job in disorder: everyone must end, and the peers would wait for ever in ps-lite's barrier."""

@@ -4,17 +4,21 @@ Every mistake is an InputError of one line that names the file, the field and wh
 unknown field, a rate given twice or a change of an undeclared link is an error. docs/network-files.md is the manual.
 """
 
+import math
 import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 from nalb.errors import InputError
+from nalb.units import mbps_to_bytes_per_s
 from netem.file_table import HIGH_TIME_S, Table
 from netem.machines import CpuChange, CpuRedraws, parse_cpu_changes, parse_cpu_quota, parse_cpu_random, parse_memory_mb
 
 CARRIED_DIRECTORY = Path(__file__).parent / "networks"
 HIGH_QUEUE_MS = 10_000.0
+HIGH_QUEUE_BYTES = 2**32 - 1  # tc's limits are 32-bit, and count the burst too
+BURST_MS = 1.0  # see shaping.py
 HIGH_DELAY_MS = 10_000.0
 MAX_NODES = 200  # addresses 10.77.0.1 to 10.77.0.200; the hub is 10.77.0.254
 DEFAULT_QUEUE_MS = 50.0
@@ -150,6 +154,7 @@ def parse_network(text: str, source: str) -> Network:
             raise top.wrong(f"nodes[{index}].name", f"repeats '{node_name}'", "give each node its own name")
     links = _parse_links(top, names)
     changes = _parse_changes(top, names, links, redraws)
+    _check_queues(top, nodes, changes, redraws)
     cpu_changes = parse_cpu_changes(top, names, cpu_redraws)
     return Network(name, nodes, links, changes, redraws, cpu_changes, cpu_redraws)
 
@@ -200,6 +205,20 @@ def _parse_random(top: Table) -> RandomRedraws | None:
     if low_mbps > high_mbps:
         raise table.wrong("low_mbps", f"is above high_mbps ({low_mbps:g} > {high_mbps:g})", "exchange them")
     return RandomRedraws(seed, every_s, low_mbps, high_mbps)
+
+
+def _check_queues(
+    top: Table, nodes: tuple[Node, ...], changes: tuple[Change, ...], redraws: RandomRedraws | None
+) -> None:
+    """That a full queue with the burst before it (shaping.py) can be counted, at every rate that its node ever has."""
+    for index, node in enumerate(nodes):
+        rates = [node.up_mbps, node.down_mbps, redraws.high_mbps if redraws else None]
+        rates += [mbps for change in changes if change.node == node.name for mbps in (change.up_mbps, change.down_mbps)]
+        highest_mbps = max(mbps for mbps in rates if mbps is not None)
+        most_ms = math.floor(HIGH_QUEUE_BYTES / mbps_to_bytes_per_s(highest_mbps) * 1000 - BURST_MS)
+        if node.queue_ms > most_ms:
+            what = f"is {node.queue_ms:g} at {highest_mbps:g} Mbit/s, a queue of 4 GiB and more"
+            raise top.wrong(f"nodes[{index}].queue_ms", what, f"give at most {most_ms} ms")
 
 
 def _parse_links(top: Table, names: list[str]) -> tuple[Link, ...]:

@@ -7,11 +7,11 @@ where the node has capped pairs an htb tree stands on its eth0: one leaf per cap
 from dataclasses import dataclass
 
 from nalb.units import mbps_to_bytes_per_s
-from netem.network_file import Link, Network, Node
+from netem.network_file import BURST_MS, Link, Network, Node
 from netem.schedule import NodeRates, PairCaps
 
 FRAME_BYTES = 1514  # a full Ethernet frame at MTU 1500, as tc counts it
-BURST_S = 0.001  # see docs/network-files.md, "Bursts and queues", for the measurements behind both numbers
+BURST_S = BURST_MS / 1000  # see docs/network-files.md, "Bursts and queues", for the measurements behind both numbers
 MIN_BURST_BYTES = 5 * FRAME_BYTES  # a frame above the largest bunch of build.FEW_SEGMENTS
 MIN_QUEUE_BYTES = 10 * FRAME_BYTES  # a shorter queue starves TCP: four duplicate acks need packets in flight
 MAX_QUANTUM_BYTES = 60_000  # htb warns above 200,000

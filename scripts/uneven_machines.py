@@ -25,6 +25,7 @@ from nalb.experiments.trainings import compare_batchings, nalb
 from nalb.launch.network import configured_capacities
 from nalb.planning.nodes import Capacities, Node
 from nalb.reporting.batching_file import batching_table
+from nalb.reporting.run_file import write_whole
 from netem.network_file import find_network, load_network
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -87,7 +88,7 @@ def federated(out: Path, batching: str, rounds: int) -> dict:
         script = ["--", sys.executable, str(ROOT / "examples/train_federated.py"), "--rounds", str(rounds)]
         job = ["launch", "--network", "uneven5-cpu", "--scheme", "average", "--batching", batching]
         printed = nalb([*job, "--out", str(out / batching), *script])
-        log.write_text("".join(printed), encoding="utf-8")
+        write_whole(log, "".join(printed).encode())
     row = next(line for line in log.read_text(encoding="utf-8").splitlines() if '"round_s"' in line)
     return json.loads(row[row.index("{") :])
 

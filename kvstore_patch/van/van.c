@@ -135,10 +135,21 @@ static void track(void *socket, int type) {
   COUNT(untracked_sockets, 1);
 }
 
+/* Firewalls and NATs forget a connection on which nothing goes by for minutes, as during a long validation. */
+static void keep_alive(const struct zmq *zmq, void *socket) {
+  static const int options[][2] = {{ZMQ_TCP_KEEPALIVE, 1}, {ZMQ_TCP_KEEPALIVE_IDLE, 60}, {ZMQ_TCP_KEEPALIVE_INTVL, 10},
+                                   {ZMQ_TCP_KEEPALIVE_CNT, 6}}; /* seconds; how often in vain */
+  for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+    zmq->zmq_setsockopt(socket, options[i][0], &options[i][1], sizeof(int));
+}
+
 static void *on_zmq_socket(const struct zmq *zmq, void *context, int type) {
   if (type == ZMQ_ROUTER && are_keys_wanted() && start_guard(zmq, context)) return NULL;
   void *socket = zmq->zmq_socket(context, type);
-  if (socket && (type == ZMQ_DEALER || type == ZMQ_ROUTER)) track(socket, type);
+  if (socket && (type == ZMQ_DEALER || type == ZMQ_ROUTER)) {
+    keep_alive(zmq, socket);
+    track(socket, type);
+  }
   if (!atomic_load_explicit(&transport, memory_order_relaxed)) {
     Dl_info library;
     void *function = (void *)zmq->zmq_msg_send;

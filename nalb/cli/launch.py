@@ -20,11 +20,12 @@ from nalb.batching.schemes import BASELINES
 from nalb.checkpoints import folder
 from nalb.control.observer import Observer
 from nalb.control.settings import BATCHINGS, ESTIMATOR_NAMES, NETWORK_PREDICTORS, PREDICTORS, SCHEMES, batch_maxima
-from nalb.errors import InputError, JobError
+from nalb.errors import InputError, JobError, MachineError
 from nalb.launch.encryption import add_encryption_flags, is_encrypted, job_keys, keys_here
 from nalb.launch.environments import hosts_lines, local_lines, network_lines
 from nalb.launch.hosts import Hosts, load_hosts
 from nalb.launch.network import Changes, configured_message, inside, job_network, places_in
+from nalb.launch.phases import have_met
 from nalb.launch.ports import free_pair
 from nalb.launch.restarts import Attempt, Policy, see_through
 from nalb.launch.roles import JobOptions, Place, process_specs
@@ -36,7 +37,6 @@ from netem.rootless import ensure_privilege
 
 LOOPBACK = "127.0.0.1"
 NAMESPACE_PORT = 9091  # ps-lite's customary root port; a namespace has all its ports free
-READY_WITHIN_BYTES = 65_536  # the event stands at the beginning of samples.jsonl
 SIGNS_OF_A_RUN = ("samples.jsonl", "run.json", "batching.json", "logs", "checkpoints")  # it leaves one at least
 SCHEMES_HELP = (
     "auto (default): the same as exact; exact: least time by the measured links, sees capped pairs; aware: Cai et al.'s"
@@ -162,9 +162,11 @@ def _see_through(args: argparse.Namespace) -> int:
         policy = replace(policy, checkpoints=Path(args.checkpoints))
 
     def run(attempt: Attempt) -> None:
-        attempt.run_dir.mkdir(parents=True, exist_ok=True)
         if hosts is None and not is_stock(args):
-            (attempt.run_dir / "samples.jsonl").touch()  # empty until the coordinator is there: phase start
+            try:
+                (attempt.run_dir / "samples.jsonl").touch()  # empty until the coordinator is there: phase start
+            except OSError as error:
+                raise MachineError(f"{attempt.run_dir}: {error.strerror}: choose another --out") from None
         if hosts is not None:
             _on_hosts(args, hosts, attempt)
         elif network is not None:
@@ -228,13 +230,14 @@ def _in_network(args: argparse.Namespace, network: Network, attempt: Attempt) ->
         specs = process_specs(places, args.command, options, os.environ)
         logs = run_dir / "logs"
         job = stack.enter_context(Job(specs, inside(emulation), os.environ, logs, print_line, has_joined(options)))
-        changes = Changes(network, run_dir)
+        nodes = [place.name for place in places]
+        changes = Changes(network, run_dir, nodes)
         if observers is None:
             stack.enter_context(changes.start(emulation))
-            job.wait()
+            job.wait(changes.check)
             return
         observer = stack.enter_context(Observer(observers))
-        observer.send(configured_message(network, 0.0))
+        observer.send(configured_message(network, 0.0, nodes))
         while not job.finished():
             for event in observer.events(0.1):
                 if event.kind == "layout" and not changes.started:
@@ -297,12 +300,7 @@ def has_joined(options: JobOptions) -> Callable[[], bool] | None:
     """Whether the coordinator has noted that all processes are there; None where there is no coordinator to ask."""
     if options.is_pure or options.samples_path is None:
         return None
-    path = Path(options.samples_path)
-
-    def look() -> bool:
-        return path.exists() and b'{"event":"ready"' in path.read_bytes()[:READY_WITHIN_BYTES]
-
-    return look
+    return partial(have_met, Path(options.samples_path))
 
 
 def make_run_dir(out: str | None) -> Path:

@@ -3,12 +3,13 @@
 The sizes themselves are BatchSizeManager's. Where nobody chooses sizes, there is a desk all the same: it turns workers away.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 from nalb.batching.joint_control import Network
 from nalb.batching.speed import Predictor
 from nalb.control import messages as m
 from nalb.control.batching import BatchSizeManager
+from nalb.control.process import Process
 from nalb.control.settings import Settings
 from nalb.errors import InputError
 
@@ -51,14 +52,19 @@ class BatchDesk:
             return f"batch sizes, {name}: {error}"
         return None
 
-    def check_joined(self, names: Mapping[int, str], now_s: float) -> str | None:
-        """A worker whose script knows nothing of batching would let the others wait for ever."""
+    def check_joined(self, workers: Sequence[Process], now_s: float) -> str | None:
+        """A worker whose script knows nothing of batching would let the others wait for ever.
+
+        One that still times its profile or loads data has made no more calls than those that have joined.
+        """
         if self.manager is None or not self.manager.missing or self._since_s is None:
             return None
-        if now_s - self._since_s <= self._startup_s:
+        if now_s - self._since_s <= self._startup_s:  # all have reported their calls since
             return None
-        missing = ", ".join(names[rank] for rank in self.manager.missing if rank in names)
-        return f"{missing} did not join the batching: {JOIN}"
+        missing = set(self.manager.missing)
+        calls = min(worker.calls for worker in workers if worker.rank not in missing)
+        training = ", ".join(worker.name for worker in workers if worker.rank in missing and worker.calls > calls)
+        return f"{training} did not join the batching: {JOIN}" if training else None
 
     def leave(self, rank: int, name: str) -> str | None:
         """A worker ends in good order."""

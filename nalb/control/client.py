@@ -25,12 +25,16 @@ from nalb.errors import PeerError
 T = TypeVar("T", bound=m.Message)
 C = TypeVar("C", bound=m.Message)
 Drain = Callable[[], tuple[list[m.SampleRow], int]]
+REASON_MOST = 3800  # characters of a Failed: the coordinator's Abort, of 4,096, names the process as well
+ROWS_MOST = 100_000  # of a Report
 
 
 def die(reason: str, exit_code: int = PeerError.exit_code) -> None:
     """End this process now, whatever ps-lite is doing, with one line that says why."""
-    sys.stdout.flush()
-    print(f"nalb: {reason}", file=sys.stderr, flush=True)
+    with suppress(Exception):  # the script may have closed it, or put something else there
+        sys.stdout.flush()
+    with suppress(Exception):
+        print(f"nalb: {reason}", file=sys.stderr, flush=True)
     os._exit(exit_code)
 
 
@@ -72,6 +76,8 @@ class Client:
 
     def send(self, message: m.Message) -> None:
         """Queue a message; any thread."""
+        if isinstance(message, m.Failed):  # MXNet's errors may carry a long trace
+            message = m.Failed(message.reason[:REASON_MOST])
         self._outbox.put(message)
         self._wake()
 
@@ -197,7 +203,7 @@ class Client:
 
     def _report(self, now_s: float) -> m.Report:
         rows, drops = self._drain() if self._welcome else ([], 0)
-        return m.Report(now_s, self.exchanging, rows, drops, self.calls, self.computed, self.queued_bytes())
+        return m.Report(now_s, self.exchanging, rows[:ROWS_MOST], drops, self.calls, self.computed, self.queued_bytes())
 
     def _handle(self, message: m.FromCoordinator) -> None:
         if isinstance(message, m.Alive):

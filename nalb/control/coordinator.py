@@ -113,13 +113,16 @@ def _receive_signed(router: "zmq.Socket[bytes]", members: dict[str, str]) -> tup
 
 def _take(state: Coordinator, frames: list[bytes], node: str | None = None) -> None:
     identity = frames[0]
-    peer = identity.decode("ascii", "replace")
+    member = state._members.get(identity)
+    peer = member.name if member else identity.decode("ascii", "replace")
     try:
         if len(frames) != 2:
             raise PeerError(f"{peer} sent {len(frames) - 1} frames instead of one")
         state.receive(identity, m.decode_at_coordinator(frames[1], peer), time.monotonic(), node)
-    except PeerError:
-        state.rejected["undecodable message"] += 1  # anyone can reach the port; only known peers' silence ends a job
+    except PeerError as error:
+        state.rejected["undecodable message"] += 1  # anyone can reach the port
+        if member:  # what it said is lost, and the job would wait for it
+            state.abort(str(error), time.monotonic())
 
 
 def _flush(router: "zmq.Socket[bytes]", state: Coordinator, log: IO[bytes] | None) -> None:

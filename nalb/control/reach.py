@@ -7,17 +7,18 @@ while the job gathers, then at the port of each peer that acknowledges nothing. 
 not open, and however busy it is: its kernel does.
 """
 
+import errno
 import math
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from nalb.control.client import die
+from nalb.control.members import LOST_DEADLINES
 from nalb.control.settings import Settings
 from nalb.control.wires import Address, Wire, wires
 
@@ -86,54 +87,74 @@ class Reach:
         self._is_over.set()
 
     def _run(self) -> None:
-        limit_s = self._settings.silence_s / LOOKS
-        while not self._is_over.wait(limit_s):
-            now = [wire for wire in wires() if self._is_watched(wire.peer)]
-            self._queued_bytes = sum(wire.queued_bytes for wire in now)
-            doubtful = {wire.peer for wire in now if wire.is_doubtful}
-            heard = answering(doubtful, limit_s)
-            lost = self.lost(now, heard, time.monotonic())
-            if lost is not None and not self._is_over.is_set():
-                (host, port), silent_s = lost
-                self._fail(
-                    f"{self._settings.role} {self._settings.node}: {host} has acknowledged nothing for {silent_s:.1f} s, and "
-                    f"nothing answers at its port {port}: the link between them is down, or that host is off"
-                )
+        while not self._is_over.wait(self._settings.silence_s / LOOKS):
+            try:
+                why = self._look()
+            except (OSError, RuntimeError):  # no file or thread to be had just now: the next look may have them
+                continue
+            except Exception as error:
+                why = f"its connections cannot be watched: {type(error).__name__}: {error}"
+            if why is not None and not self._is_over.is_set():
+                self._fail(f"{self._settings.role} {self._settings.node}: {why}")
                 return
+
+    def _look(self) -> str | None:
+        now = [wire for wire in wires() if self._is_watched(wire.peer)]
+        self._queued_bytes = sum(wire.queued_bytes for wire in now)
+        doubtful = {wire.peer for wire in now if wire.is_doubtful}
+        return self.lost(now, answering(doubtful, self._settings.silence_s / LOOKS), time.monotonic())
 
     def _is_watched(self, peer: Address) -> bool:
         nodes = self._settings.addresses
         return peer[1] != self._coordinator_port and (nodes is None or peer[0] in nodes)
 
-    def lost(self, now: list[Wire], heard: set[Address], now_s: float) -> tuple[Address, float] | None:
-        """A peer out of reach and for how long, if any. heard: those that have just answered another connection."""
+    def lost(self, now: list[Wire], heard: set[Address], now_s: float) -> str | None:
+        """Why there is no reaching a peer, if so. heard: those that have just answered another connection."""
         known = self._silent_since_s
+        doubtful = [wire for wire in now if wire.is_doubtful]
         self._silent_since_s = {
             wire.peer: now_s if wire.peer in heard else known.get(wire.peer, now_s - wire.waiting_s)
-            for wire in now
-            if wire.is_doubtful
+            for wire in doubtful
         }
-        for peer, since_s in self._silent_since_s.items():
-            if now_s - since_s > self._settings.silence_s:
-                return peer, now_s - since_s
+        for (host, port), since_s in self._silent_since_s.items():
+            if (silent_s := now_s - since_s) > self._settings.silence_s:
+                return (
+                    f"{host} has acknowledged nothing for {silent_s:.1f} s, and nothing answers at its port {port}: the link "
+                    "between them is down, or that host is off"
+                )
+        for wire in doubtful:
+            if wire.waiting_s > LOST_DEADLINES * self._settings.deadline_s:
+                host, port = wire.peer
+                return (
+                    f"{host} answers at its port {port}, but has acknowledged nothing on a connection for "
+                    f"{wire.waiting_s:.1f} s: something between them, as a firewall, has dropped that connection"
+                )
         return None
 
 
 def answering(peers: set[Address], limit_s: float) -> set[Address]:
     """Those whose hosts answer within `limit_s`."""
-    if not peers:
-        return set()
-    with ThreadPoolExecutor(len(peers)) as pool:
-        asked = [(peer, pool.submit(answers, peer, limit_s)) for peer in peers]
-        return {peer for peer, answer in asked if answer.result()}
+    heard: set[Address] = set()
+
+    def ask(peer: Address) -> None:
+        if answers(peer, limit_s):
+            heard.add(peer)
+
+    # no executor: none works once the interpreter ends, when the last exchange may still be under way
+    asking = [threading.Thread(target=ask, args=(peer,), name="nalb-reach", daemon=True) for peer in peers]
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join()
+    return heard
 
 
 def answers(peer: Address, limit_s: float) -> bool:
-    """Whether the host takes or refuses a TCP connection within `limit_s`."""
+    """Whether the host takes or refuses a TCP connection within `limit_s`; True too where this process can ask none."""
     try:
         socket.create_connection(peer, limit_s).close()
     except ConnectionRefusedError:
         return True
-    except OSError:
-        return False
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)  # no file is left here: that says nothing of the host
     return True

@@ -9,7 +9,8 @@ Besides ps-lite's own DMLC_* variables:
     NALB_ESTIMATOR       capacity | paper (default: capacity)
     NALB_ALPHA_BYTES     alpha of x = sqrt(M alpha / N), from `nalb calibrate`
     NALB_WINDOW_BYTES    how much of a worker's gradients is under way at a time; 0: all; default: M / 8, at least 2 MB
-    NALB_HEARTBEAT_S, NALB_STARTUP_S
+    NALB_HEARTBEAT_S     between signs of life (default: 0.25), at most a quarter of the silence that is allowed
+    NALB_STARTUP_S       until all processes must have come (default: 120)
     NALB_DEADLINE_S      from a fault that does not heal to the end of everyone else (default: 10); 0.6 of it is silence
     NALB_BATCHING        how batch sizes are chosen (default: nobody chooses; they stay as the script has them)
     NALB_BATCH_TOTAL     samples of one iteration over all workers (default: what the workers begin with)
@@ -38,6 +39,8 @@ from nalb.errors import InputError
 
 DEFAULT_ALPHA_BYTES = 1000.0  # measured on a 2-core machine (nalb calibrate); the paper's cluster: 1.2e5
 DEADLINE_S = 10.0  # from a fault to the end of everyone else
+HEARTBEAT_S = 0.25
+HEARTBEATS = 4  # at least, within the silence that is allowed: one may come late
 SILENCE = 0.6  # of the deadline: how long a process may be silent; the rest is for telling everyone, and for their ends
 JOINT = "joint"  # distribution and batching from one plan
 SCHEMES = ("auto", "stock", "p3", "average", "elastic", "aware", "exact", "oracle", JOINT)
@@ -122,6 +125,14 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
         if batching is not None:
             raise InputError(f"environment variable NALB_BATCHING={batching}: scheme joint sizes the batches: unset it")
         batching = JOINT
+    deadline_s = number("NALB_DEADLINE_S", DEADLINE_S, 0.1, 86400)
+    slowest_s = SILENCE * deadline_s / HEARTBEATS
+    heartbeat_s = number("NALB_HEARTBEAT_S", min(HEARTBEAT_S, slowest_s), 0.01, 60)
+    if heartbeat_s > slowest_s:
+        raise InputError(
+            f"environment variable NALB_HEARTBEAT_S={heartbeat_s:g}: a deadline of {deadline_s:g} s needs a sign of life every "
+            f"{slowest_s:g} s: choose that or less, or a longer NALB_DEADLINE_S"
+        )
     num_workers = int(number("DMLC_NUM_WORKER", None, 1, 100_000))
     root_port = int(number("DMLC_PS_ROOT_PORT", None, 1, 65534))
     coordinator = text("NALB_COORDINATOR", f"{text('DMLC_PS_ROOT_URI')}:{root_port + 1}")
@@ -135,8 +146,8 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
         estimator=choice("NALB_ESTIMATOR", "capacity", ESTIMATOR_NAMES),
         alpha_bytes=number("NALB_ALPHA_BYTES", DEFAULT_ALPHA_BYTES, 1e-3, 1e12),
         window_bytes=int(number("NALB_WINDOW_BYTES", 0, 0, 1e12)) if environ.get("NALB_WINDOW_BYTES") else None,
-        heartbeat_s=number("NALB_HEARTBEAT_S", 0.25, 0.01, 60),
-        deadline_s=number("NALB_DEADLINE_S", DEADLINE_S, 0.1, 86400),
+        heartbeat_s=heartbeat_s,
+        deadline_s=deadline_s,
         startup_s=number("NALB_STARTUP_S", 120, 1, 86400),
         observers=environ.get("NALB_OBSERVERS") or None,
         hold=environ.get("NALB_HOLD") == "1",

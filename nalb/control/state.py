@@ -122,7 +122,7 @@ class Coordinator:
             self._members.silent(self.phase, self._iteration, now_s)
             or self._members.lingering(now_s)
             or (self._members.stuck(self._iteration, self._moved_s) if self.phase == "RUN" else None)
-            or self._desk.check_joined({worker.rank: worker.name for worker in self._members.workers}, now_s)
+            or self._desk.check_joined(self._members.workers, now_s)
         ):
             self.abort(why, now_s)
         elif self.phase == "COLLECT" and now_s > self._collect_by_s:

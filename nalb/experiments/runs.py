@@ -12,10 +12,11 @@ from pathlib import Path
 from nalb.errors import InputError, JobError, NalbError
 from nalb.launch.processes import die_with_parent
 from nalb.reporting.record import Record, read_record
-from nalb.reporting.run_file import read_run
+from nalb.reporting.run_file import PART, read_run
 from netem.network_file import load_network
 
-LEFT_UNFINISHED = {"samples.jsonl", "logs", "gloo"}  # by a run that ended early, beside its observers' addresses
+# by a run that ended early, beside its observers' addresses
+LEFT_UNFINISHED = {"samples.jsonl", "logs", "gloo", f"run.json{PART}"}
 
 
 @dataclass(frozen=True)

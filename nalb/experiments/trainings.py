@@ -11,7 +11,7 @@ import msgspec
 
 from nalb.errors import JobError
 from nalb.launch.processes import die_with_parent
-from nalb.reporting.batching_file import BatchingFile
+from nalb.reporting.batching_file import BatchingFile, read_batchings
 
 
 def nalb(words: list[str]) -> list[str]:
@@ -38,7 +38,7 @@ def compare_batchings(out: Path, network: Path | str, batchings: str, iterations
         shutil.rmtree(out, ignore_errors=True)
         job = ["compare", "--network", str(network), "--batching", batchings, "--iterations", str(iterations)]
         nalb([*job, *more, "--out", str(out)])
-    return msgspec.json.decode((out / "batching.json").read_bytes(), type=BatchingFile)
+    return read_batchings(out)
 
 
 def batch_events(run_dir: Path) -> list[dict[str, Any]]:

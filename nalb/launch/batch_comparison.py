@@ -12,7 +12,7 @@ import msgspec
 
 from nalb.batching.schemes import BASELINES
 from nalb.control.settings import JOINT
-from nalb.errors import JobError
+from nalb.errors import JobError, MachineError
 from nalb.launch.network import Changes, inside, job_network, places_in
 from nalb.launch.roles import JobOptions, process_specs
 from nalb.launch.supervisor import Job
@@ -54,7 +54,10 @@ def run_batching(
 
     batching: NAME, or NAME@SCHEME for a distribution of its own. options: of the job, except what the batching decides.
     """
-    run_dir.mkdir()
+    try:
+        run_dir.mkdir()
+    except OSError as error:
+        raise MachineError(f"{run_dir}: {error.strerror}: choose another --out") from None
     name, _, scheme = batching.partition("@")
     baseline = BASELINES.get(name)
     scheme = JOINT if name == JOINT else "stock" if baseline else scheme or options.scheme
@@ -81,6 +84,7 @@ def run_batching(
         is_over = False
         while not is_over:
             is_over = job.finished()
+            changes.check()
             time.sleep(POLL_S)
             for event in tail.fresh():
                 if event["event"] == "batch":

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,8 +10,10 @@ import msgspec
 
 from nalb.control import messages as m
 from nalb.control.observer import Observer
+from nalb.errors import MachineError
 from nalb.launch.ring import Ring
 from nalb.launch.roles import Place, ProcessSpec
+from nalb.launch.supervisor import print_line
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
 from nalb.units import mbps_to_bytes_per_s
@@ -26,7 +28,7 @@ def job_network(network: Network) -> Iterator[Emulation]:
     """netem's network_up, which also says how the machines are kept uneven, where they are."""
     with network_up(network) as emulation:
         for line in emulation.describe_machines():
-            print(f"network {network.name}: {line}", flush=True)
+            print_line(f"network {network.name}: {line}")
         yield emulation
 
 
@@ -40,13 +42,14 @@ def inside(emulation: Emulation) -> Callable[[ProcessSpec], list[str]]:
     return lambda spec: emulation.command(spec.node, list(spec.argv))
 
 
-def configured_message(network: Network, elapsed_s: float) -> m.Configured:
-    """The rates that the network file says for this moment, in bytes per second."""
-    rates = rates_at(network, elapsed_s)
+def configured_message(network: Network, elapsed_s: float, nodes: Collection[str] | None = None) -> m.Configured:
+    """The rates that the network file says for this moment, in bytes per second; of these nodes alone, or of all."""
+    rates, caps = rates_at(network, elapsed_s), pair_caps_at(network, elapsed_s)
+    kept = {name: rate for name, rate in rates.items() if nodes is None or name in nodes}
     return m.Configured(
-        up={name: mbps_to_bytes_per_s(up) for name, (up, _) in rates.items()},
-        down={name: mbps_to_bytes_per_s(down) for name, (_, down) in rates.items()},
-        pairs=[(src, dst, mbps_to_bytes_per_s(mbps)) for (src, dst), mbps in pair_caps_at(network, elapsed_s).items()],
+        up={name: mbps_to_bytes_per_s(up) for name, (up, _) in kept.items()},
+        down={name: mbps_to_bytes_per_s(down) for name, (_, down) in kept.items()},
+        pairs=[(src, dst, mbps_to_bytes_per_s(mbps)) for (src, dst), mbps in caps.items() if {src, dst} <= kept.keys()],
     )
 
 
@@ -62,32 +65,46 @@ def configured_bound_s(network: Network, model_bytes: float) -> float:
 
 
 class Changes:
-    """A network's timed changes while a job runs: applied by the network's clock, logged, told to the coordinator."""
+    """A network's timed changes while a job runs: applied by the network's clock, logged, told to the coordinator.
 
-    def __init__(self, network: Network, run_dir: Path, say: Callable[[str], None] = print):
-        self._network, self._path, self._say = network, run_dir / "samples.jsonl", say
+    nodes: those of the job, where it goes on without some of the file's.
+    """
+
+    def __init__(self, network: Network, run_dir: Path, nodes: Collection[str] | None = None):
+        self._network, self._path, self._nodes = network, run_dir / "samples.jsonl", nodes
         self._lock = threading.Lock()
         self._news = False
         self._start_s = 0.0
+        self._clock: ChangeClock | None = None
         self.started = False
 
     def start(self, emulation: Emulation) -> ChangeClock:
         """A running clock, for a with block; the network is as the file says at 0 s."""
         emulation.reset_rates()
         self.started, self._start_s, self._news = True, time.monotonic(), True
-        return emulation.start_changes(self._changed)
+        self._clock = emulation.start_changes(self._changed)
+        return self._clock
+
+    def check(self) -> None:
+        """Raise what stopped the clock, if anything did: the network would stand still for the rest of the job."""
+        if self._clock is not None:
+            self._clock.check()
 
     def tell(self, observer: Observer | Ring) -> None:
-        """Send the coordinator the rates if they have changed; the observer belongs to the caller's thread."""
+        """check(), and send the coordinator the rates if they have changed; the observer belongs to the caller's thread."""
+        self.check()
         with self._lock:
             news, self._news = self._news, False
         if news:
-            observer.send(configured_message(self._network, time.monotonic() - self._start_s))
+            observer.send(configured_message(self._network, time.monotonic() - self._start_s, self._nodes))
 
     def _changed(self, elapsed_s: float, what: Mapping[str, object]) -> None:
         with self._lock:
             self._news = True
-            with open(self._path, "ab") as log:
-                row = {"event": "change", "at_s": time.monotonic(), "elapsed_s": elapsed_s, "change": dict(what)}
-                log.write(msgspec.json.encode(row) + b"\n")
-        self._say(f"network change at {elapsed_s:.1f} s: {dict(what)}")
+            row = {"event": "change", "at_s": time.monotonic(), "elapsed_s": elapsed_s, "change": dict(what)}
+            try:
+                with open(self._path, "ab") as log:
+                    log.write(msgspec.json.encode(row) + b"\n")
+            except OSError as error:
+                raise MachineError(f"{self._path}: {error.strerror}: make room or choose another --out") from None
+        print_line(f"network change at {elapsed_s:.1f} s: {dict(what)}")

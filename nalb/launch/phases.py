@@ -4,7 +4,15 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-LAST_BYTES = 4_000_000  # of the file: some iterations, whatever their samples
+FIRST_BYTES = 65_536  # of the file: 'ready' stands there
+LAST_BYTES = 4_000_000  # some iterations, whatever their samples
+
+
+def have_met(samples: Path) -> bool:
+    """Whether the coordinator has noted that all processes are there."""
+    with suppress(FileNotFoundError), open(samples, "rb") as file:
+        return b'{"event":"ready"' in file.read(FIRST_BYTES)  # after days the whole may be more than memory holds
+    return False
 
 
 def phase_of(samples: Path) -> str:

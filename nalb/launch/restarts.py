@@ -84,7 +84,8 @@ def see_through(
 ) -> Path:
     """Run the job, again where it fails and the policy allows; returns the run directory of the attempt that ended well.
 
-    JobError is the last failure's. A line for each restart says what failed, and where the job goes on.
+    JobError is the last failure's. A line for each restart says what failed, and where the job goes on. Makes the restarts'
+    run directories.
     """
     attempt = Attempt(0, run_dir)
     if policy.checkpoints is not None:
@@ -103,6 +104,11 @@ def see_through(
             if following is None:
                 raise JobError(f"{message}; no restart: {where}", error.exit_code) from None
             attempt = following
+            try:
+                attempt.run_dir.mkdir(parents=True, exist_ok=True)
+            except OSError as refusal:
+                what = f"{message}; no restart: {attempt.run_dir}: {refusal.strerror}"
+                raise JobError(what, error.exit_code) from None
             say(
                 f"nalb launch: {message}; restart {attempt.number} of {policy.max_restarts} {where}, "
                 f"{_goes_on(policy.checkpoints)}"

@@ -44,9 +44,9 @@ def ssh_argv(host: Host) -> list[str]:
         "ControlPath=none",
     ]
     if host.known_hosts is not None:
-        options += [f"UserKnownHostsFile={Path(host.known_hosts).expanduser()}", "StrictHostKeyChecking=accept-new"]
+        options += [f"UserKnownHostsFile={file_option(host.known_hosts)}", "StrictHostKeyChecking=accept-new"]
     if host.identity_file is not None:
-        options += [f"IdentityFile={Path(host.identity_file).expanduser()}", "IdentitiesOnly=yes"]
+        options += [f"IdentityFile={file_option(host.identity_file)}", "IdentitiesOnly=yes"]
     argv = ["ssh", "-T", "-x", "-a"]
     for option in options:
         argv += ["-o", option]
@@ -55,6 +55,15 @@ def ssh_argv(host: Host) -> list[str]:
     if host.user is not None:
         argv += ["-l", host.user]
     return [*argv, "--", host.address, remote_command(host, [host.python, "-m", "nalb.launch.agent"])]
+
+
+def file_option(path: str) -> str:
+    """For ssh's -o: this file and no other. Bare, blanks would make several of it, and % or the word none something else.
+
+    Of other files than the one meant, accept-new takes any host key.
+    """
+    whole = str(Path(os.path.expanduser(path)).absolute())
+    return '"' + whole.replace("\\", r"\\").replace('"', r"\"").replace("%", "%%") + '"'
 
 
 def remote_command(host: Host, argv: Sequence[str]) -> str:

@@ -84,9 +84,10 @@ class Job:
         """Start one process."""
         return start_here(spec, self._wrap(spec), self._inherited, self.id)
 
-    def wait(self) -> None:
-        """Until every process has ended well. JobError names the first that failed."""
+    def wait(self, check: Callable[[], None] = lambda: None) -> None:
+        """Until every process has ended well. JobError names the first that failed; `check` raises what else ends the job."""
         while not self.finished():
+            check()
             time.sleep(0.05)
 
     def finished(self) -> bool:

@@ -9,6 +9,9 @@ import numpy.typing as npt
 from rich.markup import escape
 from rich.table import Table
 
+from nalb.errors import InputError
+from nalb.reporting.run_file import write_whole
+
 
 class BatchingResult(msgspec.Struct, forbid_unknown_fields=True):
     """One way to size batches; rows are iterations, columns workers by rank."""
@@ -75,8 +78,19 @@ class BatchingFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def write_batchings(run_dir: Path, run: BatchingFile) -> None:
-    """Write batching.json."""
-    (run_dir / "batching.json").write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
+    """Write batching.json, all or nothing."""
+    write_whole(run_dir / "batching.json", msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
+
+
+def read_batchings(run_dir: Path) -> BatchingFile:
+    """Read batching.json; InputError says what is wrong with it."""
+    path = run_dir / "batching.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=BatchingFile)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; make it a readable file, or remove it") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{path}: {error}; restore the file, or remove it to train again") from None
 
 
 def batching_table(run: BatchingFile) -> Table:

@@ -1,18 +1,21 @@
 """A run's directory: run.json (what was compared, see docs/run-files.md) and samples.jsonl (every event)."""
 
 import math
+import os
 import statistics
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from nalb.errors import InputError
+from nalb.errors import InputError, MachineError
 
 T = TypeVar("T")
 
 WARM_UP = 2  # iterations left out of medians: the first has no measurement, the second only one
+PART = ".part"  # behind the name of a file that is being written
 LONGEST_S = 1e7  # four months: no iteration takes as long, a number above it is not a time
 
 
@@ -54,9 +57,21 @@ def median_s(values: Sequence[float]) -> float:
     return statistics.median(steady(values)) if values else float("nan")
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a result, all or nothing: that it is there says that its run is finished. MachineError where it cannot be."""
+    part = path.with_name(path.name + PART)
+    try:
+        part.write_bytes(content)
+        os.replace(part, path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise MachineError(f"{path}: {error.strerror}: make room or choose another --out") from None
+
+
 def write_run(run_dir: Path, run: RunFile) -> None:
-    """Write run.json."""
-    (run_dir / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
+    """Write run.json, all or nothing."""
+    write_whole(run_dir / "run.json", msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
 
 
 def read_run(run_dir: Path) -> RunFile:

@@ -188,9 +188,11 @@ def test_a_job_whose_script_does_not_take_part_ends_with_the_reason():
     assert "worker n0 trained without joining" in job.state.verdict
     job = Job()
     job.say(0, m.JoinBatching(16, None))
-    job.say(1, m.Report(0.0, -1, [], 0), 125.0)
-    job.say(0, m.Report(0.0, -1, [], 0), 125.0)
-    job.state.tick(125.0)
+    for calls in (0, 1):  # it profiles; then it trains
+        assert job.state.verdict is None
+        job.say(1, m.Report(0.0, -1, [], 0, calls), 125.0)
+        job.say(0, m.Report(0.0, -1, [], 0), 125.0)
+        job.state.tick(125.0)
     assert "worker n1 did not join" in job.state.verdict
     job = Job(NALB_BATCHING="")
     job.say(0, m.JoinBatching(16, None))

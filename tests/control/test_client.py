@@ -27,12 +27,12 @@ def test_the_thread_may_end_before_its_last_wake_up(monkeypatch: pytest.MonkeyPa
             wake()
 
         monkeypatch.setattr(client, "_wake", wake_late)
-        closing = threading.Thread(target=client.close, args=(m.Failed("a test"),), daemon=True)
+        closing = threading.Thread(target=client.close, args=(m.Failed("a trace" * 1000),), daemon=True)
         closing.start()
         closing.join(5.0)
         assert not closing.is_alive()
         kinds = [type(m.decode_at_coordinator(coordinator.recv_multipart()[1], "a worker")) for _ in range(2)]
-        assert kinds == [m.Hello, m.Failed]
+        assert kinds == [m.Hello, m.Failed]  # as much of the trace as a message may carry
         monkeypatch.undo()
         client.send(m.Goodbye())  # too late, and harmless
 
@@ -65,3 +65,14 @@ def test_signs_of_life_find_another_way_while_the_connection_is_silent(how, says
     done = subprocess.run([sys.executable, "-c", HALF, how], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 4, done.stderr
     assert says in done.stderr
+
+
+@pytest.mark.parametrize("stream", ["None", "open(__file__)", "object()"])
+def test_a_process_ends_whatever_the_script_has_made_of_its_output(tmp_path, stream):
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import sys\nfrom nalb.control.client import die\nsys.stdout = sys.stderr = one = {stream}\n"
+        "getattr(one, 'close', int)()\ndie('a test')\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 4, done.stderr

@@ -1,13 +1,17 @@
 """While a job gathers: a coordinator's host that no longer answers ends the process, one that is slow or still to come does not."""
 
+import errno
 import os
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
+from nalb.control import reach as module
 from nalb.control.reach import Reach, answers
 from nalb.control.settings import from_environment
 from nalb.control.wires import Address, Wire
@@ -91,15 +95,46 @@ def test_a_peer_that_neither_acknowledges_nor_answers_is_lost() -> None:
     reach = Reach(SETTINGS, pytest.fail)
     reach.close()
 
-    def look(now_s: float, waiting_s: dict[Address, float], heard: set[Address]) -> tuple[Address, float] | None:
+    def look(now_s: float, waiting_s: dict[Address, float], heard: set[Address]) -> str | None:
         return reach.lost([Wire(peer, 3, waited_s, 1) for peer, waited_s in waiting_s.items()], heard, now_s)
 
     assert look(10.0, {B: 1.0, C: 1.0}, {C}) is None  # B since 9; C is there: its packets were lost, or wait
     assert look(14.0, {B: 3.0, C: 6.0}, {C}) is None
-    assert look(16.0, {B: 6.0, C: 6.0}, set()) == (B, 7.0)
+    why = "192.0.2.2 has acknowledged nothing for 7.0 s, and nothing answers at its port 4000: the link between them is"
+    assert (look(16.0, {B: 6.0, C: 6.0}, set()) or "").startswith(why)
     assert look(17.0, {C: 1.0}, set()) is None  # B is back
     assert look(18.0, {B: 0.7}, set()) is None  # and is in doubt anew
     assert reach.lost([Wire(C, 1, 9.0, 1)], set(), 30.0) is None  # one packet may be lost
+    assert look(40.0, {C: 20.0}, {C}) is None  # TCP may be about to repeat what an outage has lost
+    why = (
+        "192.0.2.3 answers at its port 4000, but has acknowledged nothing on a connection for 25.4 s: something between"
+    )
+    assert (look(46.0, {C: 25.4}, {C}) or "").startswith(why)
+
+
+def test_the_watch_goes_on_where_it_could_not_look_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, said, has_failed = replace(SETTINGS, deadline_s=0.1), [], threading.Event()
+    faults = [OSError(errno.EMFILE, "no file left"), RuntimeError("no thread left"), ValueError("a mistake of ours")]
+    monkeypatch.setattr(module, "wires", lambda: (_ for _ in ()).throw(faults.pop(0)))
+    Reach(settings, lambda why: (said.append(why), has_failed.set()))
+    assert has_failed.wait(60.0)
+    assert said == ["worker n1: its connections cannot be watched: ValueError: a mistake of ours"]
+
+
+def test_where_no_file_is_left_nothing_is_known_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "no file left")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    assert answers(B, 5.0)
+
+
+def test_hosts_are_asked_while_the_interpreter_ends() -> None:
+    """The store waits there for its last exchange."""
+    code = "import atexit; from nalb.control.reach import answering; here = ('127.0.0.1', 1)\n"
+    code += "atexit.register(lambda: print(answering({here}, 5.0) == {here}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 SENDER = """

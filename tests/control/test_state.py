@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from nalb.control import messages as m
-from nalb.control.coordinator import sample_rows
+from nalb.control.coordinator import _take, sample_rows
 from nalb.control.process import natural_order
 from nalb.control.settings import from_environment
 from nalb.control.state import Coordinator
@@ -432,10 +432,27 @@ def test_frames_that_are_not_ours_are_the_peers_error(frame):
         m.decode_at_coordinator(frame, "n9")
 
 
+def test_a_members_message_that_is_not_ours_ends_the_job_which_would_wait_for_it():
+    driver = Driver()
+    driver.gather()
+    frame = m.encode(m.Register([m.TensorSpec("k" * 257, 1, "float32", 0)]))
+    _take(driver.state, [b"a stranger", frame])
+    _take(driver.state, [b"a stranger", frame, frame])
+    assert driver.state.verdict is None
+    _take(driver.state, [b"w1", frame])
+    assert driver.state.verdict.startswith("worker n1 sent a control message that is not ours")
+
+
+def test_signs_of_life_are_well_within_the_silence():
+    assert from_environment(ENVIRONMENT, "host").heartbeat_s == 0.25
+    assert from_environment(ENVIRONMENT | {"NALB_DEADLINE_S": "1"}, "host").heartbeat_s == pytest.approx(0.15)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("DMLC_NUM_WORKER", "0"), ("DMLC_NUM_SERVER", "two"), ("NALB_SCHEME", "magic"), ("NALB_DEADLINE_S", "nan"),
-     ("DMLC_PS_ROOT_PORT", "70000"), ("NALB_ALPHA_BYTES", "-1"), ("DMLC_ROLE", "boss")],
+     ("DMLC_PS_ROOT_PORT", "70000"), ("NALB_ALPHA_BYTES", "-1"), ("DMLC_ROLE", "boss"),
+     ("NALB_HEARTBEAT_S", "1.6")],
 )  # fmt: skip
 def test_a_bad_environment_names_the_variable(name, value):
     with pytest.raises(InputError, match=name):

@@ -43,6 +43,7 @@ def test_what_an_unfinished_run_left_goes_and_what_it_did_not_stays(tmp_path, co
     left = tmp_path / "a"
     (left / "logs").mkdir(parents=True)
     (left / "samples.jsonl").write_text("{}\n")
+    (left / "run.json.part").touch()
     with pytest.raises(JobError, match="the same command goes on from here"):
         list(finish_all("fig0", tmp_path, [comparison]))
     assert not left.exists()

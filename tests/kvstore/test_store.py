@@ -45,6 +45,7 @@ def run_job(tmp_path, *command, nodes=2, flags=(), timeout_s=120):
         "devices,changing_calls",
         "faults",
         "slots_asked_for_last",
+        "stale_gradients",
     ],
 )
 def test_cases(tmp_path, cases):
@@ -57,6 +58,11 @@ def test_cases(tmp_path, cases):
 
 def test_pieces_of_a_large_array_travel_at_once(tmp_path):
     done = run_job(tmp_path, str(WORKERS), "first_sums_overlap", str(tmp_path / "mark"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_script_may_fork_amid_an_exchange(tmp_path):
+    done = run_job(tmp_path, str(WORKERS), "forks", str(tmp_path / "mark"))
     assert done.returncode == 0, done.stdout + done.stderr
 
 

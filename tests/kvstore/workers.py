@@ -268,6 +268,71 @@ def several_trainers():
         np.testing.assert_allclose(ours, alone, rtol=1e-4, atol=1e-6)
 
 
+def branched(ranks, kvstore):
+    """Weights after six steps on the samples of these workers, of which one at a time has a batch that uses the branch."""
+    mx.random.seed(3)
+    trunk, branch = nn.Dense(6, in_units=4), nn.Dense(6, in_units=4)
+    for net in (trunk, branch):
+        net.initialize(mx.init.Xavier())
+    parameters = [*trunk.collect_params().values(), *branch.collect_params().values()]
+    trainer = mx.gluon.Trainer(parameters, "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=kvstore)
+    for step in range(6):
+        batches = {rank: nd.array(values((8, 4), step)[rank]) for rank in ranks}
+        with mx.autograd.record():
+            outs = [trunk(batch) + (branch(batch) if rank == step % COUNT else 0) for rank, batch in batches.items()]
+            loss = sum((out**2).sum() for out in outs)
+        loss.backward()
+        trainer.step(8 * COUNT, ignore_stale_grad=True)
+    try:
+        trainer.step(8 * COUNT)
+    except UserWarning as warning:
+        assert "has not been updated by backward" in str(warning)
+    else:
+        raise AssertionError("MXNet's own complaint about stale gradients did not come")
+    return [parameter.data().asnumpy() for parameter in parameters]
+
+
+def stale_gradients():
+    """A branch that a worker's batch does not use: the same as one process with everyone's samples."""
+    for ours, alone in zip(branched([RANK], "nalb"), branched(range(COUNT), None)):
+        np.testing.assert_allclose(ours, alone, rtol=1e-4, atol=1e-6)
+
+
+def forks():
+    """Rank 0 forks amid an exchange: other threads run meanwhile, or no sign of life would go out; children end by themselves."""
+    import os
+    import threading
+    import time
+    from pathlib import Path
+
+    mark, array, is_forking = Path(sys.argv[2]), nd.ones((4,)), threading.Event()
+    for _ in range(3):
+        store.pushpull("known", nd.ones((4,)))
+    if RANK:
+        end_s = time.monotonic() + 20
+        while not mark.exists() and time.monotonic() < end_s:
+            time.sleep(0.05)
+        assert mark.exists(), "no other thread ran while rank 0 forked"
+        store.pushpull("known", array)
+    else:
+
+        def live():
+            is_forking.wait()
+            time.sleep(0.5)
+            mark.touch()
+
+        threading.Thread(target=live).start()
+        store.pushpull("known", array)
+        is_forking.set()
+        child = os.fork()
+        if not child:
+            sys.exit(7)
+        assert os.waitpid(child, 0)[1] == 7 << 8
+    close(array, [COUNT] * 4)
+    loader = mx.gluon.data.DataLoader(mx.gluon.data.ArrayDataset(np.arange(8)), 4, num_workers=1)
+    assert [batch.sum().asscalar() for batch in loader] == [6, 22]
+
+
 def fitted(ranks, kvstore, seed):
     """A symbolic Module's parameters after six steps on the samples of these workers; the seed is of the first ones."""
     mx.random.seed(seed)

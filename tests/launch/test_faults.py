@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import signal
+import sys
 
 import pytest
 
@@ -62,4 +63,27 @@ def test_a_worker_script_fails(launch: Launch, fault: str, exit_code: int, says:
     assert code == exit_code, job.output
     for text in says:
         assert text in job.verdict()
+    job.assert_nothing_left()
+
+
+FAILS_ON_MXNET_ALONE = """
+import sys, time
+import mxnet as mx
+def main():
+    store = mx.kv.create("nalb")
+    if store.rank == 1:
+        {}
+    time.sleep(600)
+main()
+"""
+
+
+@pytest.mark.parametrize(("end", "exit_code"), [("sys.exit(3)", 3), ("raise ValueError('no number')", 1)])
+def test_a_worker_script_fails_on_mxnet_alone(launch: Launch, end: str, exit_code: int) -> None:
+    """MXNet's store would wait for the others when the script ends, and they for it."""
+    command = [sys.executable, "-c", FAILS_ON_MXNET_ALONE.format(end)]
+    job = launch("--local", "2", "--scheme", "stock", "--", *command)
+    code, _ = job.end(START_LIMIT_S)
+    assert code == exit_code, job.output
+    assert re.search(rf"worker n\d exited with {exit_code}", job.verdict())
     job.assert_nothing_left()

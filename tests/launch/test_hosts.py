@@ -1,5 +1,8 @@
 """Hosts files: what is taken, and that every mistake is one line that names file and field."""
 
+import shutil
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,11 +62,22 @@ def test_the_ssh_command(tmp_path: Path) -> None:
         "cd ~/'job dir' && exec /opt/nalb/bin/python -m nalb.launch.agent",
     ]
     argv = ssh_argv(second)
-    for option in ("BatchMode=yes", "UserKnownHostsFile=/tmp/known", "StrictHostKeyChecking=accept-new"):
+    for option in ("BatchMode=yes", 'UserKnownHostsFile="/tmp/known"', "StrictHostKeyChecking=accept-new"):
         assert argv[argv.index(option) - 1] == "-o"
     assert argv[argv.index("-p") + 1] == "2222"
     assert argv[argv.index("-l") + 1] == "other"
     assert not any("StrictHostKeyChecking" in word for word in ssh_argv(first))
+
+
+@pytest.mark.skipif(not shutil.which("ssh"), reason="no OpenSSH client")
+@pytest.mark.parametrize("name", ["of  a job", '%h#\\ "it\'s"', "none"])
+def test_ssh_takes_a_file_for_what_it_is(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    host = load_hosts(write(tmp_path, TWO)).hosts[1]
+    argv = ssh_argv(replace(host, known_hosts=name, identity_file=name))
+    told = subprocess.run([argv[0], "-G", *argv[1:-1]], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert f"userknownhostsfile {tmp_path / name}" in told
+    assert f"identityfile {tmp_path / name.replace('%', '%%')}" in told  # which ssh expands later
 
 
 def test_words_reach_the_hosts_shell_whole(tmp_path: Path) -> None:

@@ -54,6 +54,12 @@ def test_a_run_directory_that_holds_a_run(launch: Launch, tmp_path: Path, left: 
     assert "already holds a run: choose another --out" in job.verdict()
 
 
+def test_a_run_directory_that_takes_no_files(launch: Launch) -> None:
+    job = launch("--out", "/proc/sys", "--local", "1", "--", "true")
+    assert job.end()[0] == 3
+    assert re.fullmatch(r"nalb launch: /proc/sys: .*: choose another --out", job.output)
+
+
 def test_runs_that_begin_in_the_same_second_have_directories_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

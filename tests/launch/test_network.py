@@ -3,14 +3,17 @@
 import importlib.util
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from nalb.errors import MachineError
+from nalb.launch.network import configured_message
 from netem import build, cgroups, namespaces, qdiscs, rootless
-from tests.launch.conftest import Launch, Launched
+from netem.network_file import parse_network
+from tests.launch.conftest import ROOT, START_LIMIT_S, Launch, Launched
 
 NETWORK = """
 [defaults]
@@ -22,13 +25,23 @@ name = "a"
 [[nodes]]
 name = "b"
 """
+MORE = """
+[[nodes]]
+name = "c"
+[[links]]
+src = "a"
+dst = "b"
+mbps = 20
+[[links]]
+src = "a"
+dst = "c"
+mbps = 30
+"""
+ALL_CPU = NETWORK.replace("cpu_quota = 0.45\n", "")
 REPLAY = [sys.executable, "-m", "kvstore_patch.replay", "mobilenet"]  # without end
+TRAINING = [sys.executable, str(ROOT / "tests/launch/training.py")]
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.mxnet,
-    pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed"),
-]
+needs_mxnet = pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
 
 
 @pytest.fixture
@@ -56,6 +69,9 @@ def under_way(launch: Launch, name: str, folder: Path) -> Launched:
     return job
 
 
+@pytest.mark.root
+@pytest.mark.mxnet
+@needs_mxnet
 def test_a_server_is_killed(launch: Launch, name: str, tmp_path: Path) -> None:
     job = under_way(launch, name, tmp_path)
     os.kill(job.pid("server", "b"), signal.SIGKILL)
@@ -65,3 +81,70 @@ def test_a_server_is_killed(launch: Launch, name: str, tmp_path: Path) -> None:
     assert namespaces.standing(name) == []
     assert cgroups.standing(name) == []
     job.assert_nothing_left(within_s=0)
+
+
+@pytest.mark.root
+@pytest.mark.mxnet
+@needs_mxnet
+def test_a_node_that_fails_twice_is_left_out(launch: Launch, name: str, tmp_path: Path) -> None:
+    """The coordinator is told of the rates of those that are left."""
+    path = tmp_path / "network.toml"
+    path.write_text(f'name = "{name}"\n{ALL_CPU}{MORE}')
+    policy = ["--max-restarts", "2", "--min-nodes", "2"]
+    fault = ["--plain", "--fault", "kill", "--fault-at", "7", "--always", "--node", "c"]
+    job = launch("--network", str(path), "--scheme", "exact", *policy, "--", *TRAINING, *fault)
+    assert job.end(3 * START_LIMIT_S)[0] == 0, job.output
+    assert "restart 2 of 2 without c, from iteration 5 " in job.output
+    assert " worker] loss 11 " in job.output  # the last: 96 samples, 24 a time, three times over
+
+
+@pytest.mark.root
+@pytest.mark.mxnet
+@needs_mxnet
+def test_a_network_that_no_longer_changes_ends_the_job(launch: Launch, name: str, tmp_path: Path) -> None:
+    """Here because what shapes a node is gone."""
+
+    def unshape(netlink: qdiscs.IPRoute) -> None:
+        index = build.interface_index(netlink, build.NODE_INTERFACE)
+        netlink.tc("del", index=index, parent=qdiscs.TC_H_ROOT, handle=qdiscs.ROOT)
+
+    path = tmp_path / "network.toml"
+    change = '[[changes]]\nat_s = {}\nnode = "b"\nup_mbps = 100\n'
+    path.write_text(f'name = "{name}"\n{ALL_CPU}{"".join(map(change.format, range(1, 1000)))}')
+    job = launch("--network", str(path), "--", *REPLAY)
+    job.wait_for("network change at")
+    namespaces.with_netlink(namespaces.node_namespace(name, "b"), unshape)
+    assert job.end(START_LIMIT_S)[0] == 3
+    assert job.lines[-1].startswith("nalb launch: "), job.output
+    assert namespaces.standing(name) == []
+
+
+def test_the_coordinator_is_told_of_the_jobs_nodes_alone() -> None:
+    network = parse_network(f'name = "net"\n{NETWORK}{MORE}', "test.toml")
+    told = configured_message(network, 0.0, ["a", "b"])
+    assert (told.up, told.down, told.pairs) == ({"a": 25e6, "b": 25e6}, {"a": 25e6, "b": 25e6}, [("a", "b", 2.5e6)])
+    assert configured_message(network, 0.0).pairs == [("a", "b", 2.5e6), ("a", "c", 3.75e6)]
+
+
+CHANGES = """
+import sys
+from pathlib import Path
+from nalb.launch.network import Changes
+from netem.network_file import find_network, load_network
+Changes(load_network(find_network("wan4-step")), Path(sys.argv[1]))._changed(1.0, {"what": "rates"})
+"""
+
+
+def test_a_change_is_noted_though_nobody_reads_the_output(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with open(write_end, "wb") as nobody:
+        done = subprocess.run(
+            [sys.executable, "-c", CHANGES, str(tmp_path)],
+            stdout=nobody,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"change":{"what":"rates"}' in (tmp_path / "samples.jsonl").read_text()

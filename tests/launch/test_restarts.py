@@ -1,5 +1,6 @@
 """What follows a failure: which nodes, which attempt, and what is said."""
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from nalb.checkpoints import folder
 from nalb.errors import InputError, JobError, MachineError
+from nalb.launch.phases import have_met
 from nalb.launch.restarts import Attempt, Policy, after_failure, see_through
 from tests.checkpoints.examples import example
 
@@ -126,6 +128,14 @@ def test_the_end_of_patience_has_the_last_exit_code(tmp_path: Path, policy: Poli
     assert caught.value.exit_code == (137 if policy.max_restarts == 0 else 7)
 
 
+def test_no_room_for_a_restart(tmp_path: Path) -> None:
+    """The job's own failure and its exit code are what counts."""
+    (tmp_path / "restart-1").touch()
+    with pytest.raises(JobError, match=r"^worker n1 failed; no restart: .*/restart-1: File exists$") as caught:
+        run_job(tmp_path, [JobError("worker n1 failed", 137, "n1")], Policy(3, None, None))
+    assert caught.value.exit_code == 137
+
+
 @pytest.mark.parametrize("error", [InputError("no"), MachineError("no"), KeyboardInterrupt()])
 def test_what_no_restart_would_mend(tmp_path: Path, error: Exception) -> None:
     with pytest.raises(type(error)):
@@ -154,6 +164,17 @@ def test_a_failure_says_in_which_phase_the_job_was(tmp_path: Path, events: list[
     (tmp_path / "samples.jsonl").write_text("\n".join([*lines, '{"event":"plan","itera']))  # the last one was cut short
     with pytest.raises(JobError, match=f"^{says}worker n1 failed$"):
         run_job(tmp_path, [JobError("worker n1 failed", 1, "n1")], Policy(0, None, None))
+
+
+def test_the_head_of_a_file_tells_whether_all_have_met(tmp_path: Path) -> None:
+    """Whatever the size of the rest, more than any memory here; it has no blocks on the disk."""
+    samples = tmp_path / "samples.jsonl"
+    assert not have_met(samples)
+    samples.write_text('{"event":"joined"}\n{"event":"rea')
+    assert not have_met(samples)
+    samples.write_text('{"event":"joined"}\n{"event":"ready"}\n')
+    os.truncate(samples, 1 << 40)
+    assert have_met(samples)
 
 
 def test_a_failure_that_names_its_phase_is_left_as_it_is(tmp_path: Path) -> None:

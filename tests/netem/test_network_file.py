@@ -122,6 +122,18 @@ BAD = {
     "bad default rate": (GOOD + "[defaults]\nup_mbps = -1", "defaults.up_mbps is -1"),
     "bad default queue": (GOOD + '[defaults]\nqueue_ms = "x"', "defaults.queue_ms is 'x'"),
     "no queue": (GOOD + "queue_ms = 0", "nodes[1].queue_ms is 0"),
+    "queue beyond 32 bits": (
+        GOOD.replace("= 40", "= 10_000") + "queue_ms = 4000",
+        "nodes[1].queue_ms is 4000 at 10000 Mbit/s, a queue of 4 GiB and more: give at most 3434 ms",
+    ),
+    "queue beyond 32 bits after a change": (
+        GOOD + 'queue_ms = 4000\n[[changes]]\nat_s = 1\nnode = "b"\nup_mbps = 10_000',
+        "give at most 3434 ms",
+    ),
+    "queue beyond 32 bits at a drawn rate": (
+        'name = "net"\ndefaults = {queue_ms = 4000}' + RANDOM.replace("= 9", "= 10_000") + BARE_NODES,
+        "nodes[0].queue_ms is 4000 at 10000",
+    ),
     "negative delay": (GOOD + "delay_ms = -1", "nodes[1].delay_ms is -1"),
     "jitter above delay": (GOOD + "delay_ms = 1\njitter_ms = 2", "nodes[1].jitter_ms is 2"),
     "loss above all": (GOOD + "loss_percent = 101", "nodes[1].loss_percent is 101"),

@@ -5,10 +5,11 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nalb.errors import InputError
 from nalb.units import mbps_to_bytes_per_s
 from netem import shaping
 from netem.file_table import LOW_MBPS
-from netem.network_file import Link, Network, Node
+from netem.network_file import HIGH_QUEUE_MS, Link, Network, Node, parse_network
 from netem.shaping import FRAME_BYTES, Impairment
 
 MBPS = st.floats(LOW_MBPS, 34_000)
@@ -25,6 +26,18 @@ def uplink_of(network: Network) -> shaping.Egress:
     rates = {node.name: (node.up_mbps or 0, node.down_mbps or 0) for node in network.nodes}
     caps = {(link.src, link.dst): link.mbps for link in network.links}
     return shaping.uplink(network, network.nodes[0], rates, caps)
+
+
+@given(MBPS)
+def test_the_longest_queue_of_a_file_fits_tcs_32_bits(mbps: float):
+    text = 'name="n"\ndefaults={{up_mbps={0},down_mbps={0},queue_ms={1}}}\n[[nodes]]\nname="a"\n[[nodes]]\nname="b"\n'
+    try:
+        queue_ms = HIGH_QUEUE_MS
+        parse_network(text.format(mbps, queue_ms), "x")
+    except InputError as error:
+        queue_ms = float(str(error).split()[-2])
+        parse_network(text.format(mbps, queue_ms), "x")
+    assert shaping.queue_bytes(mbps, queue_ms) + shaping.burst_bytes(mbps) < 2**32
 
 
 @given(MBPS, st.lists(MBPS, min_size=1, max_size=6), st.integers(0, 5))

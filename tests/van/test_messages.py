@@ -116,3 +116,8 @@ def test_the_end_of_a_context_reaches_the_caller(build: Build) -> None:
     assert seen.lines == ["receive -1 ETERM", "send -1 ETERM"]
     assert seen.counters["forecast_failures"] == 1
     assert seen.counters["messages_sent"] == 0
+
+
+def test_idle_connections_are_kept_alive_at_both_ends(build: Build) -> None:
+    """On after 60 s, six times every 10 s."""
+    assert build.run("kept_alive").lines == ["alive 1 60 10 6"] * 2

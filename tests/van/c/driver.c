@@ -2,11 +2,14 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "zmq_calls.h"
 
@@ -273,6 +276,26 @@ static void elsewhere(void *context) {
   close_now(dealer);
 }
 
+static int kernel_option(int descriptor, int level, int option) {
+  int value = -1;
+  socklen_t size = sizeof value;
+  return getsockopt(descriptor, level, option, &value, &size) == 0 ? value : -1;
+}
+
+/* What the kernel knows of every socket of TCP here, the two ends of a connection. */
+static void kept_alive(void *context) {
+  char address[64];
+  void *receiver = router(context, address, sizeof address), *sender = dealer(context, address, 9);
+  send_message(sender, 1, 100);
+  receive_message(receiver, 0);
+  for (int i = 3; i < 256; i++)
+    if (kernel_option(i, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP && !kernel_option(i, SOL_SOCKET, SO_ACCEPTCONN))
+      printf("alive %d %d %d %d\n", kernel_option(i, SOL_SOCKET, SO_KEEPALIVE), kernel_option(i, IPPROTO_TCP, TCP_KEEPIDLE),
+             kernel_option(i, IPPROTO_TCP, TCP_KEEPINTVL), kernel_option(i, IPPROTO_TCP, TCP_KEEPCNT));
+  close_now(sender);
+  close_now(receiver);
+}
+
 int run(const char *scenario) {
   static const struct {
     const char *name;
@@ -281,7 +304,8 @@ int run(const char *scenario) {
   } scenarios[] = {{"exchange", exchange, 1}, {"silent", exchange, 0},   {"many_peers", many_peers, 1},
                    {"overflow", overflow, 1}, {"hostile", hostile, 0},   {"threads", threads, 1},
                    {"churn", churn, 1},       {"ends", ends, 1},         {"interleaved", interleaved, 1},
-                   {"guarded", guarded, 0},   {"unguarded", unguarded, 0}, {"elsewhere", elsewhere, 0}};
+                   {"guarded", guarded, 0},   {"unguarded", unguarded, 0}, {"elsewhere", elsewhere, 0},
+                   {"kept_alive", kept_alive, 1}};
   void (*set_forecasts)(int) = (void (*)(int))dlsym(RTLD_DEFAULT, "nalb_van_set_forecasts");
   for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
     if (strcmp(scenario, scenarios[i].name) != 0) continue;

@@ -1,0 +1,41 @@
+"""How a training script ends, in plain processes: with which word and code, and with nothing lost that it has written."""
+
+import subprocess
+import sys
+
+import pytest
+
+BEGIN = """
+import atexit, os, sys
+from kvstore_patch import script_end
+atexit.register(os.write, 1, b", then the rest")
+script_end.at_exit("n1", lambda: os.write(1, b"closed"), lambda why: os.write(1, why.encode()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "says", "code"),
+    [
+        ("", "closed, then the rest", 0),
+        ("raise ValueError('no number\\nat all')", "worker n1 failed: ValueError: no number", 1),
+        ("sys.excepthook = lambda *_: None; raise ValueError('no number')", "worker n1 failed: ValueError: no number", 1),
+        ("sys.exit(3)", "worker n1 failed: it exited with 3", 3),
+        ("sys.stdout = None; sys.stderr.close(); exit(3)", "worker n1 failed: it exited with 3", 3),
+        ("""
+try: sys.exit(3)
+except SystemExit: script_end.goes_on()""", "closed, then the rest", 0),
+        ("""
+child = os.fork()
+if child: sys.exit(os.waitpid(child, 0)[1])""", ", then the restclosed, then the rest", 0),
+    ],
+)  # fmt: skip
+def test_how_a_script_ends(end, says, code):
+    done = subprocess.run([sys.executable, "-c", BEGIN + end], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.returncode) == (says, code), done.stderr
+
+
+def test_what_a_failing_script_has_written_is_kept(tmp_path):
+    path = tmp_path / "losses.csv"
+    end = "rows = open(sys.argv[1], 'w'); rows.write('0.25'); sys.exit(3)"
+    done = subprocess.run([sys.executable, "-c", BEGIN + end, path], capture_output=True, text=True, check=False)
+    assert (done.returncode, path.read_text()) == (3, "0.25")
