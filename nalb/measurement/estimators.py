@@ -163,9 +163,7 @@ class CapacityEstimator:
         seen = best
         old = np.full_like(seen, np.nan) if anew else self._rate
         limits = _waited_for(traffic, seen) if free else np.zeros_like(self._proven)
-        hidden = (
-            seen < (NOISE if free else DIFFERENT) * old
-        )  # it carried no more than it is thought to: that says nothing
+        hidden = seen < (NOISE if free else DIFFERENT) * old  # it carried no more than it can: that says nothing
         proven = limits | (self._proven & hidden & (not anew))
         self.outgrown = proven & ~limits & (alone > DIFFERENT * old)
         seen = np.where(proven, seen, np.fmax(seen, alone))
