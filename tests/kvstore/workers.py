@@ -336,8 +336,9 @@ def forks():
 def fitted(ranks, kvstore, seed):
     """A symbolic Module's parameters after six steps on the samples of these workers; the seed is of the first ones."""
     mx.random.seed(seed)
-    hidden = mx.sym.Activation(mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=300), act_type="tanh")
-    module = mx.mod.Module(mx.sym.SoftmaxOutput(mx.sym.FullyConnected(hidden, num_hidden=3), name="softmax"))
+    first = mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=300, name="first")
+    second = mx.sym.FullyConnected(mx.sym.Activation(first, act_type="tanh"), num_hidden=3, name="second")
+    module = mx.mod.Module(mx.sym.SoftmaxOutput(second, name="softmax"))
     size = 8 * len(ranks)
     module.bind([("data", (size, 4))], [("softmax_label", (size,))])
     module.init_params(mx.init.Xavier())
