@@ -120,8 +120,8 @@ def main(args: argparse.Namespace) -> int:
     if args.hosts is None and args.checkpoints is not None:
         args.checkpoints = str(Path(args.checkpoints).expanduser().absolute())
     if args.print_env:
-        if args.max_restarts or args.min_nodes or args.out:
-            raise InputError("--print-env starts nothing: leave out --max-restarts, --min-nodes and --out")
+        if args.max_restarts or args.min_nodes:
+            raise InputError("--print-env starts nothing, so nothing again: leave out --max-restarts and --min-nodes")
         return _print_environment(args)
     if args.hosts is None and shutil.which(args.command[0]) is None:
         raise InputError(f"COMMAND {args.command[0]!r} is not a program here: give a path, or a name on PATH")
