@@ -22,7 +22,7 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 def test_an_absent_torch_is_one_line_that_says_what_to_install(monkeypatch):
     monkeypatch.setattr(ring_module.importlib.util, "find_spec", lambda name: None if name == "torch" else object())
-    with pytest.raises(MachineError, match=r"pip install 'nalb\[peers\]'"):
+    with pytest.raises(MachineError, match=r"pip install -e '\.\[peers\]'"):
         require_torch()
 
 
