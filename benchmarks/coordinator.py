@@ -57,6 +57,7 @@ class Clients:
         self.servers = [self._join(endpoint, "server", k) for k in range(nodes)]
         self.workers = [self._join(endpoint, "worker", k) for k in range(nodes)]
         self.received_bytes = 0
+        self._told: dict[bytes, bytes] = {}  # the answer to the Collect of this round
 
     def _join(self, endpoint: str, role: str, number: int) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)
@@ -96,9 +97,11 @@ class Clients:
             socket.send(m.encode(m.SlotsReady(wanted.iteration, wanted.epoch)))
             return None
         if b"Collect" in frame[:32]:
-            asked = m.decode_at_client(frame)
-            assert isinstance(asked, m.Collect)
-            socket.send(m.encode(m.Collected(asked.iteration)))
+            if frame not in self._told:  # the same for all servers
+                asked = m.decode_at_client(frame)
+                assert isinstance(asked, m.Collect)
+                self._told = {frame: m.encode(m.Collected(asked.iteration))}
+            socket.send(self._told[frame])
             return None
         if b"Abort" in frame[:32]:
             raise SystemExit(f"the coordinator gave up: {m.decode_at_client(frame)}")

@@ -405,8 +405,9 @@ class Coordinator:
             return
         self.phase, self._collect_by_s = "COLLECT", now_s + COLLECT_S
         self._collecting = {server.identity for server in serving}
+        order = m.Collect(self._iteration)  # one object: encoded once
         for server in serving:
-            self._send(server, m.Collect(self._iteration))
+            self._send(server, order)
 
     def _collected(self, server: Process, now_s: float) -> None:
         """It has told all, or has left."""
