@@ -31,7 +31,6 @@ from nalb.errors import StoreError
 from nalb.planning.slices import MAX_SLICE_ELEMENTS, Tensor, build_layout
 
 Key = int | str
-NAME_MOST = 256  # characters of a key that the coordinator is told, for people
 Group = tuple[tuple[Key, int, str], ...]  # (key, elements, dtype) of one call
 
 
@@ -204,7 +203,7 @@ class NALB(KVStoreBase):
         self._direct.release()
         self._record = self._record[self._record.index(group) :]  # what came once before the cycle is not part of it
         tensors = [
-            m.TensorSpec(str(key)[:NAME_MOST], elements, dtype, index)
+            m.TensorSpec(str(key)[: m.NAME_MOST], elements, dtype, index)  # for people: as much as a name may have
             for index, one in enumerate(self._record)
             for key, elements, dtype in one
         ]

@@ -25,8 +25,7 @@ from nalb.errors import PeerError
 T = TypeVar("T", bound=m.Message)
 C = TypeVar("C", bound=m.Message)
 Drain = Callable[[], tuple[list[m.SampleRow], int]]
-REASON_MOST = 3800  # characters of a Failed: the coordinator's Abort, of 4,096, names the process as well
-ROWS_MOST = 100_000  # of a Report
+REASON_MOST = m.TEXT_MOST - 296  # characters of a Failed: the coordinator's Abort names the process as well
 
 
 def die(reason: str, exit_code: int = PeerError.exit_code) -> None:
@@ -203,7 +202,9 @@ class Client:
 
     def _report(self, now_s: float) -> m.Report:
         rows, drops = self._drain() if self._welcome else ([], 0)
-        return m.Report(now_s, self.exchanging, rows[:ROWS_MOST], drops, self.calls, self.computed, self.queued_bytes())
+        return m.Report(
+            now_s, self.exchanging, rows[: m.ROWS_MOST], drops, self.calls, self.computed, self.queued_bytes()
+        )
 
     def _handle(self, message: m.FromCoordinator) -> None:
         if isinstance(message, m.Alive):

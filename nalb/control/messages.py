@@ -29,6 +29,9 @@ from nalb.errors import InputError, PeerError
 from nalb.planning.nodes import Capacities
 
 VERSION = 6
+NAME_MOST = 256  # characters of a tensor's name
+ROWS_MOST = 100_000  # of a Report
+TEXT_MOST = 4096  # characters of what people read
 
 Index = Annotated[int, Meta(ge=0, le=1 << 31)]
 Bytes = Annotated[int, Meta(ge=0, le=1 << 50)]
@@ -37,7 +40,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=128)]
 BatchSize = Annotated[int, Meta(ge=1, le=1 << 31)]  # samples
 Positive = Annotated[float, Meta(gt=0.0, le=1e9)]  # seconds
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-Text = Annotated[str, Meta(max_length=4096)]
+Text = Annotated[str, Meta(max_length=TEXT_MOST)]
 
 
 class Message(Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -47,7 +50,7 @@ class Message(Struct, frozen=True, forbid_unknown_fields=True, tag=True):
 class TensorSpec(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """A tensor of the exchange, in the order in which all workers push."""
 
-    name: Annotated[str, Meta(max_length=256)]
+    name: Annotated[str, Meta(max_length=NAME_MOST)]
     elements: Index
     dtype: Annotated[str, Meta(pattern="^float(16|32|64)$")]
     group: Index  # tensors pushed by one call may share slices; those of different calls may not
@@ -87,7 +90,7 @@ class Report(Message, frozen=True):
 
     sent_s: float  # the process's monotonic clock
     exchanging: Annotated[int, Meta(ge=-1, le=1 << 31)]  # the iteration whose slices are under way, -1 for none
-    samples: Annotated[list[SampleRow], Meta(max_length=100_000)]
+    samples: Annotated[list[SampleRow], Meta(max_length=ROWS_MOST)]
     drops: Index
     calls: Index = 0  # of pushpull and broadcast so far: what all workers must make alike
     computed: Annotated[int, Meta(ge=-1, le=1 << 31)] = -1  # the last iteration whose gradients are complete

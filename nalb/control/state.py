@@ -125,9 +125,7 @@ class Coordinator:
             or self._desk.check_joined(self._members.workers, now_s)
         ):
             self.abort(why, now_s)
-        elif self.phase == "COLLECT" and now_s > self._collect_by_s:
-            self._complete(now_s)
-            self._next(now_s)
+        self._end_collecting(now_s)
 
     def abort(self, reason: str, now_s: float) -> None:
         """End the job everywhere."""
@@ -398,21 +396,22 @@ class Coordinator:
     def _collect_from_servers(self, now_s: float) -> None:
         """Every worker is done. Servers report every heartbeat; a plan made without the rest would rest on the next iteration's."""
         assert self._plan is not None
-        serving = [server for server in self._members.servers if server.left_after is None]
-        if not self._plan.measure or not serving:
-            self._complete(now_s)
-            self._next(now_s)
-            return
+        asked = [one for one in self._members.servers if self._plan.measure and one.left_after is None]
         self.phase, self._collect_by_s = "COLLECT", now_s + COLLECT_S
-        self._collecting = {server.identity for server in serving}
+        self._collecting = {server.identity for server in asked}
         order = m.Collect(self._iteration)  # one object: encoded once
-        for server in serving:
+        for server in asked:
             self._send(server, order)
+        self._end_collecting(now_s)
 
     def _collected(self, server: Process, now_s: float) -> None:
         """It has told all, or has left."""
         self._collecting.discard(server.identity)
-        if self.phase == "COLLECT" and not self._collecting:
+        self._end_collecting(now_s)
+
+    def _end_collecting(self, now_s: float) -> None:
+        """Go on, once all have told what they had to, or have had their time."""
+        if self.phase == "COLLECT" and (not self._collecting or now_s > self._collect_by_s):
             self._complete(now_s)
             self._next(now_s)
 

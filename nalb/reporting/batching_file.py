@@ -9,8 +9,7 @@ import numpy.typing as npt
 from rich.markup import escape
 from rich.table import Table
 
-from nalb.errors import InputError
-from nalb.reporting.run_file import write_whole
+from nalb.reporting.run_file import read_json, write_json
 
 
 class BatchingResult(msgspec.Struct, forbid_unknown_fields=True):
@@ -79,18 +78,13 @@ class BatchingFile(msgspec.Struct, forbid_unknown_fields=True):
 
 def write_batchings(run_dir: Path, run: BatchingFile) -> None:
     """Write batching.json, all or nothing."""
-    write_whole(run_dir / "batching.json", msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
+    write_json(run_dir / "batching.json", run)
 
 
 def read_batchings(run_dir: Path) -> BatchingFile:
     """Read batching.json; InputError says what is wrong with it."""
-    path = run_dir / "batching.json"
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=BatchingFile)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; make it a readable file, or remove it") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{path}: {error}; restore the file, or remove it to train again") from None
+    absent, damaged = "make it a readable file, or remove it", "restore the file, or remove it to train again"
+    return read_json(run_dir / "batching.json", BatchingFile, absent, damaged)
 
 
 def batching_table(run: BatchingFile) -> Table:

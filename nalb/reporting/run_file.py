@@ -69,22 +69,32 @@ def write_whole(path: Path, content: bytes) -> None:
         raise MachineError(f"{path}: {error.strerror}: make room or choose another --out") from None
 
 
+def write_json(path: Path, result: msgspec.Struct) -> None:
+    """write_whole, for people to read too."""
+    write_whole(path, msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
+
+
+def read_json(path: Path, kind: type[T], absent: str, damaged: str) -> T:
+    """What write_json has written. InputError with what to do where it is absent, or damaged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; {absent}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{path}: {error}; {damaged}") from None
+
+
 def write_run(run_dir: Path, run: RunFile) -> None:
     """Write run.json, all or nothing."""
-    write_whole(run_dir / "run.json", msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
+    write_json(run_dir / "run.json", run)
 
 
 def read_run(run_dir: Path) -> RunFile:
     """Read and check run.json; InputError says what is wrong with it."""
-    path = run_dir / "run.json"
-    try:
-        run = msgspec.json.decode(path.read_bytes(), type=RunFile)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; give a run directory that `nalb compare --out` wrote") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{path}: {error}; run `nalb compare` again, or restore the file") from None
+    path, damaged = run_dir / "run.json", "run `nalb compare` again, or restore the file"
+    run = read_json(path, RunFile, "give a run directory that `nalb compare --out` wrote", damaged)
     if wrong := _what_is_wrong(run):
-        raise InputError(f"{path}: {wrong}; run `nalb compare` again, or restore the file")
+        raise InputError(f"{path}: {wrong}; {damaged}")
     return run
 
 

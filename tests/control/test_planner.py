@@ -7,7 +7,8 @@ from nalb.control import messages as m
 from nalb.control.planner import Planner
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
-from nalb.simulation.exchange import Wire, exchange
+from nalb.simulation.exchange import Wire
+from nalb.simulation.job import by_planner
 
 NODES = [Node("w0", is_server=False), Node("w1", is_server=False), Node("w2", is_server=False)]
 NODES += [Node("s0", is_worker=False), Node("s1", is_worker=False)]
@@ -26,20 +27,17 @@ def network(rate):
     return Capacities.from_lists(rates, rates)
 
 
-def iterate(planner, iteration, capacities):
-    """Seconds of an iteration, over the bound."""
-    plan = planner.decide(iteration, 0, "exact").plan
-    servers = np.array([3, 4])[np.array(plan.server_of_slice)]
-    done = exchange(NODES, capacities, planner.layout.sizes_bytes, servers, plan.window_bytes, Wire())
-    planner.observe(done.samples, done.time_s)
-    return done.time_s / bound_s(NODES, planner.layout.model_bytes, capacities)
+def iterate(planner, capacities, nodes=NODES):
+    """Seconds of the next iteration, over the bound."""
+    (done,) = by_planner("exact", nodes, planner.layout, capacities, 1, planner, Wire())
+    return done.time_s / bound_s(nodes, planner.layout.model_bytes, capacities)
 
 
 @pytest.mark.parametrize("low", [6e5, 2.5e4])
 def test_a_server_that_is_no_worker_slows_down_and_recovers(low):
     """Equal shares would take 11 and 256 times the bound then; and of the slower one only probes are left, and are read."""
     planner = planner_of()
-    over = [iterate(planner, k, network(low if LOW_FROM <= k < LOW_UNTIL else USUAL)) for k in range(END)]
+    over = [iterate(planner, network(low if LOW_FROM <= k < LOW_UNTIL else USUAL)) for k in range(END)]
     assert max(over[1:LOW_FROM]) < 1.1
     assert over[LOW_FROM] > 10
     assert max(over[LOW_FROM + 2 : LOW_UNTIL]) < 3
@@ -55,15 +53,15 @@ def test_only_iterations_without_a_window_show_limits(monkeypatch, window_bytes)
         "observe",
         lambda traffic, is_free, *of, **more: (free.append(is_free), observe(traffic, is_free, *of, **more)),
     )
-    for iteration in range(3):
-        iterate(planner, iteration, network(USUAL))
+    for _ in range(3):
+        iterate(planner, network(USUAL))
     assert free == [window_bytes == 0] * 3
 
 
 def test_what_elastic_learnt_of_other_tensors_is_forgotten():
     planner = planner_of()
-    for iteration in range(3):
-        iterate(planner, iteration, network(USUAL))
+    for _ in range(3):
+        iterate(planner, network(USUAL))
     assert all(planner._observations[3:])
     planner.register([m.TensorSpec("w", 20_000, "float32", 0)], 1e4)
     assert not any(planner._observations)
@@ -77,11 +75,8 @@ def test_a_pair_that_is_found_to_be_capped_is_no_change_of_the_network():
     planner = Planner(names, set(names), {name: rank for rank, name in enumerate(names)}, "capacity", None)
     planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e3)
     calm = []
-    for iteration in range(9):
-        plan = planner.decide(iteration, 0, "exact").plan
-        servers = np.array(plan.server_of_slice)
-        done = exchange(nodes, capacities, planner.layout.sizes_bytes, servers, plan.window_bytes, Wire())
-        planner.observe(done.samples, done.time_s)
+    for _ in range(9):
+        iterate(planner, capacities, nodes)
         calm.append(planner._calm)
     assert list(planner._estimator.estimate().pairs) == [(2, 5)]
     assert calm == sorted(calm)
