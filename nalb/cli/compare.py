@@ -228,6 +228,8 @@ def _train(
             changes = Changes(network, run_dir)
             while not job.finished():
                 for event in observer.events(0.1):
+                    if event.kind == "layout":
+                        one.begin(event.at_s)
                     if event.kind == "layout" and not changes.started:
                         model_bytes = event.data["model_bytes"]
                         stack.enter_context(changes.start(emulation))

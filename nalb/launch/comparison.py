@@ -4,7 +4,6 @@ On a network that stands still the schemes take turns in short blocks, round aft
 machine hits all alike. On one that changes with time each scheme runs in one go, from the network's start.
 """
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,11 +42,21 @@ class Series:
     iteration_s: list[float] = field(default_factory=list)
     plan_wait_s: list[float] = field(default_factory=list)
     link_errors: list[float] = field(default_factory=list)
+    _ended_s: float = 0.0
 
-    def add(self, data: dict[str, Any], longest_s: float = math.inf) -> None:
-        """One 'iteration' event, which cannot have taken longer than longest_s."""
+    def begin(self, at_s: float) -> None:
+        """What ran before, or was waited for, is none of the next iteration's time."""
+        self._ended_s = at_s
+
+    def add(self, data: dict[str, Any]) -> None:
+        """One 'iteration' event.
+
+        An iteration is as long as from one's last end to the next one's: in the workers' own times, what the first waits for the
+        last would count in two.
+        """
+        began_s, self._ended_s = self._ended_s, max(data["finished_s"].values())
         self.communication_s.append(max(data["communication_s"].values()))
-        self.iteration_s.append(min(max(data["iteration_s"].values()), longest_s))
+        self.iteration_s.append(max(0.0, self._ended_s - began_s))
         self.plan_wait_s.append(max(data["plan_wait_s"].values()))
         self.link_errors.extend(link_errors(data))
 
@@ -183,7 +192,7 @@ def _run_block(
     changes: Changes | None = None,
 ) -> None:
     scheme = block.label or block.scheme
-    began_s = time.monotonic()
+    series.begin(time.monotonic())
     lane.observer.send(block)
     done = False
     while not done:
@@ -193,8 +202,7 @@ def _run_block(
             changes.tell(lane.observer)
         for event in lane.observer.events(0.1):
             if event.kind == "iteration" and event.data["scheme"] == scheme:
-                # the first iteration's clock runs since this job's last one: other jobs' turns are none of its time
-                series.add(event.data, longest_s=event.at_s - began_s)
+                series.add(event.data)
                 on_progress(scheme, event.data)
             elif event.kind == "block":
                 done = True

@@ -30,7 +30,7 @@ class SchemeResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One scheme's iterations, in order."""
 
     communication_s: list[float]  # first push to last pull, slowest worker
-    iteration_s: list[float]  # slowest worker
+    iteration_s: list[float]  # from the slowest worker's end to the slowest worker's end
     samples_per_min: float  # Eq. 16 of Cai et al.
     plan_wait_s: list[float]  # longest of the workers
     link_error: LinkError | None
