@@ -66,7 +66,7 @@ def run_server(settings: Settings) -> None:
             holder[0].on_measure = van.set_forecasts
             holder[0].wait_for(m.Welcome)
         reach = Reach(settings, holder[0].fail)
-        holder[0].queued_bytes = reach.queued_bytes
+        holder[0].ways = reach.ways
         watched.append(reach)
 
     threading.Thread(target=join, name="nalb-join", daemon=True).start()

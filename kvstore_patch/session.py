@@ -73,7 +73,7 @@ class WorkerSession:
         self.client = Client(settings.endpoint, hello, self.feed.drain, settings.silence_s, settings.startup_s, keys)
         self.welcome = self.client.wait_for(m.Welcome)
         self._reach = Reach(settings, self.client.fail)
-        self.client.queued_bytes = self._reach.queued_bytes
+        self.client.ways = self._reach.ways
         self.turn = Turn()
         self._finisher: threading.Thread | None = None
         self._last_end_s = time.monotonic()  # of the last iteration, or of what came before the first

@@ -20,6 +20,7 @@ from nalb.control import messages as m
 from nalb.control.curve import secure_client
 from nalb.control.keys import NodeKeys
 from nalb.control.second_line import SecondLine
+from nalb.control.wires import Ways
 from nalb.errors import PeerError
 
 T = TypeVar("T", bound=m.Message)
@@ -58,7 +59,7 @@ class Client:
         self._welcome: m.Welcome | None = None
         self.exchanging = -1  # written by the exchange, read by the heartbeat
         self.computed = -1  # likewise
-        self.queued_bytes: Callable[[], int] = lambda: 0  # what is under way
+        self.ways: Callable[[], Ways] = Ways  # to other nodes
         self.calls = 0  # written by the store, read by the heartbeat
         self.on_prepare: Callable[[m.PrepareSlots], None] | None = (
             None  # both are called on the client's thread and must not block
@@ -202,9 +203,7 @@ class Client:
 
     def _report(self, now_s: float) -> m.Report:
         rows, drops = self._drain() if self._welcome else ([], 0)
-        return m.Report(
-            now_s, self.exchanging, rows[: m.ROWS_MOST], drops, self.calls, self.computed, self.queued_bytes()
-        )
+        return m.Report(now_s, self.exchanging, rows[: m.ROWS_MOST], drops, self.calls, self.computed, *self.ways())
 
     def _handle(self, message: m.FromCoordinator) -> None:
         if isinstance(message, m.Alive):

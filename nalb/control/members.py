@@ -1,5 +1,6 @@
 """Who takes part in a job: whom the coordinator admits, who falls silent, who has left. What is wrong is returned as a text."""
 
+import statistics
 from collections.abc import Iterator
 
 from nalb.control import messages as m
@@ -86,6 +87,11 @@ class Members:
     def nodes(self) -> list[str]:
         """Names, n2 before n10."""
         return sorted({p.hello.node for p in self}, key=natural_order)
+
+    @property
+    def round_trip_s(self) -> float:
+        """To the farthest node, as most say; 0 where nobody knows."""
+        return statistics.median([p.round_trip_s for p in self if p.round_trip_s] or [0.0])
 
     # ---- going
 

@@ -28,7 +28,7 @@ from msgspec import Meta, Struct
 from nalb.errors import InputError, PeerError
 from nalb.planning.nodes import Capacities
 
-VERSION = 6
+VERSION = 7
 NAME_MOST = 256  # characters of a tensor's name
 ROWS_MOST = 100_000  # of a Report
 TEXT_MOST = 4096  # characters of what people read
@@ -95,6 +95,7 @@ class Report(Message, frozen=True):
     calls: Index = 0  # of pushpull and broadcast so far: what all workers must make alike
     computed: Annotated[int, Meta(ge=-1, le=1 << 31)] = -1  # the last iteration whose gradients are complete
     queued_bytes: Index = 0  # on its connections with other nodes, not yet sent, acknowledged or read
+    round_trip_s: Seconds = 0.0  # to the farthest of them, without queues; 0: not known
 
 
 class Still(Message, frozen=True):

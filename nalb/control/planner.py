@@ -22,10 +22,18 @@ SlotClass = tuple[str, int]  # dtype, elements
 LOW_WINDOW_BYTES = (
     2_000_000  # measured on wan6-static: from 1 MB on nothing is gained, without a window a tenth is lost
 )
+# Where delay makes up this part of an iteration, what workers push all at once does not fit into queues, and what it shows is
+# TCP's recovery: every iteration has a window, of what the fastest node can have on its way (measured at 50 to 200 ms, queues
+# of 50 ms: with all of that or more, packets are lost).
+DELAY_PART = 0.05
+WAY_PART = 2 / 3
 WINDOW_PART = 8  # of the model: each iteration begins with so much at full speed, which also shows what nodes can do
 # An iteration that takes more than so many times the predicted time, or less than its inverse: the estimates are wrong. On a
 # network that stands still, the ratio was 1.07 to 1.18 (wan6-static).
 SURPRISE = 1.3
+# What an iteration takes besides is so many round trips: the first push's way, the last sum's, and TCP's slow start, which all
+# connections go through at once (measured with pacing at 100 and 200 ms: 2 to 3).
+ROUND_TRIPS = 3
 LATE = 1.1  # from here on a single pair may be what the prediction does not know
 WORTH = 0.95  # of the present plan's time: what nodes that are faster than estimated must promise, to be measured again
 CHANGED = 1.2  # times the usual ratio, or its inverse
@@ -93,6 +101,7 @@ class Planner:
         self._nodes = [Node(name, name in workers, name in servers) for name in names]
         self._rank_of_node = {i: servers[name] for i, name in enumerate(names) if name in servers}
         self.window_bytes = window_bytes
+        self.round_trip_s = 0.0  # to the farthest node, without queues
         self._estimator = ESTIMATORS[estimator](len(names))
         self._observations: list[deque[Observation]] = [deque(maxlen=WINDOW) for _ in names]
         self._configured: Capacities | None = None
@@ -170,7 +179,8 @@ class Planner:
             self._given_up.pass_one()
             self._links_set_pace &= not self._given_up.left
         else:
-            ratio = min(max(present.predicted_s, exchange_s), took_s) / present.predicted_s
+            expected_s = present.predicted_s + ROUND_TRIPS * self.round_trip_s
+            ratio = min(max(expected_s, exchange_s), took_s) / expected_s
             self._judge_trust(ratio)
             self._estimator.observe(traffic, is_free, self._is_to_measure_anew(ratio), follow=not self._wary.left)
             if not self._regrets(exchange_s, ratio):
@@ -208,7 +218,8 @@ class Planner:
             if capacities is None:
                 return True
             shares = np.array(present.shares_bytes, dtype=float)
-            return took_s <= PACE * completion_s(self._nodes, shares, sum(present.shares_bytes), capacities)
+            links_s = completion_s(self._nodes, shares, sum(present.shares_bytes), capacities)
+            return took_s <= PACE * (links_s + ROUND_TRIPS * self.round_trip_s)
 
         self._links_set_pace = fits() or (self._estimator.find_capped_pair(traffic) and fits())
         if self._links_set_pace:
@@ -321,11 +332,16 @@ class Planner:
         assert self._present is not None
         if self._present.scheme in UNWINDOWED:
             return 0
-        if not self._estimator.estimate().complete or self._calm < CALM or self._blind == MOST_BLIND:
+        estimate, usual_bytes = self._estimator.estimate(), usual_window_bytes(self._layout.model_bytes)
+        links_s = self._present.predicted_s
+        if estimate.complete and links_s and ROUND_TRIPS * self.round_trip_s > DELAY_PART * links_s:
+            fastest = np.minimum(estimate.up, estimate.down).max()
+            return max(usual_bytes, int(WAY_PART * fastest * self.round_trip_s))
+        if not estimate.complete or self._calm < CALM or self._blind == MOST_BLIND:
             self._blind = 0
             return 0
         self._blind += 1
-        return usual_window_bytes(self._layout.model_bytes)
+        return usual_bytes
 
     def _place(self, plan: Plan) -> tuple[list[int], list[m.NewSlots]]:
         """The slot number of each slice: the k-th of its class on its server; missing ones are numbered and returned."""

@@ -27,6 +27,7 @@ class Process:
     computed: int = -1  # the last iteration whose gradients are complete
     computed_s: float = 0.0  # when it said so first
     calls: int = 0
+    round_trip_s: float = 0.0  # to the farthest of the others; 0: not known
     drops: int = 0
     registration: int = -1  # number of its last Register
     tensors: list[m.TensorSpec] | None = None
@@ -41,6 +42,7 @@ class Process:
     def note(self, report: m.Report, iteration: int, now_s: float) -> None:
         """What its report, which came in this iteration, says besides samples."""
         self.exchanging, self.calls, self.drops = report.exchanging, report.calls, report.drops
+        self.round_trip_s = report.round_trip_s
         if report.computed != self.computed:
             self.computed, self.computed_s = report.computed, now_s
         self.covers += iteration - self.reported

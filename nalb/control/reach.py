@@ -20,7 +20,7 @@ from pathlib import Path
 from nalb.control.client import die
 from nalb.control.members import LOST_DEADLINES
 from nalb.control.settings import Settings
-from nalb.control.wires import Address, Wire, wires
+from nalb.control.wires import FAR_S, Address, Ways, Wire, wires
 
 KNOCKS = 5  # within the silence that is allowed
 LOOKS = 10  # at connections, likewise
@@ -75,12 +75,12 @@ class Reach:
         self._coordinator_port = int(settings.endpoint.rpartition(":")[2])
         self._is_over = threading.Event()
         self._silent_since_s: dict[Address, float] = {}  # those in doubt
-        self._queued_bytes = 0
+        self._ways = Ways()
         threading.Thread(target=self._run, name="nalb-reach", daemon=True).start()
 
-    def queued_bytes(self) -> int:
-        """What was under way to other nodes when it last looked."""
-        return self._queued_bytes
+    def ways(self) -> Ways:
+        """Those to other nodes, when it last looked."""
+        return self._ways
 
     def close(self) -> None:
         """Peers may leave from now on."""
@@ -99,14 +99,19 @@ class Reach:
                 return
 
     def _look(self) -> str | None:
-        now = [wire for wire in wires() if self._is_watched(wire.peer)]
-        self._queued_bytes = sum(wire.queued_bytes for wire in now)
+        now = [wire for wire in wires(self._is_paced) if self._is_watched(wire.peer)]
+        farthest_s = max((wire.round_trip_s for wire in now), default=0.0)
+        self._ways = Ways(sum(wire.queued_bytes for wire in now), farthest_s)
         doubtful = {wire.peer for wire in now if wire.is_doubtful}
         return self.lost(now, answering(doubtful, self._settings.silence_s / LOOKS), time.monotonic())
 
     def _is_watched(self, peer: Address) -> bool:
         nodes = self._settings.addresses
         return peer[1] != self._coordinator_port and (nodes is None or peer[0] in nodes)
+
+    def _is_paced(self, wire: Wire) -> bool:
+        """Of a link with delay the queue is too short for what a worker may have under way; MXNet alone is left as it is."""
+        return not self._settings.is_stock and wire.round_trip_s >= FAR_S and self._is_watched(wire.peer)
 
     def lost(self, now: list[Wire], heard: set[Address], now_s: float) -> str | None:
         """Why there is no reaching a peer, if so. heard: those that have just answered another connection."""

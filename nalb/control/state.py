@@ -340,6 +340,7 @@ class Coordinator:
                 self._begin_epoch(now_s)
         if self._desk.manager is not None:
             self._planner.joint_shares = self._desk.manager.shares_bytes
+        self._planner.round_trip_s = self._members.round_trip_s
         return self._planner.decide(number, self._epoch, block.scheme, block.forecasts)
 
     def _slot_orders(self, slots: list[m.NewSlots]) -> dict[bytes, list[m.NewSlots]]:
@@ -425,7 +426,8 @@ class Coordinator:
         done = {w.hello.node: w.done for w in self._members.workers if w.done}
         samples = self._inbox.samples(self._planner.most_bytes, now_s)
         if self._plan.measure:
-            self._planner.observe(samples, max(d.communication_s for d in done.values()), self._inbox.exposed_s())
+            took_s = max(d.communication_s for d in done.values())
+            self._planner.observe(samples, took_s, self._inbox.exposed_s())
             first_s = float(samples["start_s"].min()) if len(samples) else 0.0
             if self._is_recorded():
                 self.events.append(m.Event("samples", first_s, {"iteration": self._iteration, "rows": samples}))
@@ -442,6 +444,7 @@ class Coordinator:
                 "computed_s": self._inbox.aligned("computed_s"),
                 "finished_s": self._inbox.aligned("finished_s"),
                 "samples": len(samples),
+                "round_trip_s": self._members.round_trip_s,
                 "drops": sum(p.drops for p in self._members),
                 "rejected": dict(self.rejected),
                 **self._planner.describe_iteration(samples),

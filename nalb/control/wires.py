@@ -1,4 +1,4 @@
-"""What the kernel knows of this process's TCP connections: who acknowledges nothing, and whether anything is under way.
+"""What the kernel knows of this process's TCP connections: who acknowledges nothing, how far peers are, what is under way.
 
 ps-lite sends over connections that it made itself, and never looks at them again: one that is lost hangs it. The kernel counts how
 often it has repeated what it sent. Linux (linux/tcp.h, sockios.h), IPv4 and IPv6.
@@ -10,12 +10,20 @@ import os
 import socket
 import struct
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from typing import NamedTuple
 
 LISTEN = 10  # of tcp_info's states
-INFO = struct.Struct("=BBBBBxxxI")  # state, ca_state, retransmits, probes, backoff, options and flags; rto_us
+INFO = struct.Struct(
+    "=BBBBBxxxI136xI"
+)  # state, ca_state, retransmits, probes, backoff, options and flags; rto_us; min_rtt_us
+NO_ROUND_TRIP = (0, (1 << 32) - 1)  # of min_rtt: nothing has been acknowledged yet
+SO_MAX_PACING_RATE = 47  # asm-generic/socket.h
+NO_LIMIT = struct.pack("=I", (1 << 32) - 2)  # bytes/s, 34 Gbit/s: the highest rate that all kernels take for one
+FAR_S = (
+    0.005  # round trips; below, queues hold what is under way (measured at 0.05 ms: pacing is neither better nor worse)
+)
 DOUBTFUL = 2  # repetitions without an answer: a packet that was lost needs one
 
 Address = tuple[str, int]
@@ -28,6 +36,7 @@ class Wire(NamedTuple):
     repeated: int  # times in a row that the kernel has repeated what it sent, without an answer
     waiting_s: float  # since the first of it was sent, at least
     queued_bytes: int  # sent and not acknowledged, or not yet sent
+    round_trip_s: float = 0.0  # the shortest of the last minutes, so without queues; 0: not known
 
     @property
     def is_doubtful(self) -> bool:
@@ -35,20 +44,34 @@ class Wire(NamedTuple):
         return self.repeated >= DOUBTFUL
 
 
-def wires() -> list[Wire]:
-    """Those of this process, now; connections that others made to it carry nothing of ps-lite's but acknowledgements."""
+class Ways(NamedTuple):
+    """All of a process's to other nodes."""
+
+    queued_bytes: int = 0
+    round_trip_s: float = 0.0  # to the farthest; 0: not known
+
+
+def wires(is_paced: Callable[[Wire], bool] = lambda _: False) -> list[Wire]:
+    """Those of this process, now; connections that others made to it carry nothing of ps-lite's but acknowledgements.
+
+    The kernel is told to pace those that are to be: it spreads what it sends over the round trip, in place of sending all that the
+    congestion window allows at once (SO_MAX_PACING_RATE, tc-fq(8)). It stays so while they last.
+    """
     ours, made = set(), []
     for one in _sockets():
         with closing(one), suppress(OSError):  # closed meanwhile, or never connected
-            state, _, repeated, _, backoff, rto_us = INFO.unpack(
-                one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO.size)
-            )
+            told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO.size)
+            state, _, repeated, _, backoff, rto_us, round_trip_us = INFO.unpack(told.ljust(INFO.size, b"\0"))
             here = one.getsockname()[1]
             if state == LISTEN:
                 ours.add(here)
                 continue
             waiting_s = rto_us * 1e-6 * (1 - 0.5**backoff) if repeated else 0.0
-            made.append((here, Wire(one.getpeername()[:2], repeated, waiting_s, _queued(one))))
+            round_trip_s = 0.0 if round_trip_us in NO_ROUND_TRIP else round_trip_us * 1e-6
+            wire = Wire(one.getpeername()[:2], repeated, waiting_s, _queued(one), round_trip_s)
+            made.append((here, wire))
+            if is_paced(wire):
+                one.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, NO_LIMIT)
     return [wire for here, wire in made if here not in ours]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from nalb.control.wires import FAR_S
 from nalb.errors import InputError
 from nalb.launch.comparison import BLOCK, turns
 from nalb.reporting.run_file import read_events, read_run
@@ -64,6 +65,8 @@ def test_a_comparison_leaves_a_run_that_the_report_draws(tmp_path):
         assert (result.link_error is None) == (name in ("stock", "average"))
     assert min(run.schemes["oracle"].communication_s) < min(run.schemes["average"].communication_s)
     events = read_events(out)
+    last = [e for e in events if e["event"] == "iteration"][-1]
+    assert 0 < last["round_trip_s"] < FAR_S  # by an empty queue: these links have no delay
     planned = [e for e in events if e["event"] == "iteration" and e["scheme"] in ("exact", "oracle")]
     assert all(e["shares"]["n2"] < min(e["shares"]["n0"], e["shares"]["n1"]) for e in planned)
     assert (

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -112,10 +113,32 @@ def test_a_peer_that_neither_acknowledges_nor_answers_is_lost() -> None:
     assert (look(46.0, {C: 25.4}, {C}) or "").startswith(why)
 
 
+def test_far_nodes_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
+    near, far = Wire(("192.0.2.2", 4000), 0, 0.0, 5, 0.001), Wire(("192.0.2.3", 4000), 0, 0.0, 7, 0.08)
+    store, coordinator = Wire(("198.51.100.1", 443), 0, 0.0, 9, 0.2), Wire(("192.0.2.1", 9092), 0, 0.0, 9, 0.2)
+    paced: list[Wire] = []
+
+    def wires(is_paced: Callable[[Wire], bool]) -> list[Wire]:
+        paced[:] = [one for one in (near, far, store, coordinator) if is_paced(one)]
+        return [near, far, store, coordinator]
+
+    monkeypatch.setattr(module, "wires", wires)
+    ours = replace(SETTINGS, addresses=frozenset({"192.0.2.1", "192.0.2.2", "192.0.2.3"}))
+    reach = Reach(ours, pytest.fail)
+    reach.close()
+    assert reach._look() is None
+    assert reach.ways() == (12, 0.08)
+    assert paced == [far]
+    alone = Reach(replace(ours, is_stock=True), pytest.fail)
+    alone.close()
+    alone._look()
+    assert paced == []  # MXNet's own stays as it is
+
+
 def test_the_watch_goes_on_where_it_could_not_look_once(monkeypatch: pytest.MonkeyPatch) -> None:
     settings, said, has_failed = replace(SETTINGS, deadline_s=0.1), [], threading.Event()
     faults = [OSError(errno.EMFILE, "no file left"), RuntimeError("no thread left"), ValueError("a mistake of ours")]
-    monkeypatch.setattr(module, "wires", lambda: (_ for _ in ()).throw(faults.pop(0)))
+    monkeypatch.setattr(module, "wires", lambda *_: (one for one in ()).throw(faults.pop(0)))
     Reach(settings, lambda why: (said.append(why), has_failed.set()))
     assert has_failed.wait(60.0)
     assert said == ["worker n1: its connections cannot be watched: ValueError: a mistake of ours"]
