@@ -9,6 +9,7 @@ import numpy as np
 
 from nalb.batching.joint_control import Network
 from nalb.control import messages as m
+from nalb.control.wires import FAR_S
 from nalb.measurement.estimators import DIFFERENT, ESTIMATORS
 from nalb.measurement.samples import Samples
 from nalb.measurement.traffic import Traffic
@@ -333,8 +334,8 @@ class Planner:
         if self._present.scheme in UNWINDOWED:
             return 0
         estimate, usual_bytes = self._estimator.estimate(), usual_window_bytes(self._layout.model_bytes)
-        links_s = self._present.predicted_s
-        if estimate.complete and links_s and ROUND_TRIPS * self.round_trip_s > DELAY_PART * links_s:
+        links_s, is_far = self._present.predicted_s, self.round_trip_s >= FAR_S
+        if estimate.complete and links_s and is_far and ROUND_TRIPS * self.round_trip_s > DELAY_PART * links_s:
             fastest = np.minimum(estimate.up, estimate.down).max()
             return max(usual_bytes, int(WAY_PART * fastest * self.round_trip_s))
         if not estimate.complete or self._calm < CALM or self._blind == MOST_BLIND:
