@@ -230,9 +230,9 @@ def _train(
                 for event in observer.events(0.1):
                     if event.kind == "layout":
                         one.begin(event.at_s)
-                    if event.kind == "layout" and not changes.started:
-                        model_bytes = event.data["model_bytes"]
-                        stack.enter_context(changes.start(emulation))
+                        if not changes.started:
+                            model_bytes = event.data["model_bytes"]
+                            stack.enter_context(changes.start(emulation))
                     if event.kind == "iteration":
                         one.add(event.data)
                         progress.iteration(scheme, event.data)

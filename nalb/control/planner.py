@@ -126,6 +126,11 @@ class Planner:
         self._reason = ""
 
     @property
+    def _delay_s(self) -> float:
+        """What an iteration takes besides what the links need."""
+        return ROUND_TRIPS * self.round_trip_s
+
+    @property
     def layout(self) -> Layout:
         """What the registered tensors were cut into."""
         assert self._layout is not None
@@ -180,7 +185,7 @@ class Planner:
             self._given_up.pass_one()
             self._links_set_pace &= not self._given_up.left
         else:
-            expected_s = present.predicted_s + ROUND_TRIPS * self.round_trip_s
+            expected_s = present.predicted_s + self._delay_s
             ratio = min(max(expected_s, exchange_s), took_s) / expected_s
             self._judge_trust(ratio)
             self._estimator.observe(traffic, is_free, self._is_to_measure_anew(ratio), follow=not self._wary.left)
@@ -220,7 +225,7 @@ class Planner:
                 return True
             shares = np.array(present.shares_bytes, dtype=float)
             links_s = completion_s(self._nodes, shares, sum(present.shares_bytes), capacities)
-            return took_s <= PACE * (links_s + ROUND_TRIPS * self.round_trip_s)
+            return took_s <= PACE * (links_s + self._delay_s)
 
         self._links_set_pace = fits() or (self._estimator.find_capped_pair(traffic) and fits())
         if self._links_set_pace:
@@ -335,7 +340,7 @@ class Planner:
             return 0
         estimate, usual_bytes = self._estimator.estimate(), usual_window_bytes(self._layout.model_bytes)
         links_s, is_far = self._present.predicted_s, self.round_trip_s >= FAR_S
-        if estimate.complete and links_s and is_far and ROUND_TRIPS * self.round_trip_s > DELAY_PART * links_s:
+        if estimate.complete and links_s and is_far and self._delay_s > DELAY_PART * links_s:
             fastest = np.minimum(estimate.up, estimate.down).max()
             return max(usual_bytes, int(WAY_PART * fastest * self.round_trip_s))
         if not estimate.complete or self._calm < CALM or self._blind == MOST_BLIND:
@@ -382,7 +387,8 @@ class Planner:
         assert self._layout is not None
         model = self._layout.model_bytes
         slots = sum(self._next_slot.values())
-        told: dict[str, Any] = {"measured": self._measured, "slots": slots, **self.describe_plan()}
+        told: dict[str, Any] = {"measured": self._measured, "round_trip_s": self.round_trip_s, "slots": slots}
+        told |= self.describe_plan()
         shares = None if self._present is None else np.array(self._present.shares_bytes, dtype=float)
         if shares is not None:
             told["load_bytes"] = self._by_name(load_bytes(self._nodes, shares, model))

@@ -444,7 +444,6 @@ class Coordinator:
                 "computed_s": self._inbox.aligned("computed_s"),
                 "finished_s": self._inbox.aligned("finished_s"),
                 "samples": len(samples),
-                "round_trip_s": self._members.round_trip_s,
                 "drops": sum(p.drops for p in self._members),
                 "rejected": dict(self.rejected),
                 **self._planner.describe_iteration(samples),

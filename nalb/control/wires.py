@@ -15,15 +15,13 @@ from contextlib import closing, suppress
 from typing import NamedTuple
 
 LISTEN = 10  # of tcp_info's states
-INFO = struct.Struct(
-    "=BBBBBxxxI136xI"
-)  # state, ca_state, retransmits, probes, backoff, options and flags; rto_us; min_rtt_us
+# state, ca_state, retransmits, probes, backoff, options and flags; rto_us; min_rtt_us
+INFO = struct.Struct("=BBBBBxxxI136xI")
 NO_ROUND_TRIP = (0, (1 << 32) - 1)  # of min_rtt: nothing has been acknowledged yet
 SO_MAX_PACING_RATE = 47  # asm-generic/socket.h
 NO_LIMIT = struct.pack("=I", (1 << 32) - 2)  # bytes/s, 34 Gbit/s: the highest rate that all kernels take for one
-FAR_S = (
-    0.005  # round trips; below, queues hold what is under way (measured at 0.05 ms: pacing is neither better nor worse)
-)
+# Round trips; below, queues hold what is under way (measured at 0.05 ms: pacing is neither better nor worse).
+FAR_S = 0.005
 DOUBTFUL = 2  # repetitions without an answer: a packet that was lost needs one
 
 Address = tuple[str, int]

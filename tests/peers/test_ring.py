@@ -103,7 +103,8 @@ def test_the_ring_takes_turns_with_nalbs_schemes_and_is_timed_alike(tmp_path):
         assert (
             min(result["communication_s"]) > run["bound_s"]
         )  # 2 (N-1)/N M on each link: for 3 nodes above the bound M
-        assert sum(result["iteration_s"]) > 0.99 * sum(result["communication_s"])  # who ends first begins first
+        # who ends first begins first: an iteration may be as much shorter as ends lie apart
+        assert all(i >= 0.95 * c for i, c in zip(result["iteration_s"], result["communication_s"], strict=True))
     assert (
         f"nalb-{NAME}" not in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     )
