@@ -48,10 +48,10 @@ class VanFeed:
             return self._first_send_ns * 1e-9 if self._first_send_ns else None
 
     def drain(self) -> tuple[list[m.SampleRow], int]:
-        """The rows since the last drain, and the ring's drops so far."""
+        """The rows since the last drain, as many as a Report holds, and the ring's drops so far."""
         with self._lock:
             self._pump()
-            rows, self._rows = self._rows, []
+            rows, self._rows = self._rows[: m.ROWS_MOST], self._rows[m.ROWS_MOST :]
             return rows, self._van.drops
 
     def _pump(self) -> None:

@@ -9,7 +9,6 @@
 
 import itertools
 import math
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from nalb.batching.curves import Polynomial, fit
 from nalb.batching.lbb import FINE_THRESHOLD, RAPID_THRESHOLD, straggler_effect
 from nalb.batching.sizes import Bounds, fastest
 from nalb.experiments.networks import uneven_network, write_network
-from nalb.experiments.runs import run_script
+from nalb.experiments.runs import clear, run_script
 from nalb.experiments.trainings import batch_events, compare_batchings, nalb
 
 SLEEPERS = Path(__file__).resolve().parents[1] / "tests/kvstore/lbb_workers.py"
@@ -125,7 +124,7 @@ def main(out: Path, quick: bool) -> None:
 
     sleeping = out / "figure-7"
     if not (sleeping / "done").exists():
-        shutil.rmtree(sleeping, ignore_errors=True)
+        clear(sleeping)
         script = [sys.executable, str(SLEEPERS), "130", str(DISTURBED_FROM), "50"]
         nalb(["launch", "--local", "4", "--batching", "lbb", "--out", str(sleeping), "--", *script])
         (sleeping / "done").touch()

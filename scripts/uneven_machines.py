@@ -9,7 +9,6 @@ for each at the speeds that were measured. federated: uneven5-cpu, FedAvg of fiv
 """
 
 import json
-import shutil
 import sys
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from rich.table import Table
 from nalb.batching.curves import Polynomial
 from nalb.batching.joint import overlapped_s, plan_after_slowest
 from nalb.batching.sizes import Bounds
-from nalb.experiments.runs import run_script
+from nalb.experiments.runs import clear, run_script
 from nalb.experiments.trainings import compare_batchings, nalb
 from nalb.launch.network import configured_capacities
 from nalb.planning.nodes import Capacities, Node
@@ -84,7 +83,7 @@ def federated(out: Path, batching: str, rounds: int) -> dict:
     """One FedAvg training: what rank 0 printed."""
     log = out / batching / "printed.txt"
     if not log.exists():
-        shutil.rmtree(out / batching, ignore_errors=True)
+        clear(out / batching)
         script = ["--", sys.executable, str(ROOT / "examples/train_federated.py"), "--rounds", str(rounds)]
         job = ["launch", "--network", "uneven5-cpu", "--scheme", "average", "--batching", batching]
         printed = nalb([*job, "--out", str(out / batching), *script])

@@ -25,7 +25,7 @@ from nalb.errors import PeerError
 
 T = TypeVar("T", bound=m.Message)
 C = TypeVar("C", bound=m.Message)
-Drain = Callable[[], tuple[list[m.SampleRow], int]]
+Drain = Callable[[], tuple[list[m.SampleRow], int]]  # at most ROWS_MOST
 REASON_MOST = m.TEXT_MOST - 296  # characters of a Failed: the coordinator's Abort names the process as well
 
 
@@ -203,7 +203,7 @@ class Client:
 
     def _report(self, now_s: float) -> m.Report:
         rows, drops = self._drain() if self._welcome else ([], 0)
-        return m.Report(now_s, self.exchanging, rows[: m.ROWS_MOST], drops, self.calls, self.computed, *self.ways())
+        return m.Report(now_s, self.exchanging, rows, drops, self.calls, self.computed, *self.ways())
 
     def _handle(self, message: m.FromCoordinator) -> None:
         if isinstance(message, m.Alive):

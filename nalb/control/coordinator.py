@@ -113,15 +113,15 @@ def _receive_signed(router: "zmq.Socket[bytes]", members: dict[str, str]) -> tup
 
 def _take(state: Coordinator, frames: list[bytes], node: str | None = None) -> None:
     identity = frames[0]
-    member = state._members.get(identity)
-    peer = member.name if member else identity.decode("ascii", "replace")
+    name = state.name_of(identity)
+    peer = name or identity.decode("ascii", "replace")
     try:
         if len(frames) != 2:
             raise PeerError(f"{peer} sent {len(frames) - 1} frames instead of one")
         state.receive(identity, m.decode_at_coordinator(frames[1], peer), time.monotonic(), node)
     except PeerError as error:
         state.rejected["undecodable message"] += 1  # anyone can reach the port
-        if member:  # what it said is lost, and the job would wait for it
+        if name:  # what it said is lost, and the job would wait for it
             state.abort(str(error), time.monotonic())
 
 

@@ -1,5 +1,6 @@
 """From samples to plans: what the coordinator knows of the job's nodes, slices, slots and rates."""
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -351,16 +352,21 @@ class Planner:
 
     def _place(self, plan: Plan) -> tuple[list[int], list[m.NewSlots]]:
         """The slot number of each slice: the k-th of its class on its server; missing ones are numbered and returned."""
-        assert self._layout is not None
-        slots, new = [], []
-        for node, wanted, piece in zip(plan.server_of_slice, plan.slot_of_slice, self._layout.slices, strict=True):
-            have = self._slots.setdefault((node, (piece.dtype, piece.elements)), [])
-            while wanted >= len(have):
-                number = self._next_slot[node]
-                self._next_slot[node] = number + 1
-                have.append(number)
-                new.append(m.NewSlots(self._rank_of_node[node], number, 1, piece.elements, piece.dtype))
-            slots.append(have[wanted])
+        classes = self.layout.slot_classes
+        of_slice = np.array(plan.server_of_slice) * len(classes) + self.layout.class_of_slice
+        places, place_of_slice, wanted = np.unique(of_slice, return_inverse=True, return_counts=True)
+        have, new = [], []
+        for place, count in zip(places.tolist(), wanted.tolist(), strict=True):
+            node, which = divmod(place, len(classes))
+            numbers = self._slots.setdefault((node, classes[which]), [])
+            if (missing := count - len(numbers)) > 0:
+                first = self._next_slot[node]
+                self._next_slot[node] += missing
+                numbers.extend(range(first, first + missing))
+                dtype, elements = classes[which]
+                new.append(m.NewSlots(self._rank_of_node[node], first, missing, elements, dtype))
+            have.append(numbers)
+        slots = [have[k][slot] for k, slot in zip(place_of_slice.tolist(), plan.slot_of_slice, strict=True)]
         return slots, new
 
     # ---- what observers are told
@@ -411,4 +417,5 @@ class Planner:
         return told
 
     def _by_name(self, values: Floats) -> dict[str, float | None]:
-        return {name: float(v) if np.isfinite(v) else None for name, v in zip(self._names, values, strict=True)}
+        told = (value if math.isfinite(value) else None for value in values.tolist())
+        return dict(zip(self._names, told, strict=True))

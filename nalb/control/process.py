@@ -1,6 +1,7 @@
 """A worker or server as the coordinator knows it, and how it is told from others."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from nalb.control import messages as m
@@ -48,7 +49,7 @@ class Process:
         self.covers += iteration - self.reported
         self.reported = iteration
 
-    @property
+    @cached_property
     def name(self) -> str:
         """How people and logs call it."""
         return f"{self.hello.role} {self.hello.node}"

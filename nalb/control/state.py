@@ -73,6 +73,11 @@ class Coordinator:
         self._released_s = self._moved_s = now_s  # when the last plan went out, and when anything was last under way
         self._desk = BatchDesk(settings, predictor, self._network)
 
+    def name_of(self, identity: bytes) -> str | None:
+        """What people call the process that speaks, if it has said Hello."""
+        process = self._members.get(identity)
+        return process.name if process else None
+
     # ---- inputs
 
     def receive(
@@ -93,7 +98,7 @@ class Coordinator:
             if process is None and not isinstance(message, m.Hello):
                 self.rejected["message before hello"] += 1
                 return
-        if isinstance(message, m.Observe | m.RunBlock | m.Configured | m.EndJob):
+        if isinstance(message, m.FromObserver):
             self._from_observer(identity, message, now_s)
         elif isinstance(message, m.Hello):
             self._hello(identity, message, now_s)

@@ -16,7 +16,7 @@ from nalb.reporting.run_file import PART, read_run
 from netem.network_file import load_network
 
 # by a run that ended early, beside its observers' addresses
-LEFT_UNFINISHED = {"samples.jsonl", "logs", "gloo", f"run.json{PART}"}
+LEFT_UNFINISHED = {"samples.jsonl", "logs", "gloo", f"run.json{PART}", f"batching.json{PART}"}
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def finish_all(figure: str, out: Path, comparisons: Sequence[Comparison]) -> Ite
         if finished:
             check_same(comparison, run_dir)
         else:
-            _clear(run_dir)
+            clear(run_dir)
             ended = subprocess.run(
                 comparison.argv(run_dir),
                 env={**os.environ, **comparison.environment},
@@ -72,16 +72,16 @@ def check_same(comparison: Comparison, run_dir: Path) -> None:
         raise InputError(f"{run_dir} holds another run ({run.workload} on {run.network}): choose another --out")
 
 
-def _clear(run_dir: Path) -> None:
-    """Remove what an unfinished run left."""
-    if not run_dir.exists():
-        return
-    foreign = [
-        p.name for p in run_dir.iterdir() if p.name not in LEFT_UNFINISHED and not p.name.startswith("observers")
-    ]
-    if foreign:
-        raise InputError(f"{run_dir} holds {foreign[0]}, which no run of nalb wrote: choose another --out")
-    shutil.rmtree(run_dir)
+def clear(run_dir: Path, trainings: Sequence[str] = ()) -> None:
+    """Remove what an unfinished run left, and its trainings, each in a directory of its own within. InputError, and nothing is
+    removed, where there is anything else."""
+    for one in (run_dir, *(run_dir / name for name in trainings)):
+        own = LEFT_UNFINISHED.union(trainings if one is run_dir else ())
+        for path in one.iterdir() if one.exists() else ():
+            if path.name not in own and not path.name.startswith("observers"):
+                raise InputError(f"{one} holds {path.name}, which no unfinished run of nalb left: choose another --out")
+    if run_dir.exists():
+        shutil.rmtree(run_dir)
 
 
 def run_script(figure: str, what: str, main: Callable[[Path, bool], None]) -> int:

@@ -49,9 +49,10 @@ class Capacities:
         if up.ndim != 1 or up.shape != down.shape or not len(up):
             raise InputError(f"capacities: {up.shape} up and {down.shape} down: give one number each per node")
         for name, values in (("up", up), ("down", down)):
-            for node, value in enumerate(values):
-                if not (np.isfinite(value) and value > 0):
-                    raise InputError(f"capacities: node {node} has {value:g} bytes/s {name}: give a positive number")
+            wrong = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+            if len(wrong):
+                node, value = wrong[0], values[wrong[0]]
+                raise InputError(f"capacities: node {node} has {value:g} bytes/s {name}: give a positive number")
             values.setflags(write=False)
         for (source, target), value in self.pairs.items():
             if not (0 <= source < len(up) and 0 <= target < len(up)) or source == target:
@@ -78,10 +79,9 @@ class Capacities:
         A node measured at zero or below counts as SLOWEST_BYTES_PER_S, and the reason says so. Pairs not finite are
         left out.
         """
-        unknown = [n.name for n, u, d in zip(nodes, up, down, strict=True) if not (np.isfinite(u) and np.isfinite(d))]
-        if unknown:
+        if unknown := _names(nodes, ~(np.isfinite(up) & np.isfinite(down))):
             return None, f"not measured yet: {', '.join(unknown)}"
-        dead = [n.name for n, u, d in zip(nodes, up, down, strict=True) if min(u, d) < SLOWEST_BYTES_PER_S]
+        dead = _names(nodes, np.minimum(up, down) < SLOWEST_BYTES_PER_S)
         known = {p: max(float(v), SLOWEST_BYTES_PER_S) for p, v in (pairs or {}).items() if np.isfinite(v)}
         reason = f"measured without throughput: {', '.join(dead)}" if dead else "all nodes are measured"
         return cls(np.maximum(up, SLOWEST_BYTES_PER_S), np.maximum(down, SLOWEST_BYTES_PER_S), known), reason
@@ -90,6 +90,10 @@ class Capacities:
     def limit(self) -> Floats:
         """The smaller direction of each node: a node's load is the same both ways."""
         return np.minimum(self.up, self.down)
+
+
+def _names(nodes: Sequence[Node], chosen: npt.NDArray[np.bool_]) -> list[str]:
+    return [nodes[place].name for place in np.flatnonzero(chosen).tolist()]
 
 
 def check_nodes(nodes: Sequence[Node], model_bytes: float, capacities: Capacities | None = None) -> None:

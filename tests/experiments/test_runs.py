@@ -8,6 +8,7 @@ import pytest
 from nalb.errors import InputError, JobError
 from nalb.experiments.networks import equal_network, write_network
 from nalb.experiments.runs import Comparison, finish_all
+from nalb.experiments.trainings import compare_batchings
 from nalb.reporting.run_file import read_run
 from tests.reporting.runs import write_fake_run
 
@@ -52,6 +53,25 @@ def test_what_an_unfinished_run_left_goes_and_what_it_did_not_stays(tmp_path, co
     with pytest.raises(InputError, match=r"thesis\.txt"):
         list(finish_all("fig0", tmp_path, [comparison]))
     assert os.listdir(left) == ["thesis.txt"]
+
+
+def test_what_unfinished_trainings_left_goes_and_what_they_did_not_stays(tmp_path, comparison):
+    """Here too the command fails, for want of its network."""
+    comparison.network.unlink()
+    left = tmp_path / "a"
+    (left / "lbb" / "logs").mkdir(parents=True)
+    (left / "lbb" / "samples.jsonl").write_text("{}\n")
+    (left / "batching.json.part").touch()
+    with pytest.raises(JobError, match="the same command goes on from here"):
+        compare_batchings(left, comparison.network, "off,lbb", 1, "--train", "cnn")
+    assert not left.exists()
+    (left / "lbb").mkdir(parents=True)
+    (left / "lbb" / "thesis.txt").write_text("do not lose")
+    with pytest.raises(InputError, match=r"thesis\.txt"):
+        compare_batchings(left, comparison.network, "off,lbb", 1)
+    with pytest.raises(InputError, match="holds lbb"):
+        compare_batchings(left, comparison.network, "off,lb-bsp", 1)
+    assert os.listdir(left / "lbb") == ["thesis.txt"]
 
 
 COMPARES = """
