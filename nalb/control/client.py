@@ -57,6 +57,7 @@ class Client:
         self._arrived = threading.Condition()
         self._inbox: list[m.Message] = []
         self._welcome: m.Welcome | None = None
+        self._unheard_s = 0.0  # how long the coordinator has heard nothing over this connection, as it said last
         self.exchanging = -1  # written by the exchange, read by the heartbeat
         self.computed = -1  # likewise
         self.ways: Callable[[], Ways] = Ways  # to other nodes
@@ -142,7 +143,7 @@ class Client:
         poller.register(wake, zmq.POLLIN)
         second = SecondLine(lambda: self._connect(0), poller, identity)
         socket.send(m.encode(self._hello))
-        last_heard_s = time.monotonic()
+        last_heard_s = direct_s = time.monotonic()  # on either line; on the first
         next_report_s = last_heard_s + self._heartbeat_s
         while True:
             timeout_ms = max(0.0, next_report_s - time.monotonic()) * 1000
@@ -167,21 +168,19 @@ class Client:
                 wake.close()
                 second.close()
                 return
-            if second.is_heard(ready):
+            if second.is_heard(ready, now_s):
                 last_heard_s = now_s
             if report_due:
                 second.say()
-            if socket in ready:
-                second.close()
-            elif self._welcome:
-                second.make(last_heard_s, now_s, self._silence_s)
             while socket in ready:
                 try:
                     frame = socket.recv(zmq.NOBLOCK)
                 except zmq.Again:
                     break
-                last_heard_s = now_s
+                last_heard_s = direct_s = now_s
                 self._handle(m.decode_at_client(frame))
+            if self._welcome:
+                second.keep(min(direct_s, now_s - self._unheard_s), now_s, self._welcome)
             limit_s = self._silence_s if self._welcome else self._startup_s
             if now_s - last_heard_s > limit_s:
                 phase = f" in phase exchange of iteration {self.exchanging}" if self.exchanging >= 0 else ""
@@ -207,6 +206,7 @@ class Client:
 
     def _handle(self, message: m.FromCoordinator) -> None:
         if isinstance(message, m.Alive):
+            self._unheard_s = message.unheard_s
             return
         if isinstance(message, m.Abort):
             if not self._leaving:

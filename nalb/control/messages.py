@@ -28,7 +28,7 @@ from msgspec import Meta, Struct
 from nalb.errors import InputError, PeerError
 from nalb.planning.nodes import Capacities
 
-VERSION = 7
+VERSION = 8
 NAME_MOST = 256  # characters of a tensor's name
 ROWS_MOST = 100_000  # of a Report
 TEXT_MOST = 4096  # characters of what people read
@@ -253,7 +253,9 @@ class Collect(Message, frozen=True):
 
 
 class Alive(Message, frozen=True):
-    """The coordinator's sign of life."""
+    """The coordinator's sign of life, on which it also tells what only it can see."""
+
+    unheard_s: Seconds = 0.0  # how long nothing has come over the receiver's own connection
 
 
 class Farewell(Message, frozen=True):

@@ -1,8 +1,8 @@
-"""Signs of life while nothing comes through a process's own connection to the coordinator.
+"""Signs of life while nothing comes through a process's own connection to the coordinator, or nothing of its gets there.
 
 TCP repeats what a link has lost ever more rarely: after an outage of 4 s a connection may be silent for 8. A new one is there as
-soon as the link is. So a process that hears nothing makes new connections until one is answered, and whoever can be reached is
-not given up. All else waits for the first connection: nothing is lost on it, and nothing overtakes.
+soon as the link is. So a process that hears nothing, or is told that it is not heard, makes new connections until one is answered,
+and whoever can be reached is not given up. All else waits for the first connection: nothing is lost on it, and nothing overtakes.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import zmq
 
 from nalb.control import messages as m
 
-TRIES = 6  # within the silence that is allowed
+TRIES = 6  # within the silence that is allowed; fewer where signs of life are rare
 
 Socket = zmq.Socket[bytes]
 
@@ -22,13 +22,14 @@ class SecondLine:
     def __init__(self, connect: Callable[[], Socket], poller: zmq.Poller, identity: str):
         self._connect, self._poller, self._identity = connect, poller, identity
         self._socket: Socket | None = None
-        self._made_s = 0.0
+        self._good_s = 0.0  # when it was made, or last answered
 
-    def is_heard(self, ready: dict[Socket, int]) -> bool:
+    def is_heard(self, ready: dict[Socket, int], now_s: float) -> bool:
         """Whether the coordinator has answered on it, by what the poller has said."""
         if self._socket is None or self._socket not in ready:
             return False
         self._socket.recv()
+        self._good_s = now_s
         return True
 
     def say(self) -> None:
@@ -36,11 +37,17 @@ class SecondLine:
         if self._socket is not None:
             self._socket.send(m.encode(m.Still(self._identity)))
 
-    def make(self, heard_s: float, now_s: float, silence_s: float) -> None:
-        """Connect anew if nothing was heard since `heard_s`, and the last try is as long ago."""
-        if now_s - max(heard_s, self._made_s) > silence_s / TRIES:
+    def keep(self, both_ways_s: float, now_s: float, welcome: m.Welcome) -> None:
+        """Connect, or anew if the last try has had no answer for as long; not while the first connection works.
+
+        both_ways_s: when that was last known to carry both ways.
+        """
+        after_s = max(welcome.silence_s / TRIES, 2 * welcome.heartbeat_s)
+        if now_s - both_ways_s <= after_s:
             self.close()
-            self._socket, self._made_s = self._connect(), now_s
+        elif now_s - max(both_ways_s, self._good_s) > after_s:
+            self.close()
+            self._socket, self._good_s = self._connect(), now_s
             self._poller.register(self._socket, zmq.POLLIN)
             self.say()
 

@@ -39,7 +39,7 @@ def test_the_thread_may_end_before_its_last_wake_up(monkeypatch: pytest.MonkeyPa
 
 # a coordinator that welcomes a worker and then is silent on its connection, as after an outage; sys.argv: whether it hears others
 HALF = """
-import sys, zmq
+import sys, time, zmq
 from nalb.control import messages as m
 from nalb.control.client import Client
 context = zmq.Context()
@@ -58,6 +58,36 @@ while signs < 60:  # one every 0.05 s at most
 router.send_multipart([first, m.encode(m.Abort("as the test ends"))])
 client.wait_for(m.Setup)
 """
+
+# one that hears nothing over a worker's own connection, says so there, and later hears it again
+DEAF = (
+    HALF.partition("signs = 0")[0]
+    + """
+def count_signs(seconds, unheard_s):
+    signs, end_s = 0, time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        identity, frame = router.recv_multipart()
+        router.send_multipart([first, m.encode(m.Alive(unheard_s))])
+        if identity != first:
+            assert m.decode_at_coordinator(frame, "n1") == m.Still(first.decode())
+            router.send_multipart([identity, m.encode(m.Alive())])
+            signs += 1
+    return signs
+print(count_signs(1.0, 0.2), count_signs(1.0, 0.5), flush=True)
+count_signs(0.5, 0.0)  # until the worker has been told
+print(count_signs(1.0, 0.0), flush=True)
+router.send_multipart([first, m.encode(m.Abort("as the test ends"))])
+client.wait_for(m.Setup)
+"""
+)
+
+
+def test_signs_of_life_find_another_way_while_the_coordinator_does_not_hear_them():
+    done = subprocess.run([sys.executable, "-c", DEAF], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr == "nalb: as the test ends\n"
+    heard, unheard, heard_again = map(int, done.stdout.split())
+    assert (heard, heard_again) == (0, 0)
+    assert unheard > 5  # of some twenty
 
 
 @pytest.mark.parametrize(("how", "says"), [("hears", "nalb: as the test ends"), ("is deaf", "has been silent for 2 s")])
