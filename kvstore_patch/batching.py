@@ -36,6 +36,7 @@ from nalb.batching.schemes import SCHEMES
 from nalb.batching.stream import Stream
 from nalb.control import messages as m
 from nalb.control.client import Client
+from nalb.control.keys import own_keys
 from nalb.control.settings import Settings, from_environment
 from nalb.errors import InputError, StoreError
 
@@ -287,8 +288,8 @@ def join(
 
 def _client_alone(settings: Settings, rank: int) -> Client:
     """A control client without van and plans; says goodbye when the script ends well."""
-    hello = m.Hello(m.VERSION, "worker", settings.node, 9 + 2 * rank, os.getpid())
-    client = Client(settings.endpoint, hello, lambda: ([], 0), settings.silence_s, settings.startup_s)
+    hello, keys = m.Hello(m.VERSION, "worker", settings.node, 9 + 2 * rank, os.getpid()), own_keys(settings)
+    client = Client(settings.endpoint, hello, lambda: ([], 0), settings.silence_s, settings.startup_s, keys)
     client.wait_for(m.Welcome)
 
     def leave() -> None:

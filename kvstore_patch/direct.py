@@ -24,7 +24,6 @@ class DirectPath:
     def __init__(self, inner: "mx.kvstore.KVStore", num_servers: int):  # noqa: F821
         self._inner, self._num_servers = inner, num_servers
         self._buffers: dict[tuple[str, int], list[NDArray]] = {}
-        self._made: set[tuple[str, int]] = set()  # which slots the servers have
         self._next_buffer = 0
 
     def broadcast(self, key: object, value: NDArray, outs: list[NDArray]) -> None:
@@ -37,12 +36,6 @@ class DirectPath:
     def add_up(self, key: object, values: list[NDArray], outs: list[NDArray]) -> None:
         """The sum over workers and devices to every out."""
         self._sum(ndarrays.add_up(values), ndarrays.dtype_name(values[0], key), [ndarrays.flat(out) for out in outs])
-
-    def release(self) -> None:
-        """Give the buffers' memory back until there is something to sum again; waits for what is under way in them."""
-        for buffers in self._buffers.values():
-            ndarrays.wait_for_all(buffers)
-        self._buffers.clear()
 
     def _sum(self, source: NDArray | None, dtype: str, outs: list[NDArray]) -> None:
         size, done = outs[0].size, 0
@@ -83,9 +76,6 @@ class DirectPath:
         if (dtype, capacity) not in self._buffers:
             buffers = [nd.zeros((capacity,), dtype=dtype) for _ in range(DEPTH * self._num_servers)]
             self._buffers[dtype, capacity] = buffers
-            if (dtype, capacity) in self._made:
-                return buffers
-            self._made.add((dtype, capacity))
             if self._inner.rank == 0:
                 for number, buffer in enumerate(buffers):
                     turn, server = divmod(number, self._num_servers)

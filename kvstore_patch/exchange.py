@@ -23,7 +23,10 @@ from nalb.planning.slices import Layout
 
 
 class Exchange:
-    """The slices of one layout and their journeys. Memory: one copy of the tensors, two where sums are verified."""
+    """The slices of one layout and their journeys. Memory: one copy of the tensors, two where sums are verified.
+
+    It outlives this: MXNet's store keeps the array that was last pushed through a key (KVStoreDist's comm_buf_).
+    """
 
     def __init__(
         self, inner: "mx.kvstore.KVStore", lock: threading.Lock, layout: Layout, num_servers: int, verify: bool = False

@@ -14,11 +14,14 @@ import os
 import socket
 
 import mxnet as mx
+import numpy as np
 
 from kvstore_patch import module_patch, ndarrays, script_end
 from kvstore_patch.store import NALB
+from kvstore_patch.van import Van
 from nalb.batching.schemes import BASELINES
 from nalb.control.client import die
+from nalb.control.keys import own_keys
 from nalb.control.reach import Reach
 from nalb.control.settings import from_environment
 from nalb.errors import StoreError
@@ -38,6 +41,8 @@ def install() -> None:
         def create_stock():
             if not alive:
                 settings = from_environment(os.environ, socket.gethostname())
+                if own_keys(settings) is not None:
+                    Van.loaded()  # it is what encrypts: ps-lite would talk in the clear
                 Reach(settings, die)
                 alive.append(mx.kvstore.create(baseline.kvstore if baseline else "dist_sync"))
                 script_end.at_exit(settings.node, alive.clear, lambda _: None)  # nobody to tell: our exit is seen
@@ -53,10 +58,8 @@ def install() -> None:
     @functools.wraps(create)
     def create_kvstore(kvstore, num_device, arg_params):
         if isinstance(kvstore, str) and kvstore.lower() == "nalb":
-            store = mx.kvstore.create(kvstore)
-            on_servers = not isinstance(store, NALB)
-        else:
-            store, on_servers = create(kvstore, num_device, arg_params)
+            kvstore = mx.kvstore.create(kvstore)
+        store, on_servers = create(kvstore, num_device, arg_params)
         if store is not None and "dist" in store.type:
             if hasattr(store, "_has_trainer"):
                 mx.nd.waitall()  # or what is under way would keep this process from ending
@@ -71,7 +74,7 @@ def install() -> None:
     def init_kvstore(self):
         init(self)
         if isinstance(self._kvstore, NALB):
-            first = self._kvstore.first_key(tuple((p.name, p.shape) for p in self._params))
+            first = self._kvstore.first_key(tuple((p.name, p.shape, np.dtype(p.dtype).name) for p in self._params))
             self._param2idx = {p.name: first + i for i, p in enumerate(self._params)}
 
     @functools.wraps(allreduce)

@@ -10,15 +10,21 @@ import io
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
+
+from nalb.errors import one_line
 
 _status: object = None  # what sys.exit was last called with
 
 
 def at_exit(node: str, close: Callable[[], None], fail: Callable[[str], None]) -> None:
-    """A script that ends well leaves in order by close(); else fail(why) tells everyone, and nothing is waited for."""
+    """A script that ends well leaves in order by close(); else fail(why) tells everyone, and nothing is waited for.
+
+    close() raises what nobody has waited for: MXNet computes while the script goes on.
+    """
     exit_now, owner = sys.exit, os.getpid()
 
     def note_exit(status: object = None) -> NoReturn:
@@ -33,12 +39,17 @@ def at_exit(node: str, close: Callable[[], None], fail: Callable[[str], None]) -
         # the interpreter notes it before it calls sys.excepthook, whatever hook the script has set
         error = getattr(sys, "last_value", None)
         code = _status if isinstance(_status, int) else int(_status is not None)
-        if error is not None or code:
-            why = f"it exited with {code}" if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
-            fail(f"worker {node} failed: {why}")
-            flush_all()
-            os._exit(code & 0xFF or 1)
-        close()
+        if error is None and not code:
+            try:
+                close()
+                return
+            except Exception as late:
+                traceback.print_exception(late)
+                error = late
+        why = f"it exited with {code}" if error is None else one_line(error)
+        fail(f"worker {node} failed: {why}")
+        flush_all()
+        os._exit(code & 0xFF or 1)
 
     sys.exit = builtins.exit = builtins.quit = note_exit
     atexit.register(leave)

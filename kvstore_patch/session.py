@@ -12,6 +12,7 @@ from nalb.control.keys import own_keys
 from nalb.control.reach import Reach
 from nalb.control.settings import Settings
 from nalb.control.turn import Turn
+from nalb.errors import one_line
 
 
 def check_encryption(settings: Settings) -> None:
@@ -71,7 +72,7 @@ class WorkerSession:
         hello = m.Hello(m.VERSION, "worker", settings.node, ps_id, os.getpid())
         keys = own_keys(settings)
         self.client = Client(settings.endpoint, hello, self.feed.drain, settings.silence_s, settings.startup_s, keys)
-        self.welcome = self.client.wait_for(m.Welcome)
+        self.client.wait_for(m.Welcome)
         self._reach = Reach(settings, self.client.fail)
         self.client.ways = self._reach.ways
         self.turn = Turn()
@@ -117,8 +118,9 @@ class WorkerSession:
                 self.client.exchanging = -1
                 checked = sums()
             except Exception as error:
-                self.client.send(m.Failed(f"iteration {iteration}: {error}"))
-                die(f"iteration {iteration} failed: {error}", 1)
+                why = f"iteration {iteration} failed: {one_line(error)}"
+                self.client.close(m.Failed(why))
+                die(why, 1)
             start_s = self.feed.first_send_s()
             if start_s is None:
                 die("the van saw no push in a whole iteration: is it preloaded? Run `nalb doctor`")

@@ -24,10 +24,11 @@ from kvstore_patch.direct import DirectPath
 from kvstore_patch.exchange import Exchange, make_slots
 from kvstore_patch.session import WorkerSession, check_encryption
 from kvstore_patch.slots import STOCK_KEYS
+from kvstore_patch.van import Van
 from nalb.control import messages as m
 from nalb.control.reach import reach_kept
 from nalb.control.settings import Settings, from_environment
-from nalb.errors import StoreError
+from nalb.errors import StoreError, one_line
 from nalb.planning.slices import MAX_SLICE_ELEMENTS, Tensor, build_layout
 
 Key = int | str
@@ -44,6 +45,7 @@ class NALB(KVStoreBase):
     def __init__(self, settings: Settings | None = None):
         self._settings = settings or from_environment(os.environ, socket.gethostname())
         self._lock = threading.Lock()  # inner's calls, which the control thread also makes
+        Van.loaded()  # said before ps-lite has met, whose end would wait for the others
         with reach_kept(self._settings):
             check_encryption(self._settings)
             if self._settings.scheme not in ("stock", "p3"):  # MXNet would split larger slices over all servers
@@ -141,6 +143,7 @@ class NALB(KVStoreBase):
         """The sum over all workers into `array`, apart from what iterations consist of. Call alike on every worker."""
         self._note_call()
         self._end_iteration_early()
+        ndarrays.settle(array)
         with self._lock:
             self._direct.add_up(key, [array], [array])
 
@@ -161,9 +164,8 @@ class NALB(KVStoreBase):
             "pass update_on_kvstore=False or leave it out"
         )
 
-    def push(self, key: Key, value: object, priority: int = 0) -> None:
+    def push(self, key: Key, *_: object, **__: object) -> None:
         """Not supported: a push without its pull is what sparse gradients do."""
-        del value, priority
         raise StoreError(
             f"key {key!r}: kvstore 'nalb' has no separate push and pull (sparse gradients need them); "
             "use dense gradients (grad_stype='default')"
@@ -200,7 +202,6 @@ class NALB(KVStoreBase):
 
     def _freeze(self, group: Group) -> None:
         """The record is an iteration: agree with everyone on its slices."""
-        self._direct.release()
         self._record = self._record[self._record.index(group) :]  # what came once before the cycle is not part of it
         tensors = [
             m.TensorSpec(str(key)[: m.NAME_MOST], elements, dtype, index)  # for people: as much as a name may have
@@ -291,7 +292,7 @@ class NALB(KVStoreBase):
             try:
                 make_slots(self._inner, self._lock, message.slots, self._num_servers)
             except Exception as error:
-                self._session.client.send(m.Failed(f"slots for iteration {message.iteration}: {error}"))
+                self._session.client.send(m.Failed(f"slots for iteration {message.iteration}: {one_line(error)}"))
                 return
             self._session.client.send(m.SlotsReady(message.iteration, message.epoch))
 
@@ -303,9 +304,9 @@ class NALB(KVStoreBase):
         """Leave the job: wait for what is under way, say goodbye, and let ps-lite finish with the others."""
         if self._closed:
             return
-        self._closed = True
         self._end_iteration_early()
-        mx.nd.waitall()
+        mx.nd.waitall()  # raises what an operation that nobody waited for came to
+        self._closed = True
         self._session.leave()
         for thread in self._slot_makers:
             thread.join()  # each holds the inner store, which must end here: the process would exit under ps-lite's threads

@@ -53,3 +53,10 @@ class JobError(NalbError):
         super().__init__(message)
         self.exit_code = exit_code or 1
         self.node = node  # whose process failed, where that is known
+
+
+def one_line(error: BaseException) -> str:
+    """What kind of error it is and the first line of what it says, without the trace of C++ that MXNet puts before that."""
+    lines = [line for line in str(error).splitlines() if not line.startswith(("Traceback (", "  File "))]
+    name, text = type(error).__name__, lines[0] if lines else ""
+    return text if text.startswith(f"{name}: ") else f"{name}: {text}"

@@ -193,6 +193,7 @@ class Client:
     def _connect(self, linger_ms: int, identity: str | None = None) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, linger_ms)
+        socket.setsockopt(zmq.SNDHWM, 0)  # while nobody takes anything, the thread must still see that time is over
         if identity is not None:
             socket.setsockopt(zmq.IDENTITY, identity.encode())
         if self._keys is not None:

@@ -61,7 +61,7 @@ client.wait_for(m.Setup)
 
 # one that hears nothing over a worker's own connection, says so there, and later hears it again
 DEAF = (
-    HALF.partition("signs = 0")[0]
+    HALF.partition("signs = 0")[0].replace("0.05, 2.0", "0.05, 6.0")  # it looks for another way after 1 s
     + """
 def count_signs(seconds, unheard_s):
     signs, end_s = 0, time.monotonic() + seconds
@@ -73,7 +73,7 @@ def count_signs(seconds, unheard_s):
             router.send_multipart([identity, m.encode(m.Alive())])
             signs += 1
     return signs
-print(count_signs(1.0, 0.2), count_signs(1.0, 0.5), flush=True)
+print(count_signs(1.0, 0.2), count_signs(1.0, 1.5), flush=True)
 count_signs(0.5, 0.0)  # until the worker has been told
 print(count_signs(1.0, 0.0), flush=True)
 router.send_multipart([first, m.encode(m.Abort("as the test ends"))])
@@ -95,6 +95,19 @@ def test_signs_of_life_find_another_way_while_the_connection_is_silent(how, says
     done = subprocess.run([sys.executable, "-c", HALF, how], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 4, done.stderr
     assert says in done.stderr
+
+
+def test_a_coordinator_that_never_comes_is_told_however_many_reports_wait():
+    script = (
+        "from nalb.control import messages as m\nfrom nalb.control.client import Client\n"
+        "hello = m.Hello(m.VERSION, 'worker', 'n1', 9, 1)\n"
+        "client = Client('tcp://127.0.0.1:9', hello, lambda: ([], 0), 60.0, 4.0)\n"
+        "client._heartbeat_s = 0.0001  # more than libzmq's thousand\n"
+        "client.wait_for(m.Welcome)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 4, done.stderr
+    assert "has been silent for 4 s in phase start" in done.stderr
 
 
 @pytest.mark.parametrize("stream", ["None", "open(__file__)", "object()"])

@@ -5,6 +5,7 @@ with numpy and once as a single Gluon worker would, and compares the step that t
 """
 
 import json
+import os
 import sys
 import time
 from contextlib import suppress
@@ -81,7 +82,10 @@ def main():
     while len(drawn) < ITERATIONS:
         for chosen in batches:
             iteration = len(drawn)
-            time.sleep(0.004 * (store.num_workers - store.rank) * len(chosen))  # the larger its first batch, the slower
+            if "NALB_BATCHING" in os.environ:  # someone looks at how fast it is
+                time.sleep(
+                    0.004 * (store.num_workers - store.rank) * len(chosen)
+                )  # the larger its first batch, the slower
             with autograd.record():
                 loss = loss_of(net(nd.array(DATA[chosen])), nd.array(TARGET[chosen]))
                 if iteration % 2:  # a mean loss is as good, times its samples

@@ -22,11 +22,16 @@ def drawn_by_rank(output):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "update", "batching"),
-    [("aware", "worker", "lb-bsp"), ("stock", "server", "lb-bsp"), ("stock", "worker", "static")],
+    ("scheme", "update", "batching", "more"),
+    [
+        ("aware", "worker", "lb-bsp", ()),
+        ("stock", "server", "lb-bsp", ()),
+        ("stock", "worker", "static", ("--encrypt",)),
+    ],
 )
-def test_steps_are_the_union_batchs(tmp_path, scheme, update, batching):
-    done = run_job(tmp_path, str(WORKERS), "nalb", update, nodes=3, flags=("--scheme", scheme, "--batching", batching))
+def test_steps_are_the_union_batchs(tmp_path, scheme, update, batching, more):
+    flags = ("--scheme", scheme, "--batching", batching, *more)
+    done = run_job(tmp_path, str(WORKERS), "nalb", update, nodes=3, flags=flags)
     assert done.returncode == 0, done.stdout + done.stderr
     drawn = drawn_by_rank(done.stdout)
     sizes = [[len(chosen) for chosen in row] for row in zip(*drawn, strict=True)]

@@ -64,6 +64,9 @@ def reordered():
             convolution(nd.ones((2, 64, 12, 12)))
         store.broadcast(f"weight{turn}", weight, [weight])
         assert (weight.asnumpy() == turn).all()
+        convolution(nd.ones((2, 64, 12, 12)))
+        store.add_up_once("sum of weights", weight)
+        assert (weight.asnumpy() == turn * COUNT).all()
 
 
 def doubles():
@@ -150,6 +153,8 @@ def faults():
         (lambda: store.set_gradient_compression({"type": "2bit"}), "compression"),
         (lambda: store.set_optimizer(mx.optimizer.SGD()), "worker"),
         (lambda: store.push(1, nd.ones(1)), "no separate push"),
+        (lambda: store.pull(1, out=nd.ones(1)), "no separate push"),
+        (lambda: store.row_sparse_pull(1, out=sparse, row_ids=nd.ones(1)), "no separate push"),
         (lambda: store.is_capable("flying"), "flying"),
     ]
     for call, text in wrong:
@@ -172,7 +177,7 @@ def first_sums_overlap():
 
     from kvstore_patch.slots import DEPTH, PIECE_ELEMENTS
 
-    mark, pieces = Path(sys.argv[2]), DEPTH * COUNT  # as many servers as workers
+    mark, pieces = Path(sys.argv[2], "sums"), DEPTH * COUNT  # as many servers as workers
     store.pushpull("makes the slots", nd.ones((PIECE_ELEMENTS[0],)))
     mx.nd.waitall()
     expected = values((pieces * 2 * PIECE_ELEMENTS[0],), 7)
@@ -233,6 +238,57 @@ def gluon():
     trainer._kvstore.broadcast("check", nd.array(weights), out)
     assert (out.asnumpy() == weights).all()
     assert trainer._kvstore.type == "nalb"
+
+
+def cast():
+    """A net that is trained on in another precision has new keys: the same as one process with everyone's samples."""
+
+    def trained_twice(ranks, kvstore):
+        net = nn.Dense(3, in_units=20)
+        net.initialize(mx.init.Constant(0.1))
+        for dtype in ("float32", "float64"):
+            net.cast(dtype)
+            trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=kvstore)
+            for step in range(4):
+                data = nd.array(np.concatenate([values((8, 20), step, dtype)[rank] for rank in ranks]), dtype=dtype)
+                with mx.autograd.record():
+                    loss = (net(data) ** 2).sum()
+                loss.backward()
+                trainer.step(8 * COUNT)
+        return [parameter.data().asnumpy() for parameter in net.collect_params().values()]
+
+    for ours, alone in zip(trained_twice([RANK], "nalb"), trained_twice(range(COUNT), None)):
+        assert ours.dtype == np.float64
+        np.testing.assert_allclose(ours, alone, rtol=1e-5)
+
+
+def updates_on_workers():
+    """MXNet's own store obeys MXNET_UPDATE_ON_KVSTORE=0, by our name too."""
+    net = nn.Dense(3, in_units=2)
+    net.initialize()
+    trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore="nalb")
+    with mx.autograd.record():
+        loss = net(nd.ones((2, 2)))
+    loss.backward()
+    trainer.step(2)
+    assert trainer._update_on_kvstore is False
+
+
+def fails_unseen():
+    """An operation that nobody waits for fails as the script ends."""
+    sums()
+    if RANK:
+        mx.nd.take(nd.ones((3,)), nd.array([99]), mode="raise")
+
+
+def fails_amid_an_iteration():
+    """What makes a gradient fails once the iterations are planned."""
+    for iteration in range(6):
+        array = nd.ones((3,))
+        if RANK and iteration == 4:
+            array = mx.nd.take(array, nd.array([97, 98, 99]), mode="raise")
+        store.pushpull("k", array)
+    mx.nd.waitall()
 
 
 def gan(ranks, stores):
@@ -305,7 +361,7 @@ def forks():
     import time
     from pathlib import Path
 
-    mark, array, is_forking = Path(sys.argv[2]), nd.ones((4,)), threading.Event()
+    mark, array, is_forking = Path(sys.argv[2], "fork"), nd.ones((4,)), threading.Event()
     for _ in range(3):
         store.pushpull("known", nd.ones((4,)))
     if RANK:
