@@ -56,6 +56,9 @@ class Claim(Protocol):
     def hub_is_next(self) -> None:
         """No network of the name is up; the hub's namespace is made next."""
 
+    def hub_is_anothers(self) -> None:
+        """Someone else has made it meanwhile: it is not to be removed."""
+
     def hub_is_made(self) -> None:
         """The hub's namespace exists: from now on the network is this run's."""
 
@@ -76,15 +79,16 @@ def build(network: Network, claim: Claim) -> None:
     try:
         namespaces.create(hub)
     except FileExistsError:
+        claim.hub_is_anothers()
         raise already_up from None
     claim.hub_is_made()
-    namespaces.inside(hub, _disable_ipv6)
-    namespaces.inside(hub, _disable_bridge_filter)
+    namespaces.inside(hub, disable_ipv6)
+    namespaces.inside(hub, disable_bridge_filter)
     namespaces.with_netlink(hub, lambda netlink: _add_bridge(netlink, network, congestion_control))
     for node in network.nodes:
         namespace = namespaces.node_namespace(network.name, node.name)
         namespaces.create(namespace)
-        namespaces.inside(namespace, _disable_ipv6)
+        namespaces.inside(namespace, disable_ipv6)
     namespaces.with_netlink(hub, lambda netlink: _add_links(netlink, network))
     for node in network.nodes:
         _set_up_node(network, node.name, congestion_control)
@@ -121,6 +125,28 @@ def read_fingerprint(network: Network) -> str:
     return namespaces.with_netlink(namespaces.hub_namespace(network.name), read)
 
 
+def disable_bridge_filter() -> None:
+    """Where the machine has br_netfilter, every bridged packet would also pass through iptables. Raises MachineError."""
+    for path in Path("/proc/sys/net/bridge").glob("bridge-nf-call-*"):
+        _set_sysctl(path, "0")
+
+
+def disable_ipv6() -> None:
+    """Address detection and router solicitation would use the shaped links. Raises MachineError."""
+    directory = Path("/proc/sys/net/ipv6/conf")
+    if directory.is_dir():
+        for name in ("all", "default"):
+            _set_sysctl(directory / name / "disable_ipv6", "1")
+
+
+def _set_sysctl(path: Path, value: str) -> None:
+    try:
+        path.write_text(value, encoding="ascii")
+    except OSError as error:
+        remedy = "mount /proc/sys writable, in a container by --privileged"
+        raise MachineError(f"{path} cannot be written ({error.strerror}): {remedy}") from error
+
+
 def _choose_congestion_control() -> str:
     available = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text(encoding="ascii").split()
     for name in CONGESTION_CONTROLS:
@@ -130,20 +156,6 @@ def _choose_congestion_control() -> str:
         f"this kernel offers {', '.join(available)} as TCP congestion control: load tcp_cubic, since the others"
         " overdrive a shaped link"
     )
-
-
-def _disable_bridge_filter() -> None:
-    """Where the machine has br_netfilter, every bridged packet would also pass through iptables."""
-    for path in Path("/proc/sys/net/bridge").glob("bridge-nf-call-*"):
-        path.write_text("0", encoding="ascii")
-
-
-def _disable_ipv6() -> None:
-    """Address detection and router solicitation would use the shaped links."""
-    directory = Path("/proc/sys/net/ipv6/conf")
-    if directory.is_dir():
-        for name in ("all", "default"):
-            (directory / name / "disable_ipv6").write_text("1", encoding="ascii")
 
 
 def _add_bridge(netlink: IPRoute, network: Network, congestion_control: str) -> None:

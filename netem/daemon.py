@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 from nalb.errors import MachineError
+from netem.exhaustion import explained
 
 READY_DEADLINE_S = 60.0
 
@@ -14,15 +15,16 @@ def start(argv: list[str], what: str) -> str:
     root = str(Path(__file__).resolve().parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
     try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=READY_DEADLINE_S,
-            check=False,
-        )
+        with explained(what):
+            done = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                env=environment,
+                timeout=READY_DEADLINE_S,
+                check=False,
+            )
     except subprocess.TimeoutExpired:
         raise MachineError(f"{what} is not ready after {READY_DEADLINE_S:g} s: look at this machine's load") from None
     if done.returncode != 0:

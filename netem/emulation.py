@@ -45,17 +45,13 @@ class Emulation:
         return namespaces.node_namespace(self.network.name, node_name)
 
     def hub_namespace(self) -> str:
-        """The name of the hub's namespace."""
+        """The name of the hub's namespace, whose own side of every link is unshaped."""
         return namespaces.hub_namespace(self.network.name)
 
     def command(self, node_name: str, argv: Sequence[str]) -> list[str]:
         """An argv that runs argv inside a node, within its CPU quota. It execs: pid, directory, environment, files stay."""
         inside = namespaces.inside_argv(self.namespace(node_name), argv)
         return inside if self._limits is None else self._limits.argv(node_name, inside)
-
-    def hub_command(self, argv: Sequence[str]) -> list[str]:
-        """An argv that runs argv at the hub, whose own side of every link is unshaped."""
-        return namespaces.inside_argv(self.hub_namespace(), argv)
 
     def rates(self) -> NodeRates:
         """Every node's (up_mbps, down_mbps) now."""

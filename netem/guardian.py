@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from netem.exhaustion import explained
+
 RELEASE_DEADLINE_S = 30.0
 
 
@@ -22,6 +24,7 @@ class Guardian:
 
     def __init__(self, network_name: str):
         self._name = network_name
+        self._is_making = False  # the hub may be there, and is the owner's
         self._identity: tuple[int, int] | None = None
         self._taken_down = False
         self._held: int | None = None  # the hub, open
@@ -32,18 +35,25 @@ class Guardian:
         self._hub = namespaces.path_of(namespaces.hub_namespace(self._name))
         root = str(Path(__file__).resolve().parents[1])
         search_path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "netem.guardian", self._name, str(self._hub)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": search_path},
-            start_new_session=True,
-        )
+        with explained("the network's guardian"):
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "netem.guardian", self._name, str(self._hub)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": search_path},
+                start_new_session=True,
+            )
         return self
 
     def hub_is_next(self) -> None:
         """The name is free, and about to be taken."""
+        self._is_making = True
         self._say("making")
+
+    def hub_is_anothers(self) -> None:
+        """The name was not free any more."""
+        self._is_making = False
+        self._say("done")
 
     def hub_is_made(self) -> None:
         """From now on the network of that name is the owner's."""
@@ -54,7 +64,10 @@ class Guardian:
 
     def take_down(self) -> None:
         """Remove the owner's network, and no other of that name."""
-        _take_down_if_ours(self._name, self._identity)
+        from netem import namespaces
+
+        made = namespaces.identity(self._hub.name) if self._is_making else None  # interrupted, or failed half way
+        _take_down_if_ours(self._name, self._identity or made)
         self._taken_down = True
 
     def __exit__(

@@ -2,7 +2,8 @@
 
 The naming scheme: `nalb-NETWORK` is the hub, `nalb-NETWORK.NODE` a node. Names of the file have no dot, so no two
 networks share a prefix. Work inside a namespace is done by a thread that enters it and ends (`inside`): sockets
-opened there stay there, nothing is forked, and no thread of the caller's ever changes its namespace.
+opened there stay there, nothing is forked, and no thread of the caller's ever changes its namespace. An interrupt
+waits for that thread: what it makes is there when the caller cleans up.
 """
 
 import ctypes
@@ -19,11 +20,13 @@ from typing import TypeVar
 from pyroute2 import IPRoute, netns
 
 from nalb.errors import MachineError
+from netem.exhaustion import explained
 
 T = TypeVar("T")
 
 PREFIX = "nalb-"
 KILL_DEADLINE_S = 5.0  # a killed process is gone in milliseconds, unless it is stuck in the kernel
+INTERRUPTED_S = 5.0  # for what is made in milliseconds; a thread that waits for packets is left to itself then
 ENTER_S = 0.05  # a process that was about to enter when its namespace was removed has done so by then
 
 
@@ -56,10 +59,8 @@ def identity(namespace: str) -> tuple[int, int] | None:
 
 def create(namespace: str) -> None:
     """Make a namespace. Raises FileExistsError where the name is taken, MachineError where the kernel refuses."""
-    if path_of(namespace).exists():  # asked here too, since pyroute2 leaks sockets when it finds out
-        raise FileExistsError(errno.EEXIST, "namespace exists", namespace)
-    try:
-        netns.create(namespace)
+    try:  # not by netns.create: it forks, and an interrupt would leave the child to go on
+        _in_thread(f"making {namespace}", _enter_new, lambda: netns.attach(namespace, "thread-self"))
     except FileExistsError:
         raise
     except OSError as error:
@@ -142,13 +143,7 @@ def inside(namespace: str, function: Callable[[], T]) -> T:
 
 def inside_scratch(function: Callable[[], T]) -> T:
     """function() in a namespace without a name, which goes with its thread: nothing to remove, whatever happens."""
-
-    def enter() -> None:
-        if ctypes.CDLL(None, use_errno=True).unshare(netns.CLONE_NEWNET) != 0:
-            reason = os.strerror(ctypes.get_errno())
-            raise MachineError(f"a network namespace cannot be made ({reason}): run as root")
-
-    return _in_thread("inside a scratch namespace", enter, function)
+    return _in_thread("inside a scratch namespace", _enter_new, function)
 
 
 def with_netlink(namespace: str, function: Callable[[IPRoute], T]) -> T:
@@ -161,9 +156,18 @@ def with_netlink(namespace: str, function: Callable[[IPRoute], T]) -> T:
     return inside(namespace, call)
 
 
+def _enter_new() -> None:
+    """The calling thread enters a namespace that has no name."""
+    if ctypes.CDLL(None, use_errno=True).unshare(netns.CLONE_NEWNET) != 0:
+        number = ctypes.get_errno()
+        remedy = "raise sysctl user.max_net_namespaces" if number == errno.ENOSPC else "run as root"
+        raise MachineError(f"a network namespace cannot be made ({os.strerror(number)}): {remedy}")
+
+
 def _in_thread(name: str, enter: Callable[[], None], function: Callable[[], T]) -> T:
     results: list[T] = []
     errors: list[BaseException] = []
+    ended = threading.Event()  # an interrupted join() takes the thread for ended
 
     def run() -> None:
         try:
@@ -171,10 +175,17 @@ def _in_thread(name: str, enter: Callable[[], None], function: Callable[[], T]) 
             results.append(function())
         except BaseException as error:
             errors.append(error)
+        finally:
+            ended.set()
 
     thread = threading.Thread(target=run, name=name, daemon=True)
-    thread.start()
-    thread.join()
+    try:
+        with explained(f"a thread {name}"):
+            thread.start()
+        ended.wait()
+    except KeyboardInterrupt:
+        ended.wait(INTERRUPTED_S)
+        raise
     if errors:
         raise errors[0]
     return results[0]

@@ -19,7 +19,8 @@ CARRIED_DIRECTORY = Path(__file__).parent / "networks"
 HIGH_QUEUE_MS = 10_000.0
 HIGH_QUEUE_BYTES = 2**32 - 1  # tc's limits are 32-bit, and count the burst too
 BURST_MS = 1.0  # see shaping.py
-HIGH_DELAY_MS = 10_000.0
+# With its jitter. ARP gives up after 3 tries, 1 s apart, and between two such nodes its answer takes four delays.
+HIGH_DELAY_MS = 700.0
 MAX_NODES = 200  # addresses 10.77.0.1 to 10.77.0.200; the hub is 10.77.0.254
 DEFAULT_QUEUE_MS = 50.0
 
@@ -173,6 +174,9 @@ def _impairments(table: Table, defaults: Table | None = None) -> tuple[float, fl
     loss_percent = number("loss_percent", 100, "percent")
     if jitter_ms > delay_ms:
         raise table.wrong("jitter_ms", f"is {jitter_ms:g}, above the delay of {delay_ms:g} ms", "give at most delay_ms")
+    if delay_ms + jitter_ms > HIGH_DELAY_MS:
+        what = f"is {jitter_ms:g} beside a delay of {delay_ms:g} ms"
+        raise table.wrong("jitter_ms", what, f"give at most {HIGH_DELAY_MS:g} ms together")
     return delay_ms, jitter_ms, loss_percent
 
 

@@ -64,12 +64,22 @@ def ensure_privilege() -> None:
     os.execvpe(UNSHARE[0], [*UNSHARE, "--", *command], {**os.environ, MARK: str(os.getpid())})
 
 
+def _require_unused(place: Path, remedy: str) -> None:
+    """Raises MachineError where the command line, or what runs it, lies below a place that is about to be hidden."""
+    words = [os.getcwd(), sys.prefix, __file__, *(word.rpartition("=")[2] for word in sys.argv)]
+    for word in words:
+        if Path(os.path.realpath(word)).is_relative_to(place):
+            raise MachineError(f"{word} lies below {place}, which is hidden without root: {remedy}")
+
+
 def _prepare() -> None:
     """A private place for namespace files, and a loopback that is up."""
     from pyroute2 import IPRoute, netns
 
     directory = Path(netns.NETNS_RUN_DIR)
     place = directory if directory.is_dir() else Path("/run")
+    if place != directory:
+        _require_unused(place, f"name another place, or make {directory} as root")
     mounted = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], capture_output=True, text=True, check=False)
     if mounted.returncode != 0:
         raise MachineError(f"tmpfs cannot be mounted on {place} ({mounted.stderr.strip()}): run it as root")

@@ -86,11 +86,6 @@ def timed_changes(network: Network) -> Iterator[TimedChange]:
         yield TimedChange(at_s, rates, {pair: now_caps[pair] for pair in now_caps if pair in pairs}, quotas)
 
 
-def schedule(network: Network, until_s: float) -> list[TimedChange]:
-    """The changes with 0 < at_s <= until_s, by time."""
-    return list(itertools.takewhile(lambda change: change.at_s <= until_s, timed_changes(network)))
-
-
 def _redraws(what: str, every_s: float) -> Iterator[tuple[float, str, int]]:
     return ((draw * every_s, what, draw) for draw in itertools.count(1))
 

@@ -24,7 +24,7 @@ def look(pid: int) -> tuple[float, int, int]:
     """(resident MB, open files, threads) of a process."""
     folder = Path(f"/proc/{pid}")
     status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-    return int(status["VmRSS"].split()[0]) / 1000, len(os.listdir(folder / "fd")), int(status["Threads"])
+    return int(status["VmRSS"].split()[0]) * 1024 / 1e6, len(os.listdir(folder / "fd")), int(status["Threads"])
 
 
 def look_at_all(job: Launched, nodes: int) -> dict[str, tuple[float, int, int]]:

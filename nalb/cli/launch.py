@@ -118,7 +118,7 @@ def main(args: argparse.Namespace) -> int:
     if args.local is not None and not 1 <= args.local <= 64:
         raise InputError(f"--local {args.local}: choose 1 to 64 nodes")
     if args.hosts is None and args.checkpoints is not None:
-        args.checkpoints = str(Path(args.checkpoints).expanduser().absolute())
+        args.checkpoints = _folder(args.checkpoints, "--checkpoints")
     if args.print_env:
         if args.max_restarts or args.min_nodes:
             raise InputError("--print-env starts nothing, so nothing again: leave out --max-restarts and --min-nodes")
@@ -142,7 +142,15 @@ def check_batch_flags(args: argparse.Namespace) -> None:
     if args.predictor_models:
         if args.predictor not in NETWORK_PREDICTORS:
             raise InputError(f"--predictor-models: name the network: --predictor {', '.join(NETWORK_PREDICTORS)}")
-        args.predictor_models = str(Path(args.predictor_models).expanduser().absolute())
+        args.predictor_models = _folder(args.predictor_models, "--predictor-models")
+
+
+def _folder(word: str, flag: str) -> str:
+    """What a flag names, from the root on. InputError where its ~USER is unknown."""
+    try:
+        return str(Path(word).expanduser().absolute())
+    except RuntimeError:
+        raise InputError(f"{flag} {word}: no home of that name is known here: give the whole path") from None
 
 
 def _see_through(args: argparse.Namespace) -> int:

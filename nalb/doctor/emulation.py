@@ -23,7 +23,7 @@ SYSCTL = Path("/proc/sys/net/ipv4")
 
 def probe() -> None:
     """What the child does: print as JSON what failed, by name; null where it worked."""
-    from netem import cgroups, namespaces, qdiscs, rootless
+    from netem import build, cgroups, namespaces, qdiscs, rootless
 
     rootless.ensure_privilege()
     name = f"{namespaces.PREFIX}doctor{os.getpid()}"
@@ -31,7 +31,8 @@ def probe() -> None:
     def namespace() -> None:
         try:
             namespaces.create(name)
-            namespaces.inside(name, lambda: None)
+            namespaces.inside(name, build.disable_ipv6)
+            namespaces.inside(name, build.disable_bridge_filter)
         finally:
             namespaces.remove([name])
 

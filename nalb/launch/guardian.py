@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from netem.exhaustion import explained
+
 VARIABLE = "NALB_JOB"
 KILL_DEADLINE_S = 5.0  # a killed process is gone in milliseconds, unless it is stuck in the kernel
 DISMISS_DEADLINE_S = 5.0
@@ -63,13 +65,14 @@ class Guardian:
     def __enter__(self) -> "Guardian":
         root = str(Path(__file__).resolve().parents[2])
         search_path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "nalb.launch.guardian", self._job],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": search_path},
-            start_new_session=True,  # Ctrl-C passes it by
-        )
+        with explained("the job's guardian"):
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "nalb.launch.guardian", self._job],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": search_path},
+                start_new_session=True,  # Ctrl-C passes it by
+            )
         return self
 
     def __exit__(

@@ -15,6 +15,7 @@ from nalb.errors import InputError
 from nalb.launch import guardian
 from nalb.launch.here import machine_environment
 from nalb.launch.roles import ProcessSpec
+from netem.exhaustion import explained
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 TAIL_LINES = 50
@@ -111,15 +112,16 @@ def start_here(spec: ProcessSpec, argv: list[str], inherited: Mapping[str, str],
         environment.pop(VARIABLE, None)  # the launcher's own; this job was not asked to encrypt
     environment.pop("PORT", None)  # ps-lite would listen there: many a platform sets it for something else
     try:
-        popen = subprocess.Popen(
-            argv,
-            env=environment | guardian.mark(job, spec.slug),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=die_with_parent(os.getpid()),
-        )
+        with explained(spec.name):
+            popen = subprocess.Popen(
+                argv,
+                env=environment | guardian.mark(job, spec.slug),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=die_with_parent(os.getpid()),
+            )
     except OSError as error:
         raise InputError(
             f"{spec.name}: cannot start {argv[0]!r}: {error.strerror}: check the command after --"

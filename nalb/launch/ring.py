@@ -129,6 +129,9 @@ class Ring:
         }
         self._iteration += 1
         event = m.Event("iteration", time.monotonic(), data)
-        with open(self._path, "ab") as log:
-            log.write(msgspec.json.encode({"event": event.kind, "at_s": event.at_s, **data}) + b"\n")
+        try:
+            with open(self._path, "ab") as log:
+                log.write(msgspec.json.encode({"event": event.kind, "at_s": event.at_s, **data}) + b"\n")
+        except OSError as error:
+            raise MachineError(f"{self._path}: {error.strerror}: make room or choose another --out") from None
         return event

@@ -24,8 +24,10 @@ from nalb.launch.hosts import Host, Hosts
 from nalb.launch.processes import Ending, LocalProcess, die_with_parent, ending_of
 from nalb.launch.roles import ProcessSpec
 from nalb.launch.supervisor import Job
+from netem.exhaustion import explained
 
 CONNECT_S = 10
+ENTER_S = 2.0 * CONNECT_S  # until a host that could be connected to has let us in
 ALIVE_INTERVAL_S, ALIVE_COUNT = 2, 3  # a host that vanishes is noticed after 6 to 8 s
 CONNECTION_LOST = 255  # as ssh has it
 FOR_SSH = ("HOME", "USER", "LOGNAME", "PATH", "SSH_AUTH_SOCK", "KRB5CCNAME", "TMPDIR")
@@ -73,25 +75,31 @@ def remote_command(host: Host, argv: Sequence[str]) -> str:
 
 
 def quote(word: str) -> str:
-    """Quoted for a shell; a leading ~/ keeps its meaning there."""
-    return "~/" + shlex.quote(word[2:]) if word.startswith("~/") and word != "~/" else shlex.quote(word)
+    """Quoted for a shell; a leading ~/, or ~ alone, keeps its meaning there."""
+    if word in ("~", "~/"):
+        return word
+    return "~/" + shlex.quote(word[2:]) if word.startswith("~/") else shlex.quote(word)
 
 
 def unreachable(hosts: Sequence[Host]) -> set[str]:
-    """The names of those that ssh cannot enter now; within CONNECT_S and a little."""
+    """The names of those that ssh cannot enter within ENTER_S."""
 
     def fails(host: Host) -> bool:
-        probe = subprocess.run(
-            [*ssh_argv(host)[:-1], "exit 0"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=_environment_for_ssh(),
-            start_new_session=True,
-        )
+        try:
+            probe = subprocess.run(
+                [*ssh_argv(host)[:-1], "exit 0"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=_environment_for_ssh(),
+                start_new_session=True,
+                timeout=ENTER_S,
+            )
+        except subprocess.TimeoutExpired:
+            return True
         return probe.returncode != 0
 
-    with ThreadPoolExecutor(max(1, len(hosts))) as pool:
+    with explained("ssh to every host at once"), ThreadPoolExecutor(max(1, len(hosts))) as pool:
         return {host.name for host, failed in zip(hosts, pool.map(fails, hosts), strict=True) if failed}
 
 
@@ -167,8 +175,13 @@ class RemoteJob(Job):
         self._pulse = threading.Thread(target=self._give_signs_of_life, name="signs-of-life", daemon=True)
 
     def __enter__(self) -> "RemoteJob":
-        super().__enter__()
-        self._pulse.start()
+        with explained("the thread of the signs of life"):
+            self._pulse.start()  # first: an agent counts the silence from its own start
+        try:
+            super().__enter__()
+        except BaseException:
+            self._over.set()
+            raise
         return self
 
     def __exit__(
@@ -186,15 +199,16 @@ class RemoteJob(Job):
         keys = self._keys[spec.node].text() if self._keys else None
         order = Order(VERSION, self.id, spec.slug, list(spec.argv), spec.environment, keys)
         try:
-            popen = subprocess.Popen(
-                ssh_argv(host),
-                env=environment | mark(self.id, f"{spec.slug}.ssh"),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=die_with_parent(os.getpid()),
-            )
+            with explained(f"ssh to {host.address}"):
+                popen = subprocess.Popen(
+                    ssh_argv(host),
+                    env=environment | mark(self.id, f"{spec.slug}.ssh"),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=die_with_parent(os.getpid()),
+                )
         except OSError as error:
             raise MachineError(f"cannot start ssh ({error.strerror}): install the OpenSSH client") from None
         process = RemoteProcess(spec, popen, host)
@@ -206,6 +220,6 @@ class RemoteJob(Job):
 
     def _give_signs_of_life(self) -> None:
         while not self._over.wait(SIGN_OF_LIFE_S):
-            for child in self.children:
+            for child in list(self.children):  # more may be started meanwhile
                 assert isinstance(child, RemoteProcess)
                 child.give_sign_of_life()

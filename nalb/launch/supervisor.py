@@ -20,6 +20,7 @@ from nalb.errors import JobError, MachineError, PeerError
 from nalb.launch.guardian import Guardian, kill_marked
 from nalb.launch.processes import LocalProcess, start_here
 from nalb.launch.roles import ProcessSpec
+from netem.exhaustion import explained
 
 TERM_GRACE_S = 1.5  # between asking and killing
 KILL_GRACE_S = 3.0
@@ -69,7 +70,8 @@ class Job:
                 self.children.append(child)
                 reader = threading.Thread(target=self._read, args=(child,), name=f"log-{spec.slug}", daemon=True)
                 self._readers.append(reader)
-                reader.start()
+                with explained(f"the thread that reads the output of {spec.name}"):
+                    reader.start()
         except BaseException:
             self._end_all()
             raise
@@ -224,7 +226,8 @@ class Job:
         kill_marked(self.id)
         self._stack.close()
         for child, reader in zip(self.children, self._readers, strict=False):
-            reader.join(timeout=1.0)
+            if reader.ident is not None:  # else it could not be started
+                reader.join(timeout=1.0)
             if not reader.is_alive() and child.popen.stdout is not None:
                 child.popen.stdout.close()
 

@@ -42,7 +42,7 @@ class Launched:
         self._temporary = run_dir.with_name(f"{run_dir.name}-tmp")
         self._temporary.mkdir()
         self.lines: list[str] = []
-        self._job = ""  # the id in its processes' environment
+        self._jobs: set[str] = set()  # the ids in its processes' environment, of each attempt that was looked at
         self._news = threading.Condition()
         self.popen = subprocess.Popen(
             [*wrap, sys.executable, "-m", "nalb.cli.main", "launch", "--out", str(run_dir), *arguments],
@@ -113,18 +113,23 @@ class Launched:
         return own[0]
 
     def processes(self) -> dict[int, dict[str, str]]:
-        """What lives of it: the launcher's processes here, and those with its job's mark anywhere on this machine."""
-        found = processes_with(f"{MARK}={self.token}")
+        """What lives of it: the launcher's processes and ssh clients, and those with its job's mark anywhere on this machine.
+
+        The mark is known from a look while that attempt's guardian lived; without one, processes on hosts are not seen.
+        """
+        found = processes_with(f"{MARK}={self.token}") | processes_with(f"TMPDIR={self._temporary}")
         for pid in found:
             with suppress(OSError):
                 words = (Path("/proc") / str(pid) / "cmdline").read_bytes().decode().split("\0")
                 if "nalb.launch.guardian" in words:
-                    self._job = words[words.index("nalb.launch.guardian") + 1]
-        return found | (processes_with(f"{VARIABLE}={self._job}:", whole=False) if self._job else {})
+                    self._jobs.add(words[words.index("nalb.launch.guardian") + 1])
+        for job in self._jobs:
+            found |= processes_with(f"{VARIABLE}={job}:", whole=False)
+        return found
 
     def child(self, slug: str) -> int:
         """The process that carries this mark: 'n0.worker', or 'a.worker.ssh' for an ssh client."""
-        return next(pid for pid, one in self.processes().items() if one.get(VARIABLE) == f"{self._job}:{slug}")
+        return next(pid for pid, one in self.processes().items() if one.get(VARIABLE, "").partition(":")[2] == slug)
 
     def assert_nothing_left(self, within_s: float = END_LIMIT_S) -> None:
         """No process, no temporary file, and in the run directory nothing but what belongs there."""

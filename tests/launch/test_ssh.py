@@ -28,6 +28,8 @@ SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 SSHD_PORT = 2222
 SSHD_START_LIMIT_S = 10.0
 SEPARATION = Path("/run/sshd")  # sshd's empty directory; its Debian package makes it when the service starts
+# without a view of the hosts' processes, as where hosts are other machines: what ends there their agents have ended
+APART = ("unshare", "--pid", "--fork", "--mount-proc")
 REPLAY = ["python", "-m", "kvstore_patch.replay", "mobilenet", "--iterations", "3", "--verify"]
 NETWORK = """
 name = "{name}"
@@ -69,10 +71,12 @@ class Cluster:
     folder: Path
     daemons: dict[str, "subprocess.Popen[bytes]"]  # by node
 
-    def launch(self, launch: Launch, *command: str, flags: tuple[str, ...] = (), **environment: str) -> Launched:
+    def launch(
+        self, launch: Launch, *command: str, flags: tuple[str, ...] = (), wrap: tuple[str, ...] = (), **environment: str
+    ) -> Launched:
         """`nalb launch --hosts` at the hub."""
         arguments = ["--hosts", str(self.hosts_file), "--deadline-s", "5", *flags, "--", *command]
-        return launch(*arguments, wrap=self.emulation.hub_command([]), **environment)
+        return launch(*arguments, wrap=[*at_hub(self.emulation), *wrap], **environment)
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +102,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         hosts_file = folder / "hosts.toml"
         hosts_file.write_text(hosts_text(emulation, folder))
         yield Cluster(emulation, hosts_file, folder, daemons)
+
+
+def at_hub(emulation: Emulation) -> list[str]:
+    """Before a command: it runs at the hub."""
+    return namespaces.inside_argv(emulation.hub_namespace(), [])
 
 
 def start_sshd(stack: ExitStack, emulation: Emulation, node: str, folder: Path) -> "subprocess.Popen[bytes]":
@@ -216,11 +225,14 @@ def test_the_connection_to_a_host_is_lost(cluster: Cluster, launch: Launch) -> N
 def test_a_host_is_cut_off_and_the_job_goes_on_without_it(cluster: Cluster, launch: Launch, tmp_path: Path) -> None:
     flags = ("--max-restarts", "1", "--min-nodes", "1", "--checkpoints", str(tmp_path / "checkpoints"))
     training = ["python", "tests/launch/training.py", "--fault", "wait", "--node", "a"]
-    job = cluster.launch(launch, *training, flags=flags)
+    job = cluster.launch(launch, *training, flags=flags, wrap=APART)
     job.wait_for("loss 12")
+    assert job.child("b.worker")  # from here on whatever is left of this attempt is seen, on the hosts too
     port = build.port_name(cluster.emulation.network, "b")
     set_link(cluster.emulation, port, "down")
     try:
+        job.wait_for("goes on from checkpoint")
+        job.processes()  # the second attempt's mark is another
         code, _ = job.end(START_LIMIT_S)
     finally:
         set_link(cluster.emulation, port, "up")
@@ -257,8 +269,7 @@ def test_a_host_that_cannot_be_entered(
 ) -> None:
     hosts_file = tmp_path / "hosts.toml"
     hosts_file.write_text(cluster.hosts_file.read_text().replace(*change))
-    wrap = cluster.emulation.hub_command([])
-    job = launch("--hosts", str(hosts_file), "--", "true", wrap=wrap)
+    job = launch("--hosts", str(hosts_file), "--", "true", wrap=at_hub(cluster.emulation))
     code, _ = job.end()
     assert code not in (0, 4)
     addresses = "|".join(cluster.emulation.address(node) for node in ("a", "b"))

@@ -1,17 +1,21 @@
 """The supervisor over small processes: who is named, with which code, what is shown and logged, what is left."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from nalb.errors import InputError, JobError
-from nalb.launch import supervisor
+from nalb.cli.main import run
+from nalb.errors import InputError, JobError, MachineError
+from nalb.launch import ssh, supervisor
 from nalb.launch.guardian import marked
+from nalb.launch.hosts import load_hosts
 from nalb.launch.roles import ProcessSpec
 from nalb.launch.supervisor import Job
 from tests.launch.conftest import ROOT
@@ -87,7 +91,8 @@ def test_who_fails_while_we_look_has_not_ended_well(tmp_path: Path, role: str) -
         job.wait()
 
 
-def test_those_that_repeat_the_verdict_are_not_the_culprit(tmp_path: Path) -> None:
+def test_those_that_repeat_the_verdict_are_not_the_culprit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "CULPRIT_S", 20.0)  # a busy machine starts the culprit late; the wait ends with it
     verdict = "print('nalb: worker n2 failed: out of range'); raise SystemExit(4)"
     message, code = failure_of(
         tmp_path,
@@ -100,7 +105,8 @@ def test_those_that_repeat_the_verdict_are_not_the_culprit(tmp_path: Path) -> No
     assert code == 1
 
 
-def test_the_verdict_is_the_answer_where_no_culprit_ends(tmp_path: Path) -> None:
+def test_the_verdict_is_the_answer_where_no_culprit_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "CULPRIT_S", 0.5)  # however long nobody ends
     verdict = "print('nalb: worker n2 (pid 5) has not reported for 3.1 s'); raise SystemExit(4)"
     message, code = failure_of(tmp_path, [spec("scheduler", "n0", verdict), spec("worker", "n2", FOREVER)])
     assert message == f"worker n2 (pid 5) has not reported for 3.1 s; logs: {tmp_path / 'logs'}"
@@ -154,7 +160,7 @@ def test_a_process_that_is_stopped_before_all_have_met_ends_the_job(tmp_path: Pa
             assert not job.finished()
         os.kill(pid, signal.SIGSTOP)
         with pytest.raises(
-            JobError, match=r"worker n1 has been stopped by a signal for 0\.\d s in phase start"
+            JobError, match=r"worker n1 has been stopped by a signal for \d+\.\d s in phase start"
         ) as caught:
             job.wait()
     assert (caught.value.exit_code, caught.value.node) == (4, "n1")
@@ -167,6 +173,93 @@ def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"worker n1: cannot start 'no-such-program': No such file"), job:
         pass
     assert marked(job.id) == []
+
+
+@pytest.mark.parametrize(
+    ("enough_for", "says"), [(0, "the job's guardian cannot be started"), (1, "worker n1 cannot be started")]
+)
+def test_no_file_descriptor_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enough_for: int, says: str
+) -> None:
+    popen, started = subprocess.Popen, []
+
+    def scarce(*args, **options):
+        if len(started) == enough_for:
+            raise OSError(errno.EMFILE, "Too many open files")
+        started.append(popen(*args, **options))
+        return started[-1]
+
+    job = job_of(tmp_path, [spec("worker", "n1", FOREVER)])
+    monkeypatch.setattr(subprocess, "Popen", scarce)
+    with pytest.raises(MachineError, match=rf"^{says} \(Too many open files\): raise ulimit -n"), job:
+        pass
+    assert marked(job.id) == []
+
+
+def test_no_thread_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def scarce(thread: threading.Thread) -> None:
+        if thread.name == "log-n1.worker":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", scarce)
+    job = job_of(tmp_path, [spec("server", "n1", FOREVER), spec("worker", "n1", FOREVER)])
+    with pytest.raises(MachineError, match=r"output of worker n1 cannot be started .*: raise ulimit -u"), job:
+        pass
+    assert marked(job.id) == []
+
+
+def test_agents_hear_of_the_launcher_while_others_are_still_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many hosts the first agent's silence would be over before the last one is started."""
+    monkeypatch.setattr(ssh, "SIGN_OF_LIFE_S", 0.01)
+
+    class LocalAgents(ssh.RemoteJob):
+        def start(self, spec: ProcessSpec) -> ssh.RemoteProcess:
+            if self.children:
+                self.children[0].popen.wait(10)
+                raise MachineError("no more")
+            reader = subprocess.Popen(["head", "-c", "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            return ssh.RemoteProcess(spec, reader, self._hosts.host(spec.node))
+
+    (tmp_path / "hosts.toml").write_text("[[hosts]]\nname = 'a'\naddress = '10.9.0.1'\n")
+    hosts = load_hosts(tmp_path / "hosts.toml")
+    job = LocalAgents([spec("worker", "a", ""), spec("server", "a", "")], hosts, {}, tmp_path / "logs")
+    with pytest.raises(MachineError, match="no more"), job:
+        pass
+    job._pulse.join(10)
+    assert not job._pulse.is_alive()
+
+
+@pytest.mark.parametrize(("directory", "means"), [("~", ""), ("~/", ""), ("~/a job", "/a job")])
+def test_a_home_in_the_hosts_file_is_the_hosts(tmp_path: Path, directory: str, means: str) -> None:
+    (tmp_path / "a job").mkdir()
+    (tmp_path / "hosts.toml").write_text(f"[[hosts]]\nname = 'a'\naddress = '127.0.0.1'\ndirectory = '{directory}'\n")
+    (host,) = load_hosts(tmp_path / "hosts.toml").hosts
+    command = ["sh", "-c", ssh.remote_command(host, ["pwd"])]
+    found = subprocess.check_output(command, env={**os.environ, "HOME": str(tmp_path)}, text=True)
+    assert found == f"{tmp_path}{means}\n"
+
+
+def test_a_host_that_answers_ssh_and_never_lets_in_is_unreachable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ssh").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "ssh").chmod(0o755)
+    (tmp_path / "hosts.toml").write_text("[[hosts]]\nname = 'a'\naddress = '127.0.0.1'\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(ssh, "ENTER_S", 0.2)
+    assert ssh.unreachable(load_hosts(tmp_path / "hosts.toml").hosts) == {"a"}
+
+
+@pytest.mark.parametrize("flag", ["--checkpoints", "--predictor-models"])
+def test_the_home_of_nobody(capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    networks = ["--batching", "lb-bsp", "--predictor", "narx"]
+    assert run(["launch", "--local", "1", *networks, flag, "~no-such-user/x", "--", "true"]) == 2
+    assert capsys.readouterr().err.startswith(f"nalb launch: {flag} ~no-such-user/x: ")
 
 
 SHOWN = r"""

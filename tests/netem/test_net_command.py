@@ -1,7 +1,9 @@
 """`nalb net`: exit codes and one-line errors, as root, and as nobody in a user namespace, as other commands there."""
 
 import importlib.util
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +15,8 @@ import pyroute2
 import pytest
 
 from nalb.cli.main import run
+from nalb.doctor.emulation import PROBE
+from nalb.errors import MachineError
 from netem import namespaces, rootless, verify, verify_cpu
 from tests.netem.conftest import UNEVEN_NODES, leftovers
 
@@ -105,6 +109,34 @@ def test_jobs_without_root(network_path: Path, name: str, nobody: Callable[..., 
                       "--iterations", "1", "--out", "b")  # fmt: skip
     assert compared.returncode == 0, compared.stdout + compared.stderr
     assert leftovers(name) == []
+
+
+@pytest.mark.root
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare is not installed")
+def test_settings_that_cannot_be_written_are_one_line_and_the_doctors_too(network_path: Path, name: str):
+    """As in a container, where /proc/sys is read-only."""
+
+    def where_read_only(*python: str) -> subprocess.CompletedProcess[str]:
+        script = 'mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec "$@"'
+        argv = ["unshare", "--mount", "sh", "-c", script, "-", sys.executable, *python]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
+
+    refused = where_read_only("-m", "nalb.cli.main", "net", "up", str(network_path))
+    assert (refused.returncode, refused.stderr.count("\n")) == (3, 1), refused.stderr
+    assert re.search(r"/proc/sys/net/\S+ cannot be written .*: mount /proc/sys writable", refused.stderr)
+    assert leftovers(name) == []
+    probed = where_read_only("-c", PROBE)
+    assert "mount /proc/sys writable" in json.loads(probed.stdout)["namespace"], probed.stderr
+
+
+def test_without_root_what_lies_below_run_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Where /var/run/netns is missing and cannot be made, all of /run is mounted over."""
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("it was mounted over"))
+    monkeypatch.setattr(namespaces.netns, "NETNS_RUN_DIR", str(tmp_path / "none"))
+    monkeypatch.setattr(sys, "argv", ["nalb", "launch", "--out=/run/user/1/out"])
+    with pytest.raises(MachineError, match=r"^/run/user/1/out lies below /run, .*: name another place, or make "):
+        rootless._prepare()
 
 
 @pytest.fixture

@@ -136,6 +136,8 @@ BAD = {
     ),
     "negative delay": (GOOD + "delay_ms = -1", "nodes[1].delay_ms is -1"),
     "jitter above delay": (GOOD + "delay_ms = 1\njitter_ms = 2", "nodes[1].jitter_ms is 2"),
+    "a delay that ARP gives up": (GOOD + "delay_ms = 701", "nodes[1].delay_ms is 701: give a number from 0 to 700 ms"),
+    "with its jitter": (GOOD + "delay_ms = 400\njitter_ms = 301", "nodes[1].jitter_ms is 301 beside a delay of 400 ms"),
     "loss above all": (GOOD + "loss_percent = 101", "nodes[1].loss_percent is 101"),
     "link from nowhere": (GOOD + LINK.replace('src = "a"', 'src = "z"'), "links[0].src is 'z', which is no node"),
     "link to nowhere": (GOOD + LINK.replace('dst = "b"', ""), "links[0].dst is missing"),

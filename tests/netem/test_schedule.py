@@ -1,13 +1,14 @@
 """Rates over time: the same for everyone, whichever way they are asked for."""
 
 import dataclasses
+import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from netem.network_file import Network, find_network, load_network
-from netem.schedule import TimedChange, highest_total_quota, pair_caps_at, quotas_at, rates_at, schedule, timed_changes
+from netem.schedule import TimedChange, highest_total_quota, pair_caps_at, quotas_at, rates_at, timed_changes
 from tests.netem.conftest import TWO_NODES, network_of
 
 CHANGING = network_of(
@@ -38,6 +39,11 @@ up_mbps = 11
 def drawn(seed: int, every_s: float) -> Network:
     body = f'[random]\nseed = {seed}\nevery_s = {every_s}\nlow_mbps = 20\nhigh_mbps = 220\n[[nodes]]\nname = "a"\n'
     return network_of("net", body + '[[nodes]]\nname = "b"\n')
+
+
+def schedule(network: Network, until_s: float) -> list[TimedChange]:
+    """The changes with 0 < at_s <= until_s."""
+    return list(itertools.takewhile(lambda change: change.at_s <= until_s, timed_changes(network)))
 
 
 def replay(network: Network, until_s: float):

@@ -1,14 +1,17 @@
 """However the owner of a network ends, the network goes with it."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
 import pytest
 
+from nalb.errors import InputError, MachineError
 from netem import build, cgroups, cpu_limits, namespaces
 from netem.emulation import leave_up, network_up
 from netem.guardian import Guardian
@@ -146,6 +149,61 @@ def test_a_failed_build_leaves_nothing(name: str, monkeypatch: pytest.MonkeyPatc
         made.clear()
         with pytest.raises(KeyboardInterrupt):
             bring_up(network_of(name, TWO_NODES))
+        assert leftovers(name) == []
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, MachineError])
+def test_a_hub_that_is_made_when_its_making_ends_goes_too(name: str, monkeypatch: pytest.MonkeyPatch, end):
+    create = namespaces.create
+
+    def create_and_end(namespace: str) -> None:
+        create(namespace)
+        raise end
+
+    monkeypatch.setattr(namespaces, "create", create_and_end)
+    for bring_up in (leave_up, lambda network: network_up(network).__enter__()):
+        with pytest.raises(end):
+            bring_up(network_of(name, TWO_NODES))
+        assert leftovers(name) == []
+
+
+def test_an_interrupt_waits_until_a_namespace_is_made(name: str, monkeypatch: pytest.MonkeyPatch):
+    attach = namespaces.netns.attach
+
+    def interrupt_and_attach(*words) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+        attach(*words)
+
+    monkeypatch.setattr(namespaces.netns, "attach", interrupt_and_attach)
+    hub = namespaces.hub_namespace(name)
+    with pytest.raises(KeyboardInterrupt):
+        namespaces.create(hub)
+    assert namespaces.standing(name) == [hub]
+    assert namespaces.inside(hub, lambda: os.readlink("/proc/thread-self/ns/net")) != os.readlink("/proc/self/ns/net")
+
+
+def test_a_hub_that_another_makes_first_is_left_alone(name: str, monkeypatch: pytest.MonkeyPatch):
+    leave_up(network_of(name, TWO_NODES))
+    standing, looks = namespaces.standing, [[]]
+    monkeypatch.setattr(namespaces, "standing", lambda network: looks.pop() if looks else standing(network))
+    with pytest.raises(InputError, match="already up"):
+        leave_up(network_of(name, TWO_NODES))
+    assert len(namespaces.standing(name)) == 3
+
+
+def test_no_process_or_thread_is_left_for_a_network(name: str, monkeypatch: pytest.MonkeyPatch):
+    def scarce(*_args, **_options):
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    def scarce_threads(_thread):
+        raise RuntimeError("can't start new thread")
+
+    for owner, attribute, refuse in ((subprocess, "Popen", scarce), (threading.Thread, "start", scarce_threads)):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, attribute, refuse)
+            with pytest.raises(MachineError, match=r"cannot be started \(.*\): raise ulimit -u"):
+                leave_up(network_of(name, TWO_NODES))
         assert leftovers(name) == []
 
 

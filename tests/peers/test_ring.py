@@ -4,11 +4,13 @@ import importlib.util
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import msgspec
 import pytest
 import zmq
 
+from nalb.cli.main import run
 from nalb.control import messages as m
 from nalb.errors import MachineError
 from nalb.launch import ring as ring_module
@@ -27,20 +29,21 @@ def test_an_absent_torch_is_one_line_that_says_what_to_install(monkeypatch):
 
 
 @pytest.mark.skipif(HAS_TORCH, reason="PyTorch is installed here")
-def test_without_torch_nothing_is_started(tmp_path):
-    done = nalb("compare", "--network", "wan4-static", "--replay", "mobilenet", "--schemes", "stock,gloo",
-                "--out", str(tmp_path / "run"))  # fmt: skip
-    assert (done.returncode, done.stderr.count("\n")) == (MachineError.exit_code, 1)
-    assert ".[peers]" in done.stderr
+def test_without_torch_nothing_is_started(tmp_path, capsys):
+    code = run(["compare", "--network", "wan4-static", "--replay", "mobilenet", "--schemes", "stock,gloo",
+                "--out", str(tmp_path / "run")])  # fmt: skip
+    told = capsys.readouterr().err
+    assert (code, told.count("\n")) == (MachineError.exit_code, 1)
+    assert ".[peers]" in told
     assert not (tmp_path / "run").exists()
 
 
-def test_training_has_no_ring(tmp_path):
-    done = nalb(
-        "compare", "--network", "wan4-static", "--train", "cnn", "--schemes", "gloo", "--out", str(tmp_path / "run")
-    )
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "'gloo' runs replays only" in done.stderr
+def test_training_has_no_ring(tmp_path, capsys):
+    words = ["--network", "wan4-static", "--train", "cnn", "--schemes", "gloo", "--out", str(tmp_path / "run")]
+    code = run(["compare", *words])
+    told = capsys.readouterr().err
+    assert (code, told.count("\n")) == (2, 1)
+    assert "'gloo' runs replays only" in told
 
 
 def test_every_worker_finds_the_first_one_on_the_nodes_own_interface():
@@ -85,6 +88,12 @@ def test_the_driver_turns_workers_reports_into_events(tmp_path):
         finally:
             for worker in workers:
                 worker.close()
+
+
+def test_a_full_disk_is_one_line_that_names_the_file(tmp_path):
+    full = pytest.raises(MachineError, match=r"^/dev/full: No space left on device: make room")
+    with Ring(f"ipc://{tmp_path}/ring", ["a"], 8, Path("/dev/full")) as ring, full:
+        ring._complete([Iterated(1.0, 2.0, 1.0)])
 
 
 @pytest.mark.mxnet

@@ -1,0 +1,27 @@
+"""What to do where the machine has no process, thread, memory or descriptor left."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nalb.errors import MachineError
+
+REMEDIES = {
+    errno.EAGAIN: "raise ulimit -u, or the container's limit of processes, or use fewer nodes",
+    errno.ENOMEM: "free memory, or use fewer nodes",
+    errno.EMFILE: "raise ulimit -n, or use fewer nodes",
+    errno.ENFILE: "raise sysctl fs.file-max, or use fewer nodes",
+}
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Around the start of a process or thread: MachineError where there is nothing left for it. Other OSErrors pass."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in REMEDIES:
+            raise
+        raise MachineError(f"{what} cannot be started ({error.strerror}): {REMEDIES[error.errno]}") from None
+    except RuntimeError as error:  # of a thread: it has no errno
+        raise MachineError(f"{what} cannot be started ({error}): {REMEDIES[errno.EAGAIN]}") from None
