@@ -56,10 +56,10 @@ def changes_made(dead_band: float, smoothing: float, window: int) -> int:
 def main(out: Path, quick: bool) -> None:
     """Run what is missing, print the tables."""
     console, networks = Console(width=max(110, Console().width)), out / "networks"
-    iterations, training = 40 if quick else 60, ("--train", "cnn", "--batch-total")
+    iterations = 40 if quick else 60
     cores = tuple(CORES * part for part in PARTS)
     network = write_network(networks, "dyn3", uneven_network("dyn3", cores, START_CORES))
-    run = compare_batchings(out / "figure-3", network, "off,static,dynamic", iterations, *training, str(TOTAL))
+    run = compare_batchings(out / "figure-3", network, "off,static,dynamic", iterations, "cnn", TOTAL)
     table = Table(title="Fig. 3: a worker's computing, ms: mean, 10th and 90th percentile of the later half")
     for heading in ("batching", *(f"{quota:.2f} cores" for quota in cores), "longest mean over shortest", "paper"):
         table.add_column(heading, justify="right")
@@ -89,7 +89,7 @@ def main(out: Path, quick: bool) -> None:
         name = f"dyn6-{level}"
         network = write_network(networks, name, uneven_network(name, level_cores(level), START_CORES))
         run_dir = out / f"figure-6-{level}"
-        run = compare_batchings(run_dir, network, "off,dynamic", iterations, *training, str(TOTAL_6))
+        run = compare_batchings(run_dir, network, "off,dynamic", iterations, "cnn", TOTAL_6)
         uniform, dynamic = run.batchings["off"], run.batchings["dynamic"]
         gain = uniform.iteration_s / dynamic.iteration_s
         ideal = uniform.slowest_s / uniform.ideal_s

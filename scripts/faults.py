@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from nalb.checkpoints import folder as checkpoints  # noqa: E402 - the repository need not be installed
+from nalb.errors import InputError  # noqa: E402
 from netem.build import BRIDGE, port_name, take_down  # noqa: E402
 from netem.namespaces import hub_namespace, standing  # noqa: E402
 from netem.network_file import load_network  # noqa: E402
@@ -214,11 +215,22 @@ def campaign(jobs: int, seed: int, path: Path, deadline_s: float) -> None:
         for number in sorted(set(range(jobs)) - done):
             case = draw(random.Random(f"{seed} {number}"))
             outcome, right, took_s = run(case, Path(folder), number, deadline_s)
-            row = {"number": number, **asdict(case), "right": right, "took_s": round(took_s, 2), "outcome": outcome}
+            row = {"number": number, "deadline_s": deadline_s, **asdict(case)}
+            row |= {"right": right, "took_s": round(took_s, 2), "outcome": outcome}
             record.write(json.dumps(row) + "\n")
             record.flush()
             mark = "ok" if right else "FAILED"
             print(f"{number} {mark} | {case} | {took_s:.1f} s | {outcome}", flush=True)
+
+
+def recorded(out: Path, deadline_s: float) -> list[dict]:
+    """All records in the folder; InputError where one is of jobs with another deadline: one table cannot have both."""
+    rows = []
+    for path in sorted(out.glob("seed-*.jsonl")):
+        rows += [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if any(row.get("deadline_s") != deadline_s for row in rows):
+            raise InputError(f"{path} has jobs with another --deadline-s than {deadline_s:g}: choose another --out")
+    return rows
 
 
 def table(rows: list[dict]) -> str:
@@ -257,10 +269,12 @@ def main() -> int:
     ):  # an interrupted campaign ends the job under way, and can go on later
         signal.signal(number, signal.default_int_handler)
     args.out.mkdir(parents=True, exist_ok=True)
-    campaign(args.jobs, args.seed, args.out / f"seed-{args.seed}.jsonl", args.deadline_s)
-    rows = [
-        json.loads(line) for path in sorted(args.out.glob("seed-*.jsonl")) for line in path.read_text().splitlines()
-    ]
+    try:
+        recorded(args.out, args.deadline_s)
+        campaign(args.jobs, args.seed, args.out / f"seed-{args.seed}.jsonl", args.deadline_s)
+        rows = recorded(args.out, args.deadline_s)
+    except InputError as error:
+        parser.exit(error.exit_code, f"faults: {error}\n")
     print(table(rows))
     return int(not all(row["right"] for row in rows))
 

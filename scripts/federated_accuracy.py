@@ -26,6 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 from train_fashion_mnist import DATA, accuracy, load, to_input
 
 from nalb.batching.sizes import Bounds, apportion
+from nalb.cli.plan import parse_names
+from nalb.errors import InputError
 from netem.network_file import find_network, load_network
 
 BATCH, STEPS, RATE = 100, 15, 0.01  # of a client, to begin with; the paper has 500 steps
@@ -75,6 +77,16 @@ def train(variant: str, sizes: tuple[int, ...], rounds: int, seed: int, data: tu
     return float(np.mean(reached))
 
 
+def parse_variants(text: str) -> list[str]:
+    """The variants named, in order; InputError unless all are known and FedAvg is the first, which others are held against."""
+    names = parse_names("--variants", text)
+    if unknown := [name for name in names if name not in VARIANTS]:
+        raise InputError(f"--variants {unknown[0]!r} is unknown: choose of {', '.join(VARIANTS)}")
+    if names[0] != "FedAvg":
+        raise InputError(f"--variants {text!r}: others are held against FedAvg: name it first")
+    return names
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=4)
@@ -82,6 +94,10 @@ def main() -> int:
     parser.add_argument("--variants", default=",".join(VARIANTS), help=f"of: {', '.join(VARIANTS)}; FedAvg first")
     parser.add_argument("--data", type=Path, default=DATA)
     options = parser.parse_args()
+    try:
+        variants = parse_variants(options.variants)
+    except InputError as error:
+        parser.exit(error.exit_code, f"federated_accuracy: {error}\n")
     cores = np.array([node.cpu_quota for node in load_network(find_network("uneven5-cpu")).nodes])
     sizes = apportion(cores, Bounds.of(BATCH * len(cores), len(cores)))
     test_images, test_labels = load(options.data, "t10k")
@@ -93,7 +109,7 @@ def main() -> int:
         table.add_column(heading, justify="right")
     even_s, by_speed_s = BATCH / cores.min(), (np.array(sizes) / cores).max()
     first: np.ndarray | None = None
-    for variant in options.variants.split(","):
+    for variant in variants:
         reached = np.array([train(variant, sizes, options.rounds, seed, data) for seed in range(options.seeds)])
         first = reached if first is None else first
         apart = reached - first

@@ -36,7 +36,7 @@ EVERY_S = 30  # some tens of iterations
 BEGUN_S = 15  # Fig. 10 looks at what comes after: MXNet's first iterations are set-up
 TARGET = 0.70  # accuracy that Fig. 12 counts updates to, within reach of a few dozen
 TEST_EVERY = 5  # updates: the iterations that hold a test are few enough for medians not to see them
-TRAINING = ("--train", "cnn", "--batch-total", "4096")
+TRAINING = ("cnn", 4096)  # model, samples of an iteration
 
 
 def step_balanced(fixed_s: np.ndarray, sample_s: np.ndarray, start: tuple[int, ...], iterations: int) -> tuple:

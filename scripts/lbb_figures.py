@@ -22,8 +22,9 @@ from nalb.batching.curves import Polynomial, fit
 from nalb.batching.lbb import FINE_THRESHOLD, RAPID_THRESHOLD, straggler_effect
 from nalb.batching.sizes import Bounds, fastest
 from nalb.experiments.networks import uneven_network, write_network
-from nalb.experiments.runs import clear, run_script
+from nalb.experiments.runs import another_run, clear, run_script
 from nalb.experiments.trainings import batch_events, compare_batchings, nalb
+from nalb.reporting.run_file import write_whole
 
 SLEEPERS = Path(__file__).resolve().parents[1] / "tests/kvstore/lbb_workers.py"
 CORES = (0.45, 0.36, 0.24, 0.15)
@@ -31,6 +32,7 @@ PAPER_MS = {"even": (81.81, 81.49, 85.39, 392.92), "balanced": (104.94, 104.14, 
 PAPER_SIZES = {"even": (128,) * 4, "balanced": (167, 167, 158, 20)}
 NEAR = 0.02  # of a size
 DISTURBED_FROM = 50  # iteration; by then LBB has settled
+SLEEPING = f"130 {DISTURBED_FROM} 50"  # of SLEEPERS: iterations, from which on, and ms more
 
 
 def plan_their_table(console: Console) -> None:
@@ -105,13 +107,25 @@ def foretell_rapid(console: Console, events: Sequence[dict], begins: int) -> Non
         console.print("rapid tuning's forecast, error by worker:", " ".join(f"{error:+.1%}" for error in errors))
 
 
+def sleepers(out: Path) -> list[dict]:
+    """Fig. 7's training, run if OUT is not finished: what was noted of each iteration. InputError where OUT holds another run."""
+    done = out / "done"
+    if not done.exists():
+        clear(out)
+        script = [sys.executable, str(SLEEPERS), *SLEEPING.split()]
+        nalb(["launch", "--local", "4", "--batching", "lbb", "--out", str(out), "--", *script])
+        write_whole(done, SLEEPING.encode())
+    if (has := done.read_text(encoding="utf-8")) != SLEEPING:
+        raise another_run(out, f"{SLEEPERS.name} {has}")
+    return batch_events(out)
+
+
 def main(out: Path, quick: bool) -> None:
     """Run what is missing, print the tables."""
     console, networks = Console(width=max(110, Console().width)), out / "networks"
     plan_their_table(console)
     network = write_network(networks, "lbb2", uneven_network("lbb2", CORES))
-    training = ("--train", "cnn", "--batch-total", "4096")
-    run = compare_batchings(out / "table-2", network, "off,lbb", 20 if quick else 40, *training)
+    run = compare_batchings(out / "table-2", network, "off,lbb", 20 if quick else 40, "cnn", 4096)
     table = Table(title=f"Table 2: cores {' '.join(map(str, CORES))}, 4096 samples; median ms of the later half")
     for heading in ("", "sizes", "computing", "slowest", "paper"):
         table.add_column(heading, justify="right")
@@ -121,15 +135,8 @@ def main(out: Path, quick: bool) -> None:
         table.add_row(name, " ".join(map(str, one.sizes[-1])), *shown, paper)
     console.print(table)
     show_profiles(console, batch_events(out / "table-2" / "lbb"))
-
-    sleeping = out / "figure-7"
-    if not (sleeping / "done").exists():
-        clear(sleeping)
-        script = [sys.executable, str(SLEEPERS), "130", str(DISTURBED_FROM), "50"]
-        nalb(["launch", "--local", "4", "--batching", "lbb", "--out", str(sleeping), "--", *script])
-        (sleeping / "done").touch()
     title = f"Fig. 7, four workers that sleep, 50 ms more on one from iteration {DISTURBED_FROM} on"
-    show_disturbance(console, title, batch_events(sleeping), DISTURBED_FROM)
+    show_disturbance(console, title, sleepers(out / "figure-7"), DISTURBED_FROM)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from rich.table import Table
 from nalb.batching.curves import Polynomial
 from nalb.batching.joint import overlapped_s, plan_after_slowest
 from nalb.batching.sizes import Bounds
-from nalb.experiments.runs import clear, run_script
+from nalb.experiments.runs import another_run, clear, run_script
 from nalb.experiments.trainings import compare_batchings, nalb
 from nalb.launch.network import configured_capacities
 from nalb.planning.nodes import Capacities, Node
@@ -28,18 +28,18 @@ from nalb.reporting.run_file import write_whole
 from netem.network_file import find_network, load_network
 
 ROOT = Path(__file__).resolve().parents[1]
-COMPARISONS = {  # directory -> network, batchings, iterations in full and with --quick, further flags of nalb compare
+COMPARISONS = {  # directory -> network, batchings, iterations in full and with --quick, model, samples of an iteration
     "cpu": (
         "uneven4-cpu",
         "off,static,dynamic,lb-bsp,lb-bsp-gpu,lbb",
         (60, 20),
-        ("--train", "cnn", "--batch-total", "4096"),
+        ("cnn", 4096),
     ),
     "both": (
         "uneven4-joint",
         "off@aware,lb-bsp@average,joint",
         (40, 16),
-        ("--train", "mobilenet", "--batch-total", "512"),
+        ("mobilenet", 512),
     ),
 }
 PAPERS = (
@@ -80,7 +80,7 @@ def ceilings(out: Path, network_file: str, batchings: list[str]) -> dict[str, fl
 
 
 def federated(out: Path, batching: str, rounds: int) -> dict:
-    """One FedAvg training: what rank 0 printed."""
+    """One FedAvg training: what rank 0 printed. InputError where another one is finished there."""
     log = out / batching / "printed.txt"
     if not log.exists():
         clear(out / batching)
@@ -88,16 +88,19 @@ def federated(out: Path, batching: str, rounds: int) -> dict:
         job = ["launch", "--network", "uneven5-cpu", "--scheme", "average", "--batching", batching]
         printed = nalb([*job, "--out", str(out / batching), *script])
         write_whole(log, "".join(printed).encode())
-    row = next(line for line in log.read_text(encoding="utf-8").splitlines() if '"round_s"' in line)
-    return json.loads(row[row.index("{") :])
+    line = next(line for line in log.read_text(encoding="utf-8").splitlines() if '"round_s"' in line)
+    row = json.loads(line[line.index("{") :])
+    if row["rounds"] != rounds:
+        raise another_run(out / batching, f"{row['rounds']} rounds")
+    return row
 
 
 def main(out: Path, quick: bool) -> None:
     """Run what is missing, print the tables."""
     console = Console(width=max(130, Console().width))
     tables = []
-    for name, (network, batchings, iterations, more) in COMPARISONS.items():
-        tables.append(batching_table(compare_batchings(out / name, network, batchings, iterations[quick], *more)))
+    for name, (network, batchings, iterations, training) in COMPARISONS.items():
+        tables.append(batching_table(compare_batchings(out / name, network, batchings, iterations[quick], *training)))
     table = Table(title="FedAvg, 5 clients x 2 classes on uneven5-cpu, 20 local steps; accuracy: federated_accuracy.py")
     for heading in ("batching", "round s", "over off", "accuracy (last 5 models)"):
         table.add_column(heading, justify="left" if heading == "batching" else "right")

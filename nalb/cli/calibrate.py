@@ -23,7 +23,7 @@ from nalb.errors import InputError
 from nalb.launch.comparison import run_alphas
 from nalb.launch.network import configured_bound_s, inside, job_network, places_in
 from nalb.launch.roles import process_specs
-from nalb.launch.supervisor import Job
+from nalb.launch.supervisor import Job, print_line
 from nalb.workloads import NAMES, bytes_of
 from netem.network_file import find_network, load_network
 from netem.rootless import ensure_privilege
@@ -60,6 +60,8 @@ def main(args: argparse.Namespace) -> int:
     alphas = ladder(args.low, args.high)
     if not 1 <= args.rounds <= 1000:
         raise InputError(f"--rounds {args.rounds}: choose 1 to 1000")
+    if args.alpha_bytes is not None or args.estimator != "capacity":
+        raise InputError("--alpha-bytes is what is looked for, and --estimator has no part in it: leave them out")
     network = load_network(find_network(args.network))
     ensure_privilege()
     run_dir = make_run_dir(args.out)
@@ -71,7 +73,7 @@ def main(args: argparse.Namespace) -> int:
         specs = process_specs(places_in(emulation), command, options, os.environ)
         job = stack.enter_context(Job(specs, inside(emulation), os.environ, run_dir / "logs"))
         observer = stack.enter_context(Observer(options.observers or ""))
-        print(f"nalb calibrate: {len(alphas)} values of alpha, {args.rounds} rounds each", flush=True)
+        print_line(f"nalb calibrate: {len(alphas)} values of alpha, {args.rounds} rounds each")
         times = run_alphas(job, observer, network, alphas, args.rounds, bound)
     table = Table(title=f"replay {args.replay} on {network.name}, shares by the configured rates")
     for heading in ("alpha bytes", "slice bytes", "communication s", "over best"):
@@ -81,5 +83,5 @@ def main(args: argparse.Namespace) -> int:
     for alpha, median in medians.items():
         table.add_row(f"{alpha:.0f}", str(times[alpha].slice_bytes), f"{median:.3f}", f"{median / medians[best]:.3f}")
     Console().print(table)
-    print(f"alpha = {best:.0f} bytes: use --alpha-bytes {best:.0f}, or NALB_ALPHA_BYTES={best:.0f}")
+    print_line(f"alpha = {best:.0f} bytes: use --alpha-bytes {best:.0f}, or NALB_ALPHA_BYTES={best:.0f}")
     return 0

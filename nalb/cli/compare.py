@@ -117,6 +117,8 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(f"--test-every {args.test_every}: give 1 or more, with --batching")
     if not 0 <= args.compute_ms <= 600_000:
         raise InputError(f"--compute-ms {args.compute_ms}: choose 0 to 600000")
+    if args.train and args.compute_ms:
+        raise InputError(f"--compute-ms {args.compute_ms:g} is of replays alone: use --replay, or leave it out")
     if args.train and (other := [word for word in schemes if word == RING or parse_variant(word).scheme != word]):
         raise InputError(f"--train: {other[0]!r} runs replays only: use --replay")
     if args.replay and any(parse_variant(word, COMPARED).scheme == JOINT for word in schemes):
@@ -147,7 +149,7 @@ def main(args: argparse.Namespace) -> int:
     )
     write_run(run_dir, run)
     Console().print(comparison_table(read_record(run_dir)))
-    print(f"run directory: {run_dir}")
+    print_line(f"run directory: {run_dir}")
     return 0
 
 
@@ -263,16 +265,16 @@ def _compare_batchings(
 
             def show(event: dict[str, Any], name: str = name) -> None:
                 times = " ".join(f"{one:.3f}" for one in event["compute_s"])
-                print(f"nalb compare: iteration {event['iteration']:3d}  {name:8s} compute s {times}", flush=True)
+                print_line(f"nalb compare: iteration {event['iteration']:3d}  {name:8s} compute s {times}")
 
-            print(f"nalb compare: training {args.train} with batching {name}", flush=True)
+            print_line(f"nalb compare: training {args.train} with batching {name}")
             options = replace(job_options(args, NAMESPACE_PORT, None, None), scheme=scheme)
             results[name] = run_batching(name, network, command, options, run_dir / name, show)
     total = sum(results[batchings[0]].sizes[0])
     run = BatchingFile(network.name, f"train {args.train}", scheme, total, results)
     write_batchings(run_dir, run)
     Console(width=max(120, Console().width)).print(batching_table(run))
-    print(f"run directory: {run_dir}")
+    print_line(f"run directory: {run_dir}")
     return 0
 
 
@@ -284,7 +286,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """A plain line."""
-        print(f"nalb compare: {text}", flush=True)
+        print_line(f"nalb compare: {text}")
 
     def iteration(self, scheme: str, data: dict[str, Any]) -> None:
         """An iteration ended."""

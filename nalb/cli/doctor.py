@@ -9,8 +9,6 @@ from nalb.doctor import emulation, host, software
 from nalb.doctor.finding import Check, Finding
 from netem.rootless import has_privilege
 
-HELP = "check this machine before a job"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The subcommand's arguments."""

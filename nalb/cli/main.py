@@ -1,4 +1,4 @@
-"""`nalb SUBCOMMAND`: one file per subcommand, each with HELP, configure(parser) and main(args) -> exit code."""
+"""`nalb SUBCOMMAND`: one file per subcommand, each with configure(parser) and main(args) -> exit code."""
 
 import argparse
 import importlib

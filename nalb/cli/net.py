@@ -6,8 +6,6 @@ from nalb.units import GOODPUT_PART
 from netem import build, cgroups, emulation, namespaces, rootless, verify, verify_cpu
 from netem.network_file import Network, find_network, load_network
 
-HELP = "build, verify or remove an emulated network"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The subcommand's arguments."""

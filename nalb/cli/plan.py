@@ -18,7 +18,6 @@ from nalb.planning.schemes import SCHEMES, Plan, Situation, decide
 from nalb.planning.slices import Layout, Tensor, build_layout
 from nalb.units import bytes_per_s_to_mbps, mbps_to_bytes_per_s
 
-HELP = "print the shares that a scheme gives for known capacities"
 HIGH_MBPS = 1e9  # 1 Pbit/s: above it is a typing mistake
 HIGH_MODEL_BYTES = 1e12  # 1 TB
 HIGH_ALPHA_BYTES = 1e12

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from nalb.reporting.page import FIGURES, FOLDER, write_report
 
-HELP = "write the HTML report and figures of a run directory"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The subcommand's arguments."""

@@ -35,6 +35,16 @@ from netem.schedule import pair_caps_at
 SLICES_UP_TO = 16  # nodes: beyond, slices take minutes, and --by auto takes flows
 HIGH_NODES = 100_000
 HIGH_MBPS = 1e9
+DEFAULTS = {  # of flags that --run has no use for
+    "model_bytes": None,
+    "replay": None,
+    "schemes": ",".join(SCHEMES),
+    "estimator": "true",
+    "rounds": 10,
+    "window_bytes": None,
+    "alpha_bytes": str(DEFAULT_ALPHA_BYTES),
+    "by": "auto",
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -48,21 +58,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", metavar="DIR", help="simulate what a run directory of `nalb compare` did, and compare")
     parser.add_argument("--model-bytes", metavar="B", help="bytes of all gradients")
     parser.add_argument("--replay", choices=workloads.NAMES, help="take the model's tensors from a carried workload")
-    parser.add_argument("--schemes", default=",".join(SCHEMES), help="comma-separated (default: all)")
-    parser.add_argument(
-        "--estimator", choices=("true", *ESTIMATORS), default="true", help="of capacities; default: the true ones"
-    )
-    parser.add_argument("--rounds", type=int, default=10, help="synchronisations of a scheme that learns (default: 10)")
+    parser.add_argument("--schemes", help="comma-separated (default: all)")
+    parser.add_argument("--estimator", choices=("true", *ESTIMATORS), help="of capacities; default: the true ones")
+    parser.add_argument("--rounds", type=int, help="synchronisations of a scheme that learns (default: 10)")
     parser.add_argument(
         "--window-bytes", metavar="W", help="of a worker under way at a time; 0: all; default: as nalb does"
     )
-    parser.add_argument(
-        "--alpha-bytes", metavar="A", default=str(DEFAULT_ALPHA_BYTES), help="per-slice cost, from nalb calibrate"
-    )
+    parser.add_argument("--alpha-bytes", metavar="A", help="per-slice cost, from nalb calibrate")
     parser.add_argument("--message-bytes", metavar="B", default="0", help="what every message costs beside its bytes")
     parser.add_argument("--no-headers", action="store_true", help="links carry payload alone")
     parser.add_argument(
-        "--by", choices=("auto", "slices", "flows"), default="auto",
+        "--by", choices=("auto", "slices", "flows"),
         help=f"slice by slice, or whole flows (default: slices up to {SLICES_UP_TO} nodes)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -85,8 +91,13 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(
             "give exactly one of --network, --random and --run; --run with --network where its is not a carried one"
         )
+    given = {name: value for name in DEFAULTS if (value := getattr(args, name)) is not None}
     if args.run:
+        if given:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise InputError(f"--run simulates what the run did: leave out {flags}")
         return _simulate_run(args, wire)
+    vars(args).update(DEFAULTS | given)
     schemes = _parse_schemes(args.schemes)
     if not 1 <= args.rounds <= 1000:
         raise InputError(f"--rounds {args.rounds}: choose 1 to 1000")
@@ -95,8 +106,9 @@ def main(args: argparse.Namespace) -> int:
     model_bytes = sum(tensor.size_bytes for tensor in tensors)
     bound = bound_s(nodes, model_bytes, capacities)
     flows = args.by == "flows" or (args.by == "auto" and len(nodes) > SLICES_UP_TO)
-    if flows and (args.estimator != "true" or wire.message_bytes):
-        raise InputError("--estimator and --message-bytes need slices: give --by slices, or leave them out")
+    if flows and (args.estimator != "true" or wire.message_bytes or given.keys() & {"alpha_bytes", "window_bytes"}):
+        flags = "--estimator, --message-bytes, --alpha-bytes and --window-bytes"
+        raise InputError(f"{flags} need slices: give --by slices, or leave them out")
     results = []
     for scheme in track(schemes, "simulating", console=Console(stderr=True), transient=True):
         learns = scheme == "elastic" or (args.estimator != "true" and scheme in ("aware", "exact"))
@@ -108,7 +120,8 @@ def main(args: argparse.Namespace) -> int:
         results.append(Simulated(scheme, median_s(times_s), times_s))
     if args.json:
         rows = {
-            r.scheme: {"time_s": r.time_s, "over_bound": ratio(r.time_s, bound), "times_s": r.times_s} for r in results
+            r.scheme: {"time_s": r.time_s, "over_bound": r.time_s / bound if bound else None, "times_s": r.times_s}
+            for r in results
         }
         told = {"nodes": len(nodes), "model_bytes": model_bytes, "bound_s": bound, "by": "flows" if flows else "slices"}
         print(json.dumps(told | {"schemes": rows}))

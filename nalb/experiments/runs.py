@@ -11,6 +11,7 @@ from pathlib import Path
 
 from nalb.errors import InputError, JobError, NalbError
 from nalb.launch.processes import die_with_parent
+from nalb.launch.supervisor import print_line
 from nalb.reporting.record import Record, read_record
 from nalb.reporting.run_file import PART, read_run
 from netem.network_file import load_network
@@ -46,7 +47,7 @@ def finish_all(figure: str, out: Path, comparisons: Sequence[Comparison]) -> Ite
         run_dir = out / comparison.name
         finished = (run_dir / "run.json").exists()
         state = "is finished" if finished else f"{comparison.iterations} iterations of {', '.join(comparison.schemes)}"
-        print(f"{figure}: run {number} of {len(comparisons)}, {run_dir}: {state}", flush=True)
+        print_line(f"{figure}: run {number} of {len(comparisons)}, {run_dir}: {state}")
         if finished:
             check_same(comparison, run_dir)
         else:
@@ -69,7 +70,12 @@ def check_same(comparison: Comparison, run_dir: Path) -> None:
     has = (run.network, run.workload, tuple(run.schemes), lengths)
     name = load_network(comparison.network).name
     if has != (name, f"replay {comparison.replay}", comparison.schemes, {comparison.iterations}):
-        raise InputError(f"{run_dir} holds another run ({run.workload} on {run.network}): choose another --out")
+        raise another_run(run_dir, f"{run.workload} on {run.network}")
+
+
+def another_run(run_dir: Path, what: str) -> InputError:
+    """What is finished there is not what is asked for."""
+    return InputError(f"{run_dir} holds another run ({what}): choose another --out")
 
 
 def clear(run_dir: Path, trainings: Sequence[str] = ()) -> None:

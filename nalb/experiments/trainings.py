@@ -9,9 +9,11 @@ from typing import Any
 import msgspec
 
 from nalb.errors import JobError
-from nalb.experiments.runs import clear
+from nalb.experiments.runs import another_run, clear
 from nalb.launch.processes import die_with_parent
+from nalb.launch.supervisor import print_line
 from nalb.reporting.batching_file import BatchingFile, read_batchings
+from netem.network_file import find_network, load_network
 
 
 def nalb(words: list[str]) -> list[str]:
@@ -25,20 +27,31 @@ def nalb(words: list[str]) -> list[str]:
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            print(line, end="", flush=True)
+            print_line(line.rstrip("\n"))
             lines.append(line)
     if process.returncode:
         raise JobError(f"nalb {' '.join(words[:3])} failed: see above; the same command goes on from here")
     return lines
 
 
-def compare_batchings(out: Path, network: Path | str, batchings: str, iterations: int, *more: str) -> BatchingFile:
-    """`nalb compare --batching`, run if OUT is not finished. batchings: comma-separated; more: further flags."""
+def compare_batchings(
+    out: Path, network: Path | str, batchings: str, iterations: int, model: str, total: int, *more: str
+) -> BatchingFile:
+    """`nalb compare --train MODEL --batching`, run if OUT is not finished; InputError where it holds another run.
+
+    batchings: comma-separated; total: samples of an iteration; more: further flags.
+    """
     if not (out / "batching.json").exists():
         clear(out, batchings.split(","))
-        job = ["compare", "--network", str(network), "--batching", batchings, "--iterations", str(iterations)]
-        nalb([*job, *more, "--out", str(out)])
-    return read_batchings(out)
+        job = ["compare", "--network", str(network), "--train", model, "--batch-total", str(total)]
+        nalb([*job, "--batching", batchings, "--iterations", str(iterations), *more, "--out", str(out)])
+    run = read_batchings(out)
+    has = (run.network, run.workload, run.total, list(run.batchings))
+    asked = (load_network(find_network(str(network))).name, f"train {model}", total, batchings.split(","))
+    beyond = {len(one.sizes) - iterations for one in run.batchings.values() if one.together}
+    if has != asked or not beyond <= {0, 1}:  # one more is trained, whose report may come after the end
+        raise another_run(out, f"{run.workload} on {run.network}")
+    return run
 
 
 def batch_events(run_dir: Path) -> list[dict[str, Any]]:

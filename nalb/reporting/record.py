@@ -17,7 +17,6 @@ from nalb.reporting.run_file import LONGEST_S, RunFile, read_events, read_run
 from nalb.units import GOODPUT_PART
 
 SATURATED_PART = 0.85  # a node that moved this part of what it could was limited by its own link
-DIRECTIONS = ("up", "down")
 LONGEST_US = 1e6 * LONGEST_S
 LARGEST_BYTES = 1e15  # of one message; above it is a damaged file
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from nalb.cli.main import run
 from nalb.control.wires import FAR_S
 from nalb.errors import InputError
 from nalb.launch.comparison import BLOCK, turns
@@ -55,15 +56,15 @@ def test_a_comparison_leaves_a_run_that_the_report_draws(tmp_path):
     raw = json.loads((out / "run.json").read_text())
     assert set(raw) == {"network", "workload", "nodes", "model_bytes", "bound_s", "schemes"}
     assert list(raw["schemes"]) == schemes
-    run = read_run(out)
-    assert (run.network, run.nodes, run.model_bytes) == (NAME, 3, 12_868_904)
-    for name, result in run.schemes.items():
+    record = read_run(out)
+    assert (record.network, record.nodes, record.model_bytes) == (NAME, 3, 12_868_904)
+    for name, result in record.schemes.items():
         assert len(result.communication_s) == len(result.iteration_s) == len(result.plan_wait_s) == 3, name
-        assert min(result.communication_s) > run.bound_s, (
+        assert min(result.communication_s) > record.bound_s, (
             "faster than the lossless bound: the clock or the shaping is wrong"
         )
         assert (result.link_error is None) == (name in ("stock", "average"))
-    assert min(run.schemes["oracle"].communication_s) < min(run.schemes["average"].communication_s)
+    assert min(record.schemes["oracle"].communication_s) < min(record.schemes["average"].communication_s)
     events = read_events(out)
     last = [e for e in events if e["event"] == "iteration"][-1]
     assert 0 < last["round_trip_s"] < FAR_S  # by an empty queue: these links have no delay
@@ -72,8 +73,7 @@ def test_a_comparison_leaves_a_run_that_the_report_draws(tmp_path):
     assert (
         f"nalb-{NAME}" not in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     )
-    report = nalb("report", str(out))
-    assert report.returncode == 0, report.stderr
+    assert run(["report", str(out)]) == 0
     assert (out / "report.html").stat().st_size > 10_000
 
 
@@ -86,13 +86,13 @@ def test_batchings_are_compared_by_real_training(tmp_path):
     done = nalb("compare", "--network", str(tmp_path / "net.toml"), "--train", "cnn", "--batching", "joint,asp",
                 "--batch-total", "99", "--batch-most", "50", "--iterations", "4", "--out", str(out))  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    run = json.loads((out / "batching.json").read_text())
-    assert (run["total"], run["scheme"], list(run["batchings"])) == (99, "auto", ["joint", "asp"])
-    for name, one in run["batchings"].items():
+    record = json.loads((out / "batching.json").read_text())
+    assert (record["total"], record["scheme"], list(record["batchings"])) == (99, "auto", ["joint", "asp"])
+    for name, one in record["batchings"].items():
         assert {sum(sizes) for sizes in one["sizes"]} == {99}, name
         assert max(max(sizes) for sizes in one["sizes"]) <= 50, name
         assert all(len(one[kind]) == len(one["sizes"]) >= 4 for kind in ("compute_s", "period_s", "wait_s")), name
-    balanced, baseline = run["batchings"].values()
+    balanced, baseline = record["batchings"].values()
     assert balanced["sizes"][0] == [33, 33, 33]
     assert all(sizes == [33, 33, 33] for sizes in baseline["sizes"])
     assert (balanced["together"], baseline["together"]) == (True, False)
@@ -155,7 +155,6 @@ def test_a_comparison_that_is_cut_short_leaves_nothing(tmp_path, number, role):
         (["--network", "nowhere"], "no network file 'nowhere'"),
         (["--network", "n" * 256], "no network file 'nnn"),
         (["--network", "./" + "n" * 256], "cannot be read (File name too long)"),
-        (["--out", "o" * 256], "File name too long: choose another"),
         (["--batching", "magic"], "unknown 'magic'"),
         (["--batching", "off,off"], "each once"),
         (["--batching", "lb-bsp"], "give --train"),
@@ -169,13 +168,43 @@ def test_a_comparison_that_is_cut_short_leaves_nothing(tmp_path, number, role):
         (["--batching", "off", "--batch-most", "many"], "--batch-most='many'"),
     ],
 )
-def test_bad_flags_are_one_line_and_start_nothing(tmp_path, flags, text):
+def test_bad_flags_are_one_line_and_start_nothing(tmp_path, capsys, flags, text):
     base = ["--network", "wan4-static", "--replay", "mobilenet", "--out", str(tmp_path / "run")]
-    done = nalb("compare", *base, *flags)
-    assert done.returncode == InputError.exit_code
-    assert text in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert run(["compare", *base, *flags]) == InputError.exit_code
+    told = capsys.readouterr().err
+    assert text in told
+    assert told.count("\n") == 1
     assert not Path(tmp_path / "run").exists()
+
+
+def test_a_training_takes_no_compute_time(tmp_path, capsys):
+    words = ["--network", "wan4-static", "--train", "cnn", "--compute-ms", "5", "--out", str(tmp_path / "run")]
+    assert run(["compare", *words]) == InputError.exit_code
+    assert capsys.readouterr().err.startswith("nalb compare: --compute-ms 5 is of replays alone: use --replay, or")
+
+
+SHOWN = """
+from nalb.cli.compare import Progress
+progress = Progress(1.0)
+progress.say("starting")
+progress.iteration("exact", {"iteration": 1, "communication_s": {"n0": 1.0}})
+"""
+
+
+def test_output_closed_by_its_reader_does_not_end_a_comparison():
+    """`nalb compare ... | head`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-c", SHOWN], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_run_directory_whose_name_is_too_long():
+    done = nalb("compare", "--network", "wan4-static", "--replay", "mobilenet", "--out", "o" * 256)
+    assert done.returncode == InputError.exit_code
+    assert "File name too long: choose another" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_turns_interleave_on_a_standing_network_and_not_on_a_changing_one():

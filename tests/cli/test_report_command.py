@@ -40,6 +40,12 @@ def complaint(capsys, *words):
     return err
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """The beginning of a picture for each: drawing takes seconds, and here only what is around it matters."""
+    monkeypatch.setattr("nalb.reporting.page.png", lambda _: b"\x89PNG\r\n\x1a\n")
+
+
 def test_report_is_one_page_with_all_figures(tmp_path, capsys):
     write_fake_run(tmp_path)
     assert run(["report", str(tmp_path)]) == 0
@@ -55,6 +61,7 @@ def test_report_is_one_page_with_all_figures(tmp_path, capsys):
     assert sorted(os.listdir(tmp_path)) == ["figures", "report.html", "run.json", "samples.jsonl"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_report_is_written_over_with_force_alone(tmp_path, capsys):
     write_fake_run(tmp_path, schemes=("stock",), iterations=1)
     (tmp_path / "report.html").write_text("mine")
@@ -65,6 +72,7 @@ def test_report_is_written_over_with_force_alone(tmp_path, capsys):
     assert "mine" not in (tmp_path / "report.html").read_text()[:100]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_link_in_place_of_the_report_is_not_followed(tmp_path):
     run_dir, outside = tmp_path / "run", tmp_path / "outside.txt"
     write_fake_run(run_dir, schemes=("stock",), iterations=1)
@@ -92,6 +100,7 @@ def test_names_from_files_are_escaped_everywhere(tmp_path):
     assert "{{ 7*7 }}" in "".join(page.words)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_page_without_samples_says_so(tmp_path):
     write_fake_run(tmp_path)
     (tmp_path / "samples.jsonl").unlink()

@@ -45,6 +45,11 @@ def test_flags_change_what_they_say(capsys):
     assert told(capsys, "--random", "40:20-220:1", "--model-bytes", "4e6", "--schemes", "exact")["by"] == "flows"
 
 
+def test_no_bound_is_no_number(capsys):
+    words = ("--random", "1:20-220:1", "--model-bytes", "4e6", "--schemes", "exact")
+    assert told(capsys, *words)["schemes"]["exact"]["over_bound"] is None
+
+
 def test_a_recorded_run_beside_what_was_measured(capsys, tmp_path):
     series = {"exact": [3.0, 3.5], "stock": [4.0], "p3": [4.0]}
     schemes = {name: SchemeResult(times, times, 1.0, [0.0] * len(times), None) for name, times in series.items()}
@@ -67,6 +72,9 @@ def test_a_recorded_run_beside_what_was_measured(capsys, tmp_path):
      (("--random", "4:0-9:1", "--model-bytes", "1e6"), "above 0"), (("--random", "4:20-220:1"), "--model-bytes"),
      ((*SMALL, "--rounds", "0"), "--rounds"), ((*SMALL, "--window-bytes", "-1"), "--window-bytes"),
      ((*SMALL, "--by", "flows", "--estimator", "paper"), "--by slices"),
+     (("--random", "17:20-220:1", "--model-bytes", "4e6", "--window-bytes", "0"), "--by slices"),
+     (("--random", "17:20-220:1", "--model-bytes", "4e6", "--alpha-bytes", "x"), "--by slices"),
+     (("--run", "nowhere", "--window-bytes", "0", "--by", "auto"), "leave out --window-bytes, --by"),
      (("--network", "nowhere", "--model-bytes", "1e6"), "nowhere"),
      (("--run", "nowhere"), "nowhere"), ((), "exactly one of"),
      (("--random", "4:20-220:1", "--run", "x"), "exactly one of")],

@@ -9,7 +9,9 @@ from nalb.errors import InputError, JobError
 from nalb.experiments.networks import equal_network, write_network
 from nalb.experiments.runs import Comparison, finish_all
 from nalb.experiments.trainings import compare_batchings
+from nalb.reporting.batching_file import BatchingFile, BatchingResult, write_batchings
 from nalb.reporting.run_file import read_run
+from scripts import lbb_figures, uneven_machines
 from tests.reporting.runs import write_fake_run
 
 SCHEMES = ("stock", "aware")
@@ -38,6 +40,43 @@ def test_another_run_in_its_place_is_an_error(tmp_path, comparison, change):
         list(finish_all("fig0", tmp_path, [comparison]))
 
 
+def write_trainings(run_dir, reports, batchings=("off", "asp"), network="wan4-static", model="cnn", total=8):
+    run_dir.mkdir()
+    results = {n: BatchingResult(n != "asp", [[2] * 4] * reports, [], [], [], None, None) for n in batchings}
+    write_batchings(run_dir, BatchingFile(network, f"train {model}", "auto", total, results))
+
+
+@pytest.mark.parametrize("reports", [5, 6])  # the last one may come after the end
+def test_finished_trainings_are_read_and_not_run_again(tmp_path, comparison, reports):
+    write_trainings(tmp_path / "a", reports)
+    run = compare_batchings(tmp_path / "a", comparison.network, "off,asp", 5, "cnn", 8)
+    assert list(run.batchings) == ["off", "asp"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"reports": 4}, {"reports": 7}, {"batchings": ("off",)}, {"network": "n"}, {"model": "mobilenet"}, {"total": 9}],
+)
+def test_other_trainings_in_their_place_are_an_error(tmp_path, comparison, change):
+    write_trainings(tmp_path / "a", **{"reports": 5} | change)
+    with pytest.raises(InputError, match="holds another run"):
+        compare_batchings(tmp_path / "a", comparison.network, "off,asp", 5, "cnn", 8)
+
+
+def test_another_federated_training_in_its_place_is_an_error(tmp_path):
+    (tmp_path / "off").mkdir()
+    (tmp_path / "off" / "printed.txt").write_text('[n0 worker] {"rounds": 15, "round_s": 1.0}\n')
+    assert uneven_machines.federated(tmp_path, "off", 15)["round_s"] == 1.0
+    with pytest.raises(InputError, match=r"holds another run \(15 rounds\)"):
+        uneven_machines.federated(tmp_path, "off", 60)
+
+
+def test_other_sleepers_in_their_place_are_an_error(tmp_path):
+    (tmp_path / "done").write_text("130 40 50")
+    with pytest.raises(InputError, match=r"holds another run \(lbb_workers\.py 130 40 50\)"):
+        lbb_figures.sleepers(tmp_path)
+
+
 def test_what_an_unfinished_run_left_goes_and_what_it_did_not_stays(tmp_path, comparison):
     """The command itself fails here, before it makes anything: the network file is gone."""
     comparison.network.unlink()
@@ -63,14 +102,14 @@ def test_what_unfinished_trainings_left_goes_and_what_they_did_not_stays(tmp_pat
     (left / "lbb" / "samples.jsonl").write_text("{}\n")
     (left / "batching.json.part").touch()
     with pytest.raises(JobError, match="the same command goes on from here"):
-        compare_batchings(left, comparison.network, "off,lbb", 1, "--train", "cnn")
+        compare_batchings(left, comparison.network, "off,lbb", 1, "cnn", 8)
     assert not left.exists()
     (left / "lbb").mkdir(parents=True)
     (left / "lbb" / "thesis.txt").write_text("do not lose")
     with pytest.raises(InputError, match=r"thesis\.txt"):
-        compare_batchings(left, comparison.network, "off,lbb", 1)
+        compare_batchings(left, comparison.network, "off,lbb", 1, "cnn", 8)
     with pytest.raises(InputError, match="holds lbb"):
-        compare_batchings(left, comparison.network, "off,lb-bsp", 1)
+        compare_batchings(left, comparison.network, "off,lb-bsp", 1, "cnn", 8)
     assert os.listdir(left / "lbb") == ["thesis.txt"]
 
 
@@ -80,7 +119,7 @@ list(finish_all("fig0", Path(sys.argv[1]), [Comparison("a", Path(sys.argv[2]), "
 """
 TRAINS = """
 from nalb.experiments.trainings import compare_batchings
-compare_batchings(Path(sys.argv[1]) / "a", sys.argv[2], "off", 1, "--train", "cnn")
+compare_batchings(Path(sys.argv[1]) / "a", sys.argv[2], "off", 1, "cnn", 8)
 """
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from nalb.errors import InputError
 from netem import qdiscs, rootless
+from scripts import faults
 from scripts.faults import Case, judge, table
 from tests.launch.conftest import ROOT
 
@@ -76,6 +78,14 @@ SAID = "nalb launch: iteration 4: worker b was killed by SIGKILL; its log: x"
 )
 def test_an_outcome_is_right_only_where_it_is(case: Case, code: int, output: str, right: bool) -> None:
     assert judge(case, code, output)[1] is right
+
+
+def test_jobs_with_another_deadline_are_no_part_of_a_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "run", lambda *_: ("went on, ended well", True, 0.0))
+    faults.campaign(2, 1, tmp_path / "seed-1.jsonl", 5.0)
+    assert [row["number"] for row in faults.recorded(tmp_path, 5.0)] == [0, 1]
+    with pytest.raises(InputError, match=r"seed-1\.jsonl has jobs with another --deadline-s than 10"):
+        faults.recorded(tmp_path, 10.0)
 
 
 def test_the_table_counts_outcomes() -> None:
