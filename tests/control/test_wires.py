@@ -1,6 +1,7 @@
 """What the kernel says of this process's connections, of real ones."""
 
 import socket
+import struct
 
 import pytest
 
@@ -48,8 +49,13 @@ def test_how_far_a_peer_is_and_whether_the_kernel_paces(paced):
 
 
 def test_connections_that_end_meanwhile_are_left_out():
-    with socket.socket() as unconnected, socket.create_server(("127.0.0.1", 0)) as door:
-        made = socket.create_connection(door.getsockname())
-        made.close()
-        assert door.getsockname() not in [wire.peer for wire in wires()]
-        assert unconnected.fileno() > 0
+    """Whoever holds them still has a socket, but the kernel knows no peer of it."""
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as made:
+        taken, _ = door.accept()
+        assert door.getsockname() in [wire.peer for wire in wires()]
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close resets
+        taken.close()
+        with pytest.raises(ConnectionResetError):
+            made.recv(1)
+        with socket.socket():  # one that never was connected
+            assert door.getsockname() not in [wire.peer for wire in wires()]

@@ -21,6 +21,10 @@ def test_no_input_is_more_than_an_error_of_ours(target, tmp_path):
     step = steps(target, 2, tmp_path)
     for _ in range(INPUTS.get(target, 2_000)):
         step()
+    if target == "coordinator":
+        attack = step.__self__
+        assert attack.jobs > 40
+        assert attack.iterations > 2 * attack.jobs  # plans that somebody got: it is not dead jobs that are talked to
 
 
 def test_the_van_under_sanitizers():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from nalb.checkpoints import folder
+from nalb.cli.main import run
 from tests.launch.conftest import ROOT, START_LIMIT_S, Launch, Launched
 
 TRAINING = [sys.executable, str(ROOT / "tests/launch/training.py")]
@@ -52,10 +53,10 @@ def restarts(job: Launched) -> list[str]:
 def test_on_one_node_the_curve_is_exactly_the_same(launch: Launch) -> None:
     """The worker is killed while it writes a checkpoint."""
     whole = launch("--local", "1", "--", *TRAINING)
-    assert whole.end(START_LIMIT_S)[0] == 0, whole.output
     job = launch(
         "--local", "1", "--max-restarts", "1", "--", *TRAINING, "--fault", "kill-in-checkpoint", "--fault-at", "15"
     )
+    assert whole.end(START_LIMIT_S)[0] == 0, whole.output
     assert job.end(2 * START_LIMIT_S)[0] == 0, job.output
     (line,) = restarts(job)
     assert line.startswith("nalb launch: phase checkpoint of iteration 15: worker n0 was killed by SIGKILL")
@@ -133,7 +134,7 @@ def test_the_disk_is_full(launch: Launch) -> None:
     job.assert_nothing_left()
 
 
-def test_the_environment_names_the_folder(launch: Launch, tmp_path: Path) -> None:
-    job = launch("--local", "1", "--print-env", "--checkpoints", str(tmp_path / "kept"), "--", *TRAINING)
-    job.end()
-    assert sum(f"NALB_CHECKPOINTS={tmp_path / 'kept'} " in line for line in job.lines) == 3
+def test_the_environment_names_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "kept"
+    run(["launch", "--local", "1", "--print-env", "--checkpoints", str(kept), "--", *TRAINING])
+    assert sum(f"NALB_CHECKPOINTS={kept} " in line for line in capsys.readouterr().out.splitlines()) == 3

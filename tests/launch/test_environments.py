@@ -5,15 +5,17 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from nalb.cli.main import run
 from nalb.control.keys import make_keys, write_keys
 from nalb.launch.hosts import load_hosts
 from nalb.launch.roles import KEEP_MEMORY, JobOptions, Place, process_specs
-from tests.launch.conftest import ROOT, STEPS, Launch
+from tests.launch.conftest import ROOT, STEPS
 
 JOB_LIMIT_S = 90.0
 HOSTS = """
@@ -32,13 +34,28 @@ address = "10.9.0.2"
 """
 
 
-def lines_of(launch: Launch, *arguments: str) -> dict[str, list[str]]:
+Print = Callable[..., tuple[int, list[str]]]
+
+
+@pytest.fixture
+def print_env(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Print:
+    """`nalb launch --print-env ARGUMENTS`: the exit code, and all lines."""
+
+    def act(*arguments: str) -> tuple[int, list[str]]:
+        code = run(["launch", "--out", str(tmp_path / "run"), "--print-env", *arguments])
+        assert not (tmp_path / "run").exists()
+        printed = capsys.readouterr()
+        return code, (printed.out + printed.err).splitlines()
+
+    return act
+
+
+def lines_of(print_env: Print, *arguments: str) -> dict[str, list[str]]:
     """{what the comment says: the words of the line below}"""
-    job = launch("--print-env", *arguments)
-    assert job.end()[0] == 0
-    assert not job.run_dir.exists()
-    titles = [line.removeprefix("# ") for line in job.lines[1::2]]
-    return dict(zip(titles, map(shlex.split, job.lines[2::2]), strict=True))
+    code, lines = print_env(*arguments)
+    assert code == 0
+    titles = [line.removeprefix("# ") for line in lines[1::2]]
+    return dict(zip(titles, map(shlex.split, lines[2::2]), strict=True))
 
 
 def variables(words: list[str]) -> dict[str, str]:
@@ -48,8 +65,8 @@ def variables(words: list[str]) -> dict[str, str]:
 
 @pytest.mark.mxnet
 @pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
-def test_a_job_started_by_hand(launch: Launch) -> None:
-    lines = lines_of(launch, "--local", "2", "--", *STEPS, "--steps", "8")
+def test_a_job_started_by_hand(print_env: Print) -> None:
+    lines = lines_of(print_env, "--local", "2", "--", *STEPS, "--steps", "8")
     assert list(lines) == ["scheduler n0", "server n0", "server n1", "worker n0", "worker n1"]
     plain = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     with ExitStack() as stack:
@@ -64,8 +81,8 @@ def test_a_job_started_by_hand(launch: Launch) -> None:
     assert ["step 3" in output for output in outputs] == [False] * 3 + [True] * 2
 
 
-def test_for_a_network(launch: Launch) -> None:
-    lines = lines_of(launch, "--network", "wan4-static", "--scheme", "exact", "--", "python", "train.py")
+def test_for_a_network(print_env: Print) -> None:
+    lines = lines_of(print_env, "--network", "wan4-static", "--scheme", "exact", "--", "python", "train.py")
     assert len(lines) == 9
     words = lines["worker n3 in namespace nalb-wan4-static.n3"]
     assert words[-2:] == ["python", "train.py"]
@@ -76,17 +93,17 @@ def test_for_a_network(launch: Launch) -> None:
     assert "_van." in found["LD_PRELOAD"]
 
 
-def test_for_stock_there_is_no_van(launch: Launch) -> None:
-    for words in lines_of(launch, "--local", "1", "--scheme", "stock", "--", "true").values():
+def test_for_stock_there_is_no_van(print_env: Print) -> None:
+    for words in lines_of(print_env, "--local", "1", "--scheme", "stock", "--", "true").values():
         assert not {"LD_PRELOAD", "NALB_VAN_TRANSPORT"} & set(variables(words))
         assert variables(words)["NALB_STOCK"] == "1"
 
 
-def test_for_hosts_no_path_of_this_machine_is_printed(launch: Launch, tmp_path: Path) -> None:
+def test_for_hosts_no_path_of_this_machine_is_printed(print_env: Print, tmp_path: Path) -> None:
     path = tmp_path / "hosts.toml"
     path.write_text(HOSTS)
     assert load_hosts(path).root_port == 9091
-    lines = lines_of(launch, "--hosts", str(path), "--plain", "--", "python", "train.py")
+    lines = lines_of(print_env, "--hosts", str(path), "--plain", "--", "python", "train.py")
     assert list(lines) == [f"{who} on 10.9.0.{i}, in /srv/job" for who, i in
                            (("scheduler a", 1), ("server a", 1), ("server b", 2), ("worker b", 2))]  # fmt: skip
     worker = lines["worker b on 10.9.0.2, in /srv/job"]
@@ -100,12 +117,12 @@ def test_for_hosts_no_path_of_this_machine_is_printed(launch: Launch, tmp_path: 
         assert found["NALB_ADDRESSES"] == "10.9.0.1,10.9.0.2"
 
 
-def test_only_a_worker_with_a_machine_of_its_own_computes_with_all_of_it(launch: Launch, tmp_path: Path) -> None:
+def test_only_a_worker_with_a_machine_of_its_own_computes_with_all_of_it(print_env: Print, tmp_path: Path) -> None:
     path = tmp_path / "hosts.toml"
 
     def threads(text: str) -> dict[str, str | None]:
         path.write_text(text)
-        lines = lines_of(launch, "--hosts", str(path), "--plain", "--", "true")
+        lines = lines_of(print_env, "--hosts", str(path), "--plain", "--", "true")
         return {name.split(" on ")[0]: variables(words).get("OMP_NUM_THREADS") for name, words in lines.items()}
 
     assert threads(HOSTS) == {"scheduler a": "1", "server a": "1", "server b": "1", "worker b": None}
@@ -114,24 +131,24 @@ def test_only_a_worker_with_a_machine_of_its_own_computes_with_all_of_it(launch:
     assert {spec.environment["OMP_NUM_THREADS"] for spec in local} == {"1"}
 
 
-def test_for_hosts_a_python_at_home_is_started_from_the_home_there(launch: Launch, tmp_path: Path) -> None:
+def test_for_hosts_a_python_at_home_is_started_from_the_home_there(print_env: Print, tmp_path: Path) -> None:
     path = tmp_path / "hosts.toml"
     path.write_text(HOSTS.replace("/opt/nalb/bin/python", "~/python"))
     (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (tmp_path / "python").chmod(0o755)
     command = ["~/python", "-c", "import sys; print(sys.argv[1])", "~/x"]
-    job = launch("--print-env", "--hosts", str(path), "--plain", "--", *command)
-    assert job.end()[0] == 0
+    code, lines = print_env("--hosts", str(path), "--plain", "--", *command)
+    assert code == 0
     plain = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["sh", "-c", job.lines[-1]], env=plain, capture_output=True, text=True, check=False)
+    done = subprocess.run(["sh", "-c", lines[-1]], env=plain, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("~/x\n", "")
 
 
-def test_with_keys_paths_are_printed_and_no_secret(launch: Launch, tmp_path: Path) -> None:
+def test_with_keys_paths_are_printed_and_no_secret(print_env: Print, tmp_path: Path) -> None:
     keys = make_keys({"n0": "127.0.0.1", "n1": "127.0.0.2"})
     write_keys(tmp_path / "keys", keys)
     arguments = ["--keys", str(tmp_path / "keys"), "--local", "2"]
-    lines = lines_of(launch, *arguments, "--", "python", "train.py")
+    lines = lines_of(print_env, *arguments, "--", "python", "train.py")
     for name, words in lines.items():
         found, node = variables(words), name.split()[1]
         assert found["NALB_KEYS"] == str(tmp_path / "keys" / f"{node}.keys")
@@ -139,20 +156,20 @@ def test_with_keys_paths_are_printed_and_no_secret(launch: Launch, tmp_path: Pat
         assert "_van." in found["LD_PRELOAD"]  # the scheduler too
         assert not any(one.secret.hex() in word or one.public.hex() in word for one in keys.values() for word in words)
     assert variables(lines["worker n1"])["DMLC_NODE_HOST"] == "127.0.0.2"
-    stock = lines_of(launch, *arguments, "--scheme", "stock", "--", "true")
+    stock = lines_of(print_env, *arguments, "--scheme", "stock", "--", "true")
     assert all("_van." in variables(words)["LD_PRELOAD"] for words in stock.values())
 
 
-def test_for_hosts_keys_are_theirs(launch: Launch, tmp_path: Path) -> None:
+def test_for_hosts_keys_are_theirs(print_env: Print, tmp_path: Path) -> None:
     path = tmp_path / "hosts.toml"
     path.write_text(HOSTS)
-    lines = lines_of(launch, "--hosts", str(path), "--keys", "/srv/keys", "--", "python", "train.py")
+    lines = lines_of(print_env, "--hosts", str(path), "--keys", "/srv/keys", "--", "python", "train.py")
     for name, words in lines.items():
         found = variables(words)
         assert found["NALB_KEYS"] == f"/srv/keys/{name.split()[1]}.keys"
         assert found["NALB_VAN_TRANSPORT"] == "pyzmq"
-    job = launch("--print-env", "--hosts", str(path), "--", "true")
-    assert (job.end()[0], job.verdict().startswith("nalb launch: --print-env needs keys that last")) == (2, True)
+    code, (line,) = print_env("--hosts", str(path), "--", "true")
+    assert (code, line.startswith("nalb launch: --print-env needs keys that last")) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,20 @@ from pathlib import Path
 import pytest
 
 from nalb.cli.launch import make_run_dir
-from tests.launch.conftest import STEPS, Launch
+from nalb.cli.main import run
+from tests.launch.conftest import START_LIMIT_S, STEPS, Launch
 
 needs_mxnet = pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
 NOBODY = "import time; print('trained alone', flush=True)"
 NO_DATA = "open('/nowhere/fashion-mnist/train-images-idx3-ubyte.gz')"
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """(exit code, the one line) of a `nalb launch` that starts nothing."""
+    code = run(["launch", *arguments])
+    printed = capsys.readouterr()
+    (line,) = (printed.out + printed.err).splitlines()
+    return code, line
 
 
 @pytest.mark.parametrize(
@@ -37,27 +46,25 @@ NO_DATA = "open('/nowhere/fashion-mnist/train-images-idx3-ubyte.gz')"
         (["--hosts", "nowhere.toml", "--", "true"], "--hosts nowhere.toml: cannot be read (No such file or directory)"),
     ],
 )
-def test_refused_at_once(launch: Launch, arguments: list[str], says: str) -> None:
-    job = launch(*arguments)
-    code, _ = job.end()
+def test_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+    code, line = refusal(capsys, "--out", str(tmp_path / "run"), *arguments)
     assert code == 2
-    assert len(job.lines) == 1
-    assert says in job.verdict()
+    assert line.startswith("nalb launch: ")
+    assert says in line
 
 
 @pytest.mark.parametrize("left", ["run.json", "logs", "checkpoints"])  # a run on hosts leaves logs alone
-def test_a_run_directory_that_holds_a_run(launch: Launch, tmp_path: Path, left: str) -> None:
-    (tmp_path / "run0").mkdir()
-    (tmp_path / "run0" / left).touch()
-    job = launch("--local", "1", "--", "true")
-    assert job.end()[0] == 2
-    assert "already holds a run: choose another --out" in job.verdict()
+def test_a_run_directory_that_holds_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], left: str) -> None:
+    (tmp_path / left).touch()
+    code, line = refusal(capsys, "--out", str(tmp_path), "--local", "1", "--", "true")
+    assert code == 2
+    assert "already holds a run: choose another --out" in line
 
 
-def test_a_run_directory_that_takes_no_files(launch: Launch) -> None:
-    job = launch("--out", "/proc/sys", "--local", "1", "--", "true")
-    assert job.end()[0] == 3
-    assert re.fullmatch(r"nalb launch: /proc/sys: .*: choose another --out", job.output)
+def test_a_run_directory_that_takes_no_files(capsys: pytest.CaptureFixture[str]) -> None:
+    code, line = refusal(capsys, "--out", "/proc/sys", "--local", "1", "--", "true")
+    assert code == 3
+    assert re.fullmatch(r"nalb launch: /proc/sys: .*: choose another --out", line)
 
 
 def test_runs_that_begin_in_the_same_second_have_directories_of_their_own(
@@ -67,13 +74,13 @@ def test_runs_that_begin_in_the_same_second_have_directories_of_their_own(
     assert len({make_run_dir(None) for _ in range(20)}) == len(list((tmp_path / "runs").iterdir())) == 20
 
 
-def test_keys_that_are_there_are_not_the_jobs_to_remove(launch: Launch, tmp_path: Path) -> None:
-    kept = tmp_path / "run0" / "keys" / "n7.keys"
+def test_keys_that_are_there_are_not_the_jobs_to_remove(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "keys" / "n7.keys"
     kept.parent.mkdir(mode=0o700, parents=True)
     kept.touch()
-    job = launch("--local", "2", "--encrypt", "--", "true")
-    assert job.end()[0] == 2
-    assert job.verdict().endswith("keys: no place for the job's own keys (File exists): choose another --out")
+    code, line = refusal(capsys, "--out", str(tmp_path), "--local", "2", "--encrypt", "--", "true")
+    assert code == 2
+    assert line.endswith("keys: no place for the job's own keys (File exists): choose another --out")
     assert kept.exists()
 
 
@@ -93,7 +100,7 @@ def test_keys_that_are_there_are_not_the_jobs_to_remove(launch: Launch, tmp_path
 )
 def test_a_command_that_cannot_train(launch: Launch, command: list[str], exit_code: int, says: str) -> None:
     job = launch("--local", "2", "--", *command)
-    code, _ = job.end()
+    code, _ = job.end(START_LIMIT_S)
     assert re.search(says, job.verdict())
     assert code == exit_code
     job.assert_nothing_left(within_s=0)

@@ -15,11 +15,12 @@ from netem import build, cgroups, namespaces, qdiscs, rootless
 from netem.network_file import parse_network
 from tests.launch.conftest import ROOT, START_LIMIT_S, Launch, Launched
 
-NETWORK = """
+QUOTA = f"{0.45 * len(os.sched_getaffinity(0)):g}"  # two such nodes leave a tenth of the machine to the rest
+NETWORK = f"""
 [defaults]
 up_mbps = 200
 down_mbps = 200
-cpu_quota = 0.45
+cpu_quota = {QUOTA}
 [[nodes]]
 name = "a"
 [[nodes]]
@@ -37,7 +38,7 @@ src = "a"
 dst = "c"
 mbps = 30
 """
-ALL_CPU = NETWORK.replace("cpu_quota = 0.45\n", "")
+ALL_CPU = NETWORK.replace(f"cpu_quota = {QUOTA}\n", "")
 REPLAY = [sys.executable, "-m", "kvstore_patch.replay", "mobilenet"]  # without end
 TRAINING = [sys.executable, str(ROOT / "tests/launch/training.py")]
 
@@ -65,7 +66,7 @@ def under_way(launch: Launch, name: str, folder: Path) -> Launched:
     job = launch("--network", str(path), "--deadline-s", "5", "--", *REPLAY)
     job.wait_for_event("iteration")
     assert len(namespaces.standing(name)) == 3
-    assert "CPU quotas in cores: a 0.45, b 0.45; kept by " in job.output
+    assert f"CPU quotas in cores: a {QUOTA}, b {QUOTA}; kept by " in job.output
     return job
 
 
