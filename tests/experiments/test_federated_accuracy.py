@@ -1,15 +1,32 @@
-"""The flags of scripts/federated_accuracy.py."""
+"""The flags of scripts/federated_accuracy.py, in a process of its own: it imports mxnet."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-pytest.importorskip("mxnet")
-from nalb.errors import InputError
-from scripts.federated_accuracy import parse_variants
+SCRIPT = Path(__file__).parents[2] / "scripts" / "federated_accuracy.py"
 
 
-def test_variants_are_known_ones_and_the_first_is_what_others_are_held_against():
-    assert parse_variants("FedAvg, rate by size") == ["FedAvg", "rate by size"]
-    with pytest.raises(InputError, match=r"--variants 'LBBSP' is unknown: choose of FedAvg, LB-BSP"):
-        parse_variants("FedAvg,LBBSP")
-    with pytest.raises(InputError, match="name it first"):
-        parse_variants("LB-BSP,FedAvg")
+@pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
+@pytest.mark.parametrize(
+    ("variants", "code", "says"),
+    [
+        ("FedAvg,LBBSP", 2, "federated_accuracy: --variants 'LBBSP' is unknown: choose of FedAvg, LB-BSP"),
+        ("LB-BSP,FedAvg", 2, "name it first\n"),
+        (
+            "FedAvg, rate by size",
+            1,
+            "/nowhere/t10k-images-idx3-ubyte[.gz] is missing",
+        ),  # known ones: it goes on to the data
+    ],
+)
+def test_variants_are_known_ones_and_the_first_is_what_others_are_held_against(
+    variants: str, code: int, says: str
+) -> None:
+    argv = [sys.executable, SCRIPT, "--data", "/nowhere", "--variants", variants]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert says in done.stderr
