@@ -76,7 +76,7 @@ class Checkpoints:
         found, skipped = folders.newest(self._folder)
         for one in skipped:
             log.warning("checkpoint %s is skipped: %s", one.path, one.why)
-        self._damaged = [one.path for one in skipped]
+        self._damaged = [one.path for one in skipped if one.is_damaged]
         data = found.data if found else None
         if store is not None and store.num_workers > 1:
             data = agreement.agree(store, found.checkpoint.progress.iteration if found else 0, data)

@@ -28,8 +28,12 @@ LENGTH_BYTES = 8
 DIGEST_BYTES = 32
 
 Count = Annotated[int, Meta(ge=0)]
-Setting = int | float | str
+Setting = bool | int | float | str | None
 DType = Literal["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool"]
+
+
+class DamagedError(CheckpointError):
+    """It is not what was written; what another version of nalb wrote is whole."""
 
 
 class Progress(Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,7 +83,7 @@ class Checkpoint:
 
 
 def encode(checkpoint: Checkpoint) -> Iterator[bytes | memoryview]:
-    """The file's bytes, piece by piece: no second copy of the model. CheckpointError for a dtype that has no place in it."""
+    """The file's bytes, piece by piece: no second copy of the model. CheckpointError for what could not be read back."""
     specs: list[ArraySpec] = []
     pieces: list[memoryview] = []
     for name, array in checkpoint.arrays.items():
@@ -88,9 +92,13 @@ def encode(checkpoint: Checkpoint) -> Iterator[bytes | memoryview]:
         specs.append(ArraySpec(name, array.dtype.name, list(array.shape)))  # type: ignore[arg-type]
         flat = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(-1)
         pieces.append(flat.view(np.uint8).data)
-    header = msgspec.msgpack.encode(
-        Header(VERSION, checkpoint.progress, checkpoint.settings, checkpoint.optimizer, specs)
-    )
+    try:
+        header = msgspec.msgpack.encode(
+            Header(VERSION, checkpoint.progress, checkpoint.settings, checkpoint.optimizer, specs)
+        )
+        msgspec.msgpack.decode(header, type=Header)
+    except (msgspec.MsgspecError, TypeError, OverflowError) as error:
+        raise CheckpointError(f"a checkpoint cannot hold this ({error}): give Python's own numbers and texts") from None
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     everything: tuple[bytes | memoryview, ...] = (MAGIC, len(header).to_bytes(LENGTH_BYTES, "little"), header, *pieces)
     for piece in everything:
@@ -100,16 +108,19 @@ def encode(checkpoint: Checkpoint) -> Iterator[bytes | memoryview]:
 
 
 def decode(data: bytes) -> Checkpoint:
-    """Check everything, then read; the arrays are read-only views of `data`. CheckpointError says what is wrong."""
+    """Check everything, then read; the arrays are read-only views of `data`. CheckpointError says what is wrong.
+
+    DamagedError where these are not the bytes that were written.
+    """
     if not data:
-        raise CheckpointError("it is empty")
+        raise DamagedError("it is empty")
     start = len(MAGIC) + LENGTH_BYTES
     if len(data) < start + DIGEST_BYTES or not data.startswith(MAGIC):
-        raise CheckpointError("it is torn, or no checkpoint")
+        raise DamagedError("it is torn, or no checkpoint")
     view = memoryview(data)
     content_end = len(data) - DIGEST_BYTES
     if hashlib.blake2b(view[:content_end], digest_size=DIGEST_BYTES).digest() != view[content_end:]:
-        raise CheckpointError("its content does not match its digest: it is torn or damaged")
+        raise DamagedError("its content does not match its digest: it is torn or damaged")
     header_end = start + int.from_bytes(view[len(MAGIC) : start], "little")
     try:
         header = msgspec.msgpack.decode(view[start:header_end], type=Header)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from nalb.checkpoints.file import Checkpoint, decode, encode
+from nalb.checkpoints.file import Checkpoint, DamagedError, decode, encode
 from nalb.errors import CheckpointError
 
 VARIABLE = "NALB_CHECKPOINTS"  # the environment's word for the folder
@@ -34,6 +34,7 @@ class Skipped:
 
     path: Path
     why: str
+    is_damaged: bool  # else it could not be read just now
 
 
 def file_name(iteration: int) -> str:
@@ -61,21 +62,31 @@ def write(folder: Path, checkpoint: Checkpoint, node: str) -> Path:
             f"node {node}, phase checkpoint of iteration {checkpoint.progress.iteration}: {error.strerror} in {folder}: "
             "make room there; older checkpoints are as they were"
         ) from None
+    except CheckpointError:
+        temporary.unlink()
+        raise
     return path
 
 
 def newest(folder: Path) -> tuple[Found | None, list[Skipped]]:
-    """The newest whole checkpoint, and those newer ones that are not."""
+    """The newest whole checkpoint, and those newer ones that are not. CheckpointError for a whole one that has another format:
+    training would begin anew.
+    """
     skipped = []
     for path in reversed(paths(folder)):
         try:
             data = path.read_bytes()
             checkpoint = decode(data)
             if file_name(checkpoint.progress.iteration) != path.name:
-                raise CheckpointError(f"it is of iteration {checkpoint.progress.iteration}: it was renamed")
-        except (OSError, CheckpointError) as error:
-            skipped.append(Skipped(path, (error.strerror or str(error)) if isinstance(error, OSError) else str(error)))
+                raise DamagedError(f"it is of iteration {checkpoint.progress.iteration}: it was renamed")
+        except OSError as error:
+            skipped.append(Skipped(path, error.strerror or str(error), False))
             continue
+        except DamagedError as error:
+            skipped.append(Skipped(path, str(error), True))
+            continue
+        except CheckpointError as error:
+            raise CheckpointError(f"checkpoint {path}: {error}") from None
         return Found(path, data, checkpoint), skipped
     return None, skipped
 

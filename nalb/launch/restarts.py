@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nalb.checkpoints import folder
-from nalb.errors import InputError, JobError
+from nalb.errors import CheckpointError, InputError, JobError
 from nalb.launch.phases import phase_of
 
 FIRST_WAIT_S, LONGEST_WAIT_S = (
@@ -131,7 +131,10 @@ def _phase(attempt: Attempt, checkpoints: Path | None, error: JobError) -> str:
 def _goes_on(checkpoints: Path | None) -> str:
     if checkpoints is None:
         return "from the newest checkpoint on the hosts"
-    found, skipped = folder.newest(checkpoints)
+    try:
+        found, skipped = folder.newest(checkpoints)
+    except CheckpointError as error:
+        return f"where {error}"
     damaged = f" ({len(skipped)} damaged, skipped)" if skipped else ""
     if found is None:
         return f"from the beginning: no checkpoint{damaged} in {checkpoints}"

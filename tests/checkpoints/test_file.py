@@ -42,7 +42,11 @@ def array(draw: st.DrawFn) -> npt.NDArray[Any]:
 checkpoints = st.builds(
     Checkpoint,
     st.builds(Progress, counts, counts, counts, st.dictionaries(st.text(), numbers, max_size=3)),
-    st.dictionaries(st.text(), st.one_of(st.integers(-(2**62), 2**62), numbers, st.text()), max_size=3),
+    st.dictionaries(
+        st.text(),
+        st.one_of(st.none(), st.booleans(), st.integers(-(2**62), 2**62), numbers, st.text()),
+        max_size=3,
+    ),
     st.builds(
         OptimizerState,
         st.text(),
@@ -97,6 +101,12 @@ def test_arrays_that_are_not_contiguous() -> None:
 def test_a_dtype_without_a_place() -> None:
     with pytest.raises(CheckpointError, match="array a holds object"):
         file_of(Checkpoint(Progress(), {}, OptimizerState("SGD"), {"a": np.array([None])}))
+
+
+@pytest.mark.parametrize("setting", [np.float32(1), [1], 2**70, math])
+def test_a_setting_that_could_not_be_read_back(setting: Any) -> None:
+    with pytest.raises(CheckpointError, match="cannot hold this"):
+        file_of(Checkpoint(Progress(), {"a": setting}, OptimizerState("SGD"), {}))
 
 
 def signed(header: object, arrays: bytes = b"") -> bytes:

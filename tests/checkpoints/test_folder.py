@@ -4,6 +4,7 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,33 @@ def test_damaged_ones_are_skipped(tmp_path: Path, damage: Callable[[Path], None]
     assert found.checkpoint.progress.iteration == 20
     assert len(skipped) == 1
     assert skipped[0].why
+    assert skipped[0].is_damaged
+
+
+def test_what_cannot_be_read_just_now_is_skipped_and_not_damaged(tmp_path: Path) -> None:
+    write(tmp_path, 20)
+    (tmp_path / folder.file_name(40)).mkdir()
+    found, (skipped,) = folder.newest(tmp_path)
+    assert found is not None
+    assert (skipped.path.name, skipped.is_damaged) == (folder.file_name(40), False)
+
+
+def test_another_versions_checkpoint_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training would begin anew, or lose what came after an older one."""
+    monkeypatch.setattr("nalb.checkpoints.file.VERSION", 2)
+    (newer,) = write(tmp_path, 40)
+    monkeypatch.undo()
+    write(tmp_path, 20)
+    with pytest.raises(CheckpointError, match=rf"checkpoint {newer}: it has format 2, this nalb reads 1: use the one"):
+        folder.newest(tmp_path)
+
+
+def test_a_setting_that_could_not_be_read_back_leaves_what_was_there(tmp_path: Path) -> None:
+    write(tmp_path, 20)
+    checkpoint = replace(example(40), settings={"a": object()})
+    with pytest.raises(CheckpointError, match="cannot hold this"):
+        folder.write(tmp_path, checkpoint, "n1")
+    assert [path.name for path in tmp_path.iterdir()] == [folder.file_name(20)]
 
 
 def test_nothing_but_damaged_ones(tmp_path: Path) -> None:
