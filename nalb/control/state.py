@@ -275,6 +275,8 @@ class Coordinator:
             return
         if self.phase == "COLLECT":
             self._complete(now_s)
+            if self.phase == "OVER":  # a sum of it is wrong
+                return
         for worker in self._members.workers:
             worker.tensors = None
         self._tensors, self._registration = message.tensors, message.number

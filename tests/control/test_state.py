@@ -229,6 +229,22 @@ def test_nobody_else_says_that_a_process_lives():
     assert "worker n1 (pid 111) has not reported for 6.5 s" in driver.state.verdict
 
 
+def test_a_wrong_sum_ends_the_job_though_something_else_is_pushed_before_servers_have_reported():
+    driver = Driver(NALB_VERIFY_SUMS="1")
+    driver.start()
+    for worker in ("w0", "w1"):
+        driver.say(worker, m.Sums(0, [], []))
+        driver.say(worker, m.Done(0, 1.0, 1.5, 0.1, 5.0, 6.0))
+    assert driver.state.phase == "COLLECT"
+    setups = driver.count("w0", m.Setup)
+    for worker in ("w0", "w1"):
+        driver.say(worker, m.Register(TENSORS, 1))
+    assert driver.state.phase == "OVER"
+    assert driver.last("w0", m.Abort).reason == driver.state.verdict
+    assert "did not say the sums" in driver.state.verdict
+    assert driver.count("w0", m.Setup) == setups
+
+
 def test_an_exchange_in_which_nothing_is_under_way_any_more_is_ended():
     """All report, so nobody is silent: ps-lite would wait for ever for what a lost connection took along."""
     driver = Driver()
