@@ -8,6 +8,7 @@ number of networks can use the same addresses at once, and removing the namespac
 import hashlib
 import os
 import socket
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -53,11 +54,8 @@ def fingerprint(network: Network) -> str:
 class Claim(Protocol):
     """Who is told that a network becomes this run's, so as to remove it should the run end early."""
 
-    def hub_is_next(self) -> None:
-        """No network of the name is up; the hub's namespace is made next."""
-
-    def hub_is_anothers(self) -> None:
-        """Someone else has made it meanwhile: it is not to be removed."""
+    def making_hub(self) -> AbstractContextManager[None]:
+        """Around the making of the hub's namespace; at a FileExistsError it is someone else's, and not to be removed."""
 
     def hub_is_made(self) -> None:
         """The hub's namespace exists: from now on the network is this run's."""
@@ -75,11 +73,9 @@ def build(network: Network, claim: Claim) -> None:
     already_up = InputError(f"network {network.name} is already up: run `nalb net down` on its file first")
     if namespaces.standing(network.name) or cgroups.standing(network.name):
         raise already_up
-    claim.hub_is_next()
     try:
-        namespaces.create(hub)
+        namespaces.create(hub, claim.making_hub())
     except FileExistsError:
-        claim.hub_is_anothers()
         raise already_up from None
     claim.hub_is_made()
     namespaces.inside(hub, disable_ipv6)

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from netem.network_file import Network
-from netem.schedule import CpuQuotas, NodeRates, PairCaps, TimedChange, pair_caps_at, quotas_at, rates_at, timed_changes
+from netem.schedule import CpuQuotas, NodeRates, PairCaps, TimedChange, timed_changes
 
 OnChange = Callable[[float, dict[str, Any]], None]  # (elapsed_s, description)
 SetRates = Callable[[NodeRates, PairCaps], None]
@@ -26,7 +26,7 @@ def describe(change: TimedChange) -> dict[str, Any]:
 
 class ChangeClock:
     """A thread that makes each change at its time after the start. An error of the thread's is raised by the next
-    check(), restart() or stop(), and so at the end of a `with`."""
+    check() or stop(), and so at the end of a `with`."""
 
     def __init__(
         self,
@@ -44,21 +44,15 @@ class ChangeClock:
         self._on_change = on_change
         self._now_s = now_s
         self._error: BaseException | None = None
-        self._start()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(now_s(),), name="change clock", daemon=True)
+        self._thread.start()
 
     def check(self) -> None:
         """Raise what stopped the thread, if anything did."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error
-
-    def restart(self) -> None:
-        """Set the rates and quotas of 0 s and begin again."""
-        self.stop()
-        self._set_rates(rates_at(self._network, 0.0), pair_caps_at(self._network, 0.0))
-        if self._network.limits_cpu and self._set_quotas is not None:
-            self._set_quotas(quotas_at(self._network, 0.0))
-        self._start()
 
     def stop(self) -> None:
         """End the thread; a change under way is completed. Rates and quotas stay as they are. May be called twice."""
@@ -73,11 +67,6 @@ class ChangeClock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-    def _start(self) -> None:
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(self._now_s(),), name="change clock", daemon=True)
-        self._thread.start()
 
     def _run(self, start_s: float) -> None:
         try:

@@ -1,7 +1,9 @@
-"""Processes of a network that outlive the command that starts them, and go when the network's namespaces are emptied."""
+"""Processes that outlive the command that starts them: those of a network, which go when its namespaces are emptied, and
+guardians, which clean up after it."""
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from nalb.errors import MachineError
@@ -12,8 +14,6 @@ READY_DEADLINE_S = 60.0
 
 def start(argv: list[str], what: str) -> str:
     """Run argv until it calls `detach`; returns its last words before. Raises MachineError where it never does."""
-    root = str(Path(__file__).resolve().parents[1])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
     try:
         with explained(what):
             done = subprocess.run(
@@ -21,7 +21,7 @@ def start(argv: list[str], what: str) -> str:
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                env=environment,
+                env=_environment(),
                 timeout=READY_DEADLINE_S,
                 check=False,
             )
@@ -31,6 +31,24 @@ def start(argv: list[str], what: str) -> str:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise MachineError(f"{what} cannot be started ({lines[-1]}): see `nalb doctor`")
     return done.stdout.strip()
+
+
+def start_guardian(words: list[str], what: str) -> "subprocess.Popen[bytes]":
+    """`python -m WORDS`, which sees by the end of its stdin that this process is gone; Ctrl-C passes it by."""
+    with explained(what):
+        return subprocess.Popen(
+            [sys.executable, "-m", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=_environment(),
+            start_new_session=True,
+        )
+
+
+def _environment() -> dict[str, str]:
+    """This process's, in which our packages are found."""
+    root = str(Path(__file__).resolve().parents[1])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
 
 
 def detach(ready: str) -> None:

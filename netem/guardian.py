@@ -8,13 +8,12 @@ so that the owner's other children do not hold it.
 """
 
 import os
-import subprocess
 import sys
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 
-from netem.exhaustion import explained
+from netem import daemon
 
 RELEASE_DEADLINE_S = 30.0
 
@@ -33,27 +32,20 @@ class Guardian:
         from netem import namespaces
 
         self._hub = namespaces.path_of(namespaces.hub_namespace(self._name))
-        root = str(Path(__file__).resolve().parents[1])
-        search_path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-        with explained("the network's guardian"):
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "netem.guardian", self._name, str(self._hub)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": search_path},
-                start_new_session=True,
-            )
+        self._process = daemon.start_guardian(["netem.guardian", self._name, str(self._hub)], "the network's guardian")
         return self
 
-    def hub_is_next(self) -> None:
-        """The name is free, and about to be taken."""
+    @contextmanager
+    def making_hub(self) -> Iterator[None]:
+        """The name is free, and about to be taken; at a FileExistsError another has been faster."""
         self._is_making = True
         self._say("making")
-
-    def hub_is_anothers(self) -> None:
-        """The name was not free any more."""
-        self._is_making = False
-        self._say("done")
+        try:
+            yield
+        except FileExistsError:
+            self._is_making = False
+            self._say("done")
+            raise
 
     def hub_is_made(self) -> None:
         """From now on the network of that name is the owner's."""

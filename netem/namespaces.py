@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -57,10 +58,18 @@ def identity(namespace: str) -> tuple[int, int] | None:
     return _namespace_file_identity(path_of(namespace))
 
 
-def create(namespace: str) -> None:
-    """Make a namespace. Raises FileExistsError where the name is taken, MachineError where the kernel refuses."""
+def create(namespace: str, naming: AbstractContextManager[None] | None = None) -> None:
+    """Make a namespace. Raises FileExistsError where the name is taken, MachineError where the kernel refuses.
+
+    The name is taken within `naming`, in a thread: no interrupt comes between the two.
+    """
+
+    def name() -> None:
+        with naming or nullcontext():
+            netns.attach(namespace, "thread-self")
+
     try:  # not by netns.create: it forks, and an interrupt would leave the child to go on
-        _in_thread(f"making {namespace}", _enter_new, lambda: netns.attach(namespace, "thread-self"))
+        _in_thread(f"making {namespace}", _enter_new, name)
     except FileExistsError:
         raise
     except OSError as error:

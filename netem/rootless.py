@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from nalb.errors import MachineError
+from netem.exhaustion import explained
 
 MARK = "NALB_ROOTLESS"  # set for the second start, so that it does not try a third
 CAP_NET_ADMIN = 12
@@ -55,7 +56,8 @@ def ensure_privilege() -> None:
         raise MachineError(f"no right to make network namespaces: {REMEDY}")
     if shutil.which(UNSHARE[0]) is None:
         raise MachineError("no root, and no `unshare` to do without: run it as root, or install util-linux")
-    trial = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True, check=False)
+    with explained(UNSHARE[0]):
+        trial = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True, check=False)
     if trial.returncode != 0:
         raise MachineError(f"no root, and no user namespace ({trial.stderr.strip()}): {REMEDY}")
     command = [sys.executable, *sys.orig_argv[1:]]
@@ -65,10 +67,14 @@ def ensure_privilege() -> None:
 
 
 def _require_unused(place: Path, remedy: str) -> None:
-    """Raises MachineError where the command line, or what runs it, lies below a place that is about to be hidden."""
-    words = [os.getcwd(), sys.prefix, __file__, *(word.rpartition("=")[2] for word in sys.argv)]
-    for word in words:
-        if Path(os.path.realpath(word)).is_relative_to(place):
+    """Raises MachineError where something that the command or its job uses lies below a place that is about to be hidden."""
+    used = {word: word for word in (os.getcwd(), sys.prefix, __file__)}
+    used |= {word: word.rpartition("=")[2] for word in sys.argv}
+    used |= {
+        f"{name}={value}": value for name, value in os.environ.items() if name == "TMPDIR" or name.startswith("NALB_")
+    }
+    for word, path in used.items():
+        if Path(os.path.realpath(path)).is_relative_to(place):
             raise MachineError(f"{word} lies below {place}, which is hidden without root: {remedy}")
 
 
@@ -80,7 +86,9 @@ def _prepare() -> None:
     place = directory if directory.is_dir() else Path("/run")
     if place != directory:
         _require_unused(place, f"name another place, or make {directory} as root")
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], capture_output=True, text=True, check=False)
+    argv = ["mount", "-t", "tmpfs", "tmpfs", str(place)]
+    with explained(argv[0]):
+        mounted = subprocess.run(argv, capture_output=True, text=True, check=False)
     if mounted.returncode != 0:
         raise MachineError(f"tmpfs cannot be mounted on {place} ({mounted.stderr.strip()}): run it as root")
     directory.mkdir(exist_ok=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from nalb.errors import MachineError
 from netem.emulation import Emulation
+from netem.exhaustion import explained
 from netem.verify import REPEATS, TOLERANCE
 
 WARM_S = 1.0  # discarded: starting, and what a node has used before it is noticed or has to pay back
@@ -68,13 +69,14 @@ def measure_cpu(
 ) -> dict[str, CpuMeasurement]:
     """Burn in the nodes named, all at once."""
     burn = [sys.executable, "-c", BURN, str(warm_s), str(measure_s)]
-    burning = {
-        name: [
-            subprocess.Popen(emulation.command(name, burn), stdout=subprocess.PIPE, text=True)
-            for _ in range(math.ceil(quota))
-        ]
-        for name, quota in quotas.items()
-    }
+    with explained("the processes that burn CPU"):
+        burning = {
+            name: [
+                subprocess.Popen(emulation.command(name, burn), stdout=subprocess.PIPE, text=True)
+                for _ in range(math.ceil(quota))
+            ]
+            for name, quota in quotas.items()
+        }
     return {
         name: CpuMeasurement(name, quota, sum(_cores_of(process, name) for process in burning[name]))
         for name, quota in quotas.items()

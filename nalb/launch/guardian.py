@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from netem.exhaustion import explained
+from netem import daemon
 
 VARIABLE = "NALB_JOB"
 KILL_DEADLINE_S = 5.0  # a killed process is gone in milliseconds, unless it is stuck in the kernel
@@ -63,16 +63,7 @@ class Guardian:
         self._job = job
 
     def __enter__(self) -> "Guardian":
-        root = str(Path(__file__).resolve().parents[2])
-        search_path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-        with explained("the job's guardian"):
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "nalb.launch.guardian", self._job],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": search_path},
-                start_new_session=True,  # Ctrl-C passes it by
-            )
+        self._process = daemon.start_guardian(["nalb.launch.guardian", self._job], "the job's guardian")
         return self
 
     def __exit__(

@@ -1,11 +1,13 @@
 """Uneven machines: real groups, real processes that burn real CPU. The kernel's counters decide, not the wall clock."""
 
+import errno
 import os
 import subprocess
 import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -205,6 +207,16 @@ def test_a_measurement_burns_within_the_quota(name: str):
     with network_up(network_of(name, UNEVEN_NODES)) as emulation:
         found = verify_cpu.measure_cpu(emulation, {"b": 0.02}, warm_s=0.05, measure_s=0.3)["b"]
     assert 0 < found.measured_cores < 0.5, "at most two runs, a burst and a late tick in 300 ms"
+
+
+def test_no_process_left_to_burn_is_explained(monkeypatch: pytest.MonkeyPatch):
+    def scarce(*_args, **_options):
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", scarce)
+    emulation = SimpleNamespace(command=lambda _name, argv: argv)
+    with pytest.raises(MachineError, match=r"^the processes that burn CPU cannot be started \(.*\): raise ulimit -u"):
+        verify_cpu.measure_cpu(emulation, {"b": 0.02})
 
 
 @pytest.mark.root

@@ -1,5 +1,6 @@
 """`nalb net`: exit codes and one-line errors, as root, and as nobody in a user namespace, as other commands there."""
 
+import errno
 import importlib.util
 import json
 import os
@@ -130,13 +131,38 @@ def test_settings_that_cannot_be_written_are_one_line_and_the_doctors_too(networ
     assert "mount /proc/sys writable" in json.loads(probed.stdout)["namespace"], probed.stderr
 
 
-def test_without_root_what_lies_below_run_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("words", "environment", "says"),
+    [
+        (["--out=/run/user/1/out"], {}, "--out=/run/user/1/out"),
+        (["--out", "/run/user/1/out"], {}, "/run/user/1/out"),
+        ([], {"TMPDIR": "/run/user/1"}, "TMPDIR=/run/user/1"),
+        ([], {"NALB_PREDICTOR_MODELS": "/run/models"}, "NALB_PREDICTOR_MODELS=/run/models"),
+    ],
+)
+def test_without_root_what_lies_below_run_is_not_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], environment: dict[str, str], says: str
+):
     """Where /var/run/netns is missing and cannot be made, all of /run is mounted over."""
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("it was mounted over"))
     monkeypatch.setattr(namespaces.netns, "NETNS_RUN_DIR", str(tmp_path / "none"))
-    monkeypatch.setattr(sys, "argv", ["nalb", "launch", "--out=/run/user/1/out"])
-    with pytest.raises(MachineError, match=r"^/run/user/1/out lies below /run, .*: name another place, or make "):
+    monkeypatch.setattr(sys, "argv", ["nalb", "launch", *words])
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(MachineError, match=rf"^{says} lies below /run, .*: name another place, or make "):
         rootless._prepare()
+
+
+def test_a_machine_without_processes_left_is_told_from_one_without_namespaces(monkeypatch: pytest.MonkeyPatch):
+    def scarce(*_args, **_options):
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.delenv(rootless.MARK, raising=False)
+    monkeypatch.setattr(rootless, "has_privilege", lambda: False)
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(subprocess, "run", scarce)
+    with pytest.raises(MachineError, match=r"^unshare cannot be started \(.*\): raise ulimit -u"):
+        rootless.ensure_privilege()
 
 
 @pytest.fixture

@@ -138,11 +138,11 @@ def test_a_failed_build_leaves_nothing(name: str, monkeypatch: pytest.MonkeyPatc
     made = []
     create = namespaces.create
 
-    def fail_at_the_second_node(namespace: str) -> None:
+    def fail_at_the_second_node(namespace: str, *naming) -> None:
         made.append(namespace)
         if len(made) == 3:
             raise KeyboardInterrupt
-        create(namespace)
+        create(namespace, *naming)
 
     monkeypatch.setattr(namespaces, "create", fail_at_the_second_node)
     for bring_up in (leave_up, lambda network: network_up(network).__enter__()):
@@ -156,8 +156,8 @@ def test_a_failed_build_leaves_nothing(name: str, monkeypatch: pytest.MonkeyPatc
 def test_a_hub_that_is_made_when_its_making_ends_goes_too(name: str, monkeypatch: pytest.MonkeyPatch, end):
     create = namespaces.create
 
-    def create_and_end(namespace: str) -> None:
-        create(namespace)
+    def create_and_end(namespace: str, *naming) -> None:
+        create(namespace, *naming)
         raise end
 
     monkeypatch.setattr(namespaces, "create", create_and_end)
@@ -188,6 +188,22 @@ def test_a_hub_that_another_makes_first_is_left_alone(name: str, monkeypatch: py
     standing, looks = namespaces.standing, [[]]
     monkeypatch.setattr(namespaces, "standing", lambda network: looks.pop() if looks else standing(network))
     with pytest.raises(InputError, match="already up"):
+        leave_up(network_of(name, TWO_NODES))
+    assert len(namespaces.standing(name)) == 3
+
+
+def test_a_hub_that_another_makes_first_is_left_alone_by_an_interrupt_too(name: str, monkeypatch: pytest.MonkeyPatch):
+    leave_up(network_of(name, TWO_NODES))
+    standing, looks, attach = namespaces.standing, [[]], namespaces.netns.attach
+
+    def interrupt_and_attach(*words) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+        attach(*words)
+
+    monkeypatch.setattr(namespaces, "standing", lambda network: looks.pop() if looks else standing(network))
+    monkeypatch.setattr(namespaces.netns, "attach", interrupt_and_attach)
+    with pytest.raises(KeyboardInterrupt):
         leave_up(network_of(name, TWO_NODES))
     assert len(namespaces.standing(name)) == 3
 
