@@ -10,7 +10,8 @@
 
 Why that is exact. backward() of per-sample losses gives the sum of the samples' gradients, the KVStore adds up the workers'
 sums, and step(n) divides by n: with n the total over all workers it is the mean over the union of the batches, whatever
-their sizes: weights x_i / total, as in sizes.gradient_weights. For a mean loss, multiply by len(chosen) first. Another n
+their sizes: worker i counts x_i / total (Chen et al., Eq. 7; Yao et al., 3.2.4; Tyagi and Sharma divide by the number of
+workers once more, which divides the learning rate alone). For a mean loss, multiply by len(chosen) first. Another n
 would scale the learning rate: the step is refused. Layers that look at the whole batch (BatchNorm) see the local one.
 
 Which samples: see nalb/batching/stream.py. Every worker must be able to read every sample.

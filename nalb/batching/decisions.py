@@ -24,15 +24,13 @@ class Observation:
     compute_s: float  # from the first forward operation to the last gradient; waiting and transfer apart
     cpu_share: float = 1.0  # of the machine's CPU time that is left for the worker, 0 to 1, now
     memory_share: float = 0.0  # of the memory that bounds the worker (the GPU's, else the machine's) in use now, 0 to 1
-    memory_peak_share: float | None = None  # the most of it since the worker began; None: not measured
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise InputError(f"observation: a batch of {self.batch_size}: report what was computed, at least 1 sample")
         if not (np.isfinite(self.compute_s) and self.compute_s > 0):
             raise InputError(f"observation: {self.compute_s:g} s of computing: report a positive time")
-        peak = 0.0 if self.memory_peak_share is None else self.memory_peak_share
-        for name, share in (("CPU", self.cpu_share), ("memory", self.memory_share), ("memory peak", peak)):
+        for name, share in (("CPU", self.cpu_share), ("memory", self.memory_share)):
             if not 0 <= share <= 1:
                 raise InputError(f"observation: {name} share {share:g} is not between 0 and 1: divide by the whole")
 

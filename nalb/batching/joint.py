@@ -165,21 +165,6 @@ def overlapped_s(
     return float(compute_s.max() + max(links_s, completion_s(nodes, shares_bytes, model_bytes, pairs)))
 
 
-def in_turn_s(
-    nodes: Sequence[Node], compute_s: Floats, shares_bytes: Floats, model_bytes: float, capacities: Capacities
-) -> float:
-    """Seconds of an iteration when each node's traffic begins as it ends computing; compute_s per node, shape (N,)."""
-    fixed, per_share = linear_load(nodes, model_bytes)
-    return float((compute_s + (fixed + per_share * shares_bytes) / capacities.limit).max())
-
-
-def after_slowest_s(
-    nodes: Sequence[Node], compute_s: Floats, shares_bytes: Floats, model_bytes: float, capacities: Capacities
-) -> float:
-    """Seconds of an iteration when the exchange begins as the slowest ends computing; compute_s per node, shape (N,)."""
-    return float(compute_s.max()) + completion_s(nodes, shares_bytes, model_bytes, capacities)
-
-
 def _check(
     nodes: Sequence[Node], curves: Sequence[Curve], bounds: Bounds, model_bytes: float, capacities: Capacities
 ) -> None:

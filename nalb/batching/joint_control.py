@@ -7,9 +7,9 @@ import numpy as np
 
 from nalb.batching.curves import Polynomial
 from nalb.batching.decisions import Decision, Observation, observed_sizes, settle
-from nalb.batching.joint import overlapped_s, plan_overlapped
+from nalb.batching.joint import JointPlan, overlapped_s, plan_overlapped
 from nalb.batching.lb_bsp import SLACK, SpeedBalancer
-from nalb.batching.sizes import Bounds, apportion
+from nalb.batching.sizes import Bounds, Sizes, apportion
 from nalb.batching.speed import Predictor
 from nalb.planning.nodes import Capacities, Floats, Node
 
@@ -31,15 +31,15 @@ class Network:
 class JointBalancer:
     """joint.plan_overlapped on predicted speeds and estimated links; without an estimate, Algorithm 1 of LB-BSP.
 
-    `network` is set before each update, `shares_bytes` (per node, shape (N,)) is the network's half of the last plan,
-    None without one. Sizes that are at most SLACK slower by the same model are kept. Cost: plan_overlapped's.
+    `network` is set before each call. Sizes that are at most SLACK slower by the same model are kept. Cost:
+    plan_overlapped's.
     """
 
     def __init__(self, bounds: Bounds, predictors: Sequence[Predictor]) -> None:
         self._bounds = bounds
         self._by_speed = SpeedBalancer(bounds, predictors, SLACK)
         self.network: Network | None = None
-        self.shares_bytes: Floats | None = None
+        self._speeds: list[float] | None = None  # by rank, of the last plan
 
     def begin(self) -> Decision:
         return self._by_speed.begin()
@@ -47,10 +47,11 @@ class JointBalancer:
     def update(self, observations: Sequence[Observation]) -> Decision:
         network = self.network
         if network is None:
-            self.shares_bytes = None
+            self._speeds = None
             return self._by_speed.update(observations)
         present = observed_sizes(observations, self._bounds)
         speeds, _ = self._by_speed.foresee(observations)
+        self._speeds = speeds
         ranks = list(network.ranks)
         by_speed = apportion(speeds, self._bounds)
         bounds = Bounds(
@@ -58,10 +59,7 @@ class JointBalancer:
             tuple(self._bounds.least[rank] for rank in ranks),
             tuple(min(self._bounds.most[rank], MOST_OVER_SPEED * by_speed[rank]) for rank in ranks),
         )
-        curves = [Polynomial((0.0, 1 / speeds[rank])) for rank in ranks]
-        links = (network.nodes, curves, bounds, network.model_bytes, network.capacities)
-        plan = plan_overlapped(*links)
-        self.shares_bytes = plan.shares_bytes
+        plan = _plan(network, speeds, bounds)
         compute_s = np.zeros(len(network.nodes))
         workers = [i for i, node in enumerate(network.nodes) if node.is_worker]
         compute_s[workers] = [present[rank] / speeds[rank] for rank in ranks]
@@ -72,3 +70,15 @@ class JointBalancer:
         for rank, size in zip(ranks, plan.sizes, strict=True):
             sizes[rank] = size
         return settle(present, tuple(sizes), "least time of machines and links together")
+
+    def shares_bytes(self, sizes: Sizes) -> Floats | None:
+        """The network's half for these sizes, per node, shape (N,), by the links as `network` has them; None without."""
+        if self.network is None or self._speeds is None:
+            return None
+        fixed = tuple(sizes[rank] for rank in self.network.ranks)
+        return _plan(self.network, self._speeds, Bounds(sum(fixed), fixed, fixed)).shares_bytes
+
+
+def _plan(network: Network, speeds: Sequence[float], bounds: Bounds) -> JointPlan:
+    curves = [Polynomial((0.0, 1 / speeds[rank])) for rank in network.ranks]
+    return plan_overlapped(network.nodes, curves, bounds, network.model_bytes, network.capacities)

@@ -77,7 +77,6 @@ class StepBalancer:
     - Line 5 gives up a straggler of 5 samples or fewer in the fast phase, though single samples could still be taken
       from it. We go on to the fine phase first, and ask to remove a worker only when it cannot give one sample
       and has been the straggler for a whole window; the text's condition ("below 0") is the same one.
-    - With the memory's peak reported, that counts: what is in use between iterations says little.
     Cost: O(N).
     """
 
@@ -95,7 +94,7 @@ class StepBalancer:
         self._times.append(times)
         has_room = np.array(
             [
-                _memory_in_use(observation) <= FULL_MEMORY_SHARE and size < most
+                observation.memory_share <= FULL_MEMORY_SHARE and size < most
                 for observation, size, most in zip(observations, present, self._bounds.most, strict=True)
             ]
         )
@@ -125,8 +124,3 @@ class StepBalancer:
 
 def _longest_s(sizes: Sizes, speeds: Sequence[float]) -> float:
     return max(size / speed for size, speed in zip(sizes, speeds, strict=True))
-
-
-def _memory_in_use(observation: Observation) -> float:
-    peak = observation.memory_peak_share
-    return observation.memory_share if peak is None else max(peak, observation.memory_share)

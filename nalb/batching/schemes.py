@@ -5,7 +5,7 @@ static              in proportion to known power (cores) or to measured throughp
 dynamic             proportional control with dead-band and learnt bounds (Tyagi and Sharma)
 lb-bsp              in proportion to predicted speeds, every iteration (Chen et al., Algorithm 1)
 lb-bsp-gpu          a step from the slowest to the fastest (Chen et al., Algorithm 2)
-lb-bsp-federated    FedAvg with sizes by speed, every round (Chen et al., 3.5)
+lb-bsp-federated    sizes by speed for every round of FedAvg; steps, learning rate and weights stay equal (Chen et al., 3.5)
 lbb                 profiled curves, then rapid and fine tuning (Yao et al.)
 joint               with the network's shares in one plan; chosen by `--scheme joint`
 """
@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from nalb.batching.curves import Polynomial
 from nalb.batching.decisions import Controller, Decision, Observation, observed_sizes
 from nalb.batching.dynamic import OpenLoop, ProportionalControl
-from nalb.batching.federated import FedAvg, FederatedBalancer
 from nalb.batching.joint_control import JointBalancer
 from nalb.batching.lb_bsp import SLACK, SpeedBalancer, StepBalancer
 from nalb.batching.lbb import ThresholdTuner
@@ -37,15 +36,13 @@ class Job:
     """What a controller may know before the first iteration."""
 
     sizes: Sizes  # as the workers were started; their sum is the total that is kept
-    least: Sizes | None = None  # per worker; None: 1
     most: Sizes | None = None  # per worker, e.g. from memory; None: no bound
     power: tuple[float, ...] | None = None  # per worker, in any one unit, e.g. CPU cores; None: not known
     curves: tuple[Polynomial, ...] | None = None  # per worker, from a profile; None: not profiled
     predictors: tuple[Predictor, ...] | None = None  # per worker; None: EMA
-    rounds: FedAvg | None = None  # federated training; None: the paper's
 
     def __post_init__(self) -> None:
-        for name in ("least", "most", "power", "curves", "predictors"):
+        for name in ("most", "power", "curves", "predictors"):
             given = getattr(self, name)
             if given is not None and len(given) != len(self.sizes):
                 raise InputError(f"batching: {len(given)} x {name} for {len(self.sizes)} workers: give one per worker")
@@ -53,7 +50,7 @@ class Job:
     @property
     def bounds(self) -> Bounds:
         """The bounds that every decision keeps. Raises InputError where they contradict each other."""
-        return Bounds.of(sum(self.sizes), len(self.sizes), self.least, self.most)
+        return Bounds.of(sum(self.sizes), len(self.sizes), self.most)
 
 
 class Off:
@@ -77,7 +74,6 @@ class Scheme:
     build: Callable[[Sizes, Bounds, Job], Controller]
     waits: bool  # the next iteration waits for the decision; else it is taken beside it and holds when it comes
     profiles: bool = False  # wants a profile of every worker before training
-    weighs_gradients: bool = True  # a worker's gradient counts x_i / total (sizes.gradient_weights); else all the same
 
 
 SCHEMES: dict[str, Scheme] = {
@@ -88,9 +84,7 @@ SCHEMES: dict[str, Scheme] = {
         lambda start, bounds, job: SpeedBalancer(bounds, job.predictors or [Ema() for _ in start], SLACK), waits=True
     ),
     "lb-bsp-gpu": Scheme(lambda _start, bounds, _job: StepBalancer(bounds), waits=False),
-    "lb-bsp-federated": Scheme(
-        lambda _start, bounds, job: FederatedBalancer(bounds, job.rounds), waits=True, weighs_gradients=False
-    ),
+    "lb-bsp-federated": Scheme(lambda start, bounds, _job: SpeedBalancer(bounds, [Ema() for _ in start]), waits=True),
     "lbb": Scheme(lambda start, bounds, job: ThresholdTuner(start, bounds, job.curves), waits=False, profiles=True),
     "joint": Scheme(
         lambda start, bounds, job: JointBalancer(bounds, job.predictors or [Ema() for _ in start]), waits=True

@@ -40,11 +40,9 @@ class Bounds:
             )
 
     @classmethod
-    def of(
-        cls, total: int, workers: int, least: Sequence[int] | None = None, most: Sequence[int] | None = None
-    ) -> "Bounds":
-        """Bounds that are 1 and the total where none are given. Raises InputError."""
-        return cls(total, tuple(least or (1,) * workers), tuple(most or (max(total, 1),) * workers))
+    def of(cls, total: int, workers: int, most: Sequence[int] | None = None) -> "Bounds":
+        """From 1 to `most`, or to the total where it is not given. Raises InputError."""
+        return cls(total, (1,) * workers, tuple(most or (max(total, 1),) * workers))
 
     def keeps(self, sizes: Sequence[int]) -> bool:
         """Whether these sizes are allowed."""
@@ -135,14 +133,3 @@ def smallest_steps(rows: Sequence[Floats], bounds: Bounds) -> list[int]:
     taken[ties[: count - int(taken.sum())]] = True
     ends = np.cumsum([0, *lengths])
     return [int(taken[start:end].sum()) for start, end in pairwise(ends)]
-
-
-def gradient_weights(sizes: Sequence[int]) -> Floats:
-    """What worker i's mean gradient counts in the sum: x_i / total, shape (N,), adding up to 1.
-
-    Then sum_i w_i g_i is the mean gradient over the union of the batches. Source: Chen et al., Eq. 7 (their workers
-    scale by n x_i / X because their server averages); Yao et al., 3.2.4. Tyagi and Sharma, Eqs. 2 and 3, weigh by the
-    same and then divide by the number of workers once more, which would divide the learning rate: left out here.
-    """
-    x = np.array(sizes, dtype=np.float64)
-    return np.asarray(x / x.sum(), dtype=np.float64)

@@ -10,14 +10,7 @@ from contextlib import ExitStack
 from rich.console import Console
 from rich.table import Table
 
-from nalb.cli.launch import (
-    NAMESPACE_PORT,
-    add_job_flags,
-    ending_on_signals,
-    job_options,
-    make_run_dir,
-    observer_address,
-)
+from nalb.cli.launch import NAMESPACE_PORT, ending_on_signals, job_options, make_run_dir, observer_address
 from nalb.control.observer import Observer
 from nalb.errors import InputError
 from nalb.launch.comparison import run_alphas
@@ -44,7 +37,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--rounds", type=int, default=ROUNDS, help=f"rounds of 3 iterations per alpha (default: {ROUNDS})"
     )
     parser.add_argument("--out", metavar="DIR", help="run directory (default: a new one in runs/)")
-    add_job_flags(parser)
+    # of what launch and compare share: --alpha-bytes is looked for, and --estimator has no part in it
+    parser.add_argument("--transport", choices=("mxnet", "pyzmq"), help="libzmq under ps-lite (default: mxnet)")
+    parser.add_argument(
+        "--deadline-s", type=float, help="from a lasting fault to the end of everyone else (default: 10)"
+    )
+    parser.set_defaults(alpha_bytes=None, estimator="capacity")
 
 
 def ladder(low: float, high: float) -> list[float]:
@@ -60,8 +58,6 @@ def main(args: argparse.Namespace) -> int:
     alphas = ladder(args.low, args.high)
     if not 1 <= args.rounds <= 1000:
         raise InputError(f"--rounds {args.rounds}: choose 1 to 1000")
-    if args.alpha_bytes is not None or args.estimator != "capacity":
-        raise InputError("--alpha-bytes is what is looked for, and --estimator has no part in it: leave them out")
     network = load_network(find_network(args.network))
     ensure_privilege()
     run_dir = make_run_dir(args.out)

@@ -121,7 +121,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         rows = {
             r.scheme: {"time_s": r.time_s, "over_bound": r.time_s / bound if bound else None, "times_s": r.times_s}
-            for r in results
+            for r in results  # no bound: null, not `ratio`'s NaN, which JSON does not have
         }
         told = {"nodes": len(nodes), "model_bytes": model_bytes, "bound_s": bound, "by": "flows" if flows else "slices"}
         print(json.dumps(told | {"schemes": rows}))

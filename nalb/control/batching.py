@@ -23,6 +23,7 @@ from nalb.errors import InputError
 from nalb.planning.nodes import Floats
 
 FOREVER = 1 << 31  # iterations
+KEPT = 10_000  # iterations ahead of the slowest whose reports wait for it; without a bound on the lead they would fill memory
 SET_UP = (
     2  # iterations at a larger size than ever; of the second ones a tenth took 3 times as long, of the third 1.4 times
 )
@@ -57,7 +58,7 @@ class BatchSizeManager:
         self._setting_up = 0  # iterations left for which a worker sets up for a larger size
         self._reported = [-1] * workers  # by rank, the last iteration
         self._left: set[int] = set()
-        self._reports: dict[int, dict[int, m.Computed]] = {}  # iteration -> rank -> report, until all are there
+        self._reports: dict[int, dict[int, m.Computed]] = {}  # iteration -> rank -> report, until all have reported
         self.outbox: list[m.BatchSizes] = []
         self.events: list[dict[str, Any]] = []
 
@@ -68,8 +69,11 @@ class BatchSizeManager:
 
     @property
     def shares_bytes(self) -> Floats | None:
-        """The network's half of the last joint plan, per node; None without one."""
-        return self._controller.shares_bytes if isinstance(self._controller, JointBalancer) else None
+        """The network's half of a joint plan for the sizes decided, by the links as now known, per node; None without."""
+        if not isinstance(self._controller, JointBalancer):
+            return None
+        self._controller.network = self._network()
+        return self._controller.shares_bytes(self._sizes)
 
     def join(self, rank: int, message: m.JoinBatching) -> None:
         """A worker takes part; with the last one the first sizes go out. InputError: what they ask for is impossible."""
@@ -81,7 +85,7 @@ class BatchSizeManager:
         joined = [self._joined[rank] for rank in range(self._workers)]
         start = tuple(one.batch_size for one in joined)
         total = self._total or sum(start)
-        bounds = Bounds.of(total, self._workers, None, [self._limit(rank, total) for rank in range(self._workers)])
+        bounds = Bounds.of(total, self._workers, [self._limit(rank, total) for rank in range(self._workers)])
         if not bounds.keeps(start):
             start = apportion([1.0] * self._workers if self._total else start, bounds)
         name = "off" if self._scheme in BASELINES else self._scheme
@@ -98,11 +102,13 @@ class BatchSizeManager:
         self._reported[rank] = due
         if why := self._left_behind():
             raise InputError(why)
-        reports = self._reports.setdefault(due, {})
-        reports[rank] = message
-        if len(reports) == self._workers:
-            del self._reports[due]
-            self._decide(due, [reports[rank] for rank in range(self._workers)])
+        slowest = min(self._reported)
+        if due <= slowest + KEPT:
+            self._reports.setdefault(due, {})[rank] = message
+        if due == slowest:  # nobody is left to report it
+            reports = self._reports.pop(due)
+            if len(reports) == self._workers:
+                self._decide(due, [reports[rank] for rank in range(self._workers)])
 
     def leave(self, rank: int) -> str | None:
         """A worker ends in good order: why the others cannot go on, if so; without a bound on their lead they can."""

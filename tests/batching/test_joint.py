@@ -6,17 +6,10 @@ from scipy.optimize import linprog
 
 from nalb.batching import joint
 from nalb.batching.curves import Polynomial
-from nalb.batching.joint import (
-    after_slowest_s,
-    in_turn_s,
-    overlapped_s,
-    plan_after_slowest,
-    plan_in_turn,
-    plan_overlapped,
-)
+from nalb.batching.joint import overlapped_s, plan_after_slowest, plan_in_turn, plan_overlapped
 from nalb.batching.sizes import Bounds, fastest
 from nalb.errors import InputError
-from nalb.planning.nodes import Capacities, Node, linear_load
+from nalb.planning.nodes import Capacities, Node, completion_s, linear_load
 from nalb.planning.shares import average, exact
 from nalb.units import mbps_to_bytes_per_s
 
@@ -52,6 +45,17 @@ def busy(nodes, curves, sizes):
     workers = [i for i, node in enumerate(nodes) if node.is_worker]
     seconds[workers] = [curve(np.array([float(size)]))[0] for curve, size in zip(curves, sizes, strict=True)]
     return seconds
+
+
+def in_turn_s(nodes, compute_s, shares_bytes, model_bytes, capacities):
+    """Seconds of an iteration when each node's traffic begins as it ends computing."""
+    fixed, per_share = linear_load(nodes, model_bytes)
+    return (compute_s + (fixed + per_share * shares_bytes) / capacities.limit).max()
+
+
+def after_slowest_s(nodes, compute_s, shares_bytes, model_bytes, capacities):
+    """Seconds of an iteration when the exchange begins as the slowest ends computing."""
+    return compute_s.max() + completion_s(nodes, shares_bytes, model_bytes, capacities)
 
 
 def least_time(nodes, compute_s, capacities):

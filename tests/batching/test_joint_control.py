@@ -28,7 +28,7 @@ def test_without_an_estimate_it_is_lb_bsp():
     joint, (lb_bsp, _) = balancer(), build("lb-bsp", Job(EVEN, predictors=tuple(Memoryless() for _ in range(3))))
     seen = observe(EVEN, (1.0, 2.0, 4.0))
     assert joint.update(seen) == lb_bsp.update(seen)
-    assert joint.shares_bytes is None
+    assert joint.shares_bytes(EVEN) is None
 
 
 def test_equal_directions_give_best_sizes_beside_best_shares():
@@ -37,7 +37,7 @@ def test_equal_directions_give_best_sizes_beside_best_shares():
     decision = joint.update(observe(EVEN, (1.0, 2.0, 4.0)))
     assert decision.sizes == (69, 34, 17)
     best, _ = exact(NODES, 1e6, joint.network.capacities)
-    assert joint.shares_bytes == pytest.approx(best)
+    assert joint.shares_bytes(decision.sizes) == pytest.approx(best)
     assert joint.update(observe((69, 34, 17), (1.7, 1.7, 1.7))).sizes is None
 
 
@@ -55,3 +55,11 @@ def test_sizes_that_links_and_machines_want_are_kept_against_noise():
     joint.network = network([1e6] * 3, [1e6] * 3)
     noise = np.random.default_rng(1).uniform(0.97, 1.03, (20, 3))
     assert all(joint.update(observe(EVEN, times)).sizes is None for times in noise)
+
+
+def test_shares_follow_links_that_have_changed_since_the_sizes_were_planned():
+    joint, rates = balancer(), [1e6, 5e6, 3e6]
+    joint.network = network(rates, rates)
+    sizes = joint.update(observe(EVEN, (1.0, 2.0, 4.0))).sizes
+    joint.network = network(rates[::-1], rates[::-1])
+    assert joint.shares_bytes(sizes) == pytest.approx(exact(NODES, 1e6, joint.network.capacities)[0])

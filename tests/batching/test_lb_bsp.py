@@ -3,8 +3,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from nalb.batching.federated import FedAvg, FederatedBalancer
 from nalb.batching.lb_bsp import FINE_WINDOW, SpeedBalancer, StepBalancer
+from nalb.batching.schemes import Job, build
 from nalb.batching.sizes import Bounds
 from nalb.batching.speed import Ema, Memoryless
 from nalb.errors import InputError
@@ -104,9 +104,8 @@ def test_gpu_oscillation_ends_the_fast_phase_for_good():
 
 def test_gpu_full_memory_is_given_no_more():
     balancer = StepBalancer(Bounds.of(30, 3))
-    full = {"memory_share": 0.5, "memory_peak_share": 0.96}
     for _ in range(5):
-        seen = observe((10,), (1.0,), **full) + observe((10, 10), (2.0, 3.0), memory_share=0.95)
+        seen = observe((10,), (1.0,), memory_share=0.96) + observe((10, 10), (2.0, 3.0), memory_share=0.95)
         decision = balancer.update(seen)
     assert decision.sizes == (10, 15, 5)
     seen = observe((10, 10, 10), (1.0, 2.0, 3.0), memory_share=0.96)
@@ -132,20 +131,15 @@ def test_gpu_adapts_when_a_worker_becomes_slower():
     assert times[-1].max() < times[151].max()
 
 
-def test_federated_rounds_end_together_and_clients_count_alike():
-    rounds = FedAvg()
-    assert (rounds.local_iterations, rounds.batch_size, rounds.learning_rate) == (500, 100, 0.01)
-    np.testing.assert_allclose(rounds.client_weights(5), 0.2)
+def test_federated_rounds_end_together():
     speeds = (300.0, 200.0, 250.0, 150.0, 190.0)  # the fastest waits a third of the slowest's time and more, as in 5.5
     per_iteration = proportional(speeds, noise=0.02, seed=4)
 
     def round_s(sizes, k):
-        return rounds.local_iterations * per_iteration(sizes, k)
+        return 500 * per_iteration(sizes, k)  # the paper's tau
 
-    balancer = FederatedBalancer(Bounds.of(500, 5), rounds)
-    times, ran, _ = train(balancer, (100,) * 5, round_s, 30)
+    balancer, sizes = build("lb-bsp-federated", Job((100,) * 5))
+    times, ran, _ = train(balancer, sizes, round_s, 30)
     assert all(sum(sizes) == 500 for sizes in ran)
     settled = np.mean([now.max() for now in times[10:]])
     assert settled <= (1 - 0.27) * np.mean([round_s(np.full(5, 100.0), k).max() for k in range(20)])
-    with pytest.raises(InputError, match="positive learning rate"):
-        FedAvg(learning_rate=0.0)

@@ -23,12 +23,9 @@ def jobs(draw: st.DrawFn) -> Job:
         return tuple(draw(st.lists(values, min_size=workers, max_size=workers)))
 
     sizes = each(st.integers(1, 64))
-    least = each(st.integers(1, 3)) if draw(st.booleans()) else None
-    least = None if least is None or sum(least) > sum(sizes) else least
     most = each(st.integers(3, 80))
     return Job(
         sizes,
-        least,
         most if draw(st.booleans()) and sum(most) >= sum(sizes) else None,
         each(st.floats(0.5, 64)) if draw(st.booleans()) else None,
         tuple(Polynomial((0.001, slope)) for slope in each(st.floats(1e-4, 1e-2))) if draw(st.booleans()) else None,
@@ -131,7 +128,7 @@ def test_baselines_are_data():
         (lambda: Observation(0, 1.0), "at least 1 sample"),
         (lambda: Observation(1, 0.0), "positive time"),
         (lambda: Observation(1, 1.0, cpu_share=80.0), "CPU share 80"),
-        (lambda: Observation(1, 1.0, memory_peak_share=-1.0), "memory peak share -1"),
+        (lambda: Observation(1, 1.0, memory_share=-1.0), "memory share -1"),
     ],
 )
 def test_bad_input_is_named(make, message):

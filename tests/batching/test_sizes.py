@@ -4,7 +4,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nalb.batching.curves import Polynomial, fit
-from nalb.batching.sizes import Bounds, apportion, fastest, gradient_weights
+from nalb.batching.sizes import Bounds, apportion, fastest
 from nalb.errors import InputError
 
 from ..planning.strategies import laws
@@ -120,14 +120,6 @@ def test_a_cubic_is_found_again_from_powers_of_two(coefficients, points):
 def test_few_points_give_a_lower_degree():
     assert fit([8], [0.4]).coefficients_s == pytest.approx((0.0, 0.05))
     assert fit([8, 16], [0.5, 0.9]).coefficients_s == pytest.approx((0.1, 0.05))
-
-
-def test_gradient_weights_make_the_union_batch():
-    generator = np.random.default_rng(1)
-    sizes = (5, 1, 10)
-    batches = [generator.normal(size=(size, 3)) for size in sizes]
-    summed = sum(w * batch.mean(axis=0) for w, batch in zip(gradient_weights(sizes), batches, strict=True))
-    np.testing.assert_allclose(summed, np.concatenate(batches).mean(axis=0), rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from nalb.cli.main import run
     [
         ("--rounds", "0", "--rounds 0: choose 1 to 1000"),
         ("--rounds", "-1", "--rounds -1: choose 1 to 1000"),
-        ("--alpha-bytes", "1000", "leave them out"),
-        ("--estimator", "paper", "leave them out"),
+        ("--low", "2e5", "--low 200000 --high 120000: give 0 < low < high"),
     ],
 )
 def test_mistakes_are_refused_before_anything_is_made(tmp_path, capsys, flag, value, says):
@@ -19,3 +18,10 @@ def test_mistakes_are_refused_before_anything_is_made(tmp_path, capsys, flag, va
     assert line.startswith("nalb calibrate: ")
     assert line.endswith(says)
     assert not out.exists()
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--alpha-bytes", "1000"), ("--estimator", "paper")])
+def test_what_is_looked_for_is_no_flag(capsys, flag, value):
+    with pytest.raises(SystemExit, match="2"):
+        run(["calibrate", flag, value])
+    assert f"unrecognized arguments: {flag} {value}" in capsys.readouterr().err

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nalb.batching.lbb import WINDOW
+from nalb.control import batching
 from nalb.control import messages as m
 from nalb.control.batching import FOREVER, WARM_UP, BatchSizeManager
 from nalb.control.settings import from_environment
@@ -103,6 +104,18 @@ def test_baselines_keep_their_sizes_and_bound_the_lead(scheme, until):
     iterate(manager, 0, (30, 10), (0.001, 0.1))
     assert [message.sizes for message in manager.outbox] == [[30, 10]] * (1 if scheme == "asp" else 2)
     assert manager.outbox[-1].until == (FOREVER if scheme == "asp" else until + 1)
+
+
+def test_reports_far_ahead_of_the_slowest_are_not_kept(monkeypatch):
+    monkeypatch.setattr(batching, "KEPT", 2)
+    manager = joined("asp", (30, 10))
+    for rank, size in enumerate((30, 10)):
+        for iteration in range(9):
+            manager.computed(rank, computed(iteration, size))
+            assert len(manager._reports) <= 2
+    assert not manager._reports
+    iterate(manager, 9, (30, 10), (0.001, 0.1))
+    assert [event["iteration"] for event in manager.events] == [0, 1, 9]
 
 
 @given(
