@@ -12,7 +12,7 @@ from nalb.batching.joint_control import Network
 from nalb.control import messages as m
 from nalb.control.wires import FAR_S
 from nalb.measurement.estimators import DIFFERENT, ESTIMATORS
-from nalb.measurement.samples import Samples
+from nalb.measurement.samples import Ints, Samples
 from nalb.measurement.traffic import Traffic
 from nalb.planning.elastic import WINDOW, Observation
 from nalb.planning.nodes import Capacities, Floats, Node, completion_s, load_bytes
@@ -51,7 +51,7 @@ HEADER_BYTES = 1000  # of a slice's message, at most
 # is there to be compared with.
 MOST_REGRET = 1.0
 PACE = 1.25  # equal shares that take so many times what the links need: something else sets the pace
-UNWINDOWED = ("elastic",)  # learns from how long each server takes: a window keeps them in step
+UNWINDOWED = ("elastic",)  # learns from how long each server takes: a window, whoever's, keeps them in step
 UNMEASURED = ("stock", "p3", "average")  # schemes that send no forecasts: they do not need to know
 
 
@@ -112,7 +112,7 @@ class Planner:
         self._next_slot = dict.fromkeys(self._rank_of_node, 0)
         self.joint_shares: Floats | None = None  # per node, bytes: what scheme joint asks for
         self._present: Plan | None = None  # None while MXNet routes by itself
-        self._shares: deque[Sequence[int]] = deque(maxlen=REMEMBERED)  # of each iteration, the last one's last
+        self._shares: deque[Ints] = deque(maxlen=REMEMBERED)  # of each iteration, the last one's last
         self._measured = False
         self._links_set_pace = True
         self._stuck = Backoff(1)  # something else sets the pace: it is not measured anew
@@ -189,17 +189,21 @@ class Planner:
             expected_s = present.predicted_s + self._delay_s
             ratio = min(max(expected_s, exchange_s), took_s) / expected_s
             self._judge_trust(ratio)
-            self._estimator.observe(traffic, is_free, self._is_to_measure_anew(ratio), follow=not self._wary.left)
+            # by what was known before it: if it is one pair, the rest still holds
+            is_capped = ratio > LATE and self._calm > 0 and self._estimator.find_capped_pair(traffic)
+            anew = not is_capped and self._is_to_measure_anew(ratio)
+            self._estimator.observe(traffic, is_free, anew, follow=not is_capped and not self._wary.left)
             if not self._regrets(exchange_s, ratio):
-                if ratio > LATE and self._calm and self._estimator.find_capped_pair(traffic):
+                if is_capped:
                     self._usual = None  # plans around it take what they should again: that is no change
                 if self._would_gain():
                     if self._calm and not is_free and not self._wary.left:
                         self._estimator.rely_on_end(traffic)
                     self._calm = 0
-        served_s = traffic.served_s(len(self._nodes))
-        for one in np.flatnonzero(served_s > traffic.first_s).tolist():
-            self._observations[one].append(Observation(present.shares_bytes[one], served_s[one] - traffic.first_s))
+        if is_free or present.scheme in UNWINDOWED:
+            served_s = traffic.served_s(len(self._nodes))
+            for one in np.flatnonzero(served_s > traffic.first_s).tolist():
+                self._observations[one].append(Observation(present.shares_bytes[one], served_s[one] - traffic.first_s))
 
     def most_bytes(self, iterations: int) -> Floats:
         """What plans have let one node send to the server on each node, or have from it, over so many iterations, shape (N,).
@@ -325,7 +329,7 @@ class Planner:
         if plan is not None:
             self._present = plan
         assert self._present is not None
-        self._shares.append(self._present.shares_bytes)
+        self._shares.append(np.array(self._present.shares_bytes, dtype=np.int64))
         slots, new_slots = self._place(self._present)
         ranks = [self._rank_of_node[node] for node in self._present.server_of_slice]
         self._sent_window = self._window()

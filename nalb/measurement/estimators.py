@@ -8,7 +8,7 @@ step, which hides what they could do: such iterations can raise an estimate and 
 themselves and went much faster than its limit say that it has `outgrown` it. Where an iteration did not take as long as the
 estimates said, the planner has it count alone (`anew`). Of one within which the network changed, the end counts.
 
-A direction's value is a limit only where traffic waited for it. If whenever pushes were queued towards a node the sender
+A direction's value is a limit only where traffic waited for it. If whenever messages were queued towards a node the sender
 itself was busy, nothing is known but a lower bound: the other direction's value stands in where it is higher, and messages
 that had the node to themselves raise it.
 
@@ -20,10 +20,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from nalb.measurement.samples import Floats, Ints, Mask
-from nalb.measurement.traffic import STEPS_PER_WINDOW, Traffic, quantiles
+from nalb.measurement.traffic import STEPS_PER_WINDOW, Rows, Traffic, quantiles
 
 WINDOW_S = 0.2  # rates are taken over windows at least so long: several token-bucket bursts and scheduler turns
 WINDOW_MESSAGES = 24  # ... and over so many of the node's messages, whose bytes are only supposed to arrive evenly
@@ -44,6 +43,7 @@ ROOM = 0.8  # a direction under this part of its peak rate has room to spare
 FEW = 0.5  # of its link's best flow: a flow that gets less is held back elsewhere
 NEAR = 0.9  # a direction above this part of its highest rate is near its peak
 PROOF_PART = 0.5  # of the time near its peak a direction must have been waited for
+QUEUED = 2  # times a pair's largest message: fewer bytes are on their way
 BUSY_PART = 0.85  # a pair that holds an iteration up is busy for this part of it
 
 
@@ -162,7 +162,7 @@ class CapacityEstimator:
         best, alone = sustained_rates(traffic, self._num_nodes), _rates_alone(traffic, self._num_nodes)
         seen = best
         old = np.full_like(seen, np.nan) if anew else self._rate
-        limits = _waited_for(traffic, seen) if free else np.zeros_like(self._proven)
+        limits = _waited_for(traffic, seen, is_whole=True) if free else np.zeros_like(self._proven)
         hidden = seen < (NOISE if free else DIFFERENT) * old  # it carried no more than it can: that says nothing
         proven = limits | (self._proven & hidden & (not anew))
         self.outgrown = proven & ~limits & (alone > DIFFERENT * old)
@@ -175,7 +175,8 @@ class CapacityEstimator:
         self.followed = follow and traffic.span_s > 2 * LATE_S and self._follow(traffic, best, free)
         for pair, cap in list(self._pairs.items()):
             carried = traffic.size_bytes[traffic.between(*pair)].sum()
-            if carried > DIFFERENT * cap * traffic.span_s or (free and _pair_rate(traffic, pair) > DIFFERENT * cap):
+            shown = _pair_rate(traffic, pair) if free else _pair_rate_alone(traffic, pair)
+            if max(carried / traffic.span_s, shown) > DIFFERENT * cap:
                 del self._pairs[pair]  # it has carried much more than its cap
 
     def _follow(self, traffic: Traffic, best: Floats, free: bool) -> bool:
@@ -194,7 +195,7 @@ class CapacityEstimator:
         was_faster = best[pace] > DIFFERENT * rates[pace]
         if not was_faster or with_one_s > ONE_PEER * under_way_s[pace]:
             return False
-        limits = _waited_for(late, rates) if free else np.zeros_like(self._proven)
+        limits = _waited_for(late, rates, is_whole=False) if free else np.zeros_like(self._proven)
         limits[pace] = True
         limited = limits.any(axis=0)
         apart = ~(limited[late.source] | limited[late.target])
@@ -271,6 +272,14 @@ def _pair_rate(traffic: Traffic, pair: tuple[int, int]) -> float:
     return 0.0 if not len(rows) else float(traffic.size_bytes[rows].sum() / (traffic.busy_part(rows) * traffic.span_s))
 
 
+def _pair_rate_alone(traffic: Traffic, pair: tuple[int, int]) -> float:
+    """As _rates_alone, of a directed pair; 0 for too few messages."""
+    rows = traffic.between(*pair)
+    rows = rows[traffic.is_full_sized[rows]]  # probes fit into the bursts that a cap lets through
+    rate = traffic.size_bytes[rows] / (traffic.longest_s[rows] + JITTER_S)
+    return ALONE_PART * float(np.quantile(rate, ALONE_QUANTILE)) if len(rows) >= MIN_SAMPLES else 0.0
+
+
 def _rates_alone(traffic: Traffic, num_nodes: int) -> Floats:
     """What a node's fast messages say that it carries at least, up and down, shape (2, N); NaN for too few.
 
@@ -296,43 +305,97 @@ def _windows_s(traffic: Traffic, node: Ints, num_nodes: int) -> Floats:
     return np.asarray(np.maximum(least_s, WINDOW_MESSAGES * (last_s - first_s) / np.maximum(count, 1)))
 
 
-def _waited_for(traffic: Traffic, peak: Floats) -> npt.NDArray[np.bool_]:
-    """Which directions pushes waited for while they were near their peak, shape (2, N): the peak is their limit.
+def _waited_for(traffic: Traffic, peak: Floats, is_whole: bool) -> Mask:
+    """Which directions messages waited for while they were near their peak, shape (2, N): the peak is their limit.
 
-    Between a pair's first push and its last, more are queued: they have all left at once. They wait for one end if the other
-    has room to spare; or if they get far less than the other end's best flow and not much less than this end's, since a
-    link's flows share it equally unless something else holds them back (max-min fairness).
+    They wait for one end if the other has room to spare; or if they get far less than the other end's best flow and not much
+    less than this end's, since a link's flows share it equally unless something else holds them back (max-min fairness).
+
+    is_whole: the traffic is a whole iteration's, so that who pushes nothing is no worker.
     """
     num_nodes = peak.shape[1]
     ends = traffic.source, traffic.target
     window_s = max(WINDOW_S, *(float(_windows_s(traffic, node, num_nodes).max()) for node in ends))
     every, same = np.arange(len(traffic.source)), np.full(num_nodes, window_s)
     rate = np.array([traffic.windows(every, node, same)[0].reshape(num_nodes, -1) for node in ends])  # (2, N, times)
-    begin_s = traffic.first_s + window_s / STEPS_PER_WINDOW * np.arange(rate.shape[2])
     has_room = rate < ROOM * peak[:, :, np.newaxis]
     best, awaited = np.zeros(rate.shape), np.zeros(rate.shape, dtype=np.bool_)
-    queued = []  # per pair: the times at which pushes waited, and their rate then
-    pushes = {
-        pair: waiting
-        for pair, rows in traffic.pairs_busy_for(window_s).items()
-        if len(waiting := rows[traffic.is_push[rows]])
-    }
-    if not pushes:
+    queued, held_up = _queued(traffic, window_s, rate.shape[2], is_whole)
+    if not queued:
         return np.zeros(peak.shape, dtype=np.bool_)
-    group = np.repeat(np.arange(len(pushes)), [len(rows) for rows in pushes.values()])
-    flows, _ = traffic.windows(np.concatenate(list(pushes.values())), group, np.full(len(pushes), window_s))
-    for (pair, rows), flow in zip(pushes.items(), flows.reshape(len(pushes), -1), strict=True):
-        first = int(np.searchsorted(begin_s, traffic.start_s[rows].min()))
-        times = slice(first, max(first, int(np.searchsorted(begin_s + window_s, traffic.end_s[rows].max(), "right"))))
-        queued.append((*pair, times, flow[times]))
-        for direction, node in enumerate(pair):
-            np.maximum(best[direction, node, times], flow[times], out=best[direction, node, times])
-    for source, target, times, flow in queued:
-        few_out, few_in = flow < FEW * best[0, source, times], flow < FEW * best[1, target, times]
+    messages = [rows for _, _, rows, _ in queued]
+    group = np.repeat(np.arange(len(queued)), [len(rows) for rows in messages])
+    flows, _ = traffic.windows(np.concatenate(messages), group, np.full(len(queued), window_s))
+    flows = flows.reshape(len(queued), -1)
+    for (source, target, _, times), flow in zip(queued, flows, strict=True):
+        for direction, node in enumerate((source, target)):
+            best[direction, node, times] = np.maximum(best[direction, node, times], flow[times])
+    for (source, target, _, times), flow in zip(queued, flows, strict=True):
+        few_out, few_in = (flow[times] < FEW * best[place][times] for place in ((0, source), (1, target)))
         awaited[1, target, times] |= has_room[0, source, times] | few_out & ~few_in
         awaited[0, source, times] |= has_room[1, target, times] | few_in & ~few_out
+    for server, waiting in held_up.items():
+        awaited[0, server] |= waiting
     near_peak = rate >= NEAR * rate.max(axis=2, keepdims=True)
     return np.asarray((awaited & near_peak).sum(axis=2) >= PROOF_PART * near_peak.sum(axis=2))
+
+
+def _queued(
+    traffic: Traffic, window_s: float, count: int, is_whole: bool
+) -> tuple[list[tuple[int, int, Rows, slice | Ints]], dict[int, Mask]]:
+    """Per pair its source, target, messages, and in which of `count` windows, an eighth apart, more of these were queued.
+
+    Pushes are between a pair's first and last: they have all left at once. A pair without any, since its source is no worker or
+    its target no server, has answers: these are while fewer have come than could have.
+
+    And in which windows all of such a server's answers were, shape (count,), if they are for nodes that serve nothing: for its
+    uplink. Should it be these nodes' downlinks that hold them up, they set the pace whatever the shares.
+    """
+    step_s = window_s / STEPS_PER_WINDOW
+    at_s = traffic.first_s + step_s * np.arange(count + STEPS_PER_WINDOW)
+    serving = set(np.unique(traffic.target[traffic.is_push]).tolist())
+    ready: dict[int, tuple[Floats, Floats]] = {}
+    queued: list[tuple[int, int, Rows, slice | Ints]] = []
+    held_up: dict[int, Mask] = {}
+    for (source, target), rows in traffic.pairs_busy_for(window_s).items():
+        if len(pushes := rows[traffic.is_push[rows]]):
+            first = int(np.searchsorted(at_s, traffic.start_s[pushes].min()))
+            last = int(np.searchsorted(at_s, traffic.end_s[pushes].max(), "right")) - STEPS_PER_WINDOW
+            queued.append((source, target, pushes, slice(first, max(first, last))))
+        if len(pushes) or not is_whole:
+            continue
+        if source not in ready:
+            ready[source] = _sums_ready(traffic, source)
+        waiting = _late_bytes(traffic, rows, *ready[source], at_s) > QUEUED * traffic.size_bytes[rows].max()
+        throughout = np.lib.stride_tricks.sliding_window_view(waiting, STEPS_PER_WINDOW + 1).all(axis=1)
+        queued.append((source, target, rows, np.flatnonzero(throughout)))
+        held_up[source] = held_up.get(source, throughout) & throughout & (target not in serving)
+    return queued, held_up
+
+
+def _sums_ready(traffic: Traffic, server: int) -> tuple[Floats, Floats]:
+    """Times, rising from -inf, and of how many bytes a node's server had all other nodes' pushes by then.
+
+    All push the same slices in the same order; what its own node pushed is not seen.
+    """
+    pushes = np.flatnonzero(traffic.is_push & (traffic.target == server))
+    at_s = np.append(-np.inf, np.sort(traffic.end_s[pushes]))
+    source = traffic.source[pushes]
+    by_worker = [traffic.arrived(pushes[source == worker], at_s) for worker in np.unique(source)]
+    return at_s, np.min(by_worker, axis=0) if by_worker else np.zeros(1)
+
+
+def _late_bytes(traffic: Traffic, answers: Rows, ready_s: Floats, ready_bytes: Floats, at_s: Floats) -> Floats:
+    """How many bytes of a pair's answers had by these times not come, though ready for as long as the fastest of them took.
+
+    That one found no queue: it took the way, however long, and what the clocks of the two ends are apart.
+    """
+    order = answers[np.argsort(traffic.end_s[answers], kind="stable")]
+    place = np.searchsorted(ready_bytes, np.cumsum(traffic.size_bytes[order]))
+    known = place < len(ready_s)
+    way_s = (traffic.end_s[order[known]] - ready_s[place[known]]).min(initial=np.inf)
+    could_have = ready_bytes[np.searchsorted(ready_s, at_s - way_s, "right") - 1]
+    return np.asarray(could_have - traffic.arrived(answers, at_s))
 
 
 ESTIMATORS: dict[str, Callable[[int], Estimator]] = {"paper": PaperEstimator, "capacity": CapacityEstimator}

@@ -2,10 +2,10 @@
 
 A receiver times each message on its own monotonic clock, from the arrival of its forecast to its own arrival (Cai et al.,
 section 3.2). A node's upward rate needs the samples of several receivers added up, so their clocks are aligned first: the
-coordinator keeps, per process, the smallest (arrival at the coordinator - time of sending) that it has seen, which is the
-clocks' offset plus the shortest one-way delay; it lets that rise slowly, since clocks drift apart. The error is the spread of
-the shortest delays of the last minute: milliseconds, against windows of a tenth of a second. Nothing here is trusted: what is
-impossible is counted and dropped.
+coordinator keeps, per process, the smallest (arrival at the coordinator - time of sending) of the last 20 to 40 s, which is the
+clocks' offset plus the shortest one-way delay: no older one, since clocks drift apart, and that of a suspended machine stands
+still. The error is the spread of these delays: milliseconds, against windows of a tenth of a second. Nothing here is trusted:
+what is impossible is counted and dropped.
 """
 
 import math
@@ -22,7 +22,7 @@ Samples = npt.NDArray[np.void]  # of SAMPLE: one message on one directed link ea
 
 MAX_RATE_BYTES_PER_S = 50e9  # 400 Gbit/s: beyond any link that a parameter server sits on
 READ_S = 1e-3  # a machine that was busy reads forecast and message, both waiting, microseconds apart
-MOST_DRIFT = 2e-4  # seconds per second between two clocks: quartz is 1e-4 off at most
+ALIGNED_S = 20.0  # delays this old count, up to twice as old: quartz is 1e-4 off at most, which makes 4 ms
 MAX_SAMPLE_S = 3600.0  # no message of a training job takes an hour
 
 SAMPLE = np.dtype(
@@ -48,14 +48,17 @@ class ClockAlignment:
     """Offsets of the processes' monotonic clocks to the coordinator's, by the shortest delay seen lately."""
 
     offset_s: dict[str, float] = field(default_factory=dict)
-    _observed_s: dict[str, float] = field(default_factory=dict)  # on our clock, when last
+    # when a process's present ALIGNED_S began, on our clock; the least offset since, and the least of those before
+    _least: dict[str, tuple[float, float, float]] = field(default_factory=dict)
 
     def observe(self, process: str, sent_s: float, received_s: float) -> None:
         """A message stamped `sent_s` on the process's clock came in at `received_s` on ours."""
-        since_s = received_s - self._observed_s.get(process, received_s)
-        known_s = self.offset_s.get(process, math.inf) + MOST_DRIFT * since_s
-        self.offset_s[process] = min(received_s - sent_s, known_s)
-        self._observed_s[process] = received_s
+        begun_s, present_s, before_s = self._least.get(process, (received_s, math.inf, math.inf))
+        if received_s - begun_s >= ALIGNED_S:
+            begun_s, present_s, before_s = received_s, math.inf, present_s
+        present_s = min(present_s, received_s - sent_s)
+        self._least[process] = begun_s, present_s, before_s
+        self.offset_s[process] = min(present_s, before_s)
 
     def to_common_s(self, process: str, time_s: float) -> float:
         """A time on the process's clock, on ours."""

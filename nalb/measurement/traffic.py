@@ -114,6 +114,12 @@ class Traffic:
         busy = np.flatnonzero(last_s - first_s >= least_s).tolist()
         return {divmod(int(pairs[number]), self._nodes): self._messages(number) for number in busy}
 
+    def arrived(self, rows: Rows, at_s: Floats) -> Floats:
+        """How many bytes of these messages had arrived, whole ones alone, by each of these times."""
+        order = rows[np.argsort(self.end_s[rows], kind="stable")]
+        so_far = np.append(0.0, np.cumsum(self.size_bytes[order]))
+        return np.asarray(so_far[np.searchsorted(self.end_s[order], at_s, "right")])
+
     def windows(self, rows: Rows, group: Ints, window_s: Floats) -> tuple[Floats, Ints]:
         """The mean rate in bytes/s of each group's messages together over [t, t + window], for t in steps of its eighth.
 

@@ -27,6 +27,20 @@ def network(rate):
     return Capacities.from_lists(rates, rates)
 
 
+def apart(node, up, down):
+    """A network whose node has these rates, the other servers USUAL."""
+    rates = np.tile([FAST] * 3 + [USUAL] * 2, (2, 1))
+    rates[:, node] = up, down
+    return Capacities(*rates, {})
+
+
+def alike(count):
+    """So many nodes, workers and servers all, and a planner for them: the planner first."""
+    nodes = [Node(f"n{i}") for i in range(count)]
+    names = [node.name for node in nodes]
+    return Planner(names, set(names), {name: rank for rank, name in enumerate(names)}, "capacity", None), nodes
+
+
 def iterate(planner, capacities, nodes=NODES):
     """Seconds of the next iteration, over the bound."""
     (done,) = by_planner("exact", nodes, planner.layout, capacities, 1, planner, Wire())
@@ -42,6 +56,36 @@ def test_a_server_that_is_no_worker_slows_down_and_recovers(low):
     assert over[LOW_FROM] > 10
     assert max(over[LOW_FROM + 2 : LOW_UNTIL]) < 3
     assert max(over[LOW_UNTIL + 3 :]) < 1.1
+
+
+@pytest.mark.parametrize(("up", "down"), [(3.75e6, 15e6), (15e6, 3.75e6)])
+def test_of_a_server_that_is_no_worker_either_direction_may_be_the_slower(up, down):
+    """It never pushes: that answers wait for its uplink says what that can do. Equal shares take 2.2 times the bound."""
+    planner, capacities = planner_of(), apart(4, up, down)
+    over = [iterate(planner, capacities) for _ in range(8)]
+    assert over[0] > 2
+    assert max(over[2:]) < 1.1
+    assert planner._capacities().limit[4] == pytest.approx(3.75e6, rel=0.1)
+
+
+def test_a_slow_uplink_of_a_server_is_found_though_a_worker_pushes_hardly_faster():
+    """All workers' downlinks look as busy as it does. Without it, equal shares would take 1.3 times what links seem to need."""
+    planner = planner_of()
+    capacities = Capacities.from_lists([8e6, FAST, FAST, 2e7, 9e6], [FAST, FAST, FAST, 2e7, 3e7])
+    over = [iterate(planner, capacities) for _ in range(8)]
+    assert over[0] > 1.3
+    assert max(over[2:]) < 1.1
+
+
+@pytest.mark.parametrize(("up", "down"), [(3e6, 1e6), (1e6, 3e6)])
+def test_of_a_worker_that_is_no_server_either_direction_may_be_the_slower(up, down):
+    """Nobody pushes to it: that answers wait for its downlink says what that can do. It sets the pace whatever the shares."""
+    planner, capacities = planner_of(), apart(0, up, down)
+    over = [iterate(planner, capacities) for _ in range(8)]
+    assert max(over) < 1.1
+    assert planner._capacities().limit[0] == pytest.approx(1e6, rel=0.1)
+    assert planner._links_set_pace
+    assert planner._calm > 4
 
 
 @pytest.mark.parametrize("window_bytes", [0, 2_000_000])
@@ -67,6 +111,15 @@ def test_what_elastic_learnt_of_other_tensors_is_forgotten():
     assert not any(planner._observations)
 
 
+def test_elastic_learns_nothing_from_other_schemes_iterations_with_a_window():
+    planner = planner_of()
+    for _ in range(4):
+        iterate(planner, network(USUAL / 2))
+    assert [len(window) for window in planner._observations] == [0, 0, 0, 1, 1]
+    by_planner("elastic", NODES, planner.layout, network(USUAL / 2), 2, planner, Wire())
+    assert [len(window) for window in planner._observations] == [0, 0, 0, 3, 3]
+
+
 def test_a_pair_that_is_found_to_be_capped_is_no_change_of_the_network():
     """Plans around it take what they should: nothing is measured anew."""
     up, down = (np.array(mbps) * 125e3 for mbps in ((100, 40, 150, 80, 120, 200), (200, 200, 150, 220, 60, 200)))
@@ -82,12 +135,38 @@ def test_a_pair_that_is_found_to_be_capped_is_no_change_of_the_network():
     assert calm == sorted(calm)
 
 
+def test_a_pair_is_found_to_be_capped_though_every_iteration_is_a_surprise():
+    """Its cap is so low that plans which do not know it take 1.6 times the bound."""
+    planner, nodes = alike(6)
+    planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e3)
+    up, down = (np.array(mbps) * 125e3 for mbps in ((100, 40, 150, 80, 120, 200), (200, 200, 150, 220, 60, 200)))
+    over = [iterate(planner, Capacities(up, down, {(2, 5): 16 * 125e3}), nodes) for _ in range(10)]
+    assert list(planner._estimator.estimate().pairs) == [(2, 5)]
+    assert max(over[6:]) < 1.15
+
+
+def test_a_pair_that_is_capped_no_more_is_seen_where_every_iteration_has_a_window(monkeypatch):
+    """Delay makes up more than a twentieth of an iteration."""
+    planner, nodes = alike(6)
+    planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e3)
+    planner.round_trip_s = 0.1
+    observe = planner.observe
+    monkeypatch.setattr(planner, "observe", lambda samples, took_s: observe(samples, took_s + 3 * 0.1))
+    up, down = (np.array(mbps) * 125e3 for mbps in ((100, 40, 150, 80, 120, 200), (200, 200, 150, 220, 60, 200)))
+    capped, free = Capacities(up, down, {(2, 5): 25 * 125e3}), Capacities(up, down, {})
+    for _ in range(6):
+        iterate(planner, capped, nodes)
+    assert list(planner._estimator.estimate().pairs) == [(2, 5)]
+    for _ in range(3):
+        iterate(planner, free, nodes)
+        assert planner._sent_window
+    assert not planner._estimator.estimate().pairs
+
+
 @pytest.mark.parametrize("round_trip_s", [0.0, 0.2])
 def test_delay_that_is_known_is_no_change_of_the_network(monkeypatch, round_trip_s):
     """Three round trips more than the links need each time, whether they are known or not."""
-    nodes = [Node(f"n{i}") for i in range(4)]
-    names = [node.name for node in nodes]
-    planner = Planner(names, set(names), {name: rank for rank, name in enumerate(names)}, "capacity", None)
+    planner, nodes = alike(4)
     planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e4)
     planner.round_trip_s = round_trip_s
     capacities, windows = Capacities.from_lists([37.5e6] * 3 + [20e6], [37.5e6] * 3 + [20e6]), []

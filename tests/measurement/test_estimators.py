@@ -58,7 +58,7 @@ def test_pushes_and_answers_of_a_pair_are_two_connections():
 def test_a_limit_that_is_carried_again_stays_one(monkeypatch):
     """Whether or not it shows that pushes waited for it; only a node that carries more is not known to be limited."""
     waited = np.array([[False, False, False], [False, False, True]])
-    monkeypatch.setattr("nalb.measurement.estimators._waited_for", lambda *_: waited)
+    monkeypatch.setattr("nalb.measurement.estimators._waited_for", lambda *_, **__: waited)
     estimator = CapacityEstimator(3)
 
     def carry(rate):
@@ -258,6 +258,16 @@ def test_a_direction_that_pushes_waited_for_is_a_limit():
     assert estimate.up[0] == pytest.approx(18e6, rel=0.05)
 
 
+@pytest.mark.parametrize(("slow_push", "up"), [(6e6, 3e6), (1.5e6, 7.5e6)])
+def test_a_server_that_never_pushes_is_limited_where_its_sums_wait(slow_push, up):
+    """It answers two workers far away at 1.5e6 each: its limit, or since one pushes no faster. Then its down stands in."""
+    pushes = stream(0, 2, 6e6, 0, 2) + stream(1, 2, slow_push, 0, 12e6 / slow_push)
+    answers = [s for worker in (0, 1) for s in stream(2, worker, 1.5e6, 0.5, 8, is_push=False)]
+    capacity = CapacityEstimator(3)
+    capacity.observe(traffic_of(pushes + answers))
+    assert capacity.estimate().up[2] == pytest.approx(up, rel=0.05)
+
+
 def test_the_one_pair_that_is_busy_while_its_ends_have_room_is_capped():
     capacity = CapacityEstimator(3)
     capacity.observe(traffic_of(all_to_all(up=[10e6] * 3, down=[10e6] * 3, pairs={(0, 2): 2e6})))
@@ -268,6 +278,17 @@ def test_the_one_pair_that_is_busy_while_its_ends_have_room_is_capped():
     assert not capacity.find_capped_pair(traffic_of(late + stream(0, 2, 2e6, 0, 4)))  # known already
     capacity.observe(traffic_of(stream(0, 2, 4e6, 0, 4)), free=False)
     assert not capacity.estimate().pairs  # it has carried more
+
+
+@pytest.mark.parametrize(("each_s", "is_capped"), [(0.025, True), (0.012, False)])
+def test_a_pair_is_capped_no_more_once_its_messages_go_much_faster_with_a_window(each_s, is_capped):
+    """At 2e6 and at 4.2e6 bytes/s, one every 0.05 s: all in all it carries no more than its cap."""
+    capacity = CapacityEstimator(3)
+    capacity.observe(traffic_of(all_to_all(up=[10e6] * 3, down=[10e6] * 3, pairs={(0, 2): 2e6})))
+    late = [LinkSample(i, j, 50_000, t, t + 0.005) for i in range(3) for j in range(3) if i != j for t in range(4)]
+    assert capacity.find_capped_pair(traffic_of(late + stream(0, 2, 2e6, 0, 4)))
+    capacity.observe(traffic_of([LinkSample(0, 2, 50_000, t, t + each_s) for t in np.arange(10, 12, 0.05)]), free=False)
+    assert ((0, 2) in capacity.estimate().pairs) == is_capped
 
 
 def test_a_pair_that_was_faster_in_the_free_iteration_before_is_not_capped():

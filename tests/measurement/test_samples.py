@@ -88,3 +88,14 @@ def test_a_clock_that_drifts_is_followed(drift):
         clocks.observe("worker n1", sent_s, sent_s + ahead_s + (0.3 if sent_s % 10 else 0.02))
         if sent_s > 10:
             assert clocks.to_common_s("worker n1", sent_s) == pytest.approx(sent_s + ahead_s + 0.02, abs=5e-3)
+
+
+@pytest.mark.parametrize("stood_s", [0.5, 100.0])
+def test_a_clock_that_stood_still_is_aligned_again_within_a_minute(stood_s):
+    """A machine was suspended for so long; it reports every second, and nothing while it is."""
+    clocks = ClockAlignment()
+    for now_s in (*range(100), *range(100 + round(stood_s), 300)):
+        sent_s = now_s - 1000.0 - (0.0 if now_s < 100 else stood_s)
+        clocks.observe("worker n1", sent_s, now_s + (0.3 if now_s % 10 else 0.02))
+        if not 100 <= now_s < 160 + stood_s:
+            assert clocks.to_common_s("worker n1", sent_s) == pytest.approx(now_s + 0.02, abs=1e-6)
