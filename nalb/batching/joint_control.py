@@ -31,7 +31,7 @@ class Network:
 class JointBalancer:
     """joint.plan_overlapped on predicted speeds and estimated links; without an estimate, Algorithm 1 of LB-BSP.
 
-    `network` is set before each call. Sizes that are at most SLACK slower by the same model are kept. Cost:
+    `network` is set before each update. Sizes that are at most SLACK slower by the same model are kept. Cost:
     plan_overlapped's.
     """
 
@@ -71,12 +71,12 @@ class JointBalancer:
             sizes[rank] = size
         return settle(present, tuple(sizes), "least time of machines and links together")
 
-    def shares_bytes(self, sizes: Sizes) -> Floats | None:
-        """The network's half for these sizes, per node, shape (N,), by the links as `network` has them; None without."""
-        if self.network is None or self._speeds is None:
+    def shares_bytes(self, sizes: Sizes, network: Network | None) -> Floats | None:
+        """The network's half for these sizes, per node, shape (N,); None without an estimate, now or at the last update."""
+        if network is None or self._speeds is None:
             return None
-        fixed = tuple(sizes[rank] for rank in self.network.ranks)
-        return _plan(self.network, self._speeds, Bounds(sum(fixed), fixed, fixed)).shares_bytes
+        fixed = tuple(sizes[rank] for rank in network.ranks)
+        return _plan(network, self._speeds, Bounds(sum(fixed), fixed, fixed)).shares_bytes
 
 
 def _plan(network: Network, speeds: Sequence[float], bounds: Bounds) -> JointPlan:

@@ -10,7 +10,14 @@ from contextlib import ExitStack
 from rich.console import Console
 from rich.table import Table
 
-from nalb.cli.launch import NAMESPACE_PORT, ending_on_signals, job_options, make_run_dir, observer_address
+from nalb.cli.launch import (
+    NAMESPACE_PORT,
+    add_process_flags,
+    ending_on_signals,
+    job_options,
+    make_run_dir,
+    observer_address,
+)
 from nalb.control.observer import Observer
 from nalb.errors import InputError
 from nalb.launch.comparison import run_alphas
@@ -37,12 +44,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--rounds", type=int, default=ROUNDS, help=f"rounds of 3 iterations per alpha (default: {ROUNDS})"
     )
     parser.add_argument("--out", metavar="DIR", help="run directory (default: a new one in runs/)")
-    # of what launch and compare share: --alpha-bytes is looked for, and --estimator has no part in it
-    parser.add_argument("--transport", choices=("mxnet", "pyzmq"), help="libzmq under ps-lite (default: mxnet)")
-    parser.add_argument(
-        "--deadline-s", type=float, help="from a lasting fault to the end of everyone else (default: 10)"
-    )
-    parser.set_defaults(alpha_bytes=None, estimator="capacity")
+    add_process_flags(parser)
+    parser.set_defaults(alpha_bytes=None, estimator="capacity")  # alpha is looked for, estimates have no part in it
 
 
 def ladder(low: float, high: float) -> list[float]:

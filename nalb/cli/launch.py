@@ -77,6 +77,11 @@ def add_job_flags(parser: argparse.ArgumentParser) -> None:
     """What launch and compare share."""
     parser.add_argument("--estimator", choices=ESTIMATOR_NAMES, default="capacity", help=ESTIMATORS_HELP)
     parser.add_argument("--alpha-bytes", type=float, help="alpha of the slice size, see `nalb calibrate`")
+    add_process_flags(parser)
+
+
+def add_process_flags(parser: argparse.ArgumentParser) -> None:
+    """What calibrate shares with them: how a job's processes run, whatever it sends."""
     parser.add_argument(
         "--transport", choices=("mxnet", "pyzmq"), help="libzmq under ps-lite (default: mxnet; encrypted: pyzmq)"
     )

@@ -67,13 +67,11 @@ class BatchSizeManager:
         """Ranks that have not joined."""
         return [rank for rank in range(self._workers) if rank not in self._joined]
 
-    @property
-    def shares_bytes(self) -> Floats | None:
-        """The network's half of a joint plan for the sizes decided, by the links as now known, per node; None without."""
+    def plan_shares(self) -> Floats | None:
+        """The network's half of a joint plan for the sizes decided, by the links as now known, bytes per node; None without."""
         if not isinstance(self._controller, JointBalancer):
             return None
-        self._controller.network = self._network()
-        return self._controller.shares_bytes(self._sizes)
+        return self._controller.shares_bytes(self._sizes, self._network())
 
     def join(self, rank: int, message: m.JoinBatching) -> None:
         """A worker takes part; with the last one the first sizes go out. InputError: what they ask for is impossible."""

@@ -346,7 +346,7 @@ class Coordinator:
                 self._cut = wanted
                 self._begin_epoch(now_s)
         if self._desk.manager is not None:
-            self._planner.joint_shares = self._desk.manager.shares_bytes
+            self._planner.joint_shares = self._desk.manager.plan_shares()
         self._planner.round_trip_s = self._members.round_trip_s
         return self._planner.decide(number, self._epoch, block.scheme, block.forecasts)
 

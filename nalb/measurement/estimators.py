@@ -362,14 +362,13 @@ def _queued(
             first = int(np.searchsorted(at_s, traffic.start_s[pushes].min()))
             last = int(np.searchsorted(at_s, traffic.end_s[pushes].max(), "right")) - STEPS_PER_WINDOW
             queued.append((source, target, pushes, slice(first, max(first, last))))
-        if len(pushes) or not is_whole:
-            continue
-        if source not in ready:
-            ready[source] = _sums_ready(traffic, source)
-        waiting = _late_bytes(traffic, rows, *ready[source], at_s) > QUEUED * traffic.size_bytes[rows].max()
-        throughout = np.lib.stride_tricks.sliding_window_view(waiting, STEPS_PER_WINDOW + 1).all(axis=1)
-        queued.append((source, target, rows, np.flatnonzero(throughout)))
-        held_up[source] = held_up.get(source, throughout) & throughout & (target not in serving)
+        elif is_whole:
+            if source not in ready:
+                ready[source] = _sums_ready(traffic, source)
+            waiting = _late_bytes(traffic, rows, *ready[source], at_s) > QUEUED * traffic.size_bytes[rows].max()
+            throughout = np.lib.stride_tricks.sliding_window_view(waiting, STEPS_PER_WINDOW + 1).all(axis=1)
+            queued.append((source, target, rows, np.flatnonzero(throughout)))
+            held_up[source] = held_up.get(source, throughout) & throughout & (target not in serving)
     return queued, held_up
 
 

@@ -28,7 +28,7 @@ def test_without_an_estimate_it_is_lb_bsp():
     joint, (lb_bsp, _) = balancer(), build("lb-bsp", Job(EVEN, predictors=tuple(Memoryless() for _ in range(3))))
     seen = observe(EVEN, (1.0, 2.0, 4.0))
     assert joint.update(seen) == lb_bsp.update(seen)
-    assert joint.shares_bytes(EVEN) is None
+    assert joint.shares_bytes(EVEN, joint.network) is None
 
 
 def test_equal_directions_give_best_sizes_beside_best_shares():
@@ -37,7 +37,7 @@ def test_equal_directions_give_best_sizes_beside_best_shares():
     decision = joint.update(observe(EVEN, (1.0, 2.0, 4.0)))
     assert decision.sizes == (69, 34, 17)
     best, _ = exact(NODES, 1e6, joint.network.capacities)
-    assert joint.shares_bytes(decision.sizes) == pytest.approx(best)
+    assert joint.shares_bytes(decision.sizes, joint.network) == pytest.approx(best)
     assert joint.update(observe((69, 34, 17), (1.7, 1.7, 1.7))).sizes is None
 
 
@@ -62,4 +62,4 @@ def test_shares_follow_links_that_have_changed_since_the_sizes_were_planned():
     joint.network = network(rates, rates)
     sizes = joint.update(observe(EVEN, (1.0, 2.0, 4.0))).sizes
     joint.network = network(rates[::-1], rates[::-1])
-    assert joint.shares_bytes(sizes) == pytest.approx(exact(NODES, 1e6, joint.network.capacities)[0])
+    assert joint.shares_bytes(sizes, joint.network) == pytest.approx(exact(NODES, 1e6, joint.network.capacities)[0])

@@ -41,6 +41,12 @@ def alike(count):
     return Planner(names, set(names), {name: rank for rank, name in enumerate(names)}, "capacity", None), nodes
 
 
+def uneven(caps):
+    """Six nodes, up and down apart, and these caps of pairs in Mbit/s."""
+    up, down = (np.array(mbps) * 125e3 for mbps in ((100, 40, 150, 80, 120, 200), (200, 200, 150, 220, 60, 200)))
+    return Capacities(up, down, {pair: mbps * 125e3 for pair, mbps in caps.items()})
+
+
 def iterate(planner, capacities, nodes=NODES):
     """Seconds of the next iteration, over the bound."""
     (done,) = by_planner("exact", nodes, planner.layout, capacities, 1, planner, Wire())
@@ -122,10 +128,7 @@ def test_elastic_learns_nothing_from_other_schemes_iterations_with_a_window():
 
 def test_a_pair_that_is_found_to_be_capped_is_no_change_of_the_network():
     """Plans around it take what they should: nothing is measured anew."""
-    up, down = (np.array(mbps) * 125e3 for mbps in ((100, 40, 150, 80, 120, 200), (200, 200, 150, 220, 60, 200)))
-    capacities, nodes = Capacities(up, down, {(2, 5): 20 * 125e3}), [Node(f"n{i}") for i in range(6)]
-    names = [node.name for node in nodes]
-    planner = Planner(names, set(names), {name: rank for rank, name in enumerate(names)}, "capacity", None)
+    (planner, nodes), capacities = alike(6), uneven({(2, 5): 20})
     planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e3)
     calm = []
     for _ in range(9):
@@ -139,8 +142,7 @@ def test_a_pair_is_found_to_be_capped_though_every_iteration_is_a_surprise():
     """Its cap is so low that plans which do not know it take 1.6 times the bound."""
     planner, nodes = alike(6)
     planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e3)
-    up, down = (np.array(mbps) * 125e3 for mbps in ((100, 40, 150, 80, 120, 200), (200, 200, 150, 220, 60, 200)))
-    over = [iterate(planner, Capacities(up, down, {(2, 5): 16 * 125e3}), nodes) for _ in range(10)]
+    over = [iterate(planner, uneven({(2, 5): 16}), nodes) for _ in range(10)]
     assert list(planner._estimator.estimate().pairs) == [(2, 5)]
     assert max(over[6:]) < 1.15
 
@@ -152,8 +154,7 @@ def test_a_pair_that_is_capped_no_more_is_seen_where_every_iteration_has_a_windo
     planner.round_trip_s = 0.1
     observe = planner.observe
     monkeypatch.setattr(planner, "observe", lambda samples, took_s: observe(samples, took_s + 3 * 0.1))
-    up, down = (np.array(mbps) * 125e3 for mbps in ((100, 40, 150, 80, 120, 200), (200, 200, 150, 220, 60, 200)))
-    capped, free = Capacities(up, down, {(2, 5): 25 * 125e3}), Capacities(up, down, {})
+    capped, free = uneven({(2, 5): 25}), uneven({})
     for _ in range(6):
         iterate(planner, capped, nodes)
     assert list(planner._estimator.estimate().pairs) == [(2, 5)]
