@@ -57,7 +57,7 @@ def wires(is_paced: Callable[[Wire], bool] = lambda _: False) -> list[Wire]:
     """
     ours, made = set(), []
     for one in _sockets():
-        with closing(one), suppress(OSError):  # closed meanwhile, or never connected
+        with closing(one), suppress(OSError):  # it speaks no TCP, was closed meanwhile, or never connected
             told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO.size)
             state, _, repeated, _, backoff, rto_us, round_trip_us = INFO.unpack(told.ljust(INFO.size, b"\0"))
             here = one.getsockname()[1]
@@ -74,15 +74,21 @@ def wires(is_paced: Callable[[Wire], bool] = lambda _: False) -> list[Wire]:
 
 
 def _sockets() -> Iterator[socket.socket]:
-    """Copies of this process's own that speak TCP."""
+    """Copies of this process's own.
+
+    O_NONBLOCK belongs to all copies of a descriptor. Python would set it where the script has called socket.setdefaulttimeout;
+    SOCK_NONBLOCK tells Python that there is nothing to set.
+    """
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
+        with suppress(OSError):  # closed meanwhile
             if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                one = socket.socket(fileno=os.dup(int(name)))
-                if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
-                    yield one
+                copy = os.dup(int(name))
+                try:
+                    one = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK, fileno=copy)
+                except OSError:  # of a family whose sockets have no address
+                    os.close(copy)
                 else:
-                    one.close()
+                    yield one
 
 
 def _queued(one: socket.socket) -> int:

@@ -1,7 +1,11 @@
 """What the kernel says of this process's connections, of real ones."""
 
+import itertools
+import os
 import socket
 import struct
+import threading
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -59,3 +63,31 @@ def test_connections_that_end_meanwhile_are_left_out():
             made.recv(1)
         with socket.socket():  # one that never was connected
             assert door.getsockname() not in [wire.peer for wire in wires()]
+
+
+def test_the_scripts_sockets_stay_as_they_are_whatever_its_default_timeout():
+    """What O_NONBLOCK says is shared by all copies of a descriptor: the script's own, and a C library's."""
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as made:
+        taken, _ = door.accept()
+        with taken:
+            socket.setdefaulttimeout(60.0)
+            try:
+                assert door.getsockname() in [wire.peer for wire in wires()]
+            finally:
+                socket.setdefaulttimeout(None)
+            assert all(os.get_blocking(one.fileno()) for one in (door, made, taken))
+            late = threading.Timer(0.2, taken.sendall, [b"a sum"])
+            late.start()
+            assert made.recv(5) == b"a sum"  # it waits: nothing was there yet
+            late.join()
+
+
+def test_whatever_sockets_there_are_no_descriptor_is_left_open():
+    families = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+    with ExitStack() as stack:
+        for family, kind in itertools.product(families, (socket.SOCK_STREAM, socket.SOCK_DGRAM)):
+            with suppress(OSError):  # a kernel without it
+                stack.enter_context(socket.socket(family, kind))
+        before = os.listdir("/proc/self/fd")
+        wires()
+        assert os.listdir("/proc/self/fd") == before
