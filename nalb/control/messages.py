@@ -52,7 +52,7 @@ class TensorSpec(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tru
 
     name: Annotated[str, Meta(max_length=NAME_MOST)]
     elements: Index
-    dtype: Annotated[str, Meta(pattern="^float(16|32|64)$")]
+    dtype: Annotated[str, Meta(pattern=r"^float(16|32|64)\Z")]
     group: Index  # tensors pushed by one call may share slices; those of different calls may not
 
 
@@ -72,7 +72,7 @@ class Hello(Message, frozen=True):
     """First word of a process, and again until it is welcomed."""
 
     version: int
-    role: Annotated[str, Meta(pattern="^(worker|server)$")]
+    role: Annotated[str, Meta(pattern=r"^(worker|server)\Z")]
     node: Name
     ps_id: Index
     pid: Index

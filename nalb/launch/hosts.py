@@ -19,14 +19,15 @@ from nalb.launch.roles import Place
 DEFAULT_ROOT_PORT = 9091  # ps-lite's customary one; the coordinator takes the next
 DEFAULT_PYTHON = "python3"
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+# \Z, not $, which a newline may follow
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")]
 Address = Annotated[
-    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 ]  # IPv4 or a name; nothing ssh takes for an option
-User = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$")]
+User = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*\Z")]
 Port = Annotated[int, Meta(ge=1, le=65535)]
-Text = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\x00\n]*$")]
-Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Text = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\x00\n]*\Z")]
+Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z")]
 
 
 class _Access(Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,8 +102,8 @@ def load_hosts(path: str | Path) -> Hosts:
     except OSError as error:
         raise InputError(f"--hosts {path}: cannot be read ({error.strerror}): give a hosts file in TOML") from None
     except msgspec.ValidationError as error:
-        what, _, place = str(error).partition(" - at `$.")
-        raise InputError(f"{path}: {place.rstrip('`') or 'top level'}: {what}: see docs/hosts.md") from None
+        what, _, place = str(error).replace("`$.", "`").partition(" - at ")
+        raise InputError(f"{path}: {place.replace('`', '') or 'top level'}: {what}: see docs/hosts.md") from None
     except (ValueError, RecursionError) as error:  # not TOML, or not UTF-8
         raise InputError(f"{path}: is not TOML ({error}): correct that line") from None
     hosts = tuple(_host(str(path), index, one, table.defaults) for index, one in enumerate(table.hosts))

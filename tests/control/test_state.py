@@ -443,7 +443,8 @@ def test_natural_order():
     "frame",
     [b"", b"\xc1", b"\x93\x01\x02\x03", msgspec.msgpack.encode({"type": "Plan"}),
      msgspec.msgpack.encode({"type": "Done", "iteration": -1}),
-     msgspec.msgpack.encode({"type": "Goodbye", "extra": 1}), b"\x91" * 5000],
+     msgspec.msgpack.encode({"type": "Goodbye", "extra": 1}), b"\x91" * 5000,
+     m.encode(m.Hello(m.VERSION, "worker\n", "n9", 9, 1)), m.encode(m.Register([m.TensorSpec("w", 1, "float32\n", 0)]))],
 )  # fmt: skip
 def test_frames_that_are_not_ours_are_the_peers_error(frame):
     with pytest.raises(PeerError, match="n9 sent a control message that is not ours"):

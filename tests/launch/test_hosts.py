@@ -130,6 +130,20 @@ def test_hosts_that_do_not_go_together(tmp_path: Path, name: str, address: str, 
     assert says in str(caught.value)
 
 
+@pytest.mark.parametrize("field", ["name", "address", "user", "python", "directory", "known_hosts", "identity_file"])
+def test_no_word_ends_with_a_newline(tmp_path: Path, field: str) -> None:
+    """A line of its own in a log, a key file or an ssh option."""
+    words = {"name": "a", "address": "10.0.0.1"} | {field: "10.0.0.1" + r"\n"}
+    text = "[[hosts]]\n" + "\n".join(f'{one} = "{word}"' for one, word in words.items())
+    with pytest.raises(InputError, match=rf"hosts\[0\]\.{field}: Expected `str` matching"):
+        load_hosts(write(tmp_path, text))
+
+
+def test_no_variable_ends_with_a_newline(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r": key in defaults\.environment: Expected `str` matching"):
+        load_hosts(write(tmp_path, TWO.replace("PS_VERBOSE", r'"PS_VERBOSE\n"')))
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         load_hosts(tmp_path / "hosts.toml")

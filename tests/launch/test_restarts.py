@@ -113,11 +113,11 @@ def test_an_interrupted_checkpoint_is_named_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("policy", "says"),
     [
-        (Policy(0, None, None), "worker n1 failed$"),
-        (Policy(1, None, None), "worker n1 failed; restarts: all 1 are used$"),
+        (Policy(0, None, None), r"worker n1 failed\Z"),
+        (Policy(1, None, None), r"worker n1 failed; restarts: all 1 are used\Z"),
         (
             Policy(5, 3, None),
-            "worker n1 failed; no restart: n1 would be left out, and --min-nodes 3 needs more than 2$",
+            r"worker n1 failed; no restart: n1 would be left out, and --min-nodes 3 needs more than 2\Z",
         ),
     ],
 )
@@ -131,7 +131,7 @@ def test_the_end_of_patience_has_the_last_exit_code(tmp_path: Path, policy: Poli
 def test_no_room_for_a_restart(tmp_path: Path) -> None:
     """The job's own failure and its exit code are what counts."""
     (tmp_path / "restart-1").touch()
-    with pytest.raises(JobError, match=r"^worker n1 failed; no restart: .*/restart-1: File exists$") as caught:
+    with pytest.raises(JobError, match=r"^worker n1 failed; no restart: .*/restart-1: File exists\Z") as caught:
         run_job(tmp_path, [JobError("worker n1 failed", 137, "n1")], Policy(3, None, None))
     assert caught.value.exit_code == 137
 
@@ -162,7 +162,7 @@ def test_a_failure_says_in_which_phase_the_job_was(tmp_path: Path, events: list[
     words = [event.partition(" ") for event in events]
     lines = [f'{{"event":"{kind}","iteration":{number or 0}}}' for kind, _, number in words]
     (tmp_path / "samples.jsonl").write_text("\n".join([*lines, '{"event":"plan","itera']))  # the last one was cut short
-    with pytest.raises(JobError, match=f"^{says}worker n1 failed$"):
+    with pytest.raises(JobError, match=rf"^{says}worker n1 failed\Z"):
         run_job(tmp_path, [JobError("worker n1 failed", 1, "n1")], Policy(0, None, None))
 
 
@@ -179,5 +179,5 @@ def test_the_head_of_a_file_tells_whether_all_have_met(tmp_path: Path) -> None:
 
 def test_a_failure_that_names_its_phase_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "samples.jsonl").touch()
-    with pytest.raises(JobError, match=r"^worker n1 fell silent in phase init$"):
+    with pytest.raises(JobError, match=r"^worker n1 fell silent in phase init\Z"):
         run_job(tmp_path, [JobError("worker n1 fell silent in phase init", 1, "n1")], Policy(0, None, None))

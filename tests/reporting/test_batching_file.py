@@ -41,7 +41,7 @@ def test_a_result_that_finds_no_room_is_not_there(tmp_path: Path, name: str, wri
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
     try:
-        with pytest.raises(MachineError, match=rf"/{name}\.json: File too large: make room or choose another --out$"):
+        with pytest.raises(MachineError, match=rf"/{name}\.json: File too large: make room or choose another --out\Z"):
             write(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
