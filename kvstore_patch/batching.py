@@ -264,9 +264,9 @@ def join(
     `dynamic`, which then begin in proportion to it; all workers give it, or none. From here on Trainer's steps must divide
     by `balancer.total`.
     """
-    if batch_size < 1 or (most is not None and most < 1):
-        raise InputError(f"batch_size {batch_size}, most {most}: give 1 or more samples")
-    if power is not None and not 0 < power <= 1e9:
+    if not all(1 <= size <= m.BATCH_MOST for size in (batch_size, 1 if most is None else most)):
+        raise InputError(f"batch_size {batch_size}, most {most}: give 1 to {m.BATCH_MOST} samples")
+    if power is not None and not 0 < power <= m.POWER_MOST:
         raise InputError(f"power {power}: give a positive number of one unit on all machines, e.g. cores")
     settings = store._settings if isinstance(store, NALB) else from_environment(os.environ, socket.gethostname())
     if settings.batching == "lb-bsp-federated":

@@ -9,7 +9,6 @@ from typing import Any
 from nalb.control import messages as m
 
 Outgoing = tuple[bytes, m.Message]
-FOREVER = 1 << 30  # iterations
 
 
 class Audience:
@@ -18,7 +17,7 @@ class Audience:
     def __init__(self, outbox: deque[Outgoing], scheme: str, hold: bool):
         self._outbox = outbox
         self._identities: list[bytes] = []
-        self._blocks = deque([] if hold else [m.RunBlock(scheme, FOREVER)])
+        self._blocks = deque([] if hold else [m.RunBlock(scheme, m.FOREVER)])
         self._left = 0  # iterations of the first block, if it has begun
         self.events: list[m.Event] = []
         self.configured: m.Configured | None = None

@@ -22,7 +22,6 @@ from nalb.control import messages as m
 from nalb.errors import InputError
 from nalb.planning.nodes import Floats
 
-FOREVER = 1 << 31  # iterations
 KEPT = 10_000  # iterations ahead of the slowest whose reports wait for it; without a bound on the lead they would fill memory
 SET_UP = (
     2  # iterations at a larger size than ever; of the second ones a tenth took 3 times as long, of the third 1.4 times
@@ -50,7 +49,7 @@ class BatchSizeManager:
         self._predictor, self._network = predictor, network
         baseline = BASELINES.get(scheme)
         ahead = baseline.iterations_ahead if baseline else int(not SCHEMES[scheme].waits)
-        self._lag = FOREVER if ahead is None else ahead
+        self._lag = m.FOREVER if ahead is None else ahead
         self._joined: dict[int, m.JoinBatching] = {}
         self._controller: Controller | None = None
         self._sizes: Sizes = ()  # the last ones decided
@@ -115,7 +114,7 @@ class BatchSizeManager:
 
     def _left_behind(self) -> str | None:
         gone = [rank for rank in sorted(self._left) if self._reported[rank] < max(self._reported)]
-        if not gone or self._lag == FOREVER:
+        if not gone or self._lag == m.FOREVER:
             return None
         return (
             f"rank {gone[0]} left after {self._reported[gone[0]] + 1} steps, another made more: all must make as many"
@@ -165,7 +164,7 @@ class BatchSizeManager:
             decision = self._controller.update(observations)
             remove, reason = decision.remove, decision.reason
             self._sizes = decision.sizes or self._sizes
-        if self._lag < FOREVER:
+        if self._lag < m.FOREVER:
             self._send(iteration + 1 + self._lag, iteration + 1 + self._lag)
         profiles = [self._joined[rank].profile for rank in range(self._workers)]
         told = {"profiles": profiles} if iteration == 0 and any(profiles) else {}

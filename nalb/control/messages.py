@@ -29,16 +29,25 @@ from nalb.errors import InputError, PeerError
 from nalb.planning.nodes import Capacities
 
 VERSION = 8
+# A message beyond a bound ends the job. So either 1,000 nodes cannot reach the bound in years, or the sender keeps it too.
+FOREVER = 1 << 62  # iterations
+NODE_MOST = 128  # bytes of a node's name
 NAME_MOST = 256  # characters of a tensor's name
 ROWS_MOST = 100_000  # of a Report
 TEXT_MOST = 4096  # characters of what people read
+BATCH_MOST = 1 << 31  # samples
+POWER_MOST = 1e30
 
-Index = Annotated[int, Meta(ge=0, le=1 << 31)]
+Index = Annotated[int, Meta(ge=0, le=1 << 31)]  # a place or a size: it does not grow with the run
+Count = Annotated[int, Meta(ge=0, le=FOREVER)]  # of what has happened so far
+Last = Annotated[int, Meta(ge=-1, le=FOREVER)]  # the number of the last one, -1 for none
 Bytes = Annotated[int, Meta(ge=0, le=1 << 50)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
-Name = Annotated[str, Meta(min_length=1, max_length=128)]
-BatchSize = Annotated[int, Meta(ge=1, le=1 << 31)]  # samples
+Name = Annotated[str, Meta(min_length=1, max_length=NODE_MOST)]
+Identity = Annotated[str, Meta(min_length=1, max_length=255)]  # ZeroMQ's bound
+BatchSize = Annotated[int, Meta(ge=1, le=BATCH_MOST)]
 Positive = Annotated[float, Meta(gt=0.0, le=1e9)]  # seconds
+Power = Annotated[float, Meta(gt=0.0, le=POWER_MOST)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Text = Annotated[str, Meta(max_length=TEXT_MOST)]
 
@@ -82,39 +91,39 @@ class Register(Message, frozen=True):
     """What a worker pushes each iteration; all workers must say the same."""
 
     tensors: Annotated[list[TensorSpec], Meta(min_length=1, max_length=1_000_000)]
-    number: Index = 0  # counts the worker's registrations, so that a repeated one is known
+    number: Count = 0  # counts the worker's registrations, so that a repeated one is known
 
 
 class Report(Message, frozen=True):
     """Samples since the last report; empty ones are the sign of life."""
 
     sent_s: float  # the process's monotonic clock
-    exchanging: Annotated[int, Meta(ge=-1, le=1 << 31)]  # the iteration whose slices are under way, -1 for none
+    exchanging: Last  # the iteration whose slices are under way
     samples: Annotated[list[SampleRow], Meta(max_length=ROWS_MOST)]
-    drops: Index
-    calls: Index = 0  # of pushpull and broadcast so far: what all workers must make alike
-    computed: Annotated[int, Meta(ge=-1, le=1 << 31)] = -1  # the last iteration whose gradients are complete
-    queued_bytes: Index = 0  # on its connections with other nodes, not yet sent, acknowledged or read
+    drops: Count
+    calls: Count = 0  # of pushpull and broadcast so far: what all workers must make alike
+    computed: Last = -1  # the last iteration whose gradients are complete
+    queued_bytes: Bytes = 0  # on its connections with other nodes, not yet sent, acknowledged or read
     round_trip_s: Seconds = 0.0  # to the farthest of them, without queues; 0: not known
 
 
 class Still(Message, frozen=True):
     """I live: on a second connection, while nothing comes through the first (client.py)."""
 
-    identity: Name  # of the first
+    identity: Identity  # of the first
 
 
 class SlotsReady(Message, frozen=True):
     """The slots asked for in PrepareSlots exist."""
 
-    iteration: Index
-    epoch: Index
+    iteration: Count
+    epoch: Count
 
 
 class Done(Message, frozen=True):
     """A worker has every slice of the iteration back."""
 
-    iteration: Index
+    iteration: Count
     communication_s: Seconds  # first push to last pull
     iteration_s: Seconds  # since the last iteration's end
     plan_wait_s: Seconds  # spent waiting for the plan
@@ -126,7 +135,7 @@ class Done(Message, frozen=True):
 class Collected(Message, frozen=True):
     """A server has reported all that it received in the iteration."""
 
-    iteration: Index
+    iteration: Count
 
 
 class SliceSum(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, gc=False):
@@ -140,7 +149,7 @@ class SliceSum(Struct, frozen=True, forbid_unknown_fields=True, array_like=True,
 class Sums(Message, frozen=True):
     """Before Done, where sums are verified: of every slice, as the worker pushed it and as it came back."""
 
-    iteration: Index
+    iteration: Count
     sent: Annotated[list[SliceSum], Meta(max_length=1_000_000)]
     received: Annotated[list[SliceSum], Meta(max_length=1_000_000)]
 
@@ -151,13 +160,13 @@ class JoinBatching(Message, frozen=True):
     batch_size: BatchSize  # to begin with, where the job does not say
     most: BatchSize | None  # what the worker can hold; None: no bound
     profile: Annotated[list[tuple[BatchSize, Positive]], Meta(max_length=64)] | None = None  # (samples, seconds) timed
-    power: Positive | None = None  # of this machine, in any one unit, e.g. its cores; None: not known
+    power: Power | None = None  # of this machine, in any one unit, e.g. its cores; None: not known
 
 
 class Computed(Message, frozen=True):
     """A worker has all gradients of its batch."""
 
-    iteration: Index  # counted from JoinBatching
+    iteration: Count  # counted from JoinBatching
     batch_size: BatchSize
     compute_s: Positive  # from the batch, or the last parameter, to the last gradient
     cpu_share: Share  # of the CPU time of the worker's cores that it got while computing
@@ -192,8 +201,8 @@ class Welcome(Message, frozen=True):
 class Setup(Message, frozen=True):
     """How every worker must cut its tensors; the digest says whether the results agree."""
 
-    registration: Index  # the Register whose tensors these are
-    epoch: Index  # grows with every cut
+    registration: Count  # the Register whose tensors these are
+    epoch: Count  # grows with every cut
     num_nodes: Index
     num_servers: Index
     alpha_bytes: Annotated[float, Meta(gt=0)]
@@ -215,16 +224,16 @@ class NewSlots(Struct, frozen=True, forbid_unknown_fields=True, array_like=True)
 class PrepareSlots(Message, frozen=True):
     """Make these slots exist before anyone uses them."""
 
-    iteration: Index
-    epoch: Index  # with the iteration it names the order: a new registration may ask anew for the same iteration
+    iteration: Count
+    epoch: Count  # with the iteration it names the order: a new registration may ask anew for the same iteration
     slots: list[NewSlots]
 
 
 class Plan(Message, frozen=True):
     """Where each slice of the iteration goes."""
 
-    iteration: Index
-    epoch: Index  # of the registration whose slices these are
+    iteration: Count
+    epoch: Count  # of the registration whose slices these are
     scheme: Name
     measure: bool  # forecasts on
     window_bytes: Bytes  # a slice leaves when what lies this far before it is back; 0: no limit
@@ -235,8 +244,8 @@ class Plan(Message, frozen=True):
 class BatchSizes(Message, frozen=True):
     """How many samples every worker computes."""
 
-    iteration: Index  # from this one
-    until: Index  # to this one, both included
+    iteration: Count  # from this one
+    until: Count  # to this one, both included
     sizes: Annotated[list[BatchSize], Meta(min_length=1, max_length=100_000)]  # by worker rank
 
 
@@ -249,7 +258,7 @@ class Measure(Message, frozen=True):
 class Collect(Message, frozen=True):
     """To servers: every worker is done; report what is not reported yet."""
 
-    iteration: Index
+    iteration: Count
 
 
 class Alive(Message, frozen=True):
@@ -285,7 +294,7 @@ class RunBlock(Message, frozen=True):
     """A held job's next iterations."""
 
     scheme: Name
-    iterations: Annotated[int, Meta(ge=1, le=1 << 31)]
+    iterations: Annotated[int, Meta(ge=1, le=FOREVER)]
     alpha_bytes: Annotated[float, Meta(gt=0, le=1e12)] | None = None  # cut anew first
     window_bytes: Bytes | None = None  # from here on
     slice_bytes: Annotated[float, Meta(gt=0, le=1e12)] | None = None  # in place of what alpha gives

@@ -2,7 +2,7 @@
 
 Besides ps-lite's own DMLC_* variables:
 
-    NALB_NODE            this node's name (default: the host's name)
+    NALB_NODE            this node's name, of at most 128 bytes (default: the host's name)
     NALB_COORDINATOR     host:port of the coordinator (default: DMLC_PS_ROOT_URI and the port after DMLC_PS_ROOT_PORT)
     NALB_ADDRESSES       the nodes' IP addresses, separated by commas: only connections to these are watched (default: all are)
     NALB_SCHEME          distribution scheme (default: auto)
@@ -35,6 +35,7 @@ from dataclasses import dataclass
 
 from nalb.batching.schemes import BASELINES
 from nalb.batching.schemes import SCHEMES as BATCH_SCHEMES
+from nalb.control.messages import BATCH_MOST, NODE_MOST
 from nalb.errors import InputError
 
 DEFAULT_ALPHA_BYTES = 1000.0  # measured on a 2-core machine (nalb calibrate); the paper's cluster: 1.2e5
@@ -117,8 +118,11 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
         return value
 
     def whole(name: str) -> int | None:
-        return int(number(name, None, 1, 1 << 31)) if environ.get(name) else None
+        return int(number(name, None, 1, BATCH_MOST)) if environ.get(name) else None
 
+    node = text("NALB_NODE", hostname)
+    if not node.isprintable() or not 1 <= len(node.encode()) <= NODE_MOST:
+        raise InputError(f"environment variable NALB_NODE={node!r}: give a printable name of 1 to {NODE_MOST} bytes")
     scheme = choice("NALB_SCHEME", "auto", SCHEMES)
     batching = choice("NALB_BATCHING", "", BATCHINGS) if environ.get("NALB_BATCHING") else None
     if scheme == JOINT:
@@ -138,7 +142,7 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
     coordinator = text("NALB_COORDINATOR", f"{text('DMLC_PS_ROOT_URI')}:{root_port + 1}")
     return Settings(
         role=choice("DMLC_ROLE", "worker", ("worker", "server", "scheduler")),
-        node=text("NALB_NODE", hostname),
+        node=node,
         endpoint=f"tcp://{coordinator}",
         num_workers=num_workers,
         num_servers=int(number("DMLC_NUM_SERVER", None, 1, 100_000)),
@@ -191,7 +195,7 @@ def batch_maxima(text: str | None, workers: int, where: str) -> tuple[int, ...] 
     if text is None:
         return None
     words = text.split(",")
-    if not all(word.strip().isdecimal() and 1 <= int(word) <= 1 << 31 for word in words) or len(words) not in (
+    if not all(word.strip().isdecimal() and 1 <= int(word) <= BATCH_MOST for word in words) or len(words) not in (
         1,
         workers,
     ):

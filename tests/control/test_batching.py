@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nalb.batching.lbb import WINDOW
 from nalb.control import batching
 from nalb.control import messages as m
-from nalb.control.batching import FOREVER, WARM_UP, BatchSizeManager
+from nalb.control.batching import WARM_UP, BatchSizeManager
 from nalb.control.settings import from_environment
 from nalb.control.state import Coordinator
 from nalb.errors import InputError
@@ -97,13 +97,13 @@ def test_a_decision_beside_the_computing_holds_an_iteration_later_and_is_not_tak
     assert [event["reason"] for event in manager.events] == ["rapid tuning", "sizes on their way"]
 
 
-@pytest.mark.parametrize(("scheme", "until"), [("bsp", 0), ("ssp", 5), ("asp", FOREVER)])
+@pytest.mark.parametrize(("scheme", "until"), [("bsp", 0), ("ssp", 5), ("asp", m.FOREVER)])
 def test_baselines_keep_their_sizes_and_bound_the_lead(scheme, until):
     manager = joined(scheme, (30, 10))
     assert manager.outbox == [m.BatchSizes(0, until, [30, 10])]
     iterate(manager, 0, (30, 10), (0.001, 0.1))
     assert [message.sizes for message in manager.outbox] == [[30, 10]] * (1 if scheme == "asp" else 2)
-    assert manager.outbox[-1].until == (FOREVER if scheme == "asp" else until + 1)
+    assert manager.outbox[-1].until == (m.FOREVER if scheme == "asp" else until + 1)
 
 
 def test_reports_far_ahead_of_the_slowest_are_not_kept(monkeypatch):
