@@ -11,6 +11,7 @@ import ctypes
 import os
 import socket
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
@@ -28,7 +29,7 @@ from kvstore_patch.van import Van
 from nalb.control import messages as m
 from nalb.control.reach import reach_kept
 from nalb.control.settings import Settings, from_environment
-from nalb.errors import StoreError, one_line
+from nalb.errors import StoreError, listed, one_line
 from nalb.planning.slices import MAX_SLICE_ELEMENTS, Tensor, build_layout
 
 Key = int | str
@@ -340,8 +341,8 @@ def _as_lists(
         outs = values if out is None else list(out)  # type: ignore[call-overload]
     if not keys:
         raise StoreError("pushpull and broadcast need at least one key")
-    if len(set(keys)) != len(keys):
-        raise StoreError(f"a key occurs twice in one call: {sorted(map(str, keys))}")
+    if repeated := [str(one) for one, count in Counter(keys).items() if count > 1]:
+        raise StoreError(f"keys that occur twice in one call: {listed(repeated)}: give each once")
     if not len(keys) == len(values) == len(outs):
         raise StoreError(
             f"{len(keys)} keys, {len(values)} values and {len(outs)} outs in one call: give one of each per key"

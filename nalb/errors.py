@@ -9,6 +9,10 @@ NalbError                 the command prints the message in one line and exits w
 |- JobError               a process of the job failed (names it; carries its exit code)
 """
 
+from collections.abc import Sequence
+
+NAMED = 10  # of nodes, keys and the like in one message; a job may have a thousand
+
 
 class NalbError(Exception):
     """Base of the tree: caught at the command line, printed in one line."""
@@ -53,6 +57,12 @@ class JobError(NalbError):
         super().__init__(message)
         self.exit_code = exit_code or 1
         self.node = node  # whose process failed, where that is known
+
+
+def listed(names: Sequence[str], most: int = NAMED) -> str:
+    """The first names and how many more there are, for a message."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def one_line(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from pyroute2 import IPRoute
 
-from nalb.errors import InputError
+from nalb.errors import InputError, listed
 from netem import ballast, build, cpu_limits, daemon, namespaces, qdiscs, shaping
 from netem.change_clock import ChangeClock, OnChange
 from netem.file_table import HIGH_MBPS, LOW_MBPS
@@ -174,7 +174,7 @@ class Emulation:
     def _require_node(self, name: str) -> None:
         if name not in self.network.node_names():
             raise InputError(
-                f"network {self.network.name} has no node '{name}': it has {', '.join(self.network.node_names())}"
+                f"network {self.network.name} has no node '{name}': it has {listed(self.network.node_names())}"
             )
 
 

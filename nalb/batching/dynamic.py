@@ -6,7 +6,7 @@ import numpy as np
 
 from nalb.batching.decisions import Decision, Observation, observed_sizes, observed_times, settle
 from nalb.batching.sizes import Bounds, Sizes, apportion
-from nalb.errors import InputError
+from nalb.errors import InputError, listed
 from nalb.planning.nodes import Floats
 
 DEAD_BAND = 0.05  # of a worker's size: smaller changes are not worth a readjustment (their III-C)
@@ -140,7 +140,7 @@ class ProportionalControl:
                 refused.append(str(worker))
         self._raised = {}
         self._bounds = Bounds(self._bounds.total, self._bounds.least, tuple(most))
-        return f"; above its best size, for want of others as fast: worker {', '.join(refused)}" if refused else ""
+        return f"; above its best size, for want of others as fast: worker {listed(refused)}" if refused else ""
 
     def _is_worth(self, worker: int, before: float, throughput: Floats, most: list[int]) -> bool:
         """Whether the next iteration is no longer with this bound, the worker as fast again as it was, than without."""

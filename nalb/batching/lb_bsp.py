@@ -13,7 +13,7 @@ import numpy as np
 from nalb.batching.decisions import Decision, Observation, observed_sizes, observed_times, settle
 from nalb.batching.sizes import Bounds, Sizes, apportion
 from nalb.batching.speed import Predictor
-from nalb.errors import InputError
+from nalb.errors import InputError, listed
 from nalb.planning.nodes import Floats
 
 FAST_STEP, FAST_WINDOW = 5, 5  # samples, iterations; Chen et al., Algorithm 2
@@ -50,7 +50,7 @@ class SpeedBalancer:
             speeds.append(speed)
         reason = "in proportion to predicted speeds"
         if unusable:
-            reason += f"; no usable prediction for worker {', '.join(unusable)}: its last speed"
+            reason += f"; no usable prediction for worker {listed(unusable)}: its last speed"
         return speeds, reason
 
     def update(self, observations: Sequence[Observation]) -> Decision:

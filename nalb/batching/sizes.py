@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from nalb.errors import InputError
+from nalb.errors import InputError, listed
 from nalb.planning.nodes import Floats
 
 Sizes = tuple[int, ...]  # samples per worker, in worker order
@@ -61,8 +61,12 @@ def apportion(weights: Sequence[float] | Floats, bounds: Bounds) -> Sizes:
     """
     w = np.asarray(weights, dtype=np.float64)
     low, high = np.array(bounds.least, dtype=np.float64), np.array(bounds.most, dtype=np.float64)
-    if w.shape != low.shape or not (np.isfinite(w) & (w > 0)).all():
-        raise InputError(f"weights {w.tolist()} for {len(low)} workers: give one positive number per worker")
+    wrong = w[~(np.isfinite(w) & (w > 0))]
+    if w.shape != low.shape or len(wrong):
+        raise InputError(
+            f"{w.size} weights for {len(low)} workers, not positive: {listed([f'{one:g}' for one in wrong]) or 'none'}: give one "
+            "positive number per worker"
+        )
     w = w / w.max()  # tiny speeds would overflow below
     first, last = low / w, high / w  # the T at which each worker begins to grow, and stops
     corners = np.unique(np.concatenate([first, last]))

@@ -40,7 +40,7 @@ def parse_nodes(text: str) -> dict[str, str]:
     for word in text.split(","):
         name, _, address = word.strip().partition("=")
         if not name or name in addresses:
-            raise InputError(f"--nodes {text!r}: {name!r} is empty or repeated: name each node once")
+            raise InputError(f"--nodes: {name!r} is empty or repeated: name each node once")
         addresses[name] = address or _look_up(name)
     return addresses
 

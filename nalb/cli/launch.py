@@ -20,7 +20,7 @@ from nalb.batching.schemes import BASELINES
 from nalb.checkpoints import folder
 from nalb.control.observer import Observer
 from nalb.control.settings import BATCHINGS, ESTIMATOR_NAMES, NETWORK_PREDICTORS, PREDICTORS, SCHEMES, batch_maxima
-from nalb.errors import InputError, JobError, MachineError
+from nalb.errors import InputError, JobError, MachineError, listed
 from nalb.launch.encryption import add_encryption_flags, is_encrypted, job_keys, keys_here
 from nalb.launch.environments import hosts_lines, local_lines, network_lines
 from nalb.launch.hosts import Hosts, load_hosts
@@ -212,7 +212,7 @@ def _remaining(places: list[Place], attempt: Attempt) -> tuple[list[Place], int 
     remaining = [place for place in places if place.name not in attempt.left_out]
     for role in ("worker", "server"):
         if not any(getattr(place, f"is_{role}") for place in remaining):
-            raise InputError(f"without {', '.join(attempt.left_out)} no {role} is left: the job cannot go on")
+            raise InputError(f"without {listed(attempt.left_out)} no {role} is left: the job cannot go on")
     return remaining, sum(place.is_worker for place in places)
 
 

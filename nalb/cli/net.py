@@ -2,6 +2,7 @@
 
 import argparse
 
+from nalb.errors import listed
 from nalb.units import GOODPUT_PART
 from netem import build, cgroups, emulation, namespaces, rootless, verify, verify_cpu
 from netem.network_file import Network, find_network, load_network
@@ -63,7 +64,7 @@ def _measure(standing: emulation.Emulation) -> int:
     wrong = [measurement.label for measurement in verify.verify(standing, show) if not measurement.passed]
     wrong += _measure_cpu(standing)
     if wrong:
-        print(f"off by more than {verify.TOLERANCE:.0%}: {', '.join(wrong)}")
+        print(f"off by more than {verify.TOLERANCE:.0%}: {listed(wrong)}")
         return 1
     print(f"all within {verify.TOLERANCE:.0%}")
     return 0

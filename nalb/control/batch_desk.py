@@ -11,7 +11,7 @@ from nalb.control import messages as m
 from nalb.control.batching import BatchSizeManager
 from nalb.control.process import Process
 from nalb.control.settings import Settings
-from nalb.errors import InputError
+from nalb.errors import InputError, listed
 
 JOIN = "call kvstore_patch.batching.join in every worker's script, or leave out --batching or --scheme joint"
 
@@ -63,7 +63,7 @@ class BatchDesk:
             return None
         missing = set(self.manager.missing)
         calls = min(worker.calls for worker in workers if worker.rank not in missing)
-        training = ", ".join(worker.name for worker in workers if worker.rank in missing and worker.calls > calls)
+        training = listed([worker.name for worker in workers if worker.rank in missing and worker.calls > calls])
         return f"{training} did not join the batching: {JOIN}" if training else None
 
     def leave(self, rank: int, name: str) -> str | None:

@@ -78,7 +78,7 @@ class Client:
     def send(self, message: m.Message) -> None:
         """Queue a message; any thread."""
         if isinstance(message, m.Failed):  # MXNet's errors may carry a long trace
-            message = m.Failed(message.reason[:REASON_MOST])
+            message = m.Failed(m.as_text(message.reason, REASON_MOST))
         self._outbox.put(message)
         self._wake()
 

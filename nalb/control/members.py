@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from nalb.control import messages as m
 from nalb.control.process import Process, moment, natural_order
 from nalb.control.settings import Settings
+from nalb.errors import listed
 
 LOST_DEADLINES = (
     2  # TCP repeats ever more rarely: up to a silence after an outage of nearly as long, it may be about to
@@ -78,7 +79,7 @@ class Members:
 
     def missing(self) -> str:
         """Who has come in time, where some have not."""
-        here = ", ".join(sorted(p.name for p in self)) or "nobody"
+        here = listed(sorted(p.name for p in self)) or "nobody"
         return (
             f"only {len(self._by_identity)} of {self._expected} processes came within "
             f"{self._settings.startup_s:g} s ({here}): see the others' logs"
@@ -146,7 +147,7 @@ class Members:
         idle_s = told_s - max([moved_s, *(worker.computed_s for worker in waiting)])
         if idle_s <= self._settings.silence_s:
             return None
-        names = ", ".join(worker.name for worker in waiting)
+        names = listed([worker.name for worker in waiting])
         return (
             f"{names}: in phase exchange of iteration {iteration} slices are missing, but nothing has been under way between any "
             f"nodes for {idle_s:.1f} s, although all report: a connection between two of them was lost with what it carried"

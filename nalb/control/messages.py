@@ -358,6 +358,11 @@ _to_coordinator: msgspec.msgpack.Decoder[FromNode | FromObserver] = msgspec.msgp
 _to_client: msgspec.msgpack.Decoder[FromCoordinator] = msgspec.msgpack.Decoder(FromCoordinator)
 
 
+def as_text(words: str, most: int = TEXT_MOST) -> str:
+    """As much of these words as a message can carry, with ? for what is no character, as in the names of foreign files."""
+    return words[:most].encode("utf-8", "replace").decode()
+
+
 def encode(message: Message) -> bytes:
     """One frame."""
     return _encoder.encode(message)

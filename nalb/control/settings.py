@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from nalb.batching.schemes import BASELINES
 from nalb.batching.schemes import SCHEMES as BATCH_SCHEMES
 from nalb.control.messages import BATCH_MOST, NODE_MOST
-from nalb.errors import InputError
+from nalb.errors import InputError, listed
 
 DEFAULT_ALPHA_BYTES = 1000.0  # measured on a 2-core machine (nalb calibrate); the paper's cluster: 1.2e5
 DEADLINE_S = 10.0  # from a fault to the end of everyone else
@@ -177,9 +177,9 @@ def _addresses(text: str | None) -> frozenset[str] | None:
         return None
     try:
         return frozenset(str(ipaddress.ip_address(word.strip())) for word in text.split(","))
-    except ValueError:
+    except ValueError as error:
         raise InputError(
-            f"environment variable NALB_ADDRESSES={text!r}: give the nodes' IP addresses with commas, or unset it"
+            f"environment variable NALB_ADDRESSES: {error}: give the nodes' IP addresses with commas, or unset it"
         ) from None
 
 
@@ -195,10 +195,10 @@ def batch_maxima(text: str | None, workers: int, where: str) -> tuple[int, ...] 
     if text is None:
         return None
     words = text.split(",")
-    if not all(word.strip().isdecimal() and 1 <= int(word) <= BATCH_MOST for word in words) or len(words) not in (
-        1,
-        workers,
-    ):
-        raise InputError(f"{where}={text!r}: give one number of samples for all workers, or {workers} with commas")
+    wrong = [word for word in words if not (word.strip().isdecimal() and 1 <= int(word) <= BATCH_MOST)]
+    if wrong or len(words) not in (1, workers):
+        raise InputError(
+            f"{where}={listed(wrong or words)!r}: give one number of samples for all workers, or {workers} with commas"
+        )
     maxima = tuple(int(word) for word in words)
     return maxima * workers if len(maxima) == 1 else maxima

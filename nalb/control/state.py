@@ -136,6 +136,7 @@ class Coordinator:
         """End the job everywhere."""
         if self.phase == "OVER":
             return
+        reason = m.as_text(reason)
         self.phase, self.verdict = "OVER", reason
         for process in self._members:
             self._send(process, m.Abort(reason))

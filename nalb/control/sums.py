@@ -17,9 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from nalb.control import messages as m
+from nalb.errors import listed
 from nalb.planning.slices import Layout
 
 Floats = npt.NDArray[np.float64]
+
+KEYS = 5  # named of a slice: a key may be long
 
 
 def signs(iteration: int, elements: int) -> Floats:
@@ -66,12 +69,12 @@ def find_wrong_sum(
     if not len(wrong):
         return None
     index, worker = (int(one) for one in wrong[0])
-    names = sorted(name for name, is_right in zip(told, right[:, index], strict=True) if not is_right)
+    names = sorted(f"worker {name}" for name, is_right in zip(told, right[:, index], strict=True) if not is_right)
     keys = sorted({layout.tensors[fragment.tensor].name for fragment in layout.slices[index].fragments})
     place = f"server {server_name(plan.server_of_slice[index])}, slot {plan.slot_of_slice[index]}"
     return (
-        f"wrong sum in iteration {plan.iteration}: slice {index} (keys {', '.join(keys[:5])}{', ...' if keys[5:] else ''}) of "
-        f"{place}: worker {', worker '.join(names)} got elements that add up to {received[worker, index, 0]:.9g}, with signs "
+        f"wrong sum in iteration {plan.iteration}: slice {index} (keys {listed(keys, KEYS)}) of "
+        f"{place}: {listed(names)} got elements that add up to {received[worker, index, 0]:.9g}, with signs "
         f"{received[worker, index, 1]:.9g}; what the workers pushed to {expected[index, 0]:.9g} and {expected[index, 1]:.9g}, "
         f"give or take {allowed[index]:.2g}"
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nalb.checkpoints import folder
-from nalb.errors import CheckpointError, InputError, JobError
+from nalb.errors import CheckpointError, InputError, JobError, listed
 from nalb.launch.phases import phase_of
 
 FIRST_WAIT_S, LONGEST_WAIT_S = (
@@ -69,8 +69,8 @@ def after_failure(
             f"on the {len(nodes) - len(attempt.left_out)} nodes left" if attempt.left_out else "on all nodes",
         )
     if len(left) < min_nodes:
-        return None, f"{', '.join(new)} would be left out, and --min-nodes {min_nodes} needs more than {len(left)}"
-    return replace(following, left_out=(*attempt.left_out, *new)), f"without {', '.join(new)}"
+        return None, f"{listed(new)} would be left out, and --min-nodes {min_nodes} needs more than {len(left)}"
+    return replace(following, left_out=(*attempt.left_out, *new)), f"without {listed(new)}"
 
 
 def see_through(

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from nalb.control.settings import silence_of
-from nalb.errors import JobError, MachineError, PeerError
+from nalb.errors import JobError, MachineError, PeerError, listed
 from nalb.launch.guardian import Guardian, kill_marked
 from nalb.launch.processes import LocalProcess, start_here
 from nalb.launch.roles import ProcessSpec
@@ -170,7 +170,7 @@ class Job:
             node = next((spec.node for spec in self._specs if why.startswith(f"{spec.name} ")), None)
             others = [one for one in self.children if one.spec.name not in why]
             stopped = [one.spec.name for one in others if one.stopped_at() is not None]
-            what = f" ({', '.join(stopped)} stopped by a signal)" if stopped else ""
+            what = f" ({listed(stopped)} stopped by a signal)" if stopped else ""
             return JobError(f"{why}{what}; logs: {self._log_dir}", ending.exit_code, node)
         log = self._log_dir / f"{child.spec.slug}.log"
         what = f"{child.spec.name} {ending.what}{': ' + why if why else ''}"

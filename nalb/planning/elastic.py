@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nalb.errors import InputError
+from nalb.errors import InputError, listed
 from nalb.planning.nodes import Floats, Node, check_nodes, server_indices
 from nalb.planning.shares import fill
 
@@ -72,7 +72,7 @@ def elastic(
     names = [nodes[int(server)].name for server in servers]
     unseen = [name for name, window in zip(names, windows, strict=True) if not window]
     if unseen:
-        return None, f"elastic: keep the shares, no observation of {', '.join(unseen)}"
+        return None, f"elastic: keep the shares, no observation of {listed(unseen)}"
     shares = np.zeros(len(nodes))
     flat = [name for name, window in zip(names, windows, strict=True) if not _has_two_loads(window)]
     if flat:
@@ -80,14 +80,14 @@ def elastic(
         if explored is None:
             return None, "elastic: keep the shares, the servers take equally long"
         shares[servers] = explored
-        return shares, f"elastic: explore, fewer than two different loads seen of {', '.join(flat)}"
+        return shares, f"elastic: explore, fewer than two different loads seen of {listed(flat)}"
     lines = [fit_line(window) for window in windows]
     not_rising = [name for name, (slope, _) in zip(names, lines, strict=True) if slope <= 0]
     lines = [line if line[0] > 0 else (_mean_slope(window), 0.0) for line, window in zip(lines, windows, strict=True)]
     slope_s, start_s = (np.array(column) for column in zip(*lines, strict=True))
     shares[servers] = fill(start_s, slope_s, model_bytes)
     if not_rising:
-        return shares, f"elastic: time does not rise with load, mean time per byte taken for {', '.join(not_rising)}"
+        return shares, f"elastic: time does not rise with load, mean time per byte taken for {listed(not_rising)}"
     return shares, "elastic: equal predicted times"
 
 

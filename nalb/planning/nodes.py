@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from nalb.errors import InputError
+from nalb.errors import InputError, listed
 
 Floats = npt.NDArray[np.float64]
 Pair = tuple[int, int]  # (source, target): indices of nodes
@@ -80,10 +80,10 @@ class Capacities:
         left out.
         """
         if unknown := _names(nodes, ~(np.isfinite(up) & np.isfinite(down))):
-            return None, f"not measured yet: {', '.join(unknown)}"
+            return None, f"not measured yet: {listed(unknown)}"
         dead = _names(nodes, np.minimum(up, down) < SLOWEST_BYTES_PER_S)
         known = {p: max(float(v), SLOWEST_BYTES_PER_S) for p, v in (pairs or {}).items() if np.isfinite(v)}
-        reason = f"measured without throughput: {', '.join(dead)}" if dead else "all nodes are measured"
+        reason = f"measured without throughput: {listed(dead)}" if dead else "all nodes are measured"
         return cls(np.maximum(up, SLOWEST_BYTES_PER_S), np.maximum(down, SLOWEST_BYTES_PER_S), known), reason
 
     @property

@@ -53,6 +53,8 @@ def test_a_useless_prediction_is_replaced_and_named(useless):
     decision = balancer.update(observe((20, 20, 20), (1.0, 2.0, 1.0)))
     assert decision.sizes == (10, 10, 40)
     assert "no usable prediction for worker 1" in decision.reason
+    balancer = SpeedBalancer(Bounds.of(1000, 1000), [Says(useless)] * 1000)
+    assert "worker 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 990 more:" in balancer.foresee(observe([1] * 1000, [1.0] * 1000))[1]
 
 
 def test_resources_reach_the_predictor():

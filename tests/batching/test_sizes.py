@@ -141,3 +141,12 @@ def test_few_points_give_a_lower_degree():
 def test_bad_input_is_named(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+def test_wrong_weights_are_told_the_first_ten_of_them():
+    with pytest.raises(
+        InputError, match=r"1000 weights for 1000 workers, not positive: (0, ){9}0 and 490 more: give one"
+    ):
+        apportion([0.0, 1.0] * 500, Bounds.of(2000, 1000))
+    with pytest.raises(InputError, match=r"2 weights for 3 workers, not positive: none: give one"):
+        apportion([1.0, 1.0], Bounds.of(10, 3))

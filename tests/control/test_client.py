@@ -27,7 +27,7 @@ def test_the_thread_may_end_before_its_last_wake_up(monkeypatch: pytest.MonkeyPa
             wake()
 
         monkeypatch.setattr(client, "_wake", wake_late)
-        closing = threading.Thread(target=client.close, args=(m.Failed("a trace" * 1000),), daemon=True)
+        closing = threading.Thread(target=client.close, args=(m.Failed("a trace of \udcff" * 1000),), daemon=True)
         closing.start()
         closing.join(5.0)
         assert not closing.is_alive()

@@ -10,7 +10,7 @@ from nalb.control.batching import BatchSizeManager
 from nalb.control.planner import Planner
 from nalb.control.settings import from_environment
 from nalb.control.wires import Ways
-from nalb.errors import InputError
+from nalb.errors import InputError, listed
 from nalb.workloads import load
 from tests.control.test_state import ENVIRONMENT, Driver
 
@@ -148,6 +148,103 @@ def test_a_job_of_a_thousand_nodes_from_its_first_message_to_its_last():
     assert driver.state.verdict == "the test ends"
     assert all(driver.last(worker, m.Plan).iteration == 1 for worker in workers)
     assert {*m.FromCoordinator.__args__} - driver.kinds == {m.Finish, m.BatchSizes}
+
+
+# ---- what people are told
+
+
+def gathered(nodes, **environment):
+    """A coordinator whose job has begun, and its workers."""
+    driver = Wired(DMLC_NUM_WORKER=str(nodes), DMLC_NUM_SERVER=str(nodes), **environment)
+    for k, name in enumerate(NAMES[:nodes]):
+        for role, ps_id in (("server", 8 + 2 * k), ("worker", 9 + 2 * k)):
+            if role == "worker" or "NALB_STOCK" not in environment:
+                driver.say(f"{role[0]}{k}", m.Hello(m.VERSION, role, name, ps_id, PID))
+    workers = [f"w{k}" for k in range(nodes)]
+    if "NALB_STOCK" not in environment:
+        for worker in workers:
+            driver.say(worker, m.Register([m.TensorSpec("é" * m.NAME_MOST, 100_000, "float32", 0)]))
+        for worker in workers:
+            order = driver.last(worker, m.PrepareSlots)
+            driver.say(worker, m.SlotsReady(order.iteration, order.epoch))
+    return driver, workers
+
+
+def missing():
+    """One of a thousand nodes does not come."""
+    driver = Wired(DMLC_NUM_WORKER=str(NODES), DMLC_NUM_SERVER=str(NODES))
+    for k, name in enumerate(NAMES[1:], 1):
+        driver.say(f"w{k}", m.Hello(m.VERSION, "worker", name, 9 + 2 * k, PID))
+    driver.state.tick(1000.0)
+    return driver
+
+
+def stuck():
+    """All report, but nothing is under way any more."""
+    driver, workers = gathered(100)
+    for driver.now_s in (1.0, 9.0):
+        for worker in workers:
+            driver.say(worker, m.Report(driver.now_s, 0, [], 0, computed=0))
+        for server in (f"s{k}" for k in range(len(workers))):
+            driver.say(server, m.Report(driver.now_s, -1, [], 0))
+    driver.state.tick(9.0)
+    return driver
+
+
+def wrong_sums():
+    """No worker gets what was pushed."""
+    driver, workers = gathered(100, NALB_VERIFY_SUMS="1")
+    for worker in workers:
+        slices = len(driver.last(worker, m.Plan).slot_of_slice)
+        driver.say(worker, m.Sums(0, [m.SliceSum(1.0, 1.0, 1.0)] * slices, [m.SliceSum(0.0, 0.0, 0.0)] * slices))
+    driver.done(0, *workers)
+    return driver
+
+
+def not_joined():
+    """All workers but one train without batch sizes."""
+    driver, workers = gathered(100, NALB_STOCK="1", NALB_BATCHING="lb-bsp", NALB_SCHEME="stock")
+    driver.say(workers[0], m.JoinBatching(32, None))
+    driver.now_s = 1000.0
+    for worker in workers:
+        driver.say(worker, m.Report(1000.0, -1, [], 0, calls=int(worker != workers[0])))
+    driver.state.tick(1000.0)
+    return driver
+
+
+def failed():
+    """A worker's last words are as long as a message."""
+    driver, workers = gathered(2)
+    driver.say(workers[1], m.Failed(TEXT))
+    return driver
+
+
+def foreign():
+    """The coordinator's own failure names a file whose name is no text."""
+    driver, _ = gathered(2)
+    driver.state.abort("coordinator failed: /data/\udcff", 1.0)
+    return driver
+
+
+@pytest.mark.parametrize(
+    ("happens", "says"),
+    [(missing, "only 999 of 2000 processes came within 120 s (worker 0"), (stuck, "slices are missing"),
+     (wrong_sums, "wrong sum in iteration 0: slice 0 "), (not_joined, "did not join the batching"),
+     (failed, "é"), (foreign, "/data/?")],
+)  # fmt: skip
+def test_every_process_is_told_why_the_job_ends_however_many_nodes_it_has(happens, says):
+    driver = happens()
+    driver.collect()
+    told = {driver.last(peer, m.Abort).reason for peer in driver.sent}
+    assert told == {driver.state.verdict}
+    assert says in driver.state.verdict
+
+
+def test_the_first_of_many_are_named_and_the_others_counted():
+    assert [name in missing().state.verdict for name in NAMES[:12]] == [False, *[True] * 10, False]
+    assert f"worker {NAMES[10]} and 989 more)" in missing().state.verdict
+    _, workers = gathered(10)
+    assert listed(workers) == "w0, w1, w2, w3, w4, w5, w6, w7, w8, w9"
 
 
 @pytest.mark.parametrize("name", ["n" * 129, "é" * 65, "n0\n", "n0\udcff"], ids=ascii)

@@ -85,7 +85,7 @@ SETTINGS = from_environment(
 
 def test_names_are_no_addresses() -> None:
     environment = {"DMLC_PS_ROOT_URI": "n0", "DMLC_PS_ROOT_PORT": "9091", "NALB_ADDRESSES": "10.0.0.1,n1"}
-    with pytest.raises(InputError, match=r"^environment variable NALB_ADDRESSES='10\.0\.0\.1,n1': give the nodes' IP"):
+    with pytest.raises(InputError, match=r"^environment variable NALB_ADDRESSES: 'n1' does not .*: give the nodes' IP"):
         from_environment(environment | {"DMLC_NUM_WORKER": "1", "DMLC_NUM_SERVER": "1"}, "n1")
 
 

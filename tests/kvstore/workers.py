@@ -146,7 +146,7 @@ def faults():
         (lambda: store.pushpull("known", nd.ones((5,))), "keeps its shape"),
         (lambda: store.pushpull("known", nd.ones((4,), dtype="float64")), "float64"),
         (lambda: store.pushpull("i", nd.ones((4,), dtype="int32")), "int32"),
-        (lambda: store.pushpull(["x", "x"], [nd.ones(1), nd.ones(1)]), "twice"),
+        (lambda: store.pushpull(["x", "y", "x"], [nd.ones(1)] * 3), "twice in one call: x: give each once"),
         (lambda: store.pushpull(["x", "y"], [nd.ones(1)]), "2 keys, 1 values"),
         (lambda: store.pushpull([], []), "at least one key"),
         (lambda: store.pushpull("n", np.ones(3)), "NDArray"),

@@ -55,6 +55,13 @@ def test_a_lost_node_stays_out() -> None:
     assert reason == "on the 2 nodes left"
 
 
+def test_many_lost_nodes_are_counted() -> None:
+    nodes = [f"n{i}" for i in range(1000)]
+    attempt = Attempt(0, Path("run"))
+    assert after_failure(attempt, None, nodes[1:], nodes, 1)[1].endswith("n9, n10 and 989 more")
+    assert "n9, n10 and 989 more would be left out" in after_failure(attempt, None, nodes[1:], nodes, 2)[1]
+
+
 def run_job(
     tmp_path: Path, failures: list[Exception], policy: Policy, unreachable: Collection[str] = ()
 ) -> tuple[list[Attempt], list[str]]:

@@ -46,6 +46,8 @@ def test_nothing_seen_keeps_the_shares_and_says_whose():
     shares, reason = elastic(NODES, 1e6, [seen((1e5, 1.0)), (), seen((1e5, 1.0))])
     assert shares is None
     assert "no observation of n1" in reason
+    reason = elastic([Node(f"n{i}") for i in range(1000)], 1e6, [()] * 1000)[1]
+    assert reason.endswith("n7, n8, n9 and 990 more")
 
 
 def test_one_load_only_is_explored_towards_the_fast():

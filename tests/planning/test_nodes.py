@@ -94,3 +94,11 @@ def test_a_job_needs_a_worker_a_server_and_bytes():
             check_nodes([Node("n0")], size)
     with pytest.raises(InputError, match="2 capacities for 1 nodes"):
         check_nodes([Node("n0")], 1.0, Capacities.from_lists([1, 1], [1, 1]))
+
+
+def test_nodes_without_a_rate_are_named_the_first_ten_of_them():
+    nodes = [Node(f"n{i}") for i in range(1000)]
+    known = np.full(1000, 1e6)
+    assert Capacities.from_estimates(nodes, np.full(1000, np.nan), known)[1].endswith("n8, n9 and 990 more")
+    assert Capacities.from_estimates(nodes, 0 * known, known)[1].endswith("n8, n9 and 990 more")
+    assert Capacities.from_estimates(nodes[:2], known[:2], known[:2] * [1, np.nan])[1] == "not measured yet: n1"
