@@ -32,12 +32,24 @@ class Inbox:
         self.node_of_peer: dict[int, int] = {}  # by ps-lite's id
         self._accused: set[tuple[str, str]] = set()  # who, of what: each is told once
 
-    def take(self, process: Process, report: m.Report, released_s: float, now_s: float) -> None:
-        """A report of the iteration whose plan went out at released_s."""
+    def take(self, process: Process, report: m.Report, released_s: float | None, now_s: float) -> None:
+        """A report. Its samples are kept for the iteration whose plan went out at released_s; None: no plan is out."""
         self._clock.observe(process.name, report.sent_s, now_s)
-        if report.samples:
+        if report.samples and released_s is not None:
             shift_s, early_s = self._clock.offset_s[process.name], released_s - STALE_S
             process.reports.append(Reported(report.samples, shift_s, early_s, now_s + CLOCK_S))
+
+    def forget(self, iteration: int, silence_s: float) -> None:
+        """Drop what came before any worker began the iteration: sums without a plan, perhaps for days.
+
+        A worker that has not said that it began may have done so since: no report takes longer than silence_s.
+        """
+        workers = self._members.workers
+        if any(max(worker.exchanging, worker.computed, worker.finished) >= iteration for worker in workers):
+            return
+        since_s = min(worker.last_direct_s for worker in workers) - silence_s
+        for process in self._members:
+            process.reports = [report for report in process.reports if report.late_s >= since_s]
 
     def samples(self, most_bytes: Callable[[int], Floats], now_s: float) -> Samples:
         """The iteration's samples; who has reported what cannot be is named, once, and not believed."""

@@ -130,6 +130,8 @@ class Coordinator:
             or self._desk.check_joined(self._members.workers, now_s)
         ):
             self.abort(why, now_s)
+        if self.phase == "RUN":
+            self._inbox.forget(self._iteration, self._settings.silence_s)
         self._end_collecting(now_s)
 
     def abort(self, reason: str, now_s: float) -> None:
@@ -261,7 +263,7 @@ class Coordinator:
     def _report(self, process: Process, report: m.Report, now_s: float) -> None:
         process.note(report, self._iteration, now_s)
         self._moved_s = now_s if report.samples or report.queued_bytes else self._moved_s
-        self._inbox.take(process, report, self._released_s, now_s)
+        self._inbox.take(process, report, self._released_s if self.phase in ("RUN", "COLLECT") else None, now_s)
         if why := left_behind(process, self._members.left):
             self.abort(why, now_s)
 

@@ -170,6 +170,51 @@ def test_a_long_training_tells_ever_fewer_iterations_whole(monkeypatch, hold):
     assert told == list(range(231)) if hold == "1" else told[95:] == [*range(95, 101), *range(110, 240, 10)]
 
 
+def say_rows(driver, exchanging=-1, computed=-1):
+    """The next second: a server has been sent ten messages in it, of whatever sums, and everyone reports."""
+    driver.now_s += 1.0
+    ends_ns = [int((driver.now_s - k / 10) * 1e9) for k in range(1, 11)]
+    for peer in PEERS:
+        rows = [m.SampleRow(11, 400, end_ns - 10**8, end_ns) for end_ns in ends_ns] if peer == "s0" else []
+        doing = exchanging if peer == "w0" else -1
+        driver.say(peer, m.Report(driver.now_s, doing, rows, 0, 0, computed if peer == "w0" else -1))
+    driver.state.tick(driver.now_s)
+    driver.collect()
+
+
+def kept_rows(driver):
+    return sum(len(report.rows) for process in driver.state._members for report in process.reports)
+
+
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_reports_of_sums_without_a_plan_are_not_kept(is_planned):
+    """Also once a plan is out: a script may have gone over to sums that have none."""
+    driver = Driver()
+    if is_planned:
+        driver.start()
+    else:
+        driver.gather()
+    for _ in range(100):
+        say_rows(driver)
+    assert driver.state.verdict is None
+    assert kept_rows(driver) <= 80
+
+
+@pytest.mark.parametrize(("exchanging", "computed"), [(0, -1), (-1, 0)])
+def test_reports_of_an_iteration_that_one_worker_has_begun_are_kept(exchanging, computed):
+    driver = Driver()
+    driver.start()
+    for _ in range(20):  # until the iteration begins
+        say_rows(driver)
+    for k in range(100):
+        say_rows(driver, *((exchanging, computed) if k else ()))  # the first report comes before that of its beginning
+    for worker in ("w0", "w1"):
+        driver.say(worker, m.Done(0, 100.0, 100.0, 0.0, 20.0, 120.0))
+    driver.collected()
+    (iteration,) = (event.data for event in driver.state.events if event.kind == "iteration")
+    assert iteration["samples"] == 1000
+
+
 def test_a_plan_waits_for_servers_a_second_at_most():
     driver = Driver()
     driver.start()
