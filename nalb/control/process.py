@@ -63,7 +63,7 @@ class Process:
 def natural_order(name: str) -> tuple[object, ...]:
     """n2 before n10."""
     digits = name.lstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.")
-    return (name[: len(name) - len(digits)], int(digits) if digits.isdigit() else -1, name)
+    return (name[: len(name) - len(digits)], int(digits) if digits.isdecimal() else -1, name)
 
 
 def disagreement(process: Process, workers: list[Process]) -> str | None:

@@ -481,7 +481,7 @@ def test_what_was_cut_and_sent_is_told_so_that_it_can_be_simulated():
 
 
 def test_natural_order():
-    assert sorted(["n10", "n2", "n1", "b"], key=natural_order) == ["b", "n1", "n2", "n10"]
+    assert sorted(["n10", "n2", "n1", "b", "m²"], key=natural_order) == ["b", "m²", "n1", "n2", "n10"]
 
 
 @pytest.mark.parametrize(
