@@ -15,7 +15,7 @@ from mxnet import nd
 from mxnet.ndarray import NDArray
 
 from kvstore_patch import ndarrays
-from kvstore_patch.slots import DEPTH, PIECE_ELEMENTS, slot_key
+from nalb.planning.slots import DEPTH, DTYPES, PIECE_ELEMENTS, slot_key
 
 
 class DirectPath:
@@ -68,7 +68,7 @@ class DirectPath:
             copy_out()
 
     def _slot_number(self, dtype: str, capacity: int, turn: int) -> int:
-        kind = ndarrays.DTYPES.index(dtype) * len(PIECE_ELEMENTS) + PIECE_ELEMENTS.index(capacity)
+        kind = DTYPES.index(dtype) * len(PIECE_ELEMENTS) + PIECE_ELEMENTS.index(capacity)
         return kind * DEPTH + turn
 
     def _slots(self, dtype: str, capacity: int) -> list[NDArray]:

@@ -10,8 +10,7 @@ from mxnet.ndarray import NDArray
 from mxnet.ndarray import _internal as engine_ops
 
 from nalb.errors import StoreError
-
-DTYPES = ("float16", "float32", "float64")  # what ps-lite servers can add up
+from nalb.planning.slots import DTYPES
 
 
 def dtype_name(array: NDArray, key: object) -> str:

@@ -175,7 +175,7 @@ def first_sums_overlap():
     import time
     from pathlib import Path
 
-    from kvstore_patch.slots import DEPTH, PIECE_ELEMENTS
+    from nalb.planning.slots import DEPTH, PIECE_ELEMENTS
 
     mark, pieces = Path(sys.argv[2], "sums"), DEPTH * COUNT  # as many servers as workers
     store.pushpull("makes the slots", nd.ones((PIECE_ELEMENTS[0],)))
