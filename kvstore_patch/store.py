@@ -143,7 +143,6 @@ class NALB(KVStoreBase):
         """The sum over all workers into `array`, apart from what iterations consist of. Call alike on every worker."""
         self._note_call()
         self._end_iteration_early()
-        ndarrays.settle(array)
         with self._lock:
             self._direct.add_up(key, [array], [array])
 
