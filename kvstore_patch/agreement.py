@@ -8,9 +8,9 @@ rank pushes the file and the others zeros. Numbers travel as 16-bit pieces in fl
 import mxnet as mx
 import numpy as np
 
-from kvstore_patch.slots import STOCK_KEYS
 from kvstore_patch.store import NALB
 from nalb.checkpoints.file import DIGEST_BYTES
+from nalb.planning.slots import STOCK_KEYS
 
 PIECE_ELEMENTS = 1 << 18  # of two bytes of the file each
 SIZES_KEY, TABLE_KEY, FILE_KEY = range(STOCK_KEYS - 3, STOCK_KEYS)  # the first is batching.py's; Gluon counts from 0

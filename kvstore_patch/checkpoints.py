@@ -112,12 +112,12 @@ class Checkpoints:
 
     def _write(self, progress: Progress) -> None:
         arrays, optimizer = training_state.collect(self._net, self._trainer)
-        folders.write(self._folder, Checkpoint(progress, self._settings, optimizer, arrays), self._node)
+        written = folders.write(self._folder, Checkpoint(progress, self._settings, optimizer, arrays), self._node)
         for path in self._damaged:
             if path.name != folders.file_name(progress.iteration):
                 path.unlink(missing_ok=True)
         self._damaged = []
-        folders.prune(self._folder, self._keep)
+        folders.prune(written, self._keep)
 
     def _seed_random(self, iteration: int) -> None:
         """MXNet's, NumPy's and Python's generators. It costs milliseconds, so not in every iteration."""

@@ -15,7 +15,7 @@ from mxnet import nd
 from mxnet.ndarray import NDArray
 
 from kvstore_patch import ndarrays
-from kvstore_patch.slots import DEPTH, PIECE_ELEMENTS, slot_key
+from nalb.planning.slots import DEPTH, DTYPES, PIECE_ELEMENTS, slot_key
 
 
 class DirectPath:
@@ -28,13 +28,13 @@ class DirectPath:
 
     def broadcast(self, key: object, value: NDArray, outs: list[NDArray]) -> None:
         """Rank 0's value to every out."""
-        for array in (value, *outs):
-            ndarrays.settle(array)
+        _settle(value, *outs)
         source = value if self._inner.rank == 0 else None
         self._sum(source, ndarrays.dtype_name(value, key), [ndarrays.flat(out) for out in outs])
 
     def add_up(self, key: object, values: list[NDArray], outs: list[NDArray]) -> None:
         """The sum over workers and devices to every out."""
+        _settle(*values, *outs)
         self._sum(ndarrays.add_up(values), ndarrays.dtype_name(values[0], key), [ndarrays.flat(out) for out in outs])
 
     def _sum(self, source: NDArray | None, dtype: str, outs: list[NDArray]) -> None:
@@ -68,7 +68,7 @@ class DirectPath:
             copy_out()
 
     def _slot_number(self, dtype: str, capacity: int, turn: int) -> int:
-        kind = ndarrays.DTYPES.index(dtype) * len(PIECE_ELEMENTS) + PIECE_ELEMENTS.index(capacity)
+        kind = DTYPES.index(dtype) * len(PIECE_ELEMENTS) + PIECE_ELEMENTS.index(capacity)
         return kind * DEPTH + turn
 
     def _slots(self, dtype: str, capacity: int) -> list[NDArray]:
@@ -85,3 +85,9 @@ class DirectPath:
                     ndarrays.wait_until_sent(buffer)
             self._inner._barrier()
         return self._buffers[dtype, capacity]
+
+
+def _settle(*arrays: NDArray) -> None:
+    """Sums of first pieces are written into an array before its last ones are read: ndarrays.py says what that needs."""
+    for array in arrays:
+        ndarrays.settle(array)

@@ -16,10 +16,10 @@ from mxnet import nd
 from mxnet.ndarray import NDArray
 
 from kvstore_patch import ndarrays
-from kvstore_patch.slots import plan_slot_key
 from nalb.control import messages as m
 from nalb.control.sums import digest, signs
 from nalb.planning.slices import Layout
+from nalb.planning.slots import plan_slot_key
 
 
 class Exchange:

@@ -51,7 +51,7 @@ class Rounds:
         report = m.Computed(self._round, self._size, elapsed_s, cpu_share, memory_share, period_s, self._wait_s)
         self._source.report(report)
         for array in self._arrays:
-            ndarrays.settle(array)  # the model may have been evaluated
+            ndarrays.settle(array)  # an evaluation reorders weights; else each slice would reorder them back
         self._store.pushpull(list(range(len(self._arrays))), self._arrays)
         for array in self._arrays:
             array /= self._store.num_workers

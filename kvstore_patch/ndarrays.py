@@ -1,4 +1,12 @@
-"""The few things that the store does with NDArrays: flat views, copies by the engine, waiting."""
+"""The few things that the store does with NDArrays: flat views, copies by the engine, waiting.
+
+oneDNN's operations leave arrays in oneDNN's own layout: a convolution that infers does it to its weight, a backward pass to the
+gradient of what a convolution read. It cannot be seen before they have run. Views of such an array make those MXNet operations
+fail that know oneDNN, `_copyto` and `add_n` among them (`Check failed: !is_view`). Other operations get the view in MXNet's layout,
+so copies are made by one of those: BlockGrad, which does nothing else.
+A write into a view gives the whole array MXNet's layout, but not what the other views held. So all of an array must be read
+before any of it is written, and then all of it must be written.
+"""
 
 import ctypes
 from collections.abc import Sequence
@@ -7,11 +15,9 @@ import mxnet as mx
 import numpy as np
 from mxnet.base import _LIB, NDArrayHandle, OpHandle, check_call, mx_uint
 from mxnet.ndarray import NDArray
-from mxnet.ndarray import _internal as engine_ops
 
 from nalb.errors import StoreError
-
-DTYPES = ("float16", "float32", "float64")  # what ps-lite servers can add up
+from nalb.planning.slots import DTYPES
 
 
 def dtype_name(array: NDArray, key: object) -> str:
@@ -25,8 +31,7 @@ def dtype_name(array: NDArray, key: object) -> str:
 def settle(array: NDArray) -> None:
     """Wait for an array and bring it into MXNet's own layout.
 
-    A convolution that infers leaves its weight in oneDNN's layout, and an engine operation on a view of it then fails with
-    `Check failed: !is_view`. Asking for the memory's address is what reorders it (MXNDArrayGetData, MXNet 1.9.1).
+    Asking for the memory's address is what reorders it (MXNDArrayGetData, MXNet 1.9.1).
     """
     if array.size:
         wait_until_sent(array)  # convolutions that still wait to read it: each queues a change of the layout as it runs
@@ -46,7 +51,7 @@ def part(array: NDArray, start: int, length: int) -> NDArray:
 
 def copy(source: NDArray, target: NDArray) -> None:
     """Copy by an engine operation: returns at once, ordered after what `source` and `target` wait for."""
-    engine_ops._copyto(source, out=target)
+    mx.nd.BlockGrad(source, out=target)
 
 
 def clear(array: NDArray) -> None:
@@ -55,7 +60,8 @@ def clear(array: NDArray) -> None:
     mx.nd.zeros_like(legacy, out=legacy)
 
 
-_COPYTO = OpHandle()
+_BLOCK_GRAD, _COPYTO = OpHandle(), OpHandle()
+check_call(_LIB.NNGetOpHandle(b"BlockGrad", ctypes.byref(_BLOCK_GRAD)))
 check_call(_LIB.NNGetOpHandle(b"_copyto", ctypes.byref(_COPYTO)))
 _NO_TEXTS = (ctypes.c_char_p * 0)()
 
@@ -63,10 +69,12 @@ _NO_TEXTS = (ctypes.c_char_p * 0)()
 class Copy:
     """`copy` with its C arguments made once: a quarter of the cost of a call, and an iteration makes hundreds."""
 
-    __slots__ = ("_inputs", "_kept", "_outputs")
+    __slots__ = ("_inputs", "_kept", "_operation", "_outputs")
 
     def __init__(self, source: NDArray, target: NDArray):
         self._kept = (source, target)
+        # BlockGrad does not convert; only slices are copied so, and those are never in oneDNN's layout
+        self._operation = _BLOCK_GRAD if source.dtype == target.dtype else _COPYTO
         self._inputs = (NDArrayHandle * 1)(source.handle)
         self._outputs = ctypes.cast((NDArrayHandle * 1)(target.handle), ctypes.POINTER(NDArrayHandle))
 
@@ -74,7 +82,7 @@ class Copy:
         one, storage_types = ctypes.c_int(1), ctypes.POINTER(ctypes.c_int)()
         check_call(
             _LIB.MXImperativeInvokeEx(
-                _COPYTO, 1, self._inputs, ctypes.byref(one), ctypes.byref(self._outputs),
+                self._operation, 1, self._inputs, ctypes.byref(one), ctypes.byref(self._outputs),
                 0, _NO_TEXTS, _NO_TEXTS, ctypes.byref(storage_types),
             )
         )  # fmt: skip
@@ -101,12 +109,11 @@ class Exchanged:
 
 
 def probe(arrays: Sequence[NDArray]) -> list[NDArray]:
-    """Arrays, one per dtype and device, that are ready when all of these are: sums of first elements, queued now."""
-    groups: dict[tuple[str, str], list[NDArray]] = {}
+    """Arrays, one per device, that are ready when all of these are: sums of their sizes, queued now."""
+    groups: dict[str, list[NDArray]] = {}
     for array in arrays:
         if array.size:
-            first = part(flat(array), 0, 1)
-            groups.setdefault((str(array.dtype), str(array.context)), []).append(first)
+            groups.setdefault(str(array.context), []).append(mx.nd.size_array(array.as_nd_ndarray()))
     return [mx.nd.add_n(*group) for group in groups.values()]
 
 

@@ -24,13 +24,13 @@ from kvstore_patch import ndarrays, script_end
 from kvstore_patch.direct import DirectPath
 from kvstore_patch.exchange import Exchange, make_slots
 from kvstore_patch.session import WorkerSession, check_encryption
-from kvstore_patch.slots import STOCK_KEYS
 from kvstore_patch.van import Van
 from nalb.control import messages as m
 from nalb.control.reach import reach_kept
 from nalb.control.settings import Settings, from_environment
 from nalb.errors import StoreError, listed, one_line
 from nalb.planning.slices import MAX_SLICE_ELEMENTS, Tensor, build_layout
+from nalb.planning.slots import STOCK_KEYS
 
 Key = int | str
 Group = tuple[tuple[Key, int, str], ...]  # (key, elements, dtype) of one call
@@ -144,7 +144,6 @@ class NALB(KVStoreBase):
         """The sum over all workers into `array`, apart from what iterations consist of. Call alike on every worker."""
         self._note_call()
         self._end_iteration_early()
-        ndarrays.settle(array)
         with self._lock:
             self._direct.add_up(key, [array], [array])
 

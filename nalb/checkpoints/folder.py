@@ -91,17 +91,20 @@ def newest(folder: Path) -> tuple[Found | None, list[Skipped]]:
     return None, skipped
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep`."""
-    for path in paths(folder)[:-keep]:
+def prune(written: Path, keep: int) -> None:
+    """Remove all that are older than the one just written but the newest `keep - 1`.
+
+    Newer ones stay: they could not be read when training began, so it went on from an older one.
+    """
+    older = [path for path in reversed(paths(written.parent)) if _iteration(path) < _iteration(written)]
+    for path in older[keep - 1 :]:
         with suppress(OSError):
             path.unlink()
 
 
 def paths(folder: Path) -> list[Path]:
     """Files with a checkpoint's name, older ones first."""
-    found = [(int(match[1]), path) for path in _entries(folder) if (match := NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
+    return sorted((path for path in _entries(folder) if NAME.fullmatch(path.name)), key=_iteration)
 
 
 def cut_short(folder: Path) -> dict[str, int]:
@@ -115,6 +118,10 @@ def sweep(folder: Path) -> None:
         if WRITING.fullmatch(path.name):
             with suppress(OSError):
                 path.unlink()
+
+
+def _iteration(path: Path) -> int:
+    return int(path.stem.partition("-")[2])
 
 
 def _entries(folder: Path) -> list[Path]:

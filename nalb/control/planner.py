@@ -1,7 +1,7 @@
 """From samples to plans: what the coordinator knows of the job's nodes, slices, slots and rates."""
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 from nalb.batching.joint_control import Network
 from nalb.control import messages as m
 from nalb.control.wires import FAR_S
+from nalb.errors import InputError
 from nalb.measurement.estimators import DIFFERENT, ESTIMATORS
 from nalb.measurement.samples import Ints, Samples
 from nalb.measurement.traffic import Traffic
@@ -19,6 +20,7 @@ from nalb.planning.nodes import Capacities, Floats, Node, completion_s, load_byt
 from nalb.planning.schemes import NOT_MEASURED, NOT_THE_LINKS, Plan, Situation, decide
 from nalb.planning.shares import bound_s
 from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout
+from nalb.planning.slots import most_plan_slots
 
 SlotClass = tuple[str, int]  # dtype, elements
 LOW_WINDOW_BYTES = (
@@ -110,6 +112,7 @@ class Planner:
         self._layout: Layout | None = None
         self._slots: dict[tuple[int, SlotClass], list[int]] = {}  # (node, class) -> slot numbers on its server
         self._next_slot = dict.fromkeys(self._rank_of_node, 0)
+        self._most_of_class: Counter[SlotClass] = Counter()  # slices of a class, in the layout that has most of it
         self.joint_shares: Floats | None = None  # per node, bytes: what scheme joint asks for
         self._present: Plan | None = None  # None while MXNet routes by itself
         self._shares: deque[Ints] = deque(maxlen=REMEMBERED)  # of each iteration, the last one's last
@@ -148,7 +151,7 @@ class Planner:
         fixed_slice_bytes: float | None = None,
         num_probe: int = NUM_PROBE,
     ) -> str:
-        """Cut what the workers push; returns the layout's digest. InputError where nothing can be cut."""
+        """Cut what the workers push; returns the layout's digest. InputError where it cannot be cut, or keys may run out."""
         layout = build_layout(
             [Tensor(t.name, t.elements, t.dtype, t.group) for t in tensors],
             num_nodes=len(self._nodes),
@@ -157,6 +160,7 @@ class Planner:
             fixed_slice_bytes=fixed_slice_bytes,
             num_probe=num_probe,
         )
+        self._reserve_slots(layout)
         if self._layout is not None and layout.tensors != self._layout.tensors:
             self._equal_s, self._regret = None, 0.0
             for window in self._observations:
@@ -164,6 +168,22 @@ class Planner:
             self._links_set_pace = False  # for one iteration: what equal shares take of these
         self._layout, self._present = layout, None
         return layout.digest()
+
+    def _reserve_slots(self, layout: Layout) -> None:
+        """InputError where plans of this layout and of those before it might need more slots on a server than have keys.
+
+        A server gets a new slot of a class only when a plan gives it more slices of that class than it has slots. So it never
+        has more slots of a class than some layout has slices of it. Summed over all classes that is the most slots that a
+        server can come to have, whatever the rates and in whatever order plans and layouts come. That sum is checked here.
+        """
+        for slot_class, count in Counter((s.dtype, s.elements) for s in layout.slices).items():
+            self._most_of_class[slot_class] = max(self._most_of_class[slot_class], count)
+        needed, servers = self._most_of_class.total(), len(self._rank_of_node)
+        if needed > (most := most_plan_slots(servers)):
+            raise InputError(
+                f"one server may come to hold {needed} slices, counting those of earlier layouts, and MXNet's key hash allows "
+                f"{most} on each of {servers} servers: use larger slices (--alpha-bytes), or push the same keys each time"
+            )
 
     def observe(self, samples: Samples, took_s: float, exposed_s: float = 0.0) -> None:
         """One iteration's samples, and how long it took from first push to last pull.

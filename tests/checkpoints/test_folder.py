@@ -29,12 +29,22 @@ def test_a_folder_without_checkpoints(tmp_path: Path) -> None:
 
 
 def test_the_newest_is_found_and_older_ones_go(tmp_path: Path) -> None:
-    write(tmp_path / "new", 20, 999_999_999, 1_000_000_000, 40)
+    *_, last, _ = write(tmp_path / "new", 20, 999_999_999, 1_000_000_000, 40)
     found, skipped = folder.newest(tmp_path / "new")
     assert found is not None
     assert (found.checkpoint.progress.iteration, skipped) == (1_000_000_000, [])
-    folder.prune(tmp_path / "new", 2)
+    folder.prune(last, 2)
     assert iterations(tmp_path / "new") == [999_999_999, 1_000_000_000]
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_the_one_just_written_stays_though_newer_ones_cannot_be_read(tmp_path: Path, keep: int) -> None:
+    """Training went on from iteration 20; the newer ones may be readable the next time, so they stay too."""
+    for unreadable in (60, 80):
+        (tmp_path / folder.file_name(unreadable)).mkdir()
+    *_, written = write(tmp_path, 10, 20, 40)
+    folder.prune(written, keep)
+    assert iterations(tmp_path) == [20, 40, 60, 80][2 - keep :]
 
 
 def cut(path: Path) -> None:

@@ -5,10 +5,14 @@ import pytest
 
 from nalb.control import messages as m
 from nalb.control.planner import Planner
+from nalb.control.settings import DEFAULT_ALPHA_BYTES
+from nalb.errors import InputError
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
+from nalb.planning.slots import plan_slot_key
 from nalb.simulation.exchange import Wire
 from nalb.simulation.job import by_planner
+from nalb.workloads import NAMES, load
 
 NODES = [Node("w0", is_server=False), Node("w1", is_server=False), Node("w2", is_server=False)]
 NODES += [Node("s0", is_worker=False), Node("s1", is_worker=False)]
@@ -180,3 +184,41 @@ def test_delay_that_is_known_is_no_change_of_the_network(monkeypatch, round_trip
     if round_trip_s:  # nothing is known of the first; then what the fastest can have on its way
         assert windows == [0] + 5 * [pytest.approx(2 / 3 * 37.5e6 * 0.2, rel=0.05)]
         assert planner._calm == 9
+
+
+def specs(model):
+    return [m.TensorSpec(tensor.name, tensor.elements, tensor.dtype, 0) for tensor in load(model)]
+
+
+def with_rates(planner, rates_mbps):
+    """The oracle's next plan where nodes have these rates."""
+    rates = dict(zip(planner._names, (np.asarray(rates_mbps) * 125e3).tolist(), strict=True))
+    planner.configure(m.Configured(rates, rates, []))
+    return planner.decide(0, 0, "oracle")
+
+
+@pytest.mark.parametrize("model", NAMES)
+@pytest.mark.parametrize("count", [4, 96, 128, 1000])
+def test_whatever_the_rates_every_slot_has_a_key_and_plans_are_near_the_bound(model, count):
+    """From 10 Mbit/s to 100 Gbit/s, also one fast node alone, changed before every plan; the layout changes and comes back."""
+    (planner, _), drawn = alike(count), np.random.default_rng(count)
+    for alpha_bytes in (DEFAULT_ALPHA_BYTES, 120_000, DEFAULT_ALPHA_BYTES):
+        planner.register(specs(model), alpha_bytes)
+        for plan in range(6):
+            rates_mbps = 10 ** drawn.uniform(1, 5, count) if plan % 2 else np.full(count, 100.0)
+            rates_mbps[drawn.integers(count)] = 100_000
+            for new in with_rates(planner, rates_mbps).new_slots:
+                assert plan_slot_key(new.server, new.first + new.count - 1, count) < 1 << 31
+            assert planner._present.predicted_s < 1.01 * planner._present.bound_s
+            assert max(planner._next_slot.values()) <= planner._most_of_class.total()
+
+
+def test_layouts_whose_slices_might_outnumber_a_servers_keys_are_refused():
+    """As they are registered, before any plan: equal shares would need few of those slots."""
+    planner, _ = alike(2000)
+    for slice_bytes in (4.0, 8.0):
+        planner.register([m.TensorSpec("w", 300_000, "float32", 0)], 1.0, slice_bytes)
+    with pytest.raises(
+        InputError, match=r"one server may come to hold 536666 slices, .* allows 523512 on each of 2000"
+    ):
+        planner.register([m.TensorSpec("w", 300_000, "float32", 0)], 1.0, 12.0)

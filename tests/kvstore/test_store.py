@@ -41,6 +41,7 @@ def run_job(tmp_path, *command, nodes=2, flags=(), timeout_s=120):
     ("cases", "scheme"),
     [
         ("properties,broadcast,reordered,doubles,sums,half", "exact"),
+        ("reordered_sums,conv_input", "exact"),
         ("single_keys,slots_asked_for_last", "auto"),
         ("devices,changing_calls,faults", "auto"),
         ("first_sums_overlap,forks", "auto"),

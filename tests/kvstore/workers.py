@@ -69,6 +69,48 @@ def reordered():
         assert (weight.asnumpy() == turn * COUNT).all()
 
 
+def inferred(weight):
+    """The same numbers in oneDNN's layout: the weight of a convolution that is inferring."""
+    convolution = nn.Conv2D(len(weight), 3, groups=4, in_channels=4 * weight.shape[1])
+    convolution.initialize()
+    convolution.weight.set_data(nd.array(weight))
+    for _ in range(3):
+        convolution(nd.ones((2, 4 * weight.shape[1], 6, 6)))
+    return convolution.weight.data()
+
+
+def reordered_sums():
+    """One array or one per device, in place or out=, without a plan and with one; more pieces than there are slots."""
+    for turn in range(6):
+        everyone = [np.rint(1000 * np.array(values((512, 128, 3, 3), 3 * turn + i))) for i in range(3)]
+        mine = [inferred(everyone[i][RANK]) for i in range(3)]
+        outs = [inferred(everyone[i][0]) for i in range(3)] if turn % 2 else mine
+        store.pushpull(["one", "two"], [mine[0], mine[1:]], out=[outs[0], outs[1:]])
+        close(outs[0], sum(everyone[0]))
+        for out in outs[1:]:
+            close(out, sum(everyone[1]) + sum(everyone[2]))
+
+
+def painted(ranks, kvstore):
+    """An image after five steps towards these workers' targets as a convolution sees them: oneDNN lays its gradient out."""
+    image, convolution = mx.gluon.Parameter("image", shape=(2, 64, 12, 12)), nn.Conv2D(64, 3, in_channels=64)
+    image.initialize(mx.init.Constant(0.1))
+    convolution.initialize(mx.init.Constant(0.01))
+    trainer = mx.gluon.Trainer([image], "sgd", {"learning_rate": 0.01}, kvstore=kvstore)
+    for step in range(5):
+        with mx.autograd.record():
+            seen = convolution(image.data())
+            loss = sum(((seen - nd.array(values(seen.shape, step)[rank])) ** 2).sum() for rank in ranks)
+        loss.backward()
+        trainer.step(COUNT)
+    return image.data().asnumpy()
+
+
+def conv_input():
+    """A parameter that a convolution reads as its data: the same as one process with everyone's targets."""
+    np.testing.assert_allclose(painted([RANK], "nalb"), painted(range(COUNT), None), rtol=1e-4, atol=1e-6)
+
+
 def doubles():
     """Stock servers add float64 with float32's precision (MXNet 1.9.1): known, and no worse than that."""
     mine, out = values((70_001,), 5, "float64"), nd.zeros((70_001,), dtype="float64")
@@ -175,7 +217,7 @@ def first_sums_overlap():
     import time
     from pathlib import Path
 
-    from kvstore_patch.slots import DEPTH, PIECE_ELEMENTS
+    from nalb.planning.slots import DEPTH, PIECE_ELEMENTS
 
     mark, pieces = Path(sys.argv[2], "sums"), DEPTH * COUNT  # as many servers as workers
     store.pushpull("makes the slots", nd.ones((PIECE_ELEMENTS[0],)))

@@ -44,8 +44,7 @@ def main() -> None:
         assert np.all(sums == expected), f"wrong sum in step {step}"
         if step % 2 and store.rank == 0:
             done = Checkpoint(Progress(step + 1), {}, OptimizerState("SGD"), {"sums": sums})
-            folder.write(place, done, node)
-            folder.prune(place, 2)
+            folder.prune(folder.write(place, done, node), 2)
     print("last step", flush=True)
 
 

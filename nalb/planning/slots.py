@@ -1,0 +1,55 @@
+"""Keys that stock MXNet routes where we want them.
+
+For an array below the big-array bound a worker sends key k to server h(k) mod S. h(k) is k * 9973 as a 32-bit int. C++ leaves
+open what an overflow does; libmxnet 1.9.1 keeps the low 32 bits (`imul`, then `idiv`), which tests/van/test_mxnet_job.py checks
+on the real library. A key with a negative h(k) addresses no server. The others lie in TURNS ranges: in range t the product has
+gone round the 32 bits t times,
+
+    t 2^32 <= 9973 k < t 2^32 + 2^31,    h(k) = 9973 k - t 2^32.
+
+Of any S successive keys of a range each server has exactly one, since 9973 has an inverse mod S. Such S keys are a row: one slot
+on every server. The first STOCK_KEYS keys of a range stay free: those of range 0 are MXNet's own, for the schemes `stock` and
+`p3`. Of a server's slots the first DIRECT_SLOTS belong to the direct path (broadcast and first sums, kvstore_patch/direct.py),
+the rest to plans, numbered by the coordinator.
+"""
+
+from nalb.errors import StoreError
+
+HASH_PRIME = 9973  # KVStoreDist::EncodeDefaultKey, MXNet 1.9.1
+TURNS = HASH_PRIME // 2  # ranges whose keys are themselves below 2^31
+KEYS_PER_TURN = (1 << 31) // HASH_PRIME  # in every range, at least
+STOCK_KEYS = 4096
+DTYPES = ("float16", "float32", "float64")  # what ps-lite servers can add up
+PIECE_ELEMENTS = (65_536, 8_192, 1_024)  # sizes of the direct path's slots, of each dtype
+DEPTH = 2  # of these, so that pushes and answers overlap
+DIRECT_SLOTS = len(DTYPES) * len(PIECE_ELEMENTS) * DEPTH
+
+
+def most_plan_slots(num_servers: int) -> int:
+    """How many slots plans may have on one server: 263 million with 4 servers, 1,052,028 with 1,000."""
+    return TURNS * _rows_per_turn(num_servers) - DIRECT_SLOTS
+
+
+def slot_key(server: int, slot: int, num_servers: int) -> int:
+    """The key that stock MXNet hashes to `server`; slots count from 0 on each server. StoreError where there is none."""
+    if num_servers % HASH_PRIME == 0:
+        raise StoreError(
+            f"{num_servers} servers cannot be addressed: MXNet's key hash has period {HASH_PRIME}; use one fewer"
+        )
+    if slot >= DIRECT_SLOTS + most_plan_slots(num_servers):
+        raise StoreError(
+            f"slot {slot} of server {server} has no key: MXNet's hash leaves {most_plan_slots(num_servers)} slots of plans "
+            f"on each of {num_servers} servers; please report this"
+        )
+    turn, row = divmod(slot, _rows_per_turn(num_servers))
+    first = -(-(turn << 32) // HASH_PRIME) + STOCK_KEYS + row * num_servers
+    return first + ((server + (turn << 32)) * pow(HASH_PRIME, -1, num_servers) - first) % num_servers
+
+
+def plan_slot_key(server: int, slot: int, num_servers: int) -> int:
+    """The key of a plan's slot, as the coordinator numbers them."""
+    return slot_key(server, DIRECT_SLOTS + slot, num_servers)
+
+
+def _rows_per_turn(num_servers: int) -> int:
+    return (KEYS_PER_TURN - STOCK_KEYS) // num_servers
