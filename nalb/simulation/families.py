@@ -11,10 +11,10 @@
     roles         as even; at least one node each is worker only, server only, and both
     shared-cores  as even; CPU quotas that take half to all of the machine's cores together, each at most 5 times another
 
-Every draw is uniform unless the table says otherwise. Rates are rounded to 0.01 Mbit/s, so a network file holds them exactly.
+Every draw is uniform unless the table says otherwise. Rates are rounded to 0.01 Mbit/s, and a network file holds them exactly.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,12 +22,13 @@ import numpy as np
 
 from nalb.errors import InputError
 from nalb.planning.nodes import Capacities, Floats, Node, Pair
-from nalb.units import mbps_to_bytes_per_s
+from nalb.units import bytes_per_s_to_mbps, mbps_to_bytes_per_s
 
 LOW_MBPS, HIGH_MBPS = 20.0, 220.0  # of an even network: Cai et al., section 4.1, who name the upper end only
 LOW_NODES, HIGH_NODES = 2, 200  # of a network file
 ROLES_NODES = 3  # the fewest that hold a worker, a server and both
 HIGH_SEED = 99_999_999  # a network's name has room for eight digits
+NAME_LENGTH = 15  # of a network; a network file takes no more
 LOW_SCALE, HIGH_SCALE = 0.01, 34.0  # the slowest capped pair keeps 0.06 Mbit/s, the fastest heavy node has tc's 34,000
 LOW_PERIOD_S, HIGH_PERIOD_S = 20.0, 60.0  # from one change to the next
 LAST_CHANGE_S = 1800.0  # later than that a changing network stands still
@@ -42,8 +43,8 @@ Draw = Callable[[np.random.Generator, int], Rates]
 class DrawnNetwork:
     """One network of a family."""
 
-    family: str
-    seed: int
+    name: str  # of the network file: the family, as far as it fits, and the seed
+    command: str  # `nalb net random` with the flags that draw it
     nodes: tuple[Node, ...]  # n0, n1, ... with their roles
     capacities: Capacities  # at 0 s
     changes: tuple[
@@ -101,7 +102,39 @@ def draw_network(
     changes = _changes(source, up) if family == "changing" else []
     quotas = _quotas(source, num_nodes, cores) if family == "shared-cores" else None
     timed = tuple((at_s, _capacities(rates, rates, {}, scale)) for at_s, rates in changes)
-    return DrawnNetwork(family, seed, nodes, _capacities(up, down, pairs, scale), timed, quotas)
+    name = f"{family[: NAME_LENGTH - 1 - len(str(seed))]}-{seed}"
+    command = f"nalb net random --family {family} --nodes {num_nodes} --seed {seed}"
+    command += f" --scale {scale!r}" if scale != 1 else ""
+    command += f" --cores {cores!r}" if quotas else ""
+    return DrawnNetwork(name, command, nodes, _capacities(up, down, pairs, scale), timed, quotas)
+
+
+def network_text(network: DrawnNetwork) -> str:
+    """The network file of a drawn network, a line for each node, capped pair and change (docs/network-files.md)."""
+
+    def mbps(rate_bytes_per_s: float) -> float:
+        return round(bytes_per_s_to_mbps(rate_bytes_per_s), 2)
+
+    def table(name: str, rows: Iterable[str]) -> list[str]:
+        lines = [f"    {{ {row} }}," for row in rows]
+        return [f"{name} = [", *lines, "]"] if lines else []
+
+    names, carried = [node.name for node in network.nodes], network.capacities
+    nodes, changes = [], []
+    for i, node in enumerate(network.nodes):
+        row = f'name = "{names[i]}", up_mbps = {mbps(carried.up[i])}, down_mbps = {mbps(carried.down[i])}'
+        row += f", cpu_quota = {network.quotas[i]}" if network.quotas else ""
+        row += "" if node.is_worker else ", worker = false"
+        nodes.append(row + ("" if node.is_server else ", server = false"))
+    pairs = sorted(carried.pairs.items())
+    links = [f'src = "{names[i]}", dst = "{names[j]}", mbps = {mbps(cap)}' for (i, j), cap in pairs]
+    for at_s, after in network.changes:
+        for i in np.flatnonzero((after.up != carried.up) | (after.down != carried.down)).tolist():
+            rates = f"up_mbps = {mbps(after.up[i])}, down_mbps = {mbps(after.down[i])}"
+            changes.append(f'at_s = {at_s}, node = "{names[i]}", {rates}')
+        carried = after
+    lines = [f"# {network.command}", f'name = "{network.name}"', *table("nodes", nodes)]
+    return "\n".join([*lines, *table("links", links), *table("changes", changes)]) + "\n"
 
 
 def _check(family: str, num_nodes: int, seed: int, scale: float) -> None:

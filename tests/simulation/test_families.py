@@ -4,8 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nalb.errors import InputError
-from nalb.simulation.families import FAMILIES, HIGH_SEED, LAST_CHANGE_S, draw_network
+from nalb.launch.network import configured_capacities
+from nalb.simulation.families import FAMILIES, HIGH_SEED, LAST_CHANGE_S, draw_network, network_text
 from nalb.units import bytes_per_s_to_mbps
+from netem.network_file import parse_network
+from netem.schedule import quotas_at, timed_changes
 from tests.planning.strategies import laws
 
 PRINTED = 0.00501  # Mbit/s: half of the last digit, and rounding
@@ -38,7 +41,7 @@ def mbps(rates_bytes_per_s):
 def described(network):
     carried = [(0.0, network.capacities), *network.changes]
     rows = [(at_s, c.up.tolist(), c.down.tolist(), sorted(c.pairs.items())) for at_s, c in carried]
-    return network.family, network.seed, network.nodes, rows, network.quotas
+    return network.name, network.command, network.nodes, rows, network.quotas
 
 
 def test_each_family_has_its_ranges():
@@ -160,3 +163,66 @@ def test_what_cannot_be_drawn_is_refused_in_one_line(arguments, message):
         draw_network(*arguments)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@laws
+@given(families, counts, seeds, st.sampled_from([0.01, 0.3, 1.0, 34.0]))
+def test_the_printed_file_is_the_drawn_network(family, count, seed, scale):
+    network = draw(family, count, seed, scale)
+    read = parse_network(network_text(network), "drawn.toml")
+    assert read.name == network.name
+    assert [(node.name, node.is_worker, node.is_server) for node in read.nodes] == [
+        (node.name, node.is_worker, node.is_server) for node in network.nodes
+    ]
+    assert [change.at_s for change in timed_changes(read)] == [at_s for at_s, _ in network.changes]
+    for at_s, carried in [(0.0, network.capacities), *network.changes]:
+        told = configured_capacities(read, at_s)
+        assert (told.up.tolist(), told.down.tolist(), told.pairs) == (
+            carried.up.tolist(), carried.down.tolist(), carried.pairs,
+        )  # fmt: skip
+    assert list(quotas_at(read, 0.0).values()) == list(network.quotas or [None] * count)
+
+
+def test_a_seed_means_the_same_file_for_ever():
+    assert (
+        network_text(draw_network("capped", 4, 7))
+        == """\
+# nalb net random --family capped --nodes 4 --seed 7
+name = "capped-7"
+nodes = [
+    { name = "n0", up_mbps = 149.68, down_mbps = 148.55 },
+    { name = "n1", up_mbps = 127.45, down_mbps = 81.32 },
+    { name = "n2", up_mbps = 82.2, down_mbps = 154.05 },
+    { name = "n3", up_mbps = 171.82, down_mbps = 161.85 },
+]
+links = [
+    { src = "n0", dst = "n3", mbps = 31.47 },
+]
+"""
+    )
+    assert (
+        network_text(draw_network("roles", 3, 12_345_678, scale=0.3))
+        == """\
+# nalb net random --family roles --nodes 3 --seed 12345678 --scale 0.3
+name = "roles-12345678"
+nodes = [
+    { name = "n0", up_mbps = 60.61, down_mbps = 60.61 },
+    { name = "n1", up_mbps = 35.91, down_mbps = 35.91, server = false },
+    { name = "n2", up_mbps = 63.51, down_mbps = 63.51, worker = false },
+]
+"""
+    )
+    assert (
+        network_text(draw_network("shared-cores", 2, 1, cores=2.0))
+        == """\
+# nalb net random --family shared-cores --nodes 2 --seed 1 --cores 2.0
+name = "shared-cores-1"
+nodes = [
+    { name = "n0", up_mbps = 77.67, down_mbps = 77.67, cpu_quota = 0.454 },
+    { name = "n1", up_mbps = 82.01, down_mbps = 82.01, cpu_quota = 0.943 },
+]
+"""
+    )
+    heavy, changing = (network_text(draw_network(family, 2, 1)).splitlines() for family in ("heavy", "changing"))
+    assert heavy[4] == '    { name = "n1", up_mbps = 167.67, down_mbps = 167.67 },'
+    assert changing[7] == '    { at_s = 26.3, node = "n0", up_mbps = 107.69, down_mbps = 107.69 },'
