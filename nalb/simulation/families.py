@@ -33,7 +33,7 @@ LOW_SCALE, HIGH_SCALE = 0.01, 34.0  # the slowest capped pair keeps 0.06 Mbit/s,
 LOW_PERIOD_S, HIGH_PERIOD_S = 20.0, 60.0  # from one change to the next
 LAST_CHANGE_S = 1800.0  # later than that a changing network stands still
 MOST_CAPPED_PAIRS = 3
-LOW_QUOTA = 0.01  # cores; a network file takes no less
+LOW_QUOTA, HIGH_CORES = 0.01, 1024.0  # of a node: a network file takes no less and no more
 
 Rates = tuple[Floats, Floats]  # up and down of each node, Mbit/s, shape (N,) each
 Draw = Callable[[np.random.Generator, int], Rates]
@@ -184,8 +184,8 @@ def _changes(source: np.random.Generator, rates: Floats) -> list[tuple[float, Fl
 
 def _quotas(source: np.random.Generator, count: int, cores: float | None) -> tuple[float, ...]:
     """Cores of each node, to 0.001, rounded down so that they never come to more than there are."""
-    if cores is None or not 0 < cores < np.inf:
-        raise InputError(f"family shared-cores on {cores} cores: give how many cores the nodes share")
+    if cores is None or not 0 < cores <= HIGH_CORES:
+        raise InputError(f"family shared-cores on {cores} cores: give how many the nodes share, at most {HIGH_CORES:g}")
     weights = source.uniform(0.2, 1, count)
     quotas = np.floor(1000 * cores * source.uniform(0.5, 1) * weights / weights.sum()) / 1000
     if quotas.min() < LOW_QUOTA:
