@@ -66,6 +66,13 @@ class Table:
         """The field, a rate."""
         return self.number(field, LOW_MBPS, HIGH_MBPS, "Mbit/s", default)
 
+    def flag(self, field: str, default: bool) -> bool:
+        """The field, true or false; `default` where it is absent."""
+        value = self.values.get(field, default)
+        if not isinstance(value, bool):
+            raise self.wrong(field, f"is {value!r}", "give true or false")
+        return value
+
     def member(self, field: str, names: list[str]) -> str:
         """The field, a node of the file."""
         value = self.values.get(field)

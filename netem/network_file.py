@@ -38,6 +38,8 @@ class Node:
     loss_percent: float  # packets dropped at random, each direction
     cpu_quota: float | None = None  # cores that its processes may use together; None: all, or drawn by [cpu_random]
     memory_mb: float = 0.0  # held there by a competing process, MB (10^6 bytes)
+    is_worker: bool = True  # whether a job runs a worker here; nothing in netem depends on it
+    is_server: bool = True  # whether a job runs a server here
 
 
 @dataclass(frozen=True)
@@ -144,8 +146,8 @@ def parse_network(text: str, source: str) -> Network:
     top = Table(source, "", document, _TOP_FIELDS)
     name = top.name("name")
     redraws, cpu_redraws = _parse_random(top), parse_cpu_random(top)
-    defaults = top.table("defaults", _NODE_NUMBERS)
-    tables = top.tables("nodes", {"name", *_NODE_NUMBERS})
+    defaults = top.table("defaults", _NODE_FIELDS)
+    tables = top.tables("nodes", {"name", *_NODE_FIELDS})
     nodes = tuple(_parse_node(table, defaults, redraws, cpu_redraws) for table in tables)
     if not 2 <= len(nodes) <= MAX_NODES:
         raise top.wrong("nodes", f"has {len(nodes)} nodes", f"give 2 to {MAX_NODES} [[nodes]]")
@@ -153,6 +155,9 @@ def parse_network(text: str, source: str) -> Network:
     for index, node_name in enumerate(names):
         if node_name in names[:index]:
             raise top.wrong(f"nodes[{index}].name", f"repeats '{node_name}'", "give each node its own name")
+    for role in ("worker", "server"):
+        if not any(getattr(node, f"is_{role}") for node in nodes):
+            raise top.wrong("nodes", f"has no node with {role} = true", "give at least one")
     links = _parse_links(top, names)
     changes = _parse_changes(top, names, links, redraws)
     _check_queues(top, nodes, changes, redraws)
@@ -161,7 +166,8 @@ def parse_network(text: str, source: str) -> Network:
 
 
 _TOP_FIELDS = {"name", "defaults", "random", "nodes", "links", "changes", "cpu_changes", "cpu_random"}
-_NODE_NUMBERS = {"up_mbps", "down_mbps", "queue_ms", "delay_ms", "jitter_ms", "loss_percent", "cpu_quota", "memory_mb"}
+_NODE_FIELDS = {"up_mbps", "down_mbps", "queue_ms", "delay_ms", "jitter_ms", "loss_percent", "cpu_quota", "memory_mb"}
+_NODE_FIELDS |= {"worker", "server"}
 
 
 def _impairments(table: Table, defaults: Table | None = None) -> tuple[float, float, float]:
@@ -196,7 +202,10 @@ def _parse_node(table: Table, defaults: Table, redraws: RandomRedraws | None, cp
     queue_ms = table.number("queue_ms", 1, HIGH_QUEUE_MS, "ms", default_queue_ms)
     impairments = _impairments(table, defaults)
     cpu_quota, memory_mb = parse_cpu_quota(table, defaults, cpu_redraws), parse_memory_mb(table, defaults)
-    return Node(name, rates[0], rates[1], queue_ms, *impairments, cpu_quota, memory_mb)
+    is_worker, is_server = (table.flag(role, defaults.flag(role, True)) for role in ("worker", "server"))
+    if not (is_worker or is_server):
+        raise table.wrong("worker", "and server are both false", f"give '{name}' a role or remove it")
+    return Node(name, rates[0], rates[1], queue_ms, *impairments, cpu_quota, memory_mb, is_worker, is_server)
 
 
 def _parse_random(top: Table) -> RandomRedraws | None:

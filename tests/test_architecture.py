@@ -92,8 +92,10 @@ def test_pure_rooms(room):
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         assert not names & {"open", "print", "input"}, f"{path} does I/O"
         attributes = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        used = {name for name in attributes if name.startswith("np.random.")} - {"np.random.Generator"}
-        assert not used, f"{path} uses {used}: take a generator as an argument"
+        used = {name for name in attributes if name.startswith("np.random.")}
+        used -= {"np.random.Generator", "np.random.default_rng"}
+        assert not used, f"{path} uses {used}: take a generator or its seed as an argument"
+        assert "default_rng()" not in ast.unparse(tree), f"{path} seeds a generator from the machine: take a seed"
 
 
 def test_no_tracked_file_names_a_path_of_a_machine():

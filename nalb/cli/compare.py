@@ -31,7 +31,15 @@ from nalb.control.variants import parse_variant
 from nalb.errors import InputError
 from nalb.launch.batch_comparison import run_batching
 from nalb.launch.comparison import COMPARED, SAMPLES_PER_BATCH, Lane, Series, compare
-from nalb.launch.network import Changes, configured_bound_s, configured_message, inside, job_network, places_in
+from nalb.launch.network import (
+    Changes,
+    configured_bound_s,
+    configured_message,
+    inside,
+    job_network,
+    job_nodes,
+    places_in,
+)
 from nalb.launch.ring import RING, Ring, require_torch, ring_specs
 from nalb.launch.roles import process_specs
 from nalb.launch.supervisor import Job, print_line
@@ -139,13 +147,14 @@ def main(args: argparse.Namespace) -> int:
             workload = f"train {args.train}"
             series, model_bytes = _train(args, network, schemes, run_dir)
             bound = configured_bound_s(network, model_bytes)
+    num_workers = sum(node.is_worker for node in network.nodes)
     run = RunFile(
         network.name,
         workload,
         len(network.nodes),
         model_bytes,
         bound,
-        {name: one.result(len(network.nodes), SAMPLES_PER_BATCH) for name, one in series.items()},
+        {name: one.result(num_workers, SAMPLES_PER_BATCH) for name, one in series.items()},
     )
     write_run(run_dir, run)
     Console().print(comparison_table(read_record(run_dir)))
@@ -198,9 +207,8 @@ def _start_ring(
 ) -> Lane:
     """The peer's processes, held as a job's are."""
     address = observer_address(stack, run_dir, RING)
-    places = places_in(emulation)
-    model_bytes = bytes_of(args.replay)
-    ring = Ring(address, [place.name for place in places], model_bytes, run_dir / "samples.jsonl")
+    places = [place for place in places_in(emulation) if place.is_worker]
+    ring = Ring(address, job_nodes(emulation.network), bytes_of(args.replay), run_dir / "samples.jsonl")
     ring = stack.enter_context(ring)
     specs = ring_specs(places, args.replay, args.compute_ms, address, RING_PORT, NODE_INTERFACE)
     progress.say(f"starting {len(specs)} processes of a ring on {len(places)} nodes")

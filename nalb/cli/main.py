@@ -17,7 +17,7 @@ SUBCOMMANDS = {
     "calibrate": "measure alpha, the per-slice cost of this platform",
     "doctor": "check this machine before a job",
     "keys": "make a job's keys for encrypted, authenticated transport",
-    "net": "build, verify or remove an emulated network",
+    "net": "build, verify, remove or draw an emulated network",
 }
 
 

@@ -1,8 +1,14 @@
-"""`nalb net up|verify|down FILE`: an emulated network by hand. `nalb launch` and `nalb compare` build their own."""
+"""`nalb net up|verify|down FILE`: an emulated network by hand. `nalb launch` and `nalb compare` build their own.
+
+`nalb net random` prints a network file for any of them.
+"""
 
 import argparse
+import os
+import sys
 
-from nalb.errors import listed
+from nalb.errors import InputError, listed
+from nalb.simulation.families import FAMILIES, draw_network, network_text
 from nalb.units import GOODPUT_PART
 from netem import build, cgroups, emulation, namespaces, rootless, verify, verify_cpu
 from netem.network_file import Network, find_network, load_network
@@ -10,7 +16,7 @@ from netem.network_file import Network, find_network, load_network
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The subcommand's arguments."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="up|verify|down")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="up|verify|down|random")
     for name, help_text in (
         ("up", "build the network and leave it standing"),
         ("verify", "measure every node and capped pair against the file; builds the network if it is not up"),
@@ -18,12 +24,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
     ):
         action = actions.add_parser(name, help=help_text, description=help_text)
         action.add_argument("file", metavar="FILE", help="a network file, or the name of a carried one (wan4-static)")
+    random_help = "print a network file of a family, drawn by a seed"
+    action = actions.add_parser("random", help=random_help, description=random_help)
+    action.add_argument("--family", required=True, metavar="F", help=f"one of {', '.join(FAMILIES)}")
+    action.add_argument("--nodes", required=True, type=int, metavar="N", help="how many nodes")
+    action.add_argument("--seed", required=True, type=int, metavar="S", help="same seed, same file, on every machine")
+    action.add_argument("--scale", type=float, default=1.0, metavar="X", help="factor of all rates (default: 1)")
+    action.add_argument(
+        "--cores", type=float, metavar="C", help="of shared-cores: shared by all (default: this machine's)"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
     """Run one action."""
+    if args.action == "random":
+        return _random(args)
     network = load_network(find_network(args.file))
     return {"up": _up, "verify": _verify, "down": _down}[args.action](network, args.file)
+
+
+def _random(args: argparse.Namespace) -> int:
+    if args.cores is not None and args.family != "shared-cores":
+        raise InputError(f"--cores {args.cores:g} is of family shared-cores alone: leave it out")
+    cores = float(len(os.sched_getaffinity(0))) if args.cores is None else args.cores
+    sys.stdout.write(network_text(draw_network(args.family, args.nodes, args.seed, args.scale, cores)))
+    return 0
 
 
 def _up(network: Network, file: str) -> int:

@@ -14,19 +14,18 @@ from rich.table import Table
 
 from nalb import workloads
 from nalb.cli.plan import HIGH_ALPHA_BYTES, HIGH_MODEL_BYTES, parse_names, parse_number, tensors_of
-from nalb.control.messages import TensorSpec
-from nalb.control.planner import UNWINDOWED, Planner, usual_window_bytes
+from nalb.control.planner import UNWINDOWED, usual_window_bytes
 from nalb.control.settings import DEFAULT_ALPHA_BYTES
 from nalb.errors import InputError
-from nalb.launch.network import configured_capacities
+from nalb.launch.network import configured_capacities, job_nodes
 from nalb.measurement.estimators import ESTIMATORS
-from nalb.planning.nodes import Capacities, Node
+from nalb.planning.nodes import Capacities, Node, server_indices
 from nalb.planning.schemes import fixed_slice_bytes
 from nalb.planning.shares import bound_s
 from nalb.planning.slices import Tensor, build_layout
 from nalb.reporting.run_file import median_s, ratio, read_events, read_run, steady
 from nalb.simulation.exchange import WITH_HEADERS, Wire
-from nalb.simulation.job import SCHEMES, by_flows, by_planner, by_slices
+from nalb.simulation.job import SCHEMES, by_flows, by_planner, by_slices, planner_of
 from nalb.simulation.recorded import simulate_events
 from nalb.units import mbps_to_bytes_per_s
 from netem.network_file import find_network, load_network
@@ -146,16 +145,18 @@ def _by_slices(
     alpha_bytes = parse_number("--alpha-bytes", args.alpha_bytes, HIGH_ALPHA_BYTES)
     fixed = fixed_slice_bytes(scheme)
     layout = build_layout(
-        tensors, num_nodes=len(nodes), num_servers=len(nodes), alpha_bytes=alpha_bytes, fixed_slice_bytes=fixed
+        tensors,
+        num_nodes=len(nodes),
+        num_servers=len(server_indices(nodes)),
+        alpha_bytes=alpha_bytes,
+        fixed_slice_bytes=fixed,
     )
     window: float | None = None
     if args.window_bytes is not None:
         window = parse_number("--window-bytes", args.window_bytes, HIGH_MODEL_BYTES, low=0)
     if args.estimator != "true" and scheme != "stock":
-        names = [node.name for node in nodes]
-        ranks = {name: rank for rank, name in enumerate(names)}
-        planner = Planner(names, set(names), ranks, args.estimator, None if window is None else int(window))
-        planner.register([TensorSpec(t.name, t.elements, t.dtype, t.group) for t in tensors], alpha_bytes, fixed)
+        fixed_window = None if window is None else int(window)
+        planner = planner_of(nodes, tensors, alpha_bytes, fixed, args.estimator, fixed_window)
         results = by_planner(scheme, nodes, layout, capacities, rounds, planner, wire)
     else:
         usual = 0 if scheme in UNWINDOWED else usual_window_bytes(layout.model_bytes)
@@ -167,7 +168,7 @@ def _by_slices(
 def _network(args: argparse.Namespace) -> tuple[list[Node], Capacities]:
     if args.network:
         network = load_network(find_network(args.network))
-        return [Node(node.name) for node in network.nodes], configured_capacities(network, 0.0)
+        return job_nodes(network), configured_capacities(network, 0.0)
     try:
         count, rates, seed = args.random.split(":")
         low, high = map(float, rates.split("-"))

@@ -32,9 +32,15 @@ def job_network(network: Network) -> Iterator[Emulation]:
         yield emulation
 
 
+def job_nodes(network: Network) -> list[Node]:
+    """Each node with its roles, in the file's order."""
+    return [Node(node.name, node.is_worker, node.is_server) for node in network.nodes]
+
+
 def places_in(emulation: Emulation) -> list[Place]:
-    """One worker and one server on every node, in the file's order."""
-    return [Place(node.name, emulation.address(node.name)) for node in emulation.network.nodes]
+    """Where each node's processes run, in the file's order."""
+    nodes = job_nodes(emulation.network)
+    return [Place(node.name, emulation.address(node.name), node.is_worker, node.is_server) for node in nodes]
 
 
 def inside(emulation: Emulation) -> Callable[[ProcessSpec], list[str]]:
@@ -60,8 +66,7 @@ def configured_capacities(network: Network, elapsed_s: float) -> Capacities:
 
 def configured_bound_s(network: Network, model_bytes: float) -> float:
     """The lossless bound of one iteration, in seconds, at the rates that the network begins with."""
-    nodes = [Node(node.name) for node in network.nodes]
-    return bound_s(nodes, model_bytes, configured_capacities(network, 0.0))
+    return bound_s(job_nodes(network), model_bytes, configured_capacities(network, 0.0))
 
 
 class Changes:

@@ -1,6 +1,6 @@
 """A peer to compare with: ring all-reduce by PyTorch's gloo on the same network, in turn with nalb's schemes.
 
-One worker per node and no server. `Ring` is to `compare` what an Observer is to a held job: it takes blocks and answers with
+The job's workers and no server. `Ring` is to `compare` what an Observer is to a held job: it takes blocks and answers with
 events, and adds its iterations to the run's samples.jsonl.
 """
 
@@ -38,7 +38,7 @@ def require_torch() -> None:
 def ring_specs(
     places: Sequence[Place], model: str, compute_ms: float, address: str, port: int, interface: str
 ) -> list[ProcessSpec]:
-    """A worker on every node. `port`: where the first node's worker gathers them; `interface`: what gloo listens on."""
+    """A worker on each place. `port`: where the first node's worker gathers them; `interface`: what gloo listens on."""
     shared = {
         "DMLC_ROLE": "worker", "NALB_STOCK": "1",  # no van
         "WORLD_SIZE": str(len(places)), "MASTER_ADDR": places[0].address, "MASTER_PORT": str(port),
@@ -53,10 +53,14 @@ def ring_specs(
 
 
 class Ring:
-    """Tells the workers when to iterate and gathers what they measured. One thread only."""
+    """Tells the workers when to iterate and gathers what they measured. One thread only.
 
-    def __init__(self, address: str, names: Sequence[str], model_bytes: int, samples_path: Path):
-        self._names, self._model_bytes, self._path = list(names), model_bytes, samples_path
+    nodes: of the job whose bound the ring's iterations are held against; the workers among them are the ring.
+    """
+
+    def __init__(self, address: str, nodes: Sequence[Node], model_bytes: int, samples_path: Path):
+        self._nodes, self._model_bytes, self._path = list(nodes), model_bytes, samples_path
+        self._names = [node.name for node in nodes if node.is_worker]
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 500)
@@ -66,7 +70,7 @@ class Ring:
         finally:
             os.umask(umask)
         self._joined: set[int] = set()
-        self._reports: list[deque[Iterated]] = [deque() for _ in names]
+        self._reports: list[deque[Iterated]] = [deque() for _ in self._names]
         self._bound_s: float | None = None
         self._iteration = self._left = 0
 
@@ -82,8 +86,8 @@ class Ring:
     def send(self, message: m.Message) -> None:
         """Take what a coordinator's observer would send: the configured rates, a block, the end."""
         if isinstance(message, m.Configured):
-            nodes = [Node(name) for name in self._names]
-            self._bound_s = bound_s(nodes, self._model_bytes, message.capacities(self._names))
+            capacities = message.capacities([node.name for node in self._nodes])
+            self._bound_s = bound_s(self._nodes, self._model_bytes, capacities)
         elif isinstance(message, m.RunBlock):
             self._left = message.iterations
             self._tell_all(Run(message.iterations))

@@ -72,7 +72,9 @@ def shares_over_iterations(record: Record) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, panels * (row_in * len(record.nodes) + 0.45) + 0.9), layout="constrained")
     cells = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
     parts = {name: np.array(rows).T / record.run.model_bytes * 100 for name, rows in told.items()}
-    equal = 100 / len(record.nodes)  # of the model, in %; well below black, so that more and less both show
+    equal = 100 / len(
+        record.servers or record.nodes
+    )  # of the model, in %; well below black, so that more and less both show
     darkest = min(100.0, max(2.2 * equal, *(float(np.nanmax(part)) for part in parts.values())))
     for axes, (name, part) in zip(cells, parts.items(), strict=True):
         image = axes.imshow(part, aspect="auto", cmap="Greys", vmin=0, vmax=darkest, interpolation="nearest")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nalb.control.messages import TensorSpec
 from nalb.control.planner import Planner
 from nalb.errors import InputError
 from nalb.measurement.traffic import Traffic
@@ -52,6 +53,23 @@ def by_slices(
     return done
 
 
+def planner_of(
+    nodes: Sequence[Node],
+    tensors: Sequence[Tensor],
+    alpha_bytes: float,
+    fixed_slice_bytes: float | None = None,
+    estimator: str = "capacity",
+    window_bytes: int | None = None,
+) -> Planner:
+    """A coordinator's planner to which these tensors are registered, for `by_planner`. Raises InputError."""
+    names = [node.name for node in nodes]
+    ranks = {names[one]: rank for rank, one in enumerate(server_indices(nodes).tolist())}
+    planner = Planner(names, {node.name for node in nodes if node.is_worker}, ranks, estimator, window_bytes)
+    specs = [TensorSpec(t.name, t.elements, t.dtype, t.group) for t in tensors]
+    planner.register(specs, alpha_bytes, fixed_slice_bytes)
+    return planner
+
+
 def by_planner(
     scheme: str,
     nodes: Sequence[Node],
@@ -63,7 +81,7 @@ def by_planner(
 ) -> list[Exchanged]:
     """`rounds` synchronisations as the coordinator's planner plans them, windows included. Raises InputError.
 
-    planner: one to which `layout` is registered; its servers' ranks are in node order.
+    planner: of `planner_of`, or one to which `layout` is registered and whose servers' ranks are in node order.
     """
     by_rank = server_indices(nodes)
     done: list[Exchanged] = []

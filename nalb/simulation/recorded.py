@@ -4,7 +4,7 @@ Reads the events of samples.jsonl (docs/run-files.md). Stock's iterations are ro
 An iteration is simulated at the rates that held when it ended: changes within it are not seen.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -77,8 +77,8 @@ def simulate_events(
 ) -> list[Compared]:
     """Each iteration of a run, measured and simulated. InputError for events that lack what a simulation needs.
 
-    pairs: caps of directed pairs in bytes per second, by names. Equal iterations are simulated once. Every node is taken
-    to be a worker; those in `servers` are servers too.
+    pairs: caps of directed pairs in bytes per second, by names. Equal iterations are simulated once. A node that tells how long
+    its communication took is a worker; those in `servers` are servers.
     """
     ready: Ready | None = None
     sizes, stock = np.zeros(0, dtype=np.int64), (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
@@ -101,10 +101,10 @@ def simulate_events(
             plan = sent[done.iteration]
             is_stock = not plan.server_of_slice
             size, rank = stock if is_stock else (sizes, np.array(plan.server_of_slice, dtype=np.int64))
-            rates = (done.configured.up, done.configured.down)
-            key = msgspec.json.encode((is_stock, plan.window_bytes, plan.server_of_slice, rates))
+            workers, rates = sorted(done.communication_s), done.configured
+            key = msgspec.json.encode((is_stock, plan.window_bytes, plan.server_of_slice, workers, rates))
             if key not in known:
-                known[key] = _time_s(ready, done.configured, pairs, size, rank, plan.window_bytes, wire)
+                known[key] = _time_s(ready, workers, rates, pairs, size, rank, plan.window_bytes, wire)
             measured_s = max(done.communication_s.values(), default=0.0)
             compared.append(Compared(plan.scheme, done.iteration, measured_s, known[key]))
     return compared
@@ -126,10 +126,17 @@ def _cut(cut: Cut, ready: Ready) -> tuple[Ints, tuple[Ints, Ints]]:
 
 
 def _time_s(
-    ready: Ready, rates: Rates, caps: Mapping[tuple[str, str], float], size: Ints, rank: Ints, window: int, wire: Wire
+    ready: Ready,
+    workers: Collection[str],
+    rates: Rates,
+    caps: Mapping[tuple[str, str], float],
+    size: Ints,
+    rank: Ints,
+    window: int,
+    wire: Wire,
 ) -> float:
     index = {name: i for i, name in enumerate(ready.nodes)}
-    nodes = [Node(name, True, name in ready.servers) for name in ready.nodes]
+    nodes = [Node(name, name in workers, name in ready.servers) for name in ready.nodes]
     pairs: dict[Pair, float] = {(index[a], index[b]): rate for (a, b), rate in caps.items()}
     up, down = ([one[name] for name in ready.nodes] for one in (rates.up, rates.down))
     server = np.array([index[name] for name in ready.servers], dtype=np.int64)[rank]

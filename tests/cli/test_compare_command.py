@@ -1,5 +1,6 @@
 """`nalb compare` and `nalb report` for real: a job on an emulated network, its run directory, and bad input."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -75,6 +76,32 @@ def test_a_comparison_leaves_a_run_that_the_report_draws(tmp_path):
     )
     assert run(["report", str(out)]) == 0
     assert (out / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.mxnet
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+def test_a_comparison_where_not_every_node_is_worker_and_server(tmp_path):
+    roles = 'nodes = [{name = "w", server = false}, {name = "s", worker = false}, {name = "ws"}]'
+    (tmp_path / "net.toml").write_text(f'name = "{NAME}"\ndefaults = {{up_mbps = 200, down_mbps = 200}}\n{roles}')
+    out = tmp_path / "run"
+    schemes = ["stock", "average", "exact", *(["gloo"] if importlib.util.find_spec("torch") else [])]
+    done = nalb("compare", "--network", str(tmp_path / "net.toml"), "--replay", "mobilenet",
+                "--schemes", ",".join(schemes), "--iterations", "3", "--out", str(out))  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    record, events = read_run(out), read_events(out)
+    assert record.bound_s == pytest.approx(12_868_904 / 25e6)  # a worker's whole model at 200 Mbit/s
+    for name, result in record.schemes.items():
+        assert min(result.communication_s) > record.bound_s, name
+        assert result.samples_per_min == pytest.approx(60 * 32 * 2 * 3 / sum(result.iteration_s)), name  # two workers
+    iterations = [event for event in events if event["event"] == "iteration"]
+    assert len(iterations) == 3 * len(schemes)
+    assert all(set(event["communication_s"]) == {"w", "ws"} for event in iterations)
+    assert all(event["bound_s"] == pytest.approx(record.bound_s) for event in iterations)
+    shares = [event["shares"] for event in iterations if event["scheme"] in ("average", "exact")]
+    assert all(one["w"] == 0 < min(one["s"], one["ws"]) for one in shares)
+    assert run(["simulate", "--run", str(out), "--network", str(tmp_path / "net.toml"), "--json"]) == 0
+    assert run(["report", str(out)]) == 0
 
 
 @pytest.mark.mxnet

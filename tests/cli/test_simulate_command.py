@@ -45,6 +45,18 @@ def test_flags_change_what_they_say(capsys):
     assert told(capsys, "--random", "40:20-220:1", "--model-bytes", "4e6", "--schemes", "exact")["by"] == "flows"
 
 
+def test_the_files_roles_are_simulated(capsys, tmp_path):
+    path = tmp_path / "roles.toml"
+    roles = 'nodes = [{name = "w", server = false}, {name = "s", worker = false}, {name = "ws"}]'
+    path.write_text(f'name = "roles"\ndefaults = {{up_mbps = 80, down_mbps = 80}}\n{roles}')
+    words = ("--network", path, "--model-bytes", "4e6")
+    for estimator in ("true", "capacity"):
+        answer = told(capsys, *words, "--estimator", estimator, "--rounds", 4)
+        assert answer["bound_s"] == pytest.approx(0.4)  # each worker's 4 MB; s carries half the model, for two workers
+        assert 1 < answer["schemes"]["exact"]["over_bound"] < 1.1, estimator
+    assert told(capsys, *words, "--by", "flows", "--schemes", "average")["schemes"]["average"]["time_s"] > 0.4
+
+
 def test_no_bound_is_no_number(capsys):
     words = ("--random", "1:20-220:1", "--model-bytes", "4e6", "--schemes", "exact")
     assert told(capsys, *words)["schemes"]["exact"]["over_bound"] is None

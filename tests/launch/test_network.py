@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from nalb.errors import MachineError
-from nalb.launch.network import configured_message
+from nalb.launch.network import configured_bound_s, configured_message, job_nodes
 from netem import build, cgroups, namespaces, qdiscs, rootless
 from netem.network_file import parse_network
-from tests.launch.conftest import ROOT, START_LIMIT_S, Launch, Launched
+from tests.launch.conftest import ROOT, START_LIMIT_S, STEPS, Launch, Launched
 
 QUOTA = f"{0.45 * len(os.sched_getaffinity(0)):g}"  # two such nodes leave a tenth of the machine to the rest
 NETWORK = f"""
@@ -37,6 +37,10 @@ mbps = 20
 src = "a"
 dst = "c"
 mbps = 30
+"""
+ROLES = """
+defaults = {up_mbps = 200, down_mbps = 100}
+nodes = [{name = "w", server = false}, {name = "s", worker = false}, {name = "ws"}]
 """
 ALL_CPU = NETWORK.replace(f"cpu_quota = {QUOTA}\n", "")
 REPLAY = [sys.executable, "-m", "kvstore_patch.replay", "mobilenet"]  # without end
@@ -87,6 +91,23 @@ def test_a_server_is_killed(launch: Launch, name: str, tmp_path: Path) -> None:
 @pytest.mark.root
 @pytest.mark.mxnet
 @needs_mxnet
+def test_each_node_has_the_roles_of_its_file(launch: Launch, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "network.toml"
+    path.write_text(f'name = "{name}"\n{ROLES}')
+    job = launch("--network", str(path), "--scheme", "exact", "--", *STEPS, "--steps", "20")
+    assert job.end(START_LIMIT_S)[0] == 0, job.output
+    assert sorted(line for line in job.lines if "last step" in line) == [
+        "[w worker] last step",
+        "[ws worker] last step",
+    ]
+    logs = {path.name for path in (job.run_dir / "logs").iterdir()}
+    assert logs == {"w.scheduler.log", "w.worker.log", "s.server.log", "ws.server.log", "ws.worker.log"}
+    assert namespaces.standing(name) == []
+
+
+@pytest.mark.root
+@pytest.mark.mxnet
+@needs_mxnet
 def test_a_node_that_fails_twice_is_left_out(launch: Launch, name: str, tmp_path: Path) -> None:
     """The coordinator is told of the rates of those that are left."""
     path = tmp_path / "network.toml"
@@ -125,6 +146,14 @@ def test_the_coordinator_is_told_of_the_jobs_nodes_alone() -> None:
     told = configured_message(network, 0.0, ["a", "b"])
     assert (told.up, told.down, told.pairs) == ({"a": 25e6, "b": 25e6}, {"a": 25e6, "b": 25e6}, [("a", "b", 2.5e6)])
     assert configured_message(network, 0.0).pairs == [("a", "b", 2.5e6), ("a", "c", 3.75e6)]
+
+
+def test_the_bound_knows_who_is_worker_and_who_is_server() -> None:
+    network = parse_network(f'name = "net"\n{ROLES}', "test.toml")
+    assert [(node.is_worker, node.is_server) for node in job_nodes(network)] == [
+        (True, False), (False, True), (True, True),
+    ]  # fmt: skip
+    assert configured_bound_s(network, 25e6) == pytest.approx(2.0)  # each worker's 25 MB at 100 Mbit/s
 
 
 CHANGES = """

@@ -57,6 +57,51 @@ def test_up_verify_down(network_path: Path, name: str, capsys: pytest.CaptureFix
     assert leftovers(name) == []
 
 
+def drawn(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What `nalb net random WORDS` prints."""
+    assert run(["net", "random", *words]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.root
+def test_a_drawn_network_stands(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]):
+    text = drawn(capsys, "--family", "capped", "--nodes", "3", "--seed", "1", "--scale", "0.3")
+    path = tmp_path / "network.toml"
+    path.write_text(text.replace('"capped-1"', f'"{name}"'))
+    assert run(["net", "up", str(path)]) == 0
+    assert run(["net", "verify", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "n0 -> n1: at most 26.32 Mbit/s" in out
+    assert "all within 10%" in out
+    assert run(["net", "down", str(path)]) == 0
+    assert leftovers(name) == []
+
+
+def test_quotas_are_of_this_machines_cores_unless_told(capsys: pytest.CaptureFixture[str]):
+    words = ("--family", "shared-cores", "--nodes", "3", "--seed", "1")
+    assert f"--cores {len(os.sched_getaffinity(0)):.1f}\n" in drawn(capsys, *words)
+    assert "--cores 3.5\n" in drawn(capsys, *words, "--cores", "3.5")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--family", "odd"], "family 'odd' is unknown: choose one of even, near"),
+        (["--nodes", "1"], "family even of 1 nodes: give 2 to 200"),
+        (["--seed", "-1"], "seed -1: give a whole number"),
+        (["--scale", "inf"], "scale inf: give 0.01 to 34"),
+        (["--cores", "2"], "--cores 2 is of family shared-cores alone: leave it out"),
+        (["--family", "shared-cores", "--cores", "0"], "on 0.0 cores: give how many"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said_in_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]):
+    assert run(["net", "random", "--family", "even", "--nodes", "4", "--seed", "1", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
+
+
 @pytest.mark.root
 def test_verify_fails_where_a_rate_is_off(
     network_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

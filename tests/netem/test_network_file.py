@@ -71,6 +71,13 @@ def test_machines_are_read():
     assert not parse_network(GOOD, "net.toml").limits_cpu
 
 
+def test_roles_are_carried():
+    text = "defaults = {server = false}\n" + GOOD.replace('"a"', '"a"\nworker = false\nserver = true', 1)
+    roles = [(node.is_worker, node.is_server) for node in parse_network(text, "net.toml").nodes]
+    assert roles == [(False, True), (True, False)]
+    assert all(node.is_worker and node.is_server for node in parse_network(GOOD, "net.toml").nodes)
+
+
 def test_random_leaves_the_rates_open():
     network = parse_network('name = "net"' + RANDOM + BARE_NODES, "net.toml")
     assert network.random == RandomRedraws(1, 5, 1, 9)
@@ -97,6 +104,17 @@ BAD = {
     "unknown default": (GOOD + "[defaults]\nmtu = 9000", "defaults.mtu is not a field"),
     "unknown link field": (GOOD + LINK + "up_mbps = 1", "links[0].up_mbps is not a field"),
     "unknown random field": ('name = "net"' + RANDOM + "end_s = 1" + BARE_NODES, "random.end_s is not a field"),
+    "a role is a number": (GOOD + "worker = 1", "nodes[1].worker is 1: give true or false"),
+    "a default role is text": ('defaults = {server = "no"}\n' + GOOD, "defaults.server is 'no': give true or false"),
+    "a node without a role": (
+        GOOD + "worker = false\nserver = false",
+        "nodes[1].worker and server are both false: give 'b' a role or remove it",
+    ),
+    "nobody works": ("defaults = {worker = false}\n" + GOOD, "nodes has no node with worker = true: give at least one"),
+    "nobody serves": (
+        "defaults = {server = false}\n" + GOOD,
+        "nodes has no node with server = true: give at least one",
+    ),
     "nodes is a table": ('name = "net"\n[nodes]\na = 1', "nodes is not a list"),
     "a node is a number": ('name = "net"\nnodes = [1, 2]', "nodes[0] is 1"),
     "defaults is a list": ("defaults = []\n" + GOOD, "defaults is []"),

@@ -17,8 +17,10 @@ from nalb.launch import ring as ring_module
 from nalb.launch.ring import Ring, require_torch, ring_specs
 from nalb.launch.roles import Place
 from nalb.peers.words import End, Iterated, Joined, Run
+from nalb.planning.nodes import Node
 from tests.cli.test_compare_command import NAME, NETWORK, nalb
 
+NODES = [Node("a"), Node("s", is_worker=False), Node("b")]
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
@@ -61,7 +63,7 @@ def test_every_worker_finds_the_first_one_on_the_nodes_own_interface():
 
 def test_the_driver_turns_workers_reports_into_events(tmp_path):
     address, samples = f"ipc://{tmp_path}/ring", tmp_path / "samples.jsonl"
-    with zmq.Context() as context, Ring(address, ["a", "b"], 8_000_000, samples) as ring:
+    with zmq.Context() as context, Ring(address, NODES, 8_000_000, samples) as ring:
         workers = []
         for rank in range(2):
             workers.append(context.socket(zmq.DEALER))
@@ -71,7 +73,8 @@ def test_the_driver_turns_workers_reports_into_events(tmp_path):
             workers[-1].send(msgspec.json.encode(Joined()))
         try:
             assert next(ring.events(10)).kind == "idle"
-            ring.send(m.Configured({"a": 1e6, "b": 2e6}, {"a": 1e6, "b": 2e6}, []))
+            rates = {"a": 1e6, "b": 2e6, "s": 4e6}
+            ring.send(m.Configured(rates, rates, []))
             ring.send(m.RunBlock("gloo", 1))
             for rank, worker in enumerate(workers):
                 assert msgspec.json.decode(worker.recv(), type=Run | End) == Run(1)
@@ -92,7 +95,7 @@ def test_the_driver_turns_workers_reports_into_events(tmp_path):
 
 def test_a_full_disk_is_one_line_that_names_the_file(tmp_path):
     full = pytest.raises(MachineError, match=r"^/dev/full: No space left on device: make room")
-    with Ring(f"ipc://{tmp_path}/ring", ["a"], 8, Path("/dev/full")) as ring, full:
+    with Ring(f"ipc://{tmp_path}/ring", [Node("a")], 8, Path("/dev/full")) as ring, full:
         ring._complete([Iterated(1.0, 2.0, 1.0)])
 
 

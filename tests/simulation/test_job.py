@@ -2,15 +2,13 @@ import numpy as np
 import pytest
 
 from nalb import workloads
-from nalb.control.messages import TensorSpec
-from nalb.control.planner import Planner
 from nalb.errors import InputError
 from nalb.measurement.estimators import ESTIMATORS
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
 from nalb.planning.slices import Tensor, build_layout
 from nalb.simulation.exchange import Wire
-from nalb.simulation.job import SCHEMES, by_flows, by_planner, by_slices
+from nalb.simulation.job import SCHEMES, by_flows, by_planner, by_slices, planner_of
 from nalb.units import mbps_to_bytes_per_s
 
 RATES = [mbps_to_bytes_per_s(rate) for rate in (200, 120, 160, 50)]
@@ -26,9 +24,7 @@ def over_bound(scheme):
 
 
 def learned(scheme, estimator, rounds):
-    names = [node.name for node in NODES]
-    planner = Planner(names, set(names), {name: rank for rank, name in enumerate(names)}, estimator, None)
-    planner.register([TensorSpec(t.name, t.elements, t.dtype, t.group) for t in TENSORS], 1000.0)
+    planner = planner_of(NODES, TENSORS, 1000.0, estimator=estimator)
     results = by_planner(scheme, NODES, LAYOUT, CAPACITIES, rounds, planner, Wire())
     return [result.time_s / BOUND_S for result in results]
 

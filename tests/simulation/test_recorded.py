@@ -24,7 +24,7 @@ def iteration(number, scheme, took_s, ranks, window):
     plan = {"event": "plan", "at_s": 1.0, "iteration": number, "scheme": scheme, "reason": "because",
             "window_bytes": window, "server_of_slice": ranks}  # fmt: skip
     done = {"event": "iteration", "at_s": 2.0, "iteration": number, "scheme": scheme, "configured": CONFIGURED,
-            "communication_s": {"n0": took_s, "n1": took_s / 2}, "measured": True}  # fmt: skip
+            "communication_s": {"n0": took_s, "n1": took_s / 2, "n2": took_s}, "measured": True}  # fmt: skip
     return [plan, {"event": "samples", "at_s": 1.5, "iteration": number, "rows": []}, done]
 
 
@@ -45,6 +45,15 @@ def test_exactly_the_recorded_plan_is_simulated():
     stock_s = exchange(NODES, CAPACITIES, sizes, by_rank[ranks]).time_s
     found = [(one.scheme, one.iteration, one.measured_s, one.simulated_s) for one in simulate_events(EVENTS, {})]
     assert found == [("exact", 0, 3.0, exact_s), ("stock", 1, 4.0, stock_s), ("exact", 3, 3.5, exact_s)]
+
+
+def test_a_node_that_tells_no_time_is_no_worker():
+    events = copy.deepcopy(EVENTS[:5])
+    del events[-1]["communication_s"]["n1"]
+    (found,) = simulate_events(events, {})
+    nodes = [Node("n0"), Node("n1", is_worker=False), Node("n2")]
+    by_rank = np.array([2, 0, 1])
+    assert found.simulated_s == exchange(nodes, CAPACITIES, LAYOUT.sizes_bytes, by_rank[RANKS], 2_000_000).time_s
 
 
 def test_caps_of_pairs_count():

@@ -1,0 +1,59 @@
+"""scripts/simulate_families.py on few small networks."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nalb.cli.main import run
+from nalb.simulation.families import draw_network
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "simulate_families.py"
+FOUR_NODES = 23  # a seed that draws so many
+
+
+def campaign(*words: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, str(SCRIPT), *words]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+def test_a_row_for_each_network_and_a_table_of_families(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / "rows.jsonl"
+    words = ["--families", "even,changing,roles,shared-cores", "--first", str(FOUR_NODES), "--networks", "1"]
+    done = campaign(*words, "--processes", "2", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "shared-cores: skipped, since the fluid simulation knows no cores\n" in done.stdout
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(row["family"], row["seed"], row["nodes"]) for row in rows] == [
+        (family, FOUR_NODES, 4) for family in ("even", "changing", "roles")
+    ]
+    assert all(row["network"] == draw_network(row["family"], 4, FOUR_NODES).command for row in rows)
+    assert all(len(row["times_s"]) == 14 for row in rows)
+    even, changing, _ = rows
+    assert 0.95 < even["over_true"] < 1.05
+    assert even["times_s"][0] > 1.1 * even["true_s"]  # the first iteration has equal shares
+    assert min(changing["times_s"][8:]) > 0.95 * changing["true_s"]  # of the network after the change
+    path = tmp_path / "even.toml"
+    assert run(even["network"].split()[1:]) == 0
+    path.write_text(capsys.readouterr().out)
+    assert run(["simulate", "--network", str(path), "--replay", "mobilenet", "--schemes", "exact", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["schemes"]["exact"]["time_s"] == pytest.approx(even["true_s"])
+    again = campaign(*words, "--out", str(out))
+    assert (again.returncode, again.stderr.count("\n")) == (2, 1)
+    assert "File exists: name a new file" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--families", "odd"], "--families: 'odd' is unknown: choose of even, near"),
+        (["--networks", "0"], "--networks and --processes: give 1 or more"),
+        (["--first", "-1"], "--first: give 0 or more"),
+    ],
+)
+def test_what_cannot_be_simulated_is_one_line(tmp_path: Path, words: list[str], says: str):
+    done = campaign("--out", str(tmp_path / "rows.jsonl"), *words)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert says in done.stderr
