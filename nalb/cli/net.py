@@ -3,7 +3,7 @@
 import argparse
 
 from nalb.units import GOODPUT_PART
-from netem import build, cgroups, emulation, namespaces, rootless, verify, verify_cpu
+from netem import build, emulation, namespaces, rootless, verify, verify_cpu
 from netem.network_file import Network, find_network, load_network
 
 
@@ -86,7 +86,7 @@ def _measure_cpu(standing: emulation.Emulation) -> list[str]:
 
 
 def _down(network: Network, _file: str) -> int:
-    if not namespaces.standing(network.name) and not cgroups.standing(network.name):
+    if not namespaces.standing(network.name):
         print(f"network {network.name} is not up: nothing to remove")
         return 0
     rootless.require_root("nalb net down")
