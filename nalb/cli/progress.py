@@ -46,7 +46,8 @@ class Lines:
         self._unit = "round" if self._takes_turns else "iteration"
 
     def __enter__(self) -> "Lines":
-        say(self._introduction())
+        for sentence in self._introduction():
+            say(sentence)
         return self
 
     def __exit__(
@@ -79,7 +80,7 @@ class Lines:
         done = len(self._times_s[scheme])
         return f"{scheme} runs {self._unit}s {done + 1} to {done + count} of {self._iterations}"
 
-    def _introduction(self) -> str:
+    def _introduction(self) -> list[str]:
         *others, last = self._times_s
         sentences = []
         if others and self._takes_turns:
@@ -96,7 +97,7 @@ class Lines:
             )
         if self._bound_s:
             sentences.append(f"the bound of an iteration is {self._bound_s:.2f} s")
-        return "; ".join(sentences)
+        return sentences
 
 
 class LiveTable(Lines):

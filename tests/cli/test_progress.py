@@ -62,8 +62,9 @@ def test_turns_are_told_and_rounds_stand_side_by_side(capsys: pytest.CaptureFixt
         progress.turn("stock", 1)
         progress.iteration("stock", data(3.2))
     assert lines_of(capsys) == [
-        "stock, average and exact take turns on the same network; a round is one iteration of each; the first 2 rounds do not "
-        "count in the result, since links are measured in them; the bound of an iteration is 1.50 s",
+        "stock, average and exact take turns on the same network; a round is one iteration of each",
+        "the first 2 rounds do not count in the result, since links are measured in them",
+        "the bound of an iteration is 1.50 s",
         "stock runs rounds 1 to 2 of 3",
         "average runs rounds 1 to 2 of 3",
         "exact runs rounds 1 to 2 of 3",
@@ -80,8 +81,8 @@ def test_schemes_that_run_in_one_go_have_a_line_for_each_iteration(capsys: pytes
             progress.iteration(scheme, data(3.0))
             progress.iteration(scheme, data(3.0, bound_s=2.0))
     assert lines_of(capsys) == [
-        "the network changes with time, so each scheme runs in one go, from the network's start; the bound of an iteration is "
-        "1.50 s",
+        "the network changes with time, so each scheme runs in one go, from the network's start",
+        "the bound of an iteration is 1.50 s",
         "stock runs iterations 1 to 2 of 2",
         "stock, iteration 1 of 2: 3.00 s, 2.00 x bound",
         "stock, iteration 2 of 2: 3.00 s, 1.50 x bound",
@@ -96,7 +97,8 @@ def test_one_scheme_takes_no_turns(capsys: pytest.CaptureFixture[str]):
         progress.turn("exact", 3)
         progress.iteration("exact", data(3.0))
     assert lines_of(capsys) == [
-        "3 iterations of exact; the first 2 iterations do not count in the result, since links are measured in them",
+        "3 iterations of exact",
+        "the first 2 iterations do not count in the result, since links are measured in them",
         "exact, iteration 1 of 3: 3.00 s",
     ]
 
