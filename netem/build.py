@@ -71,7 +71,7 @@ def build(network: Network, claim: Claim) -> None:
     congestion_control = _choose_congestion_control()
     hub = namespaces.hub_namespace(network.name)
     already_up = InputError(f"network {network.name} is already up: run `nalb net down` on its file first")
-    if namespaces.standing(network.name) or cgroups.standing(network.name):
+    if namespaces.standing(network.name):
         raise already_up
     try:
         namespaces.create(hub, claim.making_hub())
@@ -94,11 +94,14 @@ def build(network: Network, claim: Claim) -> None:
 def take_down(network_name: str) -> list[str]:
     """Kill what runs in a network and remove it; returns the namespaces removed, [] where it was not up.
 
-    The hub's namespace goes last: while it stands, a take-down that was cut short is known to be unfinished.
+    The hub's namespace goes last: while it stands, a take-down that was cut short is known to be unfinished, and CPU groups
+    are known to be this network's.
     """
     names = namespaces.standing(network_name)
     namespaces.kill_inside(names)
-    cgroups.remove(cgroups.standing(network_name))
+    hub = namespaces.identity(namespaces.hub_namespace(network_name))
+    if hub is not None:
+        cgroups.remove(cgroups.standing(network_name, hub[1]))
     namespaces.remove(names)
     return names
 

@@ -1,13 +1,16 @@
 """Control groups that hold a node's processes to a CPU quota: found, made, set and read back, joined, removed.
 
-A node's group has its namespace's name, `nalb-NETWORK.NODE`, and stands at the top of the hierarchy: v1 where a cpu
-controller is mounted (cpu.cfs_quota_us), else v2 (cpu.max). A process joins before it becomes the command, so all that it
-starts is in the group too. Choice not taken: groups below this process's own. In v2 a group that holds processes can
-have no limited children, and `nalb net down` would have to find them from another session.
+A node's group is `nalb-NETWORK.HUB.NODE` at the top of the hierarchy: v1 where a cpu controller is mounted
+(cpu.cfs_quota_us), else v2 (cpu.max). HUB is the inode of the hub's namespace. Containers have network namespaces of their
+own by the same names but see the same groups: the inode, which the whole kernel has once, tells whose a group is. A
+process joins before it becomes the command, so all that it starts is in the group too. Choice not taken: groups below
+this process's own. In v2 a group that holds processes can have no limited children, and `nalb net down` would have to
+find them from another session.
 """
 
 import errno
 import os
+import secrets
 import signal
 import time
 from contextlib import suppress
@@ -104,7 +107,7 @@ def hierarchies(mounts: Path = Path("/proc/self/mounts")) -> list[Hierarchy]:
 def usable() -> tuple[Hierarchy | None, str]:
     """(the hierarchy where a group can be made and limited, "") or (None, why there is none). Tried, and removed."""
     reasons = []
-    group = f"{namespaces.PREFIX}trial-{os.getpid()}"
+    group = f"{namespaces.PREFIX}trial-{secrets.token_hex(8)}"  # not by pid: another PID namespace has the same
     for hierarchy in hierarchies():
         try:
             hierarchy.create(group)
@@ -119,10 +122,15 @@ def usable() -> tuple[Hierarchy | None, str]:
     return None, "; ".join(reasons) or "no cgroup hierarchy with a cpu controller is mounted"
 
 
-def standing(network_name: str) -> list[Path]:
-    """The groups of a network that exist, in whatever hierarchy."""
-    prefix = namespaces.node_namespace(network_name, "")
-    return sorted({path for hierarchy in hierarchies() for path in hierarchy.root.glob(f"{prefix}*") if path.is_dir()})
+def group_name(network_name: str, hub_inode: int, node_name: str) -> str:
+    """The group of one node of the network whose hub's namespace has that inode."""
+    return f"{namespaces.hub_namespace(network_name)}.{hub_inode}.{node_name}"
+
+
+def standing(network_name: str, hub_inode: int) -> list[Path]:
+    """The groups of one network that exist, in whatever hierarchy."""
+    pattern = group_name(network_name, hub_inode, "*")
+    return sorted({path for hierarchy in hierarchies() for path in hierarchy.root.glob(pattern) if path.is_dir()})
 
 
 def remove(groups: list[Path]) -> None:
@@ -140,9 +148,10 @@ def remove(groups: list[Path]) -> None:
 
 def _try_remove(group: Path) -> bool:
     try:
-        for word in (group / "cgroup.procs").read_text(encoding="ascii").split():
-            with suppress(ProcessLookupError):
-                os.kill(int(word), signal.SIGKILL)
+        if (group / "cgroup.kill").exists():  # v2 since Linux 5.14
+            (group / "cgroup.kill").write_text("1", encoding="ascii")
+        else:
+            _kill_each(group)
         group.rmdir()
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENODEV):
@@ -151,3 +160,10 @@ def _try_remove(group: Path) -> bool:
             return False
         raise MachineError(f"{group} cannot be removed ({error.strerror}): run `nalb net down` as root") from error
     return True
+
+
+def _kill_each(group: Path) -> None:
+    for word in (group / "cgroup.procs").read_text(encoding="ascii").split():
+        if int(word) > 0:  # v2 shows a process of another PID namespace as 0, which to kill() is our own process group
+            with suppress(ProcessLookupError):
+                os.kill(int(word), signal.SIGKILL)

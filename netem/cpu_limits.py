@@ -5,7 +5,7 @@ Both are set and read back, and both say what they are (`label`): which one is u
 
 import os
 import sys
-from functools import cache
+from functools import cache, cached_property
 from typing import Protocol
 
 from nalb.errors import MachineError
@@ -42,12 +42,14 @@ class CgroupLimits:
         self.label = hierarchy.label
 
     def start(self) -> None:
+        # The kernel gave the hub an inode that was free, so groups that carry it are of a hub that is gone.
+        cgroups.remove(cgroups.standing(self._network.name, self._hub_inode))
         for name in self._network.node_names():
             try:
                 self._hierarchy.create(self._group(name))
             except OSError as error:
                 raise MachineError(
-                    f"group {self._group(name)} cannot be made ({error.strerror}): run `nalb net down` first"
+                    f"group {self._group(name)} cannot be made in {self._hierarchy.root} ({error.strerror}): see `nalb doctor`"
                 ) from error
 
     def set(self, quotas: CpuQuotas) -> None:
@@ -61,7 +63,15 @@ class CgroupLimits:
         return self._hierarchy.join_argv(self._group(node_name), argv)
 
     def _group(self, node_name: str) -> str:
-        return namespaces.node_namespace(self._network.name, node_name)
+        return cgroups.group_name(self._network.name, self._hub_inode, node_name)
+
+    @cached_property
+    def _hub_inode(self) -> int:
+        """Asked for once the network is up."""
+        identity = namespaces.identity(namespaces.hub_namespace(self._network.name))
+        if identity is None:
+            raise MachineError(f"the hub of network {self._network.name} is gone: run `nalb net down` and start again")
+        return identity[1]
 
 
 class DutyCycleLimits:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nalb.errors import MachineError
 from netem.exhaustion import explained
+from netem.processes import require_own_proc
 
 READY_DEADLINE_S = 60.0
 
@@ -34,7 +35,11 @@ def start(argv: list[str], what: str) -> str:
 
 
 def start_guardian(words: list[str], what: str) -> "subprocess.Popen[bytes]":
-    """`python -m WORDS`, which sees by the end of its stdin that this process is gone; Ctrl-C passes it by."""
+    """`python -m WORDS`, which sees by the end of its stdin that this process is gone; Ctrl-C passes it by.
+
+    Raises MachineError where it could not find what it is to end.
+    """
+    require_own_proc()
     with explained(what):
         return subprocess.Popen(
             [sys.executable, "-m", *words],

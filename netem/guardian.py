@@ -85,13 +85,15 @@ class Guardian:
 
 
 def _take_down_if_ours(name: str, ours: tuple[int, int] | None) -> None:
-    from netem import build, namespaces  # half a second of imports, which a waiting guardian does without
+    from netem import build, cgroups, namespaces  # half a second of imports, which a waiting guardian does without
 
-    found = namespaces.identity(namespaces.hub_namespace(name))
-    if ours is None or found is None:
+    if ours is None:
         return
-    if found == ours or found[0] != ours[0]:  # on another device: no namespace any more, only its file is left
+    found = namespaces.identity(namespaces.hub_namespace(name))
+    # A file on another device is no namespace any more: only the hub's name is left.
+    if found is not None and (found == ours or found[0] != ours[0]):
         build.take_down(name)
+    cgroups.remove(cgroups.standing(name, ours[1]))  # where the hub was removed by hand, they are still there
 
 
 def main(argv: list[str]) -> int:

@@ -21,6 +21,7 @@ from typing import TypeVar
 from pyroute2 import IPRoute, netns
 
 from nalb.errors import MachineError
+from netem import processes
 from netem.exhaustion import explained
 
 T = TypeVar("T")
@@ -128,8 +129,7 @@ def _identities(names: Sequence[str]) -> dict[tuple[int, int], str]:
 
 
 def _processes_in(names: dict[tuple[int, int], str]) -> list[tuple[str, int]]:
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    places = [(names.get(identity_of_process(pid) or (0, 0)), pid) for pid in pids if pid != os.getpid()]
+    places = [(names.get(identity_of_process(pid) or (0, 0)), pid) for pid in processes.others()]
     return [(name, pid) for name, pid in places if name is not None]
 
 

@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 . scripts/setup.sh
 need_debian_packages gcc libc6-dev python3-venv iproute2 util-linux dataset-fashion-mnist
 install_nalb ''
-export OMP_NUM_THREADS=1 COLUMNS=${COLUMNS:-120}
+export OMP_NUM_THREADS=1
+[ -t 1 ] || export COLUMNS=${COLUMNS:-120} # a table is made to the width of a terminal
 nalb=("$venv/bin/python" -m nalb.cli.main)
 run=${1:-runs/demo-$(date +%Y%m%d-%H%M%S)}
 

@@ -3,6 +3,8 @@
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${NALB_VENV:-$repo/.venv}
+apt_wait_s=60      # for a lock that another apt holds
+set_up_wait_s=600  # for another set-up to install its packages
 
 need_debian_packages() { # name... : installs those that are missing, as root; says what is skipped otherwise
   local missing=() name
@@ -13,20 +15,51 @@ need_debian_packages() { # name... : installs those that are missing, as root; s
     return 0
   fi
   echo "installing ${missing[*]}"
-  apt-get update -qq && install_without_daemons "${missing[@]}"
+  quietly install_without_daemons "${missing[@]}"
 }
+
+quietly() ( # command... : shows what it prints only if it fails; descriptor 3 is shown at once
+  log=$(mktemp)
+  trap 'rm -f "$log"' EXIT
+  "$@" 3>&1 >"$log" 2>&1 || {
+    code=$?
+    cat "$log" >&2
+    exit "$code"
+  }
+)
 
 install_without_daemons() ( # name... : no service of theirs starts, now or at the next boot
   policy=/usr/sbin/policy-rc.d
+  exec {folder}<"${policy%/*}"
+  if ! flock -n "$folder"; then # whichever of two set-ups ended first would take the other's policy away
+    echo "waiting up to $set_up_wait_s s for another set-up, which installs packages" >&3
+    flock -w "$set_up_wait_s" "$folder" || { echo "the other set-up has not ended: try again later"; exit 1; }
+  fi
   if [ ! -e "$policy" ]; then
     trap 'rm -f "$policy"' EXIT
-    printf '#!/bin/sh\nexit 101\n' >"$policy"
-    chmod 755 "$policy"
+    printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy" || exit
   fi
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+  apt_get update -qq && apt_get install -y -qq --no-install-recommends "$@" || exit
   case " $* " in
     *" openssh-server "*) ! command -v systemctl >/dev/null || systemctl --quiet disable ssh.service ssh.socket ;;
   esac
+)
+
+apt_get() ( # arguments... : waits while another process holds a lock of apt's. Its own option for that leaves out `update`.
+  said=$(mktemp)
+  trap 'rm -f "$said"' EXIT
+  end_s=$((SECONDS + apt_wait_s)) is_told=
+  until DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get "$@" >"$said" 2>&1; do
+    code=$?
+    if ! lock=$(grep -m 1 '^E: Could not get lock ' "$said") || [ "$SECONDS" -ge "$end_s" ]; then
+      cat "$said"
+      exit "$code"
+    fi
+    [ "$is_told" ] || echo "waiting up to $apt_wait_s s for the lock ${lock#E: Could not get lock }" >&3
+    is_told=yes
+    sleep 1
+  done
+  cat "$said"
 )
 
 python311() {
@@ -47,9 +80,13 @@ install_nalb() { # extras: '' or '[dev]'
   want=$(cat "$repo/pyproject.toml" "$repo"/kvstore_patch/van/*.[ch] | sha256sum | cut -c1-16)
   stamp=$venv/nalb-installed
   case $(cat "$stamp" 2>/dev/null) in "$want$1" | "$want[dev]") return 0 ;; esac # [dev] has all that '' has
-  echo "setting up $venv (once)"
-  "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$(python311)" -m venv "$venv" # also where an earlier one stopped half way
-  "$venv/bin/python" -m pip install -q --disable-pip-version-check --upgrade pip 'setuptools>=75' wheel
-  "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-build-isolation -e "$repo$1"
+  echo "setting up $venv (once; it takes a minute or two)"
+  if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then # also where an earlier one stopped half way
+    local python
+    python=$(python311) && quietly "$python" -m venv "$venv" || return
+  fi
+  local pip=("$venv/bin/python" -m pip install -q --disable-pip-version-check)
+  quietly "${pip[@]}" --upgrade pip 'setuptools>=75' wheel || return
+  quietly "${pip[@]}" --no-build-isolation -e "$repo$1" || return
   echo "$want$1" >"$stamp"
 }

@@ -7,7 +7,6 @@ import statistics
 import sys
 from contextlib import ExitStack
 
-from rich.console import Console
 from rich.table import Table
 
 from nalb.cli.launch import (
@@ -18,6 +17,7 @@ from nalb.cli.launch import (
     make_run_dir,
     observer_address,
 )
+from nalb.cli.progress import show_table
 from nalb.control.observer import Observer
 from nalb.errors import InputError
 from nalb.launch.comparison import run_alphas
@@ -81,6 +81,6 @@ def main(args: argparse.Namespace) -> int:
     best = min(medians, key=lambda alpha: medians[alpha])
     for alpha, median in medians.items():
         table.add_row(f"{alpha:.0f}", str(times[alpha].slice_bytes), f"{median:.3f}", f"{median / medians[best]:.3f}")
-    Console().print(table)
+    show_table(table)
     print_line(f"alpha = {best:.0f} bytes: use --alpha-bytes {best:.0f}, or NALB_ALPHA_BYTES={best:.0f}")
     return 0

@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from nalb.batching.schemes import BASELINES
 from nalb.cli.launch import (
     NAMESPACE_PORT,
@@ -25,6 +23,7 @@ from nalb.cli.launch import (
     observer_address,
 )
 from nalb.cli.plan import parse_names
+from nalb.cli.progress import Lines, progress_of, say, show_table
 from nalb.control.observer import Observer
 from nalb.control.settings import BATCHINGS, JOINT, SCHEMES
 from nalb.control.variants import parse_variant
@@ -157,7 +156,7 @@ def main(args: argparse.Namespace) -> int:
         {name: one.result(num_workers, SAMPLES_PER_BATCH) for name, one in series.items()},
     )
     write_run(run_dir, run)
-    Console().print(comparison_table(read_record(run_dir)))
+    show_table(comparison_table(read_record(run_dir)))
     print_line(f"run directory: {run_dir}")
     return 0
 
@@ -165,21 +164,21 @@ def main(args: argparse.Namespace) -> int:
 def _replay(
     args: argparse.Namespace, network: Network, schemes: list[str], run_dir: Path, bound: float
 ) -> dict[str, Series]:
-    progress = Progress(bound)
     with ExitStack() as stack:
         emulation = stack.enter_context(job_network(network))
         main_lane = p3_lane = None
         lanes: dict[str, Lane] = {}
         for scheme in schemes:
             if scheme == "p3":
-                p3_lane = p3_lane or _start_lane(args, emulation, run_dir, stack, progress, P3_PORT, "p3")
+                p3_lane = p3_lane or _start_lane(args, emulation, run_dir, stack, P3_PORT, "p3")
                 lanes[scheme] = p3_lane
             elif scheme == RING:
-                lanes[scheme] = _start_ring(args, emulation, run_dir, stack, progress)
+                lanes[scheme] = _start_ring(args, emulation, run_dir, stack)
             else:
-                main_lane = main_lane or _start_lane(args, emulation, run_dir, stack, progress, NAMESPACE_PORT, "aware")
+                main_lane = main_lane or _start_lane(args, emulation, run_dir, stack, NAMESPACE_PORT, "aware")
                 lanes[scheme] = main_lane
-        return compare(lanes, emulation, network, args.iterations, progress.iteration, run_dir, bound)
+        with progress_of(schemes, args.iterations, network.is_static, bound) as progress:
+            return compare(lanes, emulation, network, args.iterations, progress, run_dir, bound)
 
 
 def _start_lane(
@@ -187,7 +186,6 @@ def _start_lane(
     emulation: Emulation,
     run_dir: Path,
     stack: ExitStack,
-    progress: "Progress",
     port: int,
     scheme: str,
 ) -> Lane:
@@ -196,22 +194,20 @@ def _start_lane(
     options = replace(job_options(args, port, address, run_dir, hold=True), scheme=scheme)
     command = [sys.executable, "-m", "kvstore_patch.replay", args.replay, "--compute-ms", str(args.compute_ms)]
     specs = process_specs(places_in(emulation), command, options, os.environ)
-    progress.say(f"starting {len(specs)} processes on {len(emulation.network.nodes)} nodes")
+    say(f"starting {len(specs)} processes on {len(emulation.network.nodes)} nodes")
     logs = run_dir / "logs" / ("p3" if scheme == "p3" else "")
     job = stack.enter_context(Job(specs, inside(emulation), os.environ, logs))
     return Lane(job, stack.enter_context(Observer(options.observers or "")))
 
 
-def _start_ring(
-    args: argparse.Namespace, emulation: Emulation, run_dir: Path, stack: ExitStack, progress: "Progress"
-) -> Lane:
+def _start_ring(args: argparse.Namespace, emulation: Emulation, run_dir: Path, stack: ExitStack) -> Lane:
     """The peer's processes, held as a job's are."""
     address = observer_address(stack, run_dir, RING)
     places = [place for place in places_in(emulation) if place.is_worker]
     ring = Ring(address, job_nodes(emulation.network), bytes_of(args.replay), run_dir / "samples.jsonl")
     ring = stack.enter_context(ring)
     specs = ring_specs(places, args.replay, args.compute_ms, address, RING_PORT, NODE_INTERFACE)
-    progress.say(f"starting {len(specs)} processes of a ring on {len(places)} nodes")
+    say(f"starting {len(specs)} processes of a ring on {len(places)} nodes")
     job = stack.enter_context(Job(specs, inside(emulation), os.environ, run_dir / "logs" / RING))
     return Lane(job, ring)
 
@@ -224,14 +220,14 @@ def _train(
     series: dict[str, Series] = {}
     model_bytes = 0
     for scheme in schemes:
-        progress = Progress(None)
         one = Series()
         with ExitStack() as stack:
             address = observer_address(stack, run_dir)
             options = replace(job_options(args, NAMESPACE_PORT, address, run_dir), scheme=scheme)
             emulation = stack.enter_context(job_network(network))
             specs = process_specs(places_in(emulation), command, options, os.environ)
-            progress.say(f"training {args.train} under {scheme}: {len(specs)} processes on {len(network.nodes)} nodes")
+            say(f"training {args.train} under {scheme}: {len(specs)} processes on {len(network.nodes)} nodes")
+            progress = stack.enter_context(Lines([scheme], args.iterations, takes_turns=False, bound_s=None))
             job = stack.enter_context(Job(specs, inside(emulation), os.environ, run_dir / "logs" / scheme, print_line))
             observer = stack.enter_context(Observer(options.observers or ""))
             observer.send(configured_message(network, 0.0))
@@ -273,32 +269,14 @@ def _compare_batchings(
 
             def show(event: dict[str, Any], name: str = name) -> None:
                 times = " ".join(f"{one:.3f}" for one in event["compute_s"])
-                print_line(f"nalb compare: iteration {event['iteration']:3d}  {name:8s} compute s {times}")
+                say(f"{name}, iteration {event['iteration'] + 1}: compute s {times}")
 
-            print_line(f"nalb compare: training {args.train} with batching {name}")
+            say(f"training {args.train} with batching {name}")
             options = replace(job_options(args, NAMESPACE_PORT, None, None), scheme=scheme)
             results[name] = run_batching(name, network, command, options, run_dir / name, show)
     total = sum(results[batchings[0]].sizes[0])
     run = BatchingFile(network.name, f"train {args.train}", scheme, total, results)
     write_batchings(run_dir, run)
-    Console(width=max(120, Console().width)).print(batching_table(run))
+    show_table(batching_table(run), least_width=120)
     print_line(f"run directory: {run_dir}")
     return 0
-
-
-class Progress:
-    """One line per iteration."""
-
-    def __init__(self, bound_s: float | None):
-        self._bound_s = bound_s
-
-    def say(self, text: str) -> None:
-        """A plain line."""
-        print_line(f"nalb compare: {text}")
-
-    def iteration(self, scheme: str, data: dict[str, Any]) -> None:
-        """An iteration ended."""
-        took_s = max(data["communication_s"].values())
-        bound_s = data.get("bound_s", self._bound_s)
-        times = f"  {took_s / bound_s:5.2f} x bound" if bound_s else ""
-        self.say(f"iteration {data['iteration']:3d}  {scheme:8s} {took_s:7.3f} s{times}")

@@ -10,7 +10,7 @@ import sys
 from nalb.errors import InputError, listed
 from nalb.simulation.families import FAMILIES, draw_network, network_text
 from nalb.units import GOODPUT_PART
-from netem import build, cgroups, emulation, namespaces, rootless, verify, verify_cpu
+from netem import build, emulation, namespaces, rootless, verify, verify_cpu
 from netem.network_file import Network, find_network, load_network
 
 
@@ -112,7 +112,7 @@ def _measure_cpu(standing: emulation.Emulation) -> list[str]:
 
 
 def _down(network: Network, _file: str) -> int:
-    if not namespaces.standing(network.name) and not cgroups.standing(network.name):
+    if not namespaces.standing(network.name):
         print(f"network {network.name} is not up: nothing to remove")
         return 0
     rootless.require_root("nalb net down")

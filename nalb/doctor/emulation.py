@@ -7,6 +7,7 @@ just as `nalb compare` does; what it makes is removed by it, and in the user nam
 
 import json
 import os
+import secrets
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,7 +27,7 @@ def probe() -> None:
     from netem import build, cgroups, namespaces, qdiscs, rootless
 
     rootless.ensure_privilege()
-    name = f"{namespaces.PREFIX}doctor{os.getpid()}"
+    name = f"{namespaces.PREFIX}doctor{secrets.token_hex(8)}"  # not by pid: another PID namespace has the same
 
     def namespace() -> None:
         try:

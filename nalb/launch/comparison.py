@@ -5,10 +5,10 @@ machine hits all alike. On one that changes with time each scheme runs in one go
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -107,12 +107,22 @@ class Lane:
     observer: Observer | Ring
 
 
+class Progress(Protocol):
+    """Who is told how far a comparison is."""
+
+    def turn(self, scheme: str, count: int) -> None:
+        """A scheme begins its next `count` iterations."""
+
+    def iteration(self, scheme: str, data: dict[str, Any]) -> None:
+        """One has ended."""
+
+
 def compare(
     lanes: Mapping[str, Lane],
     emulation: Emulation,
     network: Network,
     iterations: int,
-    on_progress: Callable[[str, dict[str, Any]], None],
+    progress: Progress,
     run_dir: Path,
     bound_s: float,
 ) -> dict[str, Series]:
@@ -128,12 +138,13 @@ def compare(
     variants = {scheme: parse_variant(scheme, COMPARED) for scheme in schemes}
     for scheme, count in turns(schemes, iterations, changing):
         block = variants[scheme].block(count)
+        progress.turn(scheme, count)
         if not changing:
-            _run_block(lanes[scheme], block, series[scheme], on_progress)
+            _run_block(lanes[scheme], block, series[scheme], progress)
             continue
         changes = Changes(network, run_dir)
         with changes.start(emulation):
-            _run_block(lanes[scheme], block, series[scheme], on_progress, changes)
+            _run_block(lanes[scheme], block, series[scheme], progress, changes)
     for lane in dict.fromkeys(lanes.values()):
         lane.observer.send(m.EndJob())
         lane.job.wait()
@@ -188,7 +199,7 @@ def _run_block(
     lane: Lane,
     block: m.RunBlock,
     series: Series,
-    on_progress: Callable[[str, dict[str, Any]], None],
+    progress: Progress,
     changes: Changes | None = None,
 ) -> None:
     scheme = block.label or block.scheme
@@ -203,6 +214,6 @@ def _run_block(
         for event in lane.observer.events(0.1):
             if event.kind == "iteration" and event.data["scheme"] == scheme:
                 series.add(event.data)
-                on_progress(scheme, event.data)
+                progress.iteration(scheme, event.data)
             elif event.kind == "block":
                 done = True

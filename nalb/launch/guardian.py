@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from netem import daemon
+from netem import daemon, processes
 
 VARIABLE = "NALB_JOB"
 KILL_DEADLINE_S = 5.0  # a killed process is gone in milliseconds, unless it is stuck in the kernel
@@ -31,13 +31,11 @@ def marked(job: str, slug: str = "") -> list[int]:
     """Pids of the job's living processes, or of one process and what it started. Ended ones have no environment."""
     wanted = f"{VARIABLE}={job}:{slug}".encode()
     pids = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
+    for pid in processes.others():
         with suppress(OSError):  # it has ended meanwhile, or is another user's
-            entries = (entry / "environ").read_bytes().split(b"\0")
+            entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             if any(one == wanted or (not slug and one.startswith(wanted)) for one in entries):
-                pids.append(int(entry.name))
+                pids.append(pid)
     return pids
 
 

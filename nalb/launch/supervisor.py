@@ -256,6 +256,11 @@ def print_line(line: str) -> None:
     try:
         print(line.encode(encoding, "replace").decode(encoding), flush=True)
     except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)  # also for what Python still holds and writes at its end
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        discard_output()
+
+
+def discard_output() -> None:
+    """Nobody reads stdout any more: what is printed from now on, and what Python still holds, goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

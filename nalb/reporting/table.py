@@ -27,7 +27,8 @@ def comparison_table(record: Record) -> Table:
         "plan wait s",
         "link error",
     ):
-        table.add_column(heading, justify="left" if heading == "scheme" else "right")
+        is_name = heading == "scheme"
+        table.add_column(heading, justify="left" if is_name else "right", overflow="fold", no_wrap=is_name)
     for row in summarise(record):
         known = run.schemes[row.scheme].link_error is not None
         table.add_row(

@@ -1,6 +1,7 @@
 import importlib.metadata
 import importlib.util
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -202,6 +203,21 @@ def test_whole_doctor_on_this_machine_leaves_nothing_behind(capsys):
     mine = [name for name in namespaces.netns.listnetns() if name not in before and "doctor" in name]
     assert mine == []
     assert "mxnet" not in sys.modules
+
+
+@pytest.mark.root
+def test_the_namespace_of_another_doctor_with_our_process_id_stays(capsys):
+    """One in another PID namespace, which sees the same namespace files."""
+    if not rootless.has_privilege():
+        pytest.skip("needs root: namespaces and tc")
+    others = f"nalb-doctor{os.getpid()}"
+    namespaces.create(others)
+    try:
+        emulation.probe()
+        assert json.loads(capsys.readouterr().out)["namespace"] is None
+        assert others in namespaces.netns.listnetns()
+    finally:
+        namespaces.remove([others])
 
 
 def test_hosts_flag_turns_emulation_into_warnings(monkeypatch):

@@ -11,9 +11,10 @@ import pytest
 
 from nalb.errors import MachineError
 from nalb.launch.network import configured_bound_s, configured_message, job_nodes
-from netem import build, cgroups, namespaces, qdiscs, rootless
+from netem import build, namespaces, qdiscs, rootless
 from netem.network_file import parse_network
 from tests.launch.conftest import ROOT, START_LIMIT_S, STEPS, Launch, Launched
+from tests.netem.conftest import standing_groups
 
 QUOTA = f"{0.45 * len(os.sched_getaffinity(0)):g}"  # two such nodes leave a tenth of the machine to the rest
 NETWORK = f"""
@@ -84,7 +85,7 @@ def test_a_server_is_killed(launch: Launch, name: str, tmp_path: Path) -> None:
     assert code == 128 + signal.SIGKILL
     assert "server b was killed by SIGKILL" in job.verdict()
     assert namespaces.standing(name) == []
-    assert cgroups.standing(name) == []
+    assert standing_groups(name) == []
     job.assert_nothing_left(within_s=0)
 
 

@@ -1,6 +1,7 @@
 """Networks for the tests, under names that no other run uses, and the reasons to skip."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,34 @@ def name():
     build.take_down(chosen)
 
 
+def kernel_limits_groups() -> bool:
+    """Whether a group made by hand can be limited: found without netem, whose mistakes must not skip their own tests."""
+    found = False
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, root, kind, options = line.split()[:4]
+        if kind == "cgroup2":
+            with suppress(OSError):  # without the controller, or with processes of its own
+                (Path(root) / "cgroup.subtree_control").write_text("+cpu")
+        if kind == "cgroup2" or (kind == "cgroup" and "cpu" in options.split(",")):
+            group = Path(root) / f"by-hand-{os.getpid()}"
+            with suppress(OSError):
+                group.mkdir()
+                found |= any((group / name).exists() for name in ("cpu.cfs_quota_us", "cpu.max"))
+                group.rmdir()
+    return found
+
+
+@pytest.fixture
+def groups() -> cgroups.Hierarchy:
+    """Where groups can be made."""
+    hierarchy, why_not = cgroups.usable()
+    if hierarchy is None:
+        if kernel_limits_groups():
+            pytest.fail(why_not)
+        pytest.skip(f"no writable cgroup: {why_not}")
+    return hierarchy
+
+
 @pytest.fixture
 def network_path(tmp_path: Path, name: str) -> Path:
     """A file of two nodes."""
@@ -43,11 +72,17 @@ def network_path(tmp_path: Path, name: str) -> Path:
     return path
 
 
+def standing_groups(network_name: str) -> list[Path]:
+    """The CPU groups of all networks of a name, whoever made them."""
+    roots = [hierarchy.root for hierarchy in cgroups.hierarchies()]
+    return sorted(path for root in roots for path in root.glob(f"nalb-{network_name}.*"))
+
+
 def leftovers(network_name: str) -> list[str]:
     """What is left of a network: namespaces, CPU groups, and veth ends in the root namespace."""
     with qdiscs.IPRoute() as netlink:
         links = [link.get_attr("IFLA_IFNAME") for link in netlink.get_links()]
-    groups = [str(group) for group in cgroups.standing(network_name)]
+    groups = [str(group) for group in standing_groups(network_name)]
     return namespaces.standing(network_name) + groups + [link for link in links if link.startswith(("veth", "port"))]
 
 

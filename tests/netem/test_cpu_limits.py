@@ -2,10 +2,10 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ from nalb.errors import InputError, MachineError
 from netem import ballast, build, cgroups, cpu_limits, duty_cycle, namespaces, verify_cpu
 from netem.emulation import attach, leave_up, network_up
 from netem.machines import HIGH_CPU_QUOTA, LOW_CPU_QUOTA
-from tests.netem.conftest import TWO_NODES, UNEVEN_NODES, leftovers, network_of
+from tests.netem.conftest import TWO_NODES, UNEVEN_NODES, leftovers, network_of, standing_groups
 from tests.netem.test_teardown import wait_until
 
 SPIN = "while True: pass"
@@ -79,32 +79,10 @@ def test_what_this_machine_cannot_give_is_refused():
         ballast.require(network_of("net", TWO_NODES + "memory_mb = 4e6"))
 
 
-def kernel_limits_groups() -> bool:
-    """Whether a group made by hand can be limited: found without netem, whose mistakes must not skip their own tests."""
-    found = False
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, root, kind, options = line.split()[:4]
-        if kind == "cgroup2":
-            with suppress(OSError):  # without the controller, or with processes of its own
-                (Path(root) / "cgroup.subtree_control").write_text("+cpu")
-        if kind == "cgroup2" or (kind == "cgroup" and "cpu" in options.split(",")):
-            group = Path(root) / f"by-hand-{os.getpid()}"
-            with suppress(OSError):
-                group.mkdir()
-                found |= any((group / name).exists() for name in ("cpu.cfs_quota_us", "cpu.max"))
-                group.rmdir()
-    return found
-
-
-@pytest.fixture
-def groups() -> cgroups.Hierarchy:
-    """Where groups can be made."""
-    hierarchy, why_not = cgroups.usable()
-    if hierarchy is None:
-        if kernel_limits_groups():
-            pytest.fail(why_not)
-        pytest.skip(f"no writable cgroup: {why_not}")
-    return hierarchy
+def group_of(name: str, node: str) -> str:
+    """The group of a node of the network that is up."""
+    (path,) = (path for path in standing_groups(name) if path.name.endswith(f".{node}"))
+    return path.name
 
 
 def kernel_cores(groups: cgroups.Hierarchy, group: str) -> float | None:
@@ -121,10 +99,10 @@ def kernel_cores(groups: cgroups.Hierarchy, group: str) -> float | None:
 def test_the_kernel_holds_a_node_to_its_quota_and_leaves_others_alone(name: str, groups: cgroups.Hierarchy):
     with network_up(network_of(name, UNEVEN_NODES)) as emulation:
         assert emulation.cpu_mechanism() == groups.label
-        assert kernel_cores(groups, f"nalb-{name}.b") == pytest.approx(0.02)
-        assert kernel_cores(groups, f"nalb-{name}.a") is None
+        assert kernel_cores(groups, group_of(name, "b")) == pytest.approx(0.02)
+        assert kernel_cores(groups, group_of(name, "a")) is None
         used = [subprocess.check_output(emulation.command(node, [sys.executable, "-c", BURN])) for node in "ab"]
-        counters = groups.counters(f"nalb-{name}.b")
+        counters = groups.counters(group_of(name, "b"))
         run_us, _ = cgroups.bandwidth_us(0.02)
         late_us = SLOWEST_TICK_US * (os.cpu_count() or 1)
         assert float(used[1]) * 1e6 <= counters["nr_periods"] * run_us + run_us + cgroups.BURST_US + late_us
@@ -138,8 +116,8 @@ def test_the_kernel_holds_a_node_to_its_quota_and_leaves_others_alone(name: str,
 def test_what_a_node_starts_is_in_its_group_and_what_cannot_join_is_not_run(name: str):
     with network_up(network_of(name, UNEVEN_NODES)) as emulation:
         grandchild = emulation.command("b", ["sh", "-c", "sh -c 'cat /proc/self/cgroup; true'; true"])
-        assert f"/nalb-{name}.b\n" in subprocess.check_output(grandchild, text=True)
-        cgroups.remove(cgroups.standing(name))
+        assert f"/{group_of(name, 'b')}\n" in subprocess.check_output(grandchild, text=True)
+        cgroups.remove(standing_groups(name))
         outside = subprocess.run(emulation.command("b", ["echo", "ran"]), capture_output=True, text=True, check=False)
         assert outside.returncode != 0
         assert outside.stdout == ""
@@ -160,12 +138,12 @@ def test_quotas_change_by_hand_and_by_the_clock(name: str, groups: cgroups.Hiera
         with emulation.start_changes(on_change):
             assert made.wait(10)
         assert seen == [{"a": 0.3}]
-        assert kernel_cores(groups, f"nalb-{name}.a") == pytest.approx(0.3, rel=1e-3)
+        assert kernel_cores(groups, group_of(name, "a")) == pytest.approx(0.3, rel=1e-3)
         emulation.set_cpu_quotas({"b": 0.5})
         assert emulation.cpu_quotas() == {"a": 0.3, "b": 0.5}
         emulation.reset_rates()
         assert emulation.cpu_quotas() == {"a": None, "b": 0.02}
-        assert kernel_cores(groups, f"nalb-{name}.a") is None
+        assert kernel_cores(groups, group_of(name, "a")) is None
         for wrong in ({"z": 0.5}, {"a": 0.0}, {"a": float("nan")}):
             with pytest.raises(InputError):
                 emulation.set_cpu_quotas(wrong)
@@ -174,23 +152,89 @@ def test_quotas_change_by_hand_and_by_the_clock(name: str, groups: cgroups.Hiera
 @pytest.mark.root
 def test_a_network_without_quotas_makes_no_groups(name: str):
     with network_up(network_of(name, TWO_NODES)) as emulation:
-        assert cgroups.standing(name) == []
+        assert standing_groups(name) == []
         assert emulation.describe_machines() == []
         with pytest.raises(InputError, match="no CPU quotas"):
             emulation.set_cpu_quotas({"a": 0.5})
 
 
 @pytest.mark.root
-def test_groups_left_by_another_are_refused_and_taken_down(name: str, groups: cgroups.Hierarchy):
+def test_groups_of_an_earlier_hub_whose_inode_was_given_again_are_removed(name: str, groups: cgroups.Hierarchy):
     network = network_of(name, UNEVEN_NODES)
-    groups.create(f"nalb-{name}.b")
-    with pytest.raises(InputError, match="already up"):
-        leave_up(network)
-    assert build.take_down(name) == []
+    limits = cpu_limits.CgroupLimits(network, groups)
+    with network_up(network, limits) as emulation:
+        with subprocess.Popen(limits.argv("b", ["sleep", "20"])) as stale:
+            wait_until(
+                lambda: str(stale.pid) in (groups.root / group_of(name, "b") / "cgroup.procs").read_text().split()
+            )
+            limits.start()  # as of a second network, whose hub has the first one's inode
+            assert stale.wait(10) == -signal.SIGKILL
+        assert subprocess.check_output(emulation.command("b", ["echo", "ran"])) == b"ran\n"
+    assert leftovers(name) == []
+
+
+@pytest.mark.root
+def test_a_network_with_quotas_stays_up_until_it_is_taken_down(name: str):
+    network = network_of(name, UNEVEN_NODES)
     leave_up(network)
     assert attach(network).cpu_quotas() == {"a": None, "b": 0.02}
     build.take_down(name)
     assert leftovers(name) == []
+
+
+@pytest.mark.root
+def test_a_process_of_another_pid_namespace_is_no_trial(groups: cgroups.Hierarchy):
+    """Its trial group may carry our process id."""
+    others = groups.root / f"nalb-trial-{os.getpid()}"
+    others.mkdir()
+    try:
+        assert cgroups.usable() == (groups, "")
+        assert others.is_dir()
+    finally:
+        others.rmdir()
+
+
+REMOVE = "import sys; from pathlib import Path; from netem import cgroups; cgroups.remove([Path(sys.argv[1])])"
+
+
+@pytest.mark.root
+def test_what_another_pid_namespace_runs_in_a_group_dies_and_nothing_else(tmp_path: Path):
+    """There, cgroup v2 shows its id as 0. Any v2 hierarchy will do."""
+    roots = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines() if " cgroup2 " in line]
+    group = Path(roots[0] if roots else tmp_path) / f"nalb-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no writable cgroup v2: {error}")
+    if not (group / "cgroup.kill").exists():
+        group.rmdir()
+        pytest.skip("no cgroup v2 with cgroup.kill: Linux 5.14 has it")
+    with subprocess.Popen(["/bin/sh", "-c", cgroups.JOIN, str(group), "sleep", "1000"]) as foreign:
+        try:
+            wait_until(lambda: str(foreign.pid) in (group / "cgroup.procs").read_text().split())
+            removing = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", REMOVE, str(group)]
+            done = subprocess.run(removing, start_new_session=True, capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert foreign.wait(10) == -signal.SIGKILL
+            assert not group.exists()
+        finally:
+            foreign.kill()
+            foreign.wait()
+            cgroups.remove([group])
+
+
+def test_no_signal_goes_to_a_process_that_is_shown_as_0(tmp_path: Path):
+    """A folder stands in for a group of cgroup v2 before Linux 5.14, which has no cgroup.kill."""
+    (tmp_path / "cgroup.procs").write_text("0\n")
+    removing = subprocess.run(
+        [sys.executable, "-c", REMOVE, str(tmp_path)],
+        start_new_session=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert removing.returncode == 1, "it was not killed by its own signal"
+    assert "cannot be removed (Directory not empty)" in removing.stderr
 
 
 @pytest.mark.root
@@ -223,7 +267,7 @@ def test_no_process_left_to_burn_is_explained(monkeypatch: pytest.MonkeyPatch):
 def test_the_duty_cycle_stops_a_node_lets_it_go_and_ends_with_the_network(name: str):
     network = network_of(name, UNEVEN_NODES)
     with network_up(network, cpu_limits.DutyCycleLimits(network, "on trial")) as emulation:
-        assert cgroups.standing(name) == []
+        assert standing_groups(name) == []
         assert "duty cycle of SIGSTOP and SIGCONT, coarser than a cgroup (on trial)" in emulation.describe_machines()[0]
         with subprocess.Popen(emulation.command("b", [sys.executable, "-c", SPIN])) as spinning:
             wait_until(lambda: emulation.times_stopped("b") >= 2)  # so it went on in between

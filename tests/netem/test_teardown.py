@@ -7,15 +7,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 
 import psutil
 import pytest
 
 from nalb.errors import InputError, MachineError
-from netem import build, cgroups, cpu_limits, namespaces
+from netem import build, cpu_limits, namespaces
 from netem.emulation import leave_up, network_up
 from netem.guardian import Guardian
-from tests.netem.conftest import TWO_NODES, UNEVEN_NODES, leftovers, network_of
+from tests.netem.conftest import TWO_NODES, UNEVEN_NODES, leftovers, network_of, standing_groups
 
 pytestmark = pytest.mark.root
 
@@ -60,10 +61,10 @@ def interrupted(_names) -> None:
     raise KeyboardInterrupt
 
 
-def start_owner(path, then: str = "time.sleep(1000)") -> tuple[subprocess.Popen, int]:
+def start_owner(path, then: str = "time.sleep(1000)", prefix: Sequence[str] = ()) -> tuple[subprocess.Popen, int]:
     """A process that has the network up, and the pid of its child in node a."""
     owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER.format(then=then), str(path)],
+        [*prefix, sys.executable, "-c", OWNER.format(then=then), str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -246,7 +247,7 @@ def test_groups_and_what_runs_in_them_go_with_the_network(network_path, name: st
     network_path.write_text(f'name = "{name}"\n{UNEVEN_NODES}memory_mb = 20\n')
     owner, child = start_owner(network_path)
     if isinstance(cpu_limits.choose(network_of(name, UNEVEN_NODES)), cpu_limits.CgroupLimits):
-        group = next(group for group in cgroups.standing(name) if group.name.endswith(".a"))
+        group = next(group for group in standing_groups(name) if group.name.endswith(".a"))
         wait_until(lambda: str(child) in (group / "cgroup.procs").read_text().split())
     inside = namespaces.processes_by_namespace([f"nalb-{name}.b", f"nalb-{name}"])
     assert inside[f"nalb-{name}.b"], "the competing process"
@@ -255,6 +256,37 @@ def test_groups_and_what_runs_in_them_go_with_the_network(network_path, name: st
         owner.communicate(timeout=DEADLINE_S)
     pids = [child, *(pid for each in inside.values() for pid in each)]
     wait_until(lambda: leftovers(name) == [] and all(map(ended, pids)))
+
+
+IN_A_MOUNT_NAMESPACE = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /run/netns && exec "$@"', "sh")
+
+
+@pytest.mark.usefixtures("groups")
+def test_two_owners_of_one_name_share_the_tree_of_groups_and_nothing_else(network_path, name: str):
+    """As in two containers, or rootless beside root: each has namespace files of its own, and all see one tree."""
+    network_path.write_text(f'name = "{name}"\n{UNEVEN_NODES}')
+    other, child = start_owner(network_path, "sys.stdin.readline()", IN_A_MOUNT_NAMESPACE)
+    with other:
+        theirs = set(leftovers(name))
+        assert len(theirs) == 2, "a group for each node"
+        assert build.take_down(name) == []
+        assert not ended(child), "a take-down here leaves the other's process alone"
+        leave_up(network_of(name, UNEVEN_NODES))
+        ours = set(leftovers(name)) - theirs
+        other.communicate("\n", timeout=DEADLINE_S)
+    assert ended(child)
+    assert set(leftovers(name)) == ours, "and the other's end leaves ours"
+
+
+@pytest.mark.usefixtures("groups")
+def test_an_owner_whose_hub_was_removed_by_hand_still_removes_its_groups(network_path, name: str):
+    network_path.write_text(f'name = "{name}"\n{UNEVEN_NODES}')
+    owner, _ = start_owner(network_path)
+    namespaces.remove(namespaces.standing(name))
+    with owner:
+        owner.kill()
+        owner.communicate(timeout=DEADLINE_S)
+    assert leftovers(name) == []
 
 
 def test_a_take_down_cut_short_is_finished_by_the_next(name: str, monkeypatch: pytest.MonkeyPatch):

@@ -1,0 +1,27 @@
+"""Processes by id, as /proc shows them and as signals take them: the same only where /proc is of our own PID namespace."""
+
+import os
+from pathlib import Path
+
+from nalb.errors import MachineError
+
+
+def require_own_proc() -> None:
+    """Raises MachineError where /proc is of another PID namespace: a signal to an id read there would hit another process."""
+    try:
+        shown = os.readlink("/proc/self")
+    except OSError:
+        shown = ""
+    if shown != str(os.getpid()):
+        raise MachineError(
+            "/proc shows the processes of another PID namespace, so none can be ended safely: mount it anew, as"
+            " `unshare --mount-proc` does"
+        )
+
+
+def others() -> list[int]:
+    """The ids of all processes but this one. Raises MachineError as `require_own_proc`."""
+    require_own_proc()
+    return [
+        int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and int(entry.name) != os.getpid()
+    ]

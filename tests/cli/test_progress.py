@@ -1,0 +1,213 @@
+"""What a comparison shows while it runs: to a reader, to none, and on a terminal, which is a real one."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+
+from nalb.cli.progress import Lines, show_table
+from nalb.reporting.record import read_record
+from nalb.reporting.table import comparison_table
+from tests.reporting.runs import write_fake_run
+
+SHOWN = """
+import sys, time
+from rich.table import Table
+from nalb.cli.launch import ending_on_signals
+from nalb.cli.progress import progress_of, say, show_table
+from nalb.errors import JobError
+
+def turn(scheme, *times_s):
+    progress.turn(scheme, len(times_s))
+    for took_s in times_s:
+        progress.iteration(scheme, {"communication_s": {"n0": took_s / 2, "n1": took_s}})
+
+say("starting")
+try:
+    with ending_on_signals(), progress_of(["stock", "exact"], 7, True, 1.5) as progress:
+        turn("stock", 3.01, 3.02, 3.03, 3.04, 3.05)
+        turn("exact", 2.01, 2.02)
+        THEN
+    show_table(Table("medians"))
+except JobError as error:
+    print(error)
+"""
+HEIGHT = 30
+HEAD = "Seconds from first push to last pull:"
+
+
+def data(took_s: float, **more: float) -> dict:
+    return {"communication_s": {"n0": took_s / 2, "n1": took_s}, **more}
+
+
+def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line.removeprefix("nalb compare: ") for line in capsys.readouterr().out.splitlines()]
+
+
+def test_turns_are_told_and_rounds_stand_side_by_side(capsys: pytest.CaptureFixture[str]):
+    with Lines(["stock", "average", "exact"], 3, takes_turns=True, bound_s=1.5) as progress:
+        for scheme, took_s in (("stock", 3.0), ("average", 2.0), ("exact", 1.6)):
+            progress.turn(scheme, 2)
+            progress.iteration(scheme, data(took_s))
+            progress.iteration(scheme, data(took_s + 0.1))
+        progress.turn("stock", 1)
+        progress.iteration("stock", data(3.2))
+    assert lines_of(capsys) == [
+        "stock, average and exact take turns on the same network; a round is one iteration of each",
+        "the first 2 rounds do not count in the result, since links are measured in them",
+        "the bound of an iteration is 1.50 s",
+        "stock runs rounds 1 to 2 of 3",
+        "average runs rounds 1 to 2 of 3",
+        "exact runs rounds 1 to 2 of 3",
+        "round 1 of 3: stock 3.00 s, average 2.00 s, exact 1.60 s",
+        "round 2 of 3: stock 3.10 s, average 2.10 s, exact 1.70 s",
+        "stock runs rounds 3 to 3 of 3",
+    ]
+
+
+def test_schemes_that_run_in_one_go_have_a_line_for_each_iteration(capsys: pytest.CaptureFixture[str]):
+    with Lines(["stock", "exact"], 2, takes_turns=False, bound_s=1.5) as progress:
+        for scheme in ("stock", "exact"):
+            progress.turn(scheme, 2)
+            progress.iteration(scheme, data(3.0))
+            progress.iteration(scheme, data(3.0, bound_s=2.0))
+    assert lines_of(capsys) == [
+        "the network changes with time, so each scheme runs in one go, from the network's start",
+        "the bound of an iteration is 1.50 s",
+        "stock runs iterations 1 to 2 of 2",
+        "stock, iteration 1 of 2: 3.00 s, 2.00 x bound",
+        "stock, iteration 2 of 2: 3.00 s, 1.50 x bound",
+        "exact runs iterations 1 to 2 of 2",
+        "exact, iteration 1 of 2: 3.00 s, 2.00 x bound",
+        "exact, iteration 2 of 2: 3.00 s, 1.50 x bound",
+    ]
+
+
+def test_one_scheme_takes_no_turns(capsys: pytest.CaptureFixture[str]):
+    with Lines(["exact"], 3, takes_turns=True, bound_s=None) as progress:
+        progress.turn("exact", 3)
+        progress.iteration("exact", data(3.0))
+    assert lines_of(capsys) == [
+        "3 iterations of exact",
+        "the first 2 iterations do not count in the result, since links are measured in them",
+        "exact, iteration 1 of 3: 3.00 s",
+    ]
+
+
+def test_output_closed_by_its_reader_does_not_end_a_comparison():
+    """`nalb compare ... | head`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    shown = SHOWN.replace("THEN", 'turn("exact", 2.03)')
+    done = subprocess.run([sys.executable, "-c", shown], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_last_table_without_a_reader_is_no_error_either():
+    shown = "from rich.table import Table; from nalb.cli.progress import show_table; show_table(Table('medians'))"
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-c", shown], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+class Terminal:
+    """A comparison that shows itself on a pseudo-terminal."""
+
+    def __init__(self, then: str, height: int = HEIGHT):
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, 100, 0, 0))
+        environment = {**os.environ, "TERM": "xterm"}
+        for name in ("COLUMNS", "LINES", "NO_COLOR"):
+            environment.pop(name, None)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SHOWN.replace("THEN", then)],
+            stdin=slave, stdout=slave, stderr=subprocess.PIPE, env=environment, start_new_session=True,
+        )  # fmt: skip
+        os.close(slave)
+        self.shown = ""
+
+    def read_until(self, text: str) -> None:
+        """More of what it shows."""
+        end_s = time.monotonic() + 20
+        while text not in self.shown and time.monotonic() < end_s:
+            if select.select([self.master], [], [], 0.1)[0]:
+                try:
+                    self.shown += os.read(self.master, 65536).decode().replace("\r\n", "\n")
+                except OSError:  # it has ended
+                    break
+        assert text in self.shown, self.shown
+
+    def end(self) -> tuple[int, bytes]:
+        """Its exit code and what it said on stderr."""
+        said = self.process.communicate(timeout=20)[1]
+        return self.process.returncode, said
+
+    def last_table(self) -> list[list[str]]:
+        """The words of the rows of the table that was drawn last."""
+        drawn = self.shown[: self.shown.rindex("\x1b[?25h")]  # shows the cursor again: the last of the table
+        rows = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.rpartition(HEAD)[2]).splitlines()
+        return [row.split() for row in rows if row.split() and row.split()[0].isdigit()]
+
+
+def test_a_terminal_shows_a_table_that_fills():
+    terminal = Terminal("time.sleep(0.2)")
+    terminal.read_until("medians")
+    assert terminal.end() == (0, b"")
+    assert terminal.shown.index("take turns") < terminal.shown.index(HEAD)
+    assert "stock runs rounds 1 to 5 of 7" in terminal.shown
+    assert "exact runs rounds 1 to 5 of 7" not in terminal.shown
+    assert "exact runs rounds 1 to 2 of 7" in terminal.shown
+    assert terminal.last_table() == [
+        ["1", "3.01", "2.01"], ["2", "3.02", "2.02"], ["3", "3.03"], ["4", "3.04"], ["5", "3.05"],
+    ]  # fmt: skip
+    assert "\x1b[1A" in terminal.shown, "drawn over the one before"
+    assert "round 1 of 7" not in terminal.shown, "the table stands in for the lines"
+    os.close(terminal.master)
+
+
+def test_a_low_terminal_shows_the_last_rounds():
+    terminal = Terminal('turn("exact", 2.03, 2.04, 2.05); turn("stock", 3.06)', height=11)
+    terminal.read_until("medians")
+    assert terminal.end() == (0, b"")
+    assert terminal.last_table() == [["4", "3.04", "2.04"], ["5", "3.05", "2.05"], ["6", "3.06"]]
+    os.close(terminal.master)
+
+
+def test_an_interrupt_leaves_a_whole_table_and_the_cursor():
+    terminal = Terminal("time.sleep(20)")
+    terminal.read_until("2.02")
+    terminal.process.send_signal(signal.SIGINT)
+    terminal.read_until("ended by SIGINT")
+    assert terminal.end() == (0, b"")
+    assert terminal.shown.rindex("\x1b[?25h") > terminal.shown.rindex("\x1b[?25l"), "the cursor is shown again"
+    assert terminal.last_table()[1] == ["2", "3.02", "2.02"]
+    os.close(terminal.master)
+
+
+def test_a_terminal_that_goes_away_does_not_end_a_comparison():
+    """As after `disown`: no SIGHUP comes, and writing fails."""
+    terminal = Terminal('time.sleep(1); turn("exact", 2.03); turn("exact", 2.04)')
+    terminal.read_until("2.02")
+    os.close(terminal.master)
+    assert terminal.end() == (0, b"")
+
+
+def test_the_last_table_is_cut_nowhere(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setenv("COLUMNS", "80")
+    write_fake_run(tmp_path)
+    show_table(comparison_table(read_record(tmp_path)))
+    printed = capsys.readouterr().out
+    assert "\u2502 average " in printed
+    assert "\u2026" not in printed
