@@ -175,6 +175,15 @@ def test_a_replay_with_verified_sums(cluster: Cluster, launch: Launch) -> None:
     job.assert_nothing_left(within_s=0)
 
 
+def test_a_worker_that_leaves_a_daemon(cluster: Cluster, launch: Launch) -> None:
+    """With a cleared environment, a session of its own and the worker's output in its hand."""
+    daemon = f"sleep 200.{os.getpid()}"
+    job = cluster.launch(launch, "sh", "-c", f"(env -i setsid {daemon} &); exec {' '.join(REPLAY)}", wrap=APART)
+    assert job.end(90)[0] == 0, job.output
+    assert daemon not in subprocess.check_output(["ps", "-eo", "args"], text=True)
+    job.assert_nothing_left(within_s=0)
+
+
 def test_a_worker_on_a_host_is_killed(cluster: Cluster, launch: Launch) -> None:
     job = under_way(cluster, launch)
     pid = job.child("b.worker")
