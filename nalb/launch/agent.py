@@ -24,7 +24,7 @@ from msgspec import Meta, Struct
 from nalb.control.keys import VARIABLE
 from nalb.errors import NalbError
 from nalb.launch.guardian import Descent, living_on, mark, reap_adopted
-from nalb.launch.here import machine_environment, own_path
+from nalb.launch.here import is_for_ps_lite, machine_environment, own_path
 from nalb.launch.processes import die_with_parent, stopped_at
 
 VERSION = 3
@@ -77,7 +77,8 @@ def keys_kept(order: Order) -> Iterator[dict[str, str]]:
 
 def start(order: Order, keys: dict[str, str]) -> "subprocess.Popen[bytes]":
     """Start the process; `python` as its program means the agent's own, a leading ~/ the home here. Raises OSError, NalbError."""
-    base = {**os.environ, "PATH": own_path(os.environ)}
+    base = {name: value for name, value in os.environ.items() if not is_for_ps_lite(name)}
+    base["PATH"] = own_path(os.environ)
     base.pop(VARIABLE, None)  # of whoever logs in here
     asked = order.environment | keys
     environment = {**base, **asked}

@@ -177,6 +177,16 @@ def test_processes_of_another_user_are_not_waited_for() -> None:
     assert done.stdout == "[1] 2\n"
 
 
+def test_what_ps_lite_reads_is_the_jobs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PORT", "DMLC_LOCAL", "PS_RESEND", "PS_VERBOSE"):
+        monkeypatch.setenv(name, "1")
+    shown: list[str] = []
+    show = "import os; print(*sorted(name for name in os.environ if name.startswith(('PORT', 'DMLC_', 'PS_'))))"
+    with job_of(tmp_path, [spec("worker", "n0", show)], show=shown.append) as job:
+        job.wait()
+    assert shown == ["[n0 worker] DMLC_ROLE PS_VERBOSE"]
+
+
 def test_a_process_that_ignores_sigterm_or_is_stopped_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "TERM_GRACE_S", 0.2)
     stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
