@@ -73,6 +73,7 @@ class Checkpoints:
         if not self._every:
             return Progress()
         store = self._join()
+        folders.sweep(self._folder, self._node if store is None else None)  # rank 0 writes again once all have agreed
         found, skipped = folders.newest(self._folder)
         for one in skipped:
             log.warning("checkpoint %s is skipped: %s", one.path, one.why)

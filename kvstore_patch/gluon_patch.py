@@ -1,4 +1,4 @@
-"""What Gluon must be told so that `kvstore='nalb'` works: four small patches, made when MXNet is imported.
+"""What Gluon must be told so that `kvstore='nalb'` works: five small patches, made when MXNet is imported.
 
 1. `_create_kvstore` keeps no store for one device unless its name contains 'dist'; a single-CPU script would silently train
    alone. The patch creates ours.
@@ -7,6 +7,8 @@
    slices and the whole backward pass is one group.
 4. `Trainer._update` with `ignore_stale_grad` leaves out what this worker's batch did not use, though others' may have: weights
    would drift apart. With ours it counts as a gradient of zero, and every worker updates by the sum.
+5. `mx.kv.create` of MXNet's own distributed stores knows nothing of encryption. Ours refuses in a process that has keys but not
+   the van, which is what encrypts: ps-lite would talk in plain text.
 """
 
 import functools
@@ -20,8 +22,8 @@ from kvstore_patch import module_patch, ndarrays, script_end
 from kvstore_patch.store import NALB
 from kvstore_patch.van import Van
 from nalb.batching.schemes import BASELINES
+from nalb.control import keys
 from nalb.control.client import die
-from nalb.control.keys import own_keys
 from nalb.control.reach import Reach
 from nalb.control.settings import from_environment
 from nalb.errors import StoreError
@@ -32,6 +34,7 @@ def install() -> None:
     registry = mx.kvstore.KVStoreBase.kv_registry
     if "nalb" in registry:
         return
+    _check_encryption()
     if os.environ.get("NALB_STOCK") == "1":  # nalb launch --scheme stock: the same script on MXNet alone
         baseline = BASELINES.get(os.environ.get("NALB_BATCHING", ""))
         # Kept until the script has ended: the store's own end waits for all workers, for ever where this one fails. No longer than
@@ -41,8 +44,6 @@ def install() -> None:
         def create_stock():
             if not alive:
                 settings = from_environment(os.environ, socket.gethostname())
-                if own_keys(settings) is not None:
-                    Van.loaded()  # it is what encrypts: ps-lite would talk in the clear
                 Reach(settings, die)
                 alive.append(mx.kvstore.create(baseline.kvstore if baseline else "dist_sync"))
                 script_end.at_exit(settings.node, alive.clear, lambda _: None)  # nobody to tell: our exit is seen
@@ -114,6 +115,18 @@ def install() -> None:
     trainer_class._init_kvstore, trainer_class._allreduce_grads = init_kvstore, allreduce_grads
     trainer_class._update = update_parameters
     module_patch.install()
+
+
+def _check_encryption() -> None:
+    create = mx.kvstore.create
+
+    @functools.wraps(create)
+    def create_checked(name="local"):
+        if keys.VARIABLE in os.environ and "dist" in str(name).lower():
+            Van.loaded()
+        return create(name)
+
+    mx.kvstore.create = create_checked
 
 
 def _trained(trainer: mx.gluon.Trainer) -> list[mx.gluon.Parameter]:

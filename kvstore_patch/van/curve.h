@@ -194,7 +194,8 @@ struct zap_request {
   bool is_allowed;
 };
 
-/* Frames: version, request id, domain, address, routing id, mechanism, credentials. False: the context ends, or worse. */
+/* Frames: version, request id, domain, address, routing id (of our own socket, not the peer's), mechanism, credentials.
+ * False: the context ends, or worse. */
 static bool take_request(const struct zmq *zmq, void *socket, struct zap_request *request) {
   enum { VERSION, ID, DOMAIN, MECHANISM = 5, CREDENTIALS, END };
   bool right = true, has_key = false, more = true;

@@ -112,10 +112,10 @@ def cut_short(folder: Path) -> dict[str, int]:
     return {match[2]: int(match[1]) for path in _entries(folder) if (match := WRITING.fullmatch(path.name))}
 
 
-def sweep(folder: Path) -> None:
-    """Remove what interrupted writers left; only while nobody writes."""
+def sweep(folder: Path, node: str | None = None) -> None:
+    """Remove what interrupted writers left, of one node or of all; only while none of these writes."""
     for path in _entries(folder):
-        if WRITING.fullmatch(path.name):
+        if (match := WRITING.fullmatch(path.name)) and node in (None, match[2]):
             with suppress(OSError):
                 path.unlink()
 

@@ -23,8 +23,8 @@ from msgspec import Meta, Struct
 
 from nalb.control.keys import VARIABLE
 from nalb.errors import NalbError
-from nalb.launch.guardian import kill_marked, mark
-from nalb.launch.here import machine_environment, own_path
+from nalb.launch.guardian import Descent, living_on, mark, reap_adopted
+from nalb.launch.here import is_for_ps_lite, machine_environment, own_path
 from nalb.launch.processes import die_with_parent, stopped_at
 
 VERSION = 3
@@ -77,7 +77,8 @@ def keys_kept(order: Order) -> Iterator[dict[str, str]]:
 
 def start(order: Order, keys: dict[str, str]) -> "subprocess.Popen[bytes]":
     """Start the process; `python` as its program means the agent's own, a leading ~/ the home here. Raises OSError, NalbError."""
-    base = {**os.environ, "PATH": own_path(os.environ)}
+    base = {name: value for name, value in os.environ.items() if not is_for_ps_lite(name)}
+    base["PATH"] = own_path(os.environ)
     base.pop(VARIABLE, None)  # of whoever logs in here
     asked = order.environment | keys
     environment = {**base, **asked}
@@ -108,9 +109,10 @@ def watch(process: "subprocess.Popen[bytes]", is_told_to_end: Callable[[], bool]
         if (stopped_at(process.pid) is not None) != was_stopped:
             was_stopped = not was_stopped
             report(Report(stopped=was_stopped))
+        reap_adopted(process.pid)
 
 
-def end(process: "subprocess.Popen[bytes]", order: Order) -> None:
+def end(process: "subprocess.Popen[bytes]", descent: Descent) -> None:
     """End the process, if need be, and whatever it started."""
     if process.poll() is None:
         with suppress(ProcessLookupError):
@@ -118,7 +120,8 @@ def end(process: "subprocess.Popen[bytes]", order: Order) -> None:
             os.killpg(process.pid, signal.SIGCONT)  # one that is stopped takes the first only when it goes on
         with suppress(subprocess.TimeoutExpired):
             process.wait(TERM_GRACE_S)
-    kill_marked(order.job, order.slug)
+    if stay := descent.end([process.pid]):
+        print(f"nalb: {living_on(stay)}", flush=True)
     process.wait()
 
 
@@ -139,13 +142,13 @@ def main() -> int:
         )
         return 2
     report(Report(ready=os.getpid()))
-    with keys_kept(order) as keys:
-        returncode = _run(order, keys, lambda: bool(told))
+    with keys_kept(order) as keys, Descent() as descent:
+        returncode = _run(order, keys, descent, lambda: bool(told))
     report(Report(returncode=returncode))
     return 0
 
 
-def _run(order: Order, keys: dict[str, str], is_told_to_end: Callable[[], bool]) -> int:
+def _run(order: Order, keys: dict[str, str], descent: Descent, is_told_to_end: Callable[[], bool]) -> int:
     """The process from start to end; what Popen has of it."""
     try:
         process = start(order, keys)
@@ -156,7 +159,7 @@ def _run(order: Order, keys: dict[str, str], is_told_to_end: Callable[[], bool])
         print(f"nalb: cannot start {order.argv[0]!r} on this host: {error.strerror}", flush=True)
         return NOT_STARTED
     watch(process, is_told_to_end)
-    end(process, order)
+    end(process, descent)
     return process.returncode
 
 

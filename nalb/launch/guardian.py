@@ -1,16 +1,21 @@
-"""Finds and ends processes by the mark that their job left in their environment, also when the launcher was killed.
+"""Finds and ends what a job has started, also when the launcher was killed.
 
-Every process of a job has NALB_JOB=JOB:SLUG in its environment and hands it to whatever it starts, so a worker's own
-children are found however they were detached. A guardian is a process of its own that holds the read end of a pipe: at
-the pipe's end without `done` the launcher is dead, and it kills what carries the job's mark.
+Whoever starts a process of the job, the launcher or an agent, is the subreaper of all that this process starts: one whose
+parent ends becomes the subreaper's own child (Descent). So everything is found by descent, whatever environment and session
+it has. Descent is lost with the subreaper. So every process of a job also has NALB_JOB=JOB:SLUG in its environment and hands
+it to whatever it starts, and a guardian, a process of its own, holds the read end of a pipe: at the pipe's end without
+`done` the launcher is dead, and the guardian kills what carries the job's mark.
 Choice not taken: killing by process group. A group's id may be another's by then, and daemons leave their group.
 """
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +25,7 @@ from netem import daemon, processes
 VARIABLE = "NALB_JOB"
 KILL_DEADLINE_S = 5.0  # a killed process is gone in milliseconds, unless it is stuck in the kernel
 DISMISS_DEADLINE_S = 5.0
+PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37  # linux/prctl.h
 
 
 def mark(job: str, slug: str) -> dict[str, str]:
@@ -27,31 +33,117 @@ def mark(job: str, slug: str) -> dict[str, str]:
     return {VARIABLE: f"{job}:{slug}"}
 
 
-def marked(job: str, slug: str = "") -> list[int]:
-    """Pids of the job's living processes, or of one process and what it started. Ended ones have no environment."""
-    wanted = f"{VARIABLE}={job}:{slug}".encode()
+def marked(job: str) -> list[int]:
+    """Pids of the job's living processes. Ended ones have no environment."""
+    wanted = f"{VARIABLE}={job}:".encode()
     pids = []
     for pid in processes.others():
         with suppress(OSError):  # it has ended meanwhile, or is another user's
-            entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if any(one == wanted or (not slug and one.startswith(wanted)) for one in entries):
+            if any(one.startswith(wanted) for one in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
                 pids.append(pid)
     return pids
 
 
-def kill_marked(job: str, slug: str = "") -> list[int]:
-    """Kill them until two looks in a row find none (amid exec a process shows no mark); returns those that stay."""
+def kill_marked(job: str) -> list[int]:
+    """Kill the job's processes; returns those that stay."""
+    return kill_found(lambda: marked(job))
+
+
+def kill_found(find: Callable[[], Iterable[int]]) -> list[int]:
+    """Kill what `find` finds until two looks in a row find nothing to kill (amid exec a process shows no mark).
+
+    Returns those that stay: of another user, as behind sudo, or stuck in the kernel.
+    """
     end_s = time.monotonic() + KILL_DEADLINE_S
-    empty = 0
-    while (pids := marked(job, slug)) or (empty := empty + 1) < 2:
-        if time.monotonic() > end_s:
-            break
-        for pid in pids:
-            empty = 0
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.02)
-    return pids
+    quiet_looks, stay = 0, list[int]()
+    while quiet_looks < 2 and time.monotonic() < end_s:
+        if stay or quiet_looks:
+            time.sleep(0.02)
+        stay = list(find())
+        killed = [pid for pid in stay if _kill(pid)]
+        quiet_looks = 0 if killed else quiet_looks + 1
+    return stay
+
+
+def _kill(pid: int) -> bool:
+    """Whether it could be killed."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+        return True
+    return False
+
+
+class Descent:
+    """A context: all that this process starts in it, and what that starts.
+
+    Whatever descends from this process and did so already before belongs to others. Of contexts in one another the inner one
+    ends first.
+    """
+
+    def __enter__(self) -> "Descent":
+        self._was_subreaper = ctypes.c_int()
+        _prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(self._was_subreaper))
+        self._others = {pid for pid, (parent, _) in _processes().items() if parent == os.getpid()}
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _prctl(PR_SET_CHILD_SUBREAPER, self._was_subreaper.value)
+
+    def end(self, started: Collection[int]) -> list[int]:
+        """Kill what lives of it; returns those that stay, see kill_found. `started`: this process's own, whose end others note."""
+        stay = kill_found(self._living)
+        processes = _processes()
+        for pid, (parent, has_ended) in processes.items():
+            if parent == os.getpid() and has_ended and pid not in self._others and pid not in started:
+                os.waitpid(pid, os.WNOHANG)
+        return stay
+
+    def _living(self) -> list[int]:
+        processes = _processes()
+        children = defaultdict(list)
+        for pid, (parent, _) in processes.items():
+            children[parent].append(pid)
+        pids = [pid for pid in children[os.getpid()] if pid not in self._others]
+        for pid in pids:  # which grows
+            pids += children[pid]
+        return [pid for pid in pids if not processes[pid][1]]
+
+
+def living_on(pids: Collection[int]) -> str:
+    """A line about processes that could not be ended."""
+    numbers = ", ".join(map(str, sorted(pids)))
+    return f"could not end process {numbers} (another user's, as behind sudo, or stuck in the kernel): end it by hand"
+
+
+def reap_adopted(leader: int) -> None:
+    """Take note of adopted children that have ended in the process group of `leader`, a child that is waited for elsewhere.
+
+    As a zombie each would keep its process id.
+    """
+    with suppress(ChildProcessError):  # nobody is in the group
+        look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while (ended := os.waitid(os.P_PGID, leader, look)) is not None and ended.si_pid != leader:
+            os.waitpid(ended.si_pid, os.WNOHANG)
+
+
+def _processes() -> dict[int, tuple[int, bool]]:
+    """Of every process its parent, and whether it has ended."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):  # it is no more
+                state, parent = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+                found[int(entry.name)] = int(parent), state in (b"Z", b"X")
+    return found
+
+
+def _prctl(option: int, argument: object) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, argument, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")  # since Linux 3.4 there is no reason
 
 
 class Guardian:

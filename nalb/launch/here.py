@@ -22,6 +22,14 @@ INSTALLED = (
 )  # on every Python's path; naming them again would hide the standard library
 
 
+def is_for_ps_lite(name: str) -> bool:
+    """Whether ps-lite would take a variable of this name for the job's: only the job may set it.
+
+    A shell or a login may have it for another reason, as PORT on many platforms. PS_VERBOSE only logs, so it is left.
+    """
+    return name == "PORT" or (name.startswith(("DMLC_", "PS_")) and name != "PS_VERBOSE")
+
+
 def machine_environment(environment: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
     """What to add to `environment` on this machine: PYTHONPATH, and LD_PRELOAD for those that carry the van: workers and
     servers, and with keys every process, also under scheme stock.
@@ -56,6 +64,9 @@ def main(argv: list[str]) -> int:
     try:
         if not argv:
             raise InputError("no command: `python -m nalb.launch.here COMMAND...`")
+        for name in list(os.environ):
+            if is_for_ps_lite(name) and not name.startswith("DMLC_"):  # those the other launcher has set
+                del os.environ[name]
         os.environ.update(machine_environment(os.environ, os.environ))
         os.environ["PATH"] = own_path(os.environ)
         os.execvp(os.path.expanduser(argv[0]), argv)

@@ -13,7 +13,7 @@ from pathlib import Path
 from nalb.control.keys import VARIABLE
 from nalb.errors import InputError
 from nalb.launch import guardian
-from nalb.launch.here import machine_environment
+from nalb.launch.here import is_for_ps_lite, machine_environment
 from nalb.launch.roles import ProcessSpec
 from netem.exhaustion import explained
 
@@ -107,10 +107,10 @@ class LocalProcess:
 
 def start_here(spec: ProcessSpec, argv: list[str], inherited: Mapping[str, str], job: str) -> LocalProcess:
     """Start a process on this machine; it dies with this one. `argv` is the spec's, perhaps wrapped."""
-    environment = {**inherited, **spec.environment, **machine_environment(spec.environment, inherited)}
+    base = {name: value for name, value in inherited.items() if not is_for_ps_lite(name)}
+    environment = {**base, **spec.environment, **machine_environment(spec.environment, inherited)}
     if VARIABLE not in spec.environment:
         environment.pop(VARIABLE, None)  # the launcher's own; this job was not asked to encrypt
-    environment.pop("PORT", None)  # ps-lite would listen there: many a platform sets it for something else
     try:
         with explained(spec.name):
             popen = subprocess.Popen(

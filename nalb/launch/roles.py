@@ -100,8 +100,7 @@ def process_specs(
         if options.keys_dir is not None:
             here[keys.VARIABLE] = str(keys.key_path(options.keys_dir, place.name))
         narrow = one_thread | here
-        module = ("-c", "import mxnet") if options.is_pure else ("-m", "kvstore_patch.role")
-        own = (place.python, *module)
+        own = (place.python, "-m", "kvstore_patch.stock_role" if options.is_pure else "kvstore_patch.role")
         if index == SCHEDULER_NODE:
             scheduler = (place.python, "-m", "kvstore_patch.role") if options.batching else own
             specs.append(ProcessSpec(place.name, "scheduler", scheduler, narrow | _coordinator_environment(options)))

@@ -141,7 +141,9 @@ class RemoteProcess(LocalProcess):
             report = msgspec.json.decode(word, type=Report)
             self._is_ready = self._is_ready or report.ready is not None
             self._is_stopped = self._is_stopped if report.stopped is None else report.stopped
-            self._returncode = report.returncode if report.returncode is not None else self._returncode
+            if report.returncode is not None:
+                self._returncode = report.returncode
+                self.kill()  # ssh itself waits for whoever holds the agent's output there
         return super().take_line(text) if text else None
 
     def give_sign_of_life(self) -> None:
@@ -194,7 +196,6 @@ class RemoteJob(Job):
     def start(self, spec: ProcessSpec) -> RemoteProcess:
         """Start an ssh client and give the agent behind it its order."""
         host = self._hosts.host(spec.node)
-        # another slug than the agent's: where the launcher is one of the hosts, the agent must not find its own client
         environment = _environment_for_ssh()
         keys = self._keys[spec.node].text() if self._keys else None
         order = Order(VERSION, self.id, spec.slug, list(spec.argv), spec.environment, keys)

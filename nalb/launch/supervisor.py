@@ -17,7 +17,7 @@ from types import TracebackType
 
 from nalb.control.settings import silence_of
 from nalb.errors import JobError, MachineError, PeerError, listed
-from nalb.launch.guardian import Guardian, kill_marked
+from nalb.launch.guardian import Descent, Guardian, kill_marked, living_on, reap_adopted
 from nalb.launch.processes import LocalProcess, start_here
 from nalb.launch.roles import ProcessSpec
 from netem.exhaustion import explained
@@ -64,6 +64,7 @@ class Job:
         except OSError as error:
             raise MachineError(f"{self._log_dir}: {error.strerror}: choose another --out") from None
         self._stack.enter_context(Guardian(self.id))
+        self._descent = self._stack.enter_context(Descent())
         try:
             for spec in self._specs:
                 child = self.start(spec)
@@ -96,6 +97,8 @@ class Job:
         """Whether every process has ended well; JobError as soon as any has failed, or will never end."""
         if self._log_error is not None:
             raise self._log_error
+        for child in self.children:
+            reap_adopted(child.popen.pid)
         if self._note_failed():
             self._wait_for_culprit()
             raise self._failure()
@@ -223,7 +226,9 @@ class Job:
         for child in self.children:
             child.kill()
         self._await(KILL_GRACE_S)
-        kill_marked(self.id)
+        if stay := self._descent.end([child.popen.pid for child in self.children]):
+            self._show_line(f"nalb: {living_on(stay)}")
+        kill_marked(self.id)  # of hosts that are this machine
         self._stack.close()
         for child, reader in zip(self.children, self._readers, strict=False):
             if reader.ident is not None:  # else it could not be started

@@ -163,6 +163,8 @@ def test_an_interrupted_writer_is_known(tmp_path: Path, monkeypatch: pytest.Monk
         folder.write(tmp_path, example(40), "node-1.b")
     assert folder.cut_short(tmp_path) == {"node-1.b": 40}
     assert iterations(tmp_path) == [20]
+    folder.sweep(tmp_path, "node-1")
+    assert folder.cut_short(tmp_path) == {"node-1.b": 40}
     folder.sweep(tmp_path)
     assert folder.cut_short(tmp_path) == {}
     assert iterations(tmp_path) == [20]

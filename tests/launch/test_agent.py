@@ -25,6 +25,11 @@ subprocess.Popen(['sleep', '600'], start_new_session=True)
 print('up', flush=True)
 time.sleep(600)
 """
+DAEMON = """
+import subprocess
+child = subprocess.Popen(['sh', '-c', 'sleep 60 & echo $!; exec sleep 60'], env={}, stdout=-1, start_new_session=True)
+print(child.pid, int(child.stdout.readline()), flush=True)
+"""
 
 
 @contextmanager
@@ -84,6 +89,16 @@ def test_the_environment_is_the_orders_and_this_machines() -> None:
     assert environment["PATH"].split(os.pathsep)[0] == os.path.dirname(sys.executable)  # `python` is the agent's own
 
 
+def test_what_ps_lite_reads_is_the_orders_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PORT", "DMLC_LOCAL", "DMLC_PS_VAN_TYPE", "PS_RESEND", "PS_VERBOSE"):
+        monkeypatch.setenv(name, "1")
+    with agent(order("login", "python", "-c", SHOW, DMLC_PS_VAN_TYPE="p3")) as process:
+        lines, _ = outcome(process)
+    found = json.loads(lines[0])
+    of_ps_lite = {name: value for name, value in found.items() if name.startswith(("PORT", "DMLC_", "PS_"))}
+    assert of_ps_lite == {"DMLC_ROLE": "scheduler", "DMLC_PS_VAN_TYPE": "p3", "PS_VERBOSE": "1"}
+
+
 def test_closing_the_leash_ends_all_that_was_started() -> None:
     wanted = order("leash", sys.executable, "-c", LINGER)
     with agent(wanted) as process:
@@ -98,6 +113,19 @@ def test_closing_the_leash_ends_all_that_was_started() -> None:
         process.stdin.close()
         assert process.wait(10) == 0
         assert marked(wanted.job) == []
+
+
+@pytest.mark.parametrize("end", ["", "import time; time.sleep(600)"])
+def test_what_cleared_its_environment_and_has_a_session_of_its_own_ends_too(end: str) -> None:
+    with agent(order("daemon", sys.executable, "-c", DAEMON + end)) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        while not (line := process.stdout.readline())[:1].isdigit():
+            pass
+        if end:
+            process.stdin.close()
+        assert process.wait(10) == 0
+        assert not any(Path(f"/proc/{pid}").exists() for pid in line.split())
 
 
 def test_a_stopped_process_is_reported_and_can_be_ended() -> None:

@@ -67,6 +67,18 @@ def test_on_one_node_the_curve_is_exactly_the_same(launch: Launch) -> None:
     job.assert_nothing_left()
 
 
+def test_what_killed_writers_left_goes_where_the_launcher_does_not_see_it(launch: Launch, tmp_path: Path) -> None:
+    """As on hosts: each node has a folder that the launcher does not know, and another node may be rank 0 now."""
+    left = [tmp_path / own / f".{folder.file_name(7)}.{node}.writing" for own in ("n0", "n1") for node in (own, "n2")]
+    for path in left:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    job = launch("--local", "2", "--checkpoints", str(tmp_path), "--", *TRAINING, "--own-folder", "--epochs", "1")
+    assert job.end(START_LIMIT_S)[0] == 0, job.output
+    assert not any(path.exists() for path in left)
+    assert list(tmp_path.rglob("*.nalb"))
+
+
 def test_on_two_nodes_when_a_server_is_killed(launch: Launch, plain: dict[int, float]) -> None:
     """With a folder for each node, only one of which has checkpoints: they travel through the store."""
     training = [*TRAINING, "--plain", "--own-folder", "--fault", "wait"]

@@ -2,21 +2,26 @@
 
 import importlib.util
 import json
+import os
 import random
 import secrets
 import socket
 import stat
 import subprocess
 import sys
+import time
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import psutil
 import pytest
 
-from nalb.control.keys import NodeKeys, load_keys, make_keys
+from nalb.control.keys import NodeKeys, load_keys, make_keys, write_keys
+from nalb.launch.here import BOOTSTRAP
+from nalb.launch.ports import free_pair
+from nalb.launch.roles import JobOptions, Place, process_specs
 from tests.launch.capture import Capture, capturing
-from tests.launch.conftest import START_LIMIT_S, Launch, Launched
+from tests.launch.conftest import ROOT, START_LIMIT_S, Launch, Launched
 
 PATTERN_WORKER = [sys.executable, str(Path(__file__).with_name("pattern.py"))]
 INTRUDER = [sys.executable, str(Path(__file__).with_name("intruder.py"))]
@@ -191,3 +196,35 @@ def assert_replays_fail(recorded: dict[Door, bytes]) -> None:
     received = [bytes.fromhex(one) for one in got]
     assert all(one[GREETING:].startswith(b"\x04\xa8\x07WELCOME") for one in received[len(recorded) :])
     assert max(map(len, received)) <= GREETING + WELCOME + ERROR
+
+
+CREATE = "import mxnet; mxnet.kv.create('dist_sync')"
+
+
+@pytest.mark.parametrize("scheme", ["stock", "p3", "exact"])
+@pytest.mark.parametrize("role", ["scheduler", "server", "worker"])
+def test_with_keys_and_without_the_van_nobody_listens(tmp_path: Path, scheme: str, role: str) -> None:
+    """Each process by itself, as another launcher may start it that loses LD_PRELOAD on the way."""
+    write_keys(tmp_path / "keys", make_keys({"n0": "127.0.0.1"}))
+    with free_pair("127.0.0.1") as port:
+        options = JobOptions(port, scheme=scheme, transport="pyzmq", keys_dir=str(tmp_path / "keys"))
+        specs = process_specs([Place("n0", "127.0.0.1")], [sys.executable, "-c", CREATE], options, {})
+    (spec,) = [one for one in specs if one.role == role]
+    path = os.pathsep.join([str(BOOTSTRAP), str(ROOT)] if role == "worker" else [str(ROOT)])
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": path} | spec.environment
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(spec.argv, env=environment, stdout=log, stderr=log)
+    try:
+        end_s = time.monotonic() + START_LIMIT_S
+        while process.poll() is None:
+            assert time.monotonic() < end_s
+            doors = [one for one in psutil.net_connections("tcp") if one.pid == process.pid and one.status == "LISTEN"]
+            assert doors == []
+            time.sleep(0.02)
+    finally:
+        process.kill()
+        process.wait()
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert process.returncode in (1, 3), lines
+    assert "the van is not preloaded in this process" in lines[-1]
+    assert len(lines) == 1 or role == "worker"  # a script shows its trace

@@ -209,6 +209,19 @@ def test_here_finds_this_machines_paths() -> None:
     assert path.split(os.pathsep) == [str(ROOT / "kvstore_patch" / "bootstrap"), str(ROOT)]
 
 
+def test_here_removes_what_ps_lite_would_read_and_no_line_sets() -> None:
+    others = {"PORT": "http", "PS_RESEND": "1", "PS_VERBOSE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "nalb.launch.here", "env"],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "DMLC_ROLE": "worker"} | others,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names = {line.partition("=")[0] for line in done.stdout.splitlines()}
+    assert names & {*others, "DMLC_ROLE"} == {"PS_VERBOSE", "DMLC_ROLE"}
+
+
 def test_here_without_a_role() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "nalb.launch.here", "true"],

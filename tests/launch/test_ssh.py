@@ -25,12 +25,19 @@ from netem.network_file import parse_network
 from tests.launch.conftest import ROOT, START_LIMIT_S, STEPS, Launch, Launched
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
-SSHD_PORT = 2222
+SSHD_PORT, OTHER_SSHD_PORT = 2222, 2224
 SSHD_START_LIMIT_S = 10.0
 SEPARATION = Path("/run/sshd")  # sshd's empty directory; its Debian package makes it when the service starts
 # without a view of the hosts' processes, as where hosts are other machines: what ends there their agents have ended
 APART = ("unshare", "--pid", "--fork", "--mount-proc")
 REPLAY = ["python", "-m", "kvstore_patch.replay", "mobilenet", "--iterations", "3", "--verify"]
+OF_PS_LITE = (
+    "PORT=http",
+    "DMLC_LOCAL=1",
+    "DMLC_PS_VAN_TYPE=p3",
+    "PS_DROP_MSG=30",
+    "PS_RESEND=1",
+)
 NETWORK = """
 name = "{name}"
 [defaults]
@@ -42,7 +49,6 @@ name = "a"
 name = "b"
 """
 SSHD_CONFIG = """
-Port {port}
 HostKey {folder}/host_key
 AuthorizedKeysFile {folder}/user_key.pub
 PidFile none
@@ -91,7 +97,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("ssh")
     for name in ("host_key", "user_key", "other_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
-    (folder / "sshd_config").write_text(SSHD_CONFIG.format(port=SSHD_PORT, folder=folder))
+    (folder / "sshd_config").write_text(SSHD_CONFIG.format(folder=folder))
     with ExitStack() as stack:
         if not SEPARATION.exists():
             SEPARATION.mkdir(mode=0o755)
@@ -109,9 +115,26 @@ def at_hub(emulation: Emulation) -> list[str]:
     return namespaces.inside_argv(emulation.hub_namespace(), [])
 
 
-def start_sshd(stack: ExitStack, emulation: Emulation, node: str, folder: Path) -> "subprocess.Popen[bytes]":
+def start_sshd(
+    stack: ExitStack,
+    emulation: Emulation,
+    node: str,
+    folder: Path,
+    port: int = SSHD_PORT,
+    options: tuple[str, ...] = (),
+) -> "subprocess.Popen[bytes]":
     """An sshd inside a node, which ends with the stack."""
-    argv = [SSHD, "-D", "-E", str(folder / f"sshd-{node}.log"), "-f", str(folder / "sshd_config")]
+    argv = [
+        SSHD,
+        "-D",
+        "-p",
+        str(port),
+        "-E",
+        str(folder / f"sshd-{node}.log"),
+        "-f",
+        str(folder / "sshd_config"),
+        *options,
+    ]
     daemon = subprocess.Popen(emulation.command(node, argv))
     stack.callback(daemon.wait)
     stack.callback(daemon.terminate)
@@ -119,7 +142,7 @@ def start_sshd(stack: ExitStack, emulation: Emulation, node: str, folder: Path) 
 
     def answers() -> bool:
         with socket.socket() as probe:
-            return probe.connect_ex((emulation.address(node), SSHD_PORT)) == 0
+            return probe.connect_ex((emulation.address(node), port)) == 0
 
     while not namespaces.inside(emulation.hub_namespace(), answers):
         assert daemon.poll() is None, (folder / f"sshd-{node}.log").read_text()
@@ -172,6 +195,25 @@ def test_a_replay_with_verified_sums(cluster: Cluster, launch: Launch) -> None:
     assert "nalb-agent" not in job.output
     assert "ssh-ed25519" in (cluster.folder / "known_hosts").read_text()
     assert not any(folder.exists() for folder in folders)
+    job.assert_nothing_left(within_s=0)
+
+
+def test_a_host_whose_login_sets_what_ps_lite_reads(cluster: Cluster, launch: Launch, tmp_path: Path) -> None:
+    hosts_file = tmp_path / "hosts.toml"
+    hosts_file.write_text(f"{cluster.hosts_file.read_text()}port = {OTHER_SSHD_PORT}\n")  # of b
+    with ExitStack() as stack:
+        options = ("-o", f"SetEnv={' '.join(OF_PS_LITE)}")
+        start_sshd(stack, cluster.emulation, "b", cluster.folder, OTHER_SSHD_PORT, options)
+        job = launch("--hosts", str(hosts_file), "--deadline-s", "5", "--", *REPLAY, wrap=at_hub(cluster.emulation))
+        assert job.end(90)[0] == 0, job.output
+
+
+def test_a_worker_that_leaves_a_daemon(cluster: Cluster, launch: Launch) -> None:
+    """With a cleared environment, a session of its own and the worker's output in its hand."""
+    daemon = f"sleep 200.{os.getpid()}"
+    job = cluster.launch(launch, "sh", "-c", f"(env -i setsid {daemon} &); exec {' '.join(REPLAY)}", wrap=APART)
+    assert job.end(90)[0] == 0, job.output
+    assert daemon not in subprocess.check_output(["ps", "-eo", "args"], text=True)
     job.assert_nothing_left(within_s=0)
 
 

@@ -131,6 +131,62 @@ def test_what_a_worker_detached_ends_too(tmp_path: Path) -> None:
     assert marked(job.id) == []
 
 
+def test_what_cleared_its_environment_and_has_a_session_of_its_own_ends_too(tmp_path: Path) -> None:
+    """Of two jobs that live together, each ends its own."""
+    code = "import subprocess; print(subprocess.Popen(['sleep', '60'], env={}, start_new_session=True).pid)"
+    pids: list[int] = []
+
+    def show(line: str) -> None:
+        pids.append(int(line.rpartition(" ")[2]))
+
+    with job_of(tmp_path / "a", [spec("worker", "n0", code)], show=show) as first:
+        while not pids or first.children[0].poll() is None:
+            time.sleep(0.01)
+        with job_of(tmp_path / "b", [spec("worker", "n0", code)], show=show) as second:
+            second.wait()
+            while len(pids) < 2:
+                time.sleep(0.01)
+        assert [Path(f"/proc/{pid}").exists() for pid in pids] == [True, False]
+    assert not Path(f"/proc/{pids[0]}").exists()
+
+
+def test_orphans_of_a_worker_leave_no_zombies_while_the_job_goes_on(tmp_path: Path) -> None:
+    shown: list[str] = []
+    orphan = f"import os; os.system('sleep 0.1 & echo $!'); {FOREVER}"
+    with job_of(tmp_path, [spec("worker", "n0", orphan)], show=shown.append) as job:
+        end_s = time.monotonic() + 10
+        while not shown or Path("/proc", shown[0].rpartition(" ")[2]).exists():
+            assert not job.finished()
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+
+
+KILL_INIT = """
+import os
+from nalb.launch.guardian import kill_found
+os.setuid(65534)
+looks = []
+print(kill_found(lambda: looks.append(0) or [1]), len(looks))
+"""
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: to become another user")
+def test_processes_of_another_user_are_not_waited_for() -> None:
+    done = subprocess.run([sys.executable, "-c", KILL_INIT], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[1] 2\n"
+
+
+def test_what_ps_lite_reads_is_the_jobs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PORT", "DMLC_LOCAL", "PS_RESEND", "PS_VERBOSE"):
+        monkeypatch.setenv(name, "1")
+    shown: list[str] = []
+    show = "import os; print(*sorted(name for name in os.environ if name.startswith(('PORT', 'DMLC_', 'PS_'))))"
+    with job_of(tmp_path, [spec("worker", "n0", show)], show=shown.append) as job:
+        job.wait()
+    assert shown == ["[n0 worker] DMLC_ROLE PS_VERBOSE"]
+
+
 def test_a_process_that_ignores_sigterm_or_is_stopped_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "TERM_GRACE_S", 0.2)
     stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
