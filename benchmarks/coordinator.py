@@ -22,8 +22,9 @@ import zmq
 
 from nalb.control import messages as m
 from nalb.control.coordinator import CoordinatorThread
-from nalb.control.settings import DEFAULT_ALPHA_BYTES, Settings
+from nalb.control.settings import Settings
 from nalb.launch.ports import free_pair
+from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.workloads import load
 
 GOAL_MS = 100
@@ -36,7 +37,7 @@ STARTUP_S = 300.0
 def settings_for(endpoint: str, nodes: int, scheme: str, samples_path: str | None = None) -> Settings:
     """A job of that many nodes, each a worker and a server."""
     return Settings(
-        "scheduler", "host", endpoint, nodes, nodes, scheme, "capacity", DEFAULT_ALPHA_BYTES, None, 0.25, STARTUP_S,
+        "scheduler", "host", endpoint, nodes, nodes, scheme, "capacity", FIRST_ALPHA_BYTES, None, 0.25, STARTUP_S,
         STARTUP_S, None, False, samples_path,
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nalb.control import messages as m
-from nalb.control.settings import DEFAULT_ALPHA_BYTES
+from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.schemes import Situation, decide
 from nalb.planning.shares import bound_s
@@ -94,7 +94,7 @@ def scale(console: Console) -> None:
         true_shares("aware", peers, tensors, capacities)
         took_ms = 1e3 * (time.perf_counter() - start_s)
         times.add_row(str(nodes), f"{bound:.1f}", *(f"{one[-1] / bound:.2f}" for one in found), f"{took_ms:.1f}")
-        layout = build_layout(tensors, num_nodes=nodes, num_servers=nodes, alpha_bytes=DEFAULT_ALPHA_BYTES)
+        layout = build_layout(tensors, num_nodes=nodes, num_servers=nodes, alpha_bytes=FIRST_ALPHA_BYTES)
         slices = len(layout.slices)
         plan = m.Plan(1, 0, "exact", True, 2_000_000, [nodes - 1] * slices, [slices // nodes] * slices)
         row = m.SampleRow(2 * nodes, SLICE_BYTES, 10**15, 10**15 + 10**7)

@@ -7,9 +7,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from nalb.control.settings import DEFAULT_ALPHA_BYTES
 from nalb.experiments.networks import random_network, write_network
 from nalb.experiments.runs import Comparison, finish_all, run_script
+from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.slices import slice_bytes
 from nalb.reporting.run_file import median_s
 
@@ -29,10 +29,14 @@ def main(out: Path, quick: bool) -> None:
     for seed, (low, high) in states.items():
         name = f"fig6-n{nodes}-s{seed}"
         networks.append(write_network(out / "networks", name, random_network(name, nodes, seed, low, high)))
-    wanted = [Comparison(f"{MODEL}-{net.stem}", net, MODEL, (CALIBRATED, *sizes), iterations) for net in networks]
+    alpha = ("--alpha-bytes", f"{FIRST_ALPHA_BYTES:g}")
+    wanted = [
+        Comparison(f"{MODEL}-{net.stem}", net, MODEL, (CALIBRATED, *sizes), iterations, options=alpha)
+        for net in networks
+    ]
     for record, (low, high) in zip(finish_all("fig6", out, wanted), states.values(), strict=True):
         run = record.run
-        sizes[CALIBRATED] = slice_bytes(run.model_bytes, run.nodes, DEFAULT_ALPHA_BYTES)
+        sizes[CALIBRATED] = slice_bytes(run.model_bytes, run.nodes, FIRST_ALPHA_BYTES)
         medians = {word: median_s(result.iteration_s) for word, result in run.schemes.items()}
         best_s = min(medians.values())
         table = Table(title=f"{MODEL}, {nodes} nodes of {low} to {high} Mbit/s; bound {run.bound_s:.2f} s")
@@ -43,7 +47,7 @@ def main(out: Path, quick: bool) -> None:
             table.add_row(*cells, f"{medians[word] / best_s:.3f}", style="bold" if word == CALIBRATED else "")
         Console().print(table)
         print(
-            f"calibrated x ({DEFAULT_ALPHA_BYTES:g} bytes of alpha): {medians[CALIBRATED] / best_s - 1:.1%} over the best"
+            f"calibrated x ({FIRST_ALPHA_BYTES:g} bytes of alpha): {medians[CALIBRATED] / best_s - 1:.1%} over the best"
         )
 
 

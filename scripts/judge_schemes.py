@@ -7,10 +7,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from nalb.control.settings import DEFAULT_ALPHA_BYTES
 from nalb.experiments.networks import random_network, write_network
 from nalb.experiments.runs import Comparison, finish_all, run_script
 from nalb.launch.network import configured_capacities
+from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Node
 from nalb.planning.schemes import Situation, decide
 from nalb.planning.slices import Tensor, build_layout
@@ -85,7 +85,7 @@ def _rounding(path: Path) -> float:
     capacities, nodes = configured_capacities(network, 0.0), [Node(node.name) for node in network.nodes]
     layout = build_layout(
         [Tensor(t.name, t.elements, t.dtype) for t in load(MODEL)],
-        num_nodes=len(nodes), num_servers=len(nodes), alpha_bytes=DEFAULT_ALPHA_BYTES,
+        num_nodes=len(nodes), num_servers=len(nodes), alpha_bytes=FIRST_ALPHA_BYTES,
     )  # fmt: skip
     plan, reason = decide("exact", Situation(0, nodes, layout, estimated=capacities, configured=capacities))
     assert plan is not None, reason

@@ -20,8 +20,8 @@ from rich.progress import track
 from rich.table import Table
 
 from nalb.control.planner import usual_window_bytes
-from nalb.control.settings import DEFAULT_ALPHA_BYTES
 from nalb.errors import InputError, NalbError
+from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.slices import Tensor
 from nalb.simulation.families import FAMILIES, draw_network
 from nalb.simulation.job import by_planner, by_slices, planner_of
@@ -39,7 +39,7 @@ def simulate(family: str, seed: int) -> dict[str, object]:
     """One network: its row in the file."""
     count = int(np.random.default_rng(seed).integers(LOW_NODES, HIGH_NODES + 1))
     network = draw_network(family, count, seed)
-    planner = planner_of(network.nodes, TENSORS, DEFAULT_ALPHA_BYTES)
+    planner = planner_of(network.nodes, TENSORS, FIRST_ALPHA_BYTES)
     layout = planner.layout
     after = network.changes[0][1] if network.changes else network.capacities
     run = partial(by_planner, SCHEME, network.nodes, layout, planner=planner)

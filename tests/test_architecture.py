@@ -14,8 +14,16 @@ ALLOWED = {
     "nalb.batching": {"nalb.errors", "nalb.planning"},
     "nalb.checkpoints": {"nalb.errors"},
     "nalb.measurement": {"nalb.errors", "nalb.units", "nalb.planning"},
+    "nalb.feedback": set(),
     "nalb.simulation": {"nalb.errors", "nalb.units", "nalb.planning", "nalb.measurement", "nalb.control"},
-    "nalb.control": {"nalb.errors", "nalb.units", "nalb.planning", "nalb.measurement", "nalb.batching"},
+    "nalb.control": {
+        "nalb.errors",
+        "nalb.units",
+        "nalb.planning",
+        "nalb.measurement",
+        "nalb.feedback",
+        "nalb.batching",
+    },
     "nalb.workloads": {"nalb.errors"},
     "nalb.reporting": {"nalb.errors", "nalb.units"},
     "nalb.peers": {"nalb.errors", "nalb.workloads"},
@@ -41,7 +49,7 @@ ALLOWED = {
         "nalb.workloads",
     },
 }
-PURE = ("nalb.planning", "nalb.batching", "nalb.simulation")
+PURE = ("nalb.planning", "nalb.batching", "nalb.feedback", "nalb.measurement", "nalb.simulation")
 PURE_FORBIDDEN = {"time", "socket", "os", "threading", "logging", "subprocess", "random", "asyncio", "pathlib", "io"}
 
 

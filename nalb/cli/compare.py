@@ -234,11 +234,10 @@ def _train(
             changes = Changes(network, run_dir)
             while not job.finished():
                 for event in observer.events(0.1):
-                    if event.kind == "layout":
+                    if event.kind == "layout" and not changes.started:
                         one.begin(event.at_s)
-                        if not changes.started:
-                            model_bytes = event.data["model_bytes"]
-                            stack.enter_context(changes.start(emulation))
+                        model_bytes = event.data["model_bytes"]
+                        stack.enter_context(changes.start(emulation))
                     if event.kind == "iteration":
                         one.add(event.data)
                         progress.iteration(scheme, event.data)

@@ -76,7 +76,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def add_job_flags(parser: argparse.ArgumentParser) -> None:
     """What launch and compare share."""
     parser.add_argument("--estimator", choices=ESTIMATOR_NAMES, default="capacity", help=ESTIMATORS_HELP)
-    parser.add_argument("--alpha-bytes", type=float, help="alpha of the slice size, see `nalb calibrate`")
+    parser.add_argument(
+        "--alpha-bytes", type=float, help="alpha of the slice size (default: follows from the measured rate)"
+    )
     add_process_flags(parser)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from nalb import workloads
-from nalb.control.settings import DEFAULT_ALPHA_BYTES
 from nalb.errors import InputError
 from nalb.planning.explanation import explain
+from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Floats, Node, Pair, completion_s, load_bytes
 from nalb.planning.schemes import SCHEMES, Plan, Situation, decide
 from nalb.planning.slices import Layout, Tensor, build_layout
@@ -37,7 +37,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--scheme", choices=PLANNED, default="auto", help="default: auto")
     parser.add_argument(
-        "--alpha-bytes", metavar="A", default=str(DEFAULT_ALPHA_BYTES), help="per-slice cost, from nalb calibrate"
+        "--alpha-bytes",
+        metavar="A",
+        default=str(FIRST_ALPHA_BYTES),
+        help="cost of a slice (default: 1000, as jobs begin)",
     )
     parser.add_argument("--explain", action="store_true", help="also say which tensor goes to which server, and why")
     parser.add_argument(

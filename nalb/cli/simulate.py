@@ -15,10 +15,10 @@ from rich.table import Table
 from nalb import workloads
 from nalb.cli.plan import HIGH_ALPHA_BYTES, HIGH_MODEL_BYTES, parse_names, parse_number, tensors_of
 from nalb.control.planner import UNWINDOWED, usual_window_bytes
-from nalb.control.settings import DEFAULT_ALPHA_BYTES
 from nalb.errors import InputError
 from nalb.launch.network import configured_capacities, job_nodes
 from nalb.measurement.estimators import ESTIMATORS
+from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Node, server_indices
 from nalb.planning.schemes import fixed_slice_bytes
 from nalb.planning.shares import bound_s
@@ -41,7 +41,7 @@ DEFAULTS = {  # of flags that --run has no use for
     "estimator": "true",
     "rounds": 10,
     "window_bytes": None,
-    "alpha_bytes": str(DEFAULT_ALPHA_BYTES),
+    "alpha_bytes": str(FIRST_ALPHA_BYTES),
     "by": "auto",
 }
 
@@ -63,7 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--window-bytes", metavar="W", help="of a worker under way at a time; 0: all; default: as nalb does"
     )
-    parser.add_argument("--alpha-bytes", metavar="A", help="per-slice cost, from nalb calibrate")
+    parser.add_argument("--alpha-bytes", metavar="A", help="cost of a slice (default: 1000, as jobs begin)")
     parser.add_argument("--message-bytes", metavar="B", default="0", help="what every message costs beside its bytes")
     parser.add_argument("--no-headers", action="store_true", help="links carry payload alone")
     parser.add_argument(

@@ -12,13 +12,14 @@ from nalb.batching.joint_control import Network
 from nalb.control import messages as m
 from nalb.control.wires import FAR_S
 from nalb.errors import InputError
-from nalb.measurement.estimators import DIFFERENT, ESTIMATORS
+from nalb.feedback.trust import LATE, Outcome, Trust
+from nalb.measurement.estimators import ESTIMATORS
 from nalb.measurement.samples import Ints, Samples
 from nalb.measurement.traffic import Traffic
 from nalb.planning.elastic import WINDOW, Observation
 from nalb.planning.nodes import Capacities, Floats, Node, completion_s, load_bytes
-from nalb.planning.schemes import NOT_MEASURED, NOT_THE_LINKS, Plan, Situation, decide
-from nalb.planning.shares import bound_s
+from nalb.planning.schemes import EQUAL_BY_NEED, Plan, Situation, decide
+from nalb.planning.shares import average, bound_s
 from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout
 from nalb.planning.slots import most_plan_slots
 
@@ -32,28 +33,13 @@ LOW_WINDOW_BYTES = (
 DELAY_PART = 0.05
 WAY_PART = 2 / 3
 WINDOW_PART = 8  # of the model: each iteration begins with so much at full speed, which also shows what nodes can do
-# An iteration that takes more than so many times the predicted time, or less than its inverse: the estimates are wrong. On a
-# network that stands still, the ratio was 1.07 to 1.18 (wan6-static).
-SURPRISE = 1.3
 # What an iteration takes besides is so many round trips: the first push's way, the last sum's, and TCP's slow start, which all
 # connections go through at once (measured with pacing at 100 and 200 ms: 2 to 3).
 ROUND_TRIPS = 3
-LATE = 1.1  # from here on a single pair may be what the prediction does not know
-WORTH = 0.95  # of the present plan's time: what nodes that are faster than estimated must promise, to be measured again
-CHANGED = 1.2  # times the usual ratio, or its inverse
-MOST_BLIND = 4  # iterations with a window in a row: what they hide must come to light
-CALM = 4  # iterations as predicted, in a row, without a window once the network has changed
-WARY = 8  # iterations in which the ends of iterations are not relied on, once that was wrong
-MAX_PATIENCE = 32  # iterations that something which did not help is left alone, at most
 REMEMBERED = 4096  # plans: more than there are iterations within a deadline
 HEADER_BYTES = 1000  # of a slice's message, at most
-# Plans that have cost so many iterations of equal shares more than those are given up: whatever they rest on is not so. One
-# iteration counts for half of it at most, since the network may have changed, and what it waited for gradients not at all: that
-# is no fault of the plan. `elastic` has none to compare with: it explores shares that may be slower, as its authors have it, and
-# is there to be compared with.
-MOST_REGRET = 1.0
-PACE = 1.25  # equal shares that take so many times what the links need: something else sets the pace
 UNWINDOWED = ("elastic",)  # learns from how long each server takes: a window, whoever's, keeps them in step
+ESTIMATING = ("aware", "exact", "auto", "joint")  # schemes whose shares follow the estimates
 UNMEASURED = ("stock", "p3", "average")  # schemes that send no forecasts: they do not need to know
 
 
@@ -68,31 +54,6 @@ class Decision:
 
     plan: m.Plan
     new_slots: list[m.NewSlots]
-
-
-class Backoff:
-    """Iterations for which something is left alone, each time in a row twice as many, up to MAX_PATIENCE."""
-
-    def __init__(self, shortest: int):
-        self._shortest = self._next = shortest
-        self.left = 0
-
-    def begin(self) -> None:
-        """Leave it alone, for twice as long the next time."""
-        self.left, self._next = self._next, min(2 * self._next, MAX_PATIENCE)
-
-    def pass_one(self) -> None:
-        """An iteration has passed."""
-        self.left = max(0, self.left - 1)
-
-    def be_short(self) -> None:
-        """It did well: the next time is the first one again."""
-        self._next = self._shortest
-
-    def end(self) -> None:
-        """At once, and the next time is the first one again."""
-        self.left = 0
-        self.be_short()
 
 
 class Planner:
@@ -117,16 +78,8 @@ class Planner:
         self._present: Plan | None = None  # None while MXNet routes by itself
         self._shares: deque[Ints] = deque(maxlen=REMEMBERED)  # of each iteration, the last one's last
         self._measured = False
-        self._links_set_pace = True
-        self._stuck = Backoff(1)  # something else sets the pace: it is not measured anew
-        self._blind = 0  # iterations with a window since the last without
+        self._trust = Trust()
         self._sent_window = 0  # bytes, with the last plan
-        self._wary = Backoff(WARY)  # ends of iterations are not relied on
-        self._calm = CALM  # iterations as predicted, in a row; none where the estimates may not hold
-        self._regret = 0.0  # what plans have cost more than equal shares, in times of theirs
-        self._usual: float | None = None  # time over prediction of the first iteration planned on what holds now
-        self._equal_s: float | None = None  # what equal shares took last
-        self._given_up = Backoff(1)  # shares stay equal, whatever is measured, since plans took longer
         self._reason = ""
 
     @property
@@ -162,10 +115,9 @@ class Planner:
         )
         self._reserve_slots(layout)
         if self._layout is not None and layout.tensors != self._layout.tensors:
-            self._equal_s, self._regret = None, 0.0
+            self._trust.begin()
             for window in self._observations:
                 window.clear()
-            self._links_set_pace = False  # for one iteration: what equal shares take of these
         self._layout, self._present = layout, None
         return layout.digest()
 
@@ -185,6 +137,14 @@ class Planner:
                 f"{most} on each of {servers} servers: use larger slices (--alpha-bytes), or push the same keys each time"
             )
 
+    @property
+    def mean_load_bytes(self) -> float:
+        """What a node carries each way by the present plan, on average; 0 where MXNet routes by itself."""
+        if self._present is None:
+            return 0.0
+        shares = np.array(self._present.shares_bytes, dtype=np.float64)
+        return float(load_bytes(self._nodes, shares, self.layout.model_bytes).mean())
+
     def observe(self, samples: Samples, took_s: float, exposed_s: float = 0.0) -> None:
         """One iteration's samples, and how long it took from first push to last pull.
 
@@ -194,32 +154,13 @@ class Planner:
         if not len(samples):
             return
         traffic, is_free, present = Traffic(samples), not self._sent_window, self._present
-        if present is None:
-            self._estimator.observe(traffic, is_free)
-            return
         exchange_s = exposed_s or took_s
-        if present.predicted_s is None or not self._links_set_pace:
-            self._estimator.observe(traffic, is_free)
-            if self._reason in (NOT_MEASURED, NOT_THE_LINKS):
-                self._equal_s = exchange_s
-            self._judge_pace(present, traffic, exchange_s)
-            self._given_up.pass_one()
-            self._links_set_pace &= not self._given_up.left
-        else:
-            expected_s = present.predicted_s + self._delay_s
-            ratio = min(max(expected_s, exchange_s), took_s) / expected_s
-            self._judge_trust(ratio)
-            # by what was known before it: if it is one pair, the rest still holds
-            is_capped = ratio > LATE and self._calm > 0 and self._estimator.find_capped_pair(traffic)
-            anew = not is_capped and self._is_to_measure_anew(ratio)
-            self._estimator.observe(traffic, is_free, anew, follow=not is_capped and not self._wary.left)
-            if not self._regrets(exchange_s, ratio):
-                if is_capped:
-                    self._usual = None  # plans around it take what they should again: that is no change
-                if self._would_gain():
-                    if self._calm and not is_free and not self._wary.left:
-                        self._estimator.rely_on_end(traffic)
-                    self._calm = 0
+        planned_s = None if present is None or present.predicted_s is None else present.predicted_s + self._delay_s
+        is_late = planned_s is not None and min(exchange_s, took_s) > LATE * planned_s
+        is_refuted = self._estimator.observe(traffic, is_free, is_late)
+        if present is None:
+            return
+        self._trust.judge(self._outcome(present, took_s, exchange_s, is_refuted))
         if is_free or present.scheme in UNWINDOWED:
             served_s = traffic.served_s(len(self._nodes))
             for one in np.flatnonzero(served_s > traffic.first_s).tolist():
@@ -237,80 +178,22 @@ class Planner:
         lately *= 1 + (len(lately) == 1)  # the first iteration may bring what came before it, without a plan
         return np.asarray(np.sum(lately, axis=0, dtype=np.float64) + room * len(lately))
 
-    def _judge_pace(self, present: Plan, traffic: Traffic, took_s: float) -> None:
-        """Whether an iteration of equal shares took what the links need; else other shares would follow noise.
-
-        If not, the network may have changed while it was measured: it is measured anew, at once, and each time in a row after
-        twice as many iterations.
-        """
-
-        def fits() -> bool:
-            capacities = self._capacities()
-            if capacities is None:
-                return True
+    def _outcome(self, present: Plan, took_s: float, exchange_s: float, is_refuted: bool) -> Outcome:
+        """The exchange alone took something between the two."""
+        estimate, explained_s, equal_s = self._estimator.estimate(), None, None
+        known = Capacities.from_estimates(self._nodes, estimate.least[0], estimate.least[1], estimate.pairs)[0]
+        if known is not None:
+            model_bytes = self.layout.model_bytes
             shares = np.array(present.shares_bytes, dtype=float)
-            links_s = completion_s(self._nodes, shares, sum(present.shares_bytes), capacities)
-            return took_s <= PACE * (links_s + self._delay_s)
-
-        self._links_set_pace = fits() or (self._estimator.find_capped_pair(traffic) and fits())
-        if self._links_set_pace:
-            self._stuck.end()
-        elif self._stuck.left:
-            self._stuck.pass_one()
-        else:
-            self._stuck.begin()
-            self._estimator.forget()
-
-    def _judge_trust(self, ratio: float) -> None:
-        """Rely on how iterations end unless a plan that did took much longer; then each time in a row for twice as many not."""
-        if not self._estimator.followed:
-            self._wary.pass_one()
-        elif ratio > SURPRISE:
-            self._wary.begin()
-        else:
-            self._wary.be_short()
-
-    def _is_to_measure_anew(self, ratio: float) -> bool:
-        """Whether what is known of the nodes does not hold any more, by a planned iteration's time over its prediction.
-
-        That iteration tells part of the rest, all of it if it went without a window. The next ones go without, and the first of
-        them counts alone too.
-        """
-        changed = self._usual is not None and not 1 / CHANGED < ratio / self._usual < CHANGED
-        surprising = changed or not 1 / SURPRISE < ratio < SURPRISE
-        anew = surprising or self._calm == 0
-        self._calm = 0 if surprising else self._calm + 1
-        self._usual = None if anew else self._usual or ratio
-        return anew
-
-    def _would_gain(self) -> bool:
-        """Whether nodes that have outgrown their estimates could make iterations shorter, each by what is known of it."""
-        outgrown, capacities = self._estimator.outgrown, self._capacities()
-        if capacities is None or not outgrown.any():
-            return False
-        up, down = np.where(outgrown, DIFFERENT, 1.0) * np.array([capacities.up, capacities.down])
-        raised = Capacities(up, down, capacities.pairs)
-        times_s = [bound_s(self._nodes, self.layout.model_bytes, one) for one in (raised, capacities)]
-        return times_s[0] < WORTH * times_s[1]
-
-    def _regrets(self, took_s: float, ratio: float) -> bool:
-        """Back to equal shares where plans have cost more than those: for one iteration, each time in a row for twice as many.
-
-        So reports that are false, by mistake or on purpose, cost little more than equal shares would. Those may take any
-        number of times as long as a plan where a server is not a worker too, and what they took before the network changed
-        says nothing: there a plan that takes what it promised stands.
-        """
+            explained_s, equal_s = (
+                completion_s(self._nodes, one, model_bytes, known) + self._delay_s
+                for one in (shares, average(self._nodes, model_bytes))
+            )
+            exchange_s = min(max(explained_s, exchange_s), took_s)
+        has_equal_shares = present.scheme == "average" or self._reason in EQUAL_BY_NEED
         is_bounded = all(node.is_worker for node in self._nodes)
-        if self._equal_s is not None and (is_bounded or ratio > SURPRISE):
-            self._regret = max(0.0, self._regret + min(took_s / self._equal_s - 1, MOST_REGRET / 2))
-        if self._regret <= MOST_REGRET:
-            if not self._regret:
-                self._given_up.be_short()
-            return False
-        self._estimator.forget()
-        self._usual, self._calm, self._regret = None, CALM, 0.0
-        self._given_up.begin()
-        return True
+        is_ours = present.scheme in ESTIMATING
+        return Outcome(exchange_s, explained_s, equal_s, is_refuted, has_equal_shares, is_ours, is_bounded)
 
     def _capacities(self) -> Capacities | None:
         estimate = self._estimator.estimate()
@@ -319,7 +202,7 @@ class Planner:
     def network(self, rank_of_node: Mapping[str, int]) -> Network | None:
         """What a joint plan may know; None while the links are not measured or do not set the pace."""
         capacities = self._capacities()
-        if capacities is None or self._layout is None or not self._links_set_pace:
+        if capacities is None or self._layout is None or self._trust.needs_equal_shares:
             return None
         ranks = [rank_of_node[node.name] for node in self._nodes if node.is_worker]
         return Network(self._nodes, ranks, self._layout.model_bytes, capacities)
@@ -342,7 +225,7 @@ class Planner:
             self._configured,
             [tuple(window) for window in self._observations],
             self._present,
-            self._links_set_pace,
+            not self._trust.needs_equal_shares,
             self.joint_shares,
         )
         plan, self._reason = decide(scheme, situation)
@@ -366,13 +249,9 @@ class Planner:
         estimate, usual_bytes = self._estimator.estimate(), usual_window_bytes(self._layout.model_bytes)
         links_s, is_far = self._present.predicted_s, self.round_trip_s >= FAR_S
         if estimate.complete and links_s and is_far and self._delay_s > DELAY_PART * links_s:
-            fastest = np.minimum(estimate.up, estimate.down).max()
+            fastest = estimate.least.min(axis=0).max()
             return max(usual_bytes, int(WAY_PART * fastest * self.round_trip_s))
-        if not estimate.complete or self._calm < CALM or self._blind == MOST_BLIND:
-            self._blind = 0
-            return 0
-        self._blind += 1
-        return usual_bytes
+        return usual_bytes if self._trust.allow_window() and estimate.complete else 0
 
     def _place(self, plan: Plan) -> tuple[list[int], list[m.NewSlots]]:
         """The slot number of each slice: the k-th of its class on its server; missing ones are numbered and returned."""

@@ -7,7 +7,7 @@ Besides ps-lite's own DMLC_* variables:
     NALB_ADDRESSES       the nodes' IP addresses, separated by commas: only connections to these are watched (default: all are)
     NALB_SCHEME          distribution scheme (default: auto)
     NALB_ESTIMATOR       capacity | paper (default: capacity)
-    NALB_ALPHA_BYTES     alpha of x = sqrt(M alpha / N), from `nalb calibrate`
+    NALB_ALPHA_BYTES     alpha of x = sqrt(M alpha / N), for the whole job; default: it follows how fast links drain
     NALB_WINDOW_BYTES    how much of a worker's gradients is under way at a time; 0: all; default: M / 8, at least 2 MB
     NALB_HEARTBEAT_S     between signs of life (default: 0.25), at most a quarter of the silence that is allowed
     NALB_STARTUP_S       until all processes must have come (default: 120)
@@ -38,7 +38,6 @@ from nalb.batching.schemes import SCHEMES as BATCH_SCHEMES
 from nalb.control.messages import BATCH_MOST, NODE_MOST
 from nalb.errors import InputError, listed
 
-DEFAULT_ALPHA_BYTES = 1000.0  # measured on a 2-core machine (nalb calibrate); the paper's cluster: 1.2e5
 DEADLINE_S = 10.0  # from a fault to the end of everyone else
 HEARTBEAT_S = 0.25
 HEARTBEATS = 4  # at least, within the silence that is allowed: one may come late
@@ -64,7 +63,7 @@ class Settings:
     num_servers: int
     scheme: str
     estimator: str
-    alpha_bytes: float
+    alpha_bytes: float | None  # None: as measured
     window_bytes: int | None
     heartbeat_s: float
     deadline_s: float
@@ -148,7 +147,7 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
         num_servers=int(number("DMLC_NUM_SERVER", None, 1, 100_000)),
         scheme=scheme,
         estimator=choice("NALB_ESTIMATOR", "capacity", ESTIMATOR_NAMES),
-        alpha_bytes=number("NALB_ALPHA_BYTES", DEFAULT_ALPHA_BYTES, 1e-3, 1e12),
+        alpha_bytes=number("NALB_ALPHA_BYTES", None, 1e-3, 1e12) if environ.get("NALB_ALPHA_BYTES") else None,
         window_bytes=int(number("NALB_WINDOW_BYTES", 0, 0, 1e12)) if environ.get("NALB_WINDOW_BYTES") else None,
         heartbeat_s=heartbeat_s,
         deadline_s=deadline_s,

@@ -29,6 +29,7 @@ from nalb.control.process import Process, disagreement, left_behind
 from nalb.control.settings import Settings
 from nalb.control.sums import find_wrong_sum
 from nalb.errors import InputError
+from nalb.planning.granularity import Granularity
 from nalb.planning.schemes import fixed_slice_bytes
 from nalb.planning.slices import NUM_PROBE
 
@@ -64,7 +65,8 @@ class Coordinator:
         self._inbox = Inbox(self._members, self.rejected, self._event)
         self._registration, self._epoch, self._iteration = -1, -1, -1
         self._tensors: list[m.TensorSpec] = []
-        self._cut = Cut(settings.alpha_bytes)
+        self._granularity = Granularity(settings.alpha_bytes)
+        self._cut = Cut(self._granularity.alpha_bytes)
         self._measuring = False
         self._plan: m.Plan | None = None
         self._preparing: set[tuple[bytes, int, int]] = set()  # orders not yet carried out: worker, iteration, epoch
@@ -310,7 +312,7 @@ class Coordinator:
                     digest,
                 ),
             )
-        cut = self._cut._asdict() | {"tensors": self._tensors}
+        cut = {"iteration": self._iteration + 1, **self._cut._asdict(), "tensors": self._tensors}
         self._event("layout", now_s, self._planner.describe_layout() | cut)
 
     def _next(self, now_s: float) -> None:
@@ -342,12 +344,11 @@ class Coordinator:
 
     def _decide(self, number: int, block: m.RunBlock, now_s: float) -> Decision:
         assert self._planner is not None
-        if self._audience.begin():
-            if block.window_bytes is not None:
-                self._planner.window_bytes = block.window_bytes
-            if (wanted := self._cut_of(block)) != self._cut:
-                self._cut = wanted
-                self._begin_epoch(now_s)
+        if self._audience.begin() and block.window_bytes is not None:
+            self._planner.window_bytes = block.window_bytes
+        if (wanted := self._cut_of(block)) != self._cut:  # another block's, or what was measured asks for it
+            self._cut = wanted
+            self._begin_epoch(now_s)
         if self._desk.manager is not None:
             self._planner.joint_shares = self._desk.manager.plan_shares()
         self._planner.round_trip_s = self._members.round_trip_s
@@ -365,7 +366,7 @@ class Coordinator:
 
     def _cut_of(self, block: m.RunBlock) -> Cut:
         size_bytes = block.slice_bytes or fixed_slice_bytes(block.scheme)
-        return Cut(block.alpha_bytes or self._cut.alpha_bytes, size_bytes, NUM_PROBE if block.probes else 0)
+        return Cut(block.alpha_bytes or self._granularity.alpha_bytes, size_bytes, NUM_PROBE if block.probes else 0)
 
     def _release(self, now_s: float) -> None:
         assert self._plan is not None
@@ -435,8 +436,12 @@ class Coordinator:
             return
         done = {w.hello.node: w.done for w in self._members.workers if w.done}
         samples = self._inbox.samples(self._planner.most_bytes, now_s)
+        took_s = max(d.communication_s for d in done.values())
+        if self._cut.fixed_slice_bytes is None:
+            layout, servers = self._planner.layout, self._settings.num_servers
+            load_bytes = self._planner.mean_load_bytes
+            self._granularity.observe(load_bytes, took_s, layout.model_bytes, len(self._nodes), servers)
         if self._plan.measure:
-            took_s = max(d.communication_s for d in done.values())
             self._planner.observe(samples, took_s, self._inbox.exposed_s())
             first_s = float(samples["start_s"].min()) if len(samples) else 0.0
             if self._is_recorded():

@@ -11,10 +11,7 @@ import numpy as np
 
 from nalb.measurement.samples import Floats, Ints, Mask, Samples
 
-Rows = Ints  # which messages: indices, rising
-
-STEPS_PER_WINDOW = 8
-ROUNDING = 1e-9  # of a step
+ROUNDING = 1e-9  # s: the least that a message takes
 AT_ONCE_S = 0.5e-3  # between two frames that were there already, on a machine whose cores are busy
 
 
@@ -27,7 +24,6 @@ class Traffic:
         self.size_bytes = samples["size_bytes"].astype(np.float64)
         self.start_s, self.end_s = samples["start_s"], samples["end_s"]
         self.first_s, self.last_s = float(self.start_s.min()), float(self.end_s.max())
-        self._nodes = int(max(self.source.max(), self.target.max())) + 1
 
     @cached_property
     def is_full_sized(self) -> Mask:
@@ -89,71 +85,39 @@ class Traffic:
         server = np.where(self.is_push, self.target, self.source)
         return self.lasting(server, num_nodes)[1]
 
-    @cached_property
-    def _by_pair(self) -> tuple[Ints, Ints, Rows, Ints]:
-        """The directed pairs with messages as source * nodes + target, each message's place among them, and all by pair."""
-        pair, place = np.unique(self.source * self._nodes + self.target, return_inverse=True)
-        return pair, place, np.argsort(place, kind="stable"), np.append(0, np.cumsum(np.bincount(place)))
+    def carried(self, group: Ints, count: int, cells: int) -> Floats:
+        """The bytes of each group's messages in each of so many equal cells of the span, shape (count, cells).
 
-    def _messages(self, number: int) -> Rows:
-        """Of the pair with that number, pushes and answers."""
-        order, starts = self._by_pair[2:]
-        return order[starts[number] : starts[number + 1]]
-
-    def between(self, source: int, target: int) -> Rows:
-        """The messages of a directed pair, pushes and answers."""
-        pairs, key = self._by_pair[0], source * self._nodes + target
-        number = int(np.searchsorted(pairs, key))
-        known = max(source, target) < self._nodes and number < len(pairs) and pairs[number] == key
-        return self._messages(number) if known else np.empty(0, np.int64)
-
-    def pairs_busy_for(self, least_s: float) -> dict[tuple[int, int], Rows]:
-        """The messages of the pairs between whose first message's start and last one's end there is at least so much time."""
-        pairs, place = self._by_pair[:2]
-        first_s, last_s = self.lasting(place, len(pairs))
-        busy = np.flatnonzero(last_s - first_s >= least_s).tolist()
-        return {divmod(int(pairs[number]), self._nodes): self._messages(number) for number in busy}
-
-    def arrived(self, rows: Rows, at_s: Floats) -> Floats:
-        """How many bytes of these messages had arrived, whole ones alone, by each of these times."""
-        order = rows[np.argsort(self.end_s[rows], kind="stable")]
-        so_far = np.append(0.0, np.cumsum(self.size_bytes[order]))
-        return np.asarray(so_far[np.searchsorted(self.end_s[order], at_s, "right")])
-
-    def windows(self, rows: Rows, group: Ints, window_s: Floats) -> tuple[Floats, Ints]:
-        """The mean rate in bytes/s of each group's messages together over [t, t + window], for t in steps of its eighth.
-
-        rows: messages; group: of each of them, 0 .. G - 1; window_s: per group, shape (G,). Each message's bytes are
-        spread evenly over [start, end]. All groups' t begin at first_s, and windows end before last_s; one longer than the
-        span gives one value, total / span. The values, group after group, and the group of each. Cost: one sort.
+        group: of each message, 0 .. count - 1. Each message's bytes are spread evenly over [start, end].
         """
-        window_s = np.minimum(window_s, self.span_s)
-        step_s = window_s / STEPS_PER_WINDOW
-        apart_s = 2 * self.span_s  # all groups lie on one axis, each behind the one before
-        begin_s = apart_s * np.arange(len(window_s))
-        start_s, end_s = (begin_s[group] + (times[rows] - self.first_s) for times in (self.start_s, self.end_s))
-        rate = self.size_bytes[rows] / (self.end_s[rows] - self.start_s[rows])
-        edges = np.concatenate([begin_s, begin_s + self.span_s, start_s, end_s])
+        took_s = np.maximum(self.end_s - self.start_s, ROUNDING)
+        begin, axis_s = self._axis(group, count)
+        edges = np.concatenate([begin + self.start_s, begin + self.start_s + took_s])
         order = np.argsort(edges, kind="stable")
-        level = np.cumsum(np.concatenate([np.zeros(2 * len(begin_s)), rate, -rate])[order])
-        edges = edges[order]
-        arrived = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(edges))])
-        steps = (self.span_s / step_s + ROUNDING).astype(np.int64) + 1
-        which = np.repeat(np.arange(len(steps)), steps)
-        step = np.arange(len(which)) - np.repeat(np.cumsum(steps) - steps, steps)
-        curve = np.interp(begin_s[which] + step * step_s[which], edges, arrived)
-        first = np.flatnonzero(step < (steps - STEPS_PER_WINDOW)[which])
-        values = (curve[first + STEPS_PER_WINDOW] - curve[first]) / window_s[which[first]]
-        return np.asarray(values), np.asarray(which[first])
+        rate = np.cumsum(np.concatenate([self.size_bytes / took_s, -self.size_bytes / took_s])[order])
+        so_far = np.append(0.0, np.cumsum(rate[:-1] * np.diff(edges[order])))
+        return self._in_cells(edges[order], so_far, axis_s, count, cells)
 
-    def busy_part(self, rows: Rows) -> float:
-        """The part of the span in which at least one of these messages is on its way."""
-        order = np.argsort(self.start_s[rows], kind="stable")
-        start, end = self.start_s[rows][order], np.maximum.accumulate(self.end_s[rows][order])
-        if not len(start):
-            return 0.0
-        gaps = np.maximum(start[1:] - end[:-1], 0.0).sum()
-        return float((end[-1] - start[0] - gaps) / self.span_s)
+    def active(self, group: Ints, count: int, cells: int) -> Floats:
+        """For how many seconds of each cell at least one of each group's messages was on its way, shape (count, cells)."""
+        begin, axis_s = self._axis(group, count)
+        start, end = begin + self.start_s, begin + self.end_s
+        order = np.argsort(start, kind="stable")
+        end = np.maximum.accumulate(end[order])
+        start = np.maximum(start[order], np.append(-np.inf, end[:-1]))
+        so_far = np.repeat(np.cumsum(end - start), 2)
+        so_far[::2] -= end - start
+        return self._in_cells(np.stack([start, end], axis=1).ravel(), so_far, axis_s, count, cells)
+
+    def _axis(self, group: Ints, count: int) -> tuple[Floats, Floats]:
+        """One axis on which the groups' spans lie behind one another: what to add to a message's times, where each begins."""
+        axis_s = 2 * self.span_s * np.arange(count)
+        return axis_s[group] - self.first_s, axis_s
+
+    def _in_cells(self, at_s: Floats, so_far: Floats, axis_s: Floats, count: int, cells: int) -> Floats:
+        """What a rising curve over the groups' axis gained in each cell, shape (count, cells)."""
+        edges = axis_s[:, np.newaxis] + np.linspace(0.0, self.span_s, cells + 1)
+        return np.diff(np.interp(edges.ravel(), at_s, so_far, left=0.0).reshape(count, cells + 1), axis=1)
 
 
 def quantiles(values: Floats, group: Ints, part: Floats) -> Floats:

@@ -49,13 +49,14 @@ class Situation:
     configured: Capacities | None = None  # None: nobody said
     observations: Sequence[Sequence[Observation]] = ()  # per node, newest last
     present: Plan | None = None  # what runs now
-    links_set_pace: bool = True  # False: with equal shares, iterations take much longer than the links need
+    links_set_pace: bool = True  # False: equal shares are needed, whatever is known (feedback/trust.py)
     joint_shares: Floats | None = None  # per node, bytes, adding up to the model: the network's half of a joint plan
 
 
 Decision = tuple[Plan | None, str]
 NOT_MEASURED = "equal shares until every node is measured"
-NOT_THE_LINKS = "equal shares: something other than the links sets the pace"
+NOT_THE_LINKS = "equal shares: plans do not take what the links need"
+EQUAL_BY_NEED = (NOT_MEASURED, NOT_THE_LINKS)  # reasons of equal shares that were not asked for
 
 
 def fixed_slice_bytes(scheme: str) -> float | None:

@@ -113,9 +113,11 @@ class World:
         repeats: int = 0,  # how many may arrive twice
         failures: int = 0,  # how many workers may say that they fail
         reports: bool = False,  # whether workers also report, as they do
+        took_s: float = 1.0,  # an iteration, first push to last pull
     ):
         self.coordinator = Coordinator(settings, 0.0)
         self.overtakings, self.repeats, self.failures, self.reports = overtakings, repeats, failures, reports
+        self.took_s = took_s
         self.workers = {f"w{i}": Worker(list(program)) for i in range(settings.num_workers)}
         ids = [(f"s{i}", "server", 8 + 2 * i) for i in range(settings.num_servers)]
         ids += [(f"w{i}", "worker", 9 + 2 * i) for i in range(settings.num_workers)]
@@ -244,7 +246,7 @@ class World:
             assert worker.plan is not None
             worker.finished, worker.doing = worker.plan.iteration, ""
             worker.step += 1
-            self.send(name, worker.plan.iteration, m.Done(worker.plan.iteration, 1.0, 1.0, 0.0, 0.0, 1.0))
+            self.send(name, worker.plan.iteration, m.Done(worker.plan.iteration, self.took_s, 1.0, 0.0, 0.0, 1.0))
             return
         what, tensors = worker.program[worker.step]
         if worker.doing == "" and what == REGISTER:

@@ -19,9 +19,9 @@ NEW_TENSORS = (ONE, STEP, OTHER, STEP, END)
 CUT_ANEW = (m.RunBlock("average", 1), m.RunBlock("average", 1, alpha_bytes=1e3), m.EndJob())
 
 
-def job(program=TWO_STEPS, orders=(), workers=2, servers=1, scheme="average", **freedom):
+def job(program=TWO_STEPS, orders=(), workers=2, servers=1, scheme="average", alpha_bytes="1e9", **freedom):
     environment = {"DMLC_NUM_WORKER": str(workers), "DMLC_NUM_SERVER": str(servers), "NALB_SCHEME": scheme}
-    environment |= {"NALB_ALPHA_BYTES": "1e9", "NALB_HOLD": "1" if orders else "0"}
+    environment |= {"NALB_ALPHA_BYTES": alpha_bytes, "NALB_HOLD": "1" if orders else "0"}
     return World(from_environment(ENVIRONMENT | environment, "host"), program, orders, **freedom)
 
 
@@ -58,6 +58,25 @@ def test_every_order_of_arrival_ends_well(world, at_least):
 def test_where_messages_overtake_or_workers_fail_no_sum_is_wrong(freedom):
     """The job may be aborted then, everywhere and with a reason."""
     explore(to_gathered(job(NEW_TENSORS, **freedom)), may_abort=True)
+
+
+FAST_LINKS = {"alpha_bytes": "", "took_s": 1e-6}  # so that tensors are cut anew after three iterations
+LARGE = (REGISTER, [m.TensorSpec("w", 60_000, "float32", 0)])
+
+
+@pytest.mark.parametrize(
+    ("program", "freedom", "layouts"),
+    [
+        ((LARGE, *[STEP] * 4, END), {}, 2),
+        ((LARGE, *[STEP] * 4, END), {"repeats": 1}, 2),
+        ((LARGE, STEP, STEP, STEP, OTHER, STEP, END), {}, 3),  # other tensors just as they are cut anew
+    ],
+    ids=["four steps", "a repeated message", "new tensors"],
+)
+def test_tensors_that_are_cut_anew_because_links_are_fast_end_well_in_every_order(program, freedom, layouts):
+    world = to_gathered(job(program, **FAST_LINKS, **freedom))
+    explore(world)
+    assert wander(world, 0).coordinator._epoch == layouts - 1
 
 
 def test_gathering_in_every_order():

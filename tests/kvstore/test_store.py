@@ -62,6 +62,20 @@ def test_verified_sums(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("scheme", ["average", "exact"])
+def test_sums_stay_right_where_tensors_are_cut_anew_for_fast_links(tmp_path, scheme):
+    """Loopback moves far more than the 21 MB/s from which on slices grow; the best of three iterations counts."""
+    done = run_job(tmp_path, str(WORKERS), "several_groups", flags=("--verify-sums", "--scheme", scheme))
+    assert done.returncode == 0, done.stdout + done.stderr
+    events = list(map(json.loads, (tmp_path / "run" / "samples.jsonl").read_text().splitlines()))
+    first, second, *more = (event for event in events if event["event"] == "layout")
+    assert second["alpha_bytes"] > first["alpha_bytes"]
+    assert second["slices"] < first["slices"] / 2
+    assert len(more) < 3
+    after = [event for event in events if event["event"] == "plan" and event["iteration"] >= second["iteration"]]
+    assert len(after[0]["server_of_slice"]) == second["slices"]
+
+
 @pytest.mark.parametrize(
     ("fault", "says"),
     [

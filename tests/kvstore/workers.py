@@ -474,6 +474,22 @@ def trained(as_array):
     return [parameter.data().asnumpy() for parameter in parameters]
 
 
+def several_groups():
+    """Three calls an iteration, 12 MB in all, long enough for tensors to be cut anew; whole numbers, so sums are exact."""
+    groups = [
+        [("a", 2_000_000, "float32"), ("b", 7, "float32")],
+        [("c", 300_000, "float32")],
+        [("d", 350_001, "float64")],
+    ]
+    for turn in range(15):
+        for group in groups:
+            keys, bases = [key for key, _, _ in group], [np.arange(size) % 1000 for _, size, _ in group]
+            arrays = [nd.array((RANK + 1) * base + turn, dtype=kind) for base, (_, _, kind) in zip(bases, group)]
+            store.pushpull(keys, arrays)
+            for array, base in zip(arrays, bases):
+                assert (array.asnumpy() == COUNT * (COUNT + 1) / 2 * base + COUNT * turn).all(), (turn, group)
+
+
 def numpy_arrays():
     """npx.set_np(): a Trainer's weights are those that it gives with NDArrays; one array or one per device, in place or out=."""
     with_ndarrays = trained(nd.array)

@@ -1,0 +1,106 @@
+"""When plans are trusted: by how iterations end, nothing else. Pure.
+
+evidence                                             action                                    reason
+estimates were refuted, or do not explain the time   the next CALM iterations have no window   only those show limits
+EVERY_FREE iterations since the last without one     one without a window                      a window hides what became faster
+plans took longer than equal shares, added up to     equal shares for 1, 2, 4 ... iterations   whatever the estimates rest on is
+a whole iteration                                                                              not so
+two plans in a row took LATE times what is           equal shares for 1, 2, 4 ... iterations   something else than the links
+explained, and equal shares took or promise less                                               sets the pace
+the first equal shares took LATE times that          one more                                  the network may have changed
+"""
+
+from dataclasses import dataclass
+
+CALM = (
+    2  # iterations without a window once estimates have moved: one to see the change, one to see what the new plan does
+)
+EVERY_FREE = 5  # iterations without a window cost up to 8 %: every fifth costs less than 2 %
+LATE = 1.25  # times: TCP's sharing, headers and acknowledgements explain 1.05 to 1.2 (docs/results.md)
+BEATEN = 1.03  # times what equal shares took: medians of equal plans differ by up to 2 % on a busy machine
+MOST_REGRET = 1.0  # iterations of equal shares that plans may cost more than those
+REGRET_OF_ONE = 0.5  # of an iteration: the network may have changed within it
+MAX_PATIENCE = 32  # iterations that something which did not help is left alone, at most
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an iteration went, in seconds."""
+
+    took_s: float  # what the exchange took by itself
+    explained_s: float | None  # what it should have taken by what is known for sure; None while nodes are not measured
+    equal_s: float | None  # what equal shares should take by the same
+    is_refuted: bool  # it showed that something else was known than is so
+    has_equal_shares: bool
+    follows_estimates: bool  # otherwise it says nothing of plans that do
+    is_bounded: bool  # equal shares take at most twice as long as any: all nodes are workers
+
+
+class Trust:
+    """What was made of the iterations so far, for the next plan."""
+
+    def __init__(self) -> None:
+        self.begin()
+        self._equal_left = 0  # until nodes are measured there are equal shares anyway
+
+    def begin(self) -> None:
+        """Other tensors: what equal shares take is not known."""
+        self._equal_s: float | None = None
+        self._is_old = True  # that was before what is known now
+        self._regret = 0.0
+        self._late = 0  # iterations in a row that took longer than is explained
+        self._unsettled = CALM  # iterations without a window to come
+        self._since_free = 0
+        self._patience = 1  # iterations of equal shares, next time
+        self._equal_left = 1  # iterations of equal shares to come
+        self._is_trial = False  # the next plan is the first after equal shares
+
+    @property
+    def needs_equal_shares(self) -> bool:
+        """Whether the next iteration has equal shares, whatever is known."""
+        return self._equal_left > 0
+
+    def allow_window(self) -> bool:
+        """Whether the next iteration may have a window; to be asked once for each."""
+        self._since_free += 1
+        is_free = self._unsettled > 0 or self._since_free >= EVERY_FREE
+        if is_free:
+            self._since_free = 0
+        return not is_free
+
+    def judge(self, outcome: Outcome) -> None:
+        """Take one iteration in."""
+        is_late = outcome.explained_s is None or outcome.took_s > LATE * outcome.explained_s
+        self._unsettled = CALM if outcome.is_refuted or is_late else max(0, self._unsettled - 1)
+        if outcome.has_equal_shares:
+            self._judge_equal(outcome.took_s, is_late and outcome.explained_s is not None)
+        elif outcome.follows_estimates:
+            self._judge_plan(outcome, is_late)
+            self._is_old |= outcome.is_refuted
+
+    def _judge_equal(self, took_s: float, is_late: bool) -> None:
+        self._equal_s, self._is_old = took_s, False
+        if self._equal_left:
+            self._equal_left -= 1
+            self._is_trial = not self._equal_left
+        elif is_late and self._patience == 1:
+            self._give_up()
+
+    def _judge_plan(self, outcome: Outcome, is_late: bool) -> None:
+        self._late = self._late + 1 if is_late else 0
+        if self._equal_s is not None and (outcome.is_bounded or not self._is_old):
+            self._regret = max(0.0, self._regret + min(outcome.took_s / self._equal_s - 1, REGRET_OF_ONE))
+        is_known = self._equal_s is not None and not self._is_old
+        is_beaten = is_known and self._equal_s is not None and outcome.took_s > BEATEN * self._equal_s
+        may_be_beaten = not is_known and outcome.equal_s is not None and outcome.took_s > outcome.equal_s
+        is_unexplained = self._late == 2 or (self._is_trial and is_late)
+        is_worse = (is_beaten and self._is_trial) or (is_unexplained and (is_beaten or may_be_beaten))
+        self._is_trial = False
+        if self._regret > MOST_REGRET or is_worse:
+            self._give_up()
+        elif not self._regret and not is_late:
+            self._patience = 1
+
+    def _give_up(self) -> None:
+        self._equal_left, self._patience = self._patience, min(2 * self._patience, MAX_PATIENCE)
+        self._regret, self._late = 0.0, 0

@@ -1,0 +1,92 @@
+"""Which plans are trusted, by how iterations ended."""
+
+from nalb.feedback.trust import CALM, EVERY_FREE, LATE, MAX_PATIENCE, Outcome, Trust
+
+
+def outcome(took_s=1.0, explained_s=1.0, equal_s=2.0, refuted=False, equal=False, ours=True, bounded=True):
+    return Outcome(took_s, explained_s, equal_s, refuted, equal, ours, bounded)
+
+
+def settled():
+    """One that has seen equal shares take 2 s and plans take 1 s, as explained."""
+    trust = Trust()
+    trust.judge(outcome(2.0, 2.0, 2.0, equal=True))
+    for _ in range(CALM):
+        trust.judge(outcome())
+    return trust
+
+
+def windows(trust, count):
+    return [trust.allow_window() for _ in range(count)]
+
+
+def test_on_a_network_that_stands_still_every_fifth_iteration_has_no_window():
+    assert windows(settled(), 3 * EVERY_FREE) == 3 * ([True] * (EVERY_FREE - 1) + [False])
+
+
+def test_what_was_refuted_is_looked_at_without_a_window():
+    trust = settled()
+    trust.judge(outcome(refuted=True))
+    seen = []
+    for _ in range(CALM + 1):
+        seen += windows(trust, 1)
+        trust.judge(outcome())
+    assert seen == [False] * CALM + [True]
+
+
+def test_a_plan_that_takes_what_is_explained_is_trusted():
+    trust = settled()
+    for _ in range(50):
+        trust.judge(outcome(LATE - 0.01))
+        assert not trust.needs_equal_shares
+
+
+def test_plans_that_cost_more_than_equal_shares_are_given_up_for_longer_each_time():
+    """Though they take what is explained: whatever that rests on is not so."""
+    trust, given_up = settled(), []
+    while len(given_up) < 8:
+        while not trust.needs_equal_shares:
+            trust.judge(outcome(3.0, 3.0, 4.0))
+        given_up.append(0)
+        while trust.needs_equal_shares:
+            given_up[-1] += 1
+            trust.judge(outcome(2.0, 2.0, 4.0, equal=True))
+    assert given_up == [1, 2, 4, 8, 16, *[MAX_PATIENCE] * 3]
+
+
+def test_two_late_plans_make_equal_shares_a_measure_where_these_promise_less():
+    trust = settled()
+    trust.judge(outcome(1.9, 1.0, 1.5, refuted=True))
+    assert not trust.needs_equal_shares
+    trust.judge(outcome(1.9, 1.0, 1.5, refuted=True))
+    assert trust.needs_equal_shares
+
+
+def test_late_plans_stay_where_equal_shares_would_take_longer():
+    """So do those of a server that is no worker and has become slow."""
+    trust = settled()
+    for _ in range(10):
+        trust.judge(outcome(1.9, 1.0, 30.0, refuted=True, bounded=False))
+        assert not trust.needs_equal_shares
+
+
+def test_what_equal_shares_took_before_the_network_changed_is_no_measure_where_they_may_take_any_time():
+    trust = settled()
+    for _ in range(10):
+        trust.judge(outcome(5.0, 5.0, 50.0, refuted=True, bounded=False))
+        assert not trust.needs_equal_shares
+
+
+def test_schemes_that_do_not_follow_estimates_say_nothing_of_plans_that_do():
+    trust = settled()
+    for _ in range(10):
+        trust.judge(outcome(9.0, 1.0, 2.0, ours=False))
+        assert not trust.needs_equal_shares
+
+
+def test_other_tensors_begin_with_equal_shares():
+    trust = settled()
+    trust.begin()
+    assert trust.needs_equal_shares
+    trust.judge(outcome(2.0, 2.0, 2.0, equal=True))
+    assert not trust.needs_equal_shares
