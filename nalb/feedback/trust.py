@@ -7,14 +7,14 @@ plans took longer than equal shares, added up to     equal shares for 1, 2, 4 ..
 a whole iteration                                                                              not so
 two plans in a row took LATE times what is           equal shares for 1, 2, 4 ... iterations   something else than the links
 explained, and equal shares took or promise less                                               sets the pace
+the first plan after those took BEATEN times as      equal shares again, twice as long         both were measured side by side
+long as they did
 the first equal shares took LATE times that          one more                                  the network may have changed
 """
 
 from dataclasses import dataclass
 
-CALM = (
-    2  # iterations without a window once estimates have moved: one to see the change, one to see what the new plan does
-)
+CALM = 2  # iterations without a window once estimates have moved: for what changed, and for what the new plan does
 EVERY_FREE = 5  # iterations without a window cost up to 8 %: every fifth costs less than 2 %
 LATE = 1.25  # times: TCP's sharing, headers and acknowledgements explain 1.05 to 1.2 (docs/results.md)
 BEATEN = 1.03  # times what equal shares took: medians of equal plans differ by up to 2 % on a busy machine

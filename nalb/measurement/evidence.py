@@ -48,7 +48,7 @@ class Evidence:
     least: Floats  # what each direction carried at its best, or its fast messages by themselves, shape (2, N); 0 for nothing
     capacity: Floats  # of the directions that were full, shape (2, N); NaN for others
     possible: (
-        Floats  # what directions carried that were full, or those of their peers were, shape (2, N); NaN for others
+        Floats  # of the fewest other directions that explain the rest, what they carried, shape (2, N); NaN for others
     )
     caps: dict[tuple[int, int], float]  # of directed pairs that neither end explains
     carried: dict[tuple[int, int], float]  # by each directed pair while one of its connections sent
@@ -66,62 +66,72 @@ def evidence(traffic: Traffic, num_nodes: int) -> Evidence:
     pairs, pair = np.unique(connections % nodes**2, return_inverse=True)
     carried = traffic.carried(connection, len(connections), cells)
     active_s = traffic.active(connection, len(connections), cells)
-    speed = np.divide(carried, active_s, out=np.zeros_like(carried), where=active_s >= SHORT * cell_s)
-    is_witness = active_s >= BUSY * cell_s
-    best, capacity = np.zeros((2, nodes)), np.full((2, nodes), np.nan)
-    rate, may, does = np.zeros((2, nodes, cells)), [], []
-    has_room = is_witness  # at both ends
-    for direction, end in enumerate(ends):
-        rate[direction] = _summed(carried / cell_s, end, nodes)
-        best[direction] = _best(rate[direction])
-        level = _highest(speed, end, nodes)
-        busy = traffic.active((traffic.source, traffic.target)[direction], nodes, cells) / cell_s
-        at_best = best[direction][:, np.newaxis]
-        room = _smoothed(rate[direction]) < ROOM * at_best * _smoothed(busy)
-        gets_most = is_witness & (speed >= LEVEL * level[end])
-        does.append(gets_most & (rate[direction] >= FULL * at_best * busy)[end])
-        may.append(gets_most & ~room[end])
-        has_room = has_room & room[end]
-    for direction, end in enumerate(ends):
-        alone = does[direction] & ~may[1 - direction]
-        capacity[direction] = _told(carried, alone, rate[direction] * cell_s, end) / cell_s
-    possible = _cheapest(carried, does, may, rate * cell_s, ends, np.isfinite(capacity)) / cell_s
-    open_bytes = np.where(has_room, carried, 0.0)
-    of_pair = _summed(carried, pair, len(pairs))
-    bytes_of_pair = of_pair.sum(axis=1)
-    best_of_pair = _best(of_pair / cell_s)
-    is_held_back = _summed(open_bytes, pair, len(pairs)) > UNEXPLAINED * of_pair
-    is_steady = _smoothed(of_pair / cell_s) >= ROOM * best_of_pair[:, np.newaxis]
-    held_back = is_held_back.sum(axis=1) >= PROOF * cells
-    ends_of_pair = pairs // nodes, pairs % nodes
-    slowed_s, is_capped = None, (is_held_back & is_steady).sum(axis=1) >= PROOF * cells
-    for direction, end in enumerate(ends_of_pair):
-        slow = np.bincount(end, held_back, nodes) > MOST * np.bincount(end, minlength=nodes)
-        for node in np.flatnonzero(slow).tolist():
-            own = end == node
-            after = _slower_after(rate[direction, node] * cell_s, of_pair[own], is_held_back[own], carried.sum())
-            if after is not None and (cells - after) * cell_s >= FEWEST_CELLS * LEAST_CELL_S:
-                is_capped &= ~own
-                after_s = traffic.first_s + cell_s * after
-                slowed_s = after_s if slowed_s is None else max(slowed_s, after_s)
+    busy = np.array([traffic.active(node, nodes, cells) for node in (traffic.source, traffic.target)]) / cell_s
+    of_end = np.array([_summed(carried, end, nodes) for end in ends])
+    capacity, possible, has_room = _judge_ends(carried, active_s / cell_s, of_end, busy, ends)
+    of_pair, ends_of_pair = _summed(carried, pair, len(pairs)), (pairs // nodes, pairs % nodes)
+    is_held_back = _summed(np.where(has_room, carried, 0.0), pair, len(pairs)) > UNEXPLAINED * of_pair
+    is_capped, after = _judge_pairs(of_pair, is_held_back, of_end, ends_of_pair, FEWEST_CELLS * LEAST_CELL_S / cell_s)
     names = [divmod(one, nodes) for one in pairs.tolist()]
-    pair_s = _highest(active_s, pair, len(pairs))
-    mean_of_pair = bytes_of_pair / np.maximum(pair_s.sum(axis=1), LEAST_CELL_S / CELLS)
+    best_of_pair, pair_s = _best(of_pair) / cell_s, _highest(active_s, pair, len(pairs)).sum(axis=1)
     caps = {names[k]: float(best_of_pair[k]) for k in np.flatnonzero(is_capped).tolist()}
     for direction, end in enumerate(ends_of_pair):
-        of_end = np.bincount(end, bytes_of_pair, nodes)
-        for k in np.flatnonzero(bytes_of_pair > ONE_PEER * of_end[end]).tolist():
+        bytes_of_pair = of_pair.sum(axis=1)
+        for k in np.flatnonzero(bytes_of_pair > ONE_PEER * np.bincount(end, bytes_of_pair, nodes)[end]).tolist():
             if np.isfinite(capacity[direction, end[k]]):
-                caps[names[k]], capacity[direction, end[k]] = float(capacity[direction, end[k]]), np.nan
+                caps[names[k]], capacity[direction, end[k]] = float(capacity[direction, end[k]] / cell_s), np.nan
+    mean_of_pair = of_pair.sum(axis=1) / np.maximum(pair_s, LEAST_CELL_S / CELLS)
+    best = np.array([_best(one) for one in of_end]) / cell_s
     return Evidence(
-        np.fmax(best, [_fast(traffic, one, nodes) for one in (traffic.source, traffic.target)]),
-        capacity,
-        possible,
+        np.fmax(best, [_fast(traffic, node, nodes) for node in (traffic.source, traffic.target)]),
+        capacity / cell_s,
+        possible / cell_s,
         caps,
         dict(zip(names, mean_of_pair.tolist(), strict=True)),
         dict(zip(names, _fast(traffic, pair[connection], len(pairs)).tolist(), strict=True)),
-        slowed_s,
+        None if after is None else traffic.first_s + cell_s * after,
     )
+
+
+def _judge_ends(
+    carried: Floats, active: Floats, of_end: Floats, busy: Floats, ends: tuple[Ints, Ints]
+) -> tuple[Floats, Floats, Mask]:
+    """(capacity, possible) in bytes a cell, shape (2, N), and where both ends of a witness have room, shape (connections, cells).
+
+    carried: bytes; active: the part of each cell for which a connection sends, both of that shape; of_end, busy: the same of each
+    end, shape (2, N, cells).
+    """
+    speed = np.divide(carried, active, out=np.zeros_like(carried), where=active >= SHORT)
+    is_witness = active >= BUSY
+    may, does, has_room = [], [], is_witness
+    for end, total, part in zip(ends, of_end, busy, strict=True):
+        best, level = _best(total)[:, np.newaxis], _highest(speed, end, len(total))
+        room = _smoothed(total) < ROOM * best * _smoothed(part)
+        gets_most = is_witness & (speed >= LEVEL * level[end])
+        does.append(gets_most & (total >= FULL * best * part)[end])
+        may.append(gets_most & ~room[end])
+        has_room = has_room & room[end]
+    capacity = np.array([_told(carried, does[d] & ~may[1 - d], of_end[d], end) for d, end in enumerate(ends)])
+    return capacity, _cheapest(carried, does, may, of_end, ends, np.isfinite(capacity)), has_room
+
+
+def _judge_pairs(
+    of_pair: Floats, is_held_back: Mask, of_end: Floats, ends: tuple[Ints, Ints], fewest_cells: float
+) -> tuple[Mask, int | None]:
+    """Which pairs have a cap of their own, shape (pairs,), and the first cell after which an end was slower; None if none was."""
+    cells, nodes = of_pair.shape[1], of_end.shape[1]
+    is_steady = _smoothed(of_pair) >= ROOM * _best(of_pair)[:, np.newaxis]
+    is_capped = (is_held_back & is_steady).sum(axis=1) >= PROOF * cells
+    held_back, slower = is_held_back.sum(axis=1) >= PROOF * cells, []
+    for direction, end in enumerate(ends):
+        many = np.bincount(end, held_back, nodes) > MOST * np.bincount(end, minlength=nodes)
+        for node in np.flatnonzero(many).tolist():
+            own = end == node
+            after = _slower_after(of_end[direction, node], of_pair[own], is_held_back[own], of_pair.sum())
+            if after is not None and cells - after >= fewest_cells:
+                is_capped &= ~own
+                slower.append(after)
+    return is_capped, max(slower, default=None)
 
 
 def _told(carried: Floats, witnesses: Mask, of_end: Floats, end: Ints) -> Floats:
