@@ -75,12 +75,12 @@ def evidence(traffic: Traffic, num_nodes: int) -> Evidence:
     names = [divmod(one, nodes) for one in pairs.tolist()]
     best_of_pair, pair_s = _best(of_pair) / cell_s, _highest(active_s, pair, len(pairs)).sum(axis=1)
     caps = {names[k]: float(best_of_pair[k]) for k in np.flatnonzero(is_capped).tolist()}
+    bytes_of_pair = of_pair.sum(axis=1)
     for direction, end in enumerate(ends_of_pair):
-        bytes_of_pair = of_pair.sum(axis=1)
         for k in np.flatnonzero(bytes_of_pair > ONE_PEER * np.bincount(end, bytes_of_pair, nodes)[end]).tolist():
             if np.isfinite(capacity[direction, end[k]]):
                 caps[names[k]], capacity[direction, end[k]] = float(capacity[direction, end[k]] / cell_s), np.nan
-    mean_of_pair = of_pair.sum(axis=1) / np.maximum(pair_s, LEAST_CELL_S / CELLS)
+    mean_of_pair = bytes_of_pair / np.maximum(pair_s, LEAST_CELL_S / CELLS)
     best = np.array([_best(one) for one in of_end]) / cell_s
     return Evidence(
         np.fmax(best, [_fast(traffic, node, nodes) for node in (traffic.source, traffic.target)]),
