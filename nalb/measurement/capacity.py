@@ -64,8 +64,9 @@ class CapacityEstimator:
         is_near = (found.capacity < NOISE * self._rate) & (self._rate < NOISE * found.capacity)
         smoothed = self._rate + NEWEST * (found.capacity - self._rate)
         exceeded = ~proven & (found.least > 0) & ~(found.least <= NOISE * self._rate)
-        is_refuted = bool((~np.isnan(self._rate) & (proven & ~is_near | exceeded)).any())
-        has_changed = slowed_s is not None or (self._proven & (proven & ~is_near | exceeded)).any()
+        differs = proven & ~is_near | exceeded
+        is_refuted = bool((~np.isnan(self._rate) & differs).any())
+        has_changed = slowed_s is not None or (self._proven & differs).any()
         possible = np.where(np.isnan(found.possible), np.nan, np.fmax(found.possible, found.least))
         lower = (has_changed or late) & ~proven & (possible < self._rate)
         self._rate = np.where(proven, np.where(is_near & self._proven, smoothed, found.capacity), self._rate)
