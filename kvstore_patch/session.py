@@ -111,10 +111,10 @@ class WorkerSession:
         def work() -> None:
             try:
                 wait_computed()
-                computed_s = time.monotonic()
+                computed_s, cpu_before_s = time.monotonic(), time.process_time()
                 self.client.computed = iteration
                 wait()
-                end_s = time.monotonic()
+                end_s, cpu_s = time.monotonic(), time.process_time() - cpu_before_s
                 self.client.exchanging = -1
                 checked = sums()
             except Exception as error:
@@ -127,7 +127,8 @@ class WorkerSession:
             if checked is not None:
                 self.client.send(checked)
             took_s = end_s - self._last_end_s
-            self.client.send(m.Done(iteration, end_s - start_s, took_s, plan_wait_s, start_s, end_s, computed_s))
+            done = m.Done(iteration, end_s - start_s, took_s, plan_wait_s, start_s, end_s, computed_s, cpu_s)
+            self.client.send(done)
             self._last_end_s = end_s
 
         self._finisher = threading.Thread(target=work, name="nalb-finish", daemon=True)

@@ -1,7 +1,7 @@
 """Batch sizes and network shares planned together: links and machines both uneven. No paper here does it.
 
-Node i computes t_i(b_i) seconds and moves L_i(m_i) = a_i + s_i m_i bytes each direction at c_i (planning/nodes.py). Two
-models of how the two meet:
+Node i computes t_i(b_i) seconds and moves L_i(m_i) = a_i + s_i m_i bytes each direction at c_i (planning/nodes.py). Where its cores
+take longer to handle them, their time counts in place of L_i / c_i. Two models of how the two meet:
 
     after the slowest   max_i t_i(b_i) + max_i L_i(m_i) / c_i
     each in its turn    max_i ( t_i(b_i) + L_i(m_i) / c_i )
@@ -24,13 +24,22 @@ before the slowest push. So fewer samples relieve a slow uplink, and never a slo
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from nalb.batching.sizes import Bounds, Curve, Sizes, apportion, fastest, smallest_steps, times_table
 from nalb.errors import InputError
-from nalb.planning.nodes import Capacities, Floats, Node, check_nodes, completion_s, linear_load, server_indices
+from nalb.planning.nodes import (
+    Capacities,
+    Floats,
+    Node,
+    check_nodes,
+    completion_s,
+    limits_s,
+    linear_load,
+    server_indices,
+)
 from nalb.planning.shares import exact, fill
 
 MIXES = (0.25, 0.5, 0.75, 1.0)  # of the way from the plan after the slowest to the plan in turn
@@ -74,35 +83,35 @@ def plan_in_turn(
 ) -> JointPlan:
     """The least max_i (t_i(b_i) + L_i(m_i) / c_i): b whole with the total kept, m real with the model kept.
 
-    For a time T, a node that computes b samples can sum r_i(b; T) = clip((c_i (T - t_i(b)) - a_i) / s_i, 0, M) bytes, and
-    b is out of reach where T does not even carry a_i. T is enough if max { sum_i r_i(b_i; T) : sum_i b_i = total } >= M;
-    the least T by bisection, then the shares for its sizes by filling to a level (shares.fill). Where t_i never bends
-    down (affine, saturating), r_i does not bend up, and the inner maximum is a selection of the cheapest samples;
-    otherwise (cubic fits) it is a dynamic program over workers and samples.
+    For a time T, a node that computes b samples can sum r_i(b; T) = clip((c_i (T - t_i(b)) - a_i) / s_i, 0, M) bytes, less
+    where its cores take longer, and b is out of reach where T does not even carry a_i. T is enough if
+    max { sum_i r_i(b_i; T) : sum_i b_i = total } >= M; the least T by bisection, then the shares for its sizes by filling
+    to a level (shares.fill). Where t_i never bends down (affine, saturating), r_i does not bend up, and the inner maximum is
+    a selection of the cheapest samples; otherwise (cubic fits) it is a dynamic program over workers and samples.
     t_i never falls here (sizes.times_table). Caps of pairs are not seen. Ties go to the lower index. Cost:
     halvings x O(N x total), for bent curves x O(N x total^2). Raises InputError for what does not fit together.
     """
     _check(nodes, curves, bounds, model_bytes, capacities)
-    fixed, per_share = linear_load(nodes, model_bytes)
-    if (per_share < 0).any():  # the only worker is a server as well: it keeps all on its loopback
+    if (
+        linear_load(nodes, model_bytes)[1] < 0
+    ).any():  # the only worker is a server as well: it keeps all on its loopback
         return plan_after_slowest(nodes, curves, bounds, model_bytes, capacities)
     table = times_table(curves, bounds)
     straight = all((np.diff(row, 2) >= -STRAIGHT * row.max()).all() for row in table)
-    start_s, slope_s = fixed / capacities.limit, per_share / capacities.limit
+    limits = limits_s(nodes, model_bytes, capacities)
     workers = [i for i, node in enumerate(nodes) if node.is_worker]
 
+    def room_of(i: int, left_s: Floats | float) -> Floats:
+        rooms = [_room(nodes[i], left_s - start_s[i], slope_s[i], model_bytes) for start_s, slope_s in limits]
+        return np.asarray(np.min(rooms, axis=0))
+
     def most_room(time_s: float) -> tuple[Sizes, float]:
-        others = [
-            _room(nodes[i], time_s - start_s[i], slope_s[i], model_bytes) for i in set(range(len(nodes))) - set(workers)
-        ]
-        rows = [
-            _room(nodes[i], time_s - start_s[i] - times, slope_s[i], model_bytes)
-            for i, times in zip(workers, table, strict=True)
-        ]
+        others = [room_of(i, time_s) for i in set(range(len(nodes))) - set(workers)]
+        rows = [room_of(i, time_s - times) for i, times in zip(workers, table, strict=True)]
         sizes, room = _select(rows, bounds) if straight else _combine(rows, bounds)
         return sizes, room + math.fsum(float(one) for one in others)
 
-    apart = plan_after_slowest(nodes, curves, bounds, model_bytes, Capacities(capacities.up, capacities.down, {}))
+    apart = plan_after_slowest(nodes, curves, bounds, model_bytes, replace(capacities, pairs={}))
     sizes = apart.sizes
     enough, too_little = apart.predicted_s, 0.0
     for _ in range(halvings):
@@ -115,8 +124,9 @@ def plan_in_turn(
     busy_s = np.zeros(len(nodes))
     busy_s[workers] = [row[size - low] for row, size, low in zip(table, sizes, bounds.least, strict=True)]
     servers = server_indices(nodes)
+    start_s, slope_s = np.array(limits).transpose(1, 0, 2)
     shares = np.zeros(len(nodes))
-    shares[servers] = fill((busy_s + start_s)[servers], slope_s[servers], model_bytes)
+    shares[servers] = fill((busy_s + start_s)[:, servers], slope_s[:, servers], model_bytes)
     return JointPlan(sizes, shares, float((busy_s + start_s + slope_s * shares).max()))
 
 
@@ -130,7 +140,7 @@ def plan_overlapped(
     """
     apart = plan_after_slowest(nodes, curves, bounds, model_bytes, capacities)
     exchange_s = completion_s(nodes, apart.shares_bytes, model_bytes, capacities)
-    free_up = Capacities(np.maximum(capacities.up, capacities.down), capacities.down, capacities.pairs)
+    free_up = replace(capacities, up=np.maximum(capacities.up, capacities.down))
     plans = [apart]
     if exact(nodes, model_bytes, free_up)[1] < WORTH_A_SEARCH * exchange_s:
         turn = plan_in_turn(nodes, curves, bounds, model_bytes, capacities, ROUGH_HALVINGS)
@@ -160,9 +170,9 @@ def overlapped_s(
     pushes = np.array([node.is_worker * (model_bytes - share) for node, share in zip(nodes, shares_bytes, strict=True)])
     early = np.minimum(pushes, capacities.up * (compute_s.max() - compute_s))
     unlimited = np.full(len(nodes), UNLIMITED)
-    pairs = Capacities(unlimited, unlimited, capacities.pairs)
+    others = replace(capacities, up=unlimited, down=unlimited)
     links_s = np.maximum(loads / capacities.down, (loads - early) / capacities.up).max()
-    return float(compute_s.max() + max(links_s, completion_s(nodes, shares_bytes, model_bytes, pairs)))
+    return float(compute_s.max() + max(links_s, completion_s(nodes, shares_bytes, model_bytes, others)))
 
 
 def _check(
@@ -177,7 +187,7 @@ def _check(
 
 
 def _room(node: Node, left_s: Floats | float, slope_s: float, model_bytes: float) -> Floats:
-    """Bytes that the node can sum in the time left, GROUND where there is none left."""
+    """Bytes that the node can sum in the time left by one limit, GROUND where there is none left."""
     left = np.asarray(left_s, dtype=np.float64)
     if not node.is_server:
         room = np.zeros_like(left)

@@ -17,6 +17,7 @@ from typing import TypeVar, cast
 import zmq
 
 from nalb.control import messages as m
+from nalb.control.cores import Cores
 from nalb.control.curve import secure_client
 from nalb.control.keys import NodeKeys
 from nalb.control.second_line import SecondLine
@@ -52,7 +53,7 @@ class Client:
     ):
         self._endpoint, self._hello, self._drain = endpoint, hello, drain
         self._silence_s, self._startup_s, self._heartbeat_s = silence_s, startup_s, 0.1
-        self._keys = keys
+        self._keys, self._cores = keys, Cores()
         self._outbox: queue.SimpleQueue[m.Message] = queue.SimpleQueue()
         self._arrived = threading.Condition()
         self._inbox: list[m.Message] = []
@@ -203,7 +204,8 @@ class Client:
 
     def _report(self, now_s: float) -> m.Report:
         rows, drops = self._drain() if self._welcome else ([], 0)
-        return m.Report(now_s, self.exchanging, rows, drops, self.calls, self.computed, *self.ways())
+        used_s, cores = time.process_time(), self._cores.now()
+        return m.Report(now_s, self.exchanging, rows, drops, self.calls, self.computed, *self.ways(), used_s, cores)
 
     def _handle(self, message: m.FromCoordinator) -> None:
         if isinstance(message, m.Alive):

@@ -3,10 +3,13 @@
 import statistics
 from collections.abc import Iterator
 
+import numpy as np
+
 from nalb.control import messages as m
 from nalb.control.process import Process, moment, natural_order
 from nalb.control.settings import Settings
 from nalb.errors import listed
+from nalb.measurement.cores import Work
 
 LOST_DEADLINES = (
     2  # TCP repeats ever more rarely: up to a silence after an outage of nearly as long, it may be about to
@@ -93,6 +96,20 @@ class Members:
     def round_trip_s(self) -> float:
         """To the farthest node, as most say; 0 where nobody knows."""
         return statistics.median([p.round_trip_s for p in self if p.round_trip_s] or [0.0])
+
+    def work(self) -> Work:
+        """What the iteration took of the nodes' CPUs; nodes as in `nodes`."""
+        place = {name: i for i, name in enumerate(self.nodes())}
+        worker_s, server_s, cores = np.zeros(len(place)), np.zeros(len(place)), np.full(len(place), np.inf)
+        for process in self:
+            i, told = place[process.hello.node], process.cores
+            cores[i] = np.nan if told is None else min(cores[i], told)
+        for worker in self.workers:
+            known_s = worker.done.cpu_s if worker.done else None
+            worker_s[place[worker.hello.node]] = np.nan if known_s is None else known_s
+        for server in self.servers:
+            server_s[place[server.hello.node]] = server.cpu_s - server.cpu_before_s
+        return Work(worker_s, server_s, cores)
 
     # ---- going
 

@@ -28,7 +28,7 @@ from msgspec import Meta, Struct
 from nalb.errors import InputError, PeerError
 from nalb.planning.nodes import Capacities
 
-VERSION = 8
+VERSION = 9
 # A message beyond a bound ends the job. So either 1,000 nodes cannot reach the bound in years, or the sender keeps it too.
 FOREVER = 1 << 62  # iterations
 NODE_MOST = 128  # bytes of a node's name
@@ -43,6 +43,7 @@ Count = Annotated[int, Meta(ge=0, le=FOREVER)]  # of what has happened so far
 Last = Annotated[int, Meta(ge=-1, le=FOREVER)]  # the number of the last one, -1 for none
 Bytes = Annotated[int, Meta(ge=0, le=1 << 50)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
+Cores = Annotated[float, Meta(gt=0.0, le=1e6)]
 Name = Annotated[str, Meta(min_length=1, max_length=NODE_MOST)]
 Identity = Annotated[str, Meta(min_length=1, max_length=255)]  # ZeroMQ's bound
 BatchSize = Annotated[int, Meta(ge=1, le=BATCH_MOST)]
@@ -105,6 +106,8 @@ class Report(Message, frozen=True):
     computed: Last = -1  # the last iteration whose gradients are complete
     queued_bytes: Bytes = 0  # on its connections with other nodes, not yet sent, acknowledged or read
     round_trip_s: Seconds = 0.0  # to the farthest of them, without queues; 0: not known
+    cpu_s: Seconds = 0.0  # CPU time of the process so far
+    cores: Cores | None = None  # that it may use; None: not known
 
 
 class Still(Message, frozen=True):
@@ -130,6 +133,7 @@ class Done(Message, frozen=True):
     started_s: float  # first push, on the worker's monotonic clock
     finished_s: float  # last pull, likewise
     computed_s: float | None = None  # its gradients were complete, likewise; None: not known
+    cpu_s: Seconds | None = None  # CPU time of its process from then on; None: not known
 
 
 class Collected(Message, frozen=True):

@@ -13,6 +13,7 @@ from nalb.control import messages as m
 from nalb.control.wires import FAR_S
 from nalb.errors import InputError
 from nalb.feedback.trust import LATE, Outcome, Trust
+from nalb.measurement.cores import CoreEstimator, Work
 from nalb.measurement.estimators import ESTIMATORS
 from nalb.measurement.samples import Ints, Samples
 from nalb.measurement.traffic import Traffic
@@ -68,6 +69,7 @@ class Planner:
         self.window_bytes = window_bytes
         self.round_trip_s = 0.0  # to the farthest node, without queues
         self._estimator = ESTIMATORS[estimator](len(names))
+        self._cores = CoreEstimator(len(names))
         self._observations: list[deque[Observation]] = [deque(maxlen=WINDOW) for _ in names]
         self._configured: Capacities | None = None
         self._layout: Layout | None = None
@@ -145,8 +147,8 @@ class Planner:
         shares = np.array(self._present.shares_bytes, dtype=np.float64)
         return float(load_bytes(self._nodes, shares, self.layout.model_bytes).mean())
 
-    def observe(self, samples: Samples, took_s: float, exposed_s: float = 0.0) -> None:
-        """One iteration's samples, and how long it took from first push to last pull.
+    def observe(self, samples: Samples, took_s: float, exposed_s: float = 0.0, work: Work | None = None) -> None:
+        """One iteration's samples, how long it took from first push to last pull, and its work for the nodes' cores.
 
         exposed_s: of it, after all had computed. Before, links also waited for gradients: so the exchange alone would have
         taken something between the two, and only what lies outside is held against the estimates.
@@ -160,6 +162,8 @@ class Planner:
         is_refuted = self._estimator.observe(traffic, is_free, is_late)
         if present is None:
             return
+        if work is not None:
+            self._cores.observe(work, np.array(present.shares_bytes, dtype=np.float64))
         self._trust.judge(self._outcome(present, took_s, exchange_s, is_refuted))
         if is_free or present.scheme in UNWINDOWED:
             served_s = traffic.served_s(len(self._nodes))
@@ -181,7 +185,9 @@ class Planner:
     def _outcome(self, present: Plan, took_s: float, exchange_s: float, is_refuted: bool) -> Outcome:
         """The exchange alone took something between the two."""
         estimate, explained_s, equal_s = self._estimator.estimate(), None, None
-        known = Capacities.from_estimates(self._nodes, estimate.least[0], estimate.least[1], estimate.pairs)[0]
+        known = Capacities.from_estimates(
+            self._nodes, estimate.least[0], estimate.least[1], estimate.pairs, self._cores.times()
+        )[0]
         if known is not None:
             model_bytes = self.layout.model_bytes
             shares = np.array(present.shares_bytes, dtype=float)
@@ -197,7 +203,9 @@ class Planner:
 
     def _capacities(self) -> Capacities | None:
         estimate = self._estimator.estimate()
-        return Capacities.from_estimates(self._nodes, estimate.up, estimate.down, estimate.pairs)[0]
+        return Capacities.from_estimates(self._nodes, estimate.up, estimate.down, estimate.pairs, self._cores.times())[
+            0
+        ]
 
     def network(self, rank_of_node: Mapping[str, int]) -> Network | None:
         """What a joint plan may know; None while the links are not measured or do not set the pace."""
@@ -307,6 +315,8 @@ class Planner:
             "down": self._by_name(estimate.down),
             "pairs": [[self._names[i], self._names[j], rate] for (i, j), rate in estimate.pairs.items()],
         }
+        if shares is not None and (cores := self._cores.times()) is not None:
+            told["cores_s"] = self._by_name(cores.of_shares(shares))
         if self._configured is not None:
             told["configured"] = {
                 "up": self._by_name(self._configured.up),

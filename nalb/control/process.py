@@ -38,12 +38,15 @@ class Process:
     left_after: int | None = None  # said Goodbye after this iteration
     reports: list[Reported] = field(default_factory=list)  # of this iteration
     reported: int = -1  # the iteration in which its last report came
+    cpu_s: float = 0.0  # its CPU time so far
+    cpu_before_s: float = 0.0  # ... before this iteration
+    cores: float | None = None  # that it may use; None: not known
     covers: int = 0  # iterations, the present one included, that its samples may be of
 
     def note(self, report: m.Report, iteration: int, now_s: float) -> None:
         """What its report, which came in this iteration, says besides samples."""
         self.exchanging, self.calls, self.drops = report.exchanging, report.calls, report.drops
-        self.round_trip_s = report.round_trip_s
+        self.round_trip_s, self.cpu_s, self.cores = report.round_trip_s, report.cpu_s, report.cores
         if report.computed != self.computed:
             self.computed, self.computed_s = report.computed, now_s
         self.covers += iteration - self.reported

@@ -380,6 +380,7 @@ class Coordinator:
                 self._send(server, m.Measure(self._plan.measure))
         for process in self._members:
             process.done = process.sums = None
+            process.cpu_before_s = process.cpu_s
             process.reports, process.covers = [], 0
         self._running = len(self._members.workers)
         for worker in self._members.workers:
@@ -442,7 +443,7 @@ class Coordinator:
             load_bytes = self._planner.mean_load_bytes
             self._granularity.observe(load_bytes, took_s, layout.model_bytes, len(self._nodes), servers)
         if self._plan.measure:
-            self._planner.observe(samples, took_s, self._inbox.exposed_s())
+            self._planner.observe(samples, took_s, self._inbox.exposed_s(), self._members.work())
             first_s = float(samples["start_s"].min()) if len(samples) else 0.0
             if self._is_recorded():
                 self.events.append(m.Event("samples", first_s, {"iteration": self._iteration, "rows": samples}))

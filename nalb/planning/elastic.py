@@ -85,7 +85,7 @@ def elastic(
     not_rising = [name for name, (slope, _) in zip(names, lines, strict=True) if slope <= 0]
     lines = [line if line[0] > 0 else (_mean_slope(window), 0.0) for line, window in zip(lines, windows, strict=True)]
     slope_s, start_s = (np.array(column) for column in zip(*lines, strict=True))
-    shares[servers] = fill(start_s, slope_s, model_bytes)
+    shares[servers] = fill(start_s[np.newaxis], slope_s[np.newaxis], model_bytes)
     if not_rising:
         return shares, f"elastic: time does not rise with load, mean time per byte taken for {listed(not_rising)}"
     return shares, "elastic: equal predicted times"

@@ -7,6 +7,9 @@ carries, each direction, a_i + b_i m_i bytes (Cai et al., Eq. 7, for the first r
     worker and server   a = M   b = N_w - 2     pushes M - m_i, answers (N_w - 1) m_i
     worker only         a = M   b = 0
     server only         a = 0   b = N_w
+
+Its cores work for the same bytes, and for those that a node sends to itself too. How long is linear in its share as well,
+A_i + B_i m_i seconds, and is measured (nalb/measurement/cores.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,12 +40,25 @@ class Node:
 
 
 @dataclass(frozen=True, eq=False)
+class CoreTimes:
+    """How long each node's cores work for one synchronisation: fixed_s + s_per_byte m_i seconds; both finite, not negative."""
+
+    fixed_s: Floats  # as a worker, shape (N,)
+    s_per_byte: Floats  # of its share, as a server, shape (N,)
+
+    def of_shares(self, shares_bytes: Floats) -> Floats:
+        """Seconds for these shares, shape (N,)."""
+        return np.asarray(self.fixed_s + self.s_per_byte * shares_bytes)
+
+
+@dataclass(frozen=True, eq=False)
 class Capacities:
-    """What the network carries, in bytes per second; all finite and positive."""
+    """What the network carries, in bytes per second, all finite and positive; and how long the nodes' cores work."""
 
     up: Floats  # per node, out of it, shape (N,)
     down: Floats  # per node, into it, shape (N,)
     pairs: Mapping[Pair, float]  # caps of single directed pairs, below the rates of their ends
+    cores: CoreTimes | None = None  # None: not known, or not counted
 
     def __post_init__(self) -> None:
         up, down = (np.array(values, dtype=np.float64) for values in (self.up, self.down))
@@ -72,7 +88,12 @@ class Capacities:
 
     @classmethod
     def from_estimates(
-        cls, nodes: Sequence[Node], up: Floats, down: Floats, pairs: Mapping[Pair, float] | None = None
+        cls,
+        nodes: Sequence[Node],
+        up: Floats,
+        down: Floats,
+        pairs: Mapping[Pair, float] | None = None,
+        cores: CoreTimes | None = None,
     ) -> "tuple[Capacities | None, str]":
         """Capacities from measured values, and the reason; None while a node has no measurement (NaN).
 
@@ -84,7 +105,7 @@ class Capacities:
         dead = _names(nodes, np.minimum(up, down) < SLOWEST_BYTES_PER_S)
         known = {p: max(float(v), SLOWEST_BYTES_PER_S) for p, v in (pairs or {}).items() if np.isfinite(v)}
         reason = f"measured without throughput: {listed(dead)}" if dead else "all nodes are measured"
-        return cls(np.maximum(up, SLOWEST_BYTES_PER_S), np.maximum(down, SLOWEST_BYTES_PER_S), known), reason
+        return cls(np.maximum(up, SLOWEST_BYTES_PER_S), np.maximum(down, SLOWEST_BYTES_PER_S), known, cores), reason
 
     @property
     def limit(self) -> Floats:
@@ -126,6 +147,13 @@ def load_bytes(nodes: Sequence[Node], shares_bytes: Floats, model_bytes: float) 
     return fixed + per_share * shares_bytes
 
 
+def limits_s(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -> list[tuple[Floats, Floats]]:
+    """(start, slope) by which a node's links limit it, and its cores where they are known: start_i + slope_i m_i seconds."""
+    fixed, per_share = linear_load(nodes, model_bytes)
+    links = fixed / capacities.limit, per_share / capacities.limit
+    return [links] if capacities.cores is None else [links, (capacities.cores.fixed_s, capacities.cores.s_per_byte)]
+
+
 def pair_weights(nodes: Sequence[Node], pair: Pair) -> tuple[float, float]:
     """(w_i, w_j): the directed pair i -> j carries w_i m_i + w_j m_j, server i's answers and worker i's pushes."""
     source, target = nodes[pair[0]], nodes[pair[1]]
@@ -135,11 +163,13 @@ def pair_weights(nodes: Sequence[Node], pair: Pair) -> tuple[float, float]:
 def completion_s(nodes: Sequence[Node], shares_bytes: Floats, model_bytes: float, capacities: Capacities) -> float:
     """Seconds that one synchronisation takes, latency and TCP aside.
 
-    max( max_i (a_i + b_i m_i) / c_i,  max_(i,j) (w_i m_i + w_j m_j) / s_ij ), c_i the smaller of node i's directions.
-    Cost: O(N + pairs). Source: Cai et al., Eqs. 9 and 10; the pair terms are ours.
+    max( max_i (a_i + b_i m_i) / c_i,  max_(i,j) (w_i m_i + w_j m_j) / s_ij,  max_i (A_i + B_i m_i) ), c_i the smaller of
+    node i's directions. Cost: O(N + pairs). Source: Cai et al., Eqs. 9 and 10; the terms of pairs and cores are ours.
     """
     times = load_bytes(nodes, shares_bytes, model_bytes) / capacities.limit
     slowest = float(times.max())
+    if capacities.cores is not None:
+        slowest = max(slowest, float(capacities.cores.of_shares(shares_bytes).max()))
     for (i, j), rate in capacities.pairs.items():
         weight_i, weight_j = pair_weights(nodes, (i, j))
         slowest = max(slowest, float(weight_i * shares_bytes[i] + weight_j * shares_bytes[j]) / rate)

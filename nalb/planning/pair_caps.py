@@ -7,12 +7,13 @@ on the order of the nodes. Choice not taken: a quadratic second objective, which
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_matrix, hstack
 
-from nalb.planning.nodes import Capacities, Floats, Node, completion_s, linear_load, pair_weights, server_indices
+from nalb.planning.nodes import Capacities, Floats, Node, completion_s, limits_s, pair_weights, server_indices
 
 ROUNDS = 12  # levels held one after another; beyond, what is left differs by less than anyone would see
 PRICE = 1e-9  # a dual value above it is one; the active ones add up to 1
@@ -21,21 +22,22 @@ PRICE = 1e-9  # a dual value above it is one; the active ones add up to 1
 def level_with_pairs(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, start: Floats) -> Floats:
     """Shares in bytes, shape (N,), of least completion time with caps of pairs; `start` is the optimum without them.
 
-    min t  subject to  (a_i + b_i M y_i) / (c_i T0) <= t,  M (w_i y_i + w_j y_j) / (s_ij T0) <= t,  sum y = 1,  y >= 0;
+    min t  subject to  start_i + slope_i M y_i <= T0 t of each limit (nodes.limits_s),
+    M (w_i y_i + w_j y_j) / s_ij <= T0 t,  sum y = 1,  y >= 0;
     y = m / M over the servers, T0 the time without caps, so that all terms are near 1. Where `start` keeps the caps,
-    it is the answer. Cost: at most ROUNDS programs of N + pairs rows in HiGHS. Raises RuntimeError only if the solver
+    it is the answer. Cost: at most ROUNDS programs of 2 N + pairs rows in HiGHS. Raises RuntimeError only if the solver
     breaks.
     """
-    fixed, per_share = linear_load(nodes, model_bytes)
-    unit_s = completion_s(nodes, start, model_bytes, Capacities(capacities.up, capacities.down, {}))
+    unit_s = completion_s(nodes, start, model_bytes, replace(capacities, pairs={}))
     if completion_s(nodes, start, model_bytes, capacities) <= unit_s:
         return start
     servers = server_indices(nodes)
     column = {int(node): k for k, node in enumerate(servers)}
     entries: list[tuple[int, int, float]] = []  # row, column, coefficient: time over T0 per y
-    base = list(fixed / (capacities.limit * unit_s))  # per row: time over T0 without any share
-    for node, k in column.items():
-        entries.append((node, k, per_share[node] * model_bytes / (capacities.limit[node] * unit_s)))
+    base: list[float] = []  # per row: time over T0 without any share
+    for start_s, slope_s in limits_s(nodes, model_bytes, capacities):
+        entries += [(len(base) + node, k, slope_s[node] * model_bytes / unit_s) for node, k in column.items()]
+        base += list(start_s / unit_s)
     for pair, rate in capacities.pairs.items():
         for node, weight in zip(pair, pair_weights(nodes, pair), strict=True):
             if weight:

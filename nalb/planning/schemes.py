@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nalb.errors import InputError
+from nalb.errors import InputError, listed
 from nalb.planning import shares as shares_of
 from nalb.planning.assignment import assign, whole_bytes
 from nalb.planning.elastic import FIXED_SLICE_BYTES, Observation, elastic
@@ -56,6 +56,7 @@ class Situation:
 Decision = tuple[Plan | None, str]
 NOT_MEASURED = "equal shares until every node is measured"
 NOT_THE_LINKS = "equal shares: plans do not take what the links need"
+FULL_PART = 0.95  # of the plan's time: a slice is a few hundredths of a share
 EQUAL_BY_NEED = (NOT_MEASURED, NOT_THE_LINKS)  # reasons of equal shares that were not asked for
 
 
@@ -93,6 +94,17 @@ def build_plan(scheme: str, situation: Situation, shares: Floats, capacities: Ca
     )  # fmt: skip
 
 
+def _by_estimates(scheme: str, situation: Situation, shares: Floats, reason: str) -> Decision:
+    """The plan, and in its reason the nodes whose cores take as long as any link."""
+    plan, known = build_plan(scheme, situation, shares, situation.estimated, reason), situation.estimated
+    if known is not None and known.cores is not None and plan.predicted_s is not None:
+        cores_s = known.cores.of_shares(np.array(plan.shares_bytes, dtype=np.float64))
+        full = [situation.nodes[i].name for i in np.flatnonzero(cores_s >= FULL_PART * plan.predicted_s).tolist()]
+        if full:
+            plan = replace(plan, reason=f"{reason}; at their cores' limit: {listed(full)}")
+    return plan, plan.reason
+
+
 def _average(situation: Situation, scheme: str = "average", reason: str = "equal shares") -> Decision:
     shares = shares_of.average(situation.nodes, situation.layout.model_bytes)
     return build_plan(scheme, situation, shares, situation.estimated, reason), reason
@@ -117,16 +129,14 @@ def _aware(situation: Situation) -> Decision:
     if situation.estimated is None or not situation.links_set_pace:
         return _average(situation, "aware", NOT_MEASURED if situation.estimated is None else NOT_THE_LINKS)
     shares = shares_of.pairwise(situation.nodes, situation.layout.model_bytes, situation.estimated)
-    reason = "estimated times brought together pair by pair"
-    return build_plan("aware", situation, shares, situation.estimated, reason), reason
+    return _by_estimates("aware", situation, shares, "estimated times brought together pair by pair")
 
 
 def _exact(situation: Situation) -> Decision:
     if situation.estimated is None or not situation.links_set_pace:
         return _average(situation, "exact", NOT_MEASURED if situation.estimated is None else NOT_THE_LINKS)
     shares, _ = shares_of.exact(situation.nodes, situation.layout.model_bytes, situation.estimated)
-    reason = "least time by estimated capacities"
-    return build_plan("exact", situation, shares, situation.estimated, reason), reason
+    return _by_estimates("exact", situation, shares, "least time by estimated capacities")
 
 
 def _joint(situation: Situation) -> Decision:
@@ -134,8 +144,7 @@ def _joint(situation: Situation) -> Decision:
     if shares is None or situation.estimated is None or not situation.links_set_pace:
         plan, reason = _exact(situation)
         return plan and replace(plan, scheme="joint"), reason
-    reason = "least time of machines and links together"
-    return build_plan("joint", situation, shares, situation.estimated, reason), reason
+    return _by_estimates("joint", situation, shares, "least time of machines and links together")
 
 
 def _oracle(situation: Situation) -> Decision:

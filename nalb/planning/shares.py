@@ -10,8 +10,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from nalb.errors import InputError
-from nalb.planning.nodes import Capacities, Floats, Node, check_nodes, completion_s, linear_load, server_indices
+from nalb.planning.nodes import (
+    Capacities,
+    Floats,
+    Node,
+    check_nodes,
+    completion_s,
+    limits_s,
+    linear_load,
+    server_indices,
+)
 
+Line = tuple[float, float]  # (start_s, slope_s): of a server's time over its share in bytes
 TOLERANCE = 0.01  # of the slowest node's time; the paper stops at 1 s, which is no measure for a small model
 
 
@@ -27,10 +37,11 @@ def pairwise(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, 
 
     From equal shares, repeat: slow = argmax t_i among the servers with a share, fast = argmin t_i among all, with
     t_i = (a_i + b_i m_i) / S_i and S_i the smaller direction; then, with the sum m_slow + m_fast kept,
-        m_fast' = (b_slow (m_slow + m_fast) S_fast + a_slow S_fast - a_fast S_slow) / (b_fast S_slow + b_slow S_fast),
+        m_fast' = (b_slow / S_slow (m_slow + m_fast) + a_slow / S_slow - a_fast / S_fast) / (b_fast / S_fast + b_slow / S_slow),
     which for nodes that are all worker and server (a = M, b = N - 2) is
         m_fast' = ((N-2)(m_slow + m_fast) S_fast - M (S_slow - S_fast)) / ((N-2)(S_fast + S_slow)),
-    kept within [0, m_slow + m_fast]; until t_slow - t_fast <= tolerance t_slow.
+    kept within [0, m_slow + m_fast]; until t_slow - t_fast <= tolerance t_slow. Where cores are known, t_i is the longer of the
+    links' and the cores' time, and the two nodes meet where the longer ones do.
     A server at 0 that is still slower than the rest leaves the pairing. Caps of pairs are not seen. Servers whose
     load does not depend on their share (two workers: b = 0) and fewer than two servers leave nothing to balance:
     equal shares. Every exchange lowers sum_i (a_i m_i + b_i m_i^2 / 2) / S_i, so the loop ends.
@@ -44,12 +55,20 @@ def pairwise(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, 
     if not 0 < tolerance < 1:
         raise InputError(f"pairwise: tolerance {tolerance:g} is not between 0 and 1: 0.01 is 1 % of the slowest time")
     shares = average(nodes, model_bytes)
-    fixed, per_share = linear_load(nodes, model_bytes)
+    _, per_share = linear_load(nodes, model_bytes)
     servers = server_indices(nodes)
     if len(servers) < 2 or (per_share[servers] <= 0).any():
         return shares
-    m, a, b, rate = (x[servers].tolist() for x in (shares, fixed, per_share, capacities.limit))
-    times = [(a[i] + b[i] * m[i]) / rate[i] for i in range(len(m))]
+    m: list[float] = shares[servers].tolist()
+    limits = np.array(limits_s(nodes, model_bytes, capacities))[:, :, servers]
+    of_node: list[list[Line]] = limits.transpose(
+        2, 0, 1
+    ).tolist()  # per server, of its links, and of its cores if known
+
+    def time_s(i: int) -> float:
+        return max([start_s + slope_s * m[i] for start_s, slope_s in of_node[i]])
+
+    times = [time_s(i) for i in range(len(m))]
     slowest = [(-time, i) for i, time in enumerate(times) if m[i] > 0]  # heaps; an old time of a server is passed over
     fastest = [(time, i) for i, time in enumerate(times)]
     heapq.heapify(slowest)
@@ -63,37 +82,45 @@ def pairwise(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, 
         if times[slow] - times[fast] <= tolerance * times[slow]:
             break
         both = m[slow] + m[fast]
-        moved = b[slow] * both * rate[fast] + a[slow] * rate[fast] - a[fast] * rate[slow]
-        moved /= b[fast] * rate[slow] + b[slow] * rate[fast]
-        m[fast] = min(max(moved, 0.0), both)
+        meetings = [_meeting(one, other, both) for one in of_node[slow] for other in of_node[fast]]
+        m[fast] = min(max(max(meetings)[1], 0.0), both)
         m[slow] = both - m[fast]
         for i in (slow, fast):
-            times[i] = (a[i] + b[i] * m[i]) / rate[i]
+            times[i] = time_s(i)
             heapq.heappush(slowest, (-times[i], i))
             heapq.heappush(fastest, (times[i], i))
     shares[servers] = m
     return shares
 
 
+def _meeting(slow: Line, fast: Line, both_bytes: float) -> tuple[float, float]:
+    """(time, the fast one's share) where two servers that share `both_bytes` take equally long by one line each."""
+    (slow_start_s, slow_slope_s), (fast_start_s, fast_slope_s) = slow, fast
+    share = (slow_slope_s * both_bytes + slow_start_s - fast_start_s) / (fast_slope_s + slow_slope_s)
+    return fast_start_s + fast_slope_s * share, share
+
+
 def exact(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -> tuple[Floats, float]:
     """The shares of least completion time, and that time in seconds.
 
-    min T  subject to  a_i + b_i m_i <= T c_i,  w_i m_i + w_j m_j <= T s_ij per capped pair,  sum_i m_i = M,  m_i >= 0;
+    min T  subject to  a_i + b_i m_i <= T c_i,  w_i m_i + w_j m_j <= T s_ij per capped pair,  A_i + B_i m_i <= T,
+    sum_i m_i = M,  m_i >= 0;
     c_i the smaller of node i's directions, since its load is the same both ways. Where a worker alone sets T, the
     other servers are still levelled as low as they can be.
 
-    Bytes, shape (N,), and seconds. Cost: O(N log N) by one sort (see fill) without caps of pairs; with them a few
-    linear programs of N + 1 variables and N + pairs rows. Raises InputError where there is no server, no worker or no
-    byte. Source: the model of Cai et al., Eq. 10, solved outright; the pairs are ours.
+    Bytes, shape (N,), and seconds. Cost: O(N) for each of 60 halvings (see fill) without caps of pairs; with them a few linear
+    programs of N + 1 variables and 2 N + pairs rows. Raises InputError where there is no server, no worker or no
+    byte. Source: the model of Cai et al., Eq. 10, solved outright; pairs and cores are ours.
     """
     check_nodes(nodes, model_bytes, capacities)
-    fixed, per_share = linear_load(nodes, model_bytes)
+    _, per_share = linear_load(nodes, model_bytes)
     shares = np.zeros(len(nodes))
     if (per_share < 0).any():  # the only worker is a server as well: all stays on its loopback
         shares[per_share < 0] = model_bytes
         return shares, 0.0
-    servers, rate = server_indices(nodes), capacities.limit
-    shares[servers] = fill(fixed[servers] / rate[servers], per_share[servers] / rate[servers], model_bytes)
+    servers = server_indices(nodes)
+    limits = np.array(limits_s(nodes, model_bytes, capacities))[:, :, servers]
+    shares[servers] = fill(limits[:, 0], limits[:, 1], model_bytes)
     if capacities.pairs:
         # scipy.optimize takes half a second to import, and few jobs have caps of pairs
         from nalb.planning.pair_caps import level_with_pairs
@@ -108,27 +135,30 @@ def bound_s(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -
 
 
 def fill(start_s: Floats, slope_s: Floats, total_bytes: float) -> Floats:
-    """Pour `total_bytes` into vessels to a common level t: m_i = max(0, (t - start_i) / slope_i), sum_i m_i = total.
+    """Pour `total_bytes` into vessels to a common level t: m_i = max(0, min_l (t - start_li) / slope_li), sum_i m_i = total.
 
-    start_s: time of server i without a share, seconds, shape (K,), K >= 1; slope_s: seconds per byte of share, >= 0.
-    The level is found over prefixes of the sorted starts, t_k = (total + sum start/slope) / (sum 1/slope), the first
-    with t_k <= start_(k+1). A slope of 0 takes any share at its start: there the level stays, and such servers take
-    the rest in equal parts (all of them: it costs none of them anything). Returns bytes, shape (K,). Cost: O(K log K).
+    start_s: by limit l, the time of server i without a share, seconds, shape (L, K), K >= 1; slope_s: seconds per byte of
+    share, >= 0, likewise. The level lies between two neighbouring floats, found by bisection, and shares between what fits
+    below and above. Servers of slope 0 take any share as soon as one of them does, in equal parts: it costs none of them anything.
+    Returns bytes, shape (K,). Cost:
+    O(L K) for each of about 60 halvings.
     """
-    shares = np.zeros(len(start_s))
-    rising = np.flatnonzero(slope_s > 0)
-    flat = np.flatnonzero(slope_s <= 0)
-    level = np.inf
-    if len(rising):
-        order = rising[np.argsort(start_s[rising], kind="stable")]
-        inverse = 1.0 / slope_s[order]
-        levels = (total_bytes + np.cumsum(start_s[order] * inverse)) / np.cumsum(inverse)
-        level = float(levels[np.argmax(levels <= np.append(start_s[order][1:], np.inf))])
-    if len(flat):
-        level = min(level, float(start_s[flat].min()))
-    shares[rising] = np.maximum(0.0, (level - start_s[rising]) / slope_s[rising])
-    left = total_bytes - shares.sum()
-    if len(flat):
-        shares[flat] = max(0.0, left) / len(flat)
-    shares *= total_bytes / shares.sum()  # what rounding left over
-    return shares
+    rises = slope_s > 0
+    start_s = np.where(rises, start_s, start_s.min(initial=np.inf, where=~rises))
+
+    def fits(level_s: float) -> Floats:
+        left_s = level_s - start_s
+        room = np.divide(left_s, slope_s, out=np.where(left_s >= 0, np.inf, 0.0), where=rises)
+        return np.asarray(np.clip(room.min(axis=0), 0.0, total_bytes))
+
+    low_s = float(np.nextafter(start_s.min(), -np.inf))
+    high_s = float(np.nextafter((start_s + slope_s * total_bytes).max(axis=0).min(), np.inf))
+    while low_s < (middle_s := (low_s + high_s) / 2) < high_s:
+        if fits(middle_s).sum() >= total_bytes:
+            high_s = middle_s
+        else:
+            low_s = middle_s
+    below, above = fits(low_s), fits(high_s)
+    rest, more = total_bytes - below.sum(), above - below
+    shares = below + more * (rest / more.sum())
+    return np.asarray(shares * (total_bytes / shares.sum()))  # what rounding left over

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from nalb.errors import InputError
 from nalb.planning.elastic import Observation
-from nalb.planning.nodes import Capacities, Node, completion_s
+from nalb.planning.nodes import Capacities, CoreTimes, Node, completion_s
 from nalb.planning.schemes import SCHEMES, Situation, decide
 from nalb.planning.shares import average, bound_s
 from nalb.planning.slices import Tensor, build_layout
@@ -189,3 +189,18 @@ def test_several_dtypes_and_groups_in_one_plan():
     layout = build_layout(tensors, num_nodes=6, num_servers=6, alpha_bytes=4000.0)
     plan, _ = decide("exact", Situation(0, SIX, layout, CAPACITIES))
     assert sum(plan.shares_bytes) == layout.model_bytes
+
+
+@pytest.mark.parametrize("scheme", ["exact", "aware"])
+def test_a_node_without_cores_sums_less_and_is_named(scheme):
+    rates = np.full(4, 1e7)
+    cores = CoreTimes(np.full(4, 0.1), np.array([1e-8, 1e-8, 1e-8, 1e-6]))
+    free, bound = (Capacities(rates, rates, {}, one) for one in (None, cores))
+    layout = build_layout([Tensor("w", 3_000_000, "float32")], num_nodes=4, num_servers=4, alpha_bytes=1000)
+    nodes = [Node(f"n{i}") for i in range(4)]
+    plans = [decide(scheme, Situation(0, nodes, layout, estimated=one)) for one in (free, bound)]
+    (before, why_before), (after, why_after) = plans
+    assert after.shares_bytes[3] < 0.9 * before.shares_bytes[3]
+    assert why_before == before.reason
+    assert "cores" not in why_before
+    assert why_after.endswith("at their cores' limit: n3")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from nalb.errors import InputError
-from nalb.planning.nodes import Capacities, Node, completion_s, linear_load, load_bytes
+from nalb.planning.nodes import Capacities, CoreTimes, Node, completion_s, linear_load, load_bytes
 from nalb.planning.shares import TOLERANCE, average, bound_s, exact, fill, pairwise
 from nalb.units import mbps_to_bytes_per_s
 
@@ -252,15 +252,23 @@ def test_pairwise_refuses_a_tolerance_that_never_ends(tolerance):
 
 
 @laws
-@given(st.lists(st.tuples(st.floats(-5, 100), st.floats(1e-6, 10)), min_size=1, max_size=20), st.floats(1e-3, 1e6))
+@given(
+    st.lists(
+        st.tuples(st.floats(-5, 100), st.floats(1e-6, 10), st.floats(-5, 100), st.floats(1e-6, 10)),
+        min_size=1,
+        max_size=20,
+    ),
+    st.floats(1e-3, 1e6),
+)
 def test_fill_levels_the_vessels_that_hold_something(vessels, total):
-    start, slope = (np.array(column) for column in zip(*vessels, strict=True))
-    shares = fill(start, slope, total)
+    first, slope, second, steeper = (np.array(column) for column in zip(*vessels, strict=True))
+    shares = fill(np.array([first, second]), np.array([slope, steeper]), total)
     assert shares.sum() == pytest.approx(total)
     full = shares > 0
-    levels = (start + slope * shares)[full]
+    level_of = np.maximum(first + slope * shares, second + steeper * shares)
+    levels = level_of[full]
     np.testing.assert_allclose(levels, levels[0], rtol=1e-6, atol=1e-6)
-    assert (start[~full] >= levels[0] - 1e-6 * abs(levels[0]) - 1e-6).all()
+    assert (level_of[~full] >= levels[0] - 1e-6 * abs(levels[0]) - 1e-6).all()
 
 
 def pairwise_by_search(nodes, model_bytes, capacities):
@@ -270,16 +278,16 @@ def pairwise_by_search(nodes, model_bytes, capacities):
     servers = [i for i, node in enumerate(nodes) if node.is_server]
     if len(servers) < 2 or (b[servers] <= 0).any():
         return shares
-    rate = capacities.limit
+    start, slope = a / capacities.limit, b / capacities.limit
     while True:
-        times = (a + b * shares) / rate
+        times = start + slope * shares
         slow = max((i for i in servers if shares[i] > 0), key=lambda i: times[i])
         fast = min(servers, key=lambda i: times[i])
         if times[slow] - times[fast] <= TOLERANCE * times[slow]:
             return shares
         both = shares[slow] + shares[fast]
-        moved = b[slow] * both * rate[fast] + a[slow] * rate[fast] - a[fast] * rate[slow]
-        shares[fast] = min(max(moved / (b[fast] * rate[slow] + b[slow] * rate[fast]), 0.0), both)
+        moved = slope[slow] * both + start[slow] - start[fast]
+        shares[fast] = min(max(moved / (slope[fast] + slope[slow]), 0.0), both)
         shares[slow] = both - shares[fast]
 
 
@@ -290,3 +298,30 @@ def test_pairwise_is_the_plain_algorithm_to_the_last_bit(network, model_bytes):
     np.testing.assert_array_equal(
         pairwise(nodes, model_bytes, capacities), pairwise_by_search(nodes, model_bytes, capacities)
     )
+
+
+@st.composite
+def networks_with_cores(draw):
+    """Nodes that are workers and servers, what their links carry, and how long their cores work."""
+    count = draw(st.integers(3, 8))
+    rates = np.array(draw(st.lists(st.floats(1, 100), min_size=count, max_size=count)))
+    fixed = np.array(draw(st.lists(st.floats(0, 2), min_size=count, max_size=count)))
+    slope = np.array(draw(st.lists(st.floats(0.001, 2), min_size=count, max_size=count)))
+    return [Node(f"n{i}") for i in range(count)], Capacities(rates, rates, {}, CoreTimes(fixed, slope))
+
+
+@laws
+@given(networks_with_cores())
+def test_where_cores_count_exact_is_the_linear_programs_optimum_and_pairwise_is_near(network):
+    nodes, capacities = network
+    model_bytes, count = 10.0, len(nodes)
+    shares, time_s = exact(nodes, model_bytes, capacities)
+    fixed, per_share = linear_load(nodes, model_bytes)
+    cores = capacities.cores
+    rows = [np.append(np.diag(per_share / capacities.limit)[i], -1) for i in range(count)]
+    rows += [np.append(np.diag(cores.s_per_byte)[i], -1) for i in range(count)]
+    base = np.concatenate([fixed / capacities.limit, cores.fixed_s])
+    least = linprog(np.append(np.zeros(count), 1), rows, -base, [np.append(np.ones(count), 0)], [model_bytes]).x[-1]
+    assert completion_s(nodes, shares, model_bytes, capacities) == time_s == pytest.approx(least, rel=1e-6)
+    near_s = completion_s(nodes, pairwise(nodes, model_bytes, capacities), model_bytes, capacities)
+    assert least * (1 - 1e-9) <= near_s <= least / (1 - TOLERANCE) * (1 + 1e-9)

@@ -1,0 +1,67 @@
+"""How many cores this process's machine, or its part of one, has for it: CPUs, quotas of its control groups, time stolen by a host.
+
+Other processes of the machine are not counted: what they take now they may leave the next moment. Linux, control groups of both
+versions (cgroups(7), proc_pid_mountinfo(5)).
+"""
+
+import math
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]  # it carries no types
+
+PROC = Path("/proc/self")
+STEP_S = 1.0  # so often it is looked up: each time costs 0.1 ms of CPU
+
+
+class Cores:
+    """The files that hold this process's quotas, found once, and what they say now."""
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._quotas = quota_files(proc)
+        self._times, self._at_s, self._cores = psutil.cpu_times(), -math.inf, 0.0
+
+    def now(self) -> float:
+        """How many cores it has: at most a second old. Time that the host gave to others counts from one look to the next."""
+        if time.monotonic() - self._at_s >= STEP_S:
+            times, before = psutil.cpu_times(), self._times
+            self._times, self._at_s = times, time.monotonic()
+            elapsed_s = sum(times[:8]) - sum(before[:8])  # user's time has guests' in it
+            stolen = min(1.0, max(0.0, times.steal - before.steal) / elapsed_s) if elapsed_s > 0 else 0.0
+            cpus = len(os.sched_getaffinity(0)) * (1 - stolen)
+            self._cores = min([max(cpus, 0.01), *map(read_quota, self._quotas)])
+        return self._cores
+
+
+def quota_files(proc: Path = PROC) -> list[Path]:
+    """The files of this process's control groups, from its own up to the root, that may limit its CPU time."""
+    group_of = dict(line.split(":", 2)[1:] for line in (proc / "cgroup").read_text(encoding="utf-8").splitlines())
+    found: list[Path] = []
+    for line in (proc / "mountinfo").read_text(encoding="utf-8").splitlines():
+        mount, _, source = line.partition(" - ")
+        (root, target), kind = mount.split()[3:5], source.split()[0]
+        controllers = source.split()[2].split(",")
+        if kind == "cgroup2":
+            group, name = group_of.get(""), "cpu.max"
+        elif kind == "cgroup" and "cpu" in controllers:
+            group = next((one for key, one in group_of.items() if "cpu" in key.split(",")), None)
+            name = "cpu.cfs_quota_us"
+        else:
+            continue
+        if group is not None and Path(group).is_relative_to(root):
+            own = Path(group).relative_to(root)
+            found += [Path(target, folder, name) for folder in (own, *own.parents)]
+    return [file for file in dict.fromkeys(found) if file.exists()]
+
+
+def read_quota(file: Path) -> float:
+    """The cores that a control group's file allows; infinity for no limit, or for a group that is gone."""
+    with suppress(OSError):
+        words = file.read_text(encoding="ascii").split()
+        if file.name == "cpu.cfs_quota_us":
+            words.append(file.with_name("cpu.cfs_period_us").read_text(encoding="ascii"))
+        if words[0] not in ("max", "-1"):
+            return int(words[0]) / int(words[1])
+    return math.inf
