@@ -1,7 +1,9 @@
 """Conversions between units. Names carry units everywhere else: size_bytes, rate_bps (bits per second), elapsed_s."""
 
 BITS_PER_BYTE = 8
-GOODPUT_PART = 1448 / 1514  # TCP payload of a full Ethernet frame (MTU 1500, timestamps), as tc counts it
+SEGMENT_BYTES = 1448  # TCP payload of a full packet: MTU 1500, less 20 of IPv4 and 32 of TCP with timestamps
+HEADER_BYTES = 66  # around it, as tc counts it: those 52, and 14 of Ethernet. An acknowledgement is nothing else
+GOODPUT_PART = SEGMENT_BYTES / (SEGMENT_BYTES + HEADER_BYTES)  # payload of what one direction carries of full packets
 MBPS = 1_000_000  # bits per second in one Mbit/s
 
 

@@ -24,12 +24,6 @@ SUBNET_BITS = 24
 HUB_ADDRESS = SUBNET_PREFIX + "254"
 BRIDGE = "br0"
 NODE_INTERFACE = "eth0"
-# Packets that TCP may hand over as one: a bunch costs the kernel hardly more than a packet. tbf splits those above its burst
-# when they come in, so they are made to fit; htb does not split, so there they are bursts. And a bunch that waits in a tbf
-# whose burst then shrinks below it can never leave: where rates may change, bunches stay below the smallest burst
-# (shaping.MIN_BURST_BYTES). See the docs.
-MOST_SEGMENTS = 16
-FEW_SEGMENTS = 4
 # In this order. BBR, the default of some machines, overdrives a bare token bucket: 17 % of its packets were dropped.
 CONGESTION_CONTROLS = ("cubic", "reno")
 CONNECT_DEADLINE_S = 10.0
@@ -180,7 +174,7 @@ def _add_links(netlink: IPRoute, network: Network) -> None:
                 peer = {"ifname": NODE_INTERFACE, "net_ns_fd": descriptor}
                 netlink.link("add", ifname=port, kind="veth", peer=peer)
                 index = interface_index(netlink, port)
-                segments = FEW_SEGMENTS if network.links_change else MOST_SEGMENTS  # its tbf splits what is too large
+                segments = shaping.passing_segments(network)  # its tbf splits what is too large
                 netlink.link("set", index=index, master=bridge, gso_max_segs=segments)
                 netlink.link("set", index=index, state="up")
         finally:
@@ -200,9 +194,7 @@ def _set_up_node(network: Network, node_name: str, congestion_control: str) -> N
         with qdiscs.explained(f"node {node_name} cannot be set up"):
             index = interface_index(netlink, NODE_INTERFACE)
             netlink.link("set", index=interface_index(netlink, "lo"), state="up")
-            fitting = int(0.99 * egress.burst_bytes) // shaping.FRAME_BYTES  # the kernel's burst is rounded
-            segments = FEW_SEGMENTS if egress.leaves or network.links_change else min(MOST_SEGMENTS, fitting)
-            netlink.link("set", index=index, gso_max_segs=segments)
+            netlink.link("set", index=index, gso_max_segs=shaping.bunch_segments(network, egress))
             netlink.link("set", index=index, state="up")
             _add_address(netlink, index, address, congestion_control)
         qdiscs.install(netlink, index, egress, lambda name: node_address(network, name))

@@ -6,13 +6,19 @@ where the node has capped pairs an htb tree stands on its eth0: one leaf per cap
 
 from dataclasses import dataclass
 
-from nalb.units import mbps_to_bytes_per_s
+from nalb.units import HEADER_BYTES, SEGMENT_BYTES, mbps_to_bytes_per_s
 from netem.network_file import BURST_MS, Link, Network, Node
-from netem.schedule import NodeRates, PairCaps
+from netem.schedule import NodeRates, PairCaps, pair_caps_at, rates_at
 
-FRAME_BYTES = 1514  # a full Ethernet frame at MTU 1500, as tc counts it
+FRAME_BYTES = SEGMENT_BYTES + HEADER_BYTES  # a full Ethernet frame at MTU 1500, as tc counts it
 BURST_S = BURST_MS / 1000  # see docs/network-files.md, "Bursts and queues", for the measurements behind both numbers
-MIN_BURST_BYTES = 5 * FRAME_BYTES  # a frame above the largest bunch of build.FEW_SEGMENTS
+MIN_BURST_BYTES = 5 * FRAME_BYTES  # a frame above the largest bunch of FEW_SEGMENTS
+# Packets that TCP may hand over as one: a bunch costs the kernel hardly more than a packet. tbf splits those above its burst
+# when they come in, so they are made to fit; htb does not split, so there they are bursts. And a bunch that waits in a tbf
+# whose burst then shrinks below it can never leave: where rates may change, bunches stay below the smallest burst
+# (MIN_BURST_BYTES). See the docs.
+MOST_SEGMENTS = 16
+FEW_SEGMENTS = 4
 MIN_QUEUE_BYTES = 10 * FRAME_BYTES  # a shorter queue starves TCP: four duplicate acks need packets in flight
 MAX_QUANTUM_BYTES = 60_000  # htb warns above 200,000
 
@@ -99,6 +105,33 @@ def uplink(network: Network, node: Node, rates: NodeRates, caps: PairCaps) -> Eg
     leaves = [leaf(link, *rates) for link, *rates in zip(capped, guarantees, ceilings, strict=True)]
     leaves.append(leaf(None, rest_mbps, up_mbps))
     return Egress(up_mbps, plain.burst_bytes, plain.queue_bytes, None, tuple(leaves))
+
+
+def passing_segments(network: Network) -> int:
+    """How many packets of a bunch may pass the hub as one."""
+    return FEW_SEGMENTS if network.links_change else MOST_SEGMENTS
+
+
+def fitting_segments(egress: Egress) -> int:
+    """How many full packets its bucket lets through at once."""
+    return int(0.99 * egress.burst_bytes) // FRAME_BYTES  # the kernel's burst is rounded
+
+
+def bunch_segments(network: Network, egress: Egress) -> int:
+    """How many packets a node's TCP may hand to its uplink as one."""
+    return FEW_SEGMENTS if egress.leaves or network.links_change else min(MOST_SEGMENTS, fitting_segments(egress))
+
+
+def segments_at_once(network: Network) -> list[list[int]]:
+    """How many packets of node i reach node j at once, at most, [i][j] in the file's order: TCP acknowledges them by one.
+
+    Whole bunches of the source; where the target's bucket is smaller, which takes them apart, what that lets through.
+    At the rates of 0 s; where rates change, bunches are as large at all rates.
+    """
+    rates, caps = rates_at(network, 0.0), pair_caps_at(network, 0.0)
+    bunches = [bunch_segments(network, uplink(network, node, rates, caps)) for node in network.nodes]
+    fitting = [fitting_segments(downlink(node, rates)) for node in network.nodes]
+    return [[min(bunch, fits) for fits in fitting] for bunch in bunches]
 
 
 def needed_qdiscs(network: Network) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from nalb.launch.network import (
     Changes,
     configured_bound_s,
     configured_message,
+    goodput_bound_s,
     inside,
     job_network,
     job_nodes,
@@ -154,6 +155,7 @@ def main(args: argparse.Namespace) -> int:
         model_bytes,
         bound,
         {name: one.result(num_workers, SAMPLES_PER_BATCH) for name, one in series.items()},
+        goodput_bound_s(network, model_bytes),
     )
     write_run(run_dir, run)
     show_table(comparison_table(read_record(run_dir)))

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from nalb.control import messages as m
 from nalb.control.observer import Observer
@@ -14,6 +15,7 @@ from nalb.errors import MachineError
 from nalb.launch.ring import Ring
 from nalb.launch.roles import Place, ProcessSpec
 from nalb.launch.supervisor import print_line
+from nalb.planning.goodput import goodput_capacities
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
 from nalb.units import mbps_to_bytes_per_s
@@ -21,6 +23,7 @@ from netem.change_clock import ChangeClock
 from netem.emulation import Emulation, network_up
 from netem.network_file import Network
 from netem.schedule import pair_caps_at, rates_at
+from netem.shaping import segments_at_once
 
 
 @contextmanager
@@ -67,6 +70,12 @@ def configured_capacities(network: Network, elapsed_s: float) -> Capacities:
 def configured_bound_s(network: Network, model_bytes: float) -> float:
     """The lossless bound of one iteration, in seconds, at the rates that the network begins with."""
     return bound_s(job_nodes(network), model_bytes, configured_capacities(network, 0.0))
+
+
+def goodput_bound_s(network: Network, model_bytes: float) -> float:
+    """The same with what TCP's headers and acknowledgements leave of the rates."""
+    left = goodput_capacities(configured_capacities(network, 0.0), np.array(segments_at_once(network)))
+    return bound_s(job_nodes(network), model_bytes, left)
 
 
 class Changes:

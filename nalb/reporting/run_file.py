@@ -45,6 +45,12 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_bytes: int
     bound_s: float
     schemes: dict[str, SchemeResult]
+    goodput_bound_s: float | None = None  # None: not known
+
+    @property
+    def goodput_factor(self) -> float:
+        """Goodput bound over lossless bound: the same after every change of the network. NaN where it is not known."""
+        return math.nan if self.goodput_bound_s is None else ratio(self.goodput_bound_s, self.bound_s)
 
 
 def steady(values: Sequence[T]) -> list[T]:
@@ -106,6 +112,8 @@ def _what_is_wrong(run: RunFile) -> str | None:
         return f"model_bytes is {run.model_bytes}"
     if not 0 <= run.bound_s <= LONGEST_S:
         return f"bound_s is {run.bound_s:g}"
+    if run.goodput_bound_s is not None and not run.bound_s <= run.goodput_bound_s <= LONGEST_S:
+        return f"goodput_bound_s is {run.goodput_bound_s:g} where bound_s is {run.bound_s:g}"
     if not run.schemes:
         return "schemes is empty"
     for name, result in run.schemes.items():

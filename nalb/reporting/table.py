@@ -1,32 +1,38 @@
 """The comparison as a table for terminals."""
 
+import math
+
+from rich import box
 from rich.markup import escape
 from rich.table import Table
 
 from nalb.reporting.record import Record
 from nalb.reporting.summary import summarise
 
+HEADINGS = (  # as narrow as their values, so that rows of a terminal of 100 columns stay on one line
+    "scheme",
+    "communi-\ncation s",
+    "min - max",
+    "x\nbound",
+    "x\ngoodput\nbound",
+    "speed-\nup",
+    "iteration\ns",
+    "samples\n/ min",
+    "plan\nwait s",
+    "link error",
+)
+
 
 def comparison_table(record: Record) -> Table:
-    """One row per scheme: median communication time with its spread, over the bound of the time, and against the first scheme."""
+    """One row per scheme: median communication time with its spread, over the bounds of the time, and against the first scheme."""
     run = record.run
     at_first = " at the start" if record.changes else ""
-    title = (
-        f"{run.workload} ({run.model_bytes / 1e6:.1f} MB) on {run.network}, {run.nodes} nodes; "
-        f"lossless bound {run.bound_s:.2f} s{at_first}"
-    )
-    table = Table(title=escape(title))
-    for heading in (
-        "scheme",
-        "communication s",
-        "min - max",
-        "x bound",
-        "speed-up",
-        "iteration s",
-        "samples/min",
-        "plan wait s",
-        "link error",
-    ):
+    bounds = f"lossless bound {run.bound_s:.2f} s"
+    if run.goodput_bound_s is not None:
+        bounds += f", goodput bound {run.goodput_bound_s:.2f} s"
+    title = f"{run.workload} ({run.model_bytes / 1e6:.1f} MB) on {run.network}, {run.nodes} nodes; {bounds}{at_first}"
+    table = Table(title=escape(title), box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    for heading in HEADINGS:
         is_name = heading == "scheme"
         table.add_column(heading, justify="left" if is_name else "right", overflow="fold", no_wrap=is_name)
     for row in summarise(record):
@@ -36,6 +42,7 @@ def comparison_table(record: Record) -> Table:
             f"{row.communication_s:.3f}",
             f"{row.least_s:.2f} - {row.greatest_s:.2f}" if row.counted else "-",
             f"{row.over_bound:.2f}",
+            "-" if math.isnan(row.over_goodput_bound) else f"{row.over_goodput_bound:.2f}",
             f"{row.speed_up:.2f}",
             f"{row.iteration_s:.3f}",
             f"{row.samples_per_min:.0f}",

@@ -209,5 +209,18 @@ def test_the_last_table_is_cut_nowhere(tmp_path, monkeypatch: pytest.MonkeyPatch
     write_fake_run(tmp_path)
     show_table(comparison_table(read_record(tmp_path)))
     printed = capsys.readouterr().out
-    assert "\u2502 average " in printed
+    assert " average " in printed
+    assert "8.0%" in printed
     assert "\u2026" not in printed
+
+
+def test_the_last_table_has_a_line_for_each_scheme(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """In 100 columns."""
+    monkeypatch.setenv("COLUMNS", "100")
+    write_fake_run(tmp_path)
+    show_table(comparison_table(read_record(tmp_path)))
+    *_, average, aware = capsys.readouterr().out.rstrip().splitlines()
+    assert " ".join(average.split()) == "average 3.127 3.08 - 3.18 1.49 1.42 1.30 3.227 1001 0.010 -"
+    assert " ".join(aware.split()) == "aware 2.550 2.50 - 2.60 1.21 1.16 1.59 2.650 1002 0.010 2.0% / 8.0%"

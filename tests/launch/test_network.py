@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nalb.errors import MachineError
-from nalb.launch.network import configured_bound_s, configured_message, job_nodes
+from nalb.launch.network import configured_bound_s, configured_message, goodput_bound_s, job_nodes
 from netem import build, namespaces, qdiscs, rootless
 from netem.network_file import parse_network
 from tests.launch.conftest import ROOT, START_LIMIT_S, STEPS, Launch, Launched
@@ -155,6 +155,15 @@ def test_the_bound_knows_who_is_worker_and_who_is_server() -> None:
         (True, False), (False, True), (True, True),
     ]  # fmt: skip
     assert configured_bound_s(network, 25e6) == pytest.approx(2.0)  # each worker's 25 MB at 100 Mbit/s
+
+
+def test_the_goodput_bound_counts_the_bunches_that_the_network_carries() -> None:
+    """A bucket of 100 Mbit/s holds 8 packets. Where rates change, bunches have 4."""
+    network = parse_network(f'name = "net"\n{ROLES}', "test.toml")
+    assert goodput_bound_s(network, 25e6) == pytest.approx(2.0 * (1514 + 66 / 8) / 1448)
+    change = ROLES + '[[changes]]\nat_s = 5\nnode = "w"\nup_mbps = 100\n'
+    network = parse_network(f'name = "net"\n{change}', "test.toml")
+    assert goodput_bound_s(network, 25e6) == pytest.approx(2.0 * (1514 + 66 / 4) / 1448)
 
 
 CHANGES = """

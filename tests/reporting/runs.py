@@ -47,7 +47,7 @@ def write_fake_run(
             plan_wait_s=[0.01] * iterations,
             link_error=None if scheme in UNMEASURED else LinkError(0.02, 0.08),
         )
-    run = RunFile(network, workload, nodes, MODEL_BYTES, 2.0, results)
+    run = RunFile(network, workload, nodes, MODEL_BYTES, 2.0, results, goodput_bound_s=2.1)
     write_run(run_dir, run)
     write_events(run_dir, events)
     return run

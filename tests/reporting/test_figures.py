@@ -100,6 +100,7 @@ def test_summary_counts_after_the_warm_up_and_against_the_first(tmp_path):
     assert stock.counted == 3
     assert stock.communication_s == pytest.approx(4.05)  # of 4.1, 4.0, 4.05
     assert stock.over_bound == pytest.approx(4.05 / 2.1, rel=0.05)
+    assert stock.over_goodput_bound == pytest.approx(stock.over_bound * 2.0 / 2.1)
     assert stock.speed_up == 1
     assert aware.speed_up == pytest.approx(4.05 / (4.0 / 1.6 + 0.05))
     assert aware.link_error == 0.02
@@ -113,6 +114,9 @@ def test_verdicts_say_which_way_it_went(tmp_path):
     assert first.startswith("average exchanges gradients 1.3")
     assert "within the range" in second
     assert last.startswith("Nearest to the lossless bound is aware")
+    assert last.endswith(f" and {rows[2].over_goodput_bound:.2f} times the goodput bound.")
+    unknown = replace(rows[0], over_goodput_bound=float("nan"))
+    assert "goodput" not in verdicts([unknown])[-1]
     slower = replace(rows[0], speed_up=0.5)
     assert verdicts([rows[1], slower])[0].startswith("stock is slower than average: it takes 2.00 times as long")
     same = replace(rows[0], scheme="other", speed_up=1.01)

@@ -24,7 +24,7 @@ def test_run_file_survives_a_round_trip(tmp_path):
     write_run(tmp_path, run)
     assert read_run(tmp_path) == run
     assert list(json.loads((tmp_path / "run.json").read_text())) == [
-        "network", "workload", "nodes", "model_bytes", "bound_s", "schemes"
+        "network", "workload", "nodes", "model_bytes", "bound_s", "schemes", "goodput_bound_s"
     ]  # fmt: skip
 
 
@@ -101,7 +101,15 @@ def test_damaged_run_json_is_named(run_dir, content, complaint):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("nodes", 0), ("model_bytes", -1), ("bound_s", -1.0), ("bound_s", 1e300), ("schemes", {}), ("surprise", 1)],
+    [
+        ("nodes", 0),
+        ("model_bytes", -1),
+        ("bound_s", -1.0),
+        ("bound_s", 1e300),
+        ("goodput_bound_s", 1.9),
+        ("schemes", {}),
+        ("surprise", 1),
+    ],
 )
 def test_values_that_no_run_has_are_refused(run_dir, field, value):
     document = json.loads((run_dir / "run.json").read_text())
