@@ -4,6 +4,11 @@ Each network exchanges MobileNet's gradients 14 times under scheme exact. What c
 the time that a plan from the true capacities takes in the same fluid simulation, with the window that the planner sends once it
 knows the network. A network of family changing changes once, after iteration 8; what counts are iterations 12 to 14, from the 4th
 after it on, against the true capacities of then. A network has 4 to 16 nodes, drawn by its seed.
+
+Start 0 knows nothing. Before each other start the planner has 4 iterations on another network of the same nodes, whose family and
+rates are drawn by the network's seed and the start's number. Those 4 do not count and are not in the file. `settled after` is how
+many iterations, since the start or the last change, came before the first from which on all take at most 1.05 of the true
+capacities' time; where none does, it is all of them.
 """
 
 import argparse
@@ -13,6 +18,7 @@ from functools import partial
 from multiprocessing import Pool
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -23,7 +29,7 @@ from nalb.control.planner import usual_window_bytes
 from nalb.errors import InputError, NalbError
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.slices import Tensor
-from nalb.simulation.families import FAMILIES, draw_network
+from nalb.simulation.families import FAMILIES, HIGH_SEED, draw_network
 from nalb.simulation.job import by_planner, by_slices, planner_of
 from nalb.workloads import load
 
@@ -33,23 +39,38 @@ ITERATIONS, BEFORE = 14, 8  # all, and those before what counts, or before the c
 SETTLING = 3  # iterations after a change that do not count
 LOW_NODES, HIGH_NODES = 4, 16
 TOO_SLOW = 1.10  # times what true capacities give
+WRONG = 4  # iterations on another network, before a start that knows something wrong
+WRONG_FAMILIES = ("even", "near", "heavy", "asymmetric", "adsl", "capped")  # all that differ in rates alone
+SETTLED = 1.05  # times what true capacities give
+HEADINGS = (
+    *("family", "known before", "median", "95th percentile", "worst", "its seed", f"above {TOO_SLOW:.2f}"),
+    "settled after (worst)",
+)
 
 
-def simulate(family: str, seed: int) -> dict[str, object]:
-    """One network: its row in the file."""
+def simulate(family: str, drawn: tuple[int, int]) -> dict[str, Any]:
+    """One network from one start: its row in the file. drawn: the seed and the number of the start."""
+    seed, start = drawn
     count = int(np.random.default_rng(seed).integers(LOW_NODES, HIGH_NODES + 1))
     network = draw_network(family, count, seed)
     planner = planner_of(network.nodes, TENSORS, FIRST_ALPHA_BYTES)
     layout = planner.layout
     after = network.changes[0][1] if network.changes else network.capacities
     run = partial(by_planner, SCHEME, network.nodes, layout, planner=planner)
+    if start:
+        source = np.random.default_rng([seed, start])
+        other = draw_network(str(source.choice(WRONG_FAMILIES)), count, int(source.integers(HIGH_SEED)))
+        run(capacities=other.capacities, rounds=WRONG)
     results = [*run(capacities=network.capacities, rounds=BEFORE), *run(capacities=after, rounds=ITERATIONS - BEFORE)]
     times_s = [result.time_s for result in results]
     window_bytes = usual_window_bytes(layout.model_bytes)
     true_s = by_slices(SCHEME, network.nodes, layout, after, 1, window_bytes)[0].time_s
     counted_s = times_s[BEFORE + SETTLING * bool(network.changes) :]
-    row = {"family": family, "seed": seed, "nodes": count, "network": network.command}
-    return row | {"over_true": median(counted_s) / true_s, "true_s": true_s, "times_s": times_s}
+    late = [time_s > SETTLED * true_s for time_s in times_s[BEFORE * bool(network.changes) :]]
+    settled_after = max((number for number, is_late in enumerate(late, 1) if is_late), default=0)
+    row = {"family": family, "seed": seed, "start": start, "nodes": count, "network": network.command}
+    row |= {"over_true": median(counted_s) / true_s, "settled_after": settled_after}
+    return row | {"true_s": true_s, "times_s": times_s}
 
 
 def main() -> int:
@@ -58,25 +79,27 @@ def main() -> int:
     parser.add_argument("--families", default=",".join(FAMILIES), help="comma-separated (default: all)")
     parser.add_argument("--first", type=int, default=1, help="seed of each family's first network (default: 1)")
     parser.add_argument("--networks", type=int, default=50, help="of each family, by seeds in a row (default: 50)")
+    parser.add_argument("--starts", type=int, default=1, help="of each network; the first knows nothing (default: 1)")
     parser.add_argument("--processes", type=int, default=1, help="side by side (default: 1)")
     parser.add_argument("--out", required=True, metavar="FILE", help="JSON lines, one for each network")
     args = parser.parse_args()
     try:
-        campaign(args.families.split(","), range(args.first, args.first + args.networks), args.processes, args.out)
+        seeds = range(args.first, args.first + args.networks)
+        campaign(args.families.split(","), seeds, args.starts, args.processes, args.out)
     except NalbError as error:
         parser.exit(error.exit_code, f"simulate_families: {error}\n")
     return 0
 
 
-def campaign(families: list[str], seeds: range, processes: int, out: str) -> None:
+def campaign(families: list[str], seeds: range, starts: int, processes: int, out: str) -> None:
     """All of it. InputError for what cannot be simulated or written."""
     if unknown := set(families) - set(FAMILIES):
         raise InputError(f"--families: {min(unknown)!r} is unknown: choose of {', '.join(FAMILIES)}")
-    if seeds.start < 0 or not seeds or processes < 1:
-        raise InputError("--first: give 0 or more; --networks and --processes: give 1 or more")
+    if seeds.start < 0 or not seeds or starts < 1 or processes < 1:
+        raise InputError("--first: give 0 or more; --networks, --starts and --processes: give 1 or more")
     table = Table(title=f"{SCHEME}, {MODEL}, {len(seeds)} networks each: time over that of true capacities' shares")
-    for heading in ("family", "median", "95th percentile", "worst", "its seed", f"above {TOO_SLOW:.2f}"):
-        table.add_column(heading, justify="left" if heading == "family" else "right")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading in HEADINGS[:2] else "right")
     try:
         Path(out).touch(exist_ok=False)
     except OSError as error:
@@ -86,18 +109,30 @@ def campaign(families: list[str], seeds: range, processes: int, out: str) -> Non
             if family == "shared-cores":
                 print("shared-cores: skipped, since the fluid simulation knows no cores", flush=True)
                 continue
-            rows = []
-            done = pool.imap_unordered(partial(simulate, family), seeds)
-            for row in track(done, family, len(seeds), console=Console(stderr=True), transient=True):
+            rows, drawn = [], [(seed, start) for seed in seeds for start in range(starts)]
+            done = pool.imap_unordered(partial(simulate, family), drawn)
+            for row in track(done, family, len(drawn), console=Console(stderr=True), transient=True):
                 rows.append(row)
                 file.write(json.dumps(row) + "\n")
                 file.flush()
-            over = np.array([row["over_true"] for row in rows])
-            worst = rows[int(over.argmax())]
-            numbers = f"{np.median(over):.3f}", f"{np.quantile(over, 0.95):.3f}", f"{over.max():.3f}"
-            table.add_row(family, *numbers, str(worst["seed"]), f"{(over > TOO_SLOW).sum()} of {len(over)}")
-            print(f"{family}: {' '.join(numbers)}", flush=True)
+            for start, of_start in (("nothing", 0), ("another network", 1)):
+                if chosen := [row for row in rows if bool(row["start"]) == of_start]:
+                    told = (family, start, *summary(chosen))
+                    table.add_row(*told)
+                    print(
+                        ", ".join(f"{heading} {one}" for heading, one in zip(HEADINGS, told, strict=True)), flush=True
+                    )
     Console().print(table)
+
+
+def summary(rows: list[dict[str, Any]]) -> tuple[str, ...]:
+    """What the table says of these rows, from its third column on."""
+    over, after = (np.array([row[name] for row in rows]) for name in ("over_true", "settled_after"))
+    worst = rows[int(over.argmax())]
+    numbers = f"{np.median(over):.3f}", f"{np.quantile(over, 0.95):.3f}", f"{over.max():.3f}"
+    its_seed = f"{worst['seed']}" + f", start {worst['start']}" * bool(worst["start"])
+    settled = f"{np.median(after):g} ({after.max()})"
+    return *numbers, its_seed, f"{(over > TOO_SLOW).sum()} of {len(over)}", settled
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from nalb.errors import InputError
 from nalb.measurement.samples import Samples, samples_of
@@ -75,6 +74,11 @@ def exchange(
     return _Run(nodes, capacities, sizes_bytes, server_of_slice, window_bytes, wire).run()
 
 
+_Flows = tuple[
+    Ints, Ints, Floats
+]  # busy connections, their pairs without repetition, the rate of each connection in bytes/s
+
+
 class _Run:
     """One synchronisation under way. Connection k: pushes of pair k for k < P, answers of pair k - P above."""
 
@@ -96,15 +100,13 @@ class _Run:
         self._gates = _gated(sizes_bytes, window_bytes)
         self._missing = [len(self._workers)] * len(self._size)  # pushes of each slice still to arrive
         connections = 2 * count * count  # pushes, then answers, by source * N + target
-        self._source = np.tile(np.repeat(np.arange(count), count), 2)
-        self._target = np.tile(np.arange(count), 2 * count)
         self._pair = np.tile(np.arange(count * count), 2)
         self._queue: list[deque[int]] = [deque() for _ in range(connections)]
         self._left = np.zeros(connections)  # bytes of the first message in the queue
         self._rounding = np.zeros(connections)  # what may be missing of it
         self._busy = np.zeros(connections, dtype=np.bool_)
         self._started_s = np.zeros(connections)  # when its first message came first
-        self._rates: dict[bytes, Floats] = {}  # per set of busy connections
+        self._known: dict[bytes, _Flows] = {}  # per set of busy connections
         self._now_s = 0.0
         self._finish_s = np.zeros(count)
         self._link_bytes, self._busy_s = np.zeros(count * count), np.zeros(count * count)
@@ -117,15 +119,16 @@ class _Run:
                 self._push(index, worker)
         self._settle()
         while True:
-            busy = np.flatnonzero(self._busy)
+            busy, pairs, rate = self._flows()
             if not len(busy):
                 break
-            rate = self._rate(busy)
-            step_s = float((self._left[busy] / rate).min())
+            left = self._left[busy]
+            step_s = float((left / rate).min())
             self._now_s += step_s
-            self._left[busy] -= rate * step_s
-            self._busy_s[np.unique(self._pair[busy])] += step_s
-            for connection in busy[self._left[busy] <= self._rounding[busy]].tolist():
+            left -= rate * step_s
+            self._left[busy] = left
+            self._busy_s[pairs] += step_s
+            for connection in busy[left <= self._rounding[busy]].tolist():
                 self._arrive(connection)
             self._settle()
         assert not any(self._missing), "a slice never arrived"
@@ -134,15 +137,17 @@ class _Run:
             self._finish_s, self._link_bytes.reshape(shape), self._busy_s.reshape(shape), samples_of(self._samples)
         )
 
-    def _rate(self, busy: npt.NDArray[np.int64]) -> Floats:
-        key = busy.tobytes()
-        if key not in self._rates:
-            if len(self._rates) == MAX_KEPT:
-                self._rates.clear()
+    def _flows(self) -> _Flows:
+        key = self._busy.tobytes()
+        if key not in self._known:
+            if len(self._known) == MAX_KEPT:
+                self._known.clear()
+            busy = np.flatnonzero(self._busy)
+            connections = np.bincount(self._pair[busy], minlength=self._count**2)
             shape = (self._count, self._count)
-            connections = np.bincount(self._pair[busy], minlength=self._count**2).reshape(shape).astype(np.float64)
-            self._rates[key] = self._links.max_min(connections)[self._source[busy], self._target[busy]]
-        return self._rates[key]
+            rates = self._links.max_min(connections.reshape(shape).astype(np.float64)).ravel()
+            self._known[key] = busy, np.flatnonzero(connections), rates[self._pair[busy]]
+        return self._known[key]
 
     def _push(self, index: int, worker: int) -> None:
         server = self._server[index]
@@ -172,9 +177,9 @@ class _Run:
 
     def _arrive(self, connection: int) -> None:
         index = self._queue[connection].popleft()
-        source, target = int(self._source[connection]), int(self._target[connection])
-        is_push = connection < self._count**2
-        self._link_bytes[self._pair[connection]] += self._size[index]
+        is_answer, pair = divmod(connection, self._count**2)
+        (source, target), is_push = divmod(pair, self._count), not is_answer
+        self._link_bytes[pair] += self._size[index]
         start_s = float(self._started_s[connection])
         self._samples.append((source, target, self._payload[index], start_s, self._now_s, is_push))
         self._busy[connection] = False

@@ -1,7 +1,6 @@
 """How TCP connections share links: max-min fairness, by progressive filling."""
 
 import numpy as np
-import numpy.typing as npt
 
 from nalb.planning.nodes import Capacities, Floats
 
@@ -22,35 +21,31 @@ class Links:
     def max_min(self, connections: Floats) -> Floats:
         """The rate of one connection on each directed pair, bytes/s, shape (N, N); 0 where there is none.
 
-        connections: how many are busy on each directed pair, shape (N, N), >= 0. All rates rise together; when a way
-        out, a way in or a cap is full, its connections keep their rate and the others rise on. Nobody can then get
-        more without taking from one that has no more. Cost: at most 2 N rounds of O(N^2), one more per cap.
+        connections: how many are busy on each directed pair, whole numbers, shape (N, N). All rates rise together; when a way
+        out, a way in or a cap is full, its connections keep their rate and the others rise on. Nobody can then get more without
+        taking from one that has no more. A resource is filled as soon as it fills no later than all those that its connections
+        share: what happens elsewhere cannot change it any more, so many are filled in one round. Cost: at most 2 N rounds of
+        O(N^2), one more per cap; usually a few rounds.
         """
-        rate = np.zeros(connections.shape)
-        rising = connections.copy()  # the connections that still rise
-        up_left, down_left = self.up.copy(), self.down.copy()
+        least, rates = np.minimum.reduce, np.zeros(connections.shape)
+        rising, ones = connections, np.ones(len(connections))  # rising: those that have no rate yet
+        up_left, down_left = self.up, self.down
         caps = None
         if self.caps is not None:
-            caps = np.divide(self.caps, connections, out=np.full(rate.shape, np.inf), where=connections > 0)
-        while True:
-            fair_up, fair_down = _part(up_left, rising.sum(axis=1)), _part(down_left, rising.sum(axis=0))
-            level = min(float(fair_up.min()), float(fair_down.min()))
+            caps = np.divide(self.caps, connections, out=np.full(rates.shape, np.inf), where=connections > 0)
+        while (has_none := rising > 0).any():
+            fair_up, fair_down = up_left / np.maximum(rising @ ones, 1.0), down_left / np.maximum(ones @ rising, 1.0)
+            level = np.minimum(fair_up[:, np.newaxis], fair_down)
             if caps is not None:
-                level = min(level, float(caps.min()))
-            if level == np.inf:
-                return rate
-            edge = level * (1 + LEVEL_PART)
-            full = (fair_up <= edge)[:, np.newaxis] | (fair_down <= edge)
+                level = np.minimum(level, caps)
+            level[~has_none] = np.inf
+            edge = (1 + LEVEL_PART) * level
+            full = (fair_up <= least(edge, axis=1))[:, np.newaxis] | (fair_down <= least(edge, axis=0))
             if caps is not None:
                 full |= caps <= edge
-                caps[full] = np.inf
-            stopped = np.where(full, rising, 0.0)
-            rate[stopped > 0] = level
-            rising -= stopped
-            up_left -= level * stopped.sum(axis=1)
-            down_left -= level * stopped.sum(axis=0)
-
-
-def _part(left: Floats, connections: Floats) -> npt.NDArray[np.float64]:
-    """What each connection gets of what is left, infinity where there is none."""
-    return np.divide(np.maximum(left, 0.0), connections, out=np.full(len(left), np.inf), where=connections > 0)
+            full &= has_none
+            rates[full] = level[full]
+            taken = rates * rising * full
+            rising = rising * ~full
+            up_left, down_left = up_left - taken @ ones, down_left - ones @ taken
+        return rates

@@ -45,11 +45,31 @@ def test_a_row_for_each_network_and_a_table_of_families(tmp_path: Path, capsys: 
     assert "File exists: name a new file" in again.stderr
 
 
+def test_each_start_but_the_first_knows_another_network(tmp_path: Path):
+    out = tmp_path / "rows.jsonl"
+    done = campaign(
+        "--families", "asymmetric", "--first", str(FOUR_NODES), "--networks", "1", "--starts", "3", "--out", str(out)
+    )
+    assert done.returncode == 0, done.stderr
+    rows = sorted((json.loads(line) for line in out.read_text().splitlines()), key=lambda row: row["start"])
+    assert [(row["start"], len(row["times_s"])) for row in rows] == [(0, 14), (1, 14), (2, 14)]
+    assert len({row["times_s"][0] for row in rows}) == 3  # three different plans for the same network
+    assert len({row["true_s"] for row in rows}) == 1
+    for row in rows:
+        late = [time_s > 1.05 * row["true_s"] for time_s in row["times_s"]]
+        after = row["settled_after"]
+        assert not any(late[after:])
+        assert after == 0 or late[after - 1]
+    starts = [line.split(", ")[1] for line in done.stdout.splitlines() if line.startswith("family asymmetric")]
+    assert starts == ["known before nothing", "known before another network"]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["--families", "odd"], "--families: 'odd' is unknown: choose of even, near"),
-        (["--networks", "0"], "--networks and --processes: give 1 or more"),
+        (["--networks", "0"], "--networks, --starts and --processes: give 1 or more"),
+        (["--starts", "0"], "--networks, --starts and --processes: give 1 or more"),
         (["--first", "-1"], "--first: give 0 or more"),
     ],
 )
