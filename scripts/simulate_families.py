@@ -39,6 +39,7 @@ ITERATIONS, BEFORE = 14, 8  # all, and those before what counts, or before the c
 SETTLING = 3  # iterations after a change that do not count
 LOW_NODES, HIGH_NODES = 4, 16
 TOO_SLOW = 1.10  # times what true capacities give
+CORES = 2.0  # that the nodes of shared-cores share
 WRONG = 4  # iterations on another network, before a start that knows something wrong
 WRONG_FAMILIES = ("even", "near", "heavy", "asymmetric", "adsl", "capped")  # all that differ in rates alone
 SETTLED = 1.05  # times what true capacities give
@@ -52,11 +53,12 @@ def simulate(family: str, drawn: tuple[int, int]) -> dict[str, Any]:
     """One network from one start: its row in the file. drawn: the seed and the number of the start."""
     seed, start = drawn
     count = int(np.random.default_rng(seed).integers(LOW_NODES, HIGH_NODES + 1))
-    network = draw_network(family, count, seed)
+    network = draw_network(family, count, seed, cores=CORES)
+    quotas = None if network.quotas is None else np.array(network.quotas)
     planner = planner_of(network.nodes, TENSORS, FIRST_ALPHA_BYTES)
     layout = planner.layout
     after = network.changes[0][1] if network.changes else network.capacities
-    run = partial(by_planner, SCHEME, network.nodes, layout, planner=planner)
+    run = partial(by_planner, SCHEME, network.nodes, layout, planner=planner, quotas=quotas)
     if start:
         source = np.random.default_rng([seed, start])
         other = draw_network(str(source.choice(WRONG_FAMILIES)), count, int(source.integers(HIGH_SEED)))
@@ -64,7 +66,7 @@ def simulate(family: str, drawn: tuple[int, int]) -> dict[str, Any]:
     results = [*run(capacities=network.capacities, rounds=BEFORE), *run(capacities=after, rounds=ITERATIONS - BEFORE)]
     times_s = [result.time_s for result in results]
     window_bytes = usual_window_bytes(layout.model_bytes)
-    true_s = by_slices(SCHEME, network.nodes, layout, after, 1, window_bytes)[0].time_s
+    true_s = by_slices(SCHEME, network.nodes, layout, after, 1, window_bytes, quotas=quotas)[0].time_s
     counted_s = times_s[BEFORE + SETTLING * bool(network.changes) :]
     late = [time_s > SETTLED * true_s for time_s in times_s[BEFORE * bool(network.changes) :]]
     settled_after = max((number for number, is_late in enumerate(late, 1) if is_late), default=0)
@@ -106,9 +108,6 @@ def campaign(families: list[str], seeds: range, starts: int, processes: int, out
         raise InputError(f"--out {out}: {error.strerror}: name a new file in a folder that is there") from None
     with open(out, "a", encoding="utf-8") as file, Pool(processes) as pool:
         for family in families:
-            if family == "shared-cores":
-                print("shared-cores: skipped, since the fluid simulation knows no cores", flush=True)
-                continue
             rows, drawn = [], [(seed, start) for seed in seeds for start in range(starts)]
             done = pool.imap_unordered(partial(simulate, family), drawn)
             for row in track(done, family, len(drawn), console=Console(stderr=True), transient=True):

@@ -63,15 +63,17 @@ def exchange(
     server_of_slice: Ints,
     window_bytes: float = 0.0,
     wire: Wire = WITH_HEADERS,
+    cores: Floats | None = None,
 ) -> Exchanged:
     """Simulate one synchronisation of slices in the order in which workers hand them over.
 
     sizes_bytes: payload per slice, shape (n,), positive; server_of_slice: the index of its server's node, shape (n,);
-    window_bytes: payload of a worker under way at a time, 0 for all. Cost: O(C) numpy per arrival for C connections,
+    window_bytes: payload of a worker under way at a time, 0 for all; cores: bytes per second, in and out together, that each node's
+    cores handle, shape (N,), None for any. Cost: O(C) numpy per arrival for C connections,
     2 n (N - 1) arrivals, and one max-min solution per set of busy connections. Raises InputError for a slice without
     bytes or sent to a node that is no server.
     """
-    return _Run(nodes, capacities, sizes_bytes, server_of_slice, window_bytes, wire).run()
+    return _Run(nodes, Links(capacities, cores), sizes_bytes, server_of_slice, window_bytes, wire).run()
 
 
 _Flows = tuple[
@@ -85,7 +87,7 @@ class _Run:
     def __init__(
         self,
         nodes: Sequence[Node],
-        capacities: Capacities,
+        links: Links,
         sizes_bytes: Ints,
         server_of_slice: Ints,
         window_bytes: float,
@@ -93,7 +95,7 @@ class _Run:
     ):
         _check(nodes, sizes_bytes, server_of_slice)
         count = len(nodes)
-        self._links, self._count = Links(capacities), count
+        self._links, self._count = links, count
         self._workers = [i for i, node in enumerate(nodes) if node.is_worker]
         self._payload, self._server = sizes_bytes.tolist(), server_of_slice.tolist()
         self._size = wire.bytes_of(sizes_bytes).tolist()

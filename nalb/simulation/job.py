@@ -5,22 +5,25 @@ planner, which learns from the simulated messages, `by_flows` shares alone, for 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from nalb.control.messages import TensorSpec
 from nalb.control.planner import Planner
 from nalb.errors import InputError
+from nalb.measurement.cores import Work
 from nalb.measurement.traffic import Traffic
 from nalb.planning import shares as shares_of
 from nalb.planning.elastic import Observation, elastic
-from nalb.planning.nodes import Capacities, Floats, Node, server_indices
+from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, linear_load, server_indices
 from nalb.planning.schemes import Plan, Situation, decide
 from nalb.planning.slices import Ints, Layout, Tensor
 from nalb.simulation.exchange import WITH_HEADERS, Exchanged, Wire, exchange
 from nalb.simulation.flows import MAX_CLASSES, flow
 from nalb.simulation.stock import route
 
+CORE_S_PER_BYTE = 5e-9  # of a core, at either end (docs/results.md, what a byte costs the cores)
 SCHEMES = ("stock", "average", "elastic", "aware", "exact")
 
 
@@ -32,19 +35,26 @@ def by_slices(
     rounds: int,
     window_bytes: float,
     wire: Wire = WITH_HEADERS,
+    quotas: Floats | None = None,
 ) -> list[Exchanged]:
-    """`rounds` synchronisations under a scheme that knows the true capacities. Raises InputError."""
+    """`rounds` synchronisations under a scheme that knows the true capacities. Raises InputError.
+
+    quotas: cores of each node, shape (N,), None for any: a byte that comes or goes costs CORE_S_PER_BYTE of one.
+    """
+    cores = None if quotas is None else quotas / CORE_S_PER_BYTE
     observations: list[list[Observation]] = [[] for _ in nodes]
     present: Plan | None = None
     done: list[Exchanged] = []
     for iteration in range(rounds):
         if scheme == "stock":
-            done.append(exchange(nodes, capacities, *stock_messages(nodes, layout.tensors), 0, wire))
+            done.append(exchange(nodes, capacities, *stock_messages(nodes, layout.tensors), 0, wire, cores))
             continue
-        plan, _ = decide(scheme, Situation(iteration, nodes, layout, capacities, capacities, observations, present))
+        known = with_cores(nodes, layout.model_bytes, capacities, quotas)
+        plan, _ = decide(scheme, Situation(iteration, nodes, layout, known, known, observations, present))
         present = plan or present
         assert present is not None
-        result = exchange(nodes, capacities, layout.sizes_bytes, np.array(present.server_of_slice), window_bytes, wire)
+        servers = np.array(present.server_of_slice)
+        result = exchange(nodes, capacities, layout.sizes_bytes, servers, window_bytes, wire, cores)
         if len(result.samples):
             served_s = Traffic(result.samples).served_s(len(nodes))
             for one in np.flatnonzero(np.isfinite(served_s)).tolist():
@@ -78,21 +88,43 @@ def by_planner(
     rounds: int,
     planner: Planner,
     wire: Wire = WITH_HEADERS,
+    quotas: Floats | None = None,
 ) -> list[Exchanged]:
     """`rounds` synchronisations as the coordinator's planner plans them, windows included. Raises InputError.
 
+    quotas: as for `by_slices`.
     planner: of `planner_of`, or one to which `layout` is registered and whose servers' ranks are in node order.
     """
-    by_rank = server_indices(nodes)
+    by_rank, cores = server_indices(nodes), None if quotas is None else quotas / CORE_S_PER_BYTE
     done: list[Exchanged] = []
     for iteration in range(rounds):
         plan = planner.decide(iteration, 0, scheme).plan
         servers = by_rank[np.array(plan.server_of_slice, dtype=np.int64)]
-        result = exchange(nodes, capacities, layout.sizes_bytes, servers, plan.window_bytes, wire)
+        result = exchange(nodes, capacities, layout.sizes_bytes, servers, plan.window_bytes, wire, cores)
         if plan.measure:
-            planner.observe(result.samples, result.time_s)
+            work = None if quotas is None else work_of(result, quotas)
+            planner.observe(result.samples, result.time_s, work=work)
         done.append(result)
     return done
+
+
+def with_cores(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, quotas: Floats | None) -> Capacities:
+    """These capacities, and how long cores of these quotas work: for the load of either direction as for a link."""
+    if quotas is None:
+        return capacities
+    fixed, per_share = linear_load(nodes, model_bytes)
+    both_s = 2 * CORE_S_PER_BYTE / quotas
+    return replace(capacities, cores=CoreTimes(fixed * both_s, per_share * both_s))
+
+
+def work_of(result: Exchanged, quotas: Floats) -> Work:
+    """What the processes of the nodes would report of one synchronisation."""
+    one, nodes = result.samples, len(quotas)
+    workers, servers = (
+        np.where(one["is_push"], one[a], one[b]) for a, b in (("source", "target"), ("target", "source"))
+    )
+    worker_s, server_s = (CORE_S_PER_BYTE * np.bincount(end, one["size_bytes"], nodes) for end in (workers, servers))
+    return Work(worker_s, server_s, quotas)
 
 
 def by_flows(

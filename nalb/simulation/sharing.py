@@ -8,10 +8,14 @@ LEVEL_PART = 1e-9  # resources that fill within this part of a level fill togeth
 
 
 class Links:
-    """A network as connections see it: each node's way out and in, and the caps of directed pairs."""
+    """A network as connections see it: each node's way out and in, the caps of directed pairs, and what cores handle.
 
-    def __init__(self, capacities: Capacities):
+    cores: bytes per second, in and out together, that the node's cores handle, shape (N,); None: any.
+    """
+
+    def __init__(self, capacities: Capacities, cores: Floats | None = None):
         self.up, self.down = capacities.up, capacities.down
+        self.cores = np.full(len(self.up), np.inf) if cores is None else cores
         self.caps: Floats | None = None  # per directed pair, shape (N, N); None where no pair is capped
         if capacities.pairs:
             self.caps = np.full((len(self.up), len(self.up)), np.inf)
@@ -22,30 +26,35 @@ class Links:
         """The rate of one connection on each directed pair, bytes/s, shape (N, N); 0 where there is none.
 
         connections: how many are busy on each directed pair, whole numbers, shape (N, N). All rates rise together; when a way
-        out, a way in or a cap is full, its connections keep their rate and the others rise on. Nobody can then get more without
-        taking from one that has no more. A resource is filled as soon as it fills no later than all those that its connections
-        share: what happens elsewhere cannot change it any more, so many are filled in one round. Cost: at most 2 N rounds of
-        O(N^2), one more per cap; usually a few rounds.
+        out, a way in, a node's cores or a cap is full, its connections keep their rate and the others rise on. Nobody can then
+        get more without taking from one that has no more. A resource is filled as soon as it fills no later than all those
+        that its connections share: what happens elsewhere cannot change it any more, so many are filled in one round. Cost: at
+        most 3 N rounds of O(N^2), one more per cap; usually a few rounds.
         """
         least, rates = np.minimum.reduce, np.zeros(connections.shape)
         rising, ones = connections, np.ones(len(connections))  # rising: those that have no rate yet
-        up_left, down_left = self.up, self.down
+        up_left, down_left, cores_left = self.up, self.down, self.cores
         caps = None
         if self.caps is not None:
             caps = np.divide(self.caps, connections, out=np.full(rates.shape, np.inf), where=connections > 0)
         while (has_none := rising > 0).any():
-            fair_up, fair_down = up_left / np.maximum(rising @ ones, 1.0), down_left / np.maximum(ones @ rising, 1.0)
-            level = np.minimum(fair_up[:, np.newaxis], fair_down)
+            leave, come = rising @ ones, ones @ rising
+            fair_up, fair_down = up_left / np.maximum(leave, 1.0), down_left / np.maximum(come, 1.0)
+            fair_cores = cores_left / np.maximum(leave + come, 1.0)
+            level = np.minimum(np.minimum(fair_up, fair_cores)[:, np.newaxis], np.minimum(fair_down, fair_cores))
             if caps is not None:
                 level = np.minimum(level, caps)
             level[~has_none] = np.inf
             edge = (1 + LEVEL_PART) * level
-            full = (fair_up <= least(edge, axis=1))[:, np.newaxis] | (fair_down <= least(edge, axis=0))
+            first_out, first_in = least(edge, axis=1), least(edge, axis=0)
+            is_worked = fair_cores <= np.minimum(first_out, first_in)
+            full = ((fair_up <= first_out) | is_worked)[:, np.newaxis] | (fair_down <= first_in) | is_worked
             if caps is not None:
                 full |= caps <= edge
             full &= has_none
             rates[full] = level[full]
             taken = rates * rising * full
             rising = rising * ~full
-            up_left, down_left = up_left - taken @ ones, down_left - ones @ taken
+            left, came = taken @ ones, ones @ taken
+            up_left, down_left, cores_left = up_left - left, down_left - came, cores_left - left - came
         return rates

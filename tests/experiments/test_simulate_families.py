@@ -24,14 +24,14 @@ def test_a_row_for_each_network_and_a_table_of_families(tmp_path: Path, capsys: 
     words = ["--families", "even,changing,roles,shared-cores", "--first", str(FOUR_NODES), "--networks", "1"]
     done = campaign(*words, "--processes", "2", "--out", str(out))
     assert done.returncode == 0, done.stderr
-    assert "shared-cores: skipped, since the fluid simulation knows no cores\n" in done.stdout
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [(row["family"], row["seed"], row["nodes"]) for row in rows] == [
-        (family, FOUR_NODES, 4) for family in ("even", "changing", "roles")
+        (family, FOUR_NODES, 4) for family in ("even", "changing", "roles", "shared-cores")
     ]
-    assert all(row["network"] == draw_network(row["family"], 4, FOUR_NODES).command for row in rows)
+    assert all(row["network"] == draw_network(row["family"], 4, FOUR_NODES, cores=2.0).command for row in rows)
     assert all(len(row["times_s"]) == 14 for row in rows)
-    even, changing, _ = rows
+    even, changing, _, shared_cores = rows
+    assert 0.95 < shared_cores["over_true"] < 1.1
     assert 0.95 < even["over_true"] < 1.05
     assert even["times_s"][0] > 1.1 * even["true_s"]  # the first iteration has equal shares
     assert min(changing["times_s"][8:]) > 0.95 * changing["true_s"]  # of the network after the change
