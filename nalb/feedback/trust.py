@@ -2,7 +2,9 @@
 
 evidence                                             action                                    reason
 estimates were refuted, or do not explain the time   the next CALM iterations have no window   only those show limits
-EVERY_FREE iterations since the last without one     one without a window                      a window hides what became faster
+of an iteration with a window
+FEW_FREE, twice as many, ... MANY_FREE iterations    one without a window                      a window hides what became faster
+since the last without one
 plans took longer than equal shares, added up to     equal shares for 1, 2, 4 ... iterations   whatever the estimates rest on is
 a whole iteration                                                                              not so
 two plans in a row took LATE times what is           equal shares for 1, 2, 4 ... iterations   something else than the links
@@ -15,7 +17,8 @@ the first equal shares took LATE times that          one more                   
 from dataclasses import dataclass
 
 CALM = 2  # iterations without a window once estimates have moved: for what changed, and for what the new plan does
-EVERY_FREE = 5  # iterations without a window cost up to 8 %: every fifth costs less than 2 %
+FEW_FREE = 5  # iterations without a window cost up to 10 %: every fifth costs 2 %
+MANY_FREE = 40  # where nothing changes, less
 LATE = 1.25  # times: TCP's sharing, headers and acknowledgements explain 1.05 to 1.2 (docs/results.md)
 BEATEN = 1.03  # times what equal shares took: medians of equal plans differ by up to 2 % on a busy machine
 MOST_REGRET = 1.0  # iterations of equal shares that plans may cost more than those
@@ -51,6 +54,7 @@ class Trust:
         self._late = 0  # iterations in a row that took longer than is explained
         self._unsettled = CALM  # iterations without a window to come
         self._since_free = 0
+        self._every_free = FEW_FREE
         self._patience = 1  # iterations of equal shares, next time
         self._equal_left = 1  # iterations of equal shares to come
         self._is_trial = False  # the next plan is the first after equal shares
@@ -63,15 +67,20 @@ class Trust:
     def allow_window(self) -> bool:
         """Whether the next iteration may have a window; to be asked once for each."""
         self._since_free += 1
-        is_free = self._unsettled > 0 or self._since_free >= EVERY_FREE
+        is_due = self._since_free >= self._every_free
+        is_free = self._unsettled > 0 or is_due
         if is_free:
-            self._since_free = 0
+            self._since_free, self._every_free = 0, min(2 * self._every_free, MANY_FREE) if is_due else self._every_free
         return not is_free
 
     def judge(self, outcome: Outcome) -> None:
         """Take one iteration in."""
         is_late = outcome.explained_s is None or outcome.took_s > LATE * outcome.explained_s
-        self._unsettled = CALM if outcome.is_refuted or is_late else max(0, self._unsettled - 1)
+        has_window = self._since_free > 0
+        if outcome.is_refuted or (is_late and has_window):
+            self._unsettled, self._every_free = CALM, FEW_FREE
+        else:
+            self._unsettled = max(0, self._unsettled - 1)
         if outcome.has_equal_shares:
             self._judge_equal(outcome.took_s, is_late and outcome.explained_s is not None)
         elif outcome.follows_estimates:
