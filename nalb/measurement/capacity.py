@@ -9,6 +9,8 @@ too high is proven wrong by the overrun that it causes, one that is too low is e
     it carried more than was known                at least so much                       planned on with GROWTH
     nothing is known yet                          at least what it carried               equal shares until all have carried
     a pair was held back, both ends had room      the pair has a cap                     planned around
+    an end carried much less than before, and     it has room                            its value stays
+    few of its pairs were held back
     a capped pair sent faster, without a window   it has no such cap                     the cap is dropped
     most pairs of an end were held back at once   the end became slower meanwhile        only the rest of the iteration counts
     an iteration was late, or the network         the fewest directions that explain     planned on with OPTIMISM
@@ -55,7 +57,7 @@ class CapacityEstimator:
 
         free: it had no window, so that all that could send did. late: it took much longer than its plan said.
         """
-        found, slowed_s = evidence(traffic, self._num_nodes), None
+        found, slowed_s = evidence(traffic, self._num_nodes, np.nan_to_num(self._rate) / NOISE, self._pairs), None
         while found.slowed_s is not None:
             slowed_s = found.slowed_s
             traffic = traffic.since(slowed_s)

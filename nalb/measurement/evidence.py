@@ -9,11 +9,15 @@ sends without a pause throughout a cell is a witness there:
     both explain it       one of them is full; which one is not known
     neither explains it   the pair has a cap of its own, or the network changed within the iteration
 
-What a direction carried at its best is a lower bound of its capacity, whatever else is known. Choice not taken: to fit
+What a direction carried at its best is a lower bound of its capacity, whatever else is known. So an end that carries much less than
+it has carried before has room, unless most of its pairs are held back: then it became slower. A pair that carries all that it is
+known to carry is no witness of its ends. Choice not taken: to fit
 capacities to all times by simulating the iteration, which takes seconds for a dozen nodes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -56,8 +60,17 @@ class Evidence:
     slowed_s: float | None  # when an end that had carried more became slower; None if none did
 
 
-def evidence(traffic: Traffic, num_nodes: int) -> Evidence:
-    """Read one iteration. Cost: a few sorts of its messages, and O(cells) for each connection."""
+def evidence(
+    traffic: Traffic,
+    num_nodes: int,
+    known: Floats | None = None,
+    known_caps: Mapping[tuple[int, int], float] = MappingProxyType({}),
+) -> Evidence:
+    """Read one iteration. Cost: a few sorts of its messages, and O(cells) for each connection.
+
+    known: what each direction has carried before, shape (2, N), 0 for nothing: an end that now carries less has room, unless most
+    of its pairs are held back. known_caps: of pairs; one that carries so much says nothing of its ends.
+    """
     nodes, cells = num_nodes, int(np.clip(traffic.span_s / LEAST_CELL_S, FEWEST_CELLS, CELLS))
     cell_s = traffic.span_s / cells
     key = (traffic.is_push * nodes + traffic.source) * nodes + traffic.target
@@ -68,11 +81,21 @@ def evidence(traffic: Traffic, num_nodes: int) -> Evidence:
     active_s = traffic.active(connection, len(connections), cells)
     busy = np.array([traffic.active(node, nodes, cells) for node in (traffic.source, traffic.target)]) / cell_s
     of_end = np.array([_summed(carried, end, nodes) for end in ends])
-    capacity, possible, has_room = _judge_ends(carried, active_s / cell_s, of_end, busy, ends)
     of_pair, ends_of_pair = _summed(carried, pair, len(pairs)), (pairs // nodes, pairs % nodes)
-    is_held_back = _summed(np.where(has_room, carried, 0.0), pair, len(pairs)) > UNEXPLAINED * of_pair
-    is_capped, after = _judge_pairs(of_pair, is_held_back, of_end, ends_of_pair, FEWEST_CELLS * LEAST_CELL_S / cell_s)
     names = [divmod(one, nodes) for one in pairs.tolist()]
+    cap = cell_s * np.array([known_caps.get(name, np.inf) for name in names])
+    at_cap = (of_pair >= FULL * cap[:, np.newaxis])[pair]
+    best = np.array([_best(one) for one in of_end])
+    before = np.zeros_like(best) if known is None else known * cell_s
+    while True:
+        level = np.fmax(best, before)
+        capacity, possible, has_room = _judge_ends(carried, active_s / cell_s, at_cap, of_end, busy, ends, level)
+        is_held_back = _summed(np.where(has_room, carried, 0.0), pair, len(pairs)) > UNEXPLAINED * of_pair
+        is_slower = np.array([_are_most(is_held_back, end, nodes) for end in ends_of_pair]) & (before > best)
+        if not is_slower.any():
+            break
+        before = np.where(is_slower, 0.0, before)
+    is_capped, after = _judge_pairs(of_pair, is_held_back, of_end, ends_of_pair, FEWEST_CELLS * LEAST_CELL_S / cell_s)
     best_of_pair, pair_s = _best(of_pair) / cell_s, _highest(active_s, pair, len(pairs)).sum(axis=1)
     caps = {names[k]: float(best_of_pair[k]) for k in np.flatnonzero(is_capped).tolist()}
     bytes_of_pair = of_pair.sum(axis=1)
@@ -81,9 +104,8 @@ def evidence(traffic: Traffic, num_nodes: int) -> Evidence:
             if np.isfinite(capacity[direction, end[k]]):
                 caps[names[k]], capacity[direction, end[k]] = float(capacity[direction, end[k]] / cell_s), np.nan
     mean_of_pair = bytes_of_pair / np.maximum(pair_s, LEAST_CELL_S / CELLS)
-    best = np.array([_best(one) for one in of_end]) / cell_s
     return Evidence(
-        np.fmax(best, [_fast(traffic, node, nodes) for node in (traffic.source, traffic.target)]),
+        np.fmax(best / cell_s, [_fast(traffic, node, nodes) for node in (traffic.source, traffic.target)]),
         capacity / cell_s,
         possible / cell_s,
         caps,
@@ -94,21 +116,22 @@ def evidence(traffic: Traffic, num_nodes: int) -> Evidence:
 
 
 def _judge_ends(
-    carried: Floats, active: Floats, of_end: Floats, busy: Floats, ends: tuple[Ints, Ints]
+    carried: Floats, active: Floats, at_cap: Mask, of_end: Floats, busy: Floats, ends: tuple[Ints, Ints], best: Floats
 ) -> tuple[Floats, Floats, Mask]:
     """(capacity, possible) in bytes a cell, shape (2, N), and where both ends of a witness have room, shape (connections, cells).
 
-    carried: bytes; active: the part of each cell for which a connection sends, both of that shape; of_end, busy: the same of each
-    end, shape (2, N, cells).
+    carried: bytes; active: the part of each cell for which a connection sends; at_cap: whether its pair carries what it is known
+    to, all of that shape; of_end, busy: bytes and part of each
+    end, shape (2, N, cells); best: bytes a cell that each end has carried, shape (2, N).
     """
     speed = np.divide(carried, active, out=np.zeros_like(carried), where=active >= SHORT)
     is_witness = active >= BUSY
     may, does, has_room = [], [], is_witness
-    for end, total, part in zip(ends, of_end, busy, strict=True):
-        best, level = _best(total)[:, np.newaxis], _highest(speed, end, len(total))
-        room = _smoothed(total) < ROOM * best * _smoothed(part)
-        gets_most = is_witness & (speed >= LEVEL * level[end])
-        does.append(gets_most & (total >= FULL * best * part)[end])
+    for end, total, part, most in zip(ends, of_end, busy, best[..., np.newaxis], strict=True):
+        level = _highest(speed, end, len(total))
+        room = _smoothed(total) < ROOM * most * _smoothed(part)
+        gets_most = is_witness & ~at_cap & (speed >= LEVEL * level[end])
+        does.append(gets_most & (total >= FULL * most * part)[end])
         may.append(gets_most & ~room[end])
         has_room = has_room & room[end]
     capacity = np.array([_told(carried, does[d] & ~may[1 - d], of_end[d], end) for d, end in enumerate(ends)])
@@ -122,16 +145,21 @@ def _judge_pairs(
     cells, nodes = of_pair.shape[1], of_end.shape[1]
     is_steady = _smoothed(of_pair) >= ROOM * _best(of_pair)[:, np.newaxis]
     is_capped = (is_held_back & is_steady).sum(axis=1) >= PROOF * cells
-    held_back, slower = is_held_back.sum(axis=1) >= PROOF * cells, []
+    slower = []
     for direction, end in enumerate(ends):
-        many = np.bincount(end, held_back, nodes) > MOST * np.bincount(end, minlength=nodes)
-        for node in np.flatnonzero(many).tolist():
+        for node in np.flatnonzero(_are_most(is_held_back, end, nodes)).tolist():
             own = end == node
             after = _slower_after(of_end[direction, node], of_pair[own], is_held_back[own], of_pair.sum())
             if after is not None and cells - after >= fewest_cells:
                 is_capped &= ~own
                 slower.append(after)
     return is_capped, max(slower, default=None)
+
+
+def _are_most(is_held_back: Mask, end: Ints, nodes: int) -> Mask:
+    """Whether most of an end's pairs were held back at once, shape (N,)."""
+    held_back = is_held_back.sum(axis=1) >= PROOF * is_held_back.shape[1]
+    return np.asarray(np.bincount(end, held_back, nodes) > MOST * np.bincount(end, minlength=nodes))
 
 
 def _told(carried: Floats, witnesses: Mask, of_end: Floats, end: Ints) -> Floats:

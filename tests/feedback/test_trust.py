@@ -1,6 +1,6 @@
 """Which plans are trusted, by how iterations ended."""
 
-from nalb.feedback.trust import CALM, EVERY_FREE, LATE, MAX_PATIENCE, Outcome, Trust
+from nalb.feedback.trust import CALM, FEW_FREE, LATE, MANY_FREE, MAX_PATIENCE, Outcome, Trust
 
 
 def outcome(took_s=1.0, explained_s=1.0, equal_s=2.0, refuted=False, equal=False, ours=True, bounded=True):
@@ -20,8 +20,23 @@ def windows(trust, count):
     return [trust.allow_window() for _ in range(count)]
 
 
-def test_on_a_network_that_stands_still_every_fifth_iteration_has_no_window():
-    assert windows(settled(), 3 * EVERY_FREE) == 3 * ([True] * (EVERY_FREE - 1) + [False])
+def test_on_a_network_that_stands_still_iterations_without_a_window_become_rare():
+    free = [place for place, has_window in enumerate(windows(settled(), 10 * MANY_FREE)) if not has_window]
+    gaps = [later - earlier for earlier, later in zip([-1, *free], free, strict=False)]
+    assert gaps[:3] == [FEW_FREE, 2 * FEW_FREE, 4 * FEW_FREE]
+    assert set(gaps[3:]) == {MANY_FREE}
+
+
+def test_what_is_late_without_a_window_asks_for_no_other_one():
+    """Without a window iterations take longer by themselves: each would ask for two more, for ever."""
+    trust = settled()
+    trust.judge(outcome(refuted=True))
+    for _ in range(CALM):
+        assert windows(trust, 1) == [False]
+        trust.judge(outcome(2 * LATE))
+    assert windows(trust, 1) == [True]
+    trust.judge(outcome(2 * LATE))
+    assert windows(trust, 1) == [False]
 
 
 def test_what_was_refuted_is_looked_at_without_a_window():

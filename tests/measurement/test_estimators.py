@@ -183,7 +183,7 @@ def test_a_burst_after_a_pause_does_not_lift_a_cap():
     """Some messages go a little faster than the cap while a window keeps nodes in step."""
     capacity, cap = CapacityEstimator(4), 0.4e6
     capacity.observe(simulated([10e6] * 4, [10e6] * 4, EQUAL, {(2, 3): cap}))
-    lone = stream(2, 3, 0.95 * BURST * cap, 0, 3) + stream(0, 1, 5e6, 0, 3) + stream(1, 0, 5e6, 0, 3)
+    lone = stream(2, 3, 0.95 * BURST * cap, 0, 3) + stream(0, 1, 9e6, 0, 3) + stream(1, 0, 9e6, 0, 3)
     capacity.observe(traffic_of(lone), free=False)
     assert list(capacity.estimate().pairs) == [(2, 3)]
 
