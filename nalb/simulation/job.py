@@ -19,6 +19,7 @@ from nalb.planning.schemes import Plan, Situation, decide
 from nalb.planning.slices import Ints, Layout, Tensor
 from nalb.simulation.exchange import WITH_HEADERS, Exchanged, Wire, exchange
 from nalb.simulation.flows import MAX_CLASSES, flow
+from nalb.simulation.noise import Noise
 from nalb.simulation.stock import route
 
 SCHEMES = ("stock", "average", "elastic", "aware", "exact")
@@ -32,19 +33,22 @@ def by_slices(
     rounds: int,
     window_bytes: float,
     wire: Wire = WITH_HEADERS,
+    noise: Noise | None = None,
 ) -> list[Exchanged]:
     """`rounds` synchronisations under a scheme that knows the true capacities. Raises InputError."""
     observations: list[list[Observation]] = [[] for _ in nodes]
     present: Plan | None = None
     done: list[Exchanged] = []
     for iteration in range(rounds):
+        blur = noise and noise.at(iteration)
         if scheme == "stock":
-            done.append(exchange(nodes, capacities, *stock_messages(nodes, layout.tensors), 0, wire))
+            done.append(exchange(nodes, capacities, *stock_messages(nodes, layout.tensors), 0, wire, blur))
             continue
         plan, _ = decide(scheme, Situation(iteration, nodes, layout, capacities, capacities, observations, present))
         present = plan or present
         assert present is not None
-        result = exchange(nodes, capacities, layout.sizes_bytes, np.array(present.server_of_slice), window_bytes, wire)
+        servers = np.array(present.server_of_slice)
+        result = exchange(nodes, capacities, layout.sizes_bytes, servers, window_bytes, wire, blur)
         if len(result.samples):
             served_s = Traffic(result.samples).served_s(len(nodes))
             for one in np.flatnonzero(np.isfinite(served_s)).tolist():
@@ -78,6 +82,7 @@ def by_planner(
     rounds: int,
     planner: Planner,
     wire: Wire = WITH_HEADERS,
+    noise: Noise | None = None,
 ) -> list[Exchanged]:
     """`rounds` synchronisations as the coordinator's planner plans them, windows included. Raises InputError.
 
@@ -88,7 +93,8 @@ def by_planner(
     for iteration in range(rounds):
         plan = planner.decide(iteration, 0, scheme).plan
         servers = by_rank[np.array(plan.server_of_slice, dtype=np.int64)]
-        result = exchange(nodes, capacities, layout.sizes_bytes, servers, plan.window_bytes, wire)
+        blur = noise and noise.at(iteration)
+        result = exchange(nodes, capacities, layout.sizes_bytes, servers, plan.window_bytes, wire, blur)
         if plan.measure:
             planner.observe(result.samples, result.time_s)
         done.append(result)
