@@ -206,7 +206,8 @@ class _Run:
         self._link_bytes[pair] += self._size[index]
         start_s, end_s, worker = float(self._started_s[connection]), self._now_s, source if is_push else target
         if self._readers:
-            start_s, end_s = self._readers.stamps_s(2 * target + is_push, self._size[index], start_s, end_s)
+            alone = float(self._links.alone[source, target])
+            start_s, end_s = self._readers.stamps_s(2 * target + is_push, self._size[index], start_s, end_s, alone)
             end_s = self._read_s[connection] = max(end_s, self._read_s[connection])
             heappush(self._unread, (end_s, index, worker, is_push))
         else:

@@ -2,7 +2,8 @@
 
     bucket   A shaped direction that carries less than its rate saves some of it up. The next message takes that at once, as far
              as both its ends and a cap of its pair have saved it.
-    bunch    Frames come in bunches. So a part of a message has come when its forecast is read.
+    bunch    Connections that share a link have their frames in bunches, one after the other. So a part of a message has come when
+             its forecast is read. A message that has its way to itself shows its rate.
     turn     Connections share a full link in uneven turns. So a message ends later than its mean rate says, a few much later.
     reader   A node's worker and its server stand still now and then, and read at the end of that what has come meanwhile.
     stamp    Each reading is late by a little more.
@@ -29,7 +30,7 @@ class Noise:
 
     seed: tuple[int, ...]
     burst_s: float = 1e-3  # of its rate that a resting direction saves up
-    bunch_bytes: float = 24_000  # at most: 16 frames
+    bunch_bytes: float = 28_000  # at most, on a link that many share
     turn_bytes: float = 4_500  # half of what a connection carries in the mean time by which a message ends late
     run_s: float = 0.1  # between two times that a process stands still; exponential
     stall_s: float = 3e-3  # for how long it does, on average; exponential
@@ -86,10 +87,16 @@ class Readers:
             end_s.append(begin_s[-1] + draw.exponential(self._noise.stall_s))
         return max(came_s, end_s[bisect_right(begin_s, came_s)]) + self._draw.exponential(self._noise.jitter_s)
 
-    def stamps_s(self, process: int, size_bytes: float, from_s: float, to_s: float) -> tuple[float, float]:
-        """When a process reads the forecast and the message that was on its way from one time to the other."""
+    def stamps_s(
+        self, process: int, size_bytes: float, from_s: float, to_s: float, alone_bytes_per_s: float
+    ) -> tuple[float, float]:
+        """When a process reads the forecast and the message that was on its way from one time to the other.
+
+        alone_bytes_per_s: what its way carries of one message when there is no other.
+        """
         per_byte_s = (to_s - from_s) / size_bytes
-        came_s = min(from_s + per_byte_s * self._noise.bunch_bytes * self._draw.uniform(), to_s)
+        bunch_s = max(0.0, per_byte_s - 1 / alone_bytes_per_s) * self._noise.bunch_bytes
+        came_s = min(from_s + bunch_s * self._draw.uniform(), to_s)
         late_s = per_byte_s * self._noise.turn_bytes * self._draw.exponential() ** 2
         start_s = self.read_s(process, came_s)
         return start_s, max(self.read_s(process, to_s + late_s), start_s + LEAST_S)

@@ -42,6 +42,21 @@ def test_a_bucket_gives_what_it_has_saved_and_all_on_the_way_must_have_it():
     assert Buckets(CAPACITIES, 0).take(0, 1, 1e9) == MIN_BURST_BYTES
 
 
+def test_only_a_message_that_shares_its_way_comes_in_bunches():
+    bunches = replace(STILL, bunch_bytes=50_000)
+    alone = run(bunches, [100_000] * 20, window=1).samples
+    assert alone["start_s"][2:] == pytest.approx(
+        alone["end_s"][1:-1], abs=1e-6
+    )  # each begins when the one before is read
+    nodes, capacities = [*WORKER_AND_SERVER, Node("v", is_server=False)], Capacities.from_lists([RATE] * 3, [RATE] * 3)
+    both = exchange(
+        nodes, capacities, np.array([100_000] * 20), np.ones(20, dtype=np.int64), 0, Wire(), bunches
+    ).samples
+    pushes = both[both["is_push"]]
+    part = (pushes["end_s"] - pushes["start_s"]) * RATE / 2 / 100_000  # two share the server's way in
+    assert 0.75 <= part[2:-1].min() < 0.8 < 0.95 < part.max() <= 1 + 1e-9  # buckets make up the first and the last
+
+
 def test_what_comes_while_a_process_stands_still_is_read_when_that_ends():
     readers = Readers(1, replace(STILL, run_s=0.1, stall_s=0.02))
     came_s = np.arange(0, 100, 1e-3)
