@@ -9,6 +9,8 @@ Start 0 knows nothing. Before each other start the planner has 4 iterations on a
 rates are drawn by the network's seed and the start's number. Those 4 do not count and are not in the file. `settled after` is how
 many iterations, since the start or the last change, came before the first from which on all take at most 1.05 of the true
 capacities' time; where none does, it is all of them.
+
+With --noise all times are blurred (docs/simulation.md, "Noise"), those of the true capacities' plan too.
 """
 
 import argparse
@@ -31,6 +33,7 @@ from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.slices import Tensor
 from nalb.simulation.families import FAMILIES, HIGH_SEED, draw_network
 from nalb.simulation.job import by_planner, by_slices, planner_of
+from nalb.simulation.noise import Noise
 from nalb.workloads import load
 
 SCHEME, MODEL = "exact", "mobilenet"
@@ -42,6 +45,7 @@ TOO_SLOW = 1.10  # times what true capacities give
 CORES = 2.0  # that the nodes of shared-cores share
 WRONG = 4  # iterations on another network, before a start that knows something wrong
 WRONG_FAMILIES = ("even", "near", "heavy", "asymmetric", "adsl", "capped")  # all that differ in rates alone
+NOISY_ROUNDS = 3  # of the true capacities' plan: the median counts
 SETTLED = 1.05  # times what true capacities give
 HEADINGS = (
     *("family", "known before", "median", "95th percentile", "worst", "its seed", f"above {TOO_SLOW:.2f}"),
@@ -49,9 +53,10 @@ HEADINGS = (
 )
 
 
-def simulate(family: str, drawn: tuple[int, int]) -> dict[str, Any]:
+def simulate(family: str, is_noisy: bool, drawn: tuple[int, int]) -> dict[str, Any]:
     """One network from one start: its row in the file. drawn: the seed and the number of the start."""
     seed, start = drawn
+    noise = [Noise((seed, start, phase)) if is_noisy else None for phase in range(4)]
     count = int(np.random.default_rng(seed).integers(LOW_NODES, HIGH_NODES + 1))
     network = draw_network(family, count, seed, cores=CORES)
     quotas = None if network.quotas is None else np.array(network.quotas)
@@ -62,15 +67,25 @@ def simulate(family: str, drawn: tuple[int, int]) -> dict[str, Any]:
     if start:
         source = np.random.default_rng([seed, start])
         other = draw_network(str(source.choice(WRONG_FAMILIES)), count, int(source.integers(HIGH_SEED)))
-        run(capacities=other.capacities, rounds=WRONG)
-    results = [*run(capacities=network.capacities, rounds=BEFORE), *run(capacities=after, rounds=ITERATIONS - BEFORE)]
+        run(capacities=other.capacities, rounds=WRONG, noise=noise[0])
+    results = run(capacities=network.capacities, rounds=BEFORE, noise=noise[1])
+    results += run(capacities=after, rounds=ITERATIONS - BEFORE, noise=noise[2])
     times_s = [result.time_s for result in results]
     window_bytes = usual_window_bytes(layout.model_bytes)
-    true_s = by_slices(SCHEME, network.nodes, layout, after, 1, window_bytes, quotas=quotas)[0].time_s
+    rounds = NOISY_ROUNDS if is_noisy else 1
+    true = by_slices(SCHEME, network.nodes, layout, after, rounds, window_bytes, quotas=quotas, noise=noise[3])
+    true_s = median(result.time_s for result in true)
     counted_s = times_s[BEFORE + SETTLING * bool(network.changes) :]
     late = [time_s > SETTLED * true_s for time_s in times_s[BEFORE * bool(network.changes) :]]
     settled_after = max((number for number, is_late in enumerate(late, 1) if is_late), default=0)
-    row = {"family": family, "seed": seed, "start": start, "nodes": count, "network": network.command}
+    row = {
+        "family": family,
+        "seed": seed,
+        "start": start,
+        "noise": is_noisy,
+        "nodes": count,
+        "network": network.command,
+    }
     row |= {"over_true": median(counted_s) / true_s, "settled_after": settled_after}
     return row | {"true_s": true_s, "times_s": times_s}
 
@@ -82,18 +97,21 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, help="seed of each family's first network (default: 1)")
     parser.add_argument("--networks", type=int, default=50, help="of each family, by seeds in a row (default: 50)")
     parser.add_argument("--starts", type=int, default=1, help="of each network; the first knows nothing (default: 1)")
+    parser.add_argument(
+        "--noise", action="store_true", help="blur times as recorded runs have it, by the network's seed"
+    )
     parser.add_argument("--processes", type=int, default=1, help="side by side (default: 1)")
     parser.add_argument("--out", required=True, metavar="FILE", help="JSON lines, one for each network")
     args = parser.parse_args()
     try:
         seeds = range(args.first, args.first + args.networks)
-        campaign(args.families.split(","), seeds, args.starts, args.processes, args.out)
+        campaign(args.families.split(","), seeds, args.starts, args.noise, args.processes, args.out)
     except NalbError as error:
         parser.exit(error.exit_code, f"simulate_families: {error}\n")
     return 0
 
 
-def campaign(families: list[str], seeds: range, starts: int, processes: int, out: str) -> None:
+def campaign(families: list[str], seeds: range, starts: int, is_noisy: bool, processes: int, out: str) -> None:
     """All of it. InputError for what cannot be simulated or written."""
     if unknown := set(families) - set(FAMILIES):
         raise InputError(f"--families: {min(unknown)!r} is unknown: choose of {', '.join(FAMILIES)}")
@@ -109,7 +127,7 @@ def campaign(families: list[str], seeds: range, starts: int, processes: int, out
     with open(out, "a", encoding="utf-8") as file, Pool(processes) as pool:
         for family in families:
             rows, drawn = [], [(seed, start) for seed in seeds for start in range(starts)]
-            done = pool.imap_unordered(partial(simulate, family), drawn)
+            done = pool.imap_unordered(partial(simulate, family, is_noisy), drawn)
             for row in track(done, family, len(drawn), console=Console(stderr=True), transient=True):
                 rows.append(row)
                 file.write(json.dumps(row) + "\n")

@@ -6,12 +6,14 @@ slice that lies a window before it is back (the gate that kvstore_patch's exchan
 to all workers when the last worker's push of it has arrived. A node's own server is reached over loopback: at once.
 
 Between two arrivals rates do not change, so time jumps from arrival to arrival. Not modelled: delay, slow start, loss,
-queues, and the time that copies and sums take. Deterministic; ties go to the lower index.
+queues, and the time that copies and sums take. Deterministic; ties go to the lower index. noise.py blurs what receivers see.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from nalb.errors import InputError
 from nalb.measurement.samples import Samples, samples_of
 from nalb.planning.nodes import Capacities, Floats, Node
 from nalb.planning.slices import Ints
+from nalb.simulation.noise import Buckets, Noise, Readers
 from nalb.simulation.sharing import Links
 from nalb.units import GOODPUT_PART
 
@@ -64,21 +67,26 @@ def exchange(
     window_bytes: float = 0.0,
     wire: Wire = WITH_HEADERS,
     cores: Floats | None = None,
+    noise: Noise | None = None,
 ) -> Exchanged:
     """Simulate one synchronisation of slices in the order in which workers hand them over.
 
     sizes_bytes: payload per slice, shape (n,), positive; server_of_slice: the index of its server's node, shape (n,);
-    window_bytes: payload of a worker under way at a time, 0 for all; cores: bytes per second, in and out together, that each node's
-    cores handle, shape (N,), None for any. Cost: O(C) numpy per arrival for C connections,
-    2 n (N - 1) arrivals, and one max-min solution per set of busy connections. Raises InputError for a slice without
-    bytes or sent to a node that is no server.
+    window_bytes: payload of a worker under way at a time, 0 for all; cores: bytes per second, in and out together, that each
+    node's cores handle, shape (N,), None for any; noise: None for exact times. Cost: O(C) numpy per arrival for C connections,
+    2 n (N - 1) arrivals, and one max-min solution per set of busy connections. Raises InputError for a slice without bytes or
+    sent to a node that is no server.
     """
-    return _Run(nodes, Links(capacities, cores), sizes_bytes, server_of_slice, window_bytes, wire).run()
+    return _Run(nodes, capacities, sizes_bytes, server_of_slice, window_bytes, wire, noise, cores).run()
 
 
-_Flows = tuple[
-    Ints, Ints, Floats
-]  # busy connections, their pairs without repetition, the rate of each connection in bytes/s
+class _Flows(NamedTuple):
+    """Who sends how fast, for a set of busy connections."""
+
+    busy: Ints  # connections
+    pairs: Ints  # that they are on, each once
+    rate: Floats  # of each connection, bytes/s
+    spare: Floats  # what buckets gain, bytes/s; empty without noise
 
 
 class _Run:
@@ -87,15 +95,17 @@ class _Run:
     def __init__(
         self,
         nodes: Sequence[Node],
-        links: Links,
+        capacities: Capacities,
         sizes_bytes: Ints,
         server_of_slice: Ints,
         window_bytes: float,
         wire: Wire,
+        noise: Noise | None,
+        cores: Floats | None,
     ):
         _check(nodes, sizes_bytes, server_of_slice)
         count = len(nodes)
-        self._links, self._count = links, count
+        self._links, self._count = Links(capacities, cores), count
         self._workers = [i for i, node in enumerate(nodes) if node.is_worker]
         self._payload, self._server = sizes_bytes.tolist(), server_of_slice.tolist()
         self._size = wire.bytes_of(sizes_bytes).tolist()
@@ -109,6 +119,10 @@ class _Run:
         self._busy = np.zeros(connections, dtype=np.bool_)
         self._started_s = np.zeros(connections)  # when its first message came first
         self._known: dict[bytes, _Flows] = {}  # per set of busy connections
+        self._buckets = Buckets(capacities, noise.burst_s) if noise else None
+        self._readers = Readers(2 * count, noise) if noise else None
+        self._read_s = [0.0] * connections  # when its last message was read: they are read in order
+        self._unread: list[tuple[float, int, int, bool]] = []  # a heap of (when it is read, slice, worker, pushed)
         self._now_s = 0.0
         self._finish_s = np.zeros(count)
         self._link_bytes, self._busy_s = np.zeros(count * count), np.zeros(count * count)
@@ -121,17 +135,23 @@ class _Run:
                 self._push(index, worker)
         self._settle()
         while True:
-            busy, pairs, rate = self._flows()
-            if not len(busy):
+            flows = self._flows()
+            if not (len(flows.busy) or self._unread):
                 break
-            left = self._left[busy]
-            step_s = float((left / rate).min())
+            left = self._left[flows.busy]
+            step_s = float((left / flows.rate).min(initial=np.inf))
+            if self._unread:
+                step_s = min(step_s, self._unread[0][0] - self._now_s)
             self._now_s += step_s
-            left -= rate * step_s
-            self._left[busy] = left
-            self._busy_s[pairs] += step_s
-            for connection in busy[left <= self._rounding[busy]].tolist():
+            left -= flows.rate * step_s
+            self._left[flows.busy] = left
+            self._busy_s[flows.pairs] += step_s
+            if self._buckets:
+                self._buckets.rest(flows.spare, step_s)
+            for connection in flows.busy[left <= self._rounding[flows.busy]].tolist():
                 self._arrive(connection)
+            while self._unread and self._unread[0][0] <= self._now_s:
+                self._steps.append(heappop(self._unread)[1:])
             self._settle()
         assert not any(self._missing), "a slice never arrived"
         shape = (self._count, self._count)
@@ -147,8 +167,10 @@ class _Run:
             busy = np.flatnonzero(self._busy)
             connections = np.bincount(self._pair[busy], minlength=self._count**2)
             shape = (self._count, self._count)
-            rates = self._links.max_min(connections.reshape(shape).astype(np.float64)).ravel()
-            self._known[key] = busy, np.flatnonzero(connections), rates[self._pair[busy]]
+            of_pair = connections.reshape(shape).astype(np.float64)
+            rates = self._links.max_min(of_pair)
+            spare = self._buckets.spare(rates * of_pair) if self._buckets else np.zeros(0)
+            self._known[key] = _Flows(busy, np.flatnonzero(connections), rates.ravel()[self._pair[busy]], spare)
         return self._known[key]
 
     def _push(self, index: int, worker: int) -> None:
@@ -174,7 +196,10 @@ class _Run:
     def _begin(self, connection: int) -> None:
         """The first message of the queue begins to travel."""
         size = self._size[self._queue[connection][0]]
-        self._left[connection], self._rounding[connection] = size, size * ARRIVED_PART
+        at_once = 0.0
+        if self._buckets:
+            at_once = self._buckets.take(*divmod(connection % self._count**2, self._count), size)
+        self._left[connection], self._rounding[connection] = size - at_once, size * ARRIVED_PART
         self._started_s[connection], self._busy[connection] = self._now_s, True
 
     def _arrive(self, connection: int) -> None:
@@ -182,12 +207,18 @@ class _Run:
         is_answer, pair = divmod(connection, self._count**2)
         (source, target), is_push = divmod(pair, self._count), not is_answer
         self._link_bytes[pair] += self._size[index]
-        start_s = float(self._started_s[connection])
-        self._samples.append((source, target, self._payload[index], start_s, self._now_s, is_push))
+        start_s, end_s, worker = float(self._started_s[connection]), self._now_s, source if is_push else target
+        if self._readers:
+            alone = float(self._links.alone[source, target])
+            start_s, end_s = self._readers.stamps_s(2 * target + is_push, self._size[index], start_s, end_s, alone)
+            end_s = self._read_s[connection] = max(end_s, self._read_s[connection])
+            heappush(self._unread, (end_s, index, worker, is_push))
+        else:
+            self._steps.append((index, worker, is_push))
+        self._samples.append((source, target, self._payload[index], start_s, end_s, is_push))
         self._busy[connection] = False
         if self._queue[connection]:
             self._begin(connection)
-        self._steps.append((index, source if is_push else target, is_push))
 
     def _settle(self) -> None:
         """All that follows at once from what has arrived: answers, slices back, slices that may leave."""

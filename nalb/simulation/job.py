@@ -21,6 +21,7 @@ from nalb.planning.schemes import Plan, Situation, decide
 from nalb.planning.slices import Ints, Layout, Tensor
 from nalb.simulation.exchange import WITH_HEADERS, Exchanged, Wire, exchange
 from nalb.simulation.flows import MAX_CLASSES, flow
+from nalb.simulation.noise import Noise
 from nalb.simulation.stock import route
 
 CORE_S_PER_BYTE = 5e-9  # of a core, at either end (docs/results.md, what a byte costs the cores)
@@ -36,6 +37,7 @@ def by_slices(
     window_bytes: float,
     wire: Wire = WITH_HEADERS,
     quotas: Floats | None = None,
+    noise: Noise | None = None,
 ) -> list[Exchanged]:
     """`rounds` synchronisations under a scheme that knows the true capacities. Raises InputError.
 
@@ -46,15 +48,16 @@ def by_slices(
     present: Plan | None = None
     done: list[Exchanged] = []
     for iteration in range(rounds):
+        blur = noise and noise.at(iteration)
         if scheme == "stock":
-            done.append(exchange(nodes, capacities, *stock_messages(nodes, layout.tensors), 0, wire, cores))
+            done.append(exchange(nodes, capacities, *stock_messages(nodes, layout.tensors), 0, wire, cores, blur))
             continue
         known = with_cores(nodes, layout.model_bytes, capacities, quotas)
         plan, _ = decide(scheme, Situation(iteration, nodes, layout, known, known, observations, present))
         present = plan or present
         assert present is not None
         servers = np.array(present.server_of_slice)
-        result = exchange(nodes, capacities, layout.sizes_bytes, servers, window_bytes, wire, cores)
+        result = exchange(nodes, capacities, layout.sizes_bytes, servers, window_bytes, wire, cores, blur)
         if len(result.samples):
             served_s = Traffic(result.samples).served_s(len(nodes))
             for one in np.flatnonzero(np.isfinite(served_s)).tolist():
@@ -89,6 +92,7 @@ def by_planner(
     planner: Planner,
     wire: Wire = WITH_HEADERS,
     quotas: Floats | None = None,
+    noise: Noise | None = None,
 ) -> list[Exchanged]:
     """`rounds` synchronisations as the coordinator's planner plans them, windows included. Raises InputError.
 
@@ -100,7 +104,8 @@ def by_planner(
     for iteration in range(rounds):
         plan = planner.decide(iteration, 0, scheme).plan
         servers = by_rank[np.array(plan.server_of_slice, dtype=np.int64)]
-        result = exchange(nodes, capacities, layout.sizes_bytes, servers, plan.window_bytes, wire, cores)
+        blur = noise and noise.at(iteration)
+        result = exchange(nodes, capacities, layout.sizes_bytes, servers, plan.window_bytes, wire, cores, blur)
         if plan.measure:
             work = None if quotas is None else work_of(result, quotas)
             planner.observe(result.samples, result.time_s, work=work)

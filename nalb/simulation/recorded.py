@@ -1,4 +1,4 @@
-"""A run that took place, simulated: the same slices, servers, windows and rates, and the times side by side.
+"""A run that took place, simulated: the same slices, servers, windows and rates; times and what receivers saw, side by side.
 
 Reads the events of samples.jsonl (docs/run-files.md). Stock's iterations are routed as MXNet does; p3's are left out.
 An iteration is simulated at the rates that held when it ended: changes within it are not seen.
@@ -6,20 +6,26 @@ An iteration is simulated at the rates that held when it ended: changes within i
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from nalb.errors import InputError
-from nalb.planning.nodes import Capacities, Node, Pair
+from nalb.measurement.samples import Samples, samples_of
+from nalb.measurement.traffic import AT_ONCE_S, Traffic
+from nalb.planning.nodes import Capacities, Floats, Node, Pair
 from nalb.planning.slices import NUM_PROBE, Ints, Tensor, build_layout
-from nalb.simulation.exchange import WITH_HEADERS, Wire, exchange
+from nalb.simulation.exchange import WITH_HEADERS, Exchanged, Wire, exchange
+from nalb.simulation.noise import LEAST_S, Noise
 from nalb.simulation.stock import route
 
 E = TypeVar("E", bound=msgspec.Struct)
 
 OTHERS = ("p3", "gloo")  # route by ways of their own
+CONNECTION = ("source", "target", "is_push")
+LATE = 0.5  # of the exact fluid's speed
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -62,6 +68,25 @@ class Done(msgspec.Struct, frozen=True):
     configured: Rates
 
 
+class Rows(msgspec.Struct, frozen=True):
+    """What the receivers of one iteration saw."""
+
+    iteration: int
+    rows: list[tuple[int, int, int, int, int, int]]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One iteration's messages as receivers saw them. Speeds are of full-sized messages, over those of the exact fluid."""
+
+    slow: float  # speed that a tenth stays below
+    usual: float  # median
+    fast: float  # speed that a tenth exceeds
+    late_part: float  # of full-sized messages: slower than half the fluid
+    at_once_part: float  # of all: read within AT_ONCE_S of their forecasts
+    pause_s: float  # between two readings of a process: one in 100 is longer
+
+
 @dataclass(frozen=True)
 class Compared:
     """One iteration."""
@@ -70,30 +95,43 @@ class Compared:
     iteration: int
     measured_s: float
     simulated_s: float
+    measured: Seen | None = None  # None where messages were not timed, or some are missing
+    simulated: Seen | None = None  # None also without noise
 
 
 def simulate_events(
-    events: Iterable[Mapping[str, Any]], pairs: Mapping[tuple[str, str], float], wire: Wire = WITH_HEADERS
+    events: Iterable[Mapping[str, Any]],
+    pairs: Mapping[tuple[str, str], float],
+    wire: Wire = WITH_HEADERS,
+    noise: Noise | None = None,
 ) -> list[Compared]:
     """Each iteration of a run, measured and simulated. InputError for events that lack what a simulation needs.
 
-    pairs: caps of directed pairs in bytes per second, by names. Equal iterations are simulated once. A node that tells how long
-    its communication took is a worker; those in `servers` are servers.
+    pairs: caps of directed pairs in bytes per second, by names. Equal iterations are simulated once, but for noise. A node that
+    tells how long its communication took is a worker; those in `servers` are servers.
     """
     ready: Ready | None = None
     sizes, stock = np.zeros(0, dtype=np.int64), (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
     sent: dict[int, Sent] = {}
-    known: dict[bytes, float] = {}
+    timed: dict[int, Samples] = {}
+    known: dict[bytes, Exchanged] = {}
     compared = []
     for number, event in enumerate(events, 1):
         kind, where = event.get("event"), f"samples.jsonl, event {number}"
         if kind == "ready":
             ready, sent = _convert(event, Ready, where), {}
+            timed.clear()
         elif kind == "layout" and ready is not None:
             sizes, stock = _cut(_convert(event, Cut, where), ready)
         elif kind == "plan":
             plan = _convert(event, Sent, where)
             sent[plan.iteration] = plan
+        elif kind == "samples":
+            told = _convert(event, Rows, where)
+            timed[told.iteration] = samples_of(
+                (source, target, size_bytes, start_us * 1e-6, end_us * 1e-6, bool(is_push))
+                for source, target, is_push, size_bytes, start_us, end_us in told.rows
+            )
         elif kind == "iteration" and event.get("scheme") not in OTHERS:
             done = _convert(event, Done, where)
             if ready is None or done.iteration not in sent:
@@ -103,11 +141,45 @@ def simulate_events(
             size, rank = stock if is_stock else (sizes, np.array(plan.server_of_slice, dtype=np.int64))
             workers, rates = sorted(done.communication_s), done.configured
             key = msgspec.json.encode((is_stock, plan.window_bytes, plan.server_of_slice, workers, rates))
+            run = _exchange(ready, workers, rates, pairs, size, rank, plan.window_bytes, wire)
             if key not in known:
-                known[key] = _time_s(ready, workers, rates, pairs, size, rank, plan.window_bytes, wire)
-            measured_s = max(done.communication_s.values(), default=0.0)
-            compared.append(Compared(plan.scheme, done.iteration, measured_s, known[key]))
+                known[key] = run(noise=None)
+            exact, measured_s = known[key], max(done.communication_s.values(), default=0.0)
+            blurred = run(noise=noise.at(done.iteration)) if noise else exact
+            both = [seen(samples, exact.samples) for samples in (timed.pop(done.iteration, None), blurred.samples)]
+            compared.append(
+                Compared(plan.scheme, done.iteration, measured_s, blurred.time_s, both[0], both[1] if noise else None)
+            )
     return compared
+
+
+def seen(samples: Samples | None, exact: Samples) -> Seen | None:
+    """Messages beside the same messages of an exact simulation; None where their numbers differ on some connection.
+
+    The first message of a connection that ended is the first one there, and so on.
+    """
+    if samples is None or len(samples) != len(exact) or not len(exact):
+        return None
+    samples, exact = (one[np.lexsort([one[name] for name in ("end_s", *CONNECTION)])] for one in (samples, exact))
+    if any((samples[name] != exact[name]).any() for name in CONNECTION):
+        return None
+    traffic = Traffic(samples)
+    took_s, exact_s = traffic.end_s - traffic.start_s, exact["end_s"] - exact["start_s"]
+    speed = (exact_s / np.maximum(took_s, LEAST_S))[traffic.is_full_sized]
+    slow, usual, fast = np.quantile(speed, [0.1, 0.5, 0.9]).tolist()
+    at_once_part = float((took_s < AT_ONCE_S).mean())
+    return Seen(
+        slow, usual, fast, float((speed < LATE).mean()), at_once_part, float(np.quantile(_pauses_s(traffic), 0.99))
+    )
+
+
+def _pauses_s(traffic: Traffic) -> Floats:
+    """Between two readings of a process, one after the other."""
+    process = np.tile(2 * traffic.target + traffic.is_push, 2)  # a node's server gets pushes, its worker answers
+    read_s = np.concatenate([traffic.start_s, traffic.end_s])
+    order = np.lexsort((read_s, process))
+    is_same = np.diff(process[order]) == 0
+    return np.asarray(np.diff(read_s[order])[is_same])
 
 
 def _cut(cut: Cut, ready: Ready) -> tuple[Ints, tuple[Ints, Ints]]:
@@ -125,7 +197,7 @@ def _cut(cut: Cut, ready: Ready) -> tuple[Ints, tuple[Ints, Ints]]:
     return layout.sizes_bytes, route(tensors, len(ready.servers), keys)
 
 
-def _time_s(
+def _exchange(
     ready: Ready,
     workers: Collection[str],
     rates: Rates,
@@ -134,13 +206,13 @@ def _time_s(
     rank: Ints,
     window: int,
     wire: Wire,
-) -> float:
+) -> "partial[Exchanged]":
     index = {name: i for i, name in enumerate(ready.nodes)}
     nodes = [Node(name, name in workers, name in ready.servers) for name in ready.nodes]
     pairs: dict[Pair, float] = {(index[a], index[b]): rate for (a, b), rate in caps.items()}
     up, down = ([one[name] for name in ready.nodes] for one in (rates.up, rates.down))
     server = np.array([index[name] for name in ready.servers], dtype=np.int64)[rank]
-    return exchange(nodes, Capacities.from_lists(up, down, pairs), size, server, window, wire).time_s
+    return partial(exchange, nodes, Capacities.from_lists(up, down, pairs), size, server, window, wire)
 
 
 def _convert(event: Mapping[str, Any], to: type[E], where: str) -> E:

@@ -1,5 +1,7 @@
 """How TCP connections share links: max-min fairness, by progressive filling."""
 
+from functools import cached_property
+
 import numpy as np
 
 from nalb.planning.nodes import Capacities, Floats
@@ -21,6 +23,12 @@ class Links:
             self.caps = np.full((len(self.up), len(self.up)), np.inf)
             for pair, rate in capacities.pairs.items():
                 self.caps[pair] = rate
+
+    @cached_property
+    def alone(self) -> Floats:
+        """The rate of a connection that has its way to itself, on each directed pair, shape (N, N)."""
+        ends = np.minimum(self.up[:, np.newaxis], self.down)
+        return ends if self.caps is None else np.minimum(ends, self.caps)
 
     def max_min(self, connections: Floats) -> Floats:
         """The rate of one connection on each directed pair, bytes/s, shape (N, N); 0 where there is none.

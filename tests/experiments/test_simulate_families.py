@@ -64,6 +64,20 @@ def test_each_start_but_the_first_knows_another_network(tmp_path: Path):
     assert starts == ["known before nothing", "known before another network"]
 
 
+def test_noise_comes_from_the_seed(tmp_path: Path):
+    rows = []
+    for name, words in (("exact", []), ("noisy", ["--noise"]), ("again", ["--noise"])):
+        out = tmp_path / name
+        done = campaign("--families", "even", "--first", str(FOUR_NODES), "--networks", "1", *words, "--out", str(out))
+        assert done.returncode == 0, done.stderr
+        rows.append(json.loads(out.read_text()))
+    exact, noisy, again = rows
+    assert noisy == again
+    assert [exact["noise"], noisy["noise"]] == [False, True]
+    assert noisy["times_s"][0] != exact["times_s"][0]
+    assert noisy["true_s"] == pytest.approx(exact["true_s"], rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from nalb.errors import InputError
+from nalb.measurement.samples import samples_of
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.slices import Tensor, build_layout
 from nalb.simulation.exchange import exchange
-from nalb.simulation.recorded import simulate_events
+from nalb.simulation.noise import Noise
+from nalb.simulation.recorded import seen, simulate_events
 from nalb.simulation.stock import route
 
 NAMES = ["n0", "n1", "n2"]
@@ -84,3 +86,45 @@ def test_slices_of_their_own_size_without_probes_are_cut_as_the_run_cut_them():
     by_rank = np.array([2, 0, 1])
     (found,) = simulate_events(events, {})
     assert found.simulated_s == exchange(NODES, CAPACITIES, layout.sizes_bytes, by_rank[ranks]).time_s
+
+
+def recorded(samples):
+    """The row of samples.jsonl for each message."""
+    return [
+        [int(one["source"]), int(one["target"]), int(one["is_push"]), int(one["size_bytes"]), round(one["start_s"] * 1e6),
+         round(one["end_s"] * 1e6)]
+        for one in samples
+    ]  # fmt: skip
+
+
+def test_what_receivers_saw_stands_beside_the_same_with_noise():
+    by_rank = np.array([2, 0, 1])
+    exact = exchange(NODES, CAPACITIES, LAYOUT.sizes_bytes, by_rank[RANKS], 2_000_000).samples
+    events = copy.deepcopy(EVENTS[:5])
+    events[3]["rows"] = recorded(exact)
+    (found,) = simulate_events(events, {})
+    assert found.measured.usual == pytest.approx(1, rel=1e-3)
+    assert (found.measured.late_part, found.simulated) == (0, None)
+    (blurred,), (again,), (other,) = (simulate_events(events, {}, noise=Noise((seed,))) for seed in (1, 1, 2))
+    assert blurred == again != other
+    assert blurred.measured == found.measured
+    assert blurred.simulated.slow < 0.9 < 1.1 < blurred.simulated.fast
+    assert blurred.simulated_s != found.simulated_s
+    events[3]["rows"].pop()
+    (found,) = simulate_events(events, {}, noise=Noise((1,)))
+    assert found.measured is None
+    assert found.simulated == blurred.simulated
+
+
+def test_messages_are_paired_by_connection_and_order():
+    """Two messages on one connection and one on another: twice as fast, a third as fast, read at once."""
+    exact = samples_of([(0, 1, 8000, 0.0, 0.2, True), (0, 1, 8000, 0.2, 0.5, True), (1, 0, 8000, 0.0, 0.4, False)])
+    read = samples_of([(1, 0, 8000, 0.4, 0.4001, False), (0, 1, 8000, 0.1, 0.2, True), (0, 1, 8000, 0.2, 1.1, True)])
+    found = seen(read, exact)
+    assert found.usual == pytest.approx(2)
+    assert found.late_part == found.at_once_part == pytest.approx(1 / 3)
+    assert found.pause_s == pytest.approx(0.9, rel=0.1)
+    assert seen(read[:2], exact) is None
+    other_way = read.copy()
+    other_way["is_push"][0] = True
+    assert seen(other_way, exact) is None

@@ -1,0 +1,99 @@
+"""Recorded runs and their simulations with noise: times of iterations and what receivers saw of messages, a line for each run.
+
+A line has medians over a run's iterations after each scheme's warm-up. Speeds are those of full-sized messages over their speeds in
+the exact fluid: a tenth stays below the first, the median, a tenth exceeds the third. `late` messages are slower than half of that,
+`at once` are those that were read within 0.5 ms of their forecasts, `pause` is what one in 100 pauses between two readings of a
+process exceeds. Under each measured number stands the simulated one.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from nalb.errors import InputError, NalbError
+from nalb.reporting.run_file import read_events, read_run, steady
+from nalb.simulation.noise import Noise
+from nalb.simulation.recorded import Compared, Seen, simulate_events
+from nalb.units import mbps_to_bytes_per_s
+from netem.network_file import Network, carried_networks, load_network
+from netem.schedule import pair_caps_at
+
+COLUMNS = ("run", "network", "nodes", "iterations", "time s", "error", "speeds", "late", "at once", "pause ms")
+
+
+def main() -> int:
+    """Simulate each run, print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", metavar="DIR", help="of `nalb compare`")
+    parser.add_argument(
+        "--networks", nargs="+", default=[], metavar="FILE", help="network files of runs on no carried network"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the noise (default: 1)")
+    parser.add_argument("--json", action="store_true", help="print a JSON object for each run, every iteration in it")
+    args = parser.parse_args()
+    table, told_to = Table(*COLUMNS), Console(stderr=True)
+    try:
+        if args.seed < 0:
+            raise InputError(f"--seed {args.seed}: give 0 or more")
+        networks = {one.name: one for one in map(load_network, [*carried_networks().values(), *args.networks])}
+        for word in track(args.runs, "simulating", console=told_to, transient=True, disable=not told_to.is_terminal):
+            network, compared = simulate(Path(word), networks, args.seed)
+            if args.json:
+                iterations = [asdict(one) for one in compared]
+                print(json.dumps({"run": word, "network": network.name, "iterations": iterations}), flush=True)
+            else:
+                for row in rows(Path(word).name, network, compared):
+                    table.add_row(*row)
+    except NalbError as error:
+        parser.exit(error.exit_code, f"simulate_recorded: {error}\n")
+    if not args.json:
+        Console(width=120).print(table)
+    return 0
+
+
+def simulate(run_dir: Path, networks: Mapping[str, Network], seed: int) -> tuple[Network, list[Compared]]:
+    """The run's network and the iterations that count. Raises InputError."""
+    run = read_run(run_dir)
+    if run.network not in networks:
+        raise InputError(f"{run_dir} ran on {run.network}, which is no carried network: give its file with --networks")
+    network = networks[run.network]
+    caps = {pair: mbps_to_bytes_per_s(mbps) for pair, mbps in pair_caps_at(network, 0.0).items()}
+    every = simulate_events(read_events(run_dir), caps, noise=Noise((seed,)))
+    compared = [one for name in run.schemes for one in steady([each for each in every if each.scheme == name])]
+    if not any(one.measured for one in compared):
+        raise InputError(f"{run_dir / 'samples.jsonl'}: no iteration whose messages were all timed: give another run")
+    return network, compared
+
+
+def rows(name: str, network: Network, compared: list[Compared]) -> tuple[list[str], list[str]]:
+    """What was measured, and below it what was simulated."""
+    errors = [one.simulated_s / one.measured_s - 1 for one in compared]
+    timed = [(one.measured, one.simulated) for one in compared if one.measured and one.simulated]
+    measured, simulated = zip(*timed, strict=True)
+    above = [name, network.name, f"{len(network.nodes)}", f"{len(timed)} of {len(compared)}"]
+    above += [f"{median(one.measured_s for one in compared):.3f}", "", *told(measured)]
+    below = ["", "simulated", "", "", f"{median(one.simulated_s for one in compared):.3f}", f"{median(errors):+.1%}"]
+    return above, below + told(simulated)
+
+
+def told(seen: tuple[Seen, ...]) -> list[str]:
+    """Medians over iterations."""
+
+    def middle(field: str) -> Any:
+        return median(getattr(one, field) for one in seen)
+
+    speeds = " ".join(f"{middle(field):.2f}" for field in ("slow", "usual", "fast"))
+    return [speeds, f"{middle('late_part'):.1%}", f"{middle('at_once_part'):.1%}", f"{1e3 * middle('pause_s'):.0f}"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
