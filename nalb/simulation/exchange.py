@@ -66,14 +66,14 @@ def exchange(
     server_of_slice: Ints,
     window_bytes: float = 0.0,
     wire: Wire = WITH_HEADERS,
-    cores: Floats | None = None,
     noise: Noise | None = None,
+    cores: Floats | None = None,
 ) -> Exchanged:
     """Simulate one synchronisation of slices in the order in which workers hand them over.
 
     sizes_bytes: payload per slice, shape (n,), positive; server_of_slice: the index of its server's node, shape (n,);
-    window_bytes: payload of a worker under way at a time, 0 for all; cores: bytes per second, in and out together, that each
-    node's cores handle, shape (N,), None for any; noise: None for exact times. Cost: O(C) numpy per arrival for C connections,
+    window_bytes: payload of a worker under way at a time, 0 for all; noise: None for exact times; cores: bytes per second,
+    in and out together, that each node's cores handle, shape (N,), None for any. Cost: O(C) numpy per arrival for C connections,
     2 n (N - 1) arrivals, and one max-min solution per set of busy connections. Raises InputError for a slice without bytes or
     sent to a node that is no server.
     """

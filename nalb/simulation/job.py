@@ -36,8 +36,8 @@ def by_slices(
     rounds: int,
     window_bytes: float,
     wire: Wire = WITH_HEADERS,
-    quotas: Floats | None = None,
     noise: Noise | None = None,
+    quotas: Floats | None = None,
 ) -> list[Exchanged]:
     """`rounds` synchronisations under a scheme that knows the true capacities. Raises InputError.
 
@@ -50,14 +50,14 @@ def by_slices(
     for iteration in range(rounds):
         blur = noise and noise.at(iteration)
         if scheme == "stock":
-            done.append(exchange(nodes, capacities, *stock_messages(nodes, layout.tensors), 0, wire, cores, blur))
+            done.append(exchange(nodes, capacities, *stock_messages(nodes, layout.tensors), 0, wire, blur, cores))
             continue
         known = with_cores(nodes, layout.model_bytes, capacities, quotas)
         plan, _ = decide(scheme, Situation(iteration, nodes, layout, known, known, observations, present))
         present = plan or present
         assert present is not None
         servers = np.array(present.server_of_slice)
-        result = exchange(nodes, capacities, layout.sizes_bytes, servers, window_bytes, wire, cores, blur)
+        result = exchange(nodes, capacities, layout.sizes_bytes, servers, window_bytes, wire, blur, cores)
         if len(result.samples):
             served_s = Traffic(result.samples).served_s(len(nodes))
             for one in np.flatnonzero(np.isfinite(served_s)).tolist():
@@ -91,8 +91,8 @@ def by_planner(
     rounds: int,
     planner: Planner,
     wire: Wire = WITH_HEADERS,
-    quotas: Floats | None = None,
     noise: Noise | None = None,
+    quotas: Floats | None = None,
 ) -> list[Exchanged]:
     """`rounds` synchronisations as the coordinator's planner plans them, windows included. Raises InputError.
 
@@ -105,7 +105,7 @@ def by_planner(
         plan = planner.decide(iteration, 0, scheme).plan
         servers = by_rank[np.array(plan.server_of_slice, dtype=np.int64)]
         blur = noise and noise.at(iteration)
-        result = exchange(nodes, capacities, layout.sizes_bytes, servers, plan.window_bytes, wire, cores, blur)
+        result = exchange(nodes, capacities, layout.sizes_bytes, servers, plan.window_bytes, wire, blur, cores)
         if plan.measure:
             work = None if quotas is None else work_of(result, quotas)
             planner.observe(result.samples, result.time_s, work=work)
