@@ -1,7 +1,7 @@
 """When plans are trusted: by how iterations end, nothing else. Pure.
 
 evidence                                             action                                    reason
-estimates were refuted, or do not explain the time   the next CALM iterations have no window   only those show limits
+estimates were refuted, or do not explain the time   the next iteration has no window          only those show limits
 of an iteration with a window
 FEW_FREE, twice as many, ... MANY_FREE iterations    one without a window                      a window hides what became faster
 since the last without one
@@ -16,7 +16,6 @@ the first equal shares took LATE times that          one more                   
 
 from dataclasses import dataclass
 
-CALM = 2  # iterations without a window once estimates have moved: for what changed, and for what the new plan does
 FEW_FREE = 5  # iterations without a window cost up to 10 %: every fifth costs 2 %
 MANY_FREE = 40  # where nothing changes, less
 LATE = 1.25  # times: TCP's sharing, headers and acknowledgements explain 1.05 to 1.2 (docs/results.md)
@@ -52,7 +51,7 @@ class Trust:
         self._is_old = True  # that was before what is known now
         self._regret = 0.0
         self._late = 0  # iterations in a row that took longer than is explained
-        self._unsettled = CALM  # iterations without a window to come
+        self._is_settled = False  # nothing asks for an iteration without a window
         self._since_free = 0
         self._every_free = FEW_FREE
         self._patience = 1  # iterations of equal shares, next time
@@ -68,7 +67,7 @@ class Trust:
         """Whether the next iteration may have a window; to be asked once for each."""
         self._since_free += 1
         is_due = self._since_free >= self._every_free
-        is_free = self._unsettled > 0 or is_due
+        is_free = is_due or not self._is_settled
         if is_free:
             self._since_free, self._every_free = 0, min(2 * self._every_free, MANY_FREE) if is_due else self._every_free
         return not is_free
@@ -77,10 +76,9 @@ class Trust:
         """Take one iteration in."""
         is_late = outcome.explained_s is None or outcome.took_s > LATE * outcome.explained_s
         has_window = self._since_free > 0
-        if outcome.is_refuted or (is_late and has_window):
-            self._unsettled, self._every_free = CALM, FEW_FREE
-        else:
-            self._unsettled = max(0, self._unsettled - 1)
+        self._is_settled = not (outcome.is_refuted or (is_late and has_window))
+        if not self._is_settled:
+            self._every_free = FEW_FREE
         if outcome.has_equal_shares:
             self._judge_equal(outcome.took_s, is_late and outcome.explained_s is not None)
         elif outcome.follows_estimates:
