@@ -69,6 +69,11 @@ class Inbox:
         told = [(w, getattr(w.done, moment)) for w in self._members.workers if w.name in self._clock.offset_s]
         return {w.hello.node: self._clock.to_common_s(w.name, at_s) for w, at_s in told if at_s is not None}
 
+    def compute_spread_s(self) -> float:
+        """By how much the last worker had computed after the first one; 0 where that is not known."""
+        computed_s = self.aligned("computed_s").values()
+        return max(computed_s) - min(computed_s) if len(computed_s) == len(self._members.workers) else 0.0
+
     def exposed_s(self) -> float:
         """From the moment when the last worker had computed to the last one's end; 0 where that is not known."""
         computed, finished = self.aligned("computed_s"), self.aligned("finished_s")

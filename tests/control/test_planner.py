@@ -223,3 +223,16 @@ def test_layouts_whose_slices_might_outnumber_a_servers_keys_are_refused():
         InputError, match=r"one server may come to hold 536666 slices, .* allows 523512 on each of 2000"
     ):
         planner.register([m.TensorSpec("w", 300_000, "float32", 0)], 1.0, 12.0)
+
+
+def test_where_some_compute_for_much_longer_nothing_is_held_back():
+    """A window would hold back what the others can push before the slowest has computed."""
+    planner, nodes = alike(6)
+    planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e3)
+    windows = []
+    for spread_s in [0.0] * 6 + [0.5] * 6:
+        planner.compute_spread_s = spread_s
+        iterate(planner, uneven({}), nodes)
+        windows.append(planner._sent_window > 0)
+    assert any(windows[:6])
+    assert not any(windows[7:])
