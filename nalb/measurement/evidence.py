@@ -28,20 +28,14 @@ CELLS = 20  # of an iteration: the last cells show what was slow to end
 LEAST_CELL_S = 0.1  # token buckets and late readers blur what is shorter
 FEWEST_CELLS = 8
 BEST_PART = 0.2  # of an iteration: the best is the mean over so much of it
-BUSY = 0.9  # of a cell: a connection that pauses longer waits for something else than the network
-SHORT = 0.5  # of a cell: the speed of a connection that sends for less is not compared with
-ROOM = 0.8  # of the best, over as long
-FULL = 0.85  # of the best: an end that carries less has room
+ALL = 0.9  # of a cell: who pauses longer waits for something else than links. Of an end's bytes: with one peer, it is the pair
+FULL = 0.85  # of the best: an end that carries less has room. Of a fast message's speed: it may have found tokens and empty queues
 LEVEL = 0.75  # of the fastest connection of an end: a slower one is held back elsewhere
+MOST = 0.5  # of a cell, an end's pairs or a pair's bytes
+PROOF = 0.1  # of an iteration for which an end must be full, and of what it carries then for which witnesses must stand
 LASTING = 0.03  # of all bytes: what an end that became slower must have carried since
-WITNESSES = 0.1  # of what an end carries in a cell: fewer witnesses do not count
-PROOF = 0.1  # of an iteration for which an end must be full
-UNEXPLAINED = 0.5  # of what a pair carries in a cell
-ONE_PEER = 0.9  # of what an end carries: it cannot be told from the pair then, and a cap of the pair leaves more open
-MOST = 0.5  # of an end's pairs: if more are held back at once, it is the end itself
 FEWEST_MESSAGES = 3
 FAST = 0.9  # quantile of the speeds of a node's messages: the fast ones had the node to themselves
-FAST_PART = 0.85  # of that is believed: a message that follows a pause finds tokens and empty queues
 JITTER_S = 0.5e-3  # of a message's two time stamps, on a machine whose cores are busy
 
 
@@ -90,7 +84,7 @@ def evidence(
     while True:
         level = np.fmax(best, before)
         capacity, possible, has_room = _judge_ends(carried, active_s / cell_s, at_cap, of_end, busy, ends, level)
-        is_held_back = _summed(np.where(has_room, carried, 0.0), pair, len(pairs)) > UNEXPLAINED * of_pair
+        is_held_back = _summed(np.where(has_room, carried, 0.0), pair, len(pairs)) > MOST * of_pair
         is_slower = np.array([_are_most(is_held_back, end, nodes) for end in ends_of_pair]) & (before > best)
         if not is_slower.any():
             break
@@ -100,7 +94,7 @@ def evidence(
     caps = {names[k]: float(best_of_pair[k]) for k in np.flatnonzero(is_capped).tolist()}
     bytes_of_pair = of_pair.sum(axis=1)
     for direction, end in enumerate(ends_of_pair):
-        for k in np.flatnonzero(bytes_of_pair > ONE_PEER * np.bincount(end, bytes_of_pair, nodes)[end]).tolist():
+        for k in np.flatnonzero(bytes_of_pair > ALL * np.bincount(end, bytes_of_pair, nodes)[end]).tolist():
             if np.isfinite(capacity[direction, end[k]]):
                 caps[names[k]], capacity[direction, end[k]] = float(capacity[direction, end[k]] / cell_s), np.nan
     mean_of_pair = bytes_of_pair / np.maximum(pair_s, LEAST_CELL_S / CELLS)
@@ -124,12 +118,12 @@ def _judge_ends(
     to, all of that shape; of_end, busy: bytes and part of each
     end, shape (2, N, cells); best: bytes a cell that each end has carried, shape (2, N).
     """
-    speed = np.divide(carried, active, out=np.zeros_like(carried), where=active >= SHORT)
-    is_witness = active >= BUSY
+    speed = np.divide(carried, active, out=np.zeros_like(carried), where=active >= MOST)
+    is_witness = active >= ALL
     may, does, has_room = [], [], is_witness
     for end, total, part, most in zip(ends, of_end, busy, best[..., np.newaxis], strict=True):
         level = _highest(speed, end, len(total))
-        room = _smoothed(total) < ROOM * most * _smoothed(part)
+        room = _smoothed(total) < FULL * most * _smoothed(part)
         gets_most = is_witness & ~at_cap & (speed >= LEVEL * level[end])
         does.append(gets_most & (total >= FULL * most * part)[end])
         may.append(gets_most & ~room[end])
@@ -143,7 +137,7 @@ def _judge_pairs(
 ) -> tuple[Mask, int | None]:
     """Which pairs have a cap of their own, shape (pairs,), and the first cell after which an end was slower; None if none was."""
     cells, nodes = of_pair.shape[1], of_end.shape[1]
-    is_steady = _smoothed(of_pair) >= ROOM * _best(of_pair)[:, np.newaxis]
+    is_steady = _smoothed(of_pair) >= FULL * _best(of_pair)[:, np.newaxis]
     is_capped = (is_held_back & is_steady).sum(axis=1) >= PROOF * cells
     slower = []
     for direction, end in enumerate(ends):
@@ -165,7 +159,7 @@ def _are_most(is_held_back: Mask, end: Ints, nodes: int) -> Mask:
 def _told(carried: Floats, witnesses: Mask, of_end: Floats, end: Ints) -> Floats:
     """What each end carried, bytes a cell, in the cells where witnesses explain enough of it, shape (N,); NaN for too few cells."""
     told = _summed(np.where(witnesses, carried, 0.0), end, len(of_end))
-    proven = (told > 0) & (told >= WITNESSES * of_end)
+    proven = (told > 0) & (told >= PROOF * of_end)
     count = proven.sum(axis=1)
     mean = (of_end * proven).sum(axis=1) / np.maximum(count, 1)
     return np.where(count >= PROOF * of_end.shape[1], mean, np.nan)
@@ -186,7 +180,7 @@ def _cheapest(
             explained = does[direction] & chosen[direction][end][:, np.newaxis]
             left = [one & ~explained for one in left]
         score = np.array([np.bincount(end, (left[d] * carried).sum(axis=1), nodes) for d, end in enumerate(ends)])
-        if score.max() < WITNESSES * carried.sum():
+        if score.max() < PROOF * carried.sum():
             return found
         place = divmod(int(score.argmax()), nodes)
         found[place] = _told(carried, left[place[0]], of_end[place[0]], ends[place[0]])[place[1]]
@@ -222,7 +216,7 @@ def _fast(traffic: Traffic, group: Ints, count: int) -> Floats:
     counts = traffic.is_full_sized | ~has_large[group]  # a server with hardly a share has probes alone
     enough = np.bincount(group[counts], minlength=count) >= FEWEST_MESSAGES
     fast = quantiles(speed[counts], group[counts], np.full(count, FAST))
-    return np.where(enough, FAST_PART * fast, np.nan)
+    return np.where(enough, FULL * fast, np.nan)
 
 
 def _summed(values: Floats, group: Ints, count: int) -> Floats:
