@@ -35,7 +35,7 @@ DELAY_PART = 0.05
 WAY_PART = 2 / 3
 WINDOW_PART = 8  # of the model: each iteration begins with so much at full speed, which also shows what nodes can do
 # Of an exchange: what a window makes it shorter at most. It holds back what workers that have computed could push until the slowest
-# one has too, so it costs up to the time that lies between them (measured on uneven4-both: 4.7 s with a window, 3.9 s without).
+# one has too, but for what fits into it, so it costs up to the time between them (uneven4-both: 4.7 s with one, 3.9 s without).
 WINDOW_GAIN = 0.1
 # What an iteration takes besides is so many round trips: the first push's way, the last sum's, and TCP's slow start, which all
 # connections go through at once (measured with pacing at 100 and 200 ms: 2 to 3).
@@ -263,8 +263,10 @@ class Planner:
         if estimate.complete and links_s and is_far and self._delay_s > DELAY_PART * links_s:
             fastest = estimate.least.min(axis=0).max()
             return max(usual_bytes, int(WAY_PART * fastest * self.round_trip_s))
-        is_even = links_s is not None and self.compute_spread_s <= WINDOW_GAIN * links_s
-        return usual_bytes if self._trust.allow_window() and estimate.complete and is_even else 0
+        if not (self._trust.allow_window() and estimate.complete and links_s):
+            return 0
+        held_back_s = self.compute_spread_s - usual_bytes / estimate.least.min()
+        return usual_bytes if held_back_s <= WINDOW_GAIN * links_s else 0
 
     def _place(self, plan: Plan) -> tuple[list[int], list[m.NewSlots]]:
         """The slot number of each slice: the k-th of its class on its server; missing ones are numbered and returned."""

@@ -230,7 +230,7 @@ def test_where_some_compute_for_much_longer_nothing_is_held_back():
     planner, nodes = alike(6)
     planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e3)
     windows = []
-    for spread_s in [0.0] * 6 + [0.5] * 6:
+    for spread_s in [0.0] * 6 + [2.0] * 6:
         planner.compute_spread_s = spread_s
         iterate(planner, uneven({}), nodes)
         windows.append(planner._sent_window > 0)
