@@ -23,11 +23,11 @@ class Misled(Planner):
 
     scale, has_friends = 1.0, False
 
-    def observe(self, samples, took_s, exposed_s=0.0):
+    def observe(self, samples, took_s, exposed_s=0.0, work=None):
         told, ends = samples.copy(), ("source", "target") if self.has_friends else ("target",)
         false = np.any([told[end] == 3 for end in ends], axis=0)
         told["end_s"][false] = (told["start_s"] + self.scale * (told["end_s"] - told["start_s"]))[false]
-        super().observe(told, took_s, exposed_s)
+        super().observe(told, took_s, exposed_s, work)
 
 
 class Waiting(Planner):
@@ -36,11 +36,11 @@ class Waiting(Planner):
     late = 0.0
     reasons = ()  # of the plans so far
 
-    def observe(self, samples, took_s, exposed_s=0.0):
+    def observe(self, samples, took_s, exposed_s=0.0, work=None):
         assert exposed_s == 0
         self.reasons += (self._reason,)
         waited_s = self.late * took_s if len(self.reasons) > 2 else 0.0
-        super().observe(samples, took_s + waited_s, took_s)
+        super().observe(samples, took_s + waited_s, took_s, work)
 
 
 def iterate(scheme, scale=1.0, has_friends=False, rounds=ROUNDS):
