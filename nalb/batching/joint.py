@@ -92,17 +92,16 @@ def plan_in_turn(
     halvings x O(N x total), for bent curves x O(N x total^2). Raises InputError for what does not fit together.
     """
     _check(nodes, curves, bounds, model_bytes, capacities)
-    if (
-        linear_load(nodes, model_bytes)[1] < 0
-    ).any():  # the only worker is a server as well: it keeps all on its loopback
+    limits = limits_s(nodes, model_bytes, capacities)
+    start_s, slope_s = limits.transpose(1, 0, 2)
+    if (slope_s < 0).any():  # the only worker is a server as well: it keeps all on its loopback
         return plan_after_slowest(nodes, curves, bounds, model_bytes, capacities)
     table = times_table(curves, bounds)
     straight = all((np.diff(row, 2) >= -STRAIGHT * row.max()).all() for row in table)
-    limits = limits_s(nodes, model_bytes, capacities)
     workers = [i for i, node in enumerate(nodes) if node.is_worker]
 
     def room_of(i: int, left_s: Floats | float) -> Floats:
-        rooms = [_room(nodes[i], left_s - start_s[i], slope_s[i], model_bytes) for start_s, slope_s in limits]
+        rooms = [_room(nodes[i], left_s - start[i], slope[i], model_bytes) for start, slope in limits]
         return np.asarray(np.min(rooms, axis=0))
 
     def most_room(time_s: float) -> tuple[Sizes, float]:
@@ -124,7 +123,6 @@ def plan_in_turn(
     busy_s = np.zeros(len(nodes))
     busy_s[workers] = [row[size - low] for row, size, low in zip(table, sizes, bounds.least, strict=True)]
     servers = server_indices(nodes)
-    start_s, slope_s = np.array(limits).transpose(1, 0, 2)
     shares = np.zeros(len(nodes))
     shares[servers] = fill((busy_s + start_s)[:, servers], slope_s[:, servers], model_bytes)
     return JointPlan(sizes, shares, float((busy_s + start_s + slope_s * shares).max()))

@@ -147,11 +147,14 @@ def load_bytes(nodes: Sequence[Node], shares_bytes: Floats, model_bytes: float) 
     return fixed + per_share * shares_bytes
 
 
-def limits_s(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -> list[tuple[Floats, Floats]]:
-    """(start, slope) by which a node's links limit it, and its cores where they are known: start_i + slope_i m_i seconds."""
+def limits_s(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -> Floats:
+    """By what limits node i takes start_i + slope_i m_i seconds: its links, and its cores where they are known.
+
+    Per limit, start and slope, shape (1 or 2, 2, N).
+    """
     fixed, per_share = linear_load(nodes, model_bytes)
-    links = fixed / capacities.limit, per_share / capacities.limit
-    return [links] if capacities.cores is None else [links, (capacities.cores.fixed_s, capacities.cores.s_per_byte)]
+    links, cores = (fixed / capacities.limit, per_share / capacities.limit), capacities.cores
+    return np.array([links] if cores is None else [links, (cores.fixed_s, cores.s_per_byte)])
 
 
 def pair_weights(nodes: Sequence[Node], pair: Pair) -> tuple[float, float]:

@@ -60,7 +60,7 @@ def pairwise(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, 
     if len(servers) < 2 or (per_share[servers] <= 0).any():
         return shares
     m: list[float] = shares[servers].tolist()
-    limits = np.array(limits_s(nodes, model_bytes, capacities))[:, :, servers]
+    limits = limits_s(nodes, model_bytes, capacities)[:, :, servers]
     of_node: list[list[Line]] = limits.transpose(
         2, 0, 1
     ).tolist()  # per server, of its links, and of its cores if known
@@ -119,7 +119,7 @@ def exact(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -> 
         shares[per_share < 0] = model_bytes
         return shares, 0.0
     servers = server_indices(nodes)
-    limits = np.array(limits_s(nodes, model_bytes, capacities))[:, :, servers]
+    limits = limits_s(nodes, model_bytes, capacities)[:, :, servers]
     shares[servers] = fill(limits[:, 0], limits[:, 1], model_bytes)
     if capacities.pairs:
         # scipy.optimize takes half a second to import, and few jobs have caps of pairs
