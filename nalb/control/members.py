@@ -97,9 +97,9 @@ class Members:
         """To the farthest node, as most say; 0 where nobody knows."""
         return statistics.median([p.round_trip_s for p in self if p.round_trip_s] or [0.0])
 
-    def work(self) -> Work:
-        """What the iteration took of the nodes' CPUs; nodes as in `nodes`."""
-        place = {name: i for i, name in enumerate(self.nodes())}
+    def work(self, nodes: list[str]) -> Work:
+        """What the iteration took of these nodes' CPUs; all of the job's, each once."""
+        place = {name: i for i, name in enumerate(nodes)}
         worker_s, server_s, cores = np.zeros(len(place)), np.zeros(len(place)), np.full(len(place), np.inf)
         for process in self:
             i, told = place[process.hello.node], process.cores

@@ -444,7 +444,7 @@ class Coordinator:
             self._granularity.observe(load_bytes, took_s, layout.model_bytes, len(self._nodes), servers)
         if self._plan.measure:
             self._planner.compute_spread_s = self._inbox.compute_spread_s()
-            self._planner.observe(samples, took_s, self._inbox.exposed_s(), self._members.work())
+            self._planner.observe(samples, took_s, self._inbox.exposed_s(), self._members.work(self._nodes))
             first_s = float(samples["start_s"].min()) if len(samples) else 0.0
             if self._is_recorded():
                 self.events.append(m.Event("samples", first_s, {"iteration": self._iteration, "rows": samples}))
