@@ -40,6 +40,7 @@ struct tracked {
   int type;
   /* sending */
   bool in_message; /* frames went out, the last one did not */
+  bool noted;      /* its sample is in the ring: a retry of the last frame adds no other */
   bool announced;  /* since this message's first frame was tried, to its end: neither a retry nor a later frame announces */
   unsigned frames;
   uint64_t size_bytes;
@@ -127,7 +128,7 @@ static void track(void *socket, int type) {
     void *seen = atomic_load_explicit(&entry->socket, memory_order_relaxed);
     if ((seen && seen != REMOVED) || !atomic_compare_exchange_strong(&entry->socket, &seen, socket)) continue;
     entry->type = type;
-    entry->in_message = entry->announced = false;
+    entry->in_message = entry->announced = entry->noted = false;
     entry->state = BETWEEN;
     entry->forecast_ns = type == ZMQ_ROUTER ? claim_receiver() : NULL;
     return;
@@ -209,10 +210,10 @@ static void send_forecast(const struct zmq *zmq, void *socket, int flags) {
     COUNT(forecasts_sent, 1);
 }
 
-static void note_sent(struct tracked *entry) {
-  struct nalb_sample sample = {NALB_SENT, -1, entry->size_bytes, entry->first_ns, entry->first_ns};
-  COUNT(messages_sent, 1);
-  COUNT(bytes_sent, entry->size_bytes);
+/* Before the last frame goes out: once it is out its answer can come, and with it the question when this message went. */
+static void note_sent(struct tracked *entry, size_t size_bytes) {
+  struct nalb_sample sample = {NALB_SENT, -1, size_bytes, entry->first_ns, entry->first_ns};
+  entry->noted = true;
   ring_add(&samples, &sample);
 }
 
@@ -226,6 +227,7 @@ static int on_zmq_msg_send(const struct zmq *zmq, zmq_msg_t *msg, void *socket, 
     if (forecasts_wanted()) send_forecast(zmq, socket, flags);
   }
   size_t size = zmq->zmq_msg_size(msg); /* sending empties it */
+  if (!more && entry->in_message && !entry->noted) note_sent(entry, entry->size_bytes + size);
   int sent = zmq->zmq_msg_send(msg, socket, flags);
   if (sent < 0) return sent;
   if (!entry->in_message) entry->frames = 0, entry->size_bytes = 0;
@@ -233,8 +235,11 @@ static int on_zmq_msg_send(const struct zmq *zmq, zmq_msg_t *msg, void *socket, 
   entry->size_bytes += size;
   entry->in_message = more;
   if (!more) {
-    entry->announced = false;
-    if (entry->frames > 1) note_sent(entry);
+    entry->announced = entry->noted = false;
+    if (entry->frames > 1) {
+      COUNT(messages_sent, 1);
+      COUNT(bytes_sent, entry->size_bytes);
+    }
   }
   return sent;
 }

@@ -11,6 +11,16 @@ SCRIPTS = {
     "forecast_refused": ["wire meta +", "wire data"],
     "meta_interrupted": ["wire NALBFC01", f"send meta: {INTERRUPTED}", "wire meta +", "wire data"],
     "data_interrupted": ["wire NALBFC01", "wire meta +", f"send data: {INTERRUPTED}", "wire data +", "wire data"],
+    # an answer can come as soon as the last frame is out, and the time of the message is asked for then
+    "noted_before_it_is_out": [
+        "wire NALBFC01",
+        "samples so far: 0",
+        "wire meta +",
+        "samples so far: 0",
+        f"send data: {INTERRUPTED}",
+        "wire data",
+        "samples so far: 1",
+    ],
     # given up after its forecast: the receiver sees a forecast and a message without data, and then a whole pair
     "meta_refused": [
         "wire NALBFC01",

@@ -5,11 +5,13 @@
  * sees as "send" and "recv".
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "van.h"
 #include "zmq_calls.h"
 
 struct frame { /* what a zmq_msg_t holds here; text, so that a leak or a double free is seen by a sanitizer */
@@ -26,6 +28,7 @@ struct step {
 static const struct step *incoming;
 static const int *outgoing; /* errno of each coming send, 0: taken; ends with -1, from where on all are taken */
 static char sockets[2];
+static int (*count_samples)(struct nalb_sample *, int); /* NULL: not asked */
 
 int zmq_msg_init(zmq_msg_t *msg) {
   memset(msg, 0, sizeof *msg);
@@ -65,6 +68,7 @@ static int take(const char *text, int flags) {
     return -1;
   }
   printf("wire %s%s\n", text, flags & ZMQ_SNDMORE ? " +" : "");
+  if (count_samples) printf("samples so far: %d\n", count_samples(&(struct nalb_sample){0}, 1));
   return (int)strlen(text);
 }
 
@@ -171,6 +175,10 @@ int run(const char *scenario) {
     SEND(FRAMES(0, EINTR), "meta", "data");
   } else if (!strcmp(scenario, "data_interrupted")) {
     SEND(FRAMES(0, 0, EINTR), "meta", "data", "data");
+  } else if (!strcmp(scenario, "noted_before_it_is_out")) {
+    *(void **)&count_samples = dlsym(RTLD_DEFAULT, "nalb_van_drain");
+    SEND(FRAMES(0, 0, EINTR), "meta", "data");
+    count_samples = NULL;
   } else if (!strcmp(scenario, "meta_refused")) {
     SEND(FRAMES(0, EAGAIN), "meta1", "data1");
     SEND(0, "control");
