@@ -17,9 +17,9 @@ from nalb.planning.elastic import Observation, elastic
 from nalb.planning.nodes import Capacities, Floats, Node, server_indices
 from nalb.planning.schemes import Plan, Situation, decide
 from nalb.planning.slices import Ints, Layout, Tensor
+from nalb.planning.stock import route
 from nalb.simulation.exchange import WITH_HEADERS, Exchanged, Wire, exchange
 from nalb.simulation.flows import MAX_CLASSES, flow
-from nalb.simulation.stock import route
 
 SCHEMES = ("stock", "average", "elastic", "aware", "exact")
 
@@ -87,10 +87,15 @@ def by_planner(
     done: list[Exchanged] = []
     for iteration in range(rounds):
         plan = planner.decide(iteration, 0, scheme).plan
-        servers = by_rank[np.array(plan.server_of_slice, dtype=np.int64)]
-        result = exchange(nodes, capacities, layout.sizes_bytes, servers, plan.window_bytes, wire)
+        if plan.scheme == "stock":
+            sizes_bytes, servers = stock_messages(nodes, layout.tensors)
+        else:
+            sizes_bytes, servers = layout.sizes_bytes, by_rank[np.array(plan.server_of_slice, dtype=np.int64)]
+        result = exchange(nodes, capacities, sizes_bytes, servers, plan.window_bytes, wire)
         if plan.measure:
             planner.observe(result.samples, result.time_s)
+        else:
+            planner.note_unmeasured(result.time_s)
         done.append(result)
     return done
 

@@ -14,8 +14,8 @@ import numpy as np
 from nalb.errors import InputError
 from nalb.planning.nodes import Capacities, Node, Pair
 from nalb.planning.slices import NUM_PROBE, Ints, Tensor, build_layout
+from nalb.planning.stock import route
 from nalb.simulation.exchange import WITH_HEADERS, Wire, exchange
-from nalb.simulation.stock import route
 
 E = TypeVar("E", bound=msgspec.Struct)
 
