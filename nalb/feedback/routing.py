@@ -10,7 +10,7 @@ loads than the last one took
 its median is no longer than that of the plans         it stays for 8, 16, ... 64 more      it costs less
 those are over                                         plans until the same, but LOOK at     the network may have changed
                                                        least; then both are compared
-two in a row took LATE times its median                the same, at once                    it has
+LOOK in a row took LATE times its median               the same, at once                    it has
 its median is longer                                   plans; a trial again after 8, 16,    each trial costs time
                                                        ... 512 of them
 """
@@ -21,7 +21,7 @@ from statistics import median
 from nalb.feedback.trust import LATE
 
 SURE = 8  # plans: what another network taught is unlearnt by then (tests/simulation/test_learning.py)
-LOOK = 3  # plans: one may be late by chance
+LOOK = 3  # iterations: one may be late by chance, and one be the first after a pause of the script
 TRIAL = 5  # iterations; the first of them, which makes MXNet's buffers, is not counted
 FIRST_PATIENCE = 8
 MOST_STAY = 64  # iterations until plans are looked at: 3 of 67 that take 1.2 times as long cost 1 %
@@ -82,7 +82,7 @@ class Routing:
         self._own.append(took_s)
         if self._is_trial and not self._left:
             self._compare()
-        elif self._late == 2:
+        elif self._late == LOOK:
             self._left = 0
 
     def _begin_own(self, iterations: int, is_trial: bool) -> None:

@@ -210,7 +210,7 @@ def test_where_cores_set_the_pace_mxnet_routes_and_is_left_when_links_become_slo
     fast, slow = (Capacities.from_lists(rates, rates) for rates in ([1e9] * 4, [1e7] * 3 + [2e6]))
     word = routed(planner, nodes, fast, 300, cores_s=0.2)
     assert word[100:].count("p") < 0.1 * len(word[100:])
-    for _ in range(2):
+    for _ in range(3):
         planner.note_unmeasured(5.0)  # the links need it now
     assert "o" not in routed(planner, nodes, slow, 100, cores_s=0.2)[1:]
 

@@ -66,7 +66,7 @@ def test_when_iterations_grow_plans_are_back_at_once_and_stay_where_links_make_m
     while not routing.is_settled:
         play(routing, 1, 1.0, 0.9)
     play(routing, 3, 1.0, 0.9)
-    assert play(routing, 4, 3.0, 9.0, own_is_less=False) == "oopp"
+    assert play(routing, 4, 3.0, 9.0, own_is_less=False) == "ooop"
     assert play(routing, 100, 3.0, 9.0, own_is_less=False) == 100 * "p"
 
 
