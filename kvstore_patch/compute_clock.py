@@ -47,7 +47,7 @@ class ComputeClock:
     def __init__(self) -> None:
         self._cores = len(os.sched_getaffinity(0))
         self._begun = self._updated = Instant.now()
-        self._probes: queue.SimpleQueue[tuple[Instant, OnComputed | None, list[NDArray]]] = queue.SimpleQueue()
+        self._probes: queue.SimpleQueue[tuple[Instant, OnComputed | None, NDArray]] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="nalb-compute-clock", daemon=True).start()
 
     def begin(self) -> None:
@@ -65,8 +65,8 @@ class ComputeClock:
     def _run(self) -> None:
         try:
             while True:
-                begun, on_computed, probes = self._probes.get()
-                ndarrays.wait_for_all(probes)
+                begun, on_computed, probe = self._probes.get()
+                probe.wait_to_read()
                 if on_computed is None:
                     self._updated = Instant.now()
                     continue

@@ -36,7 +36,7 @@ class Exchange:
         self._arrays = [ndarrays.part(w, 0, w.size - 1) for w in whole]
         self._gates = [ndarrays.part(w, w.size - 1, 1) for w in whole]  # one element more, to order slices by
         self._ends_bytes = list(itertools.accumulate(piece.size_bytes for piece in layout.slices))
-        self._exchanged = [ndarrays.Exchanged(inner, array) for array in self._arrays]
+        self._exchanged = [ndarrays.Exchanged(inner, [array], [array]) for array in self._arrays]
         self._order_after: dict[tuple[int, int], ndarrays.Copy] = {}
         self._slices_of_last: dict[int, list[int]] = {}  # last tensor of a slice -> slices that are full with it
         self._fragments_of: dict[int, list[tuple[NDArray, int, int]]] = {}  # tensor -> (view of slice, offset, length)

@@ -95,7 +95,7 @@ def install() -> None:
                     if not data._fresh_grad:
                         ndarrays.clear(grad)  # it held the last iteration's sum
         if chosen:
-            self._kvstore.pushpull([self._param2idx[p.name] for p in chosen], [p.list_grad() for p in chosen])
+            self._kvstore.add_up_gradients([self._param2idx[p.name] for p in chosen], [p.list_grad() for p in chosen])
         return None
 
     @functools.wraps(update)

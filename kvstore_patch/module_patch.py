@@ -28,7 +28,7 @@ def install() -> None:
     def update_params(param_arrays, grad_arrays, updater, num_device, kvstore=None, param_names=None):
         if isinstance(kvstore, NALB):
             pushed = {name: grads for name, grads in zip(param_names, grad_arrays, strict=True) if grads[0] is not None}
-            kvstore.pushpull([*pushed], [*pushed.values()])
+            kvstore.add_up_gradients([*pushed], [*pushed.values()])
             kvstore = None
         update(param_arrays, grad_arrays, updater, num_device, kvstore, param_names)
 

@@ -39,6 +39,20 @@ def settle(array: NDArray) -> None:
         check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(ctypes.c_void_p())))
 
 
+_REORDER = (
+    _LIB._ZNK5mxnet7NDArray20Reorder2DefaultAsyncEv
+)  # NDArray::Reorder2DefaultAsync, which no function of C gives
+_REORDER.argtypes, _REORDER.restype = (ctypes.c_void_p,), None
+
+
+def reorder(array: NDArray) -> None:
+    """Bring an array into MXNet's own layout by an engine operation: MXNet's KVStore, which cannot read another, may follow.
+
+    A convolution that infers changes its weight's layout as it runs, which may be after this: wait for it first.
+    """
+    _REORDER(array.handle)
+
+
 def flat(array: NDArray) -> NDArray:
     """A one-dimensional view of the same memory; of an mx.np array too, whose own reshape would copy."""
     return array.as_nd_ndarray().reshape((-1,))
@@ -89,32 +103,47 @@ class Copy:
 
 
 class Exchanged:
-    """An array that is pushed and gets the sum back in place, through whatever key; C arguments made once."""
+    """Arrays, one per device, that are pushed, and those that get the sum, through whatever key; C arguments made once."""
 
-    __slots__ = ("_handles", "_kept", "_key", "_store")
+    __slots__ = ("_inputs", "_kept", "_keys", "_outputs", "_store")
 
-    def __init__(self, store: "mx.kvstore.KVStore", array: NDArray):
-        self._kept, self._store = array, store
-        self._handles = (NDArrayHandle * 1)(array.handle)
-        self._key = (ctypes.c_int * 1)()
+    def __init__(self, store: "mx.kvstore.KVStore", sources: Sequence[NDArray], targets: Sequence[NDArray]):
+        self._kept, self._store = (sources, targets), store
+        self._inputs = (NDArrayHandle * len(sources))(*(array.handle for array in sources))
+        self._outputs = (NDArrayHandle * len(targets))(*(array.handle for array in targets))
+        self._keys = (ctypes.c_int * max(len(sources), len(targets)))()
 
     def __call__(self, key: int, priority: int) -> None:
-        self._key[0] = key
+        self._keys[:] = [key] * len(self._keys)
         check_call(
             _LIB.MXKVStorePushPull(
-                self._store.handle, mx_uint(1), self._key, mx_uint(1), self._key,
-                self._handles, self._handles, ctypes.c_int(priority),
+                self._store.handle, mx_uint(len(self._inputs)), self._keys, mx_uint(len(self._outputs)), self._keys,
+                self._inputs, self._outputs, ctypes.c_int(priority),
             )
         )  # fmt: skip
 
 
-def probe(arrays: Sequence[NDArray]) -> list[NDArray]:
-    """Arrays, one per device, that are ready when all of these are: sums of their sizes, queued now."""
-    groups: dict[str, list[NDArray]] = {}
-    for array in arrays:
-        if array.size:
-            groups.setdefault(str(array.context), []).append(mx.nd.size_array(array.as_nd_ndarray()))
-    return [mx.nd.add_n(*group) for group in groups.values()]
+class _Context(ctypes.Structure):
+    _fields_ = (("device_type", ctypes.c_int), ("device_id", ctypes.c_int32))
+
+
+_CPU = _Context(1, 0)  # mxnet::Context
+_NOTHING = ctypes.cast(
+    ctypes.CDLL(None).getpid, ctypes.c_void_p
+)  # an operation has to call something: arguments are ignored
+
+
+def probe(arrays: Sequence[NDArray]) -> NDArray:
+    """An array that is ready when all of these are, whatever is written into them later: one operation, queued now."""
+    ready = mx.nd.empty((1,))
+    handles, own = (NDArrayHandle * len(arrays))(*(array.handle for array in arrays)), (NDArrayHandle * 1)(ready.handle)
+    check_call(
+        _LIB.MXEnginePushSyncND(
+            _NOTHING, None, None, ctypes.byref(_CPU), handles, ctypes.c_int(len(arrays)), own, ctypes.c_int(1), None,
+            ctypes.c_int(0), b"nalb_probe",
+        )
+    )  # fmt: skip
+    return ready
 
 
 def wait_for_all(arrays: Sequence[NDArray]) -> None:

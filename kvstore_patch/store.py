@@ -8,12 +8,14 @@ Choice not taken: filling slices across calls. A call's result must be queued wh
 """
 
 import ctypes
+import operator
 import os
 import socket
 import threading
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 import mxnet as mx
 import numpy as np
@@ -56,6 +58,7 @@ class NALB(KVStoreBase):
         self._session.client.on_prepare = self._prepare_slots
         self._num_servers = self._settings.num_servers
         self._direct = DirectPath(self._inner, self._num_servers)
+        self._calls: dict[tuple[Key, ...], _Call] = {}  # by their keys, each as it was last
         self._shapes: dict[Key, tuple[tuple[int, ...], str]] = {}
         self._first_keys: dict[tuple, int] = {}  # of a Trainer's parameters
         self._record: list[Group] = []
@@ -63,7 +66,8 @@ class NALB(KVStoreBase):
         self._position = 0  # groups of this iteration already pushed
         self._plan: m.Plan | None = None
         self._plan_wait_s = 0.0
-        self._stock_ready: set[Key] = set()
+        self._stock_ready: set[int] = set()
+        self._first_stock_key: dict[tuple[Tensor, ...], int] = {}  # by registered tensors, as the planner counts
         self._slot_makers: list[threading.Thread] = []
         self._closed = False
         script_end.at_exit(self._settings.node, self.close, self.fail)
@@ -114,31 +118,36 @@ class NALB(KVStoreBase):
         slices, so push together what is ready together. `priority` is the order of calls here: earlier keys go first.
         """
         del priority
+        self._pushpull(key, value, out, are_gradients=False)
+
+    def add_up_gradients(self, keys: Sequence[Key], gradients: Sequence[list[NDArray]]) -> None:
+        """`pushpull` in place of what a backward pass writes, and no convolution reads while it infers."""
+        self._pushpull(keys, gradients, None, are_gradients=True)
+
+    def _pushpull(self, key: Key | Sequence[Key], value: object, out: object, are_gradients: bool) -> None:
         keys, values, outs = _as_lists(key, value, out)
         self._note_call()
-        for one, sources, targets in zip(keys, values, outs, strict=True):
-            self._check(one, sources + targets)
-        group = tuple(
-            (one, int(v[0].size), ndarrays.dtype_name(v[0], one)) for one, v in zip(keys, values, strict=True)
-        )
+        call = self._check_call(keys, values, outs)
+        group = call.group
         if self._exchange is None and group in self._record:
             self._freeze(group)
         if self._exchange is not None and self._record[self._position] != group:
             self._end_iteration_early()
             self._exchange, self._record = None, []
+            self._calls = {tuple(keys): call}  # the others' arrays would be kept for ever
         if self._exchange is None:
             self._record.append(group)
             if (
                 self._settings.scheme == "p3"
             ):  # its ps-lite cuts and routes every array by itself: no slots, no direct path
                 self._outs = []
-                self._push_stock(keys, values, outs)
+                self._push_stock([int(key) for key in keys], call, are_gradients)
                 return
             with self._lock:
                 for one, sources, targets in zip(keys, values, outs, strict=True):
                     self._direct.add_up(one, sources, targets)
             return
-        self._push_planned(keys, values, outs)
+        self._push_planned(call, are_gradients)
 
     def add_up_once(self, key: Key, array: NDArray) -> None:
         """The sum over all workers into `array`, apart from what iterations consist of. Call alike on every worker."""
@@ -179,6 +188,21 @@ class NALB(KVStoreBase):
 
     # ---- the planned path
 
+    def _check_call(self, keys: list[Key], values: list[list[NDArray]], outs: list[list[NDArray]]) -> "_Call":
+        """What a call consists of. Arrays that are passed again and again, as by Gluon, are checked once."""
+        known = self._calls.get(tuple(keys))
+        if known is not None and _are_same(known.values, values) and _are_same(known.outs, outs):
+            return known
+        for one, sources, targets in zip(keys, values, outs, strict=True):
+            self._check(one, sources + targets)
+        firsts = [sources[0] for sources in values]
+        group = tuple((one, int(a.size), ndarrays.dtype_name(a, one)) for one, a in zip(keys, firsts, strict=True))
+        exchanged = [ndarrays.Exchanged(self._inner, *both) for both in zip(values, outs, strict=True)]
+        arrays = [array for one in (*values, *outs) for array in one if array.size]
+        distinct = list({id(array): array for array in arrays}.values())
+        call = self._calls[tuple(keys)] = _Call(values, outs, distinct, group, exchanged)
+        return call
+
     def _check(self, key: Key, arrays: list[NDArray]) -> None:
         first = arrays[0]
         for array in arrays:
@@ -212,6 +236,8 @@ class NALB(KVStoreBase):
         self._first_tensor = [0]
         for one in self._record:
             self._first_tensor.append(self._first_tensor[-1] + len(one))
+        kept = self._first_stock_key
+        self._first_key = kept.setdefault(tuple(self._tensors), sum(map(len, kept)))
         self._cut(self._session.register(tensors))
 
     def _cut(self, setup: m.Setup) -> None:
@@ -231,7 +257,7 @@ class NALB(KVStoreBase):
         self._exchange = Exchange(self._inner, self._lock, layout, self._num_servers, self._settings.verify_sums)
         self._position = 0
 
-    def _push_planned(self, keys: list[Key], values: list[list[NDArray]], outs: list[list[NDArray]]) -> None:
+    def _push_planned(self, call: "_Call", are_gradients: bool) -> None:
         assert self._exchange is not None
         if self._position == 0:
             self._session.wait_finished()
@@ -246,12 +272,13 @@ class NALB(KVStoreBase):
             self._computed: list[NDArray] = []
         assert self._plan is not None
         # backpropagation ends at one end of a group; queued before the sums, which are written into the same arrays
-        self._computed += ndarrays.probe([values[0][0], values[-1][0]])
+        self._computed.append(ndarrays.probe([call.values[0][0], call.values[-1][0]]))
         if self._plan.scheme in ("stock", "p3"):
-            self._push_stock(keys, values, outs)
+            first = self._first_key + self._first_tensor[self._position]
+            self._push_stock(range(first, first + len(call.group)), call, are_gradients)
         else:
-            sources = [ndarrays.add_up(arrays) for arrays in values]
-            self._exchange.push_group(self._plan, self._first_tensor[self._position], sources, outs)
+            sources = [ndarrays.add_up(arrays) for arrays in call.values]
+            self._exchange.push_group(self._plan, self._first_tensor[self._position], sources, call.outs)
         self._position += 1
         if self._position == len(self._record):
             self._finish_iteration()
@@ -259,9 +286,8 @@ class NALB(KVStoreBase):
     def _finish_iteration(self) -> None:
         assert self._exchange is not None
         assert self._plan is not None
-        wait_for_outs = partial(ndarrays.wait_for_all, self._outs)
         is_stock = self._plan.scheme in ("stock", "p3")
-        wait = wait_for_outs if is_stock else self._exchange.wait
+        wait = partial(ndarrays.wait_for_all, self._outs) if is_stock else self._exchange.wait
         sums = (lambda: None) if is_stock else partial(self._exchange.sums, self._plan.iteration)
         self._position = 0
         wait_computed = partial(ndarrays.wait_for_all, self._computed)
@@ -272,17 +298,25 @@ class NALB(KVStoreBase):
             self._finish_iteration()
         self._session.wait_finished()
 
-    def _push_stock(self, keys: list[Key], values: list[list[NDArray]], outs: list[list[NDArray]]) -> None:
-        """What MXNet's own dist_sync does with Gluon's calls: one fused pushpull per tensor, its own keys and routing."""
-        for key, sources, targets in zip(keys, values, outs, strict=True):
-            if not isinstance(key, int) or not 0 <= key < STOCK_KEYS:
-                raise StoreError(f"scheme 'stock' needs integer keys below {STOCK_KEYS}, got {key!r}")
-            with self._lock:
-                if key not in self._stock_ready:
-                    self._inner.init(key, sources[0])
-                    self._stock_ready.add(key)
-                self._inner.pushpull(key, sources, out=targets, priority=-key)
-            self._outs.extend(targets)
+    def _push_stock(self, keys: Sequence[int], call: "_Call", are_gradients: bool) -> None:
+        """What MXNet's own dist_sync does with Gluon's calls: one fused pushpull per tensor, its own routing.
+
+        keys: of the tensors in their order; the script's may be words.
+        """
+        if keys[-1] >= STOCK_KEYS:
+            raise StoreError(f"MXNet's own routing has {STOCK_KEYS} keys here, and this job pushes more tensors")
+        for array in call.arrays:
+            if not are_gradients:
+                ndarrays.wait_until_sent(array)
+            ndarrays.reorder(array)
+        kept = [(key, place) for place, key in enumerate(keys) if call.values[place][0].size]
+        with self._lock:
+            if new := [(key, call.values[place][0]) for key, place in kept if key not in self._stock_ready]:
+                self._inner.init(*map(list, zip(*new, strict=True)))
+                self._stock_ready.update(key for key, _ in new)
+            for key, place in kept:
+                call.exchanged[place](key, -key)
+        self._outs.append(ndarrays.probe(call.arrays))
 
     def _prepare_slots(self, message: m.PrepareSlots) -> None:
         if not self._session.turn.is_new_order(message):
@@ -311,7 +345,7 @@ class NALB(KVStoreBase):
         for thread in self._slot_makers:
             thread.join()  # each holds the inner store, which must end here: the process would exit under ps-lite's threads
         with self._lock:
-            del self._exchange, self._direct
+            del self._exchange, self._direct, self._calls
             del self._inner  # its destructor waits for all workers and stops the servers
 
     def _forget(self) -> None:
@@ -326,6 +360,23 @@ class NALB(KVStoreBase):
         if not self._closed:
             self._closed = True
             self._session.client.close(m.Failed(reason))
+
+
+class _Call(NamedTuple):
+    """A checked call of pushpull."""
+
+    values: list[list[NDArray]]  # per key, one for each device
+    outs: list[list[NDArray]]  # likewise
+    arrays: list[NDArray]  # all of both, once each, that are not empty
+    group: Group
+    exchanged: list[ndarrays.Exchanged]  # per key, for MXNet's own routing
+
+
+def _are_same(known: list[list[NDArray]], arrays: list[list[NDArray]]) -> bool:
+    """Whether all are the same objects, in the same places."""
+    return len(known) == len(arrays) and all(
+        len(one) == len(other) and all(map(operator.is_, one, other)) for one, other in zip(known, arrays, strict=True)
+    )
 
 
 def _as_lists(

@@ -52,6 +52,11 @@ class Audience:
         """What events call the iterations under way."""
         return self._blocks[0].label or self._blocks[0].scheme
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the block under way has another iteration."""
+        return self._left > 1
+
     def begin(self) -> bool:
         """Begin the next block; False where one is under way."""
         if self._left:

@@ -10,7 +10,7 @@ The order of one iteration k (C coordinator, W worker, S server):
     W,S -> C Report            samples, and the sign of life, every heartbeat
     C -> W  PrepareSlots(k)    only where plan k needs slots that the worker's own node's server does not have yet
     W -> C  SlotsReady(k)      every worker that was asked
-    C -> W  Plan(k)            no worker communicates iteration k before this
+    C -> W  Plan(k)            no worker communicates iteration k before this; as soon as k-1 begins where that cannot change it
 
 Batch sizes have a count of iterations of their own, since a job may balance them without plans:
 
@@ -28,7 +28,7 @@ from msgspec import Meta, Struct
 from nalb.errors import InputError, PeerError
 from nalb.planning.nodes import Capacities
 
-VERSION = 9
+VERSION = 10
 # A message beyond a bound ends the job. So either 1,000 nodes cannot reach the bound in years, or the sender keeps it too.
 FOREVER = 1 << 62  # iterations
 NODE_MOST = 128  # bytes of a node's name
@@ -213,6 +213,7 @@ class Setup(Message, frozen=True):
     fixed_slice_bytes: Annotated[float, Meta(gt=0)] | None  # in place of what alpha gives
     num_probe: Index  # per server
     digest: Name
+    iteration: Count  # of its first plan; the others follow one by one
 
 
 class NewSlots(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):

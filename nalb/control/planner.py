@@ -12,6 +12,7 @@ from nalb.batching.joint_control import Network
 from nalb.control import messages as m
 from nalb.control.wires import FAR_S
 from nalb.errors import InputError
+from nalb.feedback.routing import Routing
 from nalb.feedback.trust import LATE, Outcome, Trust
 from nalb.measurement.cores import CoreEstimator, Work
 from nalb.measurement.estimators import ESTIMATORS
@@ -22,7 +23,8 @@ from nalb.planning.nodes import Capacities, Floats, Node, completion_s, load_byt
 from nalb.planning.schemes import EQUAL_BY_NEED, Plan, Situation, decide
 from nalb.planning.shares import average, bound_s
 from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout
-from nalb.planning.slots import most_plan_slots
+from nalb.planning.slots import STOCK_KEYS, most_plan_slots
+from nalb.planning.stock import route
 
 SlotClass = tuple[str, int]  # dtype, elements
 LOW_WINDOW_BYTES = (
@@ -44,6 +46,8 @@ REMEMBERED = 4096  # plans: more than there are iterations within a deadline
 HEADER_BYTES = 1000  # of a slice's message, at most
 UNWINDOWED = ("elastic",)  # learns from how long each server takes: a window, whoever's, keeps them in step
 ESTIMATING = ("aware", "exact", "auto", "joint")  # schemes whose shares follow the estimates
+OWN_ROUTING = ("exact", "auto")  # schemes that may leave iterations to MXNet's own routing
+NOT_NEEDED = "MXNet's own routing: plans take no less"
 UNMEASURED = ("stock", "p3", "average")  # schemes that send no forecasts: they do not need to know
 
 
@@ -72,6 +76,7 @@ class Planner:
         self.window_bytes = window_bytes
         self.round_trip_s = 0.0  # to the farthest node, without queues
         self.compute_spread_s = 0.0  # of the last iteration: from the first worker that had computed to the last one
+        self.may_leave_routing = True  # to MXNet: not where sums of slices are checked
         self._estimator = ESTIMATORS[estimator](len(names))
         self._cores = CoreEstimator(len(names))
         self._observations: list[deque[Observation]] = [deque(maxlen=WINDOW) for _ in names]
@@ -85,6 +90,9 @@ class Planner:
         self._shares: deque[Ints] = deque(maxlen=REMEMBERED)  # of each iteration, the last one's last
         self._measured = False
         self._trust = Trust()
+        self._routing = Routing()
+        self._first_key: dict[tuple[Tensor, ...], int] = {}  # of MXNet's own, by registered tensors
+        self._own_shares: Floats | None = None  # per node, bytes, by MXNet's own routing; None: not to be used
         self._sent_window = 0  # bytes, with the last plan
         self._reason = ""
 
@@ -122,9 +130,19 @@ class Planner:
         self._reserve_slots(layout)
         if self._layout is not None and layout.tensors != self._layout.tensors:
             self._trust.begin()
+            self._routing.begin()
             for window in self._observations:
                 window.clear()
         self._layout, self._present = layout, None
+        first = self._first_key.setdefault(layout.tensors, sum(map(len, self._first_key)))
+        keys = range(first, first + len(layout.tensors))
+        self._own_shares = None
+        is_bounded = all(node.is_worker for node in self._nodes)  # else MXNet's loads may take far longer than a plan
+        if keys.stop <= STOCK_KEYS and self.may_leave_routing and is_bounded:
+            node_of_rank = {rank: node for node, rank in self._rank_of_node.items()}
+            sizes_bytes, ranks = route(layout.tensors, len(node_of_rank), keys)
+            on_node = np.array([node_of_rank[rank] for rank in ranks.tolist()])
+            self._own_shares = np.bincount(on_node, sizes_bytes, len(self._nodes)).astype(np.float64)
         return layout.digest()
 
     def _reserve_slots(self, layout: Layout) -> None:
@@ -151,7 +169,14 @@ class Planner:
         shares = np.array(self._present.shares_bytes, dtype=np.float64)
         return float(load_bytes(self._nodes, shares, self.layout.model_bytes).mean())
 
-    def observe(self, samples: Samples, took_s: float, exposed_s: float = 0.0, work: Work | None = None) -> None:
+    def observe(
+        self,
+        samples: Samples,
+        took_s: float,
+        exposed_s: float = 0.0,
+        work: Work | None = None,
+        iteration_s: float = 0.0,
+    ) -> None:
         """One iteration's samples, how long it took from first push to last pull, and its work for the nodes' cores.
 
         exposed_s: of it, after all had computed. Before, links also waited for gradients: so the exchange alone would have
@@ -168,11 +193,37 @@ class Planner:
             return
         if work is not None:
             self._cores.observe(work, np.array(present.shares_bytes, dtype=np.float64))
-        self._trust.judge(self._outcome(present, took_s, exchange_s, is_refuted))
+        outcome = self._outcome(present, took_s, exchange_s, is_refuted)
+        self._trust.judge(outcome)
+        own_s = self._own_links_s()
+        self._routing.judge_plan(
+            iteration_s or took_s,
+            is_explained=not (outcome.is_late or is_refuted),
+            is_own_less=own_s is not None and own_s < outcome.took_s,
+        )
         if is_free or present.scheme in UNWINDOWED:
             served_s = traffic.served_s(len(self._nodes))
             for one in np.flatnonzero(served_s > traffic.first_s).tolist():
                 self._observations[one].append(Observation(present.shares_bytes[one], served_s[one] - traffic.first_s))
+
+    def note_unmeasured(self, iteration_s: float) -> None:
+        """Take in an iteration that was not timed message by message."""
+        if self._reason == NOT_NEEDED:
+            self._routing.judge_own(iteration_s)
+
+    def _own_links_s(self) -> float | None:
+        """What the links need for MXNet's own loads, by what is known for sure; None where that, or they, are not known."""
+        estimate = self._estimator.estimate()
+        known = Capacities.from_estimates(self._nodes, estimate.least[0], estimate.least[1], estimate.pairs)[0]
+        if known is None or self._own_shares is None:
+            return None
+        return completion_s(self._nodes, self._own_shares, self.layout.model_bytes, known) + self._delay_s
+
+    def is_settled(self, scheme: str, forecasts: bool | None = None) -> bool:
+        """Whether the present iteration cannot change the next plan, which `decide` may then be asked for at once."""
+        if scheme in OWN_ROUTING:
+            return self._reason == NOT_NEEDED and self._routing.is_settled
+        return scheme in UNMEASURED and not forecasts
 
     def most_bytes(self, iterations: int) -> Floats:
         """What plans have let one node send to the server on each node, or have from it, over so many iterations, shape (N,).
@@ -226,9 +277,12 @@ class Planner:
         """
         assert self._layout is not None
         self._measured = scheme not in UNMEASURED if forecasts is None else forecasts
-        if scheme in ("stock", "p3"):
-            self._present, self._sent_window, self._reason = None, 0, f"{scheme}: MXNet's own routing"
-            return Decision(m.Plan(iteration, epoch, scheme, self._measured, 0, [], []), [])
+        is_own = scheme in OWN_ROUTING and self._routing.choose_own()
+        if is_own or scheme in ("stock", "p3"):
+            self._measured &= not is_own
+            self._present, self._sent_window = None, 0
+            self._reason = NOT_NEEDED if is_own else f"{scheme}: MXNet's own routing"
+            return Decision(m.Plan(iteration, epoch, "stock" if is_own else scheme, self._measured, 0, [], []), [])
         situation = Situation(
             iteration,
             self._nodes,

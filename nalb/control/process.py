@@ -33,6 +33,7 @@ class Process:
     registration: int = -1  # number of its last Register
     tensors: list[m.TensorSpec] | None = None
     done: m.Done | None = None
+    early: m.Done | None = None  # of the next iteration, whose plan was sent ahead
     sums: m.Sums | None = None  # of the iteration that runs
     finished: int = -1  # the last iteration that it reported done
     left_after: int | None = None  # said Goodbye after this iteration

@@ -4,7 +4,7 @@
     REGISTER  until every worker has said what it pushes             -> Setup
     READY     between iterations; a held job waits here for RunBlock
     PREPARE   until the new slots that the plan needs exist
-    RUN       plan sent; until every worker is Done
+    RUN       plan sent, and the next one too where nothing can change it; until every worker is Done
     COLLECT   until servers have told all that they timed
     OVER      aborted or ended
 
@@ -13,8 +13,10 @@ nothing is registered: REGISTER is then the whole job.
 A registration may come again at any time outside RUN's traffic; it begins a new epoch.
 """
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable
+from statistics import mean
 from typing import NamedTuple
 
 from nalb.batching.joint_control import Network
@@ -69,6 +71,7 @@ class Coordinator:
         self._cut = Cut(self._granularity.alpha_bytes)
         self._measuring = False
         self._plan: m.Plan | None = None
+        self._ahead: m.Plan | None = None  # the next one, where workers have it already
         self._preparing: set[tuple[bytes, int, int]] = set()  # orders not yet carried out: worker, iteration, epoch
         self._collecting: set[bytes] = set()  # servers that have not yet told all of the iteration
         self._collect_by_s = now_s
@@ -191,13 +194,15 @@ class Coordinator:
         self._event("ready", now_s, {"nodes": self._nodes, "servers": servers})
 
     def _new_planner(self) -> Planner:
-        return Planner(
+        planner = Planner(
             self._nodes,
             workers={p.hello.node for p in self._members.workers},
             servers={p.hello.node: p.rank for p in self._members.servers},
             estimator=self._settings.estimator,
             window_bytes=self._settings.window_bytes,
         )
+        planner.may_leave_routing = not self._settings.verify_sums
+        return planner
 
     def _configure(self, now_s: float) -> None:
         if self._planner is None or self._audience.configured is None:
@@ -284,6 +289,8 @@ class Coordinator:
                 return
         for worker in self._members.workers:
             worker.tensors = None
+        self._iteration += self._ahead is not None  # its number is used up, and nobody will run it
+        self._ahead = None
         self._tensors, self._registration = message.tensors, message.number
         if block := self._audience.block:
             self._cut = self._cut_of(block)
@@ -310,6 +317,7 @@ class Coordinator:
                     self._settings.num_servers,
                     *self._cut,
                     digest,
+                    self._iteration + 1,
                 ),
             )
         cut = {"iteration": self._iteration + 1, **self._cut._asdict(), "tensors": self._tensors}
@@ -318,6 +326,10 @@ class Coordinator:
     def _next(self, now_s: float) -> None:
         """Plan the next iteration, or wait for an observer to ask for one."""
         if self.phase != "READY":
+            return
+        if self._ahead is not None:
+            self._plan, self._ahead = self._ahead, None
+            self._begin_iteration(now_s)
             return
         block = self._audience.block
         if block is None:
@@ -370,30 +382,60 @@ class Coordinator:
 
     def _release(self, now_s: float) -> None:
         assert self._plan is not None
-        assert self._planner is not None
-        self._iteration += 1
-        self._released_s = self._moved_s = now_s
-        self.phase = "RUN"
-        if self._plan.measure != self._measuring or self._iteration == 0:
+        if self._plan.measure != self._measuring or self._iteration < 0:
             self._measuring = self._plan.measure
             for server in self._members.servers:
                 self._send(server, m.Measure(self._plan.measure))
+        self._send_plan(self._plan, now_s)
+        self._begin_iteration(now_s)
+
+    def _begin_iteration(self, now_s: float) -> None:
+        """The present plan's. Where it was sent ahead, workers may have done it already."""
+        self._iteration += 1
+        self._released_s = self._moved_s = now_s
+        self.phase = "RUN"
         for process in self._members:
-            process.done = process.sums = None
+            process.done, process.early, process.sums = process.early, None, None
             process.cpu_before_s = process.cpu_s
             process.reports, process.covers = [], 0
-        self._running = len(self._members.workers)
+        self._running = sum(worker.done is None for worker in self._members.workers)
+        self._send_ahead(now_s)
+        if self._running == 0:
+            self._collect_from_servers(now_s)
+
+    def _send_ahead(self, now_s: float) -> None:
+        """Send the next plan as well, where nothing that this iteration shows can change it: then nobody waits for it."""
+        assert self._planner is not None
+        block = self._audience.block
+        if (
+            block is None
+            or not self._audience.goes_on
+            or self._settings.verify_sums
+            or self._cut_of(block) != self._cut
+        ):
+            return
+        if self._planner.is_settled(block.scheme, block.forecasts):
+            decision = self._planner.decide(self._iteration + 1, self._epoch, block.scheme, block.forecasts)
+            assert not decision.new_slots, "the same shares of the same layout need no other slots"
+            self._ahead = decision.plan
+            self._send_plan(decision.plan, now_s)
+
+    def _send_plan(self, plan: m.Plan, now_s: float) -> None:
+        assert self._planner is not None
         for worker in self._members.workers:
-            self._send(worker, self._plan)
-        sent: dict[str, object] = {"window_bytes": self._plan.window_bytes}
-        if self._is_recorded():
-            sent["server_of_slice"] = self._plan.server_of_slice
-        told = {"iteration": self._iteration, "scheme": self._audience.label, **self._planner.describe_plan(), **sent}
+            self._send(worker, plan)
+        sent: dict[str, object] = {"window_bytes": plan.window_bytes}
+        if self._is_recorded(plan.iteration):
+            sent["server_of_slice"] = plan.server_of_slice
+        told = {"iteration": plan.iteration, "scheme": self._audience.label, **self._planner.describe_plan(), **sent}
         self._event("plan", now_s, told)
 
     def _done(self, process: Process, message: m.Done, now_s: float) -> None:
         if message.iteration <= process.finished:
             return  # a repetition
+        if self._ahead is not None and process.done is not None and message.iteration == self._ahead.iteration:
+            process.early, process.finished = message, message.iteration
+            return
         if self.phase != "RUN" or message.iteration != self._iteration:
             self.abort(
                 f"{process.name} reported iteration {message.iteration} done while {self._iteration} runs "
@@ -438,16 +480,24 @@ class Coordinator:
         done = {w.hello.node: w.done for w in self._members.workers if w.done}
         samples = self._inbox.samples(self._planner.most_bytes, now_s)
         took_s = max(d.communication_s for d in done.values())
+        iteration_s = mean(
+            d.iteration_s for d in done.values()
+        )  # the longest would count in two what one waits for another
         if self._cut.fixed_slice_bytes is None:
             layout, servers = self._planner.layout, self._settings.num_servers
             load_bytes = self._planner.mean_load_bytes
             self._granularity.observe(load_bytes, took_s, layout.model_bytes, len(self._nodes), servers)
         if self._plan.measure:
             self._planner.compute_spread_s = self._inbox.compute_spread_s()
-            self._planner.observe(samples, took_s, self._inbox.exposed_s(), self._members.work(self._nodes))
+            work = self._members.work(self._nodes)
+            self._planner.observe(samples, took_s, self._inbox.exposed_s(), work, iteration_s)
             first_s = float(samples["start_s"].min()) if len(samples) else 0.0
-            if self._is_recorded():
+            if self._is_recorded(self._iteration):
                 self.events.append(m.Event("samples", first_s, {"iteration": self._iteration, "rows": samples}))
+        else:
+            self._planner.note_unmeasured(iteration_s)
+            for server in self._members.servers:
+                server.cpu_s = math.nan  # nobody asked: what it told last is of before
         self._event(
             "iteration",
             now_s,
@@ -469,10 +519,10 @@ class Coordinator:
         self._audience.count(now_s)
         self.phase = "READY"
 
-    def _is_recorded(self) -> bool:
-        """Whether events tell every message of the iteration: of a training, which may last weeks, ever fewer."""
-        step = 10 ** max(0, len(str(self._iteration)) - 2)
-        return self._settings.hold or self._iteration < RECORDED or self._iteration % step == 0
+    def _is_recorded(self, iteration: int) -> bool:
+        """Whether events tell every message of it: of a training, which may last weeks, ever fewer."""
+        step = 10 ** max(0, len(str(iteration)) - 2)
+        return self._settings.hold or iteration < RECORDED or iteration % step == 0
 
     def _wrong_sum(self, planner: Planner, plan: m.Plan) -> str | None:
         """What find_wrong_sum says; plans of MXNet's own have no slices to check."""

@@ -1,7 +1,7 @@
 """What a worker obeys next among the coordinator's messages, in whatever order, how late and how often they come. Pure.
 
-    registration n, Setup(n, epoch e)   the worker cuts its tensors; later epochs of the same registration replace it
-    Plan(e, k)                          the worker sums iteration k: of its own epoch only, and each k once
+    registration n, Setup(n, epoch e, i)  the worker cuts its tensors; later epochs of the same registration replace it
+    Plan(e, k)                            the worker sums iteration k: of its own epoch only, i first, then one after another
 
 What is of an earlier registration, epoch or iteration is void; what is of a later one waits for what comes before it.
 """
@@ -18,7 +18,7 @@ class Turn:
 
     registration: int = -1  # how often the worker has registered, less one
     epoch: int = -1  # of the last Setup obeyed
-    iteration: int = -1  # of the last Plan obeyed
+    iteration: int = -1  # of the last Plan obeyed, or the one before the Setup's first
     _is_registering: bool = False
     _orders: set[tuple[int, int]] = field(default_factory=set)  # of slots: iteration and epoch
 
@@ -35,13 +35,13 @@ class Turn:
         if setups:
             setup = max(setups, key=lambda one: one.epoch)
             inbox.remove(setup)
-            self.epoch, self._is_registering = setup.epoch, False
+            self.epoch, self.iteration, self._is_registering = setup.epoch, setup.iteration - 1, False
             return setup
         if self._is_registering:
             return None
-        plans = [x for x in inbox if isinstance(x, m.Plan) and x.epoch == self.epoch]
-        if plans:
-            plan = min(plans, key=lambda one: one.iteration)
+        of_epoch = (x for x in inbox if isinstance(x, m.Plan) and x.epoch == self.epoch)
+        plan = next((x for x in of_epoch if x.iteration == self.iteration + 1), None)
+        if plan is not None:
             inbox.remove(plan)
             self.iteration = plan.iteration
             return plan

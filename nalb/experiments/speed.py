@@ -10,9 +10,9 @@ from nalb.launch.comparison import SAMPLES_PER_BATCH
 from nalb.planning.nodes import Capacities, Floats, Node, completion_s
 from nalb.planning.shares import average, bound_s
 from nalb.planning.slices import Tensor
+from nalb.planning.stock import route
 from nalb.reporting.record import Record
 from nalb.reporting.run_file import steady
-from nalb.simulation.stock import route
 from nalb.workloads import bytes_of, load
 
 

@@ -37,6 +37,11 @@ class Outcome:
     follows_estimates: bool  # otherwise it says nothing of plans that do
     is_bounded: bool  # equal shares take at most twice as long as any: all nodes are workers
 
+    @property
+    def is_late(self) -> bool:
+        """Whether what is known does not explain how long it took, or nothing is known."""
+        return self.explained_s is None or self.took_s > LATE * self.explained_s
+
 
 class Trust:
     """What was made of the iterations so far, for the next plan."""
@@ -74,7 +79,7 @@ class Trust:
 
     def judge(self, outcome: Outcome) -> None:
         """Take one iteration in."""
-        is_late = outcome.explained_s is None or outcome.took_s > LATE * outcome.explained_s
+        is_late = outcome.is_late
         has_window = self._since_free > 0
         self._is_settled = not (outcome.is_refuted or (is_late and has_window))
         if not self._is_settled:

@@ -19,10 +19,10 @@ from nalb.planning.elastic import Observation, elastic
 from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, linear_load, server_indices
 from nalb.planning.schemes import Plan, Situation, decide
 from nalb.planning.slices import Ints, Layout, Tensor
+from nalb.planning.stock import route
 from nalb.simulation.exchange import WITH_HEADERS, Exchanged, Wire, exchange
 from nalb.simulation.flows import MAX_CLASSES, flow
 from nalb.simulation.noise import Noise
-from nalb.simulation.stock import route
 
 CORE_S_PER_BYTE = 5e-9  # of a core, at either end (docs/results.md, what a byte costs the cores)
 SCHEMES = ("stock", "average", "elastic", "aware", "exact")
@@ -103,12 +103,17 @@ def by_planner(
     done: list[Exchanged] = []
     for iteration in range(rounds):
         plan = planner.decide(iteration, 0, scheme).plan
-        servers = by_rank[np.array(plan.server_of_slice, dtype=np.int64)]
+        if plan.scheme == "stock":
+            sizes_bytes, servers = stock_messages(nodes, layout.tensors)
+        else:
+            sizes_bytes, servers = layout.sizes_bytes, by_rank[np.array(plan.server_of_slice, dtype=np.int64)]
         blur = noise and noise.at(iteration)
-        result = exchange(nodes, capacities, layout.sizes_bytes, servers, plan.window_bytes, wire, blur, cores)
+        result = exchange(nodes, capacities, sizes_bytes, servers, plan.window_bytes, wire, blur, cores)
         if plan.measure:
             work = None if quotas is None else work_of(result, quotas)
             planner.observe(result.samples, result.time_s, work=work)
+        else:
+            planner.note_unmeasured(result.time_s)
         done.append(result)
     return done
 

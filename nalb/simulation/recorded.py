@@ -17,9 +17,9 @@ from nalb.measurement.samples import Samples, samples_of
 from nalb.measurement.traffic import AT_ONCE_S, Traffic
 from nalb.planning.nodes import Capacities, Floats, Node, Pair
 from nalb.planning.slices import NUM_PROBE, Ints, Tensor, build_layout
+from nalb.planning.stock import route
 from nalb.simulation.exchange import WITH_HEADERS, Exchanged, Wire, exchange
 from nalb.simulation.noise import LEAST_S, Noise
-from nalb.simulation.stock import route
 
 E = TypeVar("E", bound=msgspec.Struct)
 

@@ -5,7 +5,7 @@ order, or whichever of its channel), arrives and stays on its way to arrive agai
 the laws:
 
     all plans of an iteration are equal, and no worker is sent two
-    plan k + 1 goes out only when every worker has finished k, or when all have registered anew
+    plan k + 1 goes out only when every worker has finished k, or k - 1 where nothing is measured, or when all have registered anew
     a slot is created once, before anyone pushes to it; what it sums is one slice of one iteration, once from every worker
     an abort reaches every process
     where nothing more can happen, every worker has left in order
@@ -195,9 +195,10 @@ class World:
         law(first == message, f"two plans of iteration {message.iteration}")
         law(message not in self.downward[name], f"{name} is sent plan {message.iteration} twice")
         before = self.plans.get(message.iteration - 1)
-        if before is not None and before.epoch == message.epoch:
-            late = [one for one, worker in self.workers.items() if worker.finished < message.iteration - 1]
-            law(not late, f"plan {message.iteration} is out before {late} have finished the one before")
+        needed = message.iteration - (1 if message.measure or (before and before.measure) else 2)
+        if needed in self.plans and self.plans[needed].epoch == message.epoch:
+            late = [one for one, worker in self.workers.items() if worker.finished < needed]
+            law(not late, f"plan {message.iteration} is out before {late} have finished {needed}")
 
     def hear_down(self, name: str, message: m.Message) -> None:
         """A process takes a message in, as Client does: slots are made at once, all else waits for the worker."""

@@ -70,7 +70,7 @@ LARGEST = [
     m.Goodbye(),
     m.Failed(TEXT),
     m.Welcome(m.VERSION, NAMES, 60.0, 86400.0, NODES),
-    m.Setup(ITERATIONS, ITERATIONS, NODES, NODES, 1e12, 1e12, 2, DIGEST),
+    m.Setup(ITERATIONS, ITERATIONS, NODES, NODES, 1e12, 1e12, 2, DIGEST, ITERATIONS),
     m.PrepareSlots(ITERATIONS, ITERATIONS, DECISION.new_slots),
     DECISION.plan,
     endless(),

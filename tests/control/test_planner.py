@@ -10,7 +10,7 @@ from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
 from nalb.planning.slots import plan_slot_key
-from nalb.simulation.exchange import Wire
+from nalb.simulation.exchange import Wire, exchange
 from nalb.simulation.job import by_planner
 from nalb.workloads import NAMES, load
 
@@ -185,6 +185,57 @@ def test_delay_that_is_known_is_no_change_of_the_network(monkeypatch, round_trip
         windows.append(planner._sent_window)
     if round_trip_s:  # nothing is known of the first; then what the fastest can have on its way
         assert windows == [0] + 5 * [pytest.approx(2 / 3 * 37.5e6 * 0.2, rel=0.05)]
+
+
+def routed(planner, nodes, capacities, iterations, cores_s):
+    """Who routes each iteration: 'o' MXNet, 'p' the plan. Cores need cores_s of plans, four fifths of it of MXNet's own routing."""
+    word = ""
+    for _ in range(iterations):
+        plan = planner.decide(0, 0, "exact").plan
+        links_s = planner._own_links_s() or 0.0
+        if plan.scheme == "stock":
+            word += "o"
+            planner.note_unmeasured(max(0.8 * cores_s, links_s))
+            continue
+        word += "p"
+        sizes_bytes, servers = planner.layout.sizes_bytes, np.array(plan.server_of_slice)
+        result = exchange(nodes, capacities, sizes_bytes, servers, plan.window_bytes, Wire())
+        planner.observe(result.samples, max(result.time_s, cores_s))
+    return word
+
+
+def test_where_cores_set_the_pace_mxnet_routes_and_is_left_when_links_become_slow():
+    planner, nodes = alike(4)
+    planner.register([m.TensorSpec(str(k), 100_000, "float32", 0) for k in range(32)], 1e4)
+    fast, slow = (Capacities.from_lists(rates, rates) for rates in ([1e9] * 4, [1e7] * 3 + [2e6]))
+    word = routed(planner, nodes, fast, 300, cores_s=0.2)
+    assert word[100:].count("p") < 0.1 * len(word[100:])
+    for _ in range(3):
+        planner.note_unmeasured(20.0)  # the links need it now: 6.4 s for the slowest node's own gradients alone
+    assert "o" not in routed(planner, nodes, slow, 100, cores_s=0.2)[1:]
+
+
+def test_where_links_set_the_pace_mxnet_never_routes():
+    planner, nodes = alike(6)
+    planner.register([m.TensorSpec(str(k), 100_000, "float32", 0) for k in range(32)], 1e3)
+    assert routed(planner, nodes, uneven({}), 100, cores_s=0.0) == 100 * "p"
+
+
+def test_where_sums_of_slices_are_checked_mxnet_never_routes():
+    planner, nodes = alike(4)
+    planner.may_leave_routing = False
+    planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e4)
+    fast = Capacities.from_lists([1e9] * 4, [1e9] * 4)
+    assert routed(planner, nodes, fast, 50, cores_s=0.2) == 50 * "p"
+
+
+def test_tensors_beyond_mxnets_own_keys_are_never_left_to_it():
+    """It has 4096 keys here, which every set of tensors has its own of."""
+    planner, nodes = alike(4)
+    fast = Capacities.from_lists([1e9] * 4, [1e9] * 4)
+    for group, expected in ((0, "o"), (1, "p"), (0, "o")):
+        planner.register([m.TensorSpec(f"{group}.{k}", 1000, "float32", 0) for k in range(2100)], 1e4)
+        assert expected in routed(planner, nodes, fast, 20, cores_s=0.2)[-3:]
 
 
 def specs(model):

@@ -9,6 +9,8 @@ from mxnet import nd
 from mxnet.base import _LIB, check_call
 from mxnet.gluon import nn
 
+from kvstore_patch.store import JobFinished
+
 store = mx.kv.create("nalb")
 RANK, COUNT = store.rank, store.num_workers
 
@@ -488,6 +490,31 @@ def several_groups():
             store.pushpull(keys, arrays)
             for array, base in zip(arrays, bases):
                 assert (array.asnumpy() == COUNT * (COUNT + 1) / 2 * base + COUNT * turn).all(), (turn, group)
+
+
+def words_as_keys():
+    """Two calls an iteration, of a held job: words as keys, two devices, other arrays for the sums, an empty one, three dtypes."""
+    devices, turn = [mx.cpu(0), mx.cpu(1)], 0
+    base = np.arange(1100 * 1000).reshape(1100, 1000) % 251  # large enough for MXNet to spread it over its servers
+    try:
+        while True:
+            turn += 1
+            weights = np.rint(1000 * np.array(values((512, 128, 3, 3), turn)))
+            weight = inferred(weights[RANK])  # in oneDNN's layout, and another array each time
+            halves = nd.full((300,), RANK + turn, dtype="float16")
+            wide = [nd.full((7, 5), RANK + turn, ctx=device, dtype="float64") for device in devices]
+            sums = [nd.zeros((7, 5), ctx=device, dtype="float64") for device in devices]
+            large = nd.array(base * (RANK + 1) + turn)
+            store.pushpull(["half", "wide"], [halves, wide], out=[halves, sums])
+            store.pushpull(["large", "weight"], [large, weight])
+            ranks = sum(rank + turn for rank in range(COUNT))
+            assert (halves.asnumpy() == ranks).all()
+            for one in sums:
+                assert (one.asnumpy() == 2 * ranks).all()
+            assert (large.asnumpy() == COUNT * (COUNT + 1) / 2 * base + COUNT * turn).all()
+            close(weight, sum(weights))
+    except JobFinished:
+        assert turn > 11
 
 
 def numpy_arrays():

@@ -7,10 +7,10 @@ from nalb.errors import InputError
 from nalb.measurement.samples import samples_of
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.slices import Tensor, build_layout
+from nalb.planning.stock import route
 from nalb.simulation.exchange import exchange
 from nalb.simulation.noise import Noise
 from nalb.simulation.recorded import seen, simulate_events
-from nalb.simulation.stock import route
 
 NAMES = ["n0", "n1", "n2"]
 SERVERS = ["n2", "n0", "n1"]  # by rank

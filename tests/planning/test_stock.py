@@ -2,7 +2,7 @@ import pytest
 
 from nalb import workloads
 from nalb.planning.slices import Tensor
-from nalb.simulation.stock import BIGARRAY_BOUND, route
+from nalb.planning.stock import BIGARRAY_BOUND, route
 
 
 def test_small_arrays_go_whole_by_key_and_large_ones_in_parts():

@@ -1,0 +1,101 @@
+"""When MXNet's own routing takes the place of plans: where plans gain nothing. Pure.
+
+Slices are copied in and out, cost a message each, and are timed. MXNet's own routing does none of that, but knows no links. It is
+quicker where not the links set the pace but the cores, or where all links are alike and its loads happen to be even.
+
+evidence                                               action                               reason
+SURE plans in a row refuted what was known of links    MXNet's own routing for TRIAL        not the links set the pace: each
+or were late, and links need less for MXNet's own      iterations                           iteration would prove the same
+loads than the last one took
+its median is no longer than that of the plans         it stays for 8, 16, ... 64 more      it costs less
+those are over                                         plans until the same, but LOOK at     the network may have changed
+                                                       least; then both are compared
+LOOK in a row took LATE times its median               the same, at once                    it has
+its median is longer                                   plans; a trial again after 8, 16,    each trial costs time
+                                                       ... 512 of them
+"""
+
+from collections import deque
+from statistics import median
+
+from nalb.feedback.trust import LATE
+
+SURE = 8  # plans: what another network taught is unlearnt by then (tests/simulation/test_learning.py)
+LOOK = 3  # iterations: one may be late by chance, and one be the first after a pause of the script
+TRIAL = 5  # iterations; the first of them, which makes MXNet's buffers, is not counted
+FIRST_PATIENCE = 8
+MOST_STAY = 64  # iterations until plans are looked at: 3 of 67 that take 1.2 times as long cost 1 %
+MOST_REST = 512  # plans until the next trial: 5 of 517 that take twice as long cost 1 %
+REMEMBERED = 9  # iterations of either way, which are compared by their medians
+
+
+class Routing:
+    """Who routes, by how long iterations took."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Other tensors: nothing is known."""
+        self._planned: deque[float] = deque(maxlen=REMEMBERED)  # seconds of iterations by plan
+        self._own: deque[float] = deque(maxlen=REMEMBERED)  # ... and by MXNet's own routing
+        self._left = 0  # iterations of MXNet's own routing to come
+        self._is_first = self._is_trial = False
+        self._since_own = 0  # plans
+        self._unexplained = 0  # plans in a row
+        self._rest = 0  # plans until the next trial
+        self._late = 0
+        self._stay = self._patience = FIRST_PATIENCE
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether MXNet routes the next iteration too, whatever the present one shows."""
+        return self._left > 0
+
+    def choose_own(self) -> bool:
+        """Whether MXNet routes the next iteration; to be asked once for each."""
+        self._left, is_own = max(0, self._left - 1), self._left > 0
+        return is_own
+
+    def judge_plan(self, took_s: float, is_explained: bool, is_own_less: bool) -> None:
+        """Take in an iteration by plan.
+
+        is_explained: what was known of the links holds, and explains its time. is_own_less: for MXNet's own loads they need less.
+        """
+        self._planned.append(took_s)
+        self._rest = max(0, self._rest - 1)
+        self._since_own += 1
+        self._unexplained = 0 if is_explained else self._unexplained + 1
+        if not is_own_less:
+            return
+        if self._own and self._since_own >= LOOK:
+            self._compare()
+        elif not self._own and self._unexplained >= SURE and not self._rest:
+            self._begin_own(TRIAL, is_trial=True)
+
+    def judge_own(self, took_s: float) -> None:
+        """Take in an iteration that MXNet routed."""
+        if self._is_first:
+            self._is_first = False
+            return
+        self._late = self._late + 1 if self._own and took_s > LATE * median(self._own) else 0
+        self._own.append(took_s)
+        if self._is_trial and not self._left:
+            self._compare()
+        elif self._late == LOOK:
+            self._left = 0
+            self._planned.clear()  # either way, what came before says nothing of the network as it is now
+            self._own = deque(list(self._own)[-LOOK:], maxlen=REMEMBERED)
+
+    def _begin_own(self, iterations: int, is_trial: bool) -> None:
+        self._left, self._is_trial = iterations, is_trial
+        self._is_first, self._since_own, self._late = True, 0, 0
+
+    def _compare(self) -> None:
+        if median(self._own) <= median(self._planned):
+            self._begin_own(self._stay, is_trial=False)
+            self._stay, self._patience = min(2 * self._stay, MOST_STAY), FIRST_PATIENCE
+        else:
+            self._own.clear()
+            self._is_trial, self._rest = False, self._patience
+            self._stay, self._patience = FIRST_PATIENCE, min(2 * self._patience, MOST_REST)
