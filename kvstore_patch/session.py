@@ -4,7 +4,7 @@ import os
 import threading
 import time
 
-from kvstore_patch.van import RECEIVED, Van
+from kvstore_patch.van import RECEIVED, SENT, Van
 from nalb.control import messages as m
 from nalb.control.client import Client, die
 from nalb.control.curve import knock
@@ -57,9 +57,9 @@ class VanFeed:
 
     def _pump(self) -> None:
         for sample in self._van.drain():
-            if sample.kind == RECEIVED:
+            if sample.kind == RECEIVED and sample.start_ns:  # without a forecast it tells nothing
                 self._rows.append(m.SampleRow(sample.peer, sample.size_bytes, sample.start_ns, sample.end_ns))
-            elif not self._first_send_ns and sample.start_ns >= self._mark_ns:
+            elif sample.kind == SENT and not self._first_send_ns and sample.start_ns >= self._mark_ns:
                 self._first_send_ns = sample.start_ns
 
 

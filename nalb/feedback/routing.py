@@ -7,14 +7,17 @@ evidence                                               action                   
 SURE plans in a row refuted what was known of links    MXNet's own routing for TRIAL        not the links set the pace: each
 or were late, and links need less for MXNet's own      iterations                           iteration would prove the same
 loads than the last one took
-its median is no longer than that of the plans         it stays for 8, 16, ... 64 more      it costs less
-those are over                                         plans until the same, but LOOK at     the network may have changed
+its median is no longer than that of the plans         it stays until LOOK plans cost       it costs less
+                                                       PRICE of the time
+that is over                                           plans until the same, but LOOK at    the network may have changed
                                                        least; then both are compared
-LOOK in a row took LATE times its median               the same, at once                    it has
-its median is longer                                   plans; a trial again after 8, 16,    each trial costs time
-                                                       ... 512 of them
+LOOK in a row took LATE times its median               the same, at once; both are          it has
+                                                       compared by what came since
+its median is longer                                   plans until another TRIAL costs      each trial costs time
+                                                       PRICE of the time
 """
 
+import math
 from collections import deque
 from statistics import median
 
@@ -23,9 +26,8 @@ from nalb.feedback.trust import LATE
 SURE = 8  # plans: what another network taught is unlearnt by then (tests/simulation/test_learning.py)
 LOOK = 3  # iterations: one may be late by chance, and one be the first after a pause of the script
 TRIAL = 5  # iterations; the first of them, which makes MXNet's buffers, is not counted
-FIRST_PATIENCE = 8
-MOST_STAY = 64  # iterations until plans are looked at: 3 of 67 that take 1.2 times as long cost 1 %
-MOST_REST = 512  # plans until the next trial: 5 of 517 that take twice as long cost 1 %
+PRICE = 0.01  # of the time: what looking at the slower way may cost
+LONGEST = 256  # iterations without a look, whatever it costs: the network may have changed
 REMEMBERED = 9  # iterations of either way, which are compared by their medians
 
 
@@ -45,7 +47,6 @@ class Routing:
         self._unexplained = 0  # plans in a row
         self._rest = 0  # plans until the next trial
         self._late = 0
-        self._stay = self._patience = FIRST_PATIENCE
 
     @property
     def is_settled(self) -> bool:
@@ -92,10 +93,14 @@ class Routing:
         self._is_first, self._since_own, self._late = True, 0, 0
 
     def _compare(self) -> None:
-        if median(self._own) <= median(self._planned):
-            self._begin_own(self._stay, is_trial=False)
-            self._stay, self._patience = min(2 * self._stay, MOST_STAY), FIRST_PATIENCE
+        own_s, planned_s = median(self._own), median(self._planned)
+        if own_s <= planned_s:
+            self._begin_own(_pause(LOOK, planned_s / own_s), is_trial=False)
         else:
             self._own.clear()
-            self._is_trial, self._rest = False, self._patience
-            self._stay, self._patience = FIRST_PATIENCE, min(2 * self._patience, MOST_REST)
+            self._is_trial, self._rest = False, _pause(TRIAL, own_s / planned_s)
+
+
+def _pause(looks: int, ratio: float) -> int:
+    """Iterations between `looks` of the slower way, which takes ratio times as long as the other."""
+    return min(max(SURE, math.ceil(looks * (ratio - 1) / PRICE)), LONGEST)

@@ -1,6 +1,8 @@
 """When MXNet's own routing takes the place of plans, by how long iterations took."""
 
-from nalb.feedback.routing import FIRST_PATIENCE, LOOK, MOST_REST, MOST_STAY, SURE, TRIAL, Routing
+import pytest
+
+from nalb.feedback.routing import LONGEST, LOOK, PRICE, SURE, TRIAL, Routing
 
 
 def play(routing, count, planned_s, own_s, explained=False, own_is_less=True):
@@ -36,20 +38,27 @@ def test_one_plan_that_links_explain_begins_the_count_anew():
         assert play(routing, 1, 1.0, 0.5, explained=True) == "p"
 
 
-def test_what_takes_less_stays_ever_longer_and_plans_are_looked_at_between():
-    word = play(Routing(), 2000, 1.0, 0.9)
+@pytest.mark.parametrize("own_s", [0.99, 0.9, 0.7, 0.55])
+def test_what_takes_less_stays_and_plans_are_looked_at_for_a_hundredth_of_the_time(own_s):
+    word = play(Routing(), 5000, 1.0, own_s)
     assert word.startswith(SURE * "p" + "o")
-    assert stretches(word, "o")[:5] == [TRIAL - 1 + FIRST_PATIENCE + 1, 16, 32, 64, MOST_STAY]
     assert set(stretches(word, "p")[1:-1]) == {LOOK}
-    assert word[200:].count("p") < 0.05 * len(word[200:])
+    took_s = word.count("o") * own_s + word.count("p")
+    assert took_s <= (1 + 1.2 * PRICE) * len(word) * own_s + SURE
 
 
-def test_what_takes_longer_is_tried_ever_more_rarely():
-    word = play(Routing(), 5000, 1.0, 2.0)
+@pytest.mark.parametrize("own_s", [1.01, 1.1, 1.3, 1.5])
+def test_what_takes_longer_is_tried_for_a_hundredth_of_the_time(own_s):
+    word = play(Routing(), 5000, 1.0, own_s)
     assert set(stretches(word, "o")) == {TRIAL}
-    waits = stretches(word, "p")
-    assert waits[:4] == [SURE, FIRST_PATIENCE, 16, 32]
-    assert max(waits) == MOST_REST
+    took_s = word.count("o") * own_s + word.count("p")
+    assert took_s <= (1 + 1.2 * PRICE) * len(word)
+
+
+@pytest.mark.parametrize("own_s", [0.01, 100.0])
+def test_both_ways_are_looked_at_however_much_they_differ(own_s):
+    word = play(Routing(), 5000, 1.0, own_s)
+    assert max(stretches(word, "o") + stretches(word, "p")) <= LONGEST + TRIAL
 
 
 def test_the_first_iteration_of_a_trial_makes_buffers_and_is_not_counted():
@@ -57,7 +66,7 @@ def test_the_first_iteration_of_a_trial_makes_buffers_and_is_not_counted():
     play(routing, SURE, 1.0, 0.9)
     routing.choose_own()
     routing.judge_own(50.0)
-    assert "p" not in play(routing, TRIAL - 1 + FIRST_PATIENCE, 1.0, 0.9)
+    assert "p" not in play(routing, TRIAL - 1 + SURE, 1.0, 0.9)
 
 
 def test_when_iterations_grow_plans_are_back_at_once_and_stay_where_links_make_mxnets_own_loads_longer():
