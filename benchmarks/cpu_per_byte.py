@@ -46,7 +46,9 @@ def work(model: str, gate: str, compute_s: float) -> None:
 
     def exchange() -> None:
         if not is_stock:
-            store.add_up_gradients(list(range(len(gradients))), [[one] for one in gradients])  # what Gluon's Trainer calls
+            store.add_up_gradients(
+                list(range(len(gradients))), [[one] for one in gradients]
+            )  # what Gluon's Trainer calls
         for key, gradient in enumerate(gradients if is_stock else []):  # Gluon's calls
             store.pushpull(key, gradient, out=gradient, priority=-key)
         mx.nd.waitall()

@@ -4,7 +4,7 @@ import os
 import threading
 import time
 
-from kvstore_patch.van import RECEIVED, SENT, Van
+from kvstore_patch.van import Van
 from nalb.control import messages as m
 from nalb.control.client import Client, die
 from nalb.control.curve import knock
@@ -27,40 +27,17 @@ def check_encryption(settings: Settings) -> None:
 
 
 class VanFeed:
-    """Drains the van: received messages become report rows; the first send since `mark` starts an iteration's clock."""
+    """Drains the van: received messages become report rows."""
 
     def __init__(self, van: Van):
         self._van = van
-        self._lock = threading.Lock()
         self._rows: list[m.SampleRow] = []
-        self._mark_ns = 0
-        self._first_send_ns = 0
-
-    def mark(self) -> None:
-        """From now on, the next send is an iteration's first push."""
-        with self._lock:
-            self._pump()
-            self._mark_ns, self._first_send_ns = time.monotonic_ns(), 0
-
-    def first_send_s(self) -> float | None:
-        """When the first push since the mark was handed to the socket."""
-        with self._lock:
-            self._pump()
-            return self._first_send_ns * 1e-9 if self._first_send_ns else None
 
     def drain(self) -> tuple[list[m.SampleRow], int]:
         """The rows since the last drain, as many as a Report holds, and the ring's drops so far."""
-        with self._lock:
-            self._pump()
-            rows, self._rows = self._rows[: m.ROWS_MOST], self._rows[m.ROWS_MOST :]
-            return rows, self._van.drops
-
-    def _pump(self) -> None:
-        for sample in self._van.drain():
-            if sample.kind == RECEIVED and sample.start_ns:  # without a forecast it tells nothing
-                self._rows.append(m.SampleRow(sample.peer, sample.size_bytes, sample.start_ns, sample.end_ns))
-            elif sample.kind == SENT and not self._first_send_ns and sample.start_ns >= self._mark_ns:
-                self._first_send_ns = sample.start_ns
+        self._rows += [m.SampleRow(*sample) for sample in self._van.drain()]
+        rows, self._rows = self._rows[: m.ROWS_MOST], self._rows[m.ROWS_MOST :]
+        return rows, self._van.drops
 
 
 class WorkerSession:
@@ -99,7 +76,7 @@ class WorkerSession:
         if isinstance(message, m.Finish):
             return None, 0.0
         self.van.set_forecasts(message.measure)
-        self.feed.mark()
+        self.van.mark()
         self.client.exchanging = message.iteration
         return message, time.monotonic() - start_s
 
@@ -121,8 +98,8 @@ class WorkerSession:
                 why = f"iteration {iteration} failed: {one_line(error)}"
                 self.client.close(m.Failed(why))
                 die(why, 1)
-            start_s = self.feed.first_send_s()
-            if start_s is None:
+            start_s = self.van.first_sent_ns * 1e-9
+            if not start_s:
                 die("the van saw no push in a whole iteration: is it preloaded? Run `nalb doctor`")
             if checked is not None:
                 self.client.send(checked)

@@ -14,8 +14,7 @@ from typing import NamedTuple, Self
 
 from nalb.errors import InputError, MachineError
 
-ABI = 2  # NALB_VAN_ABI of van.h
-RECEIVED, SENT = 1, 2  # Sample.kind
+ABI = 3  # NALB_VAN_ABI of van.h
 TRANSPORTS = ("mxnet", "pyzmq")  # the libzmq inside libmxnet.so, or pyzmq's newer one
 BATCH = 4096  # samples per call into the library
 COUNTERS = (  # NALB_COUNTERS of van.h, in its order
@@ -34,18 +33,16 @@ COUNTERS = (  # NALB_COUNTERS of van.h, in its order
 
 
 class Sample(NamedTuple):
-    """One message that carried data, as this process saw it on its monotonic clock."""
+    """One received message that a forecast had announced, as this process saw it on its monotonic clock."""
 
-    kind: int  # RECEIVED or SENT
-    peer: int  # ps-lite id of the sender; -1: not known, as always for SENT
+    peer: int  # ps-lite id of the sender
     size_bytes: int  # all frames
-    start_ns: int  # received: its forecast arrived, 0 without forecast; sent: its first frame was handed to libzmq
-    end_ns: int  # received: it arrived; sent: as start_ns
+    start_ns: int  # its forecast arrived
+    end_ns: int  # it arrived
 
 
 class _Sample(ctypes.Structure):
     _fields_ = (
-        ("kind", ctypes.c_uint32),
         ("peer", ctypes.c_int32),
         ("size_bytes", ctypes.c_uint64),
         ("start_ns", ctypes.c_uint64),
@@ -118,7 +115,7 @@ class Van:
     def __init__(self, library: ctypes.CDLL):
         self._library = library
         self._batch = (_Sample * BATCH)()
-        library.nalb_van_drops.restype = ctypes.c_uint64
+        library.nalb_van_drops.restype = library.nalb_van_first_sent_ns.restype = ctypes.c_uint64
         library.nalb_van_transport.restype = ctypes.c_char_p
 
     @classmethod
@@ -142,9 +139,18 @@ class Van:
         samples: list[Sample] = []
         while True:
             count = self._library.nalb_van_drain(self._batch, BATCH)
-            samples += [Sample(s.kind, s.peer, s.size_bytes, s.start_ns, s.end_ns) for s in self._batch[:count]]
+            samples += [Sample(s.peer, s.size_bytes, s.start_ns, s.end_ns) for s in self._batch[:count]]
             if count < BATCH:
                 return samples
+
+    def mark(self) -> None:
+        """The next data message that is sent is the first."""
+        self._library.nalb_van_mark()
+
+    @property
+    def first_sent_ns(self) -> int:
+        """When the first data message since `mark` was handed to libzmq, on the monotonic clock; 0: none was."""
+        return self._library.nalb_van_first_sent_ns()
 
     @property
     def drops(self) -> int:

@@ -40,11 +40,9 @@ struct tracked {
   int type;
   /* sending */
   bool in_message; /* frames went out, the last one did not */
-  bool noted;      /* its sample is in the ring: a retry of the last frame adds no other */
   bool announced;  /* since this message's first frame was tried, to its end: neither a retry nor a later frame announces */
   unsigned frames;
   uint64_t size_bytes;
-  uint64_t first_ns;
   /* receiving */
   enum { BETWEEN, HOLDS_IDENTITY, HOLDS_BODY, IN_BODY } state;
   zmq_msg_t held;
@@ -61,6 +59,7 @@ static char removed_marker;
 static _Atomic uint64_t forecast_times[RECEIVERS][PEERS];
 static _Atomic bool receiver_used[RECEIVERS];
 static struct ring samples;
+static _Atomic uint64_t first_sent_ns;
 static _Atomic int self_id = -1;
 static _Atomic int forecasts_on = -1; /* -1: as the environment says */
 static _Atomic(const char *) transport;
@@ -128,7 +127,7 @@ static void track(void *socket, int type) {
     void *seen = atomic_load_explicit(&entry->socket, memory_order_relaxed);
     if ((seen && seen != REMOVED) || !atomic_compare_exchange_strong(&entry->socket, &seen, socket)) continue;
     entry->type = type;
-    entry->in_message = entry->announced = entry->noted = false;
+    entry->in_message = entry->announced = false;
     entry->state = BETWEEN;
     entry->forecast_ns = type == ZMQ_ROUTER ? claim_receiver() : NULL;
     return;
@@ -210,24 +209,17 @@ static void send_forecast(const struct zmq *zmq, void *socket, int flags) {
     COUNT(forecasts_sent, 1);
 }
 
-/* Before the last frame goes out: once it is out its answer can come, and with it the question when this message went. */
-static void note_sent(struct tracked *entry, size_t size_bytes) {
-  struct nalb_sample sample = {NALB_SENT, -1, size_bytes, entry->first_ns, entry->first_ns};
-  entry->noted = true;
-  ring_add(&samples, &sample);
-}
-
 static int on_zmq_msg_send(const struct zmq *zmq, zmq_msg_t *msg, void *socket, int flags) {
   struct tracked *entry = find(socket);
   if (!entry || entry->type != ZMQ_DEALER) return zmq->zmq_msg_send(msg, socket, flags);
   bool more = flags & ZMQ_SNDMORE;
   if (more && !entry->announced) {
     entry->announced = true;
-    entry->first_ns = now_ns();
+    uint64_t none = 0; /* before it is out: then its answer can come, and with it the question when it went */
+    if (!atomic_load_explicit(&first_sent_ns, memory_order_relaxed)) atomic_compare_exchange_strong(&first_sent_ns, &none, now_ns());
     if (forecasts_wanted()) send_forecast(zmq, socket, flags);
   }
   size_t size = zmq->zmq_msg_size(msg); /* sending empties it */
-  if (!more && entry->in_message && !entry->noted) note_sent(entry, entry->size_bytes + size);
   int sent = zmq->zmq_msg_send(msg, socket, flags);
   if (sent < 0) return sent;
   if (!entry->in_message) entry->frames = 0, entry->size_bytes = 0;
@@ -235,7 +227,7 @@ static int on_zmq_msg_send(const struct zmq *zmq, zmq_msg_t *msg, void *socket, 
   entry->size_bytes += size;
   entry->in_message = more;
   if (!more) {
-    entry->announced = entry->noted = false;
+    entry->announced = false;
     if (entry->frames > 1) {
       COUNT(messages_sent, 1);
       COUNT(bytes_sent, entry->size_bytes);
@@ -319,10 +311,10 @@ static int receive_identity(const struct zmq *zmq, struct tracked *entry, zmq_ms
 }
 
 static void note_received(struct tracked *entry) {
-  struct nalb_sample sample = {NALB_RECEIVED, entry->peer, entry->size_bytes, entry->start_ns, entry->arrival_ns};
+  struct nalb_sample sample = {entry->peer, entry->size_bytes, entry->start_ns, entry->arrival_ns};
   COUNT(messages_received, 1);
   COUNT(bytes_received, entry->size_bytes);
-  ring_add(&samples, &sample);
+  if (entry->start_ns) ring_add(&samples, &sample);
 }
 
 static int on_zmq_msg_recv(const struct zmq *zmq, zmq_msg_t *msg, void *socket, int flags) {
@@ -381,6 +373,10 @@ EXPORTED int nalb_van_drain(struct nalb_sample *out, int limit) {
 }
 
 EXPORTED uint64_t nalb_van_drops(void) { return atomic_load(&samples.drops); }
+
+EXPORTED void nalb_van_mark(void) { atomic_store(&first_sent_ns, 0); }
+
+EXPORTED uint64_t nalb_van_first_sent_ns(void) { return atomic_load(&first_sent_ns); }
 
 EXPORTED int nalb_van_self_id(void) { return atomic_load(&self_id); }
 

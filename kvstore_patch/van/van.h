@@ -1,23 +1,20 @@
 /* What the van offers to the process that it is preloaded into. kvstore_patch/van/__init__.py mirrors this file.
  *
  * The van stands between ps-lite (inside libmxnet.so) and libzmq. It announces every data message with a one-frame forecast,
- * swallows forecasts on receipt, and notes when data messages went out and came in. Times are CLOCK_MONOTONIC.
+ * swallows forecasts on receipt, and notes when announced messages came in. Times are CLOCK_MONOTONIC.
  */
 #ifndef NALB_VAN_H
 #define NALB_VAN_H
 
 #include <stdint.h>
 
-#define NALB_VAN_ABI 2 /* raise with any change of this file that an older binding would misread */
+#define NALB_VAN_ABI 3 /* raise with any change of this file that an older binding would misread */
 
-enum { NALB_RECEIVED = 1, NALB_SENT = 2 };
-
-struct nalb_sample {
-  uint32_t kind;       /* NALB_RECEIVED or NALB_SENT */
-  int32_t peer;        /* ps-lite id of the sender; -1: not known, as always for NALB_SENT */
+struct nalb_sample { /* one received message that a forecast had announced */
+  int32_t peer;        /* ps-lite id of the sender */
   uint64_t size_bytes; /* all frames of the message, without the identity */
-  uint64_t start_ns;   /* received: its forecast arrived, 0 without forecast. sent: its first frame was handed over */
-  uint64_t end_ns;     /* received: it arrived as a whole. sent: as start_ns */
+  uint64_t start_ns;   /* its forecast arrived */
+  uint64_t end_ns;     /* it arrived as a whole */
 };
 
 /* Each counter once: the struct below, the atomics in van.c. Messages are those that carry data. */
@@ -45,6 +42,8 @@ int nalb_van_in_front(void);                            /* 1: zmq_* calls of thi
 const char *nalb_van_transport(void);                   /* file of the libzmq under ps-lite; "" before its first call */
 int nalb_van_drain(struct nalb_sample *out, int limit); /* oldest samples first; how many */
 uint64_t nalb_van_drops(void);                          /* samples lost to a full ring, so far */
+void nalb_van_mark(void);                               /* the next message that is sent is the first */
+uint64_t nalb_van_first_sent_ns(void);                  /* when it was handed over, forecast and all; 0: not yet */
 int nalb_van_self_id(void);                             /* this process's ps-lite id; -1 before it has one */
 void nalb_van_set_forecasts(int on);                    /* send forecasts or not, from the next message on; on
                                                           * at the start, unless NALB_VAN_FORECASTS=0 */

@@ -32,7 +32,18 @@ def test_library_is_built_and_exports_only_its_interface() -> None:
         ["nm", "-D", "--defined-only", str(van.library_path())], capture_output=True, text=True, check=True
     )
     names = {line.split()[-1] for line in listed.stdout.splitlines()}
-    api = ("abi", "in_front", "transport", "drain", "drops", "self_id", "set_forecasts", "counters")
+    api = (
+        "abi",
+        "in_front",
+        "transport",
+        "drain",
+        "drops",
+        "mark",
+        "first_sent_ns",
+        "self_id",
+        "set_forecasts",
+        "counters",
+    )
     hooks = ("socket", "close", "bind", "connect", "setsockopt", "msg_send", "msg_recv")
     assert names == {f"nalb_van_{name}" for name in api} | {f"zmq_{name}" for name in hooks}
 
@@ -86,7 +97,7 @@ LOAD = "try:\n    van.Van.loaded()\nexcept Exception as error:\n    print(type(e
 
 def test_another_version_is_refused(python_under_van) -> None:
     said = python_under_van(f"from kvstore_patch import van\nvan.ABI = 99\n{LOAD}")
-    assert said.startswith("MachineError the preloaded van has ABI 2, this package needs 99")
+    assert said.startswith("MachineError the preloaded van has ABI 3, this package needs 99")
 
 
 def test_a_library_in_front_is_refused(python_under_van) -> None:

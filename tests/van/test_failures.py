@@ -2,7 +2,6 @@
 
 import pytest
 
-from kvstore_patch.van import RECEIVED
 from tests.van.conftest import Build
 
 INTERRUPTED, REFUSED = "Interrupted system call", "Resource temporarily unavailable"
@@ -13,14 +12,10 @@ SCRIPTS = {
     "data_interrupted": ["wire NALBFC01", "wire meta +", f"send data: {INTERRUPTED}", "wire data +", "wire data"],
     # an answer can come as soon as the last frame is out, and the time of the message is asked for then
     "noted_before_it_is_out": [
-        "wire NALBFC01",
-        "samples so far: 0",
-        "wire meta +",
-        "samples so far: 0",
-        f"send data: {INTERRUPTED}",
-        "wire data",
-        "samples so far: 1",
-    ],
+        *("wire control", "not noted"),
+        *("wire NALBFC01", "noted", "wire meta +", "noted", f"send data: {INTERRUPTED}", "wire data", "noted"),
+    ]
+    * 2,
     # given up after its forecast: the receiver sees a forecast and a message without data, and then a whole pair
     "meta_refused": [
         "wire NALBFC01",
@@ -77,11 +72,9 @@ def test_failures_are_counted(plain: Build) -> None:
 
 
 def test_a_retried_message_is_one_sample(plain: Build) -> None:
-    (sample,) = plain.run("data_interrupted", caller="libcarrier.so").samples
-    assert sample.size_bytes == len("meta" + "data" + "data")
-    (sample,) = (
-        s for s in plain.run("forecast_body_interrupted", caller="libcarrier.so").samples if s.kind == RECEIVED
-    )
+    counters = plain.run("data_interrupted", caller="libcarrier.so").counters
+    assert (counters["messages_sent"], counters["bytes_sent"]) == (1, len("meta" + "data" + "data"))
+    (sample,) = plain.run("forecast_body_interrupted", caller="libcarrier.so").samples
     assert 0 < sample.start_ns <= sample.end_ns
     assert sample.peer == 9
 

@@ -120,7 +120,7 @@ static void many_peers(void *context) {
 static void overflow(void *context) {
   char address[64];
   void *receiver = router(context, address, sizeof address), *sender = dealer(context, address, 9);
-  for (int i = 0; i < 40000; i++) {
+  for (int i = 0; i < 70000; i++) {
     send_message(sender, 1, 8);
     receive_message(receiver, 0);
   }

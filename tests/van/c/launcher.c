@@ -34,7 +34,6 @@ int main(int count, char **arguments) {
   printf("self %d\ntransport %s\n", self_id(), transport());
   struct nalb_sample sample;
   while (drain(&sample, 1))
-    printf("sample %" PRIu32 " %" PRId32 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", sample.kind, sample.peer, sample.size_bytes,
-           sample.start_ns, sample.end_ns);
+    printf("sample %" PRId32 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", sample.peer, sample.size_bytes, sample.start_ns, sample.end_ns);
   return result;
 }

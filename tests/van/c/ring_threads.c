@@ -12,7 +12,7 @@ static _Atomic int running = PRODUCERS;
 
 static void *produce(void *number) {
   for (uint64_t i = 0; i < EACH; i++) {
-    struct nalb_sample sample = {NALB_SENT, (int32_t)(intptr_t)number, i, i + 1, i + 2};
+    struct nalb_sample sample = {(int32_t)(intptr_t)number, i, i + 1, i + 2};
     ring_add(&ring, &sample);
   }
   atomic_fetch_sub(&running, 1);
