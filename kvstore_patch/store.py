@@ -308,7 +308,8 @@ class NALB(KVStoreBase):
         for array in call.arrays:
             if not are_gradients:
                 ndarrays.wait_until_sent(array)
-            ndarrays.reorder(array)
+            if not are_gradients or array.ndim > 1:  # a vector has one layout; but this may be a view of something else
+                ndarrays.reorder(array)
         kept = [(key, place) for place, key in enumerate(keys) if call.values[place][0].size]
         with self._lock:
             if new := [(key, call.values[place][0]) for key, place in kept if key not in self._stock_ready]:

@@ -157,8 +157,10 @@ class Client:
             while not self._outbox.empty():
                 message = self._outbox.get()
                 if isinstance(message, m.Done | m.Collected | m.Goodbye):  # its samples first
-                    socket.send(m.encode(self._report(now_s)))
-                    urgent = True
+                    report = self._report(now_s)
+                    if report.samples or not isinstance(message, m.Done):
+                        socket.send(m.encode(report))
+                        urgent = True
                 socket.send(m.encode(message))
             if report_due or urgent:
                 if not urgent:
