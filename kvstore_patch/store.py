@@ -197,10 +197,16 @@ class NALB(KVStoreBase):
             self._check(one, sources + targets)
         firsts = [sources[0] for sources in values]
         group = tuple((one, int(a.size), ndarrays.dtype_name(a, one)) for one, a in zip(keys, firsts, strict=True))
-        exchanged = [ndarrays.Exchanged(self._inner, *both) for both in zip(values, outs, strict=True)]
+        # MXNet sums in place where a value is one array, whatever out= says
+        own = [
+            [o[0]] if len(v) == 1 and all(one is not v[0] for one in o) else v
+            for v, o in zip(values, outs, strict=True)
+        ]
+        copies = [(v[0], o[0]) for v, o in zip(values, own, strict=True) if o is not v and v[0].size]
+        exchanged = [ndarrays.Exchanged(self._inner, *both) for both in zip(own, outs, strict=True)]
         arrays = [array for one in (*values, *outs) for array in one if array.size]
         distinct = list({id(array): array for array in arrays}.values())
-        call = self._calls[tuple(keys)] = _Call(values, outs, distinct, group, exchanged)
+        call = self._calls[tuple(keys)] = _Call(values, outs, distinct, group, copies, exchanged)
         return call
 
     def _check(self, key: Key, arrays: list[NDArray]) -> None:
@@ -310,6 +316,8 @@ class NALB(KVStoreBase):
                 ndarrays.wait_until_sent(array)
             if not are_gradients or array.ndim > 1:  # a vector has one layout; but this may be a view of something else
                 ndarrays.reorder(array)
+        for source, target in call.copies:
+            source.as_nd_ndarray().copyto(target.as_nd_ndarray())
         kept = [(key, place) for place, key in enumerate(keys) if call.values[place][0].size]
         with self._lock:
             if new := [(key, call.values[place][0]) for key, place in kept if key not in self._stock_ready]:
@@ -370,6 +378,7 @@ class _Call(NamedTuple):
     outs: list[list[NDArray]]  # likewise
     arrays: list[NDArray]  # all of both, once each, that are not empty
     group: Group
+    copies: list[tuple[NDArray, NDArray]]  # to be made before MXNet's own routing, which sums in place
     exchanged: list[ndarrays.Exchanged]  # per key, for MXNet's own routing
 
 

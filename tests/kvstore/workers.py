@@ -506,12 +506,14 @@ def words_as_keys():
             sums = [nd.zeros((7, 5), ctx=device, dtype="float64") for device in devices]
             large = nd.array(base * (RANK + 1) + turn)
             store.pushpull(["half", "wide"], [halves, wide], out=[halves, sums])
-            store.pushpull(["large", "weight"], [large, weight])
+            apart = nd.zeros((1100, 1000))
+            store.pushpull(["large", "weight"], [large, weight], out=[apart, weight])
+            assert (large.asnumpy() == base * (RANK + 1) + turn).all(), "out= must leave the value alone"
             ranks = sum(rank + turn for rank in range(COUNT))
             assert (halves.asnumpy() == ranks).all()
             for one in sums:
                 assert (one.asnumpy() == 2 * ranks).all()
-            assert (large.asnumpy() == COUNT * (COUNT + 1) / 2 * base + COUNT * turn).all()
+            assert (apart.asnumpy() == COUNT * (COUNT + 1) / 2 * base + COUNT * turn).all()
             close(weight, sum(weights))
     except JobFinished:
         assert turn > 11
