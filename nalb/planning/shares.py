@@ -160,5 +160,5 @@ def fill(start_s: Floats, slope_s: Floats, total_bytes: float) -> Floats:
             low_s = middle_s
     below, above = fits(low_s), fits(high_s)
     rest, more = total_bytes - below.sum(), above - below
-    shares = below + more * (rest / more.sum())
+    shares = below + more * (rest / more.sum()) if more.any() else above
     return np.asarray(shares * (total_bytes / shares.sum()))  # what rounding left over

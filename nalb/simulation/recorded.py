@@ -14,7 +14,7 @@ import numpy as np
 
 from nalb.errors import InputError
 from nalb.measurement.samples import Samples, samples_of
-from nalb.measurement.traffic import AT_ONCE_S, Traffic
+from nalb.measurement.traffic import Traffic
 from nalb.planning.nodes import Capacities, Floats, Node, Pair
 from nalb.planning.slices import NUM_PROBE, Ints, Tensor, build_layout
 from nalb.planning.stock import route
@@ -26,6 +26,7 @@ E = TypeVar("E", bound=msgspec.Struct)
 OTHERS = ("p3", "gloo")  # route by ways of their own
 CONNECTION = ("source", "target", "is_push")
 LATE = 0.5  # of the exact fluid's speed
+AT_ONCE_S = 0.5e-3  # between two frames that were there already, on a machine whose cores are busy
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -165,7 +166,8 @@ def seen(samples: Samples | None, exact: Samples) -> Seen | None:
         return None
     traffic = Traffic(samples)
     took_s, exact_s = traffic.end_s - traffic.start_s, exact["end_s"] - exact["start_s"]
-    speed = (exact_s / np.maximum(took_s, LEAST_S))[traffic.is_full_sized]
+    is_full_sized = traffic.size_bytes >= 0.5 * np.quantile(traffic.size_bytes, 0.9)  # no probe, no ramp
+    speed = (exact_s / np.maximum(took_s, LEAST_S))[is_full_sized]
     slow, usual, fast = np.quantile(speed, [0.1, 0.5, 0.9]).tolist()
     at_once_part = float((took_s < AT_ONCE_S).mean())
     return Seen(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from nalb.measurement.capacity import BURST, OPTIMISM
+from nalb.measurement.capacity import DOUBT, OPTIMISM
 from nalb.measurement.estimators import CapacityEstimator, PaperEstimator
 from nalb.measurement.evidence import evidence
 from nalb.measurement.samples import samples_of
@@ -88,12 +88,6 @@ def starved(shift_s):
     return [LinkSample(i, 3, size, shift_s + a * 1e-6, shift_s + b * 1e-6) for i, size, a, b in rows]
 
 
-def test_messages_that_were_awaited_took_what_they_seem_to_have():
-    """Read as they come, one after another or several connections at once, also behind a pause."""
-    samples = stream(0, 1, 5e6, 0, 1) + stream(2, 1, 3e6, 0.5, 1) + stream(0, 1, 20e6, 3, 0.2)
-    assert traffic_of(samples).longest_s == pytest.approx([s.end_s - s.start_s for s in samples])
-
-
 def simulated(up, down, shares, pairs=None, window_bytes=0.0, slices=240, size=50_000):
     """The messages of one exchange over links of these rates in bytes/s; shares: parts of the slices on each node's server."""
     nodes = [Node(f"n{i}") for i in range(len(up))]
@@ -116,20 +110,13 @@ def test_a_direction_that_was_full_while_others_waited_is_proven():
     assert np.isnan(found.capacity[:, 2:]).all()
     assert (found.least <= 20e6 * 1.01).all()
     assert not found.caps
-    assert found.slowed_s is None
+    assert not found.has_slowed
 
 
 def test_a_pair_that_was_held_back_while_both_ends_had_room_is_capped():
     found = evidence(simulated([10e6] * 4, [10e6] * 4, EQUAL, {(2, 3): 1e6}), 4)
     assert list(found.caps) == [(2, 3)]
     assert found.caps[2, 3] == pytest.approx(1e6, rel=0.05)
-
-
-def test_an_end_that_has_one_peer_alone_cannot_be_told_from_the_pair():
-    """All slices lie on node 3; node 0 pushes to it alone, over 2 MB/s."""
-    found = evidence(simulated([2e6, 9e6, 9e6, 30e6], [9e6, 9e6, 9e6, 30e6], [0, 0, 0, 1]), 4)
-    assert np.isnan(found.capacity[0, 0])
-    assert found.caps[0, 3] == pytest.approx(2e6, rel=0.05)
 
 
 def test_of_an_iteration_within_which_a_node_became_slow_the_rest_counts():
@@ -155,7 +142,7 @@ def test_what_was_known_is_refuted_by_more_and_by_less():
     assert capacity.estimate().up[0] == pytest.approx(2.5e6, rel=0.05)
 
 
-def test_what_is_not_proven_again_is_doubted_at_ever_longer_intervals():
+def test_what_is_not_proven_again_is_doubted_now_and_then():
     """Node 0's limits are proven once. Later it has nothing to carry, which proves nothing."""
     capacity, fast = CapacityEstimator(4), [20e6] * 3
     capacity.observe(simulated([5e6, *fast], [5e6, *fast], EQUAL))
@@ -163,10 +150,10 @@ def test_what_is_not_proven_again_is_doubted_at_ever_longer_intervals():
     rest = simulated([20e6] * 4, [20e6] * 4, [0, 1 / 3, 1 / 3, 1 / 3])._samples
     rest = rest[(rest["source"] != 0) & (rest["target"] != 0)]
     planned = []
-    for _ in range(6):
+    for _ in range(DOUBT - 1):
         capacity.observe(Traffic(rest))
         planned.append(min(capacity.estimate().up[0], capacity.estimate().down[0]))
-    assert planned[0] == known
+    assert planned[:-1] == [known] * (DOUBT - 2)
     assert planned[-1] == pytest.approx(OPTIMISM * known)
 
 
@@ -180,18 +167,12 @@ def test_a_cap_goes_when_the_pair_carries_more(window_bytes):
 
 
 def test_a_burst_after_a_pause_does_not_lift_a_cap():
-    """Some messages go a little faster than the cap while a window keeps nodes in step."""
+    """Messages go at twice the cap while a window keeps nodes in step: one for each three that the pair could carry."""
     capacity, cap = CapacityEstimator(4), 0.4e6
     capacity.observe(simulated([10e6] * 4, [10e6] * 4, EQUAL, {(2, 3): cap}))
-    lone = stream(2, 3, 0.95 * BURST * cap, 0, 3) + stream(0, 1, 9e6, 0, 3) + stream(1, 0, 9e6, 0, 3)
-    capacity.observe(traffic_of(lone), free=False)
+    bursts = [LinkSample(2, 3, 50_000, t, t + 50_000 / (2 * cap)) for t in np.arange(0, 3, 3 * 50_000 / cap)]
+    capacity.observe(traffic_of(bursts + stream(0, 1, 9e6, 0, 3) + stream(1, 0, 9e6, 0, 3)), free=False)
     assert list(capacity.estimate().pairs) == [(2, 3)]
-
-
-def test_messages_that_travel_alone_say_what_a_link_carries_at_least():
-    """With a window messages have pauses between them: each takes 5 ms, every 50 ms."""
-    alone = [LinkSample(0, 1, 50_000, t, t + 0.005) for t in np.arange(0, 2, 0.05)]
-    assert evidence(traffic_of(alone), 2).least[0, 0] == pytest.approx(0.85 * 50_000 / 0.0055, rel=0.05)
 
 
 def test_a_process_that_stood_still_does_not_read_as_a_fast_link():

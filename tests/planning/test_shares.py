@@ -251,6 +251,15 @@ def test_pairwise_refuses_a_tolerance_that_never_ends(tolerance):
         pairwise(nodes, 1e6, capacities, tolerance)
 
 
+def test_fill_gives_all_to_one_vessel_that_holds_it_below_all_others():
+    """Its level just below and just above differ by less than the last digit of its share."""
+    start_s = np.array([[2.2746392422694894, 2.184772894872929, 0.27354190613320434, 2.5050707907506857]])
+    slope_s = np.array(
+        [[3.5350939633545938e-07, 3.3954296261327756e-07, 4.2512075019473967e-08, 3.893215445154748e-07]]
+    )
+    assert fill(start_s, slope_s, 12868904) == pytest.approx([0, 0, 12868904, 0])
+
+
 @laws
 @given(
     st.lists(
