@@ -13,7 +13,7 @@ from nalb.control import messages as m
 from nalb.control.wires import FAR_S
 from nalb.errors import InputError
 from nalb.feedback.routing import Routing
-from nalb.feedback.trust import LATE, Outcome, Trust
+from nalb.feedback.trust import Outcome, Trust
 from nalb.measurement.cores import CoreEstimator, Work
 from nalb.measurement.estimators import ESTIMATORS
 from nalb.measurement.samples import Ints, Samples
@@ -186,9 +186,7 @@ class Planner:
             return
         traffic, is_free, present = Traffic(samples), not self._sent_window, self._present
         exchange_s = exposed_s or took_s
-        planned_s = None if present is None or present.predicted_s is None else present.predicted_s + self._delay_s
-        is_late = planned_s is not None and min(exchange_s, took_s) > LATE * planned_s
-        is_refuted = self._estimator.observe(traffic, is_free, is_late)
+        is_refuted = self._estimator.observe(traffic)
         if present is None:
             return
         if work is not None:

@@ -37,9 +37,8 @@ class CapacityEstimator:
         self._caps: dict[tuple[int, int], float] = {}  # bytes per second
         self._iterations = 0
 
-    def observe(self, traffic: Traffic, free: bool = True, late: bool = False) -> bool:
+    def observe(self, traffic: Traffic) -> bool:
         """Take one iteration in; returns whether it refuted what was known."""
-        del free, late
         found = evidence(traffic, self._num_nodes, self._rate / NOISE, self._caps)
         known, capacity, proven = self._rate, found.capacity, np.isfinite(found.capacity)
         is_near = (capacity < NOISE * known) & (known < NOISE * capacity)

@@ -19,12 +19,8 @@ from nalb.measurement.traffic import Traffic
 class Estimator(Protocol):
     """One iteration's traffic in, the present estimate out."""
 
-    def observe(self, traffic: Traffic, free: bool = True, late: bool = False) -> bool:
-        """Take one iteration in; returns whether it refuted what was known.
-
-        free: workers pushed all at once, so that nodes came to their limits; else a window kept them in step.
-        late: it took much longer than its plan said.
-        """
+    def observe(self, traffic: Traffic) -> bool:
+        """Take one iteration in; returns whether it refuted what was known."""
         ...
 
     def estimate(self) -> Estimate: ...
@@ -43,9 +39,8 @@ class PaperEstimator:
         self._num_nodes = num_nodes
         self._connection = np.full((2, self._num_nodes, self._num_nodes), np.nan)  # pushes, answers
 
-    def observe(self, traffic: Traffic, free: bool = True, late: bool = False) -> bool:
+    def observe(self, traffic: Traffic) -> bool:
         """Replace the mean of each link that has samples. What was known is never refuted: it is replaced."""
-        del free, late
         rate = traffic.size_bytes / (traffic.end_s - traffic.start_s)
         place = (np.where(traffic.is_push, 0, 1), traffic.source, traffic.target)
         key = np.ravel_multi_index(place, self._connection.shape)

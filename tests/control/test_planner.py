@@ -97,21 +97,6 @@ def test_of_a_worker_that_is_no_server_either_direction_may_be_the_slower(up, do
     assert not planner._trust.needs_equal_shares
 
 
-@pytest.mark.parametrize("window_bytes", [0, 2_000_000])
-def test_only_iterations_without_a_window_show_limits(monkeypatch, window_bytes):
-    planner, free = planner_of(window_bytes), []
-    observe = planner._estimator.observe
-
-    def noting(traffic, is_free, is_late):
-        free.append(is_free)
-        return observe(traffic, is_free, is_late)
-
-    monkeypatch.setattr(planner._estimator, "observe", noting)
-    for _ in range(3):
-        iterate(planner, network(USUAL))
-    assert free == [window_bytes == 0] * 3
-
-
 def test_what_elastic_learnt_of_other_tensors_is_forgotten():
     planner = planner_of()
     for _ in range(3):

@@ -162,7 +162,7 @@ def test_a_cap_goes_when_the_pair_carries_more(window_bytes):
     capacity = CapacityEstimator(4)
     capacity.observe(simulated([10e6] * 4, [10e6] * 4, EQUAL, {(2, 3): 0.4e6}))
     assert list(capacity.estimate().pairs) == [(2, 3)]
-    capacity.observe(simulated([10e6] * 4, [10e6] * 4, EQUAL, window_bytes=window_bytes), free=not window_bytes)
+    capacity.observe(simulated([10e6] * 4, [10e6] * 4, EQUAL, window_bytes=window_bytes))
     assert not capacity.estimate().pairs
 
 
@@ -171,7 +171,7 @@ def test_a_burst_after_a_pause_does_not_lift_a_cap():
     capacity, cap = CapacityEstimator(4), 0.4e6
     capacity.observe(simulated([10e6] * 4, [10e6] * 4, EQUAL, {(2, 3): cap}))
     bursts = [LinkSample(2, 3, 50_000, t, t + 50_000 / (2 * cap)) for t in np.arange(0, 3, 3 * 50_000 / cap)]
-    capacity.observe(traffic_of(bursts + stream(0, 1, 9e6, 0, 3) + stream(1, 0, 9e6, 0, 3)), free=False)
+    capacity.observe(traffic_of(bursts + stream(0, 1, 9e6, 0, 3) + stream(1, 0, 9e6, 0, 3)))
     assert list(capacity.estimate().pairs) == [(2, 3)]
 
 
@@ -183,7 +183,7 @@ def test_a_process_that_stood_still_does_not_read_as_a_fast_link():
     assert np.quantile((56_584 / elapsed_s)[full], 0.8) > 125e6
     capacity = CapacityEstimator(4)
     for iteration in range(6):
-        capacity.observe(traffic_of(starved(shift_s=10.0 * iteration)), free=iteration == 0)
+        capacity.observe(traffic_of(starved(shift_s=10.0 * iteration)))
     assert capacity.estimate().least[1, 3] < 160e6 / 8
 
 
