@@ -330,11 +330,13 @@ class Planner:
             node, which = divmod(place, len(classes))
             numbers = self._slots.setdefault((node, classes[which]), [])
             if (missing := count - len(numbers)) > 0:
+                # The job waits while slots are made, and shares wander: a server that has outgrown its slots gets twice as many.
+                made = min(max(missing, len(numbers)), self._most_of_class[classes[which]] - len(numbers))
                 first = self._next_slot[node]
-                self._next_slot[node] += missing
-                numbers.extend(range(first, first + missing))
+                self._next_slot[node] += made
+                numbers.extend(range(first, first + made))
                 dtype, elements = classes[which]
-                new.append(m.NewSlots(self._rank_of_node[node], first, missing, elements, dtype))
+                new.append(m.NewSlots(self._rank_of_node[node], first, made, elements, dtype))
             have.append(numbers)
         slots = [have[k][slot] for k, slot in zip(place_of_slice.tolist(), plan.slot_of_slice, strict=True)]
         return slots, new

@@ -1,5 +1,7 @@
 """Plans over many iterations, on a network that is simulated."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -272,3 +274,21 @@ def test_where_some_compute_for_much_longer_nothing_is_held_back():
         windows.append(planner._sent_window > 0)
     assert any(windows[:6])
     assert not any(windows[7:])
+
+
+def test_shares_that_wander_seldom_ask_for_new_slots():
+    """A job waits while slots are made. No server ever has more than twice what a plan has put there."""
+    (planner, _), drawn = alike(4), np.random.default_rng(7)
+    planner.register(specs("mobilenet"), FIRST_ALPHA_BYTES)
+    asked, needed, rates_mbps = Counter(), Counter(), np.full(4, 100.0)
+    for _ in range(60):
+        rates_mbps *= 10 ** drawn.normal(0, 0.05, 4)
+        decision = with_rates(planner, rates_mbps)
+        asked.update((new.server, new.dtype, new.elements) for new in decision.new_slots)
+        classes = [planner.layout.slot_classes[k] for k in planner.layout.class_of_slice]
+        used = Counter((server, *one) for server, one in zip(decision.plan.server_of_slice, classes, strict=True))
+        needed |= used
+    for (_, *slot_class), times in asked.items():
+        assert times <= 2 + np.log2(planner._most_of_class[tuple(slot_class)])
+    made = {(planner._rank_of_node[node], *one): len(numbers) for (node, one), numbers in planner._slots.items()}
+    assert all(count <= 2 * needed[place] for place, count in made.items())
