@@ -340,7 +340,7 @@ class NALB(KVStoreBase):
             self._session.client.send(m.SlotsReady(message.iteration, message.epoch))
 
         thread = threading.Thread(target=work, name="nalb-slots", daemon=True)  # signs of life go on meanwhile
-        self._slot_makers = [*(one for one in self._slot_makers if one.is_alive()), thread]
+        self._slot_makers.append(thread)
         thread.start()
 
     def close(self) -> None:
