@@ -20,6 +20,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
+
 from nalb.launch.network import inside, places_in
 from nalb.launch.ports import free_pair
 from nalb.launch.roles import JobOptions, Place, process_specs
@@ -29,7 +31,6 @@ from netem.emulation import network_up
 from netem.network_file import find_network, load_network
 from netem.rootless import ensure_privilege
 
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 STARTUP_S = 120.0
 BLOCK_S = 600.0
 
@@ -108,8 +109,8 @@ class Lane:
         self._job.wait()
 
     def _cpu_s(self) -> float:
-        stats = [Path(f"/proc/{child.popen.pid}/stat").read_text() for child in self._job.children]
-        return sum(sum(map(int, stat.rpartition(")")[2].split()[11:13])) for stat in stats) / TICKS_PER_S
+        times = [psutil.Process(child.popen.pid).cpu_times() for child in self._job.children]
+        return sum(one.user + one.system for one in times)
 
 
 def measure(args: argparse.Namespace) -> None:

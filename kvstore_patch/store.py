@@ -140,8 +140,11 @@ class NALB(KVStoreBase):
             if (
                 self._settings.scheme == "p3"
             ):  # its ps-lite cuts and routes every array by itself: no slots, no direct path
+                for one in keys:
+                    if not isinstance(one, int) or not 0 <= one < STOCK_KEYS:
+                        raise StoreError(f"scheme 'p3' needs integer keys below {STOCK_KEYS}, got {one!r}")
                 self._outs = []
-                self._push_stock([int(key) for key in keys], call, are_gradients)
+                self._push_stock(keys, call, are_gradients)
                 return
             with self._lock:
                 for one, sources, targets in zip(keys, values, outs, strict=True):

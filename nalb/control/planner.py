@@ -72,6 +72,9 @@ class Planner:
     ):
         self._names = names
         self._nodes = [Node(name, name in workers, name in servers) for name in names]
+        self._is_bounded = all(
+            node.is_worker for node in self._nodes
+        )  # else other shares may take far longer than a plan
         self._rank_of_node = {i: servers[name] for i, name in enumerate(names) if name in servers}
         self.window_bytes = window_bytes
         self.round_trip_s = 0.0  # to the farthest node, without queues
@@ -137,8 +140,7 @@ class Planner:
         first = self._first_key.setdefault(layout.tensors, sum(map(len, self._first_key)))
         keys = range(first, first + len(layout.tensors))
         self._own_shares = None
-        is_bounded = all(node.is_worker for node in self._nodes)  # else MXNet's loads may take far longer than a plan
-        if keys.stop <= STOCK_KEYS and self.may_leave_routing and is_bounded:
+        if keys.stop <= STOCK_KEYS and self.may_leave_routing and self._is_bounded:
             node_of_rank = {rank: node for node, rank in self._rank_of_node.items()}
             sizes_bytes, ranks = route(layout.tensors, len(node_of_rank), keys)
             on_node = np.array([node_of_rank[rank] for rank in ranks.tolist()])
@@ -250,9 +252,8 @@ class Planner:
             )
             exchange_s = min(max(explained_s, exchange_s), took_s)
         has_equal_shares = present.scheme == "average" or self._reason in EQUAL_BY_NEED
-        is_bounded = all(node.is_worker for node in self._nodes)
         is_ours = present.scheme in ESTIMATING
-        return Outcome(exchange_s, explained_s, equal_s, is_refuted, has_equal_shares, is_ours, is_bounded)
+        return Outcome(exchange_s, explained_s, equal_s, is_refuted, has_equal_shares, is_ours, self._is_bounded)
 
     def _capacities(self) -> Capacities | None:
         estimate = self._estimator.estimate()
