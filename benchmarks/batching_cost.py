@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 
 from nalb.batching.decisions import Observation
-from nalb.batching.schemes import PREDICTORS, SCHEMES, Job, build
-from nalb.control import messages as m
-from nalb.control.settings import from_environment
-from nalb.control.state import Coordinator
+from nalb.batching.schemes import PREDICTORS, SCHEMES, BatchJob, build
+from nalb.protocol import messages as m
+from nalb.protocol.state import Coordinator
+from nalb.settings import from_environment
 
 
 def coordinator_ms(scheme: str, workers: int, updates: int) -> list[float]:
@@ -74,7 +74,7 @@ def main() -> None:
         speeds = generator.uniform(30, 100, options.workers)
         scheme, _, predictor = name.partition(" ")
         predictors = tuple(PREDICTORS[predictor](i) for i in range(options.workers)) if predictor else None
-        controller, sizes = build(scheme, Job((128,) * options.workers, predictors=predictors))
+        controller, sizes = build(scheme, BatchJob((128,) * options.workers, predictors=predictors))
         spent_ms = []
         for update in range(options.updates):
             if update % 50 == 0:

@@ -20,11 +20,11 @@ from multiprocessing.connection import Connection
 import psutil
 import zmq
 
-from nalb.control import messages as m
-from nalb.control.coordinator import CoordinatorThread
-from nalb.control.settings import Settings
 from nalb.launch.ports import free_pair
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
+from nalb.protocol import messages as m
+from nalb.settings import Settings
+from nalb.transport.server import CoordinatorThread
 from nalb.workloads import load
 
 GOAL_MS = 100
@@ -95,7 +95,7 @@ class Clients:
         if b"PrepareSlots" in frame[:32]:
             wanted = m.decode_at_client(frame)
             assert isinstance(wanted, m.PrepareSlots)
-            socket.send(m.encode(m.SlotsReady(wanted.iteration, wanted.epoch)))
+            socket.send(m.encode(m.SlotsReady(wanted.iteration, wanted.layout_version)))
             return None
         if b"Collect" in frame[:32]:
             if frame not in self._told:  # the same for all servers

@@ -3,7 +3,7 @@
     python benchmarks/cpu_per_byte.py --local 4
     python benchmarks/cpu_per_byte.py --network fast4.toml --replay resnet50      # as root
 
-Each scheme is a job of its own; stock is MXNet alone, without van and coordinator. All jobs live at once and only one iterates at
+Each scheme is a job of its own; stock is MXNet alone, without shim and coordinator. All jobs live at once and only one iterates at
 a time: its workers wait at a gate between blocks. CPU is user and system time of all processes of the job, the coordinator's
 included, over the MB that its workers push. Ratios are medians over rounds, each block against stock's of the same round.
 """

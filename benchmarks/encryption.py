@@ -17,14 +17,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from nalb.control import messages as m
-from nalb.control.keys import make_keys, write_keys
-from nalb.control.observer import Observer
 from nalb.errors import JobError
 from nalb.launch.network import inside, places_in
 from nalb.launch.ports import free_pair
 from nalb.launch.roles import JobOptions, Place, ProcessSpec, process_specs
 from nalb.launch.supervisor import Job
+from nalb.protocol import messages as m
+from nalb.transport.keys import make_keys, write_keys
+from nalb.transport.observer import Observer
 from nalb.workloads import NAMES
 from netem.emulation import network_up
 from netem.network_file import find_network, load_network
@@ -57,7 +57,7 @@ def start_job(
         hold=True,
         keys_dir=str(keys_dir) if name == "encrypted" else None,
     )
-    command = [sys.executable, "-m", "kvstore_patch.replay", args.replay]
+    command = [sys.executable, "-m", "kvstore_patch.roles.replay", args.replay]
     specs = process_specs(list(places), command, options, os.environ)
     job = stack.enter_context(Job(specs, wrap, os.environ, folder / f"logs-{name}"))
     return job, stack.enter_context(Observer(f"ipc://{folder / name}"))

@@ -18,12 +18,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from nalb.control import messages as m
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.schemes import Situation, decide
 from nalb.planning.shares import bound_s
 from nalb.planning.slices import Layout, Tensor, build_layout
+from nalb.protocol import messages as m
 from nalb.simulation.job import SCHEMES, by_flows, true_shares
 from nalb.units import GOODPUT_PART, mbps_to_bytes_per_s
 from nalb.workloads import load

@@ -28,18 +28,18 @@ import mxnet as mx
 import numpy as np
 import psutil
 
-from kvstore_patch import agreement, script_end
-from kvstore_patch.compute_clock import ComputeClock, Computing
-from kvstore_patch.profiling import Points, Work, measure
-from kvstore_patch.store import NALB
+from kvstore_patch.gluon import agreement, script_end
+from kvstore_patch.gluon.compute_clock import ComputeClock, Computing
+from kvstore_patch.gluon.profiling import Points, Work, measure
+from kvstore_patch.store.kvstore import NALB
 from nalb.batching.partitions import TRAVERSALS_APART, Ints, PartitionedStream
 from nalb.batching.schemes import SCHEMES
 from nalb.batching.stream import Stream
-from nalb.control import messages as m
-from nalb.control.client import Client
-from nalb.control.keys import own_keys
-from nalb.control.settings import Settings, from_environment
 from nalb.errors import InputError, StoreError
+from nalb.protocol import messages as m
+from nalb.settings import BATCH_MOST, Settings, from_environment
+from nalb.transport.client import Client
+from nalb.transport.keys import own_keys
 
 
 class SizeSource(Protocol):
@@ -264,8 +264,8 @@ def join(
     `dynamic`, which then begin in proportion to it; all workers give it, or none. From here on Trainer's steps must divide
     by `balancer.total`.
     """
-    if not all(1 <= size <= m.BATCH_MOST for size in (batch_size, 1 if most is None else most)):
-        raise InputError(f"batch_size {batch_size}, most {most}: give 1 to {m.BATCH_MOST} samples")
+    if not all(1 <= size <= BATCH_MOST for size in (batch_size, 1 if most is None else most)):
+        raise InputError(f"batch_size {batch_size}, most {most}: give 1 to {BATCH_MOST} samples")
     if power is not None and not 0 < power <= m.POWER_MOST:
         raise InputError(f"power {power}: give a positive number of one unit on all machines, e.g. cores")
     settings = store._settings if isinstance(store, NALB) else from_environment(os.environ, socket.gethostname())
@@ -288,7 +288,7 @@ def join(
 
 
 def _client_alone(settings: Settings, rank: int) -> Client:
-    """A control client without van and plans; says goodbye when the script ends well."""
+    """A control client without shim and plans; says goodbye when the script ends well."""
     hello, keys = m.Hello(m.VERSION, "worker", settings.node, 9 + 2 * rank, os.getpid()), own_keys(settings)
     client = Client(settings.endpoint, hello, lambda: ([], 0), settings.silence_s, settings.startup_s, keys)
     client.wait_for(m.Welcome)

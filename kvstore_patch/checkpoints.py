@@ -25,7 +25,7 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 
-from kvstore_patch import agreement, training_state
+from kvstore_patch.gluon import agreement, training_state
 from nalb.checkpoints import folder as folders
 from nalb.checkpoints.file import Checkpoint, Progress, Setting, decode
 from nalb.errors import CheckpointError

@@ -15,11 +15,10 @@ from collections.abc import Iterable
 import mxnet as mx
 import psutil
 
-from kvstore_patch import ndarrays
 from kvstore_patch.batching import ChosenSizes, FixedSizes, SizeSource, first_sizes
-from kvstore_patch.store import NALB
-from nalb.control import messages as m
+from kvstore_patch.store.kvstore import NALB, ndarrays
 from nalb.errors import StoreError
+from nalb.protocol import messages as m
 
 FEDERATED = ("off", "lb-bsp-federated")  # batchings that mean something here
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from nalb.errors import MachineError
-from netem import daemon
+from nalb.process import daemon
 from netem.network_file import Network
 
 MB = 1_000_000

@@ -9,7 +9,8 @@ from functools import cache, cached_property
 from typing import Protocol
 
 from nalb.errors import MachineError
-from netem import cgroups, daemon, duty_cycle, namespaces
+from nalb.process import daemon
+from netem import cgroups, duty_cycle, namespaces
 from netem.network_file import Network
 from netem.schedule import CpuQuotas, highest_total_quota
 

@@ -22,7 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from nalb.errors import MachineError
-from netem import daemon, namespaces
+from nalb.process import daemon
+from netem import namespaces
 from netem.schedule import CpuQuotas
 
 SOCKET = "\0nalb-cpu-quotas"

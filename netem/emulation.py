@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from pyroute2 import IPRoute
 
 from nalb.errors import InputError, listed
-from netem import ballast, build, cpu_limits, daemon, namespaces, qdiscs, shaping
+from nalb.process import daemon
+from netem import ballast, build, cpu_limits, namespaces, qdiscs, shaping
 from netem.change_clock import ChangeClock, OnChange
 from netem.file_table import HIGH_MBPS, LOW_MBPS
-from netem.guardian import Guardian
+from netem.guardian import NetworkGuardian
 from netem.machines import HIGH_CPU_QUOTA, LOW_CPU_QUOTA
-from netem.network_file import Network, Node
+from netem.network_file import Network, NetworkNode
 from netem.schedule import CpuQuotas, NodeRates, PairCaps, pair_caps_at, quotas_at, rates_at
 
 
@@ -168,7 +169,7 @@ class Emulation:
 
         namespaces.with_netlink(self.namespace(name), apply)
 
-    def _node(self, name: str) -> Node:
+    def _node(self, name: str) -> NetworkNode:
         return self.network.nodes[self.network.node_names().index(name)]
 
     def _require_node(self, name: str) -> None:
@@ -185,7 +186,7 @@ def network_up(network: Network, limits: cpu_limits.CpuLimits | None = None) -> 
     Processes inside it are killed at the end. `limits`: see Emulation. Raises InputError where a network of that name is
     up, MachineError where this machine cannot give what the file says.
     """
-    with Guardian(network.name) as guardian:
+    with NetworkGuardian(network.name) as guardian:
         try:
             yield _build(network, guardian, limits)
         finally:
@@ -194,7 +195,7 @@ def network_up(network: Network, limits: cpu_limits.CpuLimits | None = None) -> 
 
 def leave_up(network: Network) -> Emulation:
     """Build a network that outlives this process; `build.take_down` removes it. A failed build leaves nothing."""
-    with Guardian(network.name) as guardian:
+    with NetworkGuardian(network.name) as guardian:
         try:
             return _build(network, guardian, None)
         except BaseException:
@@ -202,7 +203,7 @@ def leave_up(network: Network) -> Emulation:
             raise
 
 
-def _build(network: Network, guardian: Guardian, limits: cpu_limits.CpuLimits | None) -> Emulation:
+def _build(network: Network, guardian: NetworkGuardian, limits: cpu_limits.CpuLimits | None) -> Emulation:
     cpu_limits.require_cores(network)
     ballast.require(network)
     emulation = Emulation(network, limits)

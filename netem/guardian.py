@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 
-from netem import daemon
+from nalb.process import daemon
 
 RELEASE_DEADLINE_S = 30.0
 
 
-class Guardian:
+class NetworkGuardian:
     """The owner's side: a context manager around the life of a network."""
 
     def __init__(self, network_name: str):
@@ -28,7 +28,7 @@ class Guardian:
         self._taken_down = False
         self._held: int | None = None  # the hub, open
 
-    def __enter__(self) -> "Guardian":
+    def __enter__(self) -> "NetworkGuardian":
         from netem import namespaces
 
         self._hub = namespaces.path_of(namespaces.hub_namespace(self._name))

@@ -21,8 +21,8 @@ from typing import TypeVar
 from pyroute2 import IPRoute, netns
 
 from nalb.errors import MachineError
-from netem import processes
-from netem.exhaustion import explained
+from nalb.process import proc
+from nalb.process.exhaustion import explained
 
 T = TypeVar("T")
 
@@ -129,7 +129,7 @@ def _identities(names: Sequence[str]) -> dict[tuple[int, int], str]:
 
 
 def _processes_in(names: dict[tuple[int, int], str]) -> list[tuple[str, int]]:
-    places = [(names.get(identity_of_process(pid) or (0, 0)), pid) for pid in processes.others()]
+    places = [(names.get(identity_of_process(pid) or (0, 0)), pid) for pid in proc.others()]
     return [(name, pid) for name, pid in places if name is not None]
 
 

@@ -26,7 +26,7 @@ DEFAULT_QUEUE_MS = 50.0
 
 
 @dataclass(frozen=True)
-class Node:
+class NetworkNode:
     """One machine and its access link."""
 
     name: str  # also part of its namespace's name
@@ -81,7 +81,7 @@ class Network:
     """A checked network file."""
 
     name: str  # part of every namespace's name
-    nodes: tuple[Node, ...]
+    nodes: tuple[NetworkNode, ...]
     links: tuple[Link, ...]
     changes: tuple[Change, ...]  # by time
     random: RandomRedraws | None
@@ -186,7 +186,9 @@ def _impairments(table: Table, defaults: Table | None = None) -> tuple[float, fl
     return delay_ms, jitter_ms, loss_percent
 
 
-def _parse_node(table: Table, defaults: Table, redraws: RandomRedraws | None, cpu_redraws: CpuRedraws | None) -> Node:
+def _parse_node(
+    table: Table, defaults: Table, redraws: RandomRedraws | None, cpu_redraws: CpuRedraws | None
+) -> NetworkNode:
     name = table.name("name")
     rates: list[float | None] = []
     for field in ("up_mbps", "down_mbps"):
@@ -205,7 +207,7 @@ def _parse_node(table: Table, defaults: Table, redraws: RandomRedraws | None, cp
     is_worker, is_server = (table.flag(role, defaults.flag(role, True)) for role in ("worker", "server"))
     if not (is_worker or is_server):
         raise table.wrong("worker", "and server are both false", f"give '{name}' a role or remove it")
-    return Node(name, rates[0], rates[1], queue_ms, *impairments, cpu_quota, memory_mb, is_worker, is_server)
+    return NetworkNode(name, rates[0], rates[1], queue_ms, *impairments, cpu_quota, memory_mb, is_worker, is_server)
 
 
 def _parse_random(top: Table) -> RandomRedraws | None:
@@ -221,7 +223,7 @@ def _parse_random(top: Table) -> RandomRedraws | None:
 
 
 def _check_queues(
-    top: Table, nodes: tuple[Node, ...], changes: tuple[Change, ...], redraws: RandomRedraws | None
+    top: Table, nodes: tuple[NetworkNode, ...], changes: tuple[Change, ...], redraws: RandomRedraws | None
 ) -> None:
     """That a full queue with the burst before it (shaping.py) can be counted, at every rate that its node ever has."""
     for index, node in enumerate(nodes):

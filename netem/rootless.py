@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from nalb.errors import MachineError
-from netem.exhaustion import explained
+from nalb.process.exhaustion import explained
 
 MARK = "NALB_ROOTLESS"  # set for the second start, so that it does not try a third
 CAP_NET_ADMIN = 12

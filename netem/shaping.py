@@ -7,7 +7,7 @@ where the node has capped pairs an htb tree stands on its eth0: one leaf per cap
 from dataclasses import dataclass
 
 from nalb.units import HEADER_BYTES, SEGMENT_BYTES, mbps_to_bytes_per_s
-from netem.network_file import BURST_MS, Link, Network, Node
+from netem.network_file import BURST_MS, Link, Network, NetworkNode
 from netem.schedule import NodeRates, PairCaps, pair_caps_at, rates_at
 
 FRAME_BYTES = SEGMENT_BYTES + HEADER_BYTES  # a full Ethernet frame at MTU 1500, as tc counts it
@@ -66,13 +66,13 @@ def queue_bytes(rate_mbps: float, queue_ms: float) -> int:
     return max(MIN_QUEUE_BYTES, int(mbps_to_bytes_per_s(rate_mbps) * queue_ms / 1000))
 
 
-def downlink(node: Node, rates: NodeRates) -> Egress:
+def downlink(node: NetworkNode, rates: NodeRates) -> Egress:
     """The shaping of the hub's end of a node's link."""
     down_mbps = rates[node.name][1]
     return Egress(down_mbps, burst_bytes(down_mbps), queue_bytes(down_mbps, node.queue_ms), _impairment(node, None), ())
 
 
-def uplink(network: Network, node: Node, rates: NodeRates, caps: PairCaps) -> Egress:
+def uplink(network: Network, node: NetworkNode, rates: NodeRates, caps: PairCaps) -> Egress:
     """The shaping of a node's own end.
 
     Every destination is guaranteed up/(N-1), at most its cap; the leaf of all other traffic has the rest, so the
@@ -137,15 +137,15 @@ def segments_at_once(network: Network) -> list[list[int]]:
 def needed_qdiscs(network: Network) -> tuple[str, ...]:
     """The kernel's qdiscs that this network needs."""
     kinds = ["tbf", "htb", "bfifo"] if network.links else ["tbf"]
-    parts: list[Node | Link] = [*network.nodes, *network.links]
+    parts: list[NetworkNode | Link] = [*network.nodes, *network.links]
     if any(part.delay_ms or part.loss_percent for part in parts):
         kinds.append("netem")
     return tuple(kinds)
 
 
-def _impairment(node: Node, link: Link | None) -> Impairment | None:
+def _impairment(node: NetworkNode, link: Link | None) -> Impairment | None:
     """The node's own, and the link's on top; None where there is nothing to do."""
-    parts: list[Node | Link] = [node, link] if link else [node]
+    parts: list[NetworkNode | Link] = [node, link] if link else [node]
     kept = 1.0
     for part in parts:
         kept *= 1 - part.loss_percent / 100

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from nalb.errors import MachineError
+from nalb.process.exhaustion import explained
 from netem.emulation import Emulation
-from netem.exhaustion import explained
 from netem.verify import REPEATS, TOLERANCE
 
 WARM_S = 1.0  # discarded: starting, and what a node has used before it is noticed or has to pay back

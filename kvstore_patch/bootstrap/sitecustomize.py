@@ -29,7 +29,7 @@ class _AfterMxnet(importlib.abc.MetaPathFinder):
 
         def exec_module(module):
             run(module)
-            from kvstore_patch.gluon_patch import install
+            from kvstore_patch.gluon.patch import install
 
             install()
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nalb.batching.curves import Polynomial
 from nalb.batching.decisions import Decision, Observation, observed_sizes, settle
 from nalb.batching.joint import JointPlan, overlapped_s, plan_overlapped
 from nalb.batching.lb_bsp import SLACK, SpeedBalancer
 from nalb.batching.sizes import Bounds, Sizes, apportion
 from nalb.batching.speed import Predictor
+from nalb.batching.time_models import Polynomial
 from nalb.planning.nodes import Capacities, Floats, Node
 
 MOST_OVER_SPEED = (
@@ -19,7 +19,7 @@ MOST_OVER_SPEED = (
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class LinkKnowledge:
     """What is known of the links when sizes are chosen."""
 
     nodes: Sequence[Node]
@@ -38,7 +38,7 @@ class JointBalancer:
     def __init__(self, bounds: Bounds, predictors: Sequence[Predictor]) -> None:
         self._bounds = bounds
         self._by_speed = SpeedBalancer(bounds, predictors, SLACK)
-        self.network: Network | None = None
+        self.network: LinkKnowledge | None = None
         self._speeds: list[float] | None = None  # by rank, of the last plan
 
     def begin(self) -> Decision:
@@ -71,7 +71,7 @@ class JointBalancer:
             sizes[rank] = size
         return settle(present, tuple(sizes), "least time of machines and links together")
 
-    def shares_bytes(self, sizes: Sizes, network: Network | None) -> Floats | None:
+    def shares_bytes(self, sizes: Sizes, network: LinkKnowledge | None) -> Floats | None:
         """The network's half for these sizes, per node, shape (N,); None without an estimate, now or at the last update."""
         if network is None or self._speeds is None:
             return None
@@ -79,6 +79,6 @@ class JointBalancer:
         return _plan(network, self._speeds, Bounds(sum(fixed), fixed, fixed)).shares_bytes
 
 
-def _plan(network: Network, speeds: Sequence[float], bounds: Bounds) -> JointPlan:
+def _plan(network: LinkKnowledge, speeds: Sequence[float], bounds: Bounds) -> JointPlan:
     curves = [Polynomial((0.0, 1 / speeds[rank])) for rank in network.ranks]
     return plan_overlapped(network.nodes, curves, bounds, network.model_bytes, network.capacities)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nalb.batching.curves import Polynomial, fit
 from nalb.batching.decisions import Decision, Observation, observed_sizes, observed_times, settle
 from nalb.batching.sizes import Bounds, Sizes, fastest
+from nalb.batching.time_models import Polynomial, fit
 from nalb.errors import InputError
 from nalb.planning.nodes import Floats
 

@@ -13,7 +13,6 @@ joint               with the network's shares in one plan; chosen by `--scheme j
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nalb.batching.curves import Polynomial
 from nalb.batching.decisions import Controller, Decision, Observation, observed_sizes
 from nalb.batching.dynamic import OpenLoop, ProportionalControl
 from nalb.batching.joint_control import JointBalancer
@@ -21,6 +20,7 @@ from nalb.batching.lb_bsp import SLACK, SpeedBalancer, StepBalancer
 from nalb.batching.lbb import ThresholdTuner
 from nalb.batching.sizes import Bounds, Sizes, apportion
 from nalb.batching.speed import Arima, Deferred, Ema, Memoryless, Predictor
+from nalb.batching.time_models import Polynomial
 from nalb.errors import InputError
 
 # name -> the predictor of the worker of that index; networks are added by whoever has Gluon
@@ -32,7 +32,7 @@ PREDICTORS: dict[str, Callable[[int], Predictor]] = {
 
 
 @dataclass(frozen=True)
-class Job:
+class BatchJob:
     """What a controller may know before the first iteration."""
 
     sizes: Sizes  # as the workers were started; their sum is the total that is kept
@@ -71,7 +71,7 @@ class Off:
 class Scheme:
     """One way to choose batch sizes."""
 
-    build: Callable[[Sizes, Bounds, Job], Controller]
+    build: Callable[[Sizes, Bounds, BatchJob], Controller]
     waits: bool  # the next iteration waits for the decision; else it is taken beside it and holds when it comes
     profiles: bool = False  # wants a profile of every worker before training
 
@@ -107,7 +107,7 @@ BASELINES: dict[str, Baseline] = {
 }
 
 
-def build(scheme: str, job: Job) -> tuple[Controller, Sizes]:
+def build(scheme: str, job: BatchJob) -> tuple[Controller, Sizes]:
     """The named scheme's controller and the sizes of the first iteration.
 
     Starting sizes outside the bounds are brought within them, in proportion. Raises InputError for an unknown scheme

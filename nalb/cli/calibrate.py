@@ -18,12 +18,12 @@ from nalb.cli.launch import (
     observer_address,
 )
 from nalb.cli.progress import show_table
-from nalb.control.observer import Observer
+from nalb.compare.comparison import run_alphas
 from nalb.errors import InputError
-from nalb.launch.comparison import run_alphas
 from nalb.launch.network import configured_bound_s, inside, job_network, places_in
 from nalb.launch.roles import process_specs
 from nalb.launch.supervisor import Job, print_line
+from nalb.transport.observer import Observer
 from nalb.workloads import NAMES, bytes_of
 from netem.network_file import find_network, load_network
 from netem.rootless import ensure_privilege
@@ -68,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
     with ending_on_signals(), ExitStack() as stack:
         options = job_options(args, NAMESPACE_PORT, observer_address(stack, run_dir), run_dir, hold=True)
         emulation = stack.enter_context(job_network(network))
-        command = [sys.executable, "-m", "kvstore_patch.replay", args.replay]
+        command = [sys.executable, "-m", "kvstore_patch.roles.replay", args.replay]
         specs = process_specs(places_in(emulation), command, options, os.environ)
         job = stack.enter_context(Job(specs, inside(emulation), os.environ, run_dir / "logs"))
         observer = stack.enter_context(Observer(options.observers or ""))

@@ -24,12 +24,11 @@ from nalb.cli.launch import (
 )
 from nalb.cli.plan import parse_names
 from nalb.cli.progress import Lines, progress_of, say, show_table
-from nalb.control.observer import Observer
-from nalb.control.settings import BATCHINGS, JOINT, SCHEMES
-from nalb.control.variants import parse_variant
+from nalb.compare.batch_comparison import run_batching
+from nalb.compare.comparison import COMPARED, SAMPLES_PER_BATCH, Lane, Series, compare
+from nalb.compare.ring import RING, Ring, require_torch, ring_specs
+from nalb.compare.variants import parse_variant
 from nalb.errors import InputError
-from nalb.launch.batch_comparison import run_batching
-from nalb.launch.comparison import COMPARED, SAMPLES_PER_BATCH, Lane, Series, compare
 from nalb.launch.network import (
     Changes,
     configured_bound_s,
@@ -40,13 +39,14 @@ from nalb.launch.network import (
     job_nodes,
     places_in,
 )
-from nalb.launch.ring import RING, Ring, require_torch, ring_specs
 from nalb.launch.roles import process_specs
 from nalb.launch.supervisor import Job, print_line
 from nalb.reporting.batching_file import BatchingFile, batching_table, write_batchings
 from nalb.reporting.record import read_record
 from nalb.reporting.run_file import RunFile, write_run
 from nalb.reporting.table import comparison_table
+from nalb.settings import BATCHINGS, JOINT, SCHEMES
+from nalb.transport.observer import Observer
 from nalb.workloads import NAMES, bytes_of
 from netem.build import NODE_INTERFACE
 from netem.emulation import Emulation
@@ -194,7 +194,7 @@ def _start_lane(
     """A held job; several share the network and take turns."""
     address = observer_address(stack, run_dir, f"observers-{scheme}")
     options = replace(job_options(args, port, address, run_dir, hold=True), scheme=scheme)
-    command = [sys.executable, "-m", "kvstore_patch.replay", args.replay, "--compute-ms", str(args.compute_ms)]
+    command = [sys.executable, "-m", "kvstore_patch.roles.replay", args.replay, "--compute-ms", str(args.compute_ms)]
     specs = process_specs(places_in(emulation), command, options, os.environ)
     say(f"starting {len(specs)} processes on {len(emulation.network.nodes)} nodes")
     logs = run_dir / "logs" / ("p3" if scheme == "p3" else "")
@@ -243,7 +243,7 @@ def _train(
                     if event.kind == "iteration":
                         one.add(event.data)
                         progress.iteration(scheme, event.data)
-                changes.tell(observer)
+                changes.tell(observer.send)
         series[scheme] = one
     return series, model_bytes
 

@@ -24,7 +24,7 @@ def checks(hosts: bool) -> tuple[Check, ...]:
         software.check_python,
         software.check_numpy,
         software.check_mxnet,
-        software.check_van,
+        software.check_shim,
         lambda: emulation.check_emulation(needed=not hosts, privileged=has_privilege()),
         lambda: emulation.check_congestion_control(needed=not hosts),
         host.check_ports,

@@ -4,9 +4,9 @@ import argparse
 import socket
 from pathlib import Path
 
-from nalb.control.keys import key_path, make_keys, write_keys
 from nalb.errors import InputError
 from nalb.launch.hosts import load_hosts
+from nalb.transport.keys import key_path, make_keys, write_keys
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

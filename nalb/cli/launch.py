@@ -18,19 +18,19 @@ from pathlib import Path
 
 from nalb.batching.schemes import BASELINES
 from nalb.checkpoints import folder
-from nalb.control.observer import Observer
-from nalb.control.settings import BATCHINGS, ESTIMATOR_NAMES, NETWORK_PREDICTORS, PREDICTORS, SCHEMES, batch_maxima
 from nalb.errors import InputError, JobError, MachineError, listed
 from nalb.launch.encryption import add_encryption_flags, is_encrypted, job_keys, keys_here
 from nalb.launch.environments import hosts_lines, local_lines, network_lines
 from nalb.launch.hosts import Hosts, load_hosts
+from nalb.launch.job_phase import have_met
 from nalb.launch.network import Changes, configured_message, inside, job_network, places_in
-from nalb.launch.phases import have_met
 from nalb.launch.ports import free_pair
 from nalb.launch.restarts import Attempt, Policy, see_through
 from nalb.launch.roles import JobOptions, Place, process_specs
 from nalb.launch.ssh import RemoteJob, unreachable
 from nalb.launch.supervisor import Job, print_line
+from nalb.settings import BATCHINGS, ESTIMATOR_NAMES, NETWORK_PREDICTORS, PREDICTORS, SCHEMES, batch_maxima
+from nalb.transport.observer import Observer
 from netem.emulation import Emulation
 from netem.network_file import Network, find_network, load_network
 from netem.rootless import ensure_privilege
@@ -257,7 +257,7 @@ def _in_network(args: argparse.Namespace, network: Network, attempt: Attempt) ->
             for event in observer.events(0.1):
                 if event.kind == "layout" and not changes.started:
                     stack.enter_context(changes.start(emulation))
-            changes.tell(observer)
+            changes.tell(observer.send)
 
 
 def _on_hosts(args: argparse.Namespace, hosts: Hosts, attempt: Attempt) -> None:
@@ -270,7 +270,7 @@ def _on_hosts(args: argparse.Namespace, hosts: Hosts, attempt: Attempt) -> None:
 
 
 def is_stock(args: argparse.Namespace) -> bool:
-    """Whether MXNet shall run alone, without van and control plane."""
+    """Whether MXNet shall run alone, without shim and control plane."""
     return args.scheme in ("stock", "p3")
 
 

@@ -14,7 +14,7 @@ from nalb.errors import InputError
 from nalb.planning.explanation import explain
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Floats, Node, Pair, completion_s, load_bytes
-from nalb.planning.schemes import SCHEMES, Plan, Situation, decide
+from nalb.planning.schemes import SCHEMES, Distribution, Situation, decide
 from nalb.planning.slices import Layout, Tensor, build_layout
 from nalb.units import bytes_per_s_to_mbps, mbps_to_bytes_per_s
 
@@ -74,14 +74,14 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _as_json(nodes: list[Node], layout: Layout, plan: Plan, capacities: Capacities) -> dict[str, object]:
+def _as_json(nodes: list[Node], layout: Layout, plan: Distribution, capacities: Capacities) -> dict[str, object]:
     """What the scheme asks for; whole slices come near it, see --explain."""
     shares = _floats(plan)
     predicted_s = completion_s(nodes, shares, layout.model_bytes, capacities)
     return {"shares": list(plan.target_bytes), "predicted_s": predicted_s, "bound_s": plan.bound_s}
 
 
-def _as_table(nodes: list[Node], layout: Layout, plan: Plan, capacities: Capacities) -> list[str]:
+def _as_table(nodes: list[Node], layout: Layout, plan: Distribution, capacities: Capacities) -> list[str]:
     shares = _floats(plan)
     times_s = load_bytes(nodes, shares, layout.model_bytes) / capacities.limit
     lines = [f"{'server':<8}{'up Mbit/s':>11}{'down Mbit/s':>13}{'share bytes':>16}{'of model':>10}{'time s':>12}"]
@@ -94,7 +94,7 @@ def _as_table(nodes: list[Node], layout: Layout, plan: Plan, capacities: Capacit
     return lines
 
 
-def _floats(plan: Plan) -> Floats:
+def _floats(plan: Distribution) -> Floats:
     return np.array(plan.target_bytes, dtype=np.float64)
 
 

@@ -14,7 +14,6 @@ from rich.table import Table
 
 from nalb import workloads
 from nalb.cli.plan import HIGH_ALPHA_BYTES, HIGH_MODEL_BYTES, parse_names, parse_number, tensors_of
-from nalb.control.planner import UNWINDOWED, usual_window_bytes
 from nalb.errors import InputError
 from nalb.launch.network import configured_capacities, job_nodes
 from nalb.measurement.estimators import ESTIMATORS
@@ -23,8 +22,9 @@ from nalb.planning.nodes import Capacities, Node, server_indices
 from nalb.planning.schemes import fixed_slice_bytes
 from nalb.planning.shares import bound_s
 from nalb.planning.slices import Tensor, build_layout
+from nalb.protocol.planner import UNWINDOWED, usual_inflight_bytes
 from nalb.reporting.run_file import median_s, ratio, read_events, read_run, steady
-from nalb.simulation.exchange import WITH_HEADERS, Wire
+from nalb.simulation.exchange import WITH_HEADERS, MessageWeight
 from nalb.simulation.job import SCHEMES, by_flows, by_planner, by_slices, planner_of
 from nalb.simulation.recorded import simulate_events
 from nalb.units import mbps_to_bytes_per_s
@@ -40,7 +40,7 @@ DEFAULTS = {  # of flags that --run has no use for
     "schemes": ",".join(SCHEMES),
     "estimator": "true",
     "rounds": 10,
-    "window_bytes": None,
+    "inflight_bytes": None,
     "alpha_bytes": str(FIRST_ALPHA_BYTES),
     "by": "auto",
 }
@@ -61,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--estimator", choices=("true", *ESTIMATORS), help="of capacities; default: the true ones")
     parser.add_argument("--rounds", type=int, help="synchronisations of a scheme that learns (default: 10)")
     parser.add_argument(
-        "--window-bytes", metavar="W", help="of a worker under way at a time; 0: all; default: as nalb does"
+        "--inflight-bytes", metavar="W", help="of a worker under way at a time; 0: all; default: as nalb does"
     )
     parser.add_argument("--alpha-bytes", metavar="A", help="cost of a slice (default: 1000, as jobs begin)")
     parser.add_argument("--message-bytes", metavar="B", default="0", help="what every message costs beside its bytes")
@@ -85,7 +85,7 @@ class Simulated:
 def main(args: argparse.Namespace) -> int:
     """Simulate and print."""
     message_bytes = parse_number("--message-bytes", args.message_bytes, HIGH_ALPHA_BYTES, low=0)
-    wire = Wire(1.0 if args.no_headers else WITH_HEADERS.goodput_part, message_bytes)
+    wire = MessageWeight(1.0 if args.no_headers else WITH_HEADERS.goodput_part, message_bytes)
     if not (args.network or args.run) if args.random is None else (args.network or args.run):
         raise InputError(
             "give exactly one of --network, --random and --run; --run with --network where its is not a carried one"
@@ -105,8 +105,8 @@ def main(args: argparse.Namespace) -> int:
     model_bytes = sum(tensor.size_bytes for tensor in tensors)
     bound = bound_s(nodes, model_bytes, capacities)
     flows = args.by == "flows" or (args.by == "auto" and len(nodes) > SLICES_UP_TO)
-    if flows and (args.estimator != "true" or wire.message_bytes or given.keys() & {"alpha_bytes", "window_bytes"}):
-        flags = "--estimator, --message-bytes, --alpha-bytes and --window-bytes"
+    if flows and (args.estimator != "true" or wire.message_bytes or given.keys() & {"alpha_bytes", "inflight_bytes"}):
+        flags = "--estimator, --message-bytes, --alpha-bytes and --inflight-bytes"
         raise InputError(f"{flags} need slices: give --by slices, or leave them out")
     results = []
     for scheme in track(schemes, "simulating", console=Console(stderr=True), transient=True):
@@ -140,7 +140,7 @@ def _by_slices(
     tensors: list[Tensor],
     capacities: Capacities,
     rounds: int,
-    wire: Wire,
+    wire: MessageWeight,
 ) -> list[float]:
     alpha_bytes = parse_number("--alpha-bytes", args.alpha_bytes, HIGH_ALPHA_BYTES)
     fixed = fixed_slice_bytes(scheme)
@@ -152,14 +152,14 @@ def _by_slices(
         fixed_slice_bytes=fixed,
     )
     window: float | None = None
-    if args.window_bytes is not None:
-        window = parse_number("--window-bytes", args.window_bytes, HIGH_MODEL_BYTES, low=0)
+    if args.inflight_bytes is not None:
+        window = parse_number("--inflight-bytes", args.inflight_bytes, HIGH_MODEL_BYTES, low=0)
     if args.estimator != "true" and scheme != "stock":
         fixed_window = None if window is None else int(window)
         planner = planner_of(nodes, tensors, alpha_bytes, fixed, args.estimator, fixed_window)
         results = by_planner(scheme, nodes, layout, capacities, rounds, planner, wire)
     else:
-        usual = 0 if scheme in UNWINDOWED else usual_window_bytes(layout.model_bytes)
+        usual = 0 if scheme in UNWINDOWED else usual_inflight_bytes(layout.model_bytes)
         window = float(usual) if window is None else window
         results = by_slices(scheme, nodes, layout, capacities, rounds, window, wire)
     return [result.time_s for result in results]
@@ -189,7 +189,7 @@ def _parse_schemes(text: str) -> list[str]:
     return schemes
 
 
-def _simulate_run(args: argparse.Namespace, wire: Wire) -> int:
+def _simulate_run(args: argparse.Namespace, wire: MessageWeight) -> int:
     """Simulated against measured, scheme by scheme."""
     run_dir = Path(args.run)
     run = read_run(run_dir)

@@ -1,4 +1,4 @@
-"""Checks of what is installed: Python, numpy, MXNet, the van, the libzmq of pyzmq, ssh, the dataset.
+"""Checks of what is installed: Python, numpy, MXNet, the shim, the libzmq of pyzmq, ssh, the dataset.
 
 MXNet and preloaded libraries are tried in processes of their own: this one never imports mxnet, and LD_PRELOAD acts
 only when a process starts.
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import kvstore_patch.van as van
+import kvstore_patch.shim as shim
 from nalb.doctor.finding import Finding, Verdict, one_line
 from nalb.errors import MachineError
 
@@ -28,7 +28,7 @@ DATASET_FILES = (
     "t10k-labels-idx1-ubyte",
 )
 IMPORT_MXNET = "import mxnet; print(mxnet.__version__, mxnet.runtime.Features().is_enabled('DIST_KVSTORE'))"
-ASK_VAN = "from kvstore_patch.van import Van; Van.loaded()"
+ASK_SHIM = "from kvstore_patch.shim import Shim; Shim.loaded()"
 
 Ask = Callable[[Sequence[str], Mapping[str, str]], tuple[int, str, str]]
 
@@ -46,7 +46,7 @@ def ask(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str, str]
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """An environment in which a child finds these packages and takes no part in a job."""
-    root = str(Path(van.__file__).resolve().parents[2])
+    root = str(Path(shim.__file__).resolve().parents[2])
     path = os.pathsep.join(entry for entry in (root, environ.get("PYTHONPATH", "")) if entry)
     kept = {name: value for name, value in environ.items() if not name.startswith(("DMLC_", "NALB_"))}
     return {**kept, "PYTHONPATH": path}
@@ -88,28 +88,28 @@ def check_mxnet(run: Ask = ask, environ: Mapping[str, str] = os.environ) -> list
     return [Finding("MXNet", "ok", f"{version} with DIST_KVSTORE")]
 
 
-def check_van(run: Ask = ask, environ: Mapping[str, str] = os.environ) -> list[Finding]:
-    """The van is built, and a process that is started with it finds it in place, of the right ABI."""
+def check_shim(run: Ask = ask, environ: Mapping[str, str] = os.environ) -> list[Finding]:
+    """The shim is built, and a process that is started with it finds it in place, of the right ABI."""
     return [
-        _preloaded("van", "mxnet", "FAIL", run, environ),
+        _preloaded("shim", "mxnet", "FAIL", run, environ),
         _preloaded("transport pyzmq", "pyzmq", "warn", run, environ),  # only who asks for it needs it
     ]
 
 
 def _preloaded(name: str, transport: str, otherwise: Verdict, run: Ask, environ: Mapping[str, str]) -> Finding:
     try:
-        preload = van.preload_environment(environ, transport)
-        library = van.pyzmq_library_path() if transport == "pyzmq" else van.library_path()
+        preload = shim.preload_environment(environ, transport)
+        library = shim.pyzmq_library_path() if transport == "pyzmq" else shim.library_path()
     except MachineError as error:
         detail, _, advice = str(error).rpartition(": ")
         return Finding(name, otherwise, detail or str(error), advice)
-    code, _, err = run([sys.executable, "-c", ASK_VAN], {**child_environment(environ), **preload})
+    code, _, err = run([sys.executable, "-c", ASK_SHIM], {**child_environment(environ), **preload})
     if code != 0:
         advice = "reinstall nalb where there is a C compiler (pip install .), and unset LD_PRELOAD"
         return Finding(name, otherwise, f"{library.name} cannot be preloaded: {one_line(err)}", advice)
     if transport == "pyzmq":
-        return Finding(name, "ok", f"{library.name} loads under the van (for --transport pyzmq)")
-    return Finding(name, "ok", f"{library.name} loads, ABI {van.ABI}")
+        return Finding(name, "ok", f"{library.name} loads under the shim (for --transport pyzmq)")
+    return Finding(name, "ok", f"{library.name} loads, ABI {shim.ABI}")
 
 
 def check_ssh(needed: bool, which: Callable[[str], str | None] = shutil.which) -> list[Finding]:

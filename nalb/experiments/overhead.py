@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from nalb.compare.comparison import turns
 from nalb.errors import InputError
-from nalb.launch.comparison import turns
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nalb.compare.comparison import SAMPLES_PER_BATCH
 from nalb.errors import InputError
-from nalb.launch.comparison import SAMPLES_PER_BATCH
 from nalb.planning.nodes import Capacities, Floats, Node, completion_s
 from nalb.planning.shares import average, bound_s
 from nalb.planning.slices import Tensor

@@ -21,11 +21,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from nalb.control.keys import VARIABLE
 from nalb.errors import NalbError
-from nalb.launch.guardian import Descent, living_on, mark, reap_adopted
-from nalb.launch.here import is_for_ps_lite, machine_environment, own_path
+from nalb.launch.machine_env import is_for_ps_lite, machine_environment, own_path
 from nalb.launch.processes import die_with_parent, stopped_at
+from nalb.process.guardian import Descent, living_on, mark, reap_adopted
+from nalb.transport.keys import VARIABLE
 
 VERSION = 3
 REPORT = "\x1enalb-agent "  # begins with the ASCII record separator, which no text output has
@@ -47,7 +47,7 @@ class Order(Struct, frozen=True, forbid_unknown_fields=True):
     keys: str | None = None  # the key file's content; None: the job is not encrypted
 
 
-class Report(Struct, frozen=True, forbid_unknown_fields=True):
+class AgentReport(Struct, frozen=True, forbid_unknown_fields=True):
     """A word of the agent's to the launcher."""
 
     ready: int | None = None  # the agent's pid: it has its order
@@ -55,7 +55,7 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True):
     stopped: bool | None = None  # a signal has stopped it, or woken it
 
 
-def report(word: Report) -> None:
+def report(word: AgentReport) -> None:
     """Write a line of our own into the output; behind what the process may have left without a line's end."""
     sys.stdout.flush()
     with suppress(OSError):  # the launcher is gone
@@ -108,7 +108,7 @@ def watch(process: "subprocess.Popen[bytes]", is_told_to_end: Callable[[], bool]
                 heard_s = time.monotonic()
         if (stopped_at(process.pid) is not None) != was_stopped:
             was_stopped = not was_stopped
-            report(Report(stopped=was_stopped))
+            report(AgentReport(stopped=was_stopped))
         reap_adopted(process.pid)
 
 
@@ -141,10 +141,10 @@ def main() -> int:
             flush=True,
         )
         return 2
-    report(Report(ready=os.getpid()))
+    report(AgentReport(ready=os.getpid()))
     with keys_kept(order) as keys, Descent() as descent:
         returncode = _run(order, keys, descent, lambda: bool(told))
-    report(Report(returncode=returncode))
+    report(AgentReport(returncode=returncode))
     return 0
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from nalb.control.keys import NodeKeys, key_path, load_keys, make_keys, write_keys
 from nalb.errors import InputError
 from nalb.launch.roles import Place
+from nalb.transport.keys import NodeKeys, key_path, load_keys, make_keys, write_keys
 
 
 def add_encryption_flags(parser: argparse.ArgumentParser) -> None:

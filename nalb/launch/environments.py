@@ -1,14 +1,14 @@
 """What `nalb launch --print-env` prints: every process of a job as one shell line, for Slurm, Kubernetes, MPI or hands.
 
 Each line is complete: `env NAME=VALUE... COMMAND`. On loopback and in namespaces the paths are this machine's; for
-hosts the line starts `nalb.launch.here`, which finds that machine's own and then becomes the command.
+hosts the line starts `nalb.launch.machine_env`, which finds that machine's own and then becomes the command.
 """
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
-from nalb.launch.here import machine_environment
 from nalb.launch.hosts import Hosts
+from nalb.launch.machine_env import machine_environment
 from nalb.launch.roles import ProcessSpec
 from nalb.launch.ssh import quote
 from netem.emulation import Emulation
@@ -47,6 +47,6 @@ def hosts_lines(hosts: Hosts, specs: Iterable[ProcessSpec]) -> list[str]:
     for spec in specs:
         host = hosts.host(spec.node)
         where = f", in {host.directory}" if host.directory else ""
-        argv = [host.python, "-m", "nalb.launch.here", *spec.argv]
+        argv = [host.python, "-m", "nalb.launch.machine_env", *spec.argv]
         lines += [f"# {spec.name} on {host.address}{where}", env_line(spec.environment, argv)]
     return lines

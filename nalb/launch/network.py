@@ -9,15 +9,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from nalb.control import messages as m
-from nalb.control.observer import Observer
 from nalb.errors import MachineError
-from nalb.launch.ring import Ring
 from nalb.launch.roles import Place, ProcessSpec
 from nalb.launch.supervisor import print_line
 from nalb.planning.goodput import goodput_capacities
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
+from nalb.protocol import messages as m
 from nalb.units import mbps_to_bytes_per_s
 from netem.change_clock import ChangeClock
 from netem.emulation import Emulation, network_up
@@ -104,13 +102,13 @@ class Changes:
         if self._clock is not None:
             self._clock.check()
 
-    def tell(self, observer: Observer | Ring) -> None:
-        """check(), and send the coordinator the rates if they have changed; the observer belongs to the caller's thread."""
+    def tell(self, send: Callable[[m.Configured], None]) -> None:
+        """check(), and send the rates if they have changed. `send` is called in the caller's thread."""
         self.check()
         with self._lock:
             news, self._news = self._news, False
         if news:
-            observer.send(configured_message(self._network, time.monotonic() - self._start_s, self._nodes))
+            send(configured_message(self._network, time.monotonic() - self._start_s, self._nodes))
 
     def _changed(self, elapsed_s: float, what: Mapping[str, object]) -> None:
         with self._lock:

@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from nalb.control.keys import VARIABLE
 from nalb.errors import InputError
-from nalb.launch import guardian
-from nalb.launch.here import is_for_ps_lite, machine_environment
+from nalb.launch.machine_env import is_for_ps_lite, machine_environment
 from nalb.launch.roles import ProcessSpec
-from netem.exhaustion import explained
+from nalb.process import guardian
+from nalb.process.exhaustion import explained
+from nalb.transport.keys import VARIABLE
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 TAIL_LINES = 50

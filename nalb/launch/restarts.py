@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nalb.checkpoints import folder
 from nalb.errors import CheckpointError, InputError, JobError, listed
-from nalb.launch.phases import phase_of
+from nalb.launch.job_phase import phase_of
 
 FIRST_WAIT_S, LONGEST_WAIT_S = (
     1.0,

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nalb.control import keys
-from nalb.control.settings import JOINT
+from nalb.settings import JOINT
+from nalb.transport import keys
 
 SCHEDULER_NODE = 0  # the scheduler and coordinator run on the first node
 # glibc: memory that was got once is kept. Else MXNet's arrays, freed and got again in every iteration, cost page faults: a fifth of
@@ -84,7 +84,7 @@ class JobOptions:
 
     @property
     def is_pure(self) -> bool:
-        """Whether MXNet runs alone, without van and plans; and without a coordinator, unless batch sizes are chosen."""
+        """Whether MXNet runs alone, without shim and plans; and without a coordinator, unless batch sizes are chosen."""
         return self.scheme in ("stock", "p3") and self.observers is None
 
 
@@ -100,9 +100,9 @@ def process_specs(
         if options.keys_dir is not None:
             here[keys.VARIABLE] = str(keys.key_path(options.keys_dir, place.name))
         narrow = one_thread | here
-        own = (place.python, "-m", "kvstore_patch.stock_role" if options.is_pure else "kvstore_patch.role")
+        own = (place.python, "-m", "kvstore_patch.roles.stock" if options.is_pure else "kvstore_patch.roles.planned")
         if index == SCHEDULER_NODE:
-            scheduler = (place.python, "-m", "kvstore_patch.role") if options.batching else own
+            scheduler = (place.python, "-m", "kvstore_patch.roles.planned") if options.batching else own
             specs.append(ProcessSpec(place.name, "scheduler", scheduler, narrow | _coordinator_environment(options)))
         if place.is_server:
             specs.append(ProcessSpec(place.name, "server", own, narrow | {"DMLC_ROLE": "server"}))
@@ -132,9 +132,9 @@ def _shared_environment(places: list[Place], options: JobOptions) -> dict[str, s
     if options.is_pure:
         shared["NALB_STOCK"] = "1"
     else:
-        shared["NALB_VAN_TRANSPORT"] = options.transport
+        shared["NALB_SHIM_TRANSPORT"] = options.transport
     if options.scheme == "p3":
-        shared["DMLC_PS_VAN_TYPE"] = "p3"
+        shared["DMLC_PS_SHIM_TYPE"] = "p3"
     if options.alpha_bytes is not None:
         shared["NALB_ALPHA_BYTES"] = repr(options.alpha_bytes)
     if options.deadline_s is not None:

@@ -16,15 +16,15 @@ from types import TracebackType
 
 import msgspec
 
-from nalb.control.keys import NodeKeys
 from nalb.errors import MachineError
-from nalb.launch.agent import REPORT, SIGN_OF_LIFE_S, VERSION, Order, Report
-from nalb.launch.guardian import mark
+from nalb.launch.agent import REPORT, SIGN_OF_LIFE_S, VERSION, AgentReport, Order
 from nalb.launch.hosts import Host, Hosts
 from nalb.launch.processes import Ending, LocalProcess, die_with_parent, ending_of
 from nalb.launch.roles import ProcessSpec
 from nalb.launch.supervisor import Job
-from netem.exhaustion import explained
+from nalb.process.exhaustion import explained
+from nalb.process.guardian import mark
+from nalb.transport.keys import NodeKeys
 
 CONNECT_S = 10
 ENTER_S = 2.0 * CONNECT_S  # until a host that could be connected to has let us in
@@ -138,7 +138,7 @@ class RemoteProcess(LocalProcess):
         if not found:
             return super().take_line(line)
         with suppress(msgspec.MsgspecError):
-            report = msgspec.json.decode(word, type=Report)
+            report = msgspec.json.decode(word, type=AgentReport)
             self._is_ready = self._is_ready or report.ready is not None
             self._is_stopped = self._is_stopped if report.stopped is None else report.stopped
             if report.returncode is not None:

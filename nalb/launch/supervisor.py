@@ -15,12 +15,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from nalb.control.settings import silence_of
 from nalb.errors import JobError, MachineError, PeerError, listed
-from nalb.launch.guardian import Descent, Guardian, kill_marked, living_on, reap_adopted
 from nalb.launch.processes import LocalProcess, start_here
 from nalb.launch.roles import ProcessSpec
-from netem.exhaustion import explained
+from nalb.process.exhaustion import explained
+from nalb.process.guardian import Descent, JobGuardian, kill_marked, living_on, reap_adopted
+from nalb.settings import silence_of
 
 TERM_GRACE_S = 1.5  # between asking and killing
 KILL_GRACE_S = 3.0
@@ -63,7 +63,7 @@ class Job:
             self._log_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise MachineError(f"{self._log_dir}: {error.strerror}: choose another --out") from None
-        self._stack.enter_context(Guardian(self.id))
+        self._stack.enter_context(JobGuardian(self.id))
         self._descent = self._stack.enter_context(Descent())
         try:
             for spec in self._specs:

@@ -1,7 +1,7 @@
 """What a node's cores need for a synchronisation, from the CPU time that its processes took.
 
 CPU time does not depend on who else runs, so that one iteration tells it, whatever set its pace. How much of it a node gets each
-second is another matter: its cores (nalb/control/cores.py).
+second is another matter: its cores (nalb/process/available_cores.py).
 """
 
 from typing import NamedTuple

@@ -26,7 +26,7 @@ EQUAL_PART = 0.01  # of the slowest time: times nearer than this count as equal
 
 
 @dataclass(frozen=True)
-class Observation:
+class ServerObservation:
     """One iteration of one server."""
 
     load_bytes: float  # m_i, the bytes that it summed
@@ -39,7 +39,7 @@ class Observation:
             )
 
 
-def fit_line(observations: Sequence[Observation]) -> tuple[float, float]:
+def fit_line(observations: Sequence[ServerObservation]) -> tuple[float, float]:
     """(a, b) of time = a load + b by least squares: a in seconds per byte, b in seconds.
 
     a = cov(load, time) / var(load), b = mean(time) - a mean(load); at least two different loads. Cost:
@@ -53,7 +53,7 @@ def fit_line(observations: Sequence[Observation]) -> tuple[float, float]:
 
 
 def elastic(
-    nodes: Sequence[Node], model_bytes: float, observations: Sequence[Sequence[Observation]]
+    nodes: Sequence[Node], model_bytes: float, observations: Sequence[Sequence[ServerObservation]]
 ) -> tuple[Floats | None, str]:
     """Shares in bytes, shape (N,), whose predicted times are equal, with the reason; None: keep the present shares.
 
@@ -91,16 +91,16 @@ def elastic(
     return shares, "elastic: equal predicted times"
 
 
-def _has_two_loads(window: Sequence[Observation]) -> bool:
+def _has_two_loads(window: Sequence[ServerObservation]) -> bool:
     loads = [o.load_bytes for o in window]
     return max(loads) - min(loads) > DISTINCT_PART * max(loads)
 
 
-def _mean_slope(window: Sequence[Observation]) -> float:
+def _mean_slope(window: Sequence[ServerObservation]) -> float:
     return sum(o.time_s for o in window) / sum(o.load_bytes for o in window)
 
 
-def _explore(windows: Sequence[Sequence[Observation]], model_bytes: float) -> Floats | None:
+def _explore(windows: Sequence[Sequence[ServerObservation]], model_bytes: float) -> Floats | None:
     """The last shares times mean time / own time, within EXPLORE_FACTOR, idle ones lifted; None if times are equal."""
     loads = np.array([window[-1].load_bytes for window in windows])
     times = np.array([window[-1].time_s for window in windows])

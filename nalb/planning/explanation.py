@@ -6,14 +6,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from nalb.planning.nodes import Capacities, Node, linear_load, load_bytes
-from nalb.planning.schemes import Plan
+from nalb.planning.schemes import Distribution
 from nalb.planning.slices import ITEM_BYTES, Layout
 from nalb.units import bytes_per_s_to_mbps
 
 BOTTLENECK_PART = 0.999  # of the slowest time: nodes above it set the pace
 
 
-def explain(layout: Layout, plan: Plan, nodes: Sequence[Node], capacities: Capacities | None) -> list[str]:
+def explain(layout: Layout, plan: Distribution, nodes: Sequence[Node], capacities: Capacities | None) -> list[str]:
     """Lines of text: the plan, a line per node with its reason, a line per tensor. Cost: O(fragments)."""
     probes = int(layout.is_probe.sum())
     lines = [
@@ -24,7 +24,7 @@ def explain(layout: Layout, plan: Plan, nodes: Sequence[Node], capacities: Capac
     return lines + _node_lines(layout, plan, nodes, capacities) + _tensor_lines(layout, plan, nodes)
 
 
-def _node_lines(layout: Layout, plan: Plan, nodes: Sequence[Node], capacities: Capacities | None) -> list[str]:
+def _node_lines(layout: Layout, plan: Distribution, nodes: Sequence[Node], capacities: Capacities | None) -> list[str]:
     slices = Counter(plan.server_of_slice)
     shares = np.array(plan.shares_bytes, dtype=np.float64)
     loads = load_bytes(nodes, shares, layout.model_bytes)
@@ -46,7 +46,7 @@ def _node_lines(layout: Layout, plan: Plan, nodes: Sequence[Node], capacities: C
     return lines
 
 
-def _tensor_lines(layout: Layout, plan: Plan, nodes: Sequence[Node]) -> list[str]:
+def _tensor_lines(layout: Layout, plan: Distribution, nodes: Sequence[Node]) -> list[str]:
     where: defaultdict[int, Counter[int]] = defaultdict(Counter)
     for piece, server in zip(layout.slices, plan.server_of_slice, strict=True):
         for fragment in piece.fragments:

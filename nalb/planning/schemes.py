@@ -1,4 +1,4 @@
-"""The schemes that plan: each looks at a Situation and answers (Plan | None, reason). None keeps the present plan.
+"""The schemes that plan: each looks at a Situation and answers (Distribution | None, reason). None keeps the present plan.
 
     average   equal shares
     elastic   shares of equal predicted time, from observed loads and times (elastic.py)
@@ -18,13 +18,13 @@ import numpy as np
 from nalb.errors import InputError, listed
 from nalb.planning import shares as shares_of
 from nalb.planning.assignment import assign, whole_bytes
-from nalb.planning.elastic import FIXED_SLICE_BYTES, Observation, elastic
+from nalb.planning.elastic import FIXED_SLICE_BYTES, ServerObservation, elastic
 from nalb.planning.nodes import Capacities, Floats, Node, completion_s, server_indices
 from nalb.planning.slices import Layout
 
 
 @dataclass(frozen=True)
-class Plan:
+class Distribution:
     """Where each slice of one iteration goes."""
 
     scheme: str
@@ -47,13 +47,13 @@ class Situation:
     layout: Layout
     estimated: Capacities | None = None  # None: not measured yet
     configured: Capacities | None = None  # None: nobody said
-    observations: Sequence[Sequence[Observation]] = ()  # per node, newest last
-    present: Plan | None = None  # what runs now
+    observations: Sequence[Sequence[ServerObservation]] = ()  # per node, newest last
+    present: Distribution | None = None  # what runs now
     links_set_pace: bool = True  # False: equal shares are needed, whatever is known (feedback/trust.py)
     joint_shares: Floats | None = None  # per node, bytes, adding up to the model: the network's half of a joint plan
 
 
-Decision = tuple[Plan | None, str]
+ChosenDistribution = tuple[Distribution | None, str]
 NOT_MEASURED = "equal shares until every node is measured"
 NOT_THE_LINKS = "equal shares: plans do not take what the links need"
 FULL_PART = 0.95  # of the plan's time: a slice is a few hundredths of a share
@@ -65,14 +65,16 @@ def fixed_slice_bytes(scheme: str) -> float | None:
     return FIXED_SLICE_BYTES if scheme == "elastic" else None
 
 
-def decide(scheme: str, situation: Situation) -> Decision:
+def decide(scheme: str, situation: Situation) -> ChosenDistribution:
     """The named scheme's decision. Raises InputError for an unknown scheme, and what the scheme itself raises."""
     if scheme not in SCHEMES:
         raise InputError(f"unknown scheme {scheme!r}: choose one of {', '.join(SCHEMES)}")
     return SCHEMES[scheme](situation)
 
 
-def build_plan(scheme: str, situation: Situation, shares: Floats, capacities: Capacities | None, reason: str) -> Plan:
+def build_plan(
+    scheme: str, situation: Situation, shares: Floats, capacities: Capacities | None, reason: str
+) -> Distribution:
     """Shares in bytes per node made whole: slices assigned, slots numbered, times predicted. Cost: see assign.
 
     Probes count against a server's share; where they exceed it, the server has just its probes.
@@ -88,13 +90,13 @@ def build_plan(scheme: str, situation: Situation, shares: Floats, capacities: Ca
     if capacities is not None:
         predicted = completion_s(nodes, held, layout.model_bytes, capacities)
         bound = shares_of.bound_s(nodes, layout.model_bytes, capacities)
-    return Plan(
+    return Distribution(
         scheme, situation.iteration, tuple(server.tolist()), tuple(slot.tolist()), tuple(target.tolist()),
         tuple(held.astype(np.int64).tolist()), predicted, bound, reason,
     )  # fmt: skip
 
 
-def _by_estimates(scheme: str, situation: Situation, shares: Floats, reason: str) -> Decision:
+def _by_estimates(scheme: str, situation: Situation, shares: Floats, reason: str) -> ChosenDistribution:
     """The plan, and in its reason the nodes whose cores take as long as any link."""
     plan, known = build_plan(scheme, situation, shares, situation.estimated, reason), situation.estimated
     if known is not None and known.cores is not None and plan.predicted_s is not None:
@@ -105,12 +107,12 @@ def _by_estimates(scheme: str, situation: Situation, shares: Floats, reason: str
     return plan, plan.reason
 
 
-def _average(situation: Situation, scheme: str = "average", reason: str = "equal shares") -> Decision:
+def _average(situation: Situation, scheme: str = "average", reason: str = "equal shares") -> ChosenDistribution:
     shares = shares_of.average(situation.nodes, situation.layout.model_bytes)
     return build_plan(scheme, situation, shares, situation.estimated, reason), reason
 
 
-def _elastic(situation: Situation) -> Decision:
+def _elastic(situation: Situation) -> ChosenDistribution:
     observations = situation.observations or [()] * len(situation.nodes)
     shares, reason = elastic(situation.nodes, situation.layout.model_bytes, observations)
     if shares is not None:
@@ -125,21 +127,21 @@ def _elastic(situation: Situation) -> Decision:
     return _average(situation, "elastic", f"equal shares to begin with ({reason})")
 
 
-def _aware(situation: Situation) -> Decision:
+def _aware(situation: Situation) -> ChosenDistribution:
     if situation.estimated is None or not situation.links_set_pace:
         return _average(situation, "aware", NOT_MEASURED if situation.estimated is None else NOT_THE_LINKS)
     shares = shares_of.pairwise(situation.nodes, situation.layout.model_bytes, situation.estimated)
     return _by_estimates("aware", situation, shares, "estimated times brought together pair by pair")
 
 
-def _exact(situation: Situation) -> Decision:
+def _exact(situation: Situation) -> ChosenDistribution:
     if situation.estimated is None or not situation.links_set_pace:
         return _average(situation, "exact", NOT_MEASURED if situation.estimated is None else NOT_THE_LINKS)
     shares, _ = shares_of.exact(situation.nodes, situation.layout.model_bytes, situation.estimated)
     return _by_estimates("exact", situation, shares, "least time by estimated capacities")
 
 
-def _joint(situation: Situation) -> Decision:
+def _joint(situation: Situation) -> ChosenDistribution:
     shares = situation.joint_shares
     if shares is None or situation.estimated is None or not situation.links_set_pace:
         plan, reason = _exact(situation)
@@ -147,7 +149,7 @@ def _joint(situation: Situation) -> Decision:
     return _by_estimates("joint", situation, shares, "least time of machines and links together")
 
 
-def _oracle(situation: Situation) -> Decision:
+def _oracle(situation: Situation) -> ChosenDistribution:
     if situation.configured is None:
         raise InputError("scheme 'oracle' needs configured rates: run it in a network file's network (--network)")
     shares, _ = shares_of.exact(situation.nodes, situation.layout.model_bytes, situation.configured)
@@ -155,7 +157,7 @@ def _oracle(situation: Situation) -> Decision:
     return build_plan("oracle", situation, shares, situation.configured, reason), reason
 
 
-SCHEMES: dict[str, Callable[[Situation], Decision]] = {
+SCHEMES: dict[str, Callable[[Situation], ChosenDistribution]] = {
     "average": _average,
     "elastic": _elastic,
     "aware": _aware,

@@ -1,7 +1,7 @@
 """Keys that stock MXNet routes where we want them.
 
 For an array below the big-array bound a worker sends key k to server h(k) mod S. h(k) is k * 9973 as a 32-bit int. C++ leaves
-open what an overflow does; libmxnet 1.9.1 keeps the low 32 bits (`imul`, then `idiv`), which tests/van/test_mxnet_job.py checks
+open what an overflow does; libmxnet 1.9.1 keeps the low 32 bits (`imul`, then `idiv`), which tests/shim/test_mxnet_job.py checks
 on the real library. A key with a negative h(k) addresses no server. The others lie in TURNS ranges: in range t the product has
 gone round the 32 bits t times,
 
@@ -9,8 +9,8 @@ gone round the 32 bits t times,
 
 Of any S successive keys of a range each server has exactly one, since 9973 has an inverse mod S. Such S keys are a row: one slot
 on every server. The first STOCK_KEYS keys of a range stay free: those of range 0 are MXNet's own, for the schemes `stock` and
-`p3`. Of a server's slots the first DIRECT_SLOTS belong to the direct path (broadcast and first sums, kvstore_patch/direct.py),
-the rest to plans, numbered by the coordinator.
+`p3`. Of a server's slots the first DIRECT_SLOTS belong to the direct path (broadcast and first sums,
+kvstore_patch/store/direct.py), the rest to plans, numbered by the coordinator.
 """
 
 from nalb.errors import StoreError

@@ -30,7 +30,7 @@ MAX_KEPT = 10_000  # solutions of max-min sharing that are kept: the same connec
 
 
 @dataclass(frozen=True)
-class Wire:
+class MessageWeight:
     """What a message weighs beside its slice."""
 
     goodput_part: float = 1.0  # payload of what the links carry; GOODPUT_PART with TCP's and Ethernet's headers
@@ -41,11 +41,11 @@ class Wire:
         return np.asarray((payload_bytes + self.message_bytes) / self.goodput_part, dtype=np.float64)
 
 
-WITH_HEADERS = Wire(GOODPUT_PART)
+WITH_HEADERS = MessageWeight(GOODPUT_PART)
 
 
 @dataclass(frozen=True, eq=False)
-class Exchanged:
+class SimulatedExchange:
     """What one synchronisation did."""
 
     finish_s: Floats  # per node, when its worker had its last slice back; 0 for a node without worker; shape (N,)
@@ -64,20 +64,20 @@ def exchange(
     capacities: Capacities,
     sizes_bytes: Ints,
     server_of_slice: Ints,
-    window_bytes: float = 0.0,
-    wire: Wire = WITH_HEADERS,
+    inflight_bytes: float = 0.0,
+    wire: MessageWeight = WITH_HEADERS,
     noise: Noise | None = None,
     cores: Floats | None = None,
-) -> Exchanged:
+) -> SimulatedExchange:
     """Simulate one synchronisation of slices in the order in which workers hand them over.
 
     sizes_bytes: payload per slice, shape (n,), positive; server_of_slice: the index of its server's node, shape (n,);
-    window_bytes: payload of a worker under way at a time, 0 for all; noise: None for exact times; cores: bytes per second,
+    inflight_bytes: payload of a worker under way at a time, 0 for all; noise: None for exact times; cores: bytes per second,
     in and out together, that each node's cores handle, shape (N,), None for any. Cost: O(C) numpy per arrival for C connections,
     2 n (N - 1) arrivals, and one max-min solution per set of busy connections. Raises InputError for a slice without bytes or
     sent to a node that is no server.
     """
-    return _Run(nodes, capacities, sizes_bytes, server_of_slice, window_bytes, wire, noise, cores).run()
+    return _Run(nodes, capacities, sizes_bytes, server_of_slice, inflight_bytes, wire, noise, cores).run()
 
 
 class _Flows(NamedTuple):
@@ -98,8 +98,8 @@ class _Run:
         capacities: Capacities,
         sizes_bytes: Ints,
         server_of_slice: Ints,
-        window_bytes: float,
-        wire: Wire,
+        inflight_bytes: float,
+        wire: MessageWeight,
         noise: Noise | None,
         cores: Floats | None,
     ):
@@ -109,7 +109,7 @@ class _Run:
         self._workers = [i for i, node in enumerate(nodes) if node.is_worker]
         self._payload, self._server = sizes_bytes.tolist(), server_of_slice.tolist()
         self._size = wire.bytes_of(sizes_bytes).tolist()
-        self._gates = _gated(sizes_bytes, window_bytes)
+        self._gates = _gated(sizes_bytes, inflight_bytes)
         self._missing = [len(self._workers)] * len(self._size)  # pushes of each slice still to arrive
         connections = 2 * count * count  # pushes, then answers, by source * N + target
         self._pair = np.tile(np.arange(count * count), 2)
@@ -129,7 +129,7 @@ class _Run:
         self._samples: list[tuple[int, int, int, float, float, bool]] = []
         self._steps: deque[tuple[int, int, bool]] = deque()  # (slice, worker, pushed or answered) over loopback
 
-    def run(self) -> Exchanged:
+    def run(self) -> SimulatedExchange:
         for index in self._gates[-1]:
             for worker in self._workers:
                 self._push(index, worker)
@@ -155,7 +155,7 @@ class _Run:
             self._settle()
         assert not any(self._missing), "a slice never arrived"
         shape = (self._count, self._count)
-        return Exchanged(
+        return SimulatedExchange(
             self._finish_s, self._link_bytes.reshape(shape), self._busy_s.reshape(shape), samples_of(self._samples)
         )
 
@@ -234,11 +234,11 @@ class _Run:
                     self._push(later, worker)
 
 
-def _gated(sizes_bytes: Ints, window_bytes: float) -> list[list[int]]:
+def _gated(sizes_bytes: Ints, inflight_bytes: float) -> list[list[int]]:
     """Per slice, those that leave when it is back; last, those that need not wait for any."""
     gated: list[list[int]] = [[] for _ in range(len(sizes_bytes) + 1)]
     ends = np.cumsum(sizes_bytes)
-    gates = np.searchsorted(ends, ends - window_bytes, side="right") - 1 if window_bytes else np.full(len(ends), -1)
+    gates = np.searchsorted(ends, ends - inflight_bytes, side="right") - 1 if inflight_bytes else np.full(len(ends), -1)
     for index, gate in enumerate(gates.tolist()):
         gated[gate].append(index)
     return gated

@@ -9,18 +9,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from nalb.control.messages import TensorSpec
-from nalb.control.planner import Planner
 from nalb.errors import InputError
 from nalb.measurement.cores import Work
 from nalb.measurement.traffic import Traffic
 from nalb.planning import shares as shares_of
-from nalb.planning.elastic import Observation, elastic
+from nalb.planning.elastic import ServerObservation, elastic
 from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, linear_load, server_indices
-from nalb.planning.schemes import Plan, Situation, decide
+from nalb.planning.schemes import Distribution, Situation, decide
 from nalb.planning.slices import Ints, Layout, Tensor
 from nalb.planning.stock import route
-from nalb.simulation.exchange import WITH_HEADERS, Exchanged, Wire, exchange
+from nalb.protocol.messages import TensorSpec
+from nalb.protocol.planner import Planner
+from nalb.simulation.exchange import WITH_HEADERS, MessageWeight, SimulatedExchange, exchange
 from nalb.simulation.flows import MAX_CLASSES, flow
 from nalb.simulation.noise import Noise
 
@@ -34,19 +34,19 @@ def by_slices(
     layout: Layout,
     capacities: Capacities,
     rounds: int,
-    window_bytes: float,
-    wire: Wire = WITH_HEADERS,
+    inflight_bytes: float,
+    wire: MessageWeight = WITH_HEADERS,
     noise: Noise | None = None,
     quotas: Floats | None = None,
-) -> list[Exchanged]:
+) -> list[SimulatedExchange]:
     """`rounds` synchronisations under a scheme that knows the true capacities. Raises InputError.
 
     quotas: cores of each node, shape (N,), None for any: a byte that comes or goes costs CORE_S_PER_BYTE of one.
     """
     cores = None if quotas is None else quotas / CORE_S_PER_BYTE
-    observations: list[list[Observation]] = [[] for _ in nodes]
-    present: Plan | None = None
-    done: list[Exchanged] = []
+    observations: list[list[ServerObservation]] = [[] for _ in nodes]
+    present: Distribution | None = None
+    done: list[SimulatedExchange] = []
     for iteration in range(rounds):
         blur = noise and noise.at(iteration)
         if scheme == "stock":
@@ -57,11 +57,11 @@ def by_slices(
         present = plan or present
         assert present is not None
         servers = np.array(present.server_of_slice)
-        result = exchange(nodes, capacities, layout.sizes_bytes, servers, window_bytes, wire, blur, cores)
+        result = exchange(nodes, capacities, layout.sizes_bytes, servers, inflight_bytes, wire, blur, cores)
         if len(result.samples):
             served_s = Traffic(result.samples).served_s(len(nodes))
             for one in np.flatnonzero(np.isfinite(served_s)).tolist():
-                observations[one].append(Observation(present.shares_bytes[one], float(served_s[one])))
+                observations[one].append(ServerObservation(present.shares_bytes[one], float(served_s[one])))
         done.append(result)
     return done
 
@@ -72,12 +72,12 @@ def planner_of(
     alpha_bytes: float,
     fixed_slice_bytes: float | None = None,
     estimator: str = "capacity",
-    window_bytes: int | None = None,
+    inflight_bytes: int | None = None,
 ) -> Planner:
     """A coordinator's planner to which these tensors are registered, for `by_planner`. Raises InputError."""
     names = [node.name for node in nodes]
     ranks = {names[one]: rank for rank, one in enumerate(server_indices(nodes).tolist())}
-    planner = Planner(names, {node.name for node in nodes if node.is_worker}, ranks, estimator, window_bytes)
+    planner = Planner(names, {node.name for node in nodes if node.is_worker}, ranks, estimator, inflight_bytes)
     specs = [TensorSpec(t.name, t.elements, t.dtype, t.group) for t in tensors]
     planner.register(specs, alpha_bytes, fixed_slice_bytes)
     return planner
@@ -90,17 +90,17 @@ def by_planner(
     capacities: Capacities,
     rounds: int,
     planner: Planner,
-    wire: Wire = WITH_HEADERS,
+    wire: MessageWeight = WITH_HEADERS,
     noise: Noise | None = None,
     quotas: Floats | None = None,
-) -> list[Exchanged]:
+) -> list[SimulatedExchange]:
     """`rounds` synchronisations as the coordinator's planner plans them, windows included. Raises InputError.
 
     quotas: as for `by_slices`.
     planner: of `planner_of`, or one to which `layout` is registered and whose servers' ranks are in node order.
     """
     by_rank, cores = server_indices(nodes), None if quotas is None else quotas / CORE_S_PER_BYTE
-    done: list[Exchanged] = []
+    done: list[SimulatedExchange] = []
     for iteration in range(rounds):
         plan = planner.decide(iteration, 0, scheme).plan
         if plan.scheme == "stock":
@@ -108,7 +108,7 @@ def by_planner(
         else:
             sizes_bytes, servers = layout.sizes_bytes, by_rank[np.array(plan.server_of_slice, dtype=np.int64)]
         blur = noise and noise.at(iteration)
-        result = exchange(nodes, capacities, sizes_bytes, servers, plan.window_bytes, wire, blur, cores)
+        result = exchange(nodes, capacities, sizes_bytes, servers, plan.inflight_bytes, wire, blur, cores)
         if plan.measure:
             work = None if quotas is None else work_of(result, quotas)
             planner.observe(result.samples, result.time_s, work=work)
@@ -127,7 +127,7 @@ def with_cores(nodes: Sequence[Node], model_bytes: float, capacities: Capacities
     return replace(capacities, cores=CoreTimes(fixed * both_s, per_share * both_s))
 
 
-def work_of(result: Exchanged, quotas: Floats) -> Work:
+def work_of(result: SimulatedExchange, quotas: Floats) -> Work:
     """What the processes of the nodes would report of one synchronisation."""
     one, nodes = result.samples, len(quotas)
     workers, servers = (
@@ -148,7 +148,7 @@ def by_flows(
 ) -> list[float]:
     """Seconds of each of `rounds` synchronisations under a scheme that knows the true capacities. Raises InputError."""
     model_bytes = sum(tensor.size_bytes for tensor in tensors)
-    observations: list[list[Observation]] = [[] for _ in nodes]
+    observations: list[list[ServerObservation]] = [[] for _ in nodes]
     shares = shares_of.average(nodes, model_bytes)
     times: list[float] = []
     for _ in range(rounds):
@@ -159,7 +159,7 @@ def by_flows(
             shares = true_shares(scheme, nodes, tensors, capacities)
         result = flow(nodes, capacities, shares, goodput_part, max_classes)
         for server in np.flatnonzero(result.served_s > 0).tolist():
-            observations[server].append(Observation(float(shares[server]), float(result.served_s[server])))
+            observations[server].append(ServerObservation(float(shares[server]), float(result.served_s[server])))
         times.append(result.time_s)
     return times
 

@@ -18,7 +18,7 @@ from nalb.measurement.traffic import Traffic
 from nalb.planning.nodes import Capacities, Floats, Node, Pair
 from nalb.planning.slices import NUM_PROBE, Ints, Tensor, build_layout
 from nalb.planning.stock import route
-from nalb.simulation.exchange import WITH_HEADERS, Exchanged, Wire, exchange
+from nalb.simulation.exchange import WITH_HEADERS, MessageWeight, SimulatedExchange, exchange
 from nalb.simulation.noise import LEAST_S, Noise
 
 E = TypeVar("E", bound=msgspec.Struct)
@@ -50,7 +50,7 @@ class Sent(msgspec.Struct, frozen=True):
 
     iteration: int
     scheme: str
-    window_bytes: int
+    inflight_bytes: int
     server_of_slice: list[int]  # ranks
 
 
@@ -103,7 +103,7 @@ class Compared:
 def simulate_events(
     events: Iterable[Mapping[str, Any]],
     pairs: Mapping[tuple[str, str], float],
-    wire: Wire = WITH_HEADERS,
+    wire: MessageWeight = WITH_HEADERS,
     noise: Noise | None = None,
 ) -> list[Compared]:
     """Each iteration of a run, measured and simulated. InputError for events that lack what a simulation needs.
@@ -115,7 +115,7 @@ def simulate_events(
     sizes, stock = np.zeros(0, dtype=np.int64), (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
     sent: dict[int, Sent] = {}
     timed: dict[int, Samples] = {}
-    known: dict[bytes, Exchanged] = {}
+    known: dict[bytes, SimulatedExchange] = {}
     compared = []
     for number, event in enumerate(events, 1):
         kind, where = event.get("event"), f"samples.jsonl, event {number}"
@@ -141,8 +141,8 @@ def simulate_events(
             is_stock = not plan.server_of_slice
             size, rank = stock if is_stock else (sizes, np.array(plan.server_of_slice, dtype=np.int64))
             workers, rates = sorted(done.communication_s), done.configured
-            key = msgspec.json.encode((is_stock, plan.window_bytes, plan.server_of_slice, workers, rates))
-            run = _exchange(ready, workers, rates, pairs, size, rank, plan.window_bytes, wire)
+            key = msgspec.json.encode((is_stock, plan.inflight_bytes, plan.server_of_slice, workers, rates))
+            run = _exchange(ready, workers, rates, pairs, size, rank, plan.inflight_bytes, wire)
             if key not in known:
                 known[key] = run(noise=None)
             exact, measured_s = known[key], max(done.communication_s.values(), default=0.0)
@@ -207,8 +207,8 @@ def _exchange(
     size: Ints,
     rank: Ints,
     window: int,
-    wire: Wire,
-) -> "partial[Exchanged]":
+    wire: MessageWeight,
+) -> "partial[SimulatedExchange]":
     index = {name: i for i, name in enumerate(ready.nodes)}
     nodes = [Node(name, name in workers, name in ready.servers) for name in ready.nodes]
     pairs: dict[Pair, float] = {(index[a], index[b]): rate for (a, b), rate in caps.items()}

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from nalb.batching import joint
-from nalb.batching.curves import Polynomial
 from nalb.batching.joint import overlapped_s, plan_after_slowest, plan_in_turn, plan_overlapped
 from nalb.batching.sizes import Bounds, fastest
+from nalb.batching.time_models import Polynomial
 from nalb.errors import InputError
 from nalb.planning.nodes import Capacities, Node, completion_s, linear_load
 from nalb.planning.shares import average, exact

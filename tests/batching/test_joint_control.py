@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from nalb.batching.joint_control import JointBalancer, Network
-from nalb.batching.schemes import Job, build
+from nalb.batching.joint_control import JointBalancer, LinkKnowledge
+from nalb.batching.schemes import BatchJob, build
 from nalb.batching.sizes import Bounds
 from nalb.batching.speed import Memoryless
 from nalb.planning.nodes import Capacities, Node
@@ -21,11 +21,11 @@ def balancer():
 
 
 def network(up, down, ranks=(0, 1, 2)):
-    return Network(NODES, ranks, 1e6, Capacities.from_lists(up, down))
+    return LinkKnowledge(NODES, ranks, 1e6, Capacities.from_lists(up, down))
 
 
 def test_without_an_estimate_it_is_lb_bsp():
-    joint, (lb_bsp, _) = balancer(), build("lb-bsp", Job(EVEN, predictors=tuple(Memoryless() for _ in range(3))))
+    joint, (lb_bsp, _) = balancer(), build("lb-bsp", BatchJob(EVEN, predictors=tuple(Memoryless() for _ in range(3))))
     seen = observe(EVEN, (1.0, 2.0, 4.0))
     assert joint.update(seen) == lb_bsp.update(seen)
     assert joint.shares_bytes(EVEN, joint.network) is None

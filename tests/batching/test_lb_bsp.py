@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nalb.batching.lb_bsp import FINE_WINDOW, SpeedBalancer, StepBalancer
-from nalb.batching.schemes import Job, build
+from nalb.batching.schemes import BatchJob, build
 from nalb.batching.sizes import Bounds
 from nalb.batching.speed import Ema, Memoryless
 from nalb.errors import InputError
@@ -140,7 +140,7 @@ def test_federated_rounds_end_together():
     def round_s(sizes, k):
         return 500 * per_iteration(sizes, k)  # the paper's tau
 
-    balancer, sizes = build("lb-bsp-federated", Job((100,) * 5))
+    balancer, sizes = build("lb-bsp-federated", BatchJob((100,) * 5))
     times, ran, _ = train(balancer, sizes, round_s, 30)
     assert all(sum(sizes) == 500 for sizes in ran)
     settled = np.mean([now.max() for now in times[10:]])

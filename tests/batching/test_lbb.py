@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nalb.batching.curves import Polynomial
 from nalb.batching.lbb import RAPID_THRESHOLD, WINDOW, Profile, ThresholdTuner, straggler_effect
 from nalb.batching.sizes import Bounds, fastest
+from nalb.batching.time_models import Polynomial
 from nalb.errors import InputError
 
 from ..planning.strategies import laws

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nalb.batching.curves import Polynomial, fit
 from nalb.batching.sizes import Bounds, apportion, fastest
+from nalb.batching.time_models import Polynomial, fit
 from nalb.errors import InputError
 
 from ..planning.strategies import laws

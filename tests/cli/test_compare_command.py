@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from nalb.cli.main import run
-from nalb.control.wires import FAR_S
+from nalb.compare.comparison import BLOCK, turns
 from nalb.errors import InputError
-from nalb.launch.comparison import BLOCK, turns
+from nalb.protocol.messages import FAR_S
 from nalb.reporting.run_file import read_events, read_run
 
 

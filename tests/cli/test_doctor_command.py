@@ -54,7 +54,7 @@ def test_every_doubt_comes_with_advice():
         *software.check_mxnet(answering(1, err="Traceback\nImportError: libgomp.so.1\n")),
         *software.check_mxnet(answering(0, "1.8.0 True\n")),
         *software.check_mxnet(answering(0, "1.9.1 False\n")),
-        *software.check_van(answering(1, err="nalb.errors.MachineError: ABI 2")),
+        *software.check_shim(answering(1, err="nalb.errors.MachineError: ABI 2")),
         *software.check_ssh(True, lambda _: None),
         *host.check_address({"DMLC_NODE_HOST": "1.2.3.4"}, lambda: {"lo": ["127.0.0.1"]}),
         *host.check_address({"DMLC_INTERFACE": "eth9"}, lambda: {"lo": ["127.0.0.1"]}),
@@ -94,13 +94,13 @@ def test_numpy_that_is_not_there_is_said():
     assert only(software.check_numpy(absent)).detail == "not installed"
 
 
-def test_van_that_is_not_built_is_said(monkeypatch):
+def test_shim_that_is_not_built_is_said(monkeypatch):
     def unbuilt():
-        raise MachineError("here: the van is not built: run `pip install .`")
+        raise MachineError("here: the shim is not built: run `pip install .`")
 
-    monkeypatch.setattr(software.van, "library_path", unbuilt)
-    finding = software.check_van(answering(0))[0]
-    assert finding == Finding("van", "FAIL", "here: the van is not built", "run `pip install .`")
+    monkeypatch.setattr(software.shim, "library_path", unbuilt)
+    finding = software.check_shim(answering(0))[0]
+    assert finding == Finding("shim", "FAIL", "here: the shim is not built", "run `pip install .`")
 
 
 def test_a_program_that_never_answers_is_given_up(monkeypatch):
@@ -198,7 +198,7 @@ def test_whole_doctor_on_this_machine_leaves_nothing_behind(capsys):
     findings = [Finding(**entry) for entry in json.loads(capsys.readouterr().out)]
     assert code == any(finding.verdict == "FAIL" for finding in findings)
     found = verdicts(findings)
-    for name in ("Python", "numpy", "MXNet", "van", "right to make networks", "network namespaces"):
+    for name in ("Python", "numpy", "MXNet", "shim", "right to make networks", "network namespaces"):
         assert found[name] == "ok", findings
     mine = [name for name in namespaces.netns.listnetns() if name not in before and "doctor" in name]
     assert mine == []

@@ -39,7 +39,7 @@ def test_flags_change_what_they_say(capsys):
     plain = exact_s("--no-headers")
     assert exact_s() == pytest.approx(plain * 1514 / 1448)
     assert exact_s("--no-headers", "--message-bytes", 5000) > plain
-    assert exact_s("--no-headers", "--window-bytes", 20_000) > 1.1 * plain
+    assert exact_s("--no-headers", "--inflight-bytes", 20_000) > 1.1 * plain
     learned = told(capsys, *SMALL, "--schemes", "exact", "--estimator", "capacity", "--rounds", 3)
     assert len(learned["schemes"]["exact"]["times_s"]) == 3
     assert told(capsys, "--random", "40:20-220:1", "--model-bytes", "4e6", "--schemes", "exact")["by"] == "flows"
@@ -82,11 +82,11 @@ def test_a_recorded_run_beside_what_was_measured(capsys, tmp_path):
     [((*SMALL, "--schemes", "p3"), "p3"), ((*SMALL, "--schemes", "exact,exact"), "each once"),
      (("--random", "4:20:1", "--model-bytes", "1e6"), "N:LOW-HIGH:SEED"),
      (("--random", "4:0-9:1", "--model-bytes", "1e6"), "above 0"), (("--random", "4:20-220:1"), "--model-bytes"),
-     ((*SMALL, "--rounds", "0"), "--rounds"), ((*SMALL, "--window-bytes", "-1"), "--window-bytes"),
+     ((*SMALL, "--rounds", "0"), "--rounds"), ((*SMALL, "--inflight-bytes", "-1"), "--inflight-bytes"),
      ((*SMALL, "--by", "flows", "--estimator", "paper"), "--by slices"),
-     (("--random", "17:20-220:1", "--model-bytes", "4e6", "--window-bytes", "0"), "--by slices"),
+     (("--random", "17:20-220:1", "--model-bytes", "4e6", "--inflight-bytes", "0"), "--by slices"),
      (("--random", "17:20-220:1", "--model-bytes", "4e6", "--alpha-bytes", "x"), "--by slices"),
-     (("--run", "nowhere", "--window-bytes", "0", "--by", "auto"), "leave out --window-bytes, --by"),
+     (("--run", "nowhere", "--inflight-bytes", "0", "--by", "auto"), "leave out --inflight-bytes, --by"),
      (("--network", "nowhere", "--model-bytes", "1e6"), "nowhere"),
      (("--run", "nowhere"), "nowhere"), ((), "exactly one of"),
      (("--random", "4:20-220:1", "--run", "x"), "exactly one of")],

@@ -1,4 +1,4 @@
-"""The flags of scripts/federated_accuracy.py, in a process of its own: it imports mxnet."""
+"""The flags of scripts/figures/federated_accuracy.py, in a process of its own: it imports mxnet."""
 
 import importlib.util
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "federated_accuracy.py"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "figures" / "federated_accuracy.py"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")

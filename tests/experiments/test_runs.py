@@ -11,7 +11,7 @@ from nalb.experiments.runs import Comparison, finish_all
 from nalb.experiments.trainings import compare_batchings
 from nalb.reporting.batching_file import BatchingFile, BatchingResult, write_batchings
 from nalb.reporting.run_file import read_run
-from scripts import lbb_figures, uneven_machines
+from scripts.figures import lbb_figures, uneven_machines
 from tests.reporting.runs import write_fake_run
 
 SCHEMES = ("stock", "aware")

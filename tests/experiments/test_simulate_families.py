@@ -1,4 +1,4 @@
-"""scripts/simulate_families.py on few small networks."""
+"""scripts/figures/simulate_families.py on few small networks."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from nalb.cli.main import run
 from nalb.simulation.families import draw_network
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "simulate_families.py"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "figures" / "simulate_families.py"
 FOUR_NODES = 23  # a seed that draws so many
 
 

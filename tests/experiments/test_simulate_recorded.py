@@ -1,4 +1,4 @@
-"""scripts/simulate_recorded.py on a run that is simulated itself."""
+"""scripts/figures/simulate_recorded.py on a run that is simulated itself."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from nalb.simulation.noise import Noise
 from tests.reporting.runs import write_events
 from tests.simulation.test_recorded import CAPACITIES, EVENTS, LAYOUT, NODES, RANKS, iteration, recorded
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "simulate_recorded.py"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "figures" / "simulate_recorded.py"
 NETWORK = """name = "three"
 nodes = [
     { name = "n0", up_mbps = 40, down_mbps = 40 },

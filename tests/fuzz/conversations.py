@@ -6,10 +6,10 @@ from contextlib import suppress
 
 import msgspec
 
-from nalb.control import messages as m
-from nalb.control.settings import from_environment
-from nalb.control.state import Coordinator
 from nalb.errors import PeerError
+from nalb.protocol import messages as m
+from nalb.protocol.state import Coordinator
+from nalb.settings import from_environment
 from tests.fuzz.mutation import mutate_value
 
 JOB = {"DMLC_ROLE": "scheduler", "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": "9091"}
@@ -31,7 +31,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.Report(1.0, 1, [m.SampleRow(9, 40_000, 10**9, 2 * 10**9), m.SampleRow(8, 4_000, 10**9, 10**9 + 10**6)], 0, 3),
     m.Done(1, 1.0, 1.5, 0.1, 5.0, 6.0, 5.5), m.Sums(1, [m.SliceSum(1.0, -1.0, 2.0)], [m.SliceSum(1.0, -1.0, 2.0)]),
     m.JoinBatching(32, 64), m.Computed(1, 32, 0.1, 0.9, 0.5, 0.2, 0.0), m.Goodbye(), m.Failed("no number"), m.Still("w0"),
-    m.Observe(m.VERSION), m.RunBlock("aware", 3, alpha_bytes=1e4, window_bytes=10**6, probes=False, label="x"),
+    m.Observe(m.VERSION), m.RunBlock("aware", 3, alpha_bytes=1e4, inflight_bytes=10**6, probes=False, label="x"),
     m.Configured({"n0": 1e7, "n1": 2e7}, {"n0": 1e7, "n1": 2e7}, [("n0", "n1", 5e6)]), m.EndJob(),
     m.Welcome(m.VERSION, ["n0", "n1"], 0.25, 10.0, 2), m.Setup(0, 0, 2, 2, 1e3, None, 2, "abc", 0),
     m.PrepareSlots(1, 0, [m.NewSlots(0, 0, 2, 100, "float32")]), m.Plan(1, 0, "aware", True, 10**6, [0, 1], [0, 0]),
@@ -49,7 +49,7 @@ def honest_answers(identity: bytes, message: m.Message, now_s: float, rows: Call
     if isinstance(message, m.Welcome) and identity[:1] == b"w":
         return [(identity, m.Register(TENSORS, 0))]
     if isinstance(message, m.PrepareSlots):
-        return [(identity, m.SlotsReady(message.iteration, message.epoch))]
+        return [(identity, m.SlotsReady(message.iteration, message.layout_version))]
     if isinstance(message, m.Collect):
         return [(identity, m.Collected(message.iteration))]
     if not isinstance(message, m.Plan):

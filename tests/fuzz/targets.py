@@ -12,11 +12,11 @@ import msgspec
 
 from nalb.checkpoints import folder as checkpoints
 from nalb.checkpoints.file import DIGEST_BYTES, LENGTH_BYTES, MAGIC, Header, encode
-from nalb.control import messages as m
-from nalb.control.keys import load_keys, make_keys
 from nalb.errors import CheckpointError, InputError, PeerError
 from nalb.launch.hosts import load_hosts
+from nalb.protocol import messages as m
 from nalb.reporting.record import read_record
+from nalb.transport.keys import load_keys, make_keys
 from netem.network_file import carried_networks, parse_network
 from tests.checkpoints.examples import example
 from tests.fuzz.conversations import EXAMPLES, KINDS, CoordinatorUnderAttack, converse, honest_conversation

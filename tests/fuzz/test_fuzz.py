@@ -1,4 +1,4 @@
-"""A little of what `scripts/fuzz.py` does with a million inputs each, so that no target rots; and what it found."""
+"""A little of what `tests/campaigns/fuzz.py` does with a million inputs each, so that no target rots; and what it found."""
 
 import shutil
 import subprocess
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from nalb.control import messages as m
 from nalb.errors import InputError, PeerError
 from nalb.launch.hosts import load_hosts
+from nalb.protocol import messages as m
 from tests.fuzz.targets import TARGETS, steps
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "fuzz.py"
+SCRIPT = Path(__file__).parents[2] / "tests" / "campaigns" / "fuzz.py"
 INPUTS = {"control": 20_000, "coordinator": 3_000}
 
 
@@ -27,17 +27,17 @@ def test_no_input_is_more_than_an_error_of_ours(target, tmp_path):
         assert attack.iterations > 2 * attack.jobs  # plans that somebody got: it is not dead jobs that are talked to
 
 
-def test_the_van_under_sanitizers():
+def test_the_shim_under_sanitizers():
     if shutil.which("gcc") is None:
-        pytest.skip("no gcc: the van's fuzzer cannot be built")
+        pytest.skip("no gcc: the shim's fuzzer cannot be built")
     runtime = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
     if not Path(runtime.stdout.strip()).is_absolute():
         pytest.skip("gcc has no AddressSanitizer runtime")
     done = subprocess.run(
-        [sys.executable, SCRIPT, "van", "--inputs", "20000"], capture_output=True, text=True, check=False
+        [sys.executable, SCRIPT, "shim", "--inputs", "20000"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("van: 20000 inputs")
+    assert done.stdout.startswith("shim: 20000 inputs")
 
 
 def test_text_that_is_not_utf8_is_the_peers_error():

@@ -11,8 +11,8 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from kvstore_patch import speed_networks
-from kvstore_patch.speed_networks import (
+from kvstore_patch.roles import speed_networks
+from kvstore_patch.roles.speed_networks import (
     EPOCHS_MOST,
     KINDS,
     LOOK_BACK,

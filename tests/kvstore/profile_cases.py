@@ -2,7 +2,7 @@
 
 import mxnet as mx
 
-from kvstore_patch.profiling import measure
+from kvstore_patch.gluon.profiling import measure
 
 
 def profile(most, holds=None, error=None):

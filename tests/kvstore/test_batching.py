@@ -87,7 +87,7 @@ def test_a_worker_that_exits_is_named_with_mxnets_own_store_too(tmp_path):
 
 def test_a_script_that_does_not_join_is_told(tmp_path):
     done = run_job(
-        tmp_path, "-m", "kvstore_patch.replay", "mobilenet", "--iterations", "2", flags=("--batching", "lb-bsp")
+        tmp_path, "-m", "kvstore_patch.roles.replay", "mobilenet", "--iterations", "2", flags=("--batching", "lb-bsp")
     )
     assert done.returncode != 0
     assert "trained without joining the batching" in done.stdout + done.stderr

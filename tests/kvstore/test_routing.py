@@ -5,18 +5,18 @@ import sys
 
 import pytest
 
-from nalb.control import messages as m
-from nalb.control.observer import Observer
 from nalb.launch.ports import free_pair
 from nalb.launch.roles import JobOptions, Place, process_specs
 from nalb.launch.supervisor import Job
+from nalb.protocol import messages as m
+from nalb.transport.observer import Observer
 
 TURNS = (("average", 3), ("stock", 3), ("exact", 2), ("stock", 2), ("average", 1))
 
 
 @pytest.mark.mxnet
 @pytest.mark.parametrize(
-    "script", [["-m", "kvstore_patch.replay", "mobilenet", "--verify"], ["WORKERS", "words_as_keys"]]
+    "script", [["-m", "kvstore_patch.roles.replay", "mobilenet", "--verify"], ["WORKERS", "words_as_keys"]]
 )
 def test_sums_are_right_whoever_routes(tmp_path, script):
     """The worker checks each one; both ways of routing use the same arrays and servers. Some plans are sent ahead."""

@@ -123,18 +123,18 @@ def test_what_fails_in_the_background_ends_the_job_and_is_told(tmp_path, case, s
 
 
 @pytest.mark.parametrize("flags", [(), ("--encrypt", "--scheme", "stock")])
-def test_a_worker_without_the_van_ends_at_once(tmp_path, flags):
+def test_a_worker_without_the_shim_ends_at_once(tmp_path, flags):
     bare = "import mxnet; mxnet.kv.create('nalb')"
     script = f"import os, sys; del os.environ['LD_PRELOAD']; os.execv(sys.executable, [sys.executable, '-c', {bare!r}])"
     done = run_job(tmp_path, "-c", script, nodes=1, flags=flags, timeout_s=60)
     assert done.returncode not in (0, 4), done.stdout + done.stderr  # 4: who waits in vain for another
-    assert "the van is not preloaded" in done.stderr
+    assert "the shim is not preloaded" in done.stderr
 
 
 def test_slices_stay_whole_whatever_the_users_big_array_bound(tmp_path, monkeypatch):
     """As large as planned on their way; MXNet would split those above the bound over all servers."""
     monkeypatch.setenv("MXNET_KVSTORE_BIGARRAY_BOUND", "1000")
-    done = run_job(tmp_path, "-m", "kvstore_patch.replay", "mobilenet", "--iterations", "2")
+    done = run_job(tmp_path, "-m", "kvstore_patch.roles.replay", "mobilenet", "--iterations", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     events = list(map(json.loads, (tmp_path / "run" / "samples.jsonl").read_text().splitlines()))
     (planned,) = (event["slice_bytes"] for event in events if event["event"] == "layout")
@@ -154,7 +154,7 @@ def test_replay_sums_on_pyzmqs_libzmq(tmp_path):
     done = run_job(
         tmp_path,
         "-m",
-        "kvstore_patch.replay",
+        "kvstore_patch.roles.replay",
         "mobilenet",
         "--iterations",
         "4",
@@ -166,7 +166,7 @@ def test_replay_sums_on_pyzmqs_libzmq(tmp_path):
 
 
 def test_one_node_alone(tmp_path):
-    done = run_job(tmp_path, "-m", "kvstore_patch.replay", "mobilenet", "--iterations", "3", "--verify", nodes=1)
+    done = run_job(tmp_path, "-m", "kvstore_patch.roles.replay", "mobilenet", "--iterations", "3", "--verify", nodes=1)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

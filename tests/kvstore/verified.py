@@ -4,13 +4,13 @@ import sys
 
 import mxnet as mx
 
-from kvstore_patch import ndarrays
-from kvstore_patch.exchange import Exchange
+from kvstore_patch.store.exchange import Exchange
+from kvstore_patch.store.kvstore import ndarrays
 
 store = mx.kv.create("nalb")
 fault = sys.argv[1] if store.rank == 1 else ""
 steps = waits = 0
-push, wait = ndarrays.Exchanged.__call__, Exchange.wait
+push, wait = ndarrays.PushPull.__call__, Exchange.wait
 
 
 def push_other(self, key, priority):
@@ -29,7 +29,7 @@ def wait_and_damage(self):
         self._arrays[3][0:1] += 1
 
 
-ndarrays.Exchanged.__call__, Exchange.wait = push_other, wait_and_damage
+ndarrays.PushPull.__call__, Exchange.wait = push_other, wait_and_damage
 for steps in range(6):  # noqa: B007 - the faults look at it
     arrays = [mx.nd.random.normal(shape=(300, 200)), mx.nd.random.normal(shape=(500,), dtype="float64")]
     store.pushpull([0, 1], arrays)

@@ -9,7 +9,7 @@ from mxnet import nd
 from mxnet.base import _LIB, check_call
 from mxnet.gluon import nn
 
-from kvstore_patch.store import JobFinished
+from kvstore_patch.store.kvstore import JobFinished
 
 store = mx.kv.create("nalb")
 RANK, COUNT = store.rank, store.num_workers
@@ -247,8 +247,8 @@ def slots_asked_for_last():
     """Slots for a plan that nobody will use: their thread is still at work when the script ends."""
     import time
 
-    import kvstore_patch.store as module
-    from nalb.control import messages as m
+    import kvstore_patch.store.kvstore as module
+    from nalb.protocol import messages as m
 
     make_slots = module.make_slots
 

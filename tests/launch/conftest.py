@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nalb.launch.guardian import VARIABLE
+from nalb.process.guardian import VARIABLE
 
 ROOT = Path(__file__).parents[2]
 STEPS = [sys.executable, str(Path(__file__).with_name("steps.py"))]
@@ -121,8 +121,8 @@ class Launched:
         for pid in found:
             with suppress(OSError):
                 words = (Path("/proc") / str(pid) / "cmdline").read_bytes().decode().split("\0")
-                if "nalb.launch.guardian" in words:
-                    self._jobs.add(words[words.index("nalb.launch.guardian") + 1])
+                if "nalb.process.guardian" in words:
+                    self._jobs.add(words[words.index("nalb.process.guardian") + 1])
         for job in self._jobs:
             found |= processes_with(f"{VARIABLE}={job}:", whole=False)
         return found

@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nalb.control.keys import make_keys
-from nalb.launch.agent import REPORT, VERSION, Order, Report
-from nalb.launch.guardian import kill_marked, marked
+from nalb.launch.agent import REPORT, VERSION, AgentReport, Order
+from nalb.process.guardian import kill_marked, marked
+from nalb.transport.keys import make_keys
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {"DMLC_ROLE": "scheduler", "NALB_STOCK": "1"}  # needs neither van nor bootstrap
+ENVIRONMENT = {"DMLC_ROLE": "scheduler", "NALB_STOCK": "1"}  # needs neither shim nor bootstrap
 SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
 LINGER = """
 import subprocess, time
@@ -56,13 +56,13 @@ def order(name: str, *argv: str, **environment: str) -> Order:
     return Order(VERSION, f"test-{os.getpid()}-{name}", "n0.worker", [*argv], ENVIRONMENT | environment)
 
 
-def outcome(process: "subprocess.Popen[str]") -> tuple[list[str], Report]:
+def outcome(process: "subprocess.Popen[str]") -> tuple[list[str], AgentReport]:
     """The lines of output, and the last report."""
     assert process.stdout is not None
     lines = process.stdout.read().rstrip("\n").split("\n")  # splitlines would split at REPORT's first character
     own = [line for line in lines if REPORT not in line]
     text, _, word = lines[-1].partition(REPORT)
-    return own + ([text] if text else []), msgspec.json.decode(word, type=Report)
+    return own + ([text] if text else []), msgspec.json.decode(word, type=AgentReport)
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def outcome(process: "subprocess.Popen[str]") -> tuple[list[str], Report]:
 )
 def test_the_exit_is_reported_exactly(code: str, returncode: int) -> None:
     with agent(order("exit", sys.executable, "-c", code)) as process:
-        assert outcome(process)[1] == Report(returncode=returncode)
+        assert outcome(process)[1] == AgentReport(returncode=returncode)
         assert process.wait(5) == 0
 
 
 def test_output_without_a_lines_end_stays_apart_from_the_report() -> None:
     with agent(order("output", sys.executable, "-c", "print('a'); print('b', end='')")) as process:
-        assert outcome(process) == (["a", "b"], Report(returncode=0))
+        assert outcome(process) == (["a", "b"], AgentReport(returncode=0))
 
 
 def test_the_environment_is_the_orders_and_this_machines() -> None:
@@ -90,13 +90,13 @@ def test_the_environment_is_the_orders_and_this_machines() -> None:
 
 
 def test_what_ps_lite_reads_is_the_orders_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PORT", "DMLC_LOCAL", "DMLC_PS_VAN_TYPE", "PS_RESEND", "PS_VERBOSE"):
+    for name in ("PORT", "DMLC_LOCAL", "DMLC_PS_SHIM_TYPE", "PS_RESEND", "PS_VERBOSE"):
         monkeypatch.setenv(name, "1")
-    with agent(order("login", "python", "-c", SHOW, DMLC_PS_VAN_TYPE="p3")) as process:
+    with agent(order("login", "python", "-c", SHOW, DMLC_PS_SHIM_TYPE="p3")) as process:
         lines, _ = outcome(process)
     found = json.loads(lines[0])
     of_ps_lite = {name: value for name, value in found.items() if name.startswith(("PORT", "DMLC_", "PS_"))}
-    assert of_ps_lite == {"DMLC_ROLE": "scheduler", "DMLC_PS_VAN_TYPE": "p3", "PS_VERBOSE": "1"}
+    assert of_ps_lite == {"DMLC_ROLE": "scheduler", "DMLC_PS_SHIM_TYPE": "p3", "PS_VERBOSE": "1"}
 
 
 def test_closing_the_leash_ends_all_that_was_started() -> None:
@@ -134,8 +134,8 @@ def test_a_stopped_process_is_reported_and_can_be_ended() -> None:
         assert process.stdout is not None
         assert process.stdin is not None
         words = [process.stdout.readline().removeprefix(REPORT) for _ in range(2)]
-        ready, stopped = (msgspec.json.decode(word, type=Report) for word in words)
-        assert (ready.ready, stopped) == (process.pid, Report(stopped=True))
+        ready, stopped = (msgspec.json.decode(word, type=AgentReport) for word in words)
+        assert (ready.ready, stopped) == (process.pid, AgentReport(stopped=True))
         process.stdin.close()
         assert process.wait(10) == 0
         assert marked(wanted.job) == []
@@ -153,14 +153,14 @@ def test_a_command_that_is_not_there() -> None:
     with agent(order("missing", "no-such-program")) as process:
         lines, report = outcome(process)
     assert lines == ["nalb: cannot start 'no-such-program' on this host: No such file or directory"]
-    assert report == Report(returncode=127)
+    assert report == AgentReport(returncode=127)
 
 
 def test_a_program_in_the_home_of_whoever_logs_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "python").symlink_to(sys.executable)
     with agent(order("home", "~/python", "-S", "-E", "-c", "import sys; print(sys.argv[1])", "~/data")) as process:
-        assert outcome(process) == (["~/data"], Report(returncode=0))
+        assert outcome(process) == (["~/data"], AgentReport(returncode=0))
 
 
 def test_an_order_of_another_version() -> None:

@@ -1,4 +1,4 @@
-"""A little of what `scripts/faults.py` does: ten jobs with ten faults drawn by lot, and the rules by which outcomes are judged."""
+"""Part of `tests/campaigns/faults.py`: ten jobs with ten faults drawn by lot, and the rules that judge outcomes."""
 
 import importlib.util
 import json
@@ -10,8 +10,8 @@ import pytest
 
 from nalb.errors import InputError
 from netem import qdiscs, rootless
-from scripts import faults
-from scripts.faults import Case, judge, table
+from tests.campaigns import faults
+from tests.campaigns.faults import Case, judge, table
 from tests.launch.conftest import ROOT
 
 SEEDS = (3015, 33783)  # side by side; chosen: many faults and phases, and no outcome that depends on a machine's speed
@@ -29,7 +29,7 @@ def test_ten_jobs_with_a_fault_each_end_as_they_should(tmp_path: Path) -> None:
         subprocess.Popen(
             [
                 sys.executable,
-                ROOT / "scripts/faults.py",
+                ROOT / "tests/campaigns/faults.py",
                 "--jobs",
                 str(JOBS),
                 "--seed",

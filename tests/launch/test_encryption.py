@@ -16,10 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nalb.control.keys import NodeKeys, load_keys, make_keys, write_keys
-from nalb.launch.here import BOOTSTRAP
+from nalb.launch.machine_env import BOOTSTRAP
 from nalb.launch.ports import free_pair
 from nalb.launch.roles import JobOptions, Place, process_specs
+from nalb.transport.keys import NodeKeys, load_keys, make_keys, write_keys
 from tests.launch.capture import Capture, capturing
 from tests.launch.conftest import ROOT, START_LIMIT_S, Launch, Launched
 
@@ -203,7 +203,7 @@ CREATE = "import mxnet; mxnet.kv.create('dist_sync')"
 
 @pytest.mark.parametrize("scheme", ["stock", "p3", "exact"])
 @pytest.mark.parametrize("role", ["scheduler", "server", "worker"])
-def test_with_keys_and_without_the_van_nobody_listens(tmp_path: Path, scheme: str, role: str) -> None:
+def test_with_keys_and_without_the_shim_nobody_listens(tmp_path: Path, scheme: str, role: str) -> None:
     """Each process by itself, as another launcher may start it that loses LD_PRELOAD on the way."""
     write_keys(tmp_path / "keys", make_keys({"n0": "127.0.0.1"}))
     with free_pair("127.0.0.1") as port:
@@ -226,5 +226,5 @@ def test_with_keys_and_without_the_van_nobody_listens(tmp_path: Path, scheme: st
         process.wait()
     lines = (tmp_path / "log").read_text().splitlines()
     assert process.returncode in (1, 3), lines
-    assert "the van is not preloaded in this process" in lines[-1]
+    assert "the shim is not preloaded in this process" in lines[-1]
     assert len(lines) == 1 or role == "worker"  # a script shows its trace

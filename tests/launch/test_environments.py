@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from nalb.cli.main import run
-from nalb.control.keys import make_keys, write_keys
 from nalb.launch.hosts import load_hosts
 from nalb.launch.roles import KEEP_MEMORY, JobOptions, Place, process_specs
+from nalb.transport.keys import make_keys, write_keys
 from tests.launch.conftest import ROOT, STEPS
 
 JOB_LIMIT_S = 90.0
@@ -90,12 +90,12 @@ def test_for_a_network(print_env: Print) -> None:
     found = variables(words)
     assert (found["NALB_SCHEME"], found["DMLC_NUM_WORKER"], found["NALB_NODE"]) == ("exact", "4", "n3")
     assert found["DMLC_NODE_HOST"] != found["DMLC_PS_ROOT_URI"]
-    assert "_van." in found["LD_PRELOAD"]
+    assert "_shim." in found["LD_PRELOAD"]
 
 
-def test_for_stock_there_is_no_van(print_env: Print) -> None:
+def test_for_stock_there_is_no_shim(print_env: Print) -> None:
     for words in lines_of(print_env, "--local", "1", "--scheme", "stock", "--", "true").values():
-        assert not {"LD_PRELOAD", "NALB_VAN_TRANSPORT"} & set(variables(words))
+        assert not {"LD_PRELOAD", "NALB_SHIM_TRANSPORT"} & set(variables(words))
         assert variables(words)["NALB_STOCK"] == "1"
 
 
@@ -107,7 +107,7 @@ def test_for_hosts_no_path_of_this_machine_is_printed(print_env: Print, tmp_path
     assert list(lines) == [f"{who} on 10.9.0.{i}, in /srv/job" for who, i in
                            (("scheduler a", 1), ("server a", 1), ("server b", 2), ("worker b", 2))]  # fmt: skip
     worker = lines["worker b on 10.9.0.2, in /srv/job"]
-    assert worker[-5:] == ["/opt/nalb/bin/python", "-m", "nalb.launch.here", "python", "train.py"]
+    assert worker[-5:] == ["/opt/nalb/bin/python", "-m", "nalb.launch.machine_env", "python", "train.py"]
     for words in lines.values():
         assert not any(str(ROOT) in word or sys.prefix in word for word in words)
         found = variables(words)
@@ -152,12 +152,12 @@ def test_with_keys_paths_are_printed_and_no_secret(print_env: Print, tmp_path: P
     for name, words in lines.items():
         found, node = variables(words), name.split()[1]
         assert found["NALB_KEYS"] == str(tmp_path / "keys" / f"{node}.keys")
-        assert (found["NALB_NODE"], found["NALB_VAN_TRANSPORT"]) == (node, "pyzmq")
-        assert "_van." in found["LD_PRELOAD"]  # the scheduler too
+        assert (found["NALB_NODE"], found["NALB_SHIM_TRANSPORT"]) == (node, "pyzmq")
+        assert "_shim." in found["LD_PRELOAD"]  # the scheduler too
         assert not any(one.secret.hex() in word or one.public.hex() in word for one in keys.values() for word in words)
     assert variables(lines["worker n1"])["DMLC_NODE_HOST"] == "127.0.0.2"
     stock = lines_of(print_env, *arguments, "--scheme", "stock", "--", "true")
-    assert all("_van." in variables(words)["LD_PRELOAD"] for words in stock.values())
+    assert all("_shim." in variables(words)["LD_PRELOAD"] for words in stock.values())
 
 
 def test_for_hosts_keys_are_theirs(print_env: Print, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_for_hosts_keys_are_theirs(print_env: Print, tmp_path: Path) -> None:
     for name, words in lines.items():
         found = variables(words)
         assert found["NALB_KEYS"] == f"/srv/keys/{name.split()[1]}.keys"
-        assert found["NALB_VAN_TRANSPORT"] == "pyzmq"
+        assert found["NALB_SHIM_TRANSPORT"] == "pyzmq"
     code, (line,) = print_env("--hosts", str(path), "--", "true")
     assert (code, line.startswith("nalb launch: --print-env needs keys that last")) == (2, True)
 
@@ -177,7 +177,7 @@ def test_for_hosts_keys_are_theirs(print_env: Print, tmp_path: Path) -> None:
     [
         ({"NALB_KEYS": "/nowhere/n0.keys"}, "nalb: key file /nowhere/n0.keys: cannot be read"),
         ({"NALB_KEYS": ""}, "nalb: key file : cannot be read"),
-        ({"NALB_VAN_TRANSPORT": "mxnet"}, "nalb: NALB_VAN_TRANSPORT=mxnet has no fast CURVE"),
+        ({"NALB_SHIM_TRANSPORT": "mxnet"}, "nalb: NALB_SHIM_TRANSPORT=mxnet has no fast CURVE"),
         ({"NALB_NODE": "n9"}, "holds the keys of node n0, this is n9"),
     ],
 )
@@ -185,7 +185,7 @@ def test_here_refuses_keys_that_cannot_serve(tmp_path: Path, environment: dict[s
     write_keys(tmp_path / "keys", make_keys({"n0": "127.0.0.1"}))
     right = {"NALB_KEYS": str(tmp_path / "keys" / "n0.keys"), "NALB_NODE": "n0", "DMLC_ROLE": "scheduler"}
     done = subprocess.run(
-        [sys.executable, "-m", "nalb.launch.here", "echo", "started"],
+        [sys.executable, "-m", "nalb.launch.machine_env", "echo", "started"],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)} | right | environment,
         capture_output=True,
         text=True,
@@ -198,21 +198,21 @@ def test_here_refuses_keys_that_cannot_serve(tmp_path: Path, environment: dict[s
 def test_here_finds_this_machines_paths() -> None:
     show = "import os; print(os.environ['LD_PRELOAD'], os.environ['PYTHONPATH'])"
     done = subprocess.run(
-        [sys.executable, "-m", "nalb.launch.here", sys.executable, "-c", show],
+        [sys.executable, "-m", "nalb.launch.machine_env", sys.executable, "-c", show],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "DMLC_ROLE": "worker"},
         capture_output=True,
         text=True,
         check=True,
     )
     preload, path = done.stdout.split()
-    assert Path(preload).name.startswith("_van.")
+    assert Path(preload).name.startswith("_shim.")
     assert path.split(os.pathsep) == [str(ROOT / "kvstore_patch" / "bootstrap"), str(ROOT)]
 
 
 def test_here_removes_what_ps_lite_would_read_and_no_line_sets() -> None:
     others = {"PORT": "http", "PS_RESEND": "1", "PS_VERBOSE": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "nalb.launch.here", "env"],
+        [sys.executable, "-m", "nalb.launch.machine_env", "env"],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "DMLC_ROLE": "worker"} | others,
         capture_output=True,
         text=True,
@@ -224,7 +224,7 @@ def test_here_removes_what_ps_lite_would_read_and_no_line_sets() -> None:
 
 def test_here_without_a_role() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "nalb.launch.here", "true"],
+        [sys.executable, "-m", "nalb.launch.machine_env", "true"],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

@@ -44,7 +44,7 @@ defaults = {up_mbps = 200, down_mbps = 100}
 nodes = [{name = "w", server = false}, {name = "s", worker = false}, {name = "ws"}]
 """
 ALL_CPU = NETWORK.replace(f"cpu_quota = {QUOTA}\n", "")
-REPLAY = [sys.executable, "-m", "kvstore_patch.replay", "mobilenet"]  # without end
+REPLAY = [sys.executable, "-m", "kvstore_patch.roles.replay", "mobilenet"]  # without end
 TRAINING = [sys.executable, str(ROOT / "tests/launch/training.py")]
 
 needs_mxnet = pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")

@@ -8,7 +8,7 @@ import pytest
 
 from nalb.checkpoints import folder
 from nalb.errors import InputError, JobError, MachineError
-from nalb.launch.phases import have_met
+from nalb.launch.job_phase import have_met
 from nalb.launch.restarts import Attempt, Policy, after_failure, see_through
 from tests.checkpoints.examples import example
 

@@ -30,11 +30,11 @@ SSHD_START_LIMIT_S = 10.0
 SEPARATION = Path("/run/sshd")  # sshd's empty directory; its Debian package makes it when the service starts
 # without a view of the hosts' processes, as where hosts are other machines: what ends there their agents have ended
 APART = ("unshare", "--pid", "--fork", "--mount-proc")
-REPLAY = ["python", "-m", "kvstore_patch.replay", "mobilenet", "--iterations", "3", "--verify"]
+REPLAY = ["python", "-m", "kvstore_patch.roles.replay", "mobilenet", "--iterations", "3", "--verify"]
 OF_PS_LITE = (
     "PORT=http",
     "DMLC_LOCAL=1",
-    "DMLC_PS_VAN_TYPE=p3",
+    "DMLC_PS_SHIM_TYPE=p3",
     "PS_DROP_MSG=30",
     "PS_RESEND=1",
 )

@@ -14,13 +14,13 @@ import pytest
 from nalb.cli.main import run
 from nalb.errors import InputError, JobError, MachineError
 from nalb.launch import ssh, supervisor
-from nalb.launch.guardian import marked
 from nalb.launch.hosts import load_hosts
 from nalb.launch.roles import ProcessSpec
 from nalb.launch.supervisor import Job
+from nalb.process.guardian import marked
 from tests.launch.conftest import ROOT
 
-ENVIRONMENT = {"NALB_STOCK": "1"}  # neither van nor control plane
+ENVIRONMENT = {"NALB_STOCK": "1"}  # neither shim nor control plane
 FOREVER = "import time; time.sleep(600)"
 
 
@@ -163,7 +163,7 @@ def test_orphans_of_a_worker_leave_no_zombies_while_the_job_goes_on(tmp_path: Pa
 
 KILL_INIT = """
 import os
-from nalb.launch.guardian import kill_found
+from nalb.process.guardian import kill_found
 os.setuid(65534)
 looks = []
 print(kill_found(lambda: looks.append(0) or [1]), len(looks))

@@ -13,7 +13,7 @@ from nalb.measurement.evidence import evidence
 from nalb.measurement.samples import samples_of
 from nalb.measurement.traffic import Traffic
 from nalb.planning.nodes import Capacities, Node
-from nalb.simulation.exchange import Wire, exchange
+from nalb.simulation.exchange import MessageWeight, exchange
 
 
 class LinkSample(NamedTuple):
@@ -88,7 +88,7 @@ def starved(shift_s):
     return [LinkSample(i, 3, size, shift_s + a * 1e-6, shift_s + b * 1e-6) for i, size, a, b in rows]
 
 
-def simulated(up, down, shares, pairs=None, window_bytes=0.0, slices=240, size=50_000):
+def simulated(up, down, shares, pairs=None, inflight_bytes=0.0, slices=240, size=50_000):
     """The messages of one exchange over links of these rates in bytes/s; shares: parts of the slices on each node's server."""
     nodes = [Node(f"n{i}") for i in range(len(up))]
     counts = np.round(np.array(shares) * slices).astype(np.int64)
@@ -96,7 +96,7 @@ def simulated(up, down, shares, pairs=None, window_bytes=0.0, slices=240, size=5
     order = np.argsort(np.concatenate([(np.arange(count) + 0.5) / count for count in counts if count]), kind="stable")
     sizes = np.full(len(servers), size)
     capacities = Capacities.from_lists(up, down, pairs)
-    return Traffic(exchange(nodes, capacities, sizes, servers[order], window_bytes, Wire()).samples)
+    return Traffic(exchange(nodes, capacities, sizes, servers[order], inflight_bytes, MessageWeight()).samples)
 
 
 EQUAL = [0.25] * 4
@@ -157,12 +157,12 @@ def test_what_is_not_proven_again_is_doubted_now_and_then():
     assert planned[-1] == pytest.approx(OPTIMISM * known)
 
 
-@pytest.mark.parametrize("window_bytes", [0.0, 400_000.0])
-def test_a_cap_goes_when_the_pair_carries_more(window_bytes):
+@pytest.mark.parametrize("inflight_bytes", [0.0, 400_000.0])
+def test_a_cap_goes_when_the_pair_carries_more(inflight_bytes):
     capacity = CapacityEstimator(4)
     capacity.observe(simulated([10e6] * 4, [10e6] * 4, EQUAL, {(2, 3): 0.4e6}))
     assert list(capacity.estimate().pairs) == [(2, 3)]
-    capacity.observe(simulated([10e6] * 4, [10e6] * 4, EQUAL, window_bytes=window_bytes))
+    capacity.observe(simulated([10e6] * 4, [10e6] * 4, EQUAL, inflight_bytes=inflight_bytes))
     assert not capacity.estimate().pairs
 
 

@@ -128,7 +128,7 @@ def test_what_a_node_starts_is_in_its_group_and_what_cannot_join_is_not_run(name
 @pytest.mark.root
 @pytest.mark.usefixtures("groups")
 def test_a_process_of_a_node_knows_how_many_cores_it_has(name: str):
-    code = "from nalb.control.cores import Cores; print(Cores().now())"
+    code = "from nalb.process.available_cores import Cores; print(Cores().now())"
     with network_up(network_of(name, TWO_NODES + "cpu_quota = 0.3")) as emulation:
         b, a = (float(subprocess.check_output(emulation.command(node, [sys.executable, "-c", code]))) for node in "ba")
     assert b == pytest.approx(0.3, rel=1e-3)

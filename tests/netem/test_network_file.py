@@ -10,7 +10,7 @@ from netem.network_file import (
     DEFAULT_QUEUE_MS,
     Change,
     Link,
-    Node,
+    NetworkNode,
     RandomRedraws,
     carried_networks,
     find_network,
@@ -46,7 +46,7 @@ def test_everything_is_read():
         changes = [{at_s = 9, src = "a", dst = "b-2", mbps = 2}, {at_s = 4.5, node = "a", up_mbps = 6}]
     """
     network = parse_network(text, "all.toml")
-    assert network.nodes == (Node("a", 7, 8, 20, 3, 0, 0), Node("b-2", 1, 2, 9, 2, 1.5, 0.5))
+    assert network.nodes == (NetworkNode("a", 7, 8, 20, 3, 0, 0), NetworkNode("b-2", 1, 2, 9, 2, 1.5, 0.5))
     assert network.links == (Link("a", "b-2", 0.5, 40, 4, 1),)
     assert network.changes == (
         Change(4.5, "a", None, 6, None, None),

@@ -15,7 +15,7 @@ import pytest
 from nalb.errors import InputError, MachineError
 from netem import build, cpu_limits, namespaces
 from netem.emulation import leave_up, network_up
-from netem.guardian import Guardian
+from netem.guardian import NetworkGuardian
 from tests.netem.conftest import TWO_NODES, UNEVEN_NODES, leftovers, network_of, standing_groups
 
 pytestmark = pytest.mark.root
@@ -109,7 +109,7 @@ def test_what_an_interrupted_take_down_leaves_is_the_guardians(name: str, monkey
 
 def test_the_file_of_a_hub_that_is_no_namespace_any_more_goes_too(name: str):
     hub = namespaces.path_of(namespaces.hub_namespace(name))
-    with Guardian(name) as guardian:
+    with NetworkGuardian(name) as guardian:
         leave_up(network_of(name, TWO_NODES))
         guardian.hub_is_made()
         subprocess.run(["umount", "--lazy", hub], check=True)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nalb.errors import InputError
-from nalb.planning.elastic import EXPLORE_FACTOR, WINDOW, Observation, elastic, fit_line
+from nalb.planning.elastic import EXPLORE_FACTOR, WINDOW, ServerObservation, elastic, fit_line
 from nalb.planning.nodes import Node
 
 from .strategies import laws
@@ -14,7 +14,7 @@ lines = st.tuples(st.floats(1e-8, 1e-5), st.floats(0, 2))
 
 
 def seen(*rows):
-    return [Observation(load, time) for load, time in rows]
+    return [ServerObservation(load, time) for load, time in rows]
 
 
 @laws
@@ -97,7 +97,7 @@ def test_workers_need_no_observation():
 @pytest.mark.parametrize("row", [(-1.0, 1.0), (float("nan"), 1.0), (1.0, 0.0), (1.0, float("inf"))])
 def test_impossible_observations_are_refused(row):
     with pytest.raises(InputError, match="observation"):
-        Observation(*row)
+        ServerObservation(*row)
 
 
 def test_one_window_per_node():

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nalb.errors import InputError
-from nalb.planning.elastic import Observation
+from nalb.planning.elastic import ServerObservation
 from nalb.planning.nodes import Capacities, CoreTimes, Node, completion_s
 from nalb.planning.schemes import SCHEMES, Situation, decide
 from nalb.planning.shares import average, bound_s
@@ -21,7 +21,7 @@ RESNET = simple_layout(23_550_000, 6)
 
 
 def watched(loads, times, count=6):
-    return [[Observation(load, time) for load, time in zip(loads, times, strict=True)]] * count
+    return [[ServerObservation(load, time) for load, time in zip(loads, times, strict=True)]] * count
 
 
 @laws
@@ -179,7 +179,7 @@ def test_elastic_learns_the_six_node_network():
         present = plan or present
         for node, share in enumerate(present.shares_bytes):
             time_s = (RESNET.model_bytes + 4 * share) / RATES[node]
-            observations[node].append(Observation(share, time_s))
+            observations[node].append(ServerObservation(share, time_s))
     shares = np.array(present.shares_bytes, dtype=float)
     assert completion_s(SIX, shares, RESNET.model_bytes, CAPACITIES) <= 1.05 * present.bound_s
 

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from nalb.errors import InputError
 from nalb.planning.nodes import Capacities, Node, completion_s
 from nalb.planning.shares import bound_s
-from nalb.simulation.exchange import WITH_HEADERS, Wire, exchange
+from nalb.simulation.exchange import WITH_HEADERS, MessageWeight, exchange
 from nalb.units import GOODPUT_PART
 from tests.planning.strategies import laws, mixed_nodes, networks, traffic_bytes
 
-PLAIN = Wire()
+PLAIN = MessageWeight()
 any_network = networks(mixed_nodes(), with_pairs=True)
 slices = st.lists(st.integers(1, 50_000), min_size=1, max_size=12)
 windows = st.sampled_from([0, 1, 20_000, 60_000])
@@ -124,7 +124,9 @@ def test_deterministic_and_headers_cost_their_part(network, sizes, window, seed)
 
 def test_a_message_may_cost_bytes_of_its_own():
     capacities = Capacities.from_lists([10, 10], [10, 10])
-    assert run(WORKER_AND_SERVER, capacities, [10], [1], wire=Wire(0.5, 5)).time_s == pytest.approx(2 * 30 / 10)
+    assert run(WORKER_AND_SERVER, capacities, [10], [1], wire=MessageWeight(0.5, 5)).time_s == pytest.approx(
+        2 * 30 / 10
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from nalb.errors import InputError
 from nalb.planning.nodes import Capacities, Node, completion_s
 from nalb.planning.schemes import Situation, decide
 from nalb.planning.shares import average, exact
-from nalb.simulation.exchange import Wire, exchange
+from nalb.simulation.exchange import MessageWeight, exchange
 from nalb.simulation.flows import flow, lump
 from nalb.units import mbps_to_bytes_per_s
 from tests.planning.strategies import laws, mixed_nodes, model_sizes, networks, simple_layout
@@ -45,7 +45,7 @@ def test_flows_agree_with_slices(scheme, low_mbps, high_mbps, tolerance):
         layout = simple_layout(3_000_000, count, alpha_bytes=1000.0)
         plan, _ = decide(scheme, Situation(0, nodes, layout, estimated=capacities))
         by_slices = exchange(
-            nodes, capacities, layout.sizes_bytes, np.array(plan.server_of_slice), 2_000_000, Wire()
+            nodes, capacities, layout.sizes_bytes, np.array(plan.server_of_slice), 2_000_000, MessageWeight()
         ).time_s
         parts.append(flow(nodes, capacities, np.array(plan.shares_bytes, dtype=float)).time_s / by_slices)
     assert np.abs(np.array(parts) - 1).max() < tolerance

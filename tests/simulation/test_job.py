@@ -7,7 +7,7 @@ from nalb.measurement.estimators import ESTIMATORS
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
 from nalb.planning.slices import Tensor, build_layout
-from nalb.simulation.exchange import Wire
+from nalb.simulation.exchange import MessageWeight
 from nalb.simulation.job import SCHEMES, by_flows, by_planner, by_slices, planner_of
 from nalb.units import mbps_to_bytes_per_s
 
@@ -20,12 +20,12 @@ BOUND_S = bound_s(NODES, LAYOUT.model_bytes, CAPACITIES)
 
 
 def over_bound(scheme):
-    return by_slices(scheme, NODES, LAYOUT, CAPACITIES, 1, 2_000_000, Wire())[0].time_s / BOUND_S
+    return by_slices(scheme, NODES, LAYOUT, CAPACITIES, 1, 2_000_000, MessageWeight())[0].time_s / BOUND_S
 
 
 def learned(scheme, estimator, rounds):
     planner = planner_of(NODES, TENSORS, 1000.0, estimator=estimator)
-    results = by_planner(scheme, NODES, LAYOUT, CAPACITIES, rounds, planner, Wire())
+    results = by_planner(scheme, NODES, LAYOUT, CAPACITIES, rounds, planner, MessageWeight())
     return [result.time_s / BOUND_S for result in results]
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nalb.control.planner import usual_window_bytes
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.slices import Tensor
+from nalb.protocol.planner import usual_inflight_bytes
 from nalb.simulation.families import draw_network
 from nalb.simulation.job import by_planner, by_slices, planner_of
 
@@ -24,10 +24,10 @@ def over_truth(family, seed, nodes):
     """The median of what counts, over the time of shares from true capacities, with the usual window."""
     taught, true = draw_network("heavy", nodes, seed + 1).capacities, draw_network(family, nodes, seed)
     planner = planner_of(true.nodes, TENSORS, ALPHA_BYTES)
-    layout, window_bytes = planner.layout, usual_window_bytes(planner.layout.model_bytes)
+    layout, inflight_bytes = planner.layout, usual_inflight_bytes(planner.layout.model_bytes)
     by_planner("exact", true.nodes, layout, taught, WRONG, planner)
     done = by_planner("exact", true.nodes, layout, true.capacities, LEARNING + COUNTED, planner)
-    best = by_slices("exact", true.nodes, layout, true.capacities, 1, window_bytes)[0]
+    best = by_slices("exact", true.nodes, layout, true.capacities, 1, inflight_bytes)[0]
     return median(one.time_s for one in done[LEARNING:]) / best.time_s
 
 

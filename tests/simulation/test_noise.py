@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nalb.planning.nodes import Capacities, Node
-from nalb.simulation.exchange import Wire, exchange
+from nalb.simulation.exchange import MessageWeight, exchange
 from nalb.simulation.noise import MIN_BURST_BYTES, Buckets, Noise, Readers
 from tests.planning.strategies import laws, mixed_nodes, networks
 
@@ -18,7 +18,7 @@ CAPACITIES = Capacities.from_lists([RATE, RATE], [RATE, RATE])
 
 def run(noise, sizes, window=0, capacities=CAPACITIES):
     servers = np.ones(len(sizes), dtype=np.int64)
-    return exchange(WORKER_AND_SERVER, capacities, np.array(sizes), servers, window, Wire(), noise)
+    return exchange(WORKER_AND_SERVER, capacities, np.array(sizes), servers, window, MessageWeight(), noise)
 
 
 def test_a_direction_that_rested_carries_a_burst_at_once():
@@ -50,7 +50,7 @@ def test_only_a_message_that_shares_its_way_comes_in_bunches():
     )  # each begins when the one before is read
     nodes, capacities = [*WORKER_AND_SERVER, Node("v", is_server=False)], Capacities.from_lists([RATE] * 3, [RATE] * 3)
     both = exchange(
-        nodes, capacities, np.array([100_000] * 20), np.ones(20, dtype=np.int64), 0, Wire(), bunches
+        nodes, capacities, np.array([100_000] * 20), np.ones(20, dtype=np.int64), 0, MessageWeight(), bunches
     ).samples
     pushes = both[both["is_push"]]
     part = (pushes["end_s"] - pushes["start_s"]) * RATE / 2 / 100_000  # two share the server's way in
@@ -86,7 +86,7 @@ def test_every_message_arrives_in_order_and_a_seed_gives_the_same_noise(network,
     sizes = source.integers(1, 50_000, 12)
     servers = source.choice([i for i, node in enumerate(nodes) if node.is_server], 12)
     clean, one, same, other = (
-        exchange(nodes, capacities, sizes, servers, window, Wire(), noise)
+        exchange(nodes, capacities, sizes, servers, window, MessageWeight(), noise)
         for noise in (None, Noise((seed,)), Noise((seed,)), Noise((seed,)).at(1))
     )
     np.testing.assert_array_equal(one.link_bytes, clean.link_bytes)

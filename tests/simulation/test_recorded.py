@@ -24,7 +24,7 @@ RANKS = (np.arange(len(LAYOUT.slices)) % 3).tolist()
 
 def iteration(number, scheme, took_s, ranks, window):
     plan = {"event": "plan", "at_s": 1.0, "iteration": number, "scheme": scheme, "reason": "because",
-            "window_bytes": window, "server_of_slice": ranks}  # fmt: skip
+            "inflight_bytes": window, "server_of_slice": ranks}  # fmt: skip
     done = {"event": "iteration", "at_s": 2.0, "iteration": number, "scheme": scheme, "configured": CONFIGURED,
             "communication_s": {"n0": took_s, "n1": took_s / 2, "n2": took_s}, "measured": True}  # fmt: skip
     return [plan, {"event": "samples", "at_s": 1.5, "iteration": number, "rows": []}, done]

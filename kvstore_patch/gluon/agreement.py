@@ -1,0 +1,68 @@
+"""All workers go on from one checkpoint: the newest whole one that any of them has, which travels to those without it.
+
+Each worker puts iteration, size and digest of its own newest file into a row of its own; the sum of the rows over all
+workers is the table. Where all have the same file, in a shared folder, nothing more is sent. Otherwise its holder of lowest
+rank pushes the file and the others zeros. Numbers travel as 16-bit pieces in float32, which servers add up exactly.
+"""
+
+import mxnet as mx
+import numpy as np
+
+from kvstore_patch.store.kvstore import NALB
+from nalb.checkpoints.file import DIGEST_BYTES
+from nalb.planning.slots import STOCK_KEYS
+
+PIECE_ELEMENTS = 1 << 18  # of two bytes of the file each
+SIZES_KEY, TABLE_KEY, FILE_KEY = range(STOCK_KEYS - 3, STOCK_KEYS)  # the first is batching.py's; Gluon counts from 0
+NUMBER_BYTES = 8
+_made: set[int] = set()  # keys that MXNet's own servers have; a second init would count as one worker's push
+
+
+def agree(store: "mx.kvstore.KVStore | NALB", iteration: int, data: bytes | None) -> bytes | None:
+    """The newest file of all workers, the same on each; None where nobody has one.
+
+    data: this worker's newest, taken after `iteration` steps; None: it has none. Call it on every worker.
+    """
+    rows = np.zeros((store.num_workers, 1 + (2 * NUMBER_BYTES + DIGEST_BYTES) // 2), np.float32)
+    if data is not None:
+        numbers = iteration.to_bytes(NUMBER_BYTES, "little") + len(data).to_bytes(NUMBER_BYTES, "little")
+        rows[store.rank, 0] = 1
+        rows[store.rank, 1:] = np.frombuffer(numbers + data[-DIGEST_BYTES:], np.uint16)
+    table = add_up(store, TABLE_KEY, rows)
+    words = [row[1:].astype(np.uint16).tobytes() if row[0] else None for row in table]
+    holders = [rank for rank, word in enumerate(words) if word is not None]
+    if not holders:
+        return None
+    holder = max(holders, key=lambda rank: (_number(words[rank], 0), -rank))
+    if all(word == words[holder] for word in words):
+        return data
+    return _send(store, data if store.rank == holder else None, _number(words[holder], 1))
+
+
+def _send(store: "mx.kvstore.KVStore | NALB", data: bytes | None, size_bytes: int) -> bytes:
+    pieces = []
+    for start in range(0, size_bytes, 2 * PIECE_ELEMENTS):
+        piece = np.zeros(PIECE_ELEMENTS, np.float32)
+        if data is not None:
+            part = data[start : start + 2 * PIECE_ELEMENTS]
+            halves = np.frombuffer(part + b"\0" * (len(part) % 2), np.uint16)
+            piece[: len(halves)] = halves
+        pieces.append(add_up(store, FILE_KEY, piece).astype(np.uint16).tobytes())
+    return b"".join(pieces)[:size_bytes]
+
+
+def add_up(store: "mx.kvstore.KVStore | NALB", key: int, values: np.ndarray) -> np.ndarray:
+    """The sum over all workers."""
+    array = mx.nd.array(values, dtype=values.dtype)
+    if isinstance(store, NALB):
+        store.add_up_once(key, array)
+    else:
+        if key not in _made:
+            store.init(key, mx.nd.zeros_like(array))
+            _made.add(key)
+        store.pushpull(key, array, out=array)
+    return array.asnumpy()
+
+
+def _number(word: bytes, place: int) -> int:
+    return int.from_bytes(word[place * NUMBER_BYTES : (place + 1) * NUMBER_BYTES], "little")

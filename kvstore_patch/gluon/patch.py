@@ -1,0 +1,139 @@
+"""What Gluon must be told so that `kvstore='nalb'` works: five small patches, made when MXNet is imported.
+
+1. `_create_kvstore` keeps no store for one device unless its name contains 'dist'; a single-CPU script would silently train
+   alone. The patch creates ours.
+2. Each Trainer numbers its keys from 0, and all share the process's one store. The patch of `_init_kvstore` gives each its own.
+3. `Trainer._allreduce_grads` makes one call per parameter; ours makes one call for all of them, so that small tensors share
+   slices and the whole backward pass is one group.
+4. `Trainer._update` with `ignore_stale_grad` leaves out what this worker's batch did not use, though others' may have: weights
+   would drift apart. With ours it counts as a gradient of zero, and every worker updates by the sum.
+5. `mx.kv.create` of MXNet's own distributed stores knows nothing of encryption. Ours refuses in a process that has keys but not
+   the shim, which is what encrypts: ps-lite would talk in plain text.
+"""
+
+import functools
+import os
+import socket
+
+import mxnet as mx
+import numpy as np
+
+from kvstore_patch.gluon import module_patch, script_end
+from kvstore_patch.shim import Shim
+from kvstore_patch.store.kvstore import NALB, ndarrays
+from nalb.batching.schemes import BASELINES
+from nalb.errors import StoreError
+from nalb.settings import from_environment
+from nalb.transport import keys
+from nalb.transport.client import die
+from nalb.transport.reachability import Reachability
+
+
+def install() -> None:
+    """Register the store and patch Gluon; once per process. Under `--scheme stock` the name means MXNet's own store."""
+    registry = mx.kvstore.KVStoreBase.kv_registry
+    if "nalb" in registry:
+        return
+    _check_encryption()
+    if os.environ.get("NALB_STOCK") == "1":  # nalb launch --scheme stock: the same script on MXNet alone
+        baseline = BASELINES.get(os.environ.get("NALB_BATCHING", ""))
+        # Kept until the script has ended: the store's own end waits for all workers, for ever where this one fails. No longer than
+        # that and the script's own references, or ps-lite's threads would outlive it.
+        alive = []
+
+        def create_stock():
+            if not alive:
+                settings = from_environment(os.environ, socket.gethostname())
+                Reachability(settings, die)
+                alive.append(mx.kvstore.create(baseline.kvstore if baseline else "dist_sync"))
+                script_end.at_exit(settings.node, alive.clear, lambda _: None)  # nobody to tell: our exit is seen
+            return alive[0]
+
+        registry["nalb"] = create_stock
+    else:
+        registry["nalb"] = functools.cache(NALB)  # ps-lite is a singleton: one store, whoever asks
+    trainer_module, trainer_class = mx.gluon.trainer, mx.gluon.Trainer
+    create, init = trainer_module._create_kvstore, trainer_class._init_kvstore
+    allreduce, update = trainer_class._allreduce_grads, trainer_class._update
+
+    @functools.wraps(create)
+    def create_kvstore(kvstore, num_device, arg_params):
+        if isinstance(kvstore, str) and kvstore.lower() == "nalb":
+            kvstore = mx.kvstore.create(kvstore)
+        store, on_servers = create(kvstore, num_device, arg_params)
+        if store is not None and "dist" in store.type:
+            if hasattr(store, "_has_trainer"):
+                mx.nd.waitall()  # or what is under way would keep this process from ending
+                raise StoreError(
+                    f"a second Trainer with MXNet's own {store.type}: both would use keys from 0 on, and wait for ever; "
+                    "make one Trainer for all parameters, or choose another --scheme"
+                )
+            store._has_trainer = True
+        return store, on_servers
+
+    @functools.wraps(init)
+    def init_kvstore(self):
+        init(self)
+        if isinstance(self._kvstore, NALB):
+            first = self._kvstore.first_key(tuple((p.name, p.shape, np.dtype(p.dtype).name) for p in self._params))
+            self._param2idx = {p.name: first + i for i, p in enumerate(self._params)}
+
+    @functools.wraps(allreduce)
+    def allreduce_grads(self):
+        if not isinstance(self._kvstore, NALB):
+            script_end.goes_on()
+            return allreduce(self)
+        chosen = _trained(self)
+        sparse = [p.name for p in chosen if p._grad_stype != "default"]
+        if sparse:
+            raise StoreError(
+                f"parameter {sparse[0]} has sparse gradients: kvstore 'nalb' sums dense ones; drop sparse_grad"
+            )
+        for parameter in chosen:
+            if hasattr(parameter, "_was_updated"):  # else what backward has not made is the script's own, or zero
+                for data, grad in zip(parameter.list_data(), parameter.list_grad(), strict=True):
+                    if not data._fresh_grad:
+                        ndarrays.clear(grad)  # it held the last iteration's sum
+        if chosen:
+            self._kvstore.add_up_gradients([self._param2idx[p.name] for p in chosen], [p.list_grad() for p in chosen])
+        return None
+
+    @functools.wraps(update)
+    def update_parameters(self, ignore_stale_grad=False):
+        if not isinstance(self._kvstore, NALB):
+            return update(self, ignore_stale_grad)
+        for parameter in _trained(self):
+            parameter._was_updated = True
+        if ignore_stale_grad:
+            _mark_gradients(self, fresh=True)
+        update(self, ignore_stale_grad)
+        if ignore_stale_grad:  # also where loss scaling has skipped the update
+            _mark_gradients(self, fresh=False)
+        return None
+
+    trainer_module._create_kvstore = mx.model._create_kvstore = create_kvstore
+    trainer_class._init_kvstore, trainer_class._allreduce_grads = init_kvstore, allreduce_grads
+    trainer_class._update = update_parameters
+    module_patch.install()
+
+
+def _check_encryption() -> None:
+    create = mx.kvstore.create
+
+    @functools.wraps(create)
+    def create_checked(name="local"):
+        if keys.VARIABLE in os.environ and "dist" in str(name).lower():
+            Shim.loaded()
+        return create(name)
+
+    mx.kvstore.create = create_checked
+
+
+def _trained(trainer: mx.gluon.Trainer) -> list[mx.gluon.Parameter]:
+    return [parameter for parameter in trainer._params if parameter.grad_req != "null"]
+
+
+def _mark_gradients(trainer: mx.gluon.Trainer, fresh: bool) -> None:
+    for parameter in _trained(trainer):
+        for data in parameter.list_data():
+            data._fresh_grad = fresh

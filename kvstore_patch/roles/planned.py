@@ -1,0 +1,124 @@
+"""`python -m kvstore_patch.roles.planned`: what a node runs as DMLC_ROLE=server or scheduler.
+
+MXNet's own entry starts its loop while mxnet is imported and unpickles what the network sends as an optimizer. This one
+imports first and serves then, reports what its shim saw, and refuses pickles. The scheduler carries the coordinator.
+"""
+
+import ctypes
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kvstore_patch.shim import Shim
+from kvstore_patch.store.session import ShimFeed, check_encryption
+from nalb.batching.schemes import PREDICTORS
+from nalb.batching.speed import Predictor
+from nalb.errors import NalbError
+from nalb.protocol import messages as m
+from nalb.settings import Settings, from_environment
+from nalb.transport.client import Client, die
+from nalb.transport.keys import own_keys
+from nalb.transport.reachability import Reachability, reach_kept
+
+CONTROLLER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+
+
+def serve(settings: Settings) -> None:
+    """Run ps-lite's loop of the role until the workers are done."""
+    os.environ["DMLC_ROLE"] = "worker"  # so that the import does not start MXNet's own loop
+    import mxnet as mx
+    from mxnet.base import _LIB, KVStoreHandle, check_call
+
+    os.environ["DMLC_ROLE"] = settings.role
+    handle = KVStoreHandle()
+    check_call(_LIB.MXKVStoreCreate(b"dist_sync", ctypes.byref(handle)))
+
+    def control(command: int, body: bytes, _: object) -> None:
+        del body
+        die(
+            f"{settings.role} {settings.node}: refused command {command}: optimizers are pickles and run on workers only"
+        )
+
+    controller = CONTROLLER(control)
+    check_call(_LIB.MXKVStoreRunServer(handle, controller, None))
+    mx.nd.waitall()
+    check_call(_LIB.MXKVStoreFree(handle))
+
+
+def run_server(settings: Settings) -> None:
+    """A parameter server that reports what it receives."""
+    shim = Shim.loaded()
+    feed = ShimFeed(shim)
+    keys = own_keys(settings)
+    holder: list[Client] = []
+    watched: list[Reachability] = []
+
+    def join() -> None:
+        with reach_kept(settings):
+            while shim.self_id < 0:  # ps-lite gives the id once all processes are there
+                time.sleep(0.05)
+            hello = m.Hello(m.VERSION, "server", settings.node, shim.self_id, os.getpid())
+            holder.append(Client(settings.endpoint, hello, feed.drain, settings.silence_s, settings.startup_s, keys))
+            holder[0].on_measure = shim.set_forecasts
+            holder[0].wait_for(m.Welcome)
+        reach = Reachability(settings, holder[0].fail)
+        holder[0].ways = reach.ways
+        watched.append(reach)
+
+    threading.Thread(target=join, name="nalb-join", daemon=True).start()
+    serve(settings)
+    for reach in watched:
+        reach.close()
+    if holder:
+        holder[0].close(m.Goodbye())
+
+
+def _predictor(settings: Settings) -> tuple[Callable[[int], Predictor] | None, Callable[[], None]]:
+    """What makes a worker's predictor, and what to do when the job has ended well.
+
+    MXNet is only imported for networks, and only where they are asked for.
+    """
+    if settings.batching not in ("lb-bsp", "joint"):
+        return None, lambda: None
+    if settings.predictor in PREDICTORS:
+        return PREDICTORS[settings.predictor], lambda: None
+    os.environ["DMLC_ROLE"] = "worker"  # as in serve
+    from kvstore_patch.roles.speed_networks import NETWORKS, ModelFolder
+
+    os.environ["DMLC_ROLE"] = settings.role
+    if settings.predictor_models is None:
+        return NETWORKS[settings.predictor], lambda: None
+    models = ModelFolder(Path(settings.predictor_models), settings.predictor)
+    return models.predictor, models.save
+
+
+def main() -> int:
+    """Run this process's role."""
+    try:
+        settings = from_environment(os.environ, socket.gethostname())
+        if settings.role == "worker":
+            die("kvstore_patch.roles.planned runs servers and the scheduler; workers run the training script", 2)
+        if settings.role == "server":
+            with reach_kept(settings):
+                check_encryption(settings)
+            run_server(settings)
+        else:
+            check_encryption(settings)
+            from nalb.transport.server import CoordinatorThread
+
+            predictor, end = _predictor(settings)
+            with CoordinatorThread(settings, predictor):
+                serve(settings)
+            end()
+    except NalbError as error:
+        print(f"nalb: {error}", file=sys.stderr, flush=True)
+        os._exit(error.exit_code)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""`python -m kvstore_patch.roles.replay MODEL`: a worker that pushes a model's real tensors without computing them.
+
+Compute is a sleep of the given length before all gradients are ready at once: nothing overlaps, the worst case for
+communication. It runs until the coordinator says Finish (compare) or for --iterations.
+"""
+
+import argparse
+import os
+import sys
+import time
+
+from nalb.errors import NalbError
+from nalb.workloads import NAMES, load
+
+
+def main() -> int:
+    """Push, sum, repeat."""
+    parser = argparse.ArgumentParser(description="replay a model's gradient traffic")
+    parser.add_argument("model", choices=NAMES)
+    parser.add_argument("--compute-ms", type=float, default=0.0)
+    parser.add_argument("--iterations", type=int, default=0, help="0: until the coordinator ends the job")
+    parser.add_argument("--verify", action="store_true", help="check every sum against the known one")
+    args = parser.parse_args()
+    import mxnet as mx
+
+    from kvstore_patch.gluon.patch import install
+    from kvstore_patch.store.kvstore import JobFinished
+
+    install()
+    try:
+        store = mx.kv.create("nalb")
+        tensors = load(args.model)
+        fill = store.rank + 1 if args.verify else 0  # unverified sums are not reset: anything but 0 would grow
+        gradients = [mx.nd.full(t.shape, fill, dtype=t.dtype) for t in tensors]
+        keys = list(range(len(tensors)))
+        expected = store.num_workers * (store.num_workers + 1) / 2
+        iteration = 0
+        try:
+            while not args.iterations or iteration <= args.iterations:  # the first records what is pushed
+                time.sleep(args.compute_ms / 1000)
+                store.pushpull(keys, gradients)
+                if args.verify:
+                    _check(gradients, expected, fill)
+                else:
+                    mx.nd.waitall()
+                iteration += 1
+        except JobFinished:
+            pass
+    except NalbError as error:
+        print(f"nalb: {error}", file=sys.stderr, flush=True)
+        os._exit(error.exit_code)
+    return 0
+
+
+def _check(gradients: list, expected: float, fill: float) -> None:
+    for index, gradient in enumerate(gradients):
+        low, high = float(gradient.min().asscalar()), float(gradient.max().asscalar())
+        if (low, high) != (expected, expected):
+            sys.exit(f"wrong sum in tensor {index}: {low}..{high} instead of {expected}")
+        gradient[:] = fill
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+"""`python -m kvstore_patch.roles.stock`: what a node runs as DMLC_ROLE=server or scheduler where MXNet runs alone.
+
+MXNet serves while it is imported. Without the shim it would serve in plain text, so a process that has keys looks for the shim
+first. Nothing else of nalb is loaded: MXNet alone is what these jobs measure.
+"""
+
+import os
+import sys
+
+from kvstore_patch.shim import Shim
+from nalb.errors import MachineError
+
+if __name__ == "__main__":
+    if "NALB_KEYS" in os.environ:
+        try:
+            Shim.loaded()
+        except MachineError as error:
+            print(f"nalb: {error}", file=sys.stderr)
+            sys.exit(error.exit_code)
+    import mxnet  # noqa: F401 - it serves until the job ends

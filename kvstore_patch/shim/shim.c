@@ -1,0 +1,389 @@
+/* Preloaded under an MXNet process: forecasts before data messages, and times of what went out and came in.
+ *
+ * A ps-lite message is [meta][data]...: the sender's DEALER sends it, the receiver's ROUTER puts the sender's identity,
+ * "ps<id>", in front. Before the first frame of a message with data the shim sends a one-frame message on the same socket, the
+ * forecast. Both take the same connection in order, so at the receiver the time between them is the time that the
+ * message took on the link. libzmq hands over whole messages only, so the identity frame's arrival is the message's.
+ *
+ * On receipt the shim must see the first body frame before it lets ps-lite have the identity: a forecast is dropped as a whole.
+ * The frame read ahead is held in the socket's entry. State is kept per socket, found by address: libzmq's sockets are used
+ * by one thread at a time, so only finding, adding and removing entries needs atomics.
+ *
+ * Where NALB_KEYS is set, bound and connecting sockets are encrypted first (curve.h).
+ *
+ * Only ps-lite's calls are acted upon (callers.h). ps-lite receives with zmq_msg_recv alone, so zmq_recv and zmq_poll are
+ * not intercepted.
+ */
+#define _GNU_SOURCE
+#include "shim.h"
+
+#include <time.h>
+
+#include "callers.h"
+#include "curve.h"
+#include "ring.h"
+
+#define EXPORTED __attribute__((visibility("default")))
+#define COUNT(name, more) atomic_fetch_add_explicit(&count_##name, (more), memory_order_relaxed)
+
+enum {
+  SOCKETS = 4096,  /* tracked at once; ps-lite has one per peer and one to receive: over 2,000 nodes */
+  RECEIVERS = 8,   /* receiving sockets whose peers are timed; ps-lite has one */
+  PEERS = 4096,    /* ps-lite ids that can be timed: node ranks up to 2,043 */
+  MAGIC_SIZE = 6,  /* the forecast without its version */
+  FORECAST_MAX = 32 /* a later version may carry more than this one, but stays shorter than ps-lite's shortest meta */
+};
+static const char FORECAST[8] = "NALBFC01"; /* magic, then two digits: the version */
+
+struct tracked {
+  _Atomic(void *) socket; /* NULL: never used, REMOVED: free again */
+  int type;
+  /* sending */
+  bool in_message; /* frames went out, the last one did not */
+  bool announced;  /* since this message's first frame was tried, to its end: neither a retry nor a later frame announces */
+  unsigned frames;
+  uint64_t size_bytes;
+  /* receiving */
+  enum { BETWEEN, HOLDS_IDENTITY, HOLDS_BODY, IN_BODY } state;
+  zmq_msg_t held;
+  int peer;
+  uint64_t arrival_ns;
+  uint64_t start_ns;
+  _Atomic uint64_t *forecast_ns; /* by peer id; NULL: not timed */
+};
+
+static struct tracked sockets[SOCKETS];
+static char removed_marker;
+#define REMOVED ((void *)&removed_marker)
+
+static _Atomic uint64_t forecast_times[RECEIVERS][PEERS];
+static _Atomic bool receiver_used[RECEIVERS];
+static struct ring samples;
+static _Atomic uint64_t first_sent_ns;
+static _Atomic int self_id = -1;
+static _Atomic int forecasts_on = -1; /* -1: as the environment says */
+static _Atomic(const char *) transport;
+#define NALB_COUNTER(name) static _Atomic uint64_t count_##name;
+NALB_COUNTERS(NALB_COUNTER)
+
+static uint64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* "ps<id>" to the id; -1 for anything else and for ids beyond the table. */
+static int peer_id(const char *identity, size_t size) {
+  int id = 0;
+  if (size < 3 || identity[0] != 'p' || identity[1] != 's') return -1;
+  for (size_t i = 2; i < size; i++) {
+    if (identity[i] < '0' || identity[i] > '9') return -1;
+    id = id * 10 + (identity[i] - '0');
+    if (id >= PEERS) return -1;
+  }
+  return id;
+}
+
+/* ---- tracked sockets ---- */
+
+static size_t home_of(const void *socket) {
+  return (size_t)(((uintptr_t)socket >> 4) * 0x9E3779B97F4A7C15u >> 40) % SOCKETS;
+}
+
+static struct tracked *find(const void *socket) {
+  size_t at = home_of(socket);
+  for (size_t i = 0; i < SOCKETS; i++, at = (at + 1) % SOCKETS) {
+    void *seen = atomic_load_explicit(&sockets[at].socket, memory_order_acquire);
+    if (seen == socket) return &sockets[at];
+    if (!seen) return NULL;
+  }
+  return NULL;
+}
+
+static void forget(struct tracked *entry) {
+  if (entry->forecast_ns) {
+    size_t receiver = (size_t)(entry->forecast_ns - forecast_times[0]) / PEERS;
+    atomic_store_explicit(&receiver_used[receiver], false, memory_order_release);
+  }
+  atomic_store_explicit(&entry->socket, REMOVED, memory_order_release);
+}
+
+static _Atomic uint64_t *claim_receiver(void) {
+  for (int i = 0; i < RECEIVERS; i++) {
+    bool used = false;
+    if (!atomic_compare_exchange_strong(&receiver_used[i], &used, true)) continue;
+    for (int peer = 0; peer < PEERS; peer++) atomic_store_explicit(&forecast_times[i][peer], 0, memory_order_relaxed);
+    return forecast_times[i];
+  }
+  return NULL;
+}
+
+static void track(void *socket, int type) {
+  struct tracked *stale = find(socket);
+  if (stale) forget(stale);
+  size_t at = home_of(socket);
+  for (size_t i = 0; i < SOCKETS; i++, at = (at + 1) % SOCKETS) {
+    struct tracked *entry = &sockets[at];
+    void *seen = atomic_load_explicit(&entry->socket, memory_order_relaxed);
+    if ((seen && seen != REMOVED) || !atomic_compare_exchange_strong(&entry->socket, &seen, socket)) continue;
+    entry->type = type;
+    entry->in_message = entry->announced = false;
+    entry->state = BETWEEN;
+    entry->forecast_ns = type == ZMQ_ROUTER ? claim_receiver() : NULL;
+    return;
+  }
+  COUNT(untracked_sockets, 1);
+}
+
+/* Firewalls and NATs forget a connection on which nothing goes by for minutes, as during a long validation. */
+static void keep_alive(const struct zmq *zmq, void *socket) {
+  static const int options[][2] = {{ZMQ_TCP_KEEPALIVE, 1}, {ZMQ_TCP_KEEPALIVE_IDLE, 60}, {ZMQ_TCP_KEEPALIVE_INTVL, 10},
+                                   {ZMQ_TCP_KEEPALIVE_CNT, 6}}; /* seconds; how often in vain */
+  for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+    zmq->zmq_setsockopt(socket, options[i][0], &options[i][1], sizeof(int));
+}
+
+static void *on_zmq_socket(const struct zmq *zmq, void *context, int type) {
+  if (type == ZMQ_ROUTER && are_keys_wanted() && start_guard(zmq, context)) return NULL;
+  void *socket = zmq->zmq_socket(context, type);
+  if (socket && (type == ZMQ_DEALER || type == ZMQ_ROUTER)) {
+    keep_alive(zmq, socket);
+    track(socket, type);
+  }
+  if (!atomic_load_explicit(&transport, memory_order_relaxed)) {
+    Dl_info library;
+    void *function = (void *)zmq->zmq_msg_send;
+    if (dladdr(function, &library) && library.dli_fname) atomic_store(&transport, library.dli_fname);
+  }
+  return socket;
+}
+
+static int on_zmq_close(const struct zmq *zmq, void *socket) {
+  struct tracked *entry = find(socket);
+  if (entry) {
+    if (entry->state == HOLDS_IDENTITY || entry->state == HOLDS_BODY) zmq->zmq_msg_close(&entry->held);
+    forget(entry);
+  }
+  return zmq->zmq_close(socket);
+}
+
+static int on_zmq_bind(const struct zmq *zmq, void *socket, const char *endpoint) {
+  if (are_keys_wanted() && secure_server(zmq, socket, endpoint)) return -1;
+  return zmq->zmq_bind(socket, endpoint);
+}
+
+static int on_zmq_connect(const struct zmq *zmq, void *socket, const char *endpoint) {
+  if (are_keys_wanted() && secure_client(zmq, socket, endpoint)) return -1;
+  return zmq->zmq_connect(socket, endpoint);
+}
+
+static int on_zmq_setsockopt(const struct zmq *zmq, void *socket, int option, const void *value, size_t size) {
+  int result = zmq->zmq_setsockopt(socket, option, value, size);
+  if (result == 0 && option == ZMQ_ROUTING_ID) {
+    int id = peer_id(value, size);
+    if (id >= 0) atomic_store_explicit(&self_id, id, memory_order_relaxed);
+  }
+  return result;
+}
+
+/* ---- sending ---- */
+
+static bool forecasts_wanted(void) {
+  int on = atomic_load_explicit(&forecasts_on, memory_order_relaxed);
+  if (on < 0) {
+    const char *said = getenv("NALB_SHIM_FORECASTS");
+    int first = !(said && strcmp(said, "0") == 0);
+    if (atomic_compare_exchange_strong(&forecasts_on, &on, first)) on = first; /* else `on` is what was set meanwhile */
+  }
+  return on;
+}
+
+/* Waits where the message itself would wait. Whatever happens here, the message goes out next. */
+static void send_forecast(const struct zmq *zmq, void *socket, int flags) {
+  int sent;
+  do sent = zmq->zmq_send(socket, FORECAST, sizeof FORECAST, flags & ZMQ_DONTWAIT);
+  while (sent < 0 && errno == EINTR);
+  if (sent < 0)
+    COUNT(forecast_failures, 1);
+  else
+    COUNT(forecasts_sent, 1);
+}
+
+static int on_zmq_msg_send(const struct zmq *zmq, zmq_msg_t *msg, void *socket, int flags) {
+  struct tracked *entry = find(socket);
+  if (!entry || entry->type != ZMQ_DEALER) return zmq->zmq_msg_send(msg, socket, flags);
+  bool more = flags & ZMQ_SNDMORE;
+  if (more && !entry->announced) {
+    entry->announced = true;
+    uint64_t none = 0; /* before it is out: then its answer can come, and with it the question when it went */
+    if (!atomic_load_explicit(&first_sent_ns, memory_order_relaxed)) atomic_compare_exchange_strong(&first_sent_ns, &none, now_ns());
+    if (forecasts_wanted()) send_forecast(zmq, socket, flags);
+  }
+  size_t size = zmq->zmq_msg_size(msg); /* sending empties it */
+  int sent = zmq->zmq_msg_send(msg, socket, flags);
+  if (sent < 0) return sent;
+  if (!entry->in_message) entry->frames = 0, entry->size_bytes = 0;
+  entry->frames++;
+  entry->size_bytes += size;
+  entry->in_message = more;
+  if (!more) {
+    entry->announced = false;
+    if (entry->frames > 1) {
+      COUNT(messages_sent, 1);
+      COUNT(bytes_sent, entry->size_bytes);
+    }
+  }
+  return sent;
+}
+
+/* ---- receiving ---- */
+
+enum body { ORDINARY, SWALLOW, SWALLOW_OTHER_VERSION, HOSTILE };
+
+static enum body judge_body(const struct zmq *zmq, zmq_msg_t *msg) {
+  size_t size = zmq->zmq_msg_size(msg);
+  bool lone = !zmq->zmq_msg_more(msg);
+  if (size == 0) return HOSTILE;
+  if (size > FORECAST_MAX) return ORDINARY;
+  const char *data = zmq->zmq_msg_data(msg);
+  if (size < sizeof FORECAST) return memcmp(data, FORECAST, size) == 0 ? HOSTILE : ORDINARY;
+  if (memcmp(data, FORECAST, MAGIC_SIZE) != 0) return ORDINARY;
+  if (!lone) return HOSTILE;
+  return size == sizeof FORECAST && memcmp(data, FORECAST, size) == 0 ? SWALLOW : SWALLOW_OTHER_VERSION;
+}
+
+static void note_identity(const struct zmq *zmq, struct tracked *entry, zmq_msg_t *msg) {
+  const char *identity = zmq->zmq_msg_data(msg);
+  size_t size = zmq->zmq_msg_size(msg);
+  bool nameless = size == 5 && identity[0] == 0; /* libzmq's own; ps-lite's before it has an id */
+  entry->arrival_ns = now_ns();
+  entry->peer = peer_id(identity, size);
+  if (entry->peer < 0 && !nameless) COUNT(hostile_frames, 1);
+}
+
+static _Atomic uint64_t *forecast_of(struct tracked *entry) {
+  return entry->forecast_ns && entry->peer >= 0 ? &entry->forecast_ns[entry->peer] : NULL;
+}
+
+/* The identity is in `msg` and the body's first frame is held: drop both if they are a forecast. */
+static bool swallow(const struct zmq *zmq, struct tracked *entry) {
+  enum body body = judge_body(zmq, &entry->held);
+  _Atomic uint64_t *forecast = forecast_of(entry);
+  if (body == HOSTILE || body == SWALLOW_OTHER_VERSION) COUNT(hostile_frames, 1);
+  if (body == SWALLOW || body == SWALLOW_OTHER_VERSION) {
+    if (body == SWALLOW && forecast) atomic_store_explicit(forecast, entry->arrival_ns, memory_order_relaxed);
+    if (body == SWALLOW) COUNT(forecasts_swallowed, 1);
+    zmq->zmq_msg_close(&entry->held);
+    return true;
+  }
+  /* Any message uses its peer's forecast up: the one after a failed send must not be timed by it. */
+  entry->start_ns = forecast ? atomic_exchange_explicit(forecast, 0, memory_order_relaxed) : 0;
+  return false;
+}
+
+/* Reads identities and bodies until there is a message for ps-lite; its identity is then in `msg`, its body is held. */
+static int receive_identity(const struct zmq *zmq, struct tracked *entry, zmq_msg_t *msg, void *socket, int flags) {
+  for (;;) {
+    if (entry->state == HOLDS_IDENTITY) {
+      zmq->zmq_msg_move(msg, &entry->held);
+      entry->state = BETWEEN;
+    } else {
+      int got = zmq->zmq_msg_recv(msg, socket, flags);
+      if (got < 0) return got;
+      note_identity(zmq, entry, msg);
+      if (!zmq->zmq_msg_more(msg)) { /* nothing follows: no message of ps-lite's */
+        COUNT(hostile_frames, 1);
+        return got;
+      }
+    }
+    zmq->zmq_msg_init(&entry->held);
+    if (zmq->zmq_msg_recv(&entry->held, socket, flags) < 0) { /* interrupted: the caller starts over, we go on from here */
+      int saved = errno;
+      zmq->zmq_msg_move(&entry->held, msg);
+      entry->state = HOLDS_IDENTITY;
+      errno = saved;
+      return -1;
+    }
+    if (swallow(zmq, entry)) continue;
+    entry->state = HOLDS_BODY;
+    return (int)zmq->zmq_msg_size(msg);
+  }
+}
+
+static void note_received(struct tracked *entry) {
+  struct nalb_sample sample = {entry->peer, entry->size_bytes, entry->start_ns, entry->arrival_ns};
+  COUNT(messages_received, 1);
+  COUNT(bytes_received, entry->size_bytes);
+  if (entry->start_ns) ring_add(&samples, &sample);
+}
+
+static int on_zmq_msg_recv(const struct zmq *zmq, zmq_msg_t *msg, void *socket, int flags) {
+  struct tracked *entry = find(socket);
+  if (!entry || entry->type != ZMQ_ROUTER) return zmq->zmq_msg_recv(msg, socket, flags);
+  if (entry->state == BETWEEN || entry->state == HOLDS_IDENTITY) return receive_identity(zmq, entry, msg, socket, flags);
+  if (entry->state == HOLDS_BODY) {
+    zmq->zmq_msg_move(msg, &entry->held);
+    entry->frames = 0;
+    entry->size_bytes = 0;
+    entry->state = IN_BODY;
+  } else {
+    int got = zmq->zmq_msg_recv(msg, socket, flags);
+    if (got < 0) return got;
+  }
+  size_t size = zmq->zmq_msg_size(msg);
+  entry->frames++;
+  entry->size_bytes += size;
+  if (!zmq->zmq_msg_more(msg)) {
+    entry->state = BETWEEN;
+    if (entry->frames > 1) note_received(entry);
+  }
+  return (int)size;
+}
+
+/* ---- what the linker finds ---- */
+
+#define NALB_WRAPPER(result, failure, name, parameters, arguments)                \
+  EXPORTED result name parameters;                                                \
+  EXPORTED result name parameters {                                               \
+    const struct caller *caller = caller_at(__builtin_return_address(0));         \
+    if (caller->acts) return on_##name(&caller->zmq, NALB_UNPACK arguments);      \
+    if (caller->zmq.name) return caller->zmq.name arguments;                      \
+    errno = ENOSYS;                                                               \
+    return failure;                                                               \
+  }
+NALB_HOOKS(NALB_WRAPPER)
+
+EXPORTED int nalb_shim_abi(void) { return NALB_SHIM_ABI; }
+
+EXPORTED int nalb_shim_in_front(void) { /* by object: our own name for zmq_msg_send is bound to whoever is in front */
+  Dl_info first, own;
+  void *found = dlsym(RTLD_DEFAULT, "zmq_msg_send");
+  return found && dladdr(found, &first) && dladdr(&samples, &own) && first.dli_fbase == own.dli_fbase;
+}
+
+EXPORTED const char *nalb_shim_transport(void) {
+  const char *path = atomic_load(&transport);
+  return path ? path : "";
+}
+
+EXPORTED int nalb_shim_drain(struct nalb_sample *out, int limit) {
+  int taken = 0;
+  while (taken < limit && ring_take(&samples, &out[taken])) taken++;
+  return taken;
+}
+
+EXPORTED uint64_t nalb_shim_drops(void) { return atomic_load(&samples.drops); }
+
+EXPORTED void nalb_shim_mark(void) { atomic_store(&first_sent_ns, 0); }
+
+EXPORTED uint64_t nalb_shim_first_sent_ns(void) { return atomic_load(&first_sent_ns); }
+
+EXPORTED int nalb_shim_self_id(void) { return atomic_load(&self_id); }
+
+EXPORTED void nalb_shim_set_forecasts(int on) { atomic_store(&forecasts_on, on != 0); }
+
+EXPORTED void nalb_shim_counters(struct nalb_counters *out) {
+#define NALB_READ_COUNTER(name) out->name = atomic_load_explicit(&count_##name, memory_order_relaxed);
+  NALB_COUNTERS(NALB_READ_COUNTER)
+#undef NALB_READ_COUNTER
+}

@@ -1,0 +1,93 @@
+"""Sums without a plan: how parameters are broadcast and how keys are summed the first time that they are seen.
+
+An array is cut into pieces of at most 64 Ki elements; piece after piece goes to server after server through a few fixed slots
+of three sizes (the last piece takes the smallest that fits), DEPTH of a size on each server. Reuse is safe without a barrier: a
+worker's next use of a slot waits, in the engine, for its last answer, and a server answers only once every worker has pushed.
+Sums come back into the array that was pushed, which is one variable to the engine: a sum is copied out only when its slot is
+needed again, or the next piece would wait for it and a large array travel piece by piece. A broadcast is a sum in which all but
+rank 0 push zeros: as dear as one unplanned iteration, but the servers keep no copy of the model, which a key of its own for
+each parameter would leave there.
+"""
+
+from collections import deque
+
+from mxnet import nd
+from mxnet.ndarray import NDArray
+
+from kvstore_patch.store.kvstore import ndarrays
+from nalb.planning.slots import DEPTH, DTYPES, PIECE_ELEMENTS, slot_key
+
+
+class DirectPath:
+    """Piecewise sums over stock dist_sync; every worker must call in the same order."""
+
+    def __init__(self, inner: "mx.kvstore.KVStore", num_servers: int):  # noqa: F821
+        self._inner, self._num_servers = inner, num_servers
+        self._buffers: dict[tuple[str, int], list[NDArray]] = {}
+        self._next_buffer = 0
+
+    def broadcast(self, key: object, value: NDArray, outs: list[NDArray]) -> None:
+        """Rank 0's value to every out."""
+        _settle(value, *outs)
+        source = value if self._inner.rank == 0 else None
+        self._sum(source, ndarrays.dtype_name(value, key), [ndarrays.flat(out) for out in outs])
+
+    def add_up(self, key: object, values: list[NDArray], outs: list[NDArray]) -> None:
+        """The sum over workers and devices to every out."""
+        _settle(*values, *outs)
+        self._sum(ndarrays.add_up(values), ndarrays.dtype_name(values[0], key), [ndarrays.flat(out) for out in outs])
+
+    def _sum(self, source: NDArray | None, dtype: str, outs: list[NDArray]) -> None:
+        size, done = outs[0].size, 0
+        flat_source = ndarrays.flat(source) if source is not None and size else None
+        under_way: deque[tuple[NDArray, int, int]] = deque()
+
+        def copy_out() -> None:
+            piece, start, length = under_way.popleft()
+            for out in outs:
+                ndarrays.copy(piece, ndarrays.part(out, start, length))
+
+        while done < size:
+            if len(under_way) == DEPTH * self._num_servers:
+                copy_out()
+            length = min(size - done, PIECE_ELEMENTS[0])
+            capacity = min(elements for elements in PIECE_ELEMENTS if elements >= length)
+            turn, server = divmod(self._next_buffer, self._num_servers)
+            buffer = self._slots(dtype, capacity)[self._next_buffer]
+            self._next_buffer = (self._next_buffer + 1) % (DEPTH * self._num_servers)
+            piece = ndarrays.part(buffer, 0, length)
+            if flat_source is None:
+                piece[:] = 0
+            else:
+                ndarrays.copy(ndarrays.part(flat_source, done, length), piece)
+            slot = self._slot_number(dtype, capacity, turn)
+            self._inner.pushpull(slot_key(server, slot, self._num_servers), buffer, out=buffer)
+            under_way.append((piece, done, length))
+            done += length
+        while under_way:
+            copy_out()
+
+    def _slot_number(self, dtype: str, capacity: int, turn: int) -> int:
+        kind = DTYPES.index(dtype) * len(PIECE_ELEMENTS) + PIECE_ELEMENTS.index(capacity)
+        return kind * DEPTH + turn
+
+    def _slots(self, dtype: str, capacity: int) -> list[NDArray]:
+        """DEPTH times one buffer per server; at first use rank 0 creates the slots and all wait."""
+        if (dtype, capacity) not in self._buffers:
+            buffers = [nd.zeros((capacity,), dtype=dtype) for _ in range(DEPTH * self._num_servers)]
+            self._buffers[dtype, capacity] = buffers
+            if self._inner.rank == 0:
+                for number, buffer in enumerate(buffers):
+                    turn, server = divmod(number, self._num_servers)
+                    slot = self._slot_number(dtype, capacity, turn)
+                    self._inner.push(slot_key(server, slot, self._num_servers), buffer)
+                for buffer in buffers:
+                    ndarrays.wait_until_sent(buffer)
+            self._inner._barrier()
+        return self._buffers[dtype, capacity]
+
+
+def _settle(*arrays: NDArray) -> None:
+    """Sums of first pieces are written into an array before its last ones are read: ndarrays.py says what that needs."""
+    for array in arrays:
+        ndarrays.settle(array)

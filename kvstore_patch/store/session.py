@@ -1,0 +1,125 @@
+"""A worker's part in the control plane: when an iteration may start, when it ended, and what the shim saw meanwhile."""
+
+import os
+import threading
+import time
+
+from kvstore_patch.shim import Shim
+from nalb.errors import one_line
+from nalb.protocol import messages as m
+from nalb.protocol.worker_protocol import WorkerProtocol
+from nalb.settings import Settings
+from nalb.transport.client import Client, die
+from nalb.transport.curvezmq import knock
+from nalb.transport.keys import own_keys
+from nalb.transport.reachability import Reachability
+
+
+def check_encryption(settings: Settings) -> None:
+    """In an encrypted job. Raises MachineError without the shim, which is what encrypts: ps-lite would talk in the clear. PeerError
+    where the job does not take this node's key: ps-lite would wait for ever."""
+    keys = own_keys(settings)
+    if keys is None:
+        return
+    Shim.loaded()
+    if settings.role != "scheduler":  # it is the one that answers
+        knock(keys, settings.endpoint, settings.startup_s)
+
+
+class ShimFeed:
+    """Drains the shim: received messages become report rows."""
+
+    def __init__(self, shim: Shim):
+        self._shim = shim
+        self._rows: list[m.SampleRow] = []
+
+    def drain(self) -> tuple[list[m.SampleRow], int]:
+        """The rows since the last drain, as many as a Report holds, and the ring's drops so far."""
+        self._rows += [m.SampleRow(*sample) for sample in self._shim.drain()]
+        rows, self._rows = self._rows[: m.ROWS_MOST], self._rows[m.ROWS_MOST :]
+        return rows, self._shim.drops
+
+
+class WorkerSession:
+    """Joins the job, waits for plans, times iterations."""
+
+    def __init__(self, settings: Settings, ps_id: int):
+        self.shim = Shim.loaded()
+        self.feed = ShimFeed(self.shim)
+        hello = m.Hello(m.VERSION, "worker", settings.node, ps_id, os.getpid())
+        keys = own_keys(settings)
+        self.client = Client(settings.endpoint, hello, self.feed.drain, settings.silence_s, settings.startup_s, keys)
+        self.client.wait_for(m.Welcome)
+        self._reach = Reachability(settings, self.client.fail)
+        self.client.ways = self._reach.ways
+        self.protocol = WorkerProtocol()
+        self._finisher: threading.Thread | None = None
+        self._last_end_s = time.monotonic()  # of the last iteration, or of what came before the first
+
+    def register(self, tensors: list[m.TensorSpec]) -> m.Setup:
+        """Tell what will be pushed; returns how to cut it, the same for all workers."""
+        self.client.send(self.protocol.register(tensors))
+        setup = self.client.wait_until(self.protocol.choose)
+        assert isinstance(setup, m.Setup)
+        self._last_end_s = time.monotonic()
+        return setup
+
+    def next_plan(self) -> tuple[m.Plan | m.Setup | None, float]:
+        """The next iteration's plan and the seconds waited for it.
+
+        A Setup instead says to cut the tensors anew first; None, that the job wants no further iteration.
+        """
+        start_s = time.monotonic()
+        message = self.client.wait_until(self.protocol.choose)
+        if isinstance(message, m.Setup):
+            return message, time.monotonic() - start_s
+        if isinstance(message, m.Finish):
+            return None, 0.0
+        self.shim.set_forecasts(message.measure)
+        self.shim.mark()
+        self.client.exchanging = message.iteration
+        return message, time.monotonic() - start_s
+
+    def finish(
+        self, iteration: int, wait_computed: "callable", wait: "callable", sums: "callable", plan_wait_s: float
+    ) -> None:
+        """Wait on a thread for the iteration's gradients, then for its slices, then report it done, `sums()` first if any."""
+
+        def work() -> None:
+            try:
+                wait_computed()
+                computed_s, cpu_before_s = time.monotonic(), time.process_time()
+                self.client.computed = iteration
+                wait()
+                end_s, cpu_s = time.monotonic(), time.process_time() - cpu_before_s
+                self.client.exchanging = -1
+                checked = sums()
+            except Exception as error:
+                why = f"iteration {iteration} failed: {one_line(error)}"
+                self.client.close(m.Failed(why))
+                die(why, 1)
+            start_s = self.shim.first_sent_ns * 1e-9
+            if not start_s:
+                die("the shim saw no push in a whole iteration: is it preloaded? Run `nalb doctor`")
+            if checked is not None:
+                self.client.send(checked)
+            took_s = end_s - self._last_end_s
+            done = m.Done(iteration, end_s - start_s, took_s, plan_wait_s, start_s, end_s, computed_s, cpu_s)
+            self.client.send(done)
+            self._last_end_s = end_s
+
+        self._finisher = threading.Thread(target=work, name="nalb-finish", daemon=True)
+        self._finisher.start()
+
+    def leave(self) -> None:
+        """Say goodbye and stay until everyone has: whoever still pushes would mistake this worker's exit for its own barrier."""
+        self._reach.close()
+        self.client.send(m.Goodbye())
+        self.client.wait_for(m.Farewell)
+        self.client.close()
+
+    def wait_finished(self) -> None:
+        """Block until the iteration under way, if any, is done."""
+        if self._finisher is not None:
+            self._finisher.join()
+            self._finisher = None

@@ -1,0 +1,219 @@
+"""Runs one workload under several schemes on one network: one job, whose coordinator is told what to iterate when.
+
+On a network that stands still the schemes take turns in short blocks, round after round, so that whatever drifts on the
+machine hits all alike. On one that changes with time each scheme runs in one go, from the network's start.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from nalb.compare.ring import RING, Ring
+from nalb.compare.variants import parse_variant
+from nalb.errors import JobError
+from nalb.launch.network import Changes, configured_message
+from nalb.launch.supervisor import Job
+from nalb.protocol import messages as m
+from nalb.reporting.run_file import LinkError, SchemeResult
+from nalb.settings import SCHEMES
+from nalb.transport.observer import Observer
+from nalb.units import GOODPUT_PART
+from netem.emulation import Emulation
+from netem.network_file import Network
+
+COMPARED = (*SCHEMES, RING)
+BLOCK = 5  # iterations of a turn
+ALPHA_ITERATIONS = 3  # of a turn of calibrate
+STARTUP_S = 180.0  # for processes to start and meet
+FIRST_SUMS = 12  # iterations' bound: the parameters, and the first gradients in small pieces without a plan
+FILLED_PART = 0.85  # a link with at least this part of the slowest node's time in load is filled by the plan
+SAMPLES_PER_BATCH = 32  # Cai et al., Table 1
+
+
+@dataclass
+class Series:
+    """What a scheme's iterations gave so far."""
+
+    communication_s: list[float] = field(default_factory=list)
+    iteration_s: list[float] = field(default_factory=list)
+    plan_wait_s: list[float] = field(default_factory=list)
+    link_errors: list[float] = field(default_factory=list)
+    _ended_s: float = 0.0
+
+    def begin(self, at_s: float) -> None:
+        """What ran before, or was waited for, is none of the next iteration's time."""
+        self._ended_s = at_s
+
+    def add(self, data: dict[str, Any]) -> None:
+        """One 'iteration' event.
+
+        An iteration is as long as from one's last end to the next one's: in the workers' own times, what the first waits for the
+        last would count in two.
+        """
+        began_s, self._ended_s = self._ended_s, max(data["finished_s"].values())
+        self.communication_s.append(max(data["communication_s"].values()))
+        self.iteration_s.append(max(0.0, self._ended_s - began_s))
+        self.plan_wait_s.append(max(data["plan_wait_s"].values()))
+        self.link_errors.extend(link_errors(data))
+
+    def result(self, workers: int, batch: int) -> SchemeResult:
+        """The numbers of run.json."""
+        errors = np.array(self.link_errors)
+        return SchemeResult(
+            communication_s=self.communication_s,
+            iteration_s=self.iteration_s,
+            samples_per_min=60.0 * batch * workers * len(self.iteration_s) / max(sum(self.iteration_s), 1e-9),
+            plan_wait_s=self.plan_wait_s,
+            link_error=LinkError(float(np.median(errors)), float(np.quantile(errors, 0.95))) if len(errors) else None,
+        )
+
+
+def link_errors(data: dict[str, Any]) -> list[float]:
+    """|estimate / (configured less headers) - 1| of each node direction that the iteration's plan filled."""
+    configured, estimate = data.get("configured"), data.get("estimate")
+    if not configured or not estimate or not data.get("measured"):
+        return []
+    errors = []
+    for direction in ("up", "down"):
+        for node, load_bytes in data["load_bytes"].items():
+            rate = configured[direction][node]
+            if load_bytes >= FILLED_PART * rate * data["planned_s"] and estimate[direction].get(node):
+                errors.append(abs(estimate[direction][node] / (rate * GOODPUT_PART) - 1))
+    return errors
+
+
+def turns(schemes: Sequence[str], iterations: int, changes: bool) -> list[tuple[str, int]]:
+    """Who iterates when: blocks in rounds on a static network, one block a scheme on a changing one."""
+    if changes:
+        return [(scheme, iterations) for scheme in schemes]
+    order: list[tuple[str, int]] = []
+    left = iterations
+    while left > 0:
+        block = BLOCK if left >= 2 * BLOCK or left == BLOCK else left
+        order.extend((scheme, block) for scheme in schemes)
+        left -= block
+    return order
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A held job that runs some of the schemes; MXNet's p3 needs a ps-lite of its own kind, so a job of its own."""
+
+    job: Job
+    observer: Observer | Ring
+
+
+class ComparisonProgress(Protocol):
+    """Who is told how far a comparison is."""
+
+    def turn(self, scheme: str, count: int) -> None:
+        """A scheme begins its next `count` iterations."""
+
+    def iteration(self, scheme: str, data: dict[str, Any]) -> None:
+        """One has ended."""
+
+
+def compare(
+    lanes: Mapping[str, Lane],
+    emulation: Emulation,
+    network: Network,
+    iterations: int,
+    progress: ComparisonProgress,
+    run_dir: Path,
+    bound_s: float,
+) -> dict[str, Series]:
+    """Drive held jobs through all turns; returns each scheme's series. JobError when a job fails or never starts.
+
+    lanes: the schemes in their order, each with the job that runs it. bound_s: lossless, of one iteration.
+    """
+    schemes, changing = list(lanes), not network.is_static
+    for lane in dict.fromkeys(lanes.values()):
+        lane.observer.send(configured_message(network, 0.0))
+        _wait_for_layout(lane.job, lane.observer, bound_s)
+    series = {scheme: Series() for scheme in schemes}
+    variants = {scheme: parse_variant(scheme, COMPARED) for scheme in schemes}
+    for scheme, count in turns(schemes, iterations, changing):
+        block = variants[scheme].block(count)
+        progress.turn(scheme, count)
+        if not changing:
+            _run_block(lanes[scheme], block, series[scheme], progress)
+            continue
+        changes = Changes(network, run_dir)
+        with changes.start(emulation):
+            _run_block(lanes[scheme], block, series[scheme], progress, changes)
+    for lane in dict.fromkeys(lanes.values()):
+        lane.observer.send(m.EndJob())
+        lane.job.wait()
+    return series
+
+
+def _wait_for_layout(job: Job, observer: Observer | Ring, bound_s: float) -> None:
+    limit_s = STARTUP_S + FIRST_SUMS * bound_s
+    end_s = time.monotonic() + limit_s
+    while time.monotonic() < end_s:
+        job.finished()
+        if any(event.kind == "idle" for event in observer.events(0.2)):
+            return
+    raise JobError(f"the job did not register its tensors within {limit_s:.0f} s; see the run's logs")
+
+
+@dataclass
+class AlphaTimes:
+    """What one alpha gave."""
+
+    slice_bytes: int = 0
+    times_s: list[float] = field(default_factory=list)
+
+
+def run_alphas(
+    job: Job, observer: Observer, network: Network, alphas: Sequence[float], rounds: int, bound_s: float
+) -> dict[float, AlphaTimes]:
+    """Time iterations under each alpha, in rounds; shares are the oracle's, so that only the slicing differs."""
+    observer.send(configured_message(network, 0.0))
+    _wait_for_layout(job, observer, bound_s)
+    found = {alpha: AlphaTimes() for alpha in alphas}
+    for _ in range(rounds):
+        for alpha in alphas:
+            observer.send(m.RunBlock("oracle", ALPHA_ITERATIONS, alpha))
+            iteration, done = 0, False
+            while not done:
+                job.finished()
+                for event in observer.events(0.1):
+                    if event.kind == "layout":
+                        found[alpha].slice_bytes = int(event.data["slice_bytes"])
+                    elif event.kind == "iteration":
+                        iteration += 1
+                        if iteration > 1:  # the first makes the slots
+                            found[alpha].times_s.append(max(event.data["communication_s"].values()))
+                    done = done or event.kind == "block"
+    observer.send(m.EndJob())
+    job.wait()
+    return found
+
+
+def _run_block(
+    lane: Lane,
+    block: m.RunBlock,
+    series: Series,
+    progress: ComparisonProgress,
+    changes: Changes | None = None,
+) -> None:
+    scheme = block.label or block.scheme
+    series.begin(time.monotonic())
+    lane.observer.send(block)
+    done = False
+    while not done:
+        if lane.job.finished():
+            raise JobError(f"the workers left during scheme {scheme}; see the run's logs")
+        if changes is not None:
+            changes.tell(lane.observer.send)
+        for event in lane.observer.events(0.1):
+            if event.kind == "iteration" and event.data["scheme"] == scheme:
+                series.add(event.data)
+                progress.iteration(scheme, event.data)
+            elif event.kind == "block":
+                done = True

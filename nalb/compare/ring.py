@@ -1,0 +1,141 @@
+"""A peer to compare with: ring all-reduce by PyTorch's gloo on the same network, in turn with nalb's schemes.
+
+The job's workers and no server. `Ring` is to `compare` what an Observer is to a held job: it takes blocks and answers with
+events, and adds its iterations to the run's samples.jsonl.
+"""
+
+import importlib.util
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+import zmq
+
+from nalb.compare.peers.messages import End, Iterated, Joined, Run
+from nalb.errors import MachineError
+from nalb.launch.roles import Place, ProcessSpec
+from nalb.planning.nodes import Node
+from nalb.planning.shares import bound_s
+from nalb.protocol import messages as m
+
+RING = "gloo"
+
+
+def require_torch() -> None:
+    """MachineError where PyTorch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise MachineError(
+            f"scheme {RING!r} needs PyTorch, which is not there: `pip install -e '.[peers]'` in the clone, or leave it out"
+        )
+
+
+def ring_specs(
+    places: Sequence[Place], model: str, compute_ms: float, address: str, port: int, interface: str
+) -> list[ProcessSpec]:
+    """A worker on each place. `port`: where the first node's worker gathers them; `interface`: what gloo listens on."""
+    shared = {
+        "DMLC_ROLE": "worker", "NALB_STOCK": "1",  # no shim
+        "WORLD_SIZE": str(len(places)), "MASTER_ADDR": places[0].address, "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1",
+    }  # fmt: skip
+    flags = ("--compute-ms", str(compute_ms), "--address", address)
+    argv = (sys.executable, "-m", "nalb.compare.peers.ring_worker", model, *flags)
+    return [
+        ProcessSpec(place.name, "worker", argv, shared | {"RANK": str(rank), "NALB_NODE": place.name})
+        for rank, place in enumerate(places)
+    ]
+
+
+class Ring:
+    """Tells the workers when to iterate and gathers what they measured. One thread only.
+
+    nodes: of the job whose bound the ring's iterations are held against; the workers among them are the ring.
+    """
+
+    def __init__(self, address: str, nodes: Sequence[Node], model_bytes: int, samples_path: Path):
+        self._nodes, self._model_bytes, self._path = list(nodes), model_bytes, samples_path
+        self._names = [node.name for node in nodes if node.is_worker]
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 500)
+        umask = os.umask(0o177)  # the mode of the socket's file keeps other users out
+        try:
+            self._socket.bind(address)
+        finally:
+            os.umask(umask)
+        self._joined: set[int] = set()
+        self._reports: list[deque[Iterated]] = [deque() for _ in self._names]
+        self._bound_s: float | None = None
+        self._iteration = self._left = 0
+
+    def __enter__(self) -> "Ring":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+        self._context.term()
+
+    def send(self, message: m.Message) -> None:
+        """Take what a coordinator's observer would send: the configured rates, a block, the end."""
+        if isinstance(message, m.Configured):
+            capacities = message.capacities([node.name for node in self._nodes])
+            self._bound_s = bound_s(self._nodes, self._model_bytes, capacities)
+        elif isinstance(message, m.RunBlock):
+            self._left = message.iterations
+            self._tell_all(Run(message.iterations))
+        elif isinstance(message, m.EndJob):
+            self._tell_all(End())
+
+    def events(self, for_s: float) -> Iterator[m.Event]:
+        """'idle' once all workers have joined, 'iteration' as each is complete, 'block' after the last of a block."""
+        end_s = time.monotonic() + for_s
+        while (left_s := end_s - time.monotonic()) > 0:
+            if not self._socket.poll(max(1, int(left_s * 1000))):
+                continue
+            identity, frame = self._socket.recv_multipart()
+            message = msgspec.json.decode(frame, type=Joined | Iterated)
+            if isinstance(message, Joined):
+                self._joined.add(int(identity))
+                if len(self._joined) == len(self._names):
+                    yield m.Event("idle", time.monotonic(), {})
+                continue
+            self._reports[int(identity)].append(message)
+            if all(self._reports):
+                yield self._complete([reports.popleft() for reports in self._reports])
+                self._left -= 1
+                if not self._left:
+                    yield m.Event("block", time.monotonic(), {"scheme": RING})
+
+    def _tell_all(self, message: Run | End) -> None:
+        for rank in self._joined:
+            self._socket.send_multipart([str(rank).encode(), msgspec.json.encode(message)])
+
+    def _complete(self, reports: list[Iterated]) -> m.Event:
+        told = dict(zip(self._names, reports, strict=True))
+        data: dict[str, Any] = {
+            "iteration": self._iteration,
+            "scheme": RING,
+            "communication_s": {name: one.finished_s - one.started_s for name, one in told.items()},
+            "iteration_s": {name: one.iteration_s for name, one in told.items()},
+            "plan_wait_s": dict.fromkeys(told, 0.0),
+            "started_s": {name: one.started_s for name, one in told.items()},
+            "computed_s": {name: one.started_s for name, one in told.items()},  # a replay's are ready at once
+            "finished_s": {name: one.finished_s for name, one in told.items()},
+            "bound_s": self._bound_s,
+        }
+        self._iteration += 1
+        event = m.Event("iteration", time.monotonic(), data)
+        try:
+            with open(self._path, "ab") as log:
+                log.write(msgspec.json.encode({"event": event.kind, "at_s": event.at_s, **data}) + b"\n")
+        except OSError as error:
+            raise MachineError(f"{self._path}: {error.strerror}: make room or choose another --out") from None
+        return event

@@ -1,0 +1,180 @@
+"""Finds and ends what a job has started, also when the launcher was killed.
+
+Whoever starts a process of the job, the launcher or an agent, is the subreaper of all that this process starts: one whose
+parent ends becomes the subreaper's own child (Descent). So everything is found by descent, whatever environment and session
+it has. Descent is lost with the subreaper. So every process of a job also has NALB_JOB=JOB:SLUG in its environment and hands
+it to whatever it starts, and a guardian, a process of its own, holds the read end of a pipe: at the pipe's end without
+`done` the launcher is dead, and the guardian kills what carries the job's mark.
+Choice not taken: killing by process group. A group's id may be another's by then, and daemons leave their group.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from nalb.process import daemon, proc
+
+VARIABLE = "NALB_JOB"
+KILL_DEADLINE_S = 5.0  # a killed process is gone in milliseconds, unless it is stuck in the kernel
+DISMISS_DEADLINE_S = 5.0
+PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37  # linux/prctl.h
+
+
+def mark(job: str, slug: str) -> dict[str, str]:
+    """What a process of the job has in its environment."""
+    return {VARIABLE: f"{job}:{slug}"}
+
+
+def marked(job: str) -> list[int]:
+    """Pids of the job's living processes. Ended ones have no environment."""
+    wanted = f"{VARIABLE}={job}:".encode()
+    pids = []
+    for pid in proc.others():
+        with suppress(OSError):  # it has ended meanwhile, or is another user's
+            if any(one.startswith(wanted) for one in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
+                pids.append(pid)
+    return pids
+
+
+def kill_marked(job: str) -> list[int]:
+    """Kill the job's processes; returns those that stay."""
+    return kill_found(lambda: marked(job))
+
+
+def kill_found(find: Callable[[], Iterable[int]]) -> list[int]:
+    """Kill what `find` finds until two looks in a row find nothing to kill (amid exec a process shows no mark).
+
+    Returns those that stay: of another user, as behind sudo, or stuck in the kernel.
+    """
+    end_s = time.monotonic() + KILL_DEADLINE_S
+    quiet_looks, stay = 0, list[int]()
+    while quiet_looks < 2 and time.monotonic() < end_s:
+        if stay or quiet_looks:
+            time.sleep(0.02)
+        stay = list(find())
+        killed = [pid for pid in stay if _kill(pid)]
+        quiet_looks = 0 if killed else quiet_looks + 1
+    return stay
+
+
+def _kill(pid: int) -> bool:
+    """Whether it could be killed."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+        return True
+    return False
+
+
+class Descent:
+    """A context: all that this process starts in it, and what that starts.
+
+    Whatever descends from this process and did so already before belongs to others. Of contexts in one another the inner one
+    ends first.
+    """
+
+    def __enter__(self) -> "Descent":
+        self._was_subreaper = ctypes.c_int()
+        _prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(self._was_subreaper))
+        self._others = {pid for pid, (parent, _) in _processes().items() if parent == os.getpid()}
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _prctl(PR_SET_CHILD_SUBREAPER, self._was_subreaper.value)
+
+    def end(self, started: Collection[int]) -> list[int]:
+        """Kill what lives of it; returns those that stay, see kill_found. `started`: this process's own, whose end others note."""
+        stay = kill_found(self._living)
+        processes = _processes()
+        for pid, (parent, has_ended) in processes.items():
+            if parent == os.getpid() and has_ended and pid not in self._others and pid not in started:
+                os.waitpid(pid, os.WNOHANG)
+        return stay
+
+    def _living(self) -> list[int]:
+        processes = _processes()
+        children = defaultdict(list)
+        for pid, (parent, _) in processes.items():
+            children[parent].append(pid)
+        pids = [pid for pid in children[os.getpid()] if pid not in self._others]
+        for pid in pids:  # which grows
+            pids += children[pid]
+        return [pid for pid in pids if not processes[pid][1]]
+
+
+def living_on(pids: Collection[int]) -> str:
+    """A line about processes that could not be ended."""
+    numbers = ", ".join(map(str, sorted(pids)))
+    return f"could not end process {numbers} (another user's, as behind sudo, or stuck in the kernel): end it by hand"
+
+
+def reap_adopted(leader: int) -> None:
+    """Take note of adopted children that have ended in the process group of `leader`, a child that is waited for elsewhere.
+
+    As a zombie each would keep its process id.
+    """
+    with suppress(ChildProcessError):  # nobody is in the group
+        look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while (ended := os.waitid(os.P_PGID, leader, look)) is not None and ended.si_pid != leader:
+            os.waitpid(ended.si_pid, os.WNOHANG)
+
+
+def _processes() -> dict[int, tuple[int, bool]]:
+    """Of every process its parent, and whether it has ended."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):  # it is no more
+                state, parent = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+                found[int(entry.name)] = int(parent), state in (b"Z", b"X")
+    return found
+
+
+def _prctl(option: int, argument: object) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, argument, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")  # since Linux 3.4 there is no reason
+
+
+class JobGuardian:
+    """The launcher's side: a context manager around the life of a job."""
+
+    def __init__(self, job: str):
+        self._job = job
+
+    def __enter__(self) -> "JobGuardian":
+        self._process = daemon.start_guardian(["nalb.process.guardian", self._job], "the job's guardian")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it was killed; the launcher's own teardown has run
+            self._process.stdin.write(b"done\n")
+            self._process.stdin.flush()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(DISMISS_DEADLINE_S)
+
+
+def main(argv: list[str]) -> int:
+    """Wait for the launcher's end."""
+    if sys.stdin.buffer.read().splitlines() != [b"done"]:
+        kill_marked(argv[0])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

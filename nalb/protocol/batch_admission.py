@@ -1,0 +1,76 @@
+"""Where the coordinator deals with batch sizes: who joins, who is missing, and why a job cannot go on. No clock, no sockets.
+
+The sizes themselves are BatchSizeManager's. Where nobody chooses sizes, there is a desk all the same: it turns workers away.
+"""
+
+from collections.abc import Callable, Sequence
+
+from nalb.batching.joint_control import LinkKnowledge
+from nalb.batching.speed import Predictor
+from nalb.errors import InputError, listed
+from nalb.protocol import messages as m
+from nalb.protocol.batching import BatchSizeManager
+from nalb.protocol.participant import Process
+from nalb.settings import Settings
+
+JOIN = "call kvstore_patch.batching.join in every worker's script, or leave out --batching or --scheme joint"
+
+
+class BatchAdmission:
+    """Workers by rank. Each method returns why the job must end, or None."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        predictor: Callable[[int], Predictor] | None = None,
+        network: Callable[[], LinkKnowledge | None] = lambda: None,
+    ):
+        self._startup_s = settings.startup_s
+        self._since_s: float | None = None  # the first worker joined
+        self.manager: BatchSizeManager | None = None
+        if settings.batching is not None:
+            self.manager = BatchSizeManager(
+                settings.batching,
+                settings.num_workers,
+                settings.batch_total,
+                settings.batch_most,
+                predictor,
+                network,
+            )
+
+    def take(self, rank: int, name: str, message: m.JoinBatching | m.Computed, now_s: float) -> str | None:
+        """A worker joins or reports a batch; what follows from it is in the manager's outbox and events."""
+        if self.manager is None:
+            return f"{name} asks for batch sizes, but nobody chooses them: launch with --batching"
+        try:
+            if isinstance(message, m.Computed):
+                self.manager.computed(rank, message)
+            else:
+                self._since_s = self._since_s or now_s
+                self.manager.join(rank, message)
+        except InputError as error:
+            return f"batch sizes, {name}: {error}"
+        return None
+
+    def check_joined(self, workers: Sequence[Process], now_s: float) -> str | None:
+        """A worker whose script knows nothing of batching would let the others wait for ever.
+
+        One that still times its profile or loads data has made no more calls than those that have joined.
+        """
+        if self.manager is None or not self.manager.missing or self._since_s is None:
+            return None
+        if now_s - self._since_s <= self._startup_s:  # all have reported their calls since
+            return None
+        missing = set(self.manager.missing)
+        calls = min(worker.calls for worker in workers if worker.rank not in missing)
+        training = listed([worker.name for worker in workers if worker.rank in missing and worker.calls > calls])
+        return f"{training} did not join the batching: {JOIN}" if training else None
+
+    def leave(self, rank: int, name: str) -> str | None:
+        """A worker ends in good order."""
+        if self.manager is None:
+            return None
+        if rank in self.manager.missing:
+            return f"{name} trained without joining the batching that was asked for: {JOIN}"
+        why = self.manager.leave(rank)
+        return f"{name} left: {why}" if why else None

@@ -1,0 +1,171 @@
+"""Who takes part in a job: whom the coordinator admits, who falls silent, who has left. What is wrong is returned as a text."""
+
+import statistics
+from collections.abc import Iterator
+
+import numpy as np
+
+from nalb.errors import listed
+from nalb.measurement.cores import Work
+from nalb.protocol import messages as m
+from nalb.protocol.participant import Process, moment, natural_order
+from nalb.settings import Settings
+
+LOST_DEADLINES = (
+    2  # TCP repeats ever more rarely: up to a silence after an outage of nearly as long, it may be about to
+)
+
+
+class Members:
+    """The processes that have said Hello, in that order."""
+
+    def __init__(self, settings: Settings, now_s: float):
+        self._settings = settings
+        self._by_identity: dict[bytes, Process] = {}
+        self.workers: list[Process] = []
+        self.servers: list[Process] = []
+        self.left: list[Process] = []  # workers that have said Goodbye
+        self._last_goodbye_s = now_s
+        self._expected = settings.num_workers + (0 if settings.is_stock else settings.num_servers)
+
+    def __iter__(self) -> Iterator[Process]:
+        return iter(self._by_identity.values())
+
+    def get(self, identity: bytes) -> Process | None:
+        """Who has this identity, if he has said Hello."""
+        return self._by_identity.get(identity)
+
+    def false_name(self, identity: bytes, message: m.FromNode | m.FromObserver, key_node: str) -> str | None:
+        """Why the sender, whose key is `key_node`'s, may not speak as it does, if so."""
+        known = self.get(identity)
+        claimed = message if isinstance(message, m.Hello) else known.hello if known else None
+        if claimed is None or claimed.node == key_node:
+            return None
+        return (
+            f"node {key_node}, by its key, calls itself {claimed.role} {claimed.node}: give each process its node's own "
+            "NALB_NODE and NALB_KEYS"
+        )
+
+    # ---- coming
+
+    def admit(self, identity: bytes, hello: m.Hello, now_s: float) -> str | None:
+        """Take it in; why it cannot take part, if so."""
+        who = f"{hello.role} {hello.node}"
+        if hello.version != m.VERSION:
+            return f"{who} speaks control version {hello.version}, the coordinator {m.VERSION}: install the same nalb everywhere"
+        if hello.ps_id not in self._ps_ids(hello.role):
+            return (
+                f"{who} has ps-lite id {hello.ps_id}, which no {hello.role} of this job can have: start it with the "
+                "environment that `nalb launch --print-env` shows"
+            )
+        if any(p.hello.ps_id == hello.ps_id or p.name == who for p in self):
+            return f"two processes call themselves {who} (or have ps-lite id {hello.ps_id}): give each node its own NALB_NODE"
+        process = self._by_identity[identity] = Process(identity, hello, now_s, now_s)
+        (self.workers if hello.role == "worker" else self.servers).append(process)
+        return None
+
+    def note_still(self, message: m.Still, key_node: str | None, now_s: float) -> None:
+        """A process lives, says a second connection; with keys, one of its own node."""
+        process = self.get(message.identity.encode())
+        if process is not None and key_node in (None, process.hello.node):
+            process.last_heard_s = now_s
+
+    def _ps_ids(self, role: str) -> range:
+        """As ps-lite numbers them: by rank, servers even and workers odd."""
+        first, count = (9, self._settings.num_workers) if role == "worker" else (8, self._settings.num_servers)
+        return range(first, first + 2 * count, 2)
+
+    @property
+    def are_all_here(self) -> bool:
+        """Whether everyone has come."""
+        return len(self._by_identity) == self._expected
+
+    def missing(self) -> str:
+        """Who has come in time, where some have not."""
+        here = listed(sorted(p.name for p in self)) or "nobody"
+        return (
+            f"only {len(self._by_identity)} of {self._expected} processes came within "
+            f"{self._settings.startup_s:g} s ({here}): see the others' logs"
+        )
+
+    def nodes(self) -> list[str]:
+        """Names, n2 before n10."""
+        return sorted({p.hello.node for p in self}, key=natural_order)
+
+    @property
+    def round_trip_s(self) -> float:
+        """To the farthest node, as most say; 0 where nobody knows."""
+        return statistics.median([p.round_trip_s for p in self if p.round_trip_s] or [0.0])
+
+    def work(self, nodes: list[str]) -> Work:
+        """What the iteration took of these nodes' CPUs; all of the job's, each once."""
+        place = {name: i for i, name in enumerate(nodes)}
+        worker_s, server_s, cores = np.zeros(len(place)), np.zeros(len(place)), np.full(len(place), np.inf)
+        for process in self:
+            i, told = place[process.hello.node], process.cores
+            cores[i] = np.nan if told is None else min(cores[i], told)
+        for worker in self.workers:
+            known_s = worker.done.cpu_s if worker.done else None
+            worker_s[place[worker.hello.node]] = np.nan if known_s is None else known_s
+        for server in self.servers:
+            server_s[place[server.hello.node]] = server.cpu_s - server.cpu_before_s
+        return Work(worker_s, server_s, cores)
+
+    # ---- going
+
+    def leave(self, process: Process, now_s: float) -> bool:
+        """It has said Goodbye; whether every worker has now."""
+        self._last_goodbye_s = now_s
+        if process.hello.role == "worker" and process.left_after is None:
+            self.left.append(process)
+        process.left_after = process.finished
+        return process.hello.role == "worker" and self._have_workers_left
+
+    @property
+    def _have_workers_left(self) -> bool:
+        return len(self.left) == len(self.workers)
+
+    def silent(self, phase: str, iteration: int, now_s: float) -> str | None:
+        """Who has been silent for too long, if anyone; workers until all may leave, servers until their Goodbye."""
+        for process in self:
+            silent_s = now_s - process.last_heard_s
+            waits = process.left_after is None or (process.hello.role == "worker" and not self._have_workers_left)
+            if (direct_s := now_s - process.last_direct_s) > LOST_DEADLINES * self._settings.deadline_s:
+                silent_s = direct_s  # it lives and can be reached, but its connection never came back
+            if waits and silent_s > self._settings.silence_s:
+                return (
+                    f"{process.name} (pid {process.hello.pid}) has not reported for {silent_s:.1f} s in "
+                    f"{moment(process, phase, iteration)}: it is dead, stopped or cut off"
+                )
+        return None
+
+    def lingering(self, now_s: float) -> str | None:
+        """All workers have said Goodbye but ps-lite's last barrier never opens: nobody else would notice."""
+        serving = [p for p in self if p.left_after is None]
+        waited_s = now_s - self._last_goodbye_s
+        if serving and not any(p.hello.role == "worker" for p in serving) and waited_s > self._settings.silence_s:
+            return (
+                f"every worker left {waited_s:.1f} s ago, in order, but ps-lite has not ended: {serving[0].name} still "
+                "serves; the training itself is complete"
+            )
+        return None
+
+    def stuck(self, iteration: int, moved_s: float) -> str | None:
+        """Why an exchange will never end, if so: slices are missing, all report, and nothing is under way between any nodes.
+
+        moved_s: when something last was, or arrived. A connection that was reset does that: ps-lite sends nothing twice. A slow
+        link is never without something under way, and one that is lost neither (reach.py).
+        """
+        waiting = [worker for worker in self.workers if worker.finished < iteration]
+        if not waiting or any(worker.computed < iteration or worker.exchanging != iteration for worker in waiting):
+            return None
+        # of one whose own connection is silent nothing is known since
+        told_s = min(process.last_direct_s for process in self)
+        idle_s = told_s - max([moved_s, *(worker.computed_s for worker in waiting)])
+        if idle_s <= self._settings.silence_s:
+            return None
+        names = listed([worker.name for worker in waiting])
+        return (
+            f"{names}: in phase exchange of iteration {iteration} slices are missing, but nothing has been under way between any "
+            f"nodes for {idle_s:.1f} s, although all report: a connection between two of them was lost with what it carried"
+        )

@@ -1,0 +1,393 @@
+"""The control plane's words. Every message is a frozen, tagged msgspec Struct; a frame is one MessagePack value.
+
+VERSION stands in Hello and Welcome: another version is refused by name. Unknown tags and fields are the peer's error.
+The order of one iteration k (C coordinator, W worker, S server):
+
+    W -> C  Sums(k-1)          only where sums are verified
+    W -> C  Done(k-1)          all slices of k-1 are back
+    C -> S  Collect(k-1)       all workers are done; only where k-1 was measured
+    S -> C  Collected(k-1)     its samples are reported
+    W,S -> C Report            samples, and the sign of life, every heartbeat
+    C -> W  PrepareSlots(k)    only where plan k needs slots that the worker's own node's server does not have yet
+    W -> C  SlotsReady(k)      every worker that was asked
+    C -> W  Plan(k)            no worker communicates iteration k before this; as soon as k-1 begins where that cannot change it
+
+Batch sizes have a count of iterations of their own, since a job may balance them without plans:
+
+    W -> C  JoinBatching
+    C -> W  BatchSizes(k)      no worker draws batch k before this
+    W -> C  Computed(k)        the gradients of batch k are there
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from nalb.errors import InputError, PeerError
+from nalb.planning.nodes import Capacities
+from nalb.settings import BATCH_MOST, NODE_MOST
+
+VERSION = 10
+# Round trips, in s: shorter ones fit into queues, longer ones need pacing (measured at 0.05 ms: pacing changes nothing).
+FAR_S = 0.005
+# A message beyond a bound ends the job. So either 1,000 nodes cannot reach the bound in years, or the sender keeps it too.
+FOREVER = 1 << 62  # iterations
+NAME_MOST = 256  # characters of a tensor's name
+ROWS_MOST = 100_000  # of a Report
+TEXT_MOST = 4096  # characters of what people read
+POWER_MOST = 1e30
+
+Index = Annotated[int, Meta(ge=0, le=1 << 31)]  # a place or a size: it does not grow with the run
+Count = Annotated[int, Meta(ge=0, le=FOREVER)]  # of what has happened so far
+Last = Annotated[int, Meta(ge=-1, le=FOREVER)]  # the number of the last one, -1 for none
+Bytes = Annotated[int, Meta(ge=0, le=1 << 50)]
+Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
+Cores = Annotated[float, Meta(gt=0.0, le=1e6)]
+Name = Annotated[str, Meta(min_length=1, max_length=NODE_MOST)]
+Identity = Annotated[str, Meta(min_length=1, max_length=255)]  # ZeroMQ's bound
+BatchSize = Annotated[int, Meta(ge=1, le=BATCH_MOST)]
+Positive = Annotated[float, Meta(gt=0.0, le=1e9)]  # seconds
+Power = Annotated[float, Meta(gt=0.0, le=POWER_MOST)]
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+Text = Annotated[str, Meta(max_length=TEXT_MOST)]
+
+
+class Message(Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Base of every message."""
+
+
+class TensorSpec(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """A tensor of the exchange, in the order in which all workers push."""
+
+    name: Annotated[str, Meta(max_length=NAME_MOST)]
+    elements: Index
+    dtype: Annotated[str, Meta(pattern=r"^float(16|32|64)\Z")]
+    group: Index  # tensors pushed by one call may share slices; those of different calls may not
+
+
+class SampleRow(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, gc=False):
+    """A received message, as its receiver timed it on its own monotonic clock."""
+
+    peer: Annotated[int, Meta(ge=-1, le=1 << 31)]
+    size_bytes: Annotated[int, Meta(ge=0, le=1 << 40)]
+    start_ns: Annotated[int, Meta(ge=0, le=1 << 62)]
+    end_ns: Annotated[int, Meta(ge=0, le=1 << 62)]
+
+
+# ---- from workers and servers
+
+
+class Hello(Message, frozen=True):
+    """First word of a process, and again until it is welcomed."""
+
+    version: int
+    role: Annotated[str, Meta(pattern=r"^(worker|server)\Z")]
+    node: Name
+    ps_id: Index
+    pid: Index
+
+
+class Register(Message, frozen=True):
+    """What a worker pushes each iteration; all workers must say the same."""
+
+    tensors: Annotated[list[TensorSpec], Meta(min_length=1, max_length=1_000_000)]
+    number: Count = 0  # counts the worker's registrations, so that a repeated one is known
+
+
+class Report(Message, frozen=True):
+    """Samples since the last report; empty ones are the sign of life."""
+
+    sent_s: float  # the process's monotonic clock
+    exchanging: Last  # the iteration whose slices are under way
+    samples: Annotated[list[SampleRow], Meta(max_length=ROWS_MOST)]
+    drops: Count
+    calls: Count = 0  # of pushpull and broadcast so far: what all workers must make alike
+    computed: Last = -1  # the last iteration whose gradients are complete
+    queued_bytes: Bytes = 0  # on its connections with other nodes, not yet sent, acknowledged or read
+    round_trip_s: Seconds = 0.0  # to the farthest of them, without queues; 0: not known
+    cpu_s: Seconds = 0.0  # CPU time of the process so far
+    cores: Cores | None = None  # that it may use; None: not known
+
+
+class Still(Message, frozen=True):
+    """I live: on a second connection, while nothing comes through the first (client.py)."""
+
+    identity: Identity  # of the first
+
+
+class SlotsReady(Message, frozen=True):
+    """The slots asked for in PrepareSlots exist."""
+
+    iteration: Count
+    layout_version: Count
+
+
+class Done(Message, frozen=True):
+    """A worker has every slice of the iteration back."""
+
+    iteration: Count
+    communication_s: Seconds  # first push to last pull
+    iteration_s: Seconds  # since the last iteration's end
+    plan_wait_s: Seconds  # spent waiting for the plan
+    started_s: float  # first push, on the worker's monotonic clock
+    finished_s: float  # last pull, likewise
+    computed_s: float | None = None  # its gradients were complete, likewise; None: not known
+    cpu_s: Seconds | None = None  # CPU time of its process from then on; None: not known
+
+
+class Collected(Message, frozen=True):
+    """A server has reported all that it received in the iteration."""
+
+    iteration: Count
+
+
+class SliceSum(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, gc=False):
+    """What sums.py takes of a slice."""
+
+    plain: float  # sum of its elements
+    signed: float  # the same with signs by lot
+    magnitude: float  # sum of their magnitudes
+
+
+class Sums(Message, frozen=True):
+    """Before Done, where sums are verified: of every slice, as the worker pushed it and as it came back."""
+
+    iteration: Count
+    sent: Annotated[list[SliceSum], Meta(max_length=1_000_000)]
+    received: Annotated[list[SliceSum], Meta(max_length=1_000_000)]
+
+
+class JoinBatching(Message, frozen=True):
+    """The worker's batches may be sized by the coordinator; all workers must say so, or none."""
+
+    batch_size: BatchSize  # to begin with, where the job does not say
+    most: BatchSize | None  # what the worker can hold; None: no bound
+    profile: Annotated[list[tuple[BatchSize, Positive]], Meta(max_length=64)] | None = None  # (samples, seconds) timed
+    power: Power | None = None  # of this machine, in any one unit, e.g. its cores; None: not known
+
+
+class Computed(Message, frozen=True):
+    """A worker has all gradients of its batch."""
+
+    iteration: Count  # counted from JoinBatching
+    batch_size: BatchSize
+    compute_s: Positive  # from the batch, or the last parameter, to the last gradient
+    cpu_share: Share  # of the CPU time of the worker's cores that it got while computing
+    memory_share: Share  # of the machine's memory in use
+    period_s: Seconds  # from the batch before to this one; 0 for the first
+    wait_s: Seconds  # spent waiting for this batch's size
+
+
+class Goodbye(Message, frozen=True):
+    """The process ends in good order."""
+
+
+class Failed(Message, frozen=True):
+    """The process fails; everyone must end."""
+
+    reason: Text
+
+
+# ---- from the coordinator
+
+
+class Welcome(Message, frozen=True):
+    """All processes of the job are there."""
+
+    version: int
+    nodes: list[Name]  # in planning order
+    heartbeat_s: Seconds
+    silence_s: Seconds  # without a sign of life the other end is given up
+    num_servers: Index
+
+
+class Setup(Message, frozen=True):
+    """How every worker must cut its tensors; the digest says whether the results agree."""
+
+    registration: Count  # the Register whose tensors these are
+    layout_version: Count  # grows with every cut
+    num_nodes: Index
+    num_servers: Index
+    alpha_bytes: Annotated[float, Meta(gt=0)]
+    fixed_slice_bytes: Annotated[float, Meta(gt=0)] | None  # in place of what alpha gives
+    num_probe: Index  # per server
+    digest: Name
+    iteration: Count  # of its first plan; the others follow one by one
+
+
+class NewSlots(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """Slots of one size on one server, numbered from `first`."""
+
+    server: Index  # rank
+    first: Index
+    count: Index
+    elements: Index
+    dtype: Name
+
+
+class PrepareSlots(Message, frozen=True):
+    """Make these slots exist before anyone uses them."""
+
+    iteration: Count
+    # With the iteration it names the order: a new registration may ask again for the same iteration.
+    layout_version: Count
+    slots: list[NewSlots]
+
+
+class Plan(Message, frozen=True):
+    """Where each slice of the iteration goes."""
+
+    iteration: Count
+    layout_version: Count  # of the registration whose slices these are
+    scheme: Name
+    measure: bool  # forecasts on
+    inflight_bytes: Bytes  # a slice leaves when what lies this far before it is back; 0: no limit
+    server_of_slice: list[Index]  # server ranks
+    slot_of_slice: list[Index]  # slot numbers on that server
+
+
+class BatchSizes(Message, frozen=True):
+    """How many samples every worker computes."""
+
+    iteration: Count  # from this one
+    until: Count  # to this one, both included
+    sizes: Annotated[list[BatchSize], Meta(min_length=1, max_length=100_000)]  # by worker rank
+
+
+class Measure(Message, frozen=True):
+    """To servers: send forecasts or not, as the plan says."""
+
+    on: bool
+
+
+class Collect(Message, frozen=True):
+    """To servers: every worker is done; report what is not reported yet."""
+
+    iteration: Count
+
+
+class Alive(Message, frozen=True):
+    """The coordinator's sign of life, on which it also tells what only it can see."""
+
+    unheard_s: Seconds = 0.0  # how long nothing has come over the receiver's own connection
+
+
+class Farewell(Message, frozen=True):
+    """Every worker has said Goodbye: only now may any enter ps-lite's barrier at exit, which knows no names."""
+
+
+class Finish(Message, frozen=True):
+    """No further iteration will be planned: replay workers end here."""
+
+
+class Abort(Message, frozen=True):
+    """The job is over; the reason names the culprit."""
+
+    reason: Text
+
+
+# ---- observers: the launcher, compare, a live view
+
+
+class Observe(Message, frozen=True):
+    """Send me every event."""
+
+    version: int
+
+
+class RunBlock(Message, frozen=True):
+    """A held job's next iterations."""
+
+    scheme: Name
+    iterations: Annotated[int, Meta(ge=1, le=FOREVER)]
+    alpha_bytes: Annotated[float, Meta(gt=0, le=1e12)] | None = None  # cut anew first
+    inflight_bytes: Bytes | None = None  # from here on
+    slice_bytes: Annotated[float, Meta(gt=0, le=1e12)] | None = None  # in place of what alpha gives
+    probes: bool = True  # cut the small slices that measure every link
+    forecasts: bool | None = None  # announce and time messages; None: as the scheme needs
+    label: Name | None = None  # what events call these iterations; None: the scheme
+
+
+class Configured(Message, frozen=True):
+    """The configured rates, for the oracle and for the bound; bytes per second."""
+
+    up: dict[Name, float]
+    down: dict[Name, float]
+    pairs: list[tuple[Name, Name, float]]
+
+    def capacities(self, names: Sequence[str]) -> Capacities:
+        """The same for the nodes named, in their order. Raises InputError."""
+        index = {name: i for i, name in enumerate(names)}
+        spoken_of = [*self.up, *self.down, *(end for pair in self.pairs for end in pair[:2])]
+        for name in {*spoken_of} ^ {*names} or {*names} - {*self.up} | {*names} - {*self.down}:
+            raise InputError(
+                f"configured rates: node {name} is not of this job, or has no rates: give one up and one down per node"
+            )
+        pairs = {(index[source], index[target]): rate for source, target, rate in self.pairs}
+        return Capacities.from_lists([self.up[one] for one in names], [self.down[one] for one in names], pairs)
+
+
+class EndJob(Message, frozen=True):
+    """A held job is done."""
+
+
+class Event(Message, frozen=True):
+    """Something that observers see: 'iteration', 'plan', 'ready', 'block', 'layout', 'abort', 'end'."""
+
+    kind: Name
+    at_s: float  # the coordinator's monotonic clock
+    data: dict[str, Any]
+
+
+FromNode = (
+    Hello
+    | Register
+    | Report
+    | Still
+    | SlotsReady
+    | Done
+    | Collected
+    | Sums
+    | JoinBatching
+    | Computed
+    | Goodbye
+    | Failed
+)
+FromCoordinator = (
+    Welcome | Setup | PrepareSlots | Plan | BatchSizes | Measure | Collect | Alive | Farewell | Finish | Abort | Event
+)
+FromObserver = Observe | RunBlock | Configured | EndJob
+
+_encoder = msgspec.msgpack.Encoder()
+_to_coordinator: msgspec.msgpack.Decoder[FromNode | FromObserver] = msgspec.msgpack.Decoder(FromNode | FromObserver)
+_to_client: msgspec.msgpack.Decoder[FromCoordinator] = msgspec.msgpack.Decoder(FromCoordinator)
+
+
+def as_text(words: str, most: int = TEXT_MOST) -> str:
+    """As much of these words as a message can carry, with ? for what is no character, as in the names of foreign files."""
+    return words[:most].encode("utf-8", "replace").decode()
+
+
+def encode(message: Message) -> bytes:
+    """One frame."""
+    return _encoder.encode(message)
+
+
+def decode_at_coordinator(frame: bytes, peer: str) -> FromNode | FromObserver:
+    """A frame from a node or observer; PeerError names the peer where it is not one of our messages."""
+    try:
+        return _to_coordinator.decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PeerError(f"{peer} sent a control message that is not ours (version {VERSION}): {error}") from None
+
+
+def decode_at_client(frame: bytes) -> FromCoordinator:
+    """A frame from the coordinator."""
+    try:
+        return _to_client.decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PeerError(
+            f"the coordinator sent a control message that is not ours (version {VERSION}): {error}"
+        ) from None

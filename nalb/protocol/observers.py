@@ -1,0 +1,72 @@
+"""Who watches a job: what they are told, and what they ask for: configured rates, blocks of iterations, the end. No sockets.
+
+A job that is not held has one block without end.
+"""
+
+from collections import deque
+from typing import Any
+
+from nalb.protocol import messages as m
+
+Outgoing = tuple[bytes, m.Message]
+
+
+class Observers:
+    """Observers by identity. What they are told goes to `outbox`, and every event to `events`, for the run's file."""
+
+    def __init__(self, outbox: deque[Outgoing], scheme: str, hold: bool):
+        self._outbox = outbox
+        self._identities: list[bytes] = []
+        self._blocks = deque([] if hold else [m.RunBlock(scheme, m.FOREVER)])
+        self._left = 0  # iterations of the first block, if it has begun
+        self.events: list[m.Event] = []
+        self.configured: m.Configured | None = None
+        self.is_ending = False
+
+    def receive(self, identity: bytes, message: m.FromObserver, present: m.Event) -> None:
+        """Take one message in; who says something for the first time is told the present state."""
+        if identity not in self._identities:
+            self._identities.append(identity)
+            self._outbox.append((identity, present))
+        if isinstance(message, m.Configured):
+            self.configured = message
+        elif isinstance(message, m.RunBlock):
+            if not self.is_ending:  # else workers may have been told to finish
+                self._blocks.append(message)
+        elif isinstance(message, m.EndJob):
+            self.is_ending = True
+
+    def tell(self, kind: str, now_s: float, data: dict[str, Any]) -> None:
+        """An event, to all."""
+        event = m.Event(kind, now_s, data)
+        self.events.append(event)
+        self._outbox.extend((identity, event) for identity in self._identities)
+
+    @property
+    def block(self) -> m.RunBlock | None:
+        """The block under way, else the next one."""
+        return self._blocks[0] if self._blocks else None
+
+    @property
+    def label(self) -> str:
+        """What events call the iterations under way."""
+        return self._blocks[0].label or self._blocks[0].scheme
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the block under way has another iteration."""
+        return self._left > 1
+
+    def begin(self) -> bool:
+        """Begin the next block; False where one is under way."""
+        if self._left:
+            return False
+        self._left = self._blocks[0].iterations
+        return True
+
+    def count(self, now_s: float) -> None:
+        """An iteration of the block under way is complete; its last ends the block."""
+        self._left -= 1
+        if self._left == 0:
+            self.tell("block", now_s, {"scheme": self.label, "iterations": self._blocks[0].iterations})
+            self._blocks.popleft()

@@ -1,0 +1,402 @@
+"""From samples to plans: what the coordinator knows of the job's nodes, slices, slots and rates."""
+
+import math
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nalb.batching.joint_control import LinkKnowledge
+from nalb.errors import InputError
+from nalb.feedback.routing import Routing
+from nalb.feedback.trust import Outcome, Trust
+from nalb.measurement.cores import CoreEstimator, Work
+from nalb.measurement.estimators import ESTIMATORS
+from nalb.measurement.samples import Ints, Samples
+from nalb.measurement.traffic import Traffic
+from nalb.planning.elastic import WINDOW, ServerObservation
+from nalb.planning.nodes import Capacities, Floats, Node, completion_s, load_bytes
+from nalb.planning.schemes import EQUAL_BY_NEED, Distribution, Situation, decide
+from nalb.planning.shares import average, bound_s
+from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout
+from nalb.planning.slots import STOCK_KEYS, most_plan_slots
+from nalb.planning.stock import route
+from nalb.protocol import messages as m
+from nalb.protocol.messages import FAR_S
+
+SlotClass = tuple[str, int]  # dtype, elements
+LOW_INFLIGHT_BYTES = (
+    2_000_000  # measured on wan6-static: from 1 MB on nothing is gained, without a window a tenth is lost
+)
+# Where delay makes up this part of an iteration, what workers push all at once does not fit into queues, and what it shows is
+# TCP's recovery: every iteration has a window, of what the fastest node can have on its way (measured at 50 to 200 ms, queues
+# of 50 ms: with all of that or more, packets are lost).
+DELAY_PART = 0.05
+WAY_PART = 2 / 3
+WINDOW_PART = 8  # of the model: each iteration begins with so much at full speed, which also shows what nodes can do
+# Of an exchange: what a window makes it shorter at most. It holds back what workers that have computed could push until the slowest
+# one has too, but for what fits into it, so it costs up to the time between them (uneven4-both: 4.7 s with one, 3.9 s without).
+WINDOW_GAIN = 0.1
+# What an iteration takes besides is so many round trips: the first push's way, the last sum's, and TCP's slow start, which all
+# connections go through at once (measured with pacing at 100 and 200 ms: 2 to 3).
+ROUND_TRIPS = 3
+REMEMBERED = 4096  # plans: more than there are iterations within a deadline
+HEADER_BYTES = 1000  # of a slice's message, at most
+UNWINDOWED = ("elastic",)  # learns from how long each server takes: a window, whoever's, keeps them in step
+ESTIMATING = ("aware", "exact", "auto", "joint")  # schemes whose shares follow the estimates
+OWN_ROUTING = ("exact", "auto")  # schemes that may leave iterations to MXNet's own routing
+NOT_NEEDED = "MXNet's own routing: plans take no less"
+UNMEASURED = ("stock", "p3", "average")  # schemes that send no forecasts: they do not need to know
+
+
+def usual_inflight_bytes(model_bytes: int) -> int:
+    """How many bytes of a worker are under way at a time once all nodes are measured."""
+    return max(LOW_INFLIGHT_BYTES, model_bytes // WINDOW_PART)
+
+
+@dataclass(frozen=True)
+class PlanDecision:
+    """A plan and the slots that must exist before it may go out."""
+
+    plan: m.Plan
+    new_slots: list[m.NewSlots]
+
+
+class Planner:
+    """One job's planner; pure apart from what it has been told."""
+
+    def __init__(
+        self, names: list[str], workers: set[str], servers: dict[str, int], estimator: str, inflight_bytes: int | None
+    ):
+        self._names = names
+        self._nodes = [Node(name, name in workers, name in servers) for name in names]
+        self._is_bounded = all(
+            node.is_worker for node in self._nodes
+        )  # else other shares may take far longer than a plan
+        self._rank_of_node = {i: servers[name] for i, name in enumerate(names) if name in servers}
+        self.inflight_bytes = inflight_bytes
+        self.round_trip_s = 0.0  # to the farthest node, without queues
+        self.compute_spread_s = 0.0  # of the last iteration: from the first worker that had computed to the last one
+        self.may_leave_routing = True  # to MXNet: not where sums of slices are checked
+        self._estimator = ESTIMATORS[estimator](len(names))
+        self._cores = CoreEstimator(len(names))
+        self._observations: list[deque[ServerObservation]] = [deque(maxlen=WINDOW) for _ in names]
+        self._configured: Capacities | None = None
+        self._layout: Layout | None = None
+        self._slots: dict[tuple[int, SlotClass], list[int]] = {}  # (node, class) -> slot numbers on its server
+        self._next_slot = dict.fromkeys(self._rank_of_node, 0)
+        self._most_of_class: Counter[SlotClass] = Counter()  # slices of a class, in the layout that has most of it
+        self.joint_shares: Floats | None = None  # per node, bytes: what scheme joint asks for
+        self._present: Distribution | None = None  # None while MXNet routes by itself
+        self._shares: deque[Ints] = deque(maxlen=REMEMBERED)  # of each iteration, the last one's last
+        self._measured = False
+        self._trust = Trust()
+        self._routing = Routing()
+        self._first_key: dict[tuple[Tensor, ...], int] = {}  # of MXNet's own, by registered tensors
+        self._own_shares: Floats | None = None  # per node, bytes, by MXNet's own routing; None: not to be used
+        self._sent_window = 0  # bytes, with the last plan
+        self._reason = ""
+
+    @property
+    def _delay_s(self) -> float:
+        """What an iteration takes besides what the links need."""
+        return ROUND_TRIPS * self.round_trip_s
+
+    @property
+    def layout(self) -> Layout:
+        """What the registered tensors were cut into."""
+        assert self._layout is not None
+        return self._layout
+
+    def configure(self, message: m.Configured) -> None:
+        """Learn the configured rates, for the oracle and the bound."""
+        self._configured = message.capacities(self._names)
+
+    def register(
+        self,
+        tensors: Sequence[m.TensorSpec],
+        alpha_bytes: float,
+        fixed_slice_bytes: float | None = None,
+        num_probe: int = NUM_PROBE,
+    ) -> str:
+        """Cut what the workers push; returns the layout's digest. InputError where it cannot be cut, or keys may run out."""
+        layout = build_layout(
+            [Tensor(t.name, t.elements, t.dtype, t.group) for t in tensors],
+            num_nodes=len(self._nodes),
+            num_servers=len(self._rank_of_node),
+            alpha_bytes=alpha_bytes,
+            fixed_slice_bytes=fixed_slice_bytes,
+            num_probe=num_probe,
+        )
+        self._reserve_slots(layout)
+        if self._layout is not None and layout.tensors != self._layout.tensors:
+            self._trust.begin()
+            self._routing.begin()
+            for window in self._observations:
+                window.clear()
+        self._layout, self._present = layout, None
+        first = self._first_key.setdefault(layout.tensors, sum(map(len, self._first_key)))
+        keys = range(first, first + len(layout.tensors))
+        self._own_shares = None
+        if keys.stop <= STOCK_KEYS and self.may_leave_routing and self._is_bounded:
+            node_of_rank = {rank: node for node, rank in self._rank_of_node.items()}
+            sizes_bytes, ranks = route(layout.tensors, len(node_of_rank), keys)
+            on_node = np.array([node_of_rank[rank] for rank in ranks.tolist()])
+            self._own_shares = np.bincount(on_node, sizes_bytes, len(self._nodes)).astype(np.float64)
+        return layout.digest()
+
+    def _reserve_slots(self, layout: Layout) -> None:
+        """InputError where plans of this layout and of those before it might need more slots on a server than have keys.
+
+        A server gets a new slot of a class only when a plan gives it more slices of that class than it has slots. So it never
+        has more slots of a class than some layout has slices of it. Summed over all classes that is the most slots that a
+        server can come to have, whatever the rates and in whatever order plans and layouts come. That sum is checked here.
+        """
+        for slot_class, count in Counter((s.dtype, s.elements) for s in layout.slices).items():
+            self._most_of_class[slot_class] = max(self._most_of_class[slot_class], count)
+        needed, servers = self._most_of_class.total(), len(self._rank_of_node)
+        if needed > (most := most_plan_slots(servers)):
+            raise InputError(
+                f"one server may come to hold {needed} slices, counting those of earlier layouts, and MXNet's key hash allows "
+                f"{most} on each of {servers} servers: use larger slices (--alpha-bytes), or push the same keys each time"
+            )
+
+    @property
+    def mean_load_bytes(self) -> float:
+        """What a node carries each way by the present plan, on average; 0 where MXNet routes by itself."""
+        if self._present is None:
+            return 0.0
+        shares = np.array(self._present.shares_bytes, dtype=np.float64)
+        return float(load_bytes(self._nodes, shares, self.layout.model_bytes).mean())
+
+    def observe(
+        self,
+        samples: Samples,
+        took_s: float,
+        exposed_s: float = 0.0,
+        work: Work | None = None,
+        iteration_s: float = 0.0,
+    ) -> None:
+        """One iteration's samples, how long it took from first push to last pull, and its work for the nodes' cores.
+
+        exposed_s: of it, after all had computed. Before, links also waited for gradients: so the exchange alone would have
+        taken something between the two, and only what lies outside is held against the estimates.
+        """
+        if not len(samples):
+            return
+        traffic, is_free, present = Traffic(samples), not self._sent_window, self._present
+        exchange_s = exposed_s or took_s
+        is_refuted = self._estimator.observe(traffic)
+        if present is None:
+            return
+        if work is not None:
+            self._cores.observe(work, np.array(present.shares_bytes, dtype=np.float64))
+        outcome = self._outcome(present, took_s, exchange_s, is_refuted)
+        self._trust.judge(outcome)
+        own_s = self._own_links_s()
+        self._routing.judge_plan(
+            iteration_s or took_s,
+            is_explained=not (outcome.is_late or is_refuted),
+            is_own_less=own_s is not None and own_s < outcome.took_s,
+        )
+        if is_free or present.scheme in UNWINDOWED:
+            served_s = traffic.served_s(len(self._nodes))
+            for one in np.flatnonzero(served_s > traffic.first_s).tolist():
+                self._observations[one].append(
+                    ServerObservation(present.shares_bytes[one], served_s[one] - traffic.first_s)
+                )
+
+    def note_unmeasured(self, iteration_s: float) -> None:
+        """Take in an iteration that was not timed message by message."""
+        if self._reason == NOT_NEEDED:
+            self._routing.judge_own(iteration_s)
+
+    def _own_links_s(self) -> float | None:
+        """What the links need for MXNet's own loads, by what is known for sure; None where that, or they, are not known."""
+        estimate = self._estimator.estimate()
+        known = Capacities.from_estimates(self._nodes, estimate.least[0], estimate.least[1], estimate.pairs)[0]
+        if known is None or self._own_shares is None:
+            return None
+        return completion_s(self._nodes, self._own_shares, self.layout.model_bytes, known) + self._delay_s
+
+    def is_settled(self, scheme: str, forecasts: bool | None = None) -> bool:
+        """Whether the present iteration cannot change the next plan, which `decide` may then be asked for at once."""
+        if scheme in OWN_ROUTING:
+            return self._reason == NOT_NEEDED and self._routing.is_settled
+        return scheme in UNMEASURED and not forecasts
+
+    def most_bytes(self, iterations: int) -> Floats:
+        """What plans have let one node send to the server on each node, or have from it, over so many iterations, shape (N,).
+
+        The one before them is included, of which some may have been left, and room for headers.
+        """
+        if self._present is None:
+            return np.full(len(self._nodes), np.inf)
+        room = HEADER_BYTES * len(self._present.server_of_slice)
+        lately = [self._shares[-k] for k in range(1, min(iterations + 1, len(self._shares)) + 1)]
+        lately *= 1 + (len(lately) == 1)  # the first iteration may bring what came before it, without a plan
+        return np.asarray(np.sum(lately, axis=0, dtype=np.float64) + room * len(lately))
+
+    def _outcome(self, present: Distribution, took_s: float, exchange_s: float, is_refuted: bool) -> Outcome:
+        """The exchange alone took something between the two."""
+        estimate, explained_s, equal_s = self._estimator.estimate(), None, None
+        known = Capacities.from_estimates(
+            self._nodes, estimate.least[0], estimate.least[1], estimate.pairs, self._cores.times()
+        )[0]
+        if known is not None:
+            model_bytes = self.layout.model_bytes
+            shares = np.array(present.shares_bytes, dtype=float)
+            explained_s, equal_s = (
+                completion_s(self._nodes, one, model_bytes, known) + self._delay_s
+                for one in (shares, average(self._nodes, model_bytes))
+            )
+            exchange_s = min(max(explained_s, exchange_s), took_s)
+        has_equal_shares = present.scheme == "average" or self._reason in EQUAL_BY_NEED
+        is_ours = present.scheme in ESTIMATING
+        return Outcome(exchange_s, explained_s, equal_s, is_refuted, has_equal_shares, is_ours, self._is_bounded)
+
+    def _capacities(self) -> Capacities | None:
+        estimate = self._estimator.estimate()
+        return Capacities.from_estimates(self._nodes, estimate.up, estimate.down, estimate.pairs, self._cores.times())[
+            0
+        ]
+
+    def network(self, rank_of_node: Mapping[str, int]) -> LinkKnowledge | None:
+        """What a joint plan may know; None while the links are not measured or do not set the pace."""
+        capacities = self._capacities()
+        if capacities is None or self._layout is None or self._trust.needs_equal_shares:
+            return None
+        ranks = [rank_of_node[node.name] for node in self._nodes if node.is_worker]
+        return LinkKnowledge(self._nodes, ranks, self._layout.model_bytes, capacities)
+
+    def decide(self, iteration: int, layout_version: int, scheme: str, forecasts: bool | None = None) -> PlanDecision:
+        """The plan of an iteration. MXNet's own schemes (stock, p3) route by themselves: their plan is empty.
+
+        forecasts: whether messages are timed; None: as the scheme needs.
+        """
+        assert self._layout is not None
+        self._measured = scheme not in UNMEASURED if forecasts is None else forecasts
+        is_own = scheme in OWN_ROUTING and self._routing.choose_own()
+        if is_own or scheme in ("stock", "p3"):
+            self._measured &= not is_own
+            self._present, self._sent_window = None, 0
+            self._reason = NOT_NEEDED if is_own else f"{scheme}: MXNet's own routing"
+            return PlanDecision(
+                m.Plan(iteration, layout_version, "stock" if is_own else scheme, self._measured, 0, [], []), []
+            )
+        situation = Situation(
+            iteration,
+            self._nodes,
+            self._layout,
+            self._capacities(),
+            self._configured,
+            [tuple(window) for window in self._observations],
+            self._present,
+            not self._trust.needs_equal_shares,
+            self.joint_shares,
+        )
+        plan, self._reason = decide(scheme, situation)
+        if plan is not None:
+            self._present = plan
+        assert self._present is not None
+        self._shares.append(np.array(self._present.shares_bytes, dtype=np.int64))
+        slots, new_slots = self._place(self._present)
+        ranks = [self._rank_of_node[node] for node in self._present.server_of_slice]
+        self._sent_window = self._window()
+        return PlanDecision(
+            m.Plan(iteration, layout_version, scheme, self._measured, self._sent_window, ranks, slots), new_slots
+        )
+
+    def _window(self) -> int:
+        """Bytes of a worker under way at a time: enough for the links' delay and queues, little enough to keep all in step."""
+        assert self._layout is not None
+        if self.inflight_bytes is not None:
+            return self.inflight_bytes
+        assert self._present is not None
+        if self._present.scheme in UNWINDOWED:
+            return 0
+        estimate, usual_bytes = self._estimator.estimate(), usual_inflight_bytes(self._layout.model_bytes)
+        links_s, is_far = self._present.predicted_s, self.round_trip_s >= FAR_S
+        if estimate.complete and links_s and is_far and self._delay_s > DELAY_PART * links_s:
+            fastest = estimate.least.min(axis=0).max()
+            return max(usual_bytes, int(WAY_PART * fastest * self.round_trip_s))
+        if not (self._trust.allow_window() and estimate.complete and links_s):
+            return 0
+        held_back_s = self.compute_spread_s - usual_bytes / estimate.least.min()
+        return usual_bytes if held_back_s <= WINDOW_GAIN * links_s else 0
+
+    def _place(self, plan: Distribution) -> tuple[list[int], list[m.NewSlots]]:
+        """The slot number of each slice: the k-th of its class on its server; missing ones are numbered and returned."""
+        classes = self.layout.slot_classes
+        of_slice = np.array(plan.server_of_slice) * len(classes) + self.layout.class_of_slice
+        places, place_of_slice, wanted = np.unique(of_slice, return_inverse=True, return_counts=True)
+        have, new = [], []
+        for place, count in zip(places.tolist(), wanted.tolist(), strict=True):
+            node, which = divmod(place, len(classes))
+            numbers = self._slots.setdefault((node, classes[which]), [])
+            if (missing := count - len(numbers)) > 0:
+                # The job waits while slots are made, and shares wander: a server that has outgrown its slots gets twice as many.
+                made = min(max(missing, len(numbers)), self._most_of_class[classes[which]] - len(numbers))
+                first = self._next_slot[node]
+                self._next_slot[node] += made
+                numbers.extend(range(first, first + made))
+                dtype, elements = classes[which]
+                new.append(m.NewSlots(self._rank_of_node[node], first, made, elements, dtype))
+            have.append(numbers)
+        slots = [have[k][slot] for k, slot in zip(place_of_slice.tolist(), plan.slot_of_slice, strict=True)]
+        return slots, new
+
+    # ---- what observers are told
+
+    def describe_layout(self) -> dict[str, Any]:
+        """Once per registration."""
+        assert self._layout is not None
+        return {
+            "model_bytes": self._layout.model_bytes,
+            "slices": len(self._layout.slices),
+            "probes": sum(s.is_probe for s in self._layout.slices),
+            "slice_bytes": max(s.size_bytes for s in self._layout.slices),
+        }
+
+    def describe_plan(self) -> dict[str, Any]:
+        """Who holds how much, and why."""
+        if self._present is None:
+            return {"reason": self._reason}
+        shares = np.array(self._present.shares_bytes, dtype=float)
+        return {"reason": self._reason, "shares": self._by_name(shares), "predicted_s": self._present.predicted_s}
+
+    def describe_iteration(self, samples: Samples) -> dict[str, Any]:
+        """What the iteration was planned on and what it measured; rates in bytes per second."""
+        assert self._layout is not None
+        model = self._layout.model_bytes
+        slots = sum(self._next_slot.values())
+        told: dict[str, Any] = {"measured": self._measured, "round_trip_s": self.round_trip_s, "slots": slots}
+        told |= self.describe_plan()
+        shares = None if self._present is None else np.array(self._present.shares_bytes, dtype=float)
+        if shares is not None:
+            told["load_bytes"] = self._by_name(load_bytes(self._nodes, shares, model))
+        estimate = self._estimator.estimate()
+        told["estimate"] = {
+            "up": self._by_name(estimate.up),
+            "down": self._by_name(estimate.down),
+            "pairs": [[self._names[i], self._names[j], rate] for (i, j), rate in estimate.pairs.items()],
+        }
+        if shares is not None and (cores := self._cores.times()) is not None:
+            told["cores_s"] = self._by_name(cores.of_shares(shares))
+        if self._configured is not None:
+            told["configured"] = {
+                "up": self._by_name(self._configured.up),
+                "down": self._by_name(self._configured.down),
+            }
+            told["bound_s"] = bound_s(self._nodes, model, self._configured)
+            if shares is not None:
+                told["planned_s"] = completion_s(self._nodes, shares, model, self._configured)
+        if len(samples):
+            told["span_s"] = float(samples["end_s"].max() - samples["start_s"].min())
+        return told
+
+    def _by_name(self, values: Floats) -> dict[str, float | None]:
+        told = (value if math.isfinite(value) else None for value in values.tolist())
+        return dict(zip(self._names, told, strict=True))

@@ -1,0 +1,552 @@
+"""The coordinator's mind: messages in, messages out, no sockets, no clock. `now_s` is always an argument.
+
+    GATHER    until every worker and server has said Hello          -> Welcome to all
+    REGISTER  until every worker has said what it pushes             -> Setup
+    READY     between iterations; a held job waits here for RunBlock
+    PREPARE   until the new slots that the plan needs exist
+    RUN       plan sent, and the next one too where nothing can change it; until every worker is Done
+    COLLECT   until servers have told all that they timed
+    OVER      aborted or ended
+
+Batch sizes run beside this, iteration by iteration of their own (batching.py). Where MXNet runs alone, servers take no part and
+nothing is registered: REGISTER is then the whole job.
+A registration may come again at any time outside RUN's traffic; it begins a new layout version.
+"""
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable
+from statistics import mean
+from typing import NamedTuple
+
+from nalb.batching.joint_control import LinkKnowledge
+from nalb.batching.speed import Predictor
+from nalb.errors import InputError
+from nalb.planning.granularity import Granularity
+from nalb.planning.schemes import fixed_slice_bytes
+from nalb.planning.slices import NUM_PROBE
+from nalb.protocol import messages as m
+from nalb.protocol.batch_admission import BatchAdmission
+from nalb.protocol.members import Members
+from nalb.protocol.observers import Observers, Outgoing
+from nalb.protocol.participant import Process, disagreement, left_behind
+from nalb.protocol.planner import PlanDecision, Planner
+from nalb.protocol.sample_collector import SampleCollector
+from nalb.protocol.sums import find_wrong_sum
+from nalb.settings import Settings
+
+RECORDED = 200  # iterations of a training, of which every message is told
+COLLECT_S = 1.0  # a plan waits no longer for what servers have still to tell: they are measured less well then
+
+
+class SlicingOptions(NamedTuple):
+    """How tensors become slices, where it is not the same for all jobs."""
+
+    alpha_bytes: float
+    fixed_slice_bytes: float | None = None  # in place of what alpha gives
+    num_probe: int = NUM_PROBE  # probe slices per server
+
+
+class Coordinator:
+    """One job's state. Outgoing messages collect in `outbox`; the shell sends and clears them."""
+
+    def __init__(self, settings: Settings, now_s: float, predictor: Callable[[int], Predictor] | None = None):
+        self._settings = settings
+        self._started_s = self._last_alive_s = now_s
+        self.phase = "GATHER"
+        self.outbox: deque[Outgoing] = deque()
+        self.verdict: str | None = None  # why the job was aborted
+        self._members = Members(settings, now_s)
+        self._running = 0  # workers that have not yet reported this iteration done
+        self._observers = Observers(self.outbox, settings.scheme, settings.hold)
+        self._event = self._observers.tell
+        self.events = self._observers.events  # not yet written by the shell
+        self._planner: Planner | None = None
+        self._nodes: list[str] = []
+        self.rejected: Counter[str] = Counter()
+        self._collector = SampleCollector(self._members, self.rejected, self._event)
+        self._registration, self._layout_version, self._iteration = -1, -1, -1
+        self._tensors: list[m.TensorSpec] = []
+        self._granularity = Granularity(settings.alpha_bytes)
+        self._cut = SlicingOptions(self._granularity.alpha_bytes)
+        self._measuring = False
+        self._plan: m.Plan | None = None
+        self._ahead: m.Plan | None = None  # the next one, where workers have it already
+        # Orders that are not yet carried out: worker, iteration, layout version.
+        self._preparing: set[tuple[bytes, int, int]] = set()
+        self._collecting: set[bytes] = set()  # servers that have not yet told all of the iteration
+        self._collect_by_s = now_s
+        self._released_s = self._moved_s = now_s  # when the last plan went out, and when anything was last under way
+        self._admission = BatchAdmission(settings, predictor, self._network)
+
+    def name_of(self, identity: bytes) -> str | None:
+        """What people call the process that speaks, if it has said Hello."""
+        process = self._members.get(identity)
+        return process.name if process else None
+
+    # ---- inputs
+
+    def receive(
+        self, identity: bytes, message: m.FromNode | m.FromObserver, now_s: float, key_node: str | None = None
+    ) -> None:
+        """Take one message in. key_node: the node whose key the sender has, where the job is encrypted."""
+        if self.phase == "OVER":
+            return
+        if isinstance(message, m.Still):
+            self._members.note_still(message, key_node, now_s)
+            self.outbox.append((identity, m.Alive()))
+            return
+        process = self._members.get(identity)
+        if key_node is not None:
+            if why := self._members.false_name(identity, message, key_node):
+                self.abort(why, now_s)
+                return
+            if process is None and not isinstance(message, m.Hello):
+                self.rejected["message before hello"] += 1
+                return
+        if isinstance(message, m.FromObserver):
+            self._from_observer(identity, message, now_s)
+        elif isinstance(message, m.Hello):
+            self._hello(identity, message, now_s)
+        elif process is None:
+            self.rejected["message before hello"] += 1
+        else:
+            process.last_heard_s = process.last_direct_s = now_s
+            if self._is_out_of_place(process, message):
+                self.rejected["message out of place"] += 1
+            else:
+                self._from_process(process, message, now_s)
+
+    def tick(self, now_s: float) -> None:
+        """Keep the deadlines; call it at least every heartbeat."""
+        if self.phase == "OVER":
+            return
+        if now_s - self._last_alive_s >= self._settings.heartbeat_s:
+            self._last_alive_s = now_s
+            for process in self._members:
+                self._send(process, m.Alive(now_s - process.last_direct_s))
+        if self.phase == "GATHER":
+            if now_s - self._started_s > self._settings.startup_s:
+                self.abort(self._members.missing(), now_s)
+            return
+        if why := (
+            self._members.silent(self.phase, self._iteration, now_s)
+            or self._members.lingering(now_s)
+            or (self._members.stuck(self._iteration, self._moved_s) if self.phase == "RUN" else None)
+            or self._admission.check_joined(self._members.workers, now_s)
+        ):
+            self.abort(why, now_s)
+        if self.phase == "RUN":
+            self._collector.forget(self._iteration, self._settings.silence_s)
+        self._end_collecting(now_s)
+
+    def abort(self, reason: str, now_s: float) -> None:
+        """End the job everywhere."""
+        if self.phase == "OVER":
+            return
+        reason = m.as_text(reason)
+        self.phase, self.verdict = "OVER", reason
+        for process in self._members:
+            self._send(process, m.Abort(reason))
+        self._event("abort", now_s, {"reason": reason})
+
+    # ---- gathering
+
+    def _hello(self, identity: bytes, hello: m.Hello, now_s: float) -> None:
+        if (known := self._members.get(identity)) is not None and known.hello == hello:
+            return
+        if why := self._members.admit(identity, hello, now_s):
+            self.abort(why, now_s)
+        elif self._members.are_all_here:
+            self._welcome(now_s)
+
+    def _is_out_of_place(self, process: Process, message: m.FromNode) -> bool:
+        """Said before all are there, by a server where only workers speak, or of plans where MXNet runs alone."""
+        if isinstance(message, m.Report | m.Failed):
+            return False
+        if self._settings.is_stock and not isinstance(message, m.JoinBatching | m.Computed | m.Goodbye):
+            return True
+        is_servers = isinstance(message, m.Goodbye | m.Collected)
+        return self.phase == "GATHER" or (process.hello.role == "server" and not is_servers)
+
+    def _welcome(self, now_s: float) -> None:
+        self._nodes = self._members.nodes()
+        index = {name: i for i, name in enumerate(self._nodes)}
+        self._collector.node_of_peer = {p.hello.ps_id: index[p.hello.node] for p in self._members}
+        if not self._settings.is_stock:
+            self._planner = self._new_planner()
+            self._configure(now_s)
+            if self.phase == "OVER":
+                return
+        for process in self._members:
+            process.last_heard_s = process.last_direct_s = now_s
+            self._send(
+                process,
+                m.Welcome(
+                    m.VERSION,
+                    self._nodes,
+                    self._settings.heartbeat_s,
+                    self._settings.silence_s,
+                    self._settings.num_servers,
+                ),
+            )
+        self.phase = "REGISTER"
+        servers = [p.hello.node for p in sorted(self._members.servers, key=lambda p: p.hello.ps_id)]
+        self._event("ready", now_s, {"nodes": self._nodes, "servers": servers})
+
+    def _new_planner(self) -> Planner:
+        planner = Planner(
+            self._nodes,
+            workers={p.hello.node for p in self._members.workers},
+            servers={p.hello.node: p.rank for p in self._members.servers},
+            estimator=self._settings.estimator,
+            inflight_bytes=self._settings.inflight_bytes,
+        )
+        planner.may_leave_routing = not self._settings.verify_sums
+        return planner
+
+    def _configure(self, now_s: float) -> None:
+        if self._planner is None or self._observers.configured is None:
+            return
+        try:
+            self._planner.configure(self._observers.configured)
+        except InputError as error:
+            self.abort(str(error), now_s)
+
+    # ---- running
+
+    def _from_process(self, process: Process, message: m.FromNode, now_s: float) -> None:
+        if isinstance(message, m.Report):
+            self._report(process, message, now_s)
+        elif isinstance(message, m.Register):
+            self._register(process, message, now_s)
+        elif isinstance(message, m.SlotsReady):
+            self._preparing.discard((process.identity, message.iteration, message.layout_version))
+            if self.phase == "PREPARE" and not self._preparing:
+                self._release(now_s)
+        elif isinstance(message, m.Sums):
+            if message.iteration == self._iteration:
+                process.sums = message
+        elif isinstance(message, m.Done):
+            self._done(process, message, now_s)
+        elif isinstance(message, m.Collected):
+            if message.iteration == self._iteration:
+                self._collected(process, now_s)
+        elif isinstance(message, m.JoinBatching | m.Computed):
+            self._batch(process, message, now_s)
+        elif isinstance(message, m.Goodbye):
+            if process.hello.role == "worker" and (why := self._admission.leave(process.rank, process.name)):
+                self.abort(why, now_s)
+            if self._members.leave(process, now_s):
+                for worker in self._members.workers:
+                    self._send(worker, m.Farewell())
+            self._collected(process, now_s)
+        elif isinstance(message, m.Failed):
+            self.abort(
+                message.reason if process.hello.node in message.reason else f"{process.name}: {message.reason}", now_s
+            )
+
+    # ---- batch sizes
+
+    def _batch(self, process: Process, message: m.JoinBatching | m.Computed, now_s: float) -> None:
+        if why := self._admission.take(process.rank, process.name, message, now_s):
+            self.abort(why, now_s)
+        elif manager := self._admission.manager:
+            for sizes in manager.outbox:
+                for worker in self._members.workers:
+                    self._send(worker, sizes)
+            names = [worker.hello.node for worker in sorted(self._members.workers, key=lambda worker: worker.rank)]
+            for data in manager.events:
+                self._event("batch", now_s, {"workers": names, **data})
+            manager.outbox.clear()
+            manager.events.clear()
+
+    def _network(self) -> LinkKnowledge | None:
+        """For joint plans."""
+        rank_of_node = {worker.hello.node: worker.rank for worker in self._members.workers}
+        return self._planner.network(rank_of_node) if self._planner else None
+
+    # ---- what processes report
+
+    def _report(self, process: Process, report: m.Report, now_s: float) -> None:
+        process.note(report, self._iteration, now_s)
+        self._moved_s = now_s if report.samples or report.queued_bytes else self._moved_s
+        self._collector.take(process, report, self._released_s if self.phase in ("RUN", "COLLECT") else None, now_s)
+        if why := left_behind(process, self._members.left):
+            self.abort(why, now_s)
+
+    def _register(self, process: Process, message: m.Register, now_s: float) -> None:
+        if message.number <= process.registration:
+            return
+        process.registration, process.tensors = message.number, message.tensors
+        if any(p.tensors is None for p in self._members.workers):
+            return
+        if why := disagreement(process, self._members.workers):
+            self.abort(why, now_s)
+            return
+        if self.phase == "COLLECT":
+            self._complete(now_s)
+            if self.phase == "OVER":  # a sum of it is wrong
+                return
+        for worker in self._members.workers:
+            worker.tensors = None
+        self._iteration += self._ahead is not None  # its number is used up, and nobody will run it
+        self._ahead = None
+        self._tensors, self._registration = message.tensors, message.number
+        if block := self._observers.block:
+            self._cut = self._cut_of(block)
+        try:
+            self._begin_epoch(now_s)
+        except InputError as error:
+            self.abort(f"the registered tensors cannot be planned: {error}", now_s)
+            return
+        self.phase = "READY"
+        self._next(now_s)
+
+    def _begin_epoch(self, now_s: float) -> None:
+        """Tell every worker how to cut the registered tensors."""
+        assert self._planner is not None
+        self._layout_version += 1
+        digest = self._planner.register(self._tensors, *self._cut)
+        for worker in self._members.workers:
+            self._send(
+                worker,
+                m.Setup(
+                    self._registration,
+                    self._layout_version,
+                    len(self._nodes),
+                    self._settings.num_servers,
+                    *self._cut,
+                    digest,
+                    self._iteration + 1,
+                ),
+            )
+        cut = {"iteration": self._iteration + 1, **self._cut._asdict(), "tensors": self._tensors}
+        self._event("layout", now_s, self._planner.describe_layout() | cut)
+
+    def _next(self, now_s: float) -> None:
+        """Plan the next iteration, or wait for an observer to ask for one."""
+        if self.phase != "READY":
+            return
+        if self._ahead is not None:
+            self._plan, self._ahead = self._ahead, None
+            self._begin_iteration(now_s)
+            return
+        block = self._observers.block
+        if block is None:
+            if self._observers.is_ending:
+                for worker in self._members.workers:
+                    self._send(worker, m.Finish())
+            else:
+                self._event("idle", now_s, {})
+            return
+        number = self._iteration + 1
+        try:
+            decision = self._decide(number, block, now_s)
+        except InputError as error:
+            self.abort(f"iteration {number} cannot be planned: {error}", now_s)
+            return
+        self._plan = decision.plan
+        for identity, slots in self._slot_orders(decision.new_slots).items():
+            self._preparing.add((identity, number, self._layout_version))
+            self.outbox.append((identity, m.PrepareSlots(number, self._layout_version, slots)))
+        if self._preparing:  # perhaps by an order of the registration before, whose slots this plan may use
+            self.phase = "PREPARE"
+        else:
+            self._release(now_s)
+
+    def _decide(self, number: int, block: m.RunBlock, now_s: float) -> PlanDecision:
+        assert self._planner is not None
+        if self._observers.begin() and block.inflight_bytes is not None:
+            self._planner.inflight_bytes = block.inflight_bytes
+        if (wanted := self._cut_of(block)) != self._cut:  # another block's, or what was measured asks for it
+            self._cut = wanted
+            self._begin_epoch(now_s)
+        if self._admission.manager is not None:
+            self._planner.joint_shares = self._admission.manager.plan_shares()
+        self._planner.round_trip_s = self._members.round_trip_s
+        return self._planner.decide(number, self._layout_version, block.scheme, block.forecasts)
+
+    def _slot_orders(self, slots: list[m.NewSlots]) -> dict[bytes, list[m.NewSlots]]:
+        """Who creates which slots: its own node's worker over loopback, where there is one, else the lowest-ranked worker."""
+        node_of_rank = {server.rank: server.hello.node for server in self._members.servers}
+        maker_of_node = {worker.hello.node: worker.identity for worker in self._members.workers}
+        lowest = min(self._members.workers, key=lambda worker: worker.hello.ps_id).identity
+        orders: dict[bytes, list[m.NewSlots]] = {}
+        for slot in slots:
+            orders.setdefault(maker_of_node.get(node_of_rank[slot.server], lowest), []).append(slot)
+        return orders
+
+    def _cut_of(self, block: m.RunBlock) -> SlicingOptions:
+        size_bytes = block.slice_bytes or fixed_slice_bytes(block.scheme)
+        return SlicingOptions(
+            block.alpha_bytes or self._granularity.alpha_bytes, size_bytes, NUM_PROBE if block.probes else 0
+        )
+
+    def _release(self, now_s: float) -> None:
+        assert self._plan is not None
+        if self._plan.measure != self._measuring or self._iteration < 0:
+            self._measuring = self._plan.measure
+            for server in self._members.servers:
+                self._send(server, m.Measure(self._plan.measure))
+        self._send_plan(self._plan, now_s)
+        self._begin_iteration(now_s)
+
+    def _begin_iteration(self, now_s: float) -> None:
+        """The present plan's. Where it was sent ahead, workers may have done it already."""
+        self._iteration += 1
+        self._released_s = self._moved_s = now_s
+        self.phase = "RUN"
+        for process in self._members:
+            process.done, process.early, process.sums = process.early, None, None
+            process.cpu_before_s = process.cpu_s
+            process.reports, process.covers = [], 0
+        self._running = sum(worker.done is None for worker in self._members.workers)
+        self._send_ahead(now_s)
+        if self._running == 0:
+            self._collect_from_servers(now_s)
+
+    def _send_ahead(self, now_s: float) -> None:
+        """Send the next plan as well, where nothing that this iteration shows can change it: then nobody waits for it."""
+        assert self._planner is not None
+        block = self._observers.block
+        if (
+            block is None
+            or not self._observers.goes_on
+            or self._settings.verify_sums
+            or self._cut_of(block) != self._cut
+        ):
+            return
+        if self._planner.is_settled(block.scheme, block.forecasts):
+            decision = self._planner.decide(self._iteration + 1, self._layout_version, block.scheme, block.forecasts)
+            assert not decision.new_slots, "the same shares of the same layout need no other slots"
+            self._ahead = decision.plan
+            self._send_plan(decision.plan, now_s)
+
+    def _send_plan(self, plan: m.Plan, now_s: float) -> None:
+        assert self._planner is not None
+        for worker in self._members.workers:
+            self._send(worker, plan)
+        sent: dict[str, object] = {"inflight_bytes": plan.inflight_bytes}
+        if self._is_recorded(plan.iteration):
+            sent["server_of_slice"] = plan.server_of_slice
+        told = {"iteration": plan.iteration, "scheme": self._observers.label, **self._planner.describe_plan(), **sent}
+        self._event("plan", now_s, told)
+
+    def _done(self, process: Process, message: m.Done, now_s: float) -> None:
+        if message.iteration <= process.finished:
+            return  # a repetition
+        if self._ahead is not None and process.done is not None and message.iteration == self._ahead.iteration:
+            process.early, process.finished = message, message.iteration
+            return
+        if self.phase != "RUN" or message.iteration != self._iteration:
+            self.abort(
+                f"{process.name} reported iteration {message.iteration} done while {self._iteration} runs "
+                f"({self.phase}): please report this",
+                now_s,
+            )
+            return
+        self._running -= process.done is None
+        process.done, process.finished = message, message.iteration
+        if self._running == 0:
+            self._collect_from_servers(now_s)
+
+    def _collect_from_servers(self, now_s: float) -> None:
+        """Every worker is done. Servers report every heartbeat; a plan made without the rest would rest on the next iteration's."""
+        assert self._plan is not None
+        asked = [one for one in self._members.servers if self._plan.measure and one.left_after is None]
+        self.phase, self._collect_by_s = "COLLECT", now_s + COLLECT_S
+        self._collecting = {server.identity for server in asked}
+        order = m.Collect(self._iteration)  # one object: encoded once
+        for server in asked:
+            self._send(server, order)
+        self._end_collecting(now_s)
+
+    def _collected(self, server: Process, now_s: float) -> None:
+        """It has told all, or has left."""
+        self._collecting.discard(server.identity)
+        self._end_collecting(now_s)
+
+    def _end_collecting(self, now_s: float) -> None:
+        """Go on, once all have told what they had to, or have had their time."""
+        if self.phase == "COLLECT" and (not self._collecting or now_s > self._collect_by_s):
+            self._complete(now_s)
+            self._next(now_s)
+
+    def _complete(self, now_s: float) -> None:
+        """The iteration's books are closed; READY for the next, unless the job is over."""
+        assert self._planner is not None
+        assert self._plan is not None
+        if self._settings.verify_sums and (wrong := self._wrong_sum(self._planner, self._plan)):
+            self.abort(wrong, now_s)
+            return
+        done = {w.hello.node: w.done for w in self._members.workers if w.done}
+        samples = self._collector.samples(self._planner.most_bytes, now_s)
+        took_s = max(d.communication_s for d in done.values())
+        iteration_s = mean(
+            d.iteration_s for d in done.values()
+        )  # the longest would count in two what one waits for another
+        if self._cut.fixed_slice_bytes is None:
+            layout, servers = self._planner.layout, self._settings.num_servers
+            load_bytes = self._planner.mean_load_bytes
+            self._granularity.observe(load_bytes, took_s, layout.model_bytes, len(self._nodes), servers)
+        if self._plan.measure:
+            self._planner.compute_spread_s = self._collector.compute_spread_s()
+            work = self._members.work(self._nodes)
+            self._planner.observe(samples, took_s, self._collector.exposed_s(), work, iteration_s)
+            first_s = float(samples["start_s"].min()) if len(samples) else 0.0
+            if self._is_recorded(self._iteration):
+                self.events.append(m.Event("samples", first_s, {"iteration": self._iteration, "rows": samples}))
+        else:
+            self._planner.note_unmeasured(iteration_s)
+            for server in self._members.servers:
+                server.cpu_s = math.nan  # nobody asked: what it told last is of before
+        self._event(
+            "iteration",
+            now_s,
+            {
+                "iteration": self._iteration,
+                "scheme": self._observers.label,
+                "communication_s": {node: d.communication_s for node, d in done.items()},
+                "iteration_s": {node: d.iteration_s for node, d in done.items()},
+                "plan_wait_s": {node: d.plan_wait_s for node, d in done.items()},
+                "started_s": self._collector.aligned("started_s"),
+                "computed_s": self._collector.aligned("computed_s"),
+                "finished_s": self._collector.aligned("finished_s"),
+                "samples": len(samples),
+                "drops": sum(p.drops for p in self._members),
+                "rejected": dict(self.rejected),
+                **self._planner.describe_iteration(samples),
+            },
+        )
+        self._observers.count(now_s)
+        self.phase = "READY"
+
+    def _is_recorded(self, iteration: int) -> bool:
+        """Whether events tell every message of it: of a training, which may last weeks, ever fewer."""
+        step = 10 ** max(0, len(str(iteration)) - 2)
+        return self._settings.hold or iteration < RECORDED or iteration % step == 0
+
+    def _wrong_sum(self, planner: Planner, plan: m.Plan) -> str | None:
+        """What find_wrong_sum says; plans of MXNet's own have no slices to check."""
+        if not plan.server_of_slice:
+            return None
+        told = {worker.hello.node: worker.sums for worker in self._members.workers if worker.sums is not None}
+        silent = [worker.name for worker in self._members.workers if worker.sums is None]
+        if silent:
+            return f"{silent[0]} does not verify sums, others do: set NALB_VERIFY_SUMS=1 for every process, or for none"
+        node_of_rank = {server.rank: server.hello.node for server in self._members.servers}
+        return find_wrong_sum(planner.layout, plan, told, node_of_rank.__getitem__)
+
+    # ---- observers
+
+    def _from_observer(self, identity: bytes, message: m.FromObserver, now_s: float) -> None:
+        present = m.Event("state", now_s, {"phase": self.phase, "nodes": list(self._nodes)})
+        self._observers.receive(identity, message, present)
+        if isinstance(message, m.Configured):
+            self._configure(now_s)
+        elif isinstance(message, m.RunBlock | m.EndJob):
+            self._next(now_s)
+
+    def _send(self, process: Process, message: m.Message) -> None:
+        self.outbox.append((process.identity, message))

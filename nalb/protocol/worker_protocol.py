@@ -1,0 +1,65 @@
+"""What a worker obeys next among the coordinator's messages, in whatever order, how late and how often they come. Pure.
+
+    registration n, Setup(n, layout version e, i)  the worker cuts its tensors; a later version of the same registration replaces it
+    Plan(e, k)                            the worker sums iteration k: of its own version only, i first, then one after another
+
+What is of an earlier registration, layout version or iteration is void; what is of a later one waits for what comes before it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from nalb.protocol import messages as m
+
+
+@dataclass
+class WorkerProtocol:
+    """A worker's place in the job. `choose` takes a message out of the inbox; None: what comes next is not there yet."""
+
+    registration: int = -1  # how often the worker has registered, less one
+    layout_version: int = -1  # of the last Setup obeyed
+    iteration: int = -1  # of the last Plan obeyed, or the one before the Setup's first
+    _is_registering: bool = False
+    _orders: set[tuple[int, int]] = field(default_factory=set)  # of slots: iteration and layout_version
+
+    def register(self, tensors: Sequence[m.TensorSpec]) -> m.Register:
+        """The message to send; until its Setup comes no plan is obeyed."""
+        self.registration += 1
+        self._is_registering = True
+        return m.Register(list(tensors), self.registration)
+
+    def choose(self, inbox: list[m.Message]) -> m.Setup | m.Plan | m.Finish | None:
+        """The next message, taken out of the inbox together with all that is void; the others stay."""
+        inbox[:] = [message for message in inbox if not self._is_void(message)]
+        setups = [x for x in inbox if isinstance(x, m.Setup) and x.registration == self.registration]
+        if setups:
+            setup = max(setups, key=lambda one: one.layout_version)
+            inbox.remove(setup)
+            self.layout_version, self.iteration, self._is_registering = setup.layout_version, setup.iteration - 1, False
+            return setup
+        if self._is_registering:
+            return None
+        of_layout = (x for x in inbox if isinstance(x, m.Plan) and x.layout_version == self.layout_version)
+        plan = next((x for x in of_layout if x.iteration == self.iteration + 1), None)
+        if plan is not None:
+            inbox.remove(plan)
+            self.iteration = plan.iteration
+            return plan
+        finish = next((x for x in inbox if isinstance(x, m.Finish)), None)
+        if finish is not None:
+            inbox.remove(finish)
+        return finish
+
+    def is_new_order(self, message: m.PrepareSlots) -> bool:
+        """Whether these slots are asked for for the first time; of all messages this one alone is not chosen but obeyed at once."""
+        order = (message.iteration, message.layout_version)
+        is_new = order not in self._orders
+        self._orders.add(order)
+        return is_new
+
+    def _is_void(self, message: m.Message) -> bool:
+        if isinstance(message, m.Setup):
+            return message.registration < self.registration or message.layout_version <= self.layout_version
+        return isinstance(message, m.Plan) and (
+            message.layout_version < self.layout_version or message.iteration <= self.iteration
+        )

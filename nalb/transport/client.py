@@ -1,0 +1,239 @@
+"""A process's end of the control plane: one thread, one DEALER socket, one limit of silence.
+
+The thread sends the process's samples every heartbeat, hands arriving messages over, and ends the process with one line
+when the coordinator says Abort or falls silent: the main thread may be stuck inside ps-lite, where nothing can be raised.
+Other threads talk to it through `send` and `wait_for`; the socket is touched by the thread alone.
+"""
+
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar, cast
+
+import zmq
+
+from nalb.errors import PeerError
+from nalb.process.available_cores import Cores
+from nalb.protocol import messages as m
+from nalb.transport.backup_connection import BackupConnection
+from nalb.transport.curvezmq import secure_client
+from nalb.transport.keys import NodeKeys
+from nalb.transport.tcp_info import Ways
+
+T = TypeVar("T", bound=m.Message)
+C = TypeVar("C", bound=m.Message)
+Drain = Callable[[], tuple[list[m.SampleRow], int]]  # at most ROWS_MOST
+REASON_MOST = m.TEXT_MOST - 296  # characters of a Failed: the coordinator's Abort names the process as well
+
+
+def die(reason: str, exit_code: int = PeerError.exit_code) -> None:
+    """End this process now, whatever ps-lite is doing, with one line that says why."""
+    with suppress(Exception):  # the script may have closed it, or put something else there
+        sys.stdout.flush()
+    with suppress(Exception):
+        print(f"nalb: {reason}", file=sys.stderr, flush=True)
+    os._exit(exit_code)
+
+
+class Client:
+    """Connects to the coordinator and keeps the promise of liveness."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        hello: m.Hello,
+        drain: Drain,
+        silence_s: float,
+        startup_s: float,
+        keys: NodeKeys | None = None,
+    ):
+        self._endpoint, self._hello, self._drain = endpoint, hello, drain
+        self._silence_s, self._startup_s, self._heartbeat_s = silence_s, startup_s, 0.1
+        self._keys, self._cores = keys, Cores()
+        self._outbox: queue.SimpleQueue[m.Message] = queue.SimpleQueue()
+        self._arrived = threading.Condition()
+        self._inbox: list[m.Message] = []
+        self._welcome: m.Welcome | None = None
+        self._unheard_s = 0.0  # how long the coordinator has heard nothing over this connection, as it said last
+        self.exchanging = -1  # written by the exchange, read by the heartbeat
+        self.computed = -1  # likewise
+        self.ways: Callable[[], Ways] = Ways  # to other nodes
+        self.calls = 0  # written by the store, read by the heartbeat
+        self.on_prepare: Callable[[m.PrepareSlots], None] | None = (
+            None  # both are called on the client's thread and must not block
+        )
+        self.on_measure: Callable[[bool], None] | None = None
+        self._closing = threading.Event()
+        self._leaving = False  # set before the last word: the Abort that answers it must not change our own exit code
+        self._context = zmq.Context()
+        self._wake_out = self._context.socket(zmq.PAIR)
+        self._wake_out.bind("inproc://wake")
+        self._wake_lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="nalb-control", daemon=True)
+        self._thread.start()
+
+    def send(self, message: m.Message) -> None:
+        """Queue a message; any thread."""
+        if isinstance(message, m.Failed):  # MXNet's errors may carry a long trace
+            message = m.Failed(m.as_text(message.reason, REASON_MOST))
+        self._outbox.put(message)
+        self._wake()
+
+    def wait_for(self, kind: type[T], matches: Callable[[T], bool] = lambda _: True) -> T:
+        """Block until such a message is there, and take it. The thread ends the process when the coordinator is silent."""
+
+        def choose(inbox: list[m.Message]) -> m.Message | None:
+            found = (i for i, message in enumerate(inbox) if isinstance(message, kind) and matches(message))
+            index = next(found, None)
+            return None if index is None else inbox.pop(index)
+
+        return cast(T, self.wait_until(choose))
+
+    def wait_until(self, choose: Callable[[list[m.Message]], C | None]) -> C:
+        """Block until `choose` takes a message out of the inbox, and return that."""
+        with self._arrived:
+            while (chosen := choose(self._inbox)) is None:
+                self._arrived.wait(timeout=1.0)
+            return chosen
+
+    def fail(self, reason: str) -> None:
+        """End this process, and the job, if the coordinator can be told."""
+        self.close(m.Failed(reason))
+        die(reason)
+
+    def close(self, last_word: m.Message | None = None) -> None:
+        """Say the last word, if there is one left to say, and end the thread."""
+        self._leaving = True
+        if last_word is not None:
+            self.send(last_word)
+        self._closing.set()
+        self._wake()
+        self._thread.join(timeout=5.0)
+        with self._wake_lock:
+            self._wake_out.close(linger=0)
+        if not self._thread.is_alive():
+            self._context.term()  # when the last word is on its way, or its LINGER is over
+
+    def _wake(self) -> None:
+        """Never blocks: a thread that has ended, or that is behind with its wake-ups, needs no other."""
+        with self._wake_lock, suppress(zmq.Again):
+            if not self._wake_out.closed:
+                self._wake_out.send(b"", zmq.NOBLOCK)
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except PeerError as error:
+            die(str(error))
+        except Exception as error:  # the control plane is broken: without it the job would hang
+            die(f"{self._hello.role} {self._hello.node}: control plane failed: {type(error).__name__}: {error}")
+
+    def _loop(self) -> None:
+        identity = f"{self._hello.role}-{self._hello.node}-{os.getpid()}"
+        socket = self._connect(2000, identity)
+        wake = self._context.socket(zmq.PAIR)
+        wake.connect("inproc://wake")
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        poller.register(wake, zmq.POLLIN)
+        backup = BackupConnection(lambda: self._connect(0), poller, identity)
+        socket.send(m.encode(self._hello))
+        last_heard_s = direct_s = time.monotonic()  # on either line; on the first
+        next_report_s = last_heard_s + self._heartbeat_s
+        while True:
+            timeout_ms = max(0.0, next_report_s - time.monotonic()) * 1000
+            ready = dict(poller.poll(int(timeout_ms)))
+            now_s = time.monotonic()
+            if wake in ready:
+                wake.recv()
+            report_due = now_s >= next_report_s
+            urgent = False
+            while not self._outbox.empty():
+                message = self._outbox.get()
+                if isinstance(message, m.Done | m.Collected | m.Goodbye):  # its samples first
+                    report = self._report(now_s)
+                    if report.samples or not isinstance(message, m.Done):
+                        socket.send(m.encode(report))
+                        urgent = True
+                socket.send(m.encode(message))
+            if report_due or urgent:
+                if not urgent:
+                    socket.send(m.encode(self._report(now_s)))
+                next_report_s = now_s + self._heartbeat_s
+            if self._closing.is_set() and self._outbox.empty():
+                socket.close()
+                wake.close()
+                backup.close()
+                return
+            if backup.is_heard(ready, now_s):
+                last_heard_s = now_s
+            if report_due:
+                backup.say()
+            while socket in ready:
+                try:
+                    frame = socket.recv(zmq.NOBLOCK)
+                except zmq.Again:
+                    break
+                last_heard_s = direct_s = now_s
+                self._handle(m.decode_at_client(frame))
+            if self._welcome:
+                backup.keep(min(direct_s, now_s - self._unheard_s), now_s, self._welcome)
+            limit_s = self._silence_s if self._welcome else self._startup_s
+            if now_s - last_heard_s > limit_s:
+                phase = f" in phase exchange of iteration {self.exchanging}" if self.exchanging >= 0 else ""
+                raise PeerError(
+                    f"{self._hello.role} {self._hello.node}: the coordinator at {self._endpoint} has been silent for "
+                    f"{limit_s:g} s{phase if self._welcome else ' in phase start'}: is the scheduler's process alive and its "
+                    "port reachable?"
+                )
+
+    def _connect(self, linger_ms: int, identity: str | None = None) -> "zmq.Socket[bytes]":
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, linger_ms)
+        socket.setsockopt(zmq.SNDHWM, 0)  # while nobody takes anything, the thread must still see that time is over
+        if identity is not None:
+            socket.setsockopt(zmq.IDENTITY, identity.encode())
+        if self._keys is not None:
+            secure_client(socket, self._keys, self._endpoint)
+        socket.connect(self._endpoint)
+        return socket
+
+    def _report(self, now_s: float) -> m.Report:
+        rows, drops = self._drain() if self._welcome else ([], 0)
+        used_s, cores = time.process_time(), self._cores.now()
+        return m.Report(now_s, self.exchanging, rows, drops, self.calls, self.computed, *self.ways(), used_s, cores)
+
+    def _handle(self, message: m.FromCoordinator) -> None:
+        if isinstance(message, m.Alive):
+            self._unheard_s = message.unheard_s
+            return
+        if isinstance(message, m.Abort):
+            if not self._leaving:
+                die(message.reason)
+            return
+        if isinstance(message, m.PrepareSlots) and self.on_prepare:
+            self.on_prepare(message)
+            return
+        if isinstance(message, m.Measure):
+            if self.on_measure:
+                self.on_measure(message.on)
+            return
+        if isinstance(message, m.Collect):
+            self.send(m.Collected(message.iteration))
+            return
+        if isinstance(message, m.Welcome):
+            if message.version != m.VERSION:
+                raise PeerError(
+                    f"the coordinator speaks version {message.version}, this process {m.VERSION}: install one nalb"
+                )
+            self._welcome = message
+            self._heartbeat_s, self._silence_s = message.heartbeat_s, message.silence_s
+        with self._arrived:
+            self._inbox.append(message)
+            self._arrived.notify_all()

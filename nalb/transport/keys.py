@@ -1,0 +1,160 @@
+"""A job's keys: one file for each node, which is all that a process on that node needs.
+
+    nalb keys 1
+    node NAME PUBLIC SECRET      the node's own CURVE pair (Curve25519), in hexadecimal
+    peer NAME ADDRESS PUBLIC     each node of the job, this one too: whom to let in, and whom to expect at an address
+
+NALB_KEYS names the file. It has mode 0600 in a directory of 0700, and is refused otherwise. kvstore_patch/shim/curve.h reads the
+same file for ps-lite's sockets, nalb/transport/curvezmq.py encrypts those of the control plane.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import zmq
+from zmq.utils import z85
+
+from nalb.errors import InputError
+from nalb.settings import Settings
+
+TITLE = "nalb keys 1"
+VARIABLE = "NALB_KEYS"
+MAX_NODES = 2048  # NODES of curve.h
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")  # as in hosts files
+_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A node as the others know it."""
+
+    name: str  # NALB_NODE
+    address: str  # as DMLC_NODE_HOST gives it, without a port
+    public: bytes  # 32 bytes
+
+
+@dataclass(frozen=True)
+class NodeKeys:
+    """What one node holds."""
+
+    node: str
+    public: bytes
+    secret: bytes = field(repr=False)
+    peers: tuple[Peer, ...]
+
+    def text(self) -> str:
+        """The key file's content."""
+        lines = [TITLE, f"node {self.node} {self.public.hex()} {self.secret.hex()}"]
+        lines += [f"peer {peer.name} {peer.address} {peer.public.hex()}" for peer in self.peers]
+        return "\n".join(lines) + "\n"
+
+    def addresses(self) -> dict[str, str]:
+        """The job's nodes: name to address."""
+        return {peer.name: peer.address for peer in self.peers}
+
+
+def make_keys(addresses: Mapping[str, str]) -> dict[str, NodeKeys]:
+    """New keys for a job whose nodes are reached at these addresses, by node name.
+
+    Raises InputError for a name or address that a key file cannot hold, and where two nodes share an address: a server is known
+    by its address, so each needs one of its own.
+    """
+    if not 1 <= len(addresses) <= MAX_NODES:
+        raise InputError(f"keys for {len(addresses)} nodes: give 1 to {MAX_NODES}")
+    for what, word in [("node name", name) for name in addresses] + [("address", one) for one in addresses.values()]:
+        if not _NAME.fullmatch(word):
+            raise InputError(f"{what} {word!r}: use at most 63 letters, digits, dots, hyphens and underscores")
+    first_at: dict[str, str] = {}
+    for name, address in addresses.items():
+        if first_at.setdefault(address, name) != name:
+            raise InputError(f"nodes {first_at[address]} and {name} are both at {address}: give each its own address")
+    pairs = {name: [z85.decode(key) for key in zmq.curve_keypair()] for name in addresses}
+    peers = tuple(Peer(name, address, pairs[name][0]) for name, address in addresses.items())
+    return {name: NodeKeys(name, public, secret, peers) for name, (public, secret) in pairs.items()}
+
+
+def key_path(folder: str | os.PathLike[str], node: str) -> Path:
+    """Where a directory of keys has those of a node."""
+    return Path(folder) / f"{node}.keys"
+
+
+def write_keys(folder: Path, keys: Mapping[str, NodeKeys], force: bool = False) -> None:
+    """One file for each node, mode 0600, in a directory of 0700, made if need be. InputError where one exists, unless `force`."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_modes(folder, folder.stat(), "700")
+        existing = [path for path in (key_path(folder, node) for node in keys) if path.exists()]
+        if existing and not force:
+            raise InputError(f"{existing[0]} exists: choose another directory, or --force to replace its keys")
+        for path in existing:
+            path.unlink()
+        for node, one in keys.items():
+            with open(key_path(folder, node), "x", opener=_open_private, encoding="ascii") as file:
+                file.write(one.text())
+    except OSError as error:
+        raise InputError(f"{folder}: keys cannot be written there ({error.strerror}): choose another") from None
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def load_keys(path: str | os.PathLike[str], node: str | None = None) -> NodeKeys:
+    """Read and check a key file, of this node if one is named. Raises InputError; no message shows a key."""
+    try:
+        with open(path, encoding="ascii") as file:
+            _check_modes(Path(path), os.fstat(file.fileno()), "600")
+            _check_modes(Path(path).parent, os.stat(Path(path).parent), "700")
+            keys = _parse(str(path), file.read())
+    except OSError as error:
+        raise InputError(f"key file {path}: cannot be read ({error.strerror}): make keys by `nalb keys`") from None
+    except UnicodeDecodeError:
+        raise InputError(f"key file {path}: is not text: make keys anew by `nalb keys`") from None
+    if node is not None and node != keys.node:
+        raise InputError(f"key file {path}: holds the keys of node {keys.node}, this is {node}: name its own file")
+    return keys
+
+
+def own_keys(settings: Settings) -> NodeKeys | None:
+    """What this process encrypts with; None where nothing is. Raises as load_keys."""
+    return None if settings.keys_path is None else load_keys(settings.keys_path, settings.node)
+
+
+def _check_modes(path: Path, status: os.stat_result, mode: str) -> None:
+    if status.st_uid != os.geteuid():
+        raise InputError(f"{path} belongs to another user (id {status.st_uid}): keys must be your own; chown it")
+    if status.st_mode & 0o077:
+        raise InputError(f"{path} has mode {stat.S_IMODE(status.st_mode):o}, open to others: chmod {mode} {path}")
+
+
+def _parse(path: str, text: str) -> NodeKeys:
+    lines = text.splitlines()
+    if not lines or lines[0] != TITLE:
+        raise InputError(f"key file {path}: does not begin with {TITLE!r}: make keys by this version's `nalb keys`")
+    own: tuple[str, bytes, bytes] | None = None
+    peers: list[Peer] = []
+    for number, line in enumerate(lines[1:], 2):
+        match line.split(" "):
+            case ["node", name, public, secret] if own is None and _are_keys(public, secret):
+                own = name, bytes.fromhex(public), bytes.fromhex(secret)
+            case ["peer", name, address, public] if _NAME.fullmatch(address) and _are_keys(public):
+                peers.append(Peer(name, address, bytes.fromhex(public)))
+            case _:
+                raise InputError(f"key file {path}: line {number} is damaged: make keys anew by `nalb keys`")
+    if len(peers) > MAX_NODES:
+        raise InputError(f"key file {path}: lists {len(peers)} nodes: make keys for at most {MAX_NODES}")
+    if own is None or not any(peer.name == own[0] and peer.public == own[1] for peer in peers):
+        raise InputError(f"key file {path}: lacks the node's own lines: make keys anew by `nalb keys`")
+    if zmq.curve_public(z85.encode(own[2])) != z85.encode(own[1]):
+        raise InputError(
+            f"key file {path}: public and secret key do not belong together: make keys anew by `nalb keys`"
+        )
+    return NodeKeys(*own, tuple(peers))
+
+
+def _are_keys(*words: str) -> bool:
+    return all(_KEY.fullmatch(word) for word in words)

@@ -1,0 +1,65 @@
+"""Figure 7 of Cai et al.: what probes and their announcements cost under equal shares on equal links.
+
+original: neither; probe: probe slices are cut; request: every message is announced, timed, reported and planned upon; all four
+get a plan each iteration, as every scheme of nalb does.
+"""
+
+import math
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from nalb.experiments.networks import equal_network, write_network
+from nalb.experiments.overhead import CONFIDENCE, overhead
+from nalb.experiments.runs import Comparison, finish_all, run_script
+from nalb.protocol.planner import usual_inflight_bytes
+from nalb.reporting.run_file import median_s
+from nalb.workloads import bytes_of
+
+CONDITIONS = {
+    "original": "average-probes-forecasts",
+    "probe": "average-forecasts",
+    "request": "average-probes+forecasts",
+    "probe + request": "average+forecasts",
+}
+RATE_MBPS = 50  # of a node: all twelve together leave half of two cores idle, as machines of their own would
+COMPUTE_MS = 200  # training computes before it pushes; plans are made meanwhile
+PAPER = {"probe + request": "2.12 %"}
+
+
+def main(out: Path, quick: bool) -> None:
+    """Run if missing, print the table."""
+    nodes, model, iterations = (4, "mobilenet", 10) if quick else (12, "mobilenet", 60)
+    network = write_network(out / "networks", f"fig7-n{nodes}", equal_network(f"fig7-n{nodes}", nodes, RATE_MBPS))
+    model_bytes = bytes_of(model)
+    window = {"NALB_INFLIGHT_BYTES": str(usual_inflight_bytes(model_bytes))}  # what planned schemes settle at
+    options = ("--compute-ms", str(COMPUTE_MS))
+    wanted = Comparison("run", network, model, tuple(CONDITIONS.values()), iterations, window, options)
+    (record,) = finish_all("fig7", out, [wanted])
+    times = {name: record.run.schemes[word].iteration_s for name, word in CONDITIONS.items()}
+    table = Table(title=f"{model}, {nodes} nodes of {RATE_MBPS} Mbit/s, equal shares: overhead over original")
+    for heading in (
+        "condition",
+        "iteration s",
+        "overhead",
+        f"{CONFIDENCE:.0%} interval",
+        "rounds",
+        "paper",
+        "plan wait s",
+    ):
+        table.add_column(heading, justify="left" if heading == "condition" else "right")
+    for name, word in CONDITIONS.items():
+        found = overhead(times[name], times["original"])
+        wait_s = median_s(record.run.schemes[word].plan_wait_s)
+        interval = "too few rounds" if math.isnan(found.low) else f"{found.low:+.2%} to {found.high:+.2%}"
+        table.add_row(
+            name, f"{median_s(times[name]):.3f}", f"{found.value:+.2%}", interval,
+            str(found.rounds), PAPER.get(name, "-"), f"{wait_s:.3f}",
+        )  # fmt: skip
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(run_script("fig7", __doc__, main))

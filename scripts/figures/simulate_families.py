@@ -1,0 +1,156 @@
+"""A campaign: the project's planner on simulated networks of every family, against shares from the true capacities.
+
+Each network exchanges MobileNet's gradients 14 times under scheme exact. What counts is the median time of iterations 9 to 14 over
+the time that a plan from the true capacities takes in the same fluid simulation, with the window that the planner sends once it
+knows the network. A network of family changing changes once, after iteration 8; what counts are iterations 12 to 14, from the 4th
+after it on, against the true capacities of then. A network has 4 to 16 nodes, drawn by its seed.
+
+Start 0 knows nothing. Before each other start the planner has 4 iterations on another network of the same nodes, whose family and
+rates are drawn by the network's seed and the start's number. Those 4 do not count and are not in the file. `settled after` is how
+many iterations, since the start or the last change, came before the first from which on all take at most 1.05 of the true
+capacities' time; where none does, it is all of them.
+
+With --noise all times are blurred (docs/simulation.md, "Noise"), those of the true capacities' plan too.
+"""
+
+import argparse
+import json
+import sys
+from functools import partial
+from multiprocessing import Pool
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from nalb.errors import InputError, NalbError
+from nalb.planning.granularity import FIRST_ALPHA_BYTES
+from nalb.planning.slices import Tensor
+from nalb.protocol.planner import usual_inflight_bytes
+from nalb.simulation.families import FAMILIES, HIGH_SEED, draw_network
+from nalb.simulation.job import by_planner, by_slices, planner_of
+from nalb.simulation.noise import Noise
+from nalb.workloads import load
+
+SCHEME, MODEL = "exact", "mobilenet"
+TENSORS = [Tensor(t.name, t.elements, t.dtype) for t in load(MODEL)]
+ITERATIONS, BEFORE = 14, 8  # all, and those before what counts, or before the change
+SETTLING = 3  # iterations after a change that do not count
+LOW_NODES, HIGH_NODES = 4, 16
+TOO_SLOW = 1.10  # times what true capacities give
+CORES = 2.0  # that the nodes of shared-cores share
+WRONG = 4  # iterations on another network, before a start that knows something wrong
+WRONG_FAMILIES = ("even", "near", "heavy", "asymmetric", "adsl", "capped")  # all that differ in rates alone
+NOISY_ROUNDS = 3  # of the true capacities' plan: the median counts
+SETTLED = 1.05  # times what true capacities give
+HEADINGS = (
+    *("family", "known before", "median", "95th percentile", "worst", "its seed", f"above {TOO_SLOW:.2f}"),
+    "settled after (worst)",
+)
+
+
+def simulate(family: str, is_noisy: bool, drawn: tuple[int, int]) -> dict[str, Any]:
+    """One network from one start: its row in the file. drawn: the seed and the number of the start."""
+    seed, start = drawn
+    noise = [Noise((seed, start, phase)) if is_noisy else None for phase in range(4)]
+    count = int(np.random.default_rng(seed).integers(LOW_NODES, HIGH_NODES + 1))
+    network = draw_network(family, count, seed, cores=CORES)
+    quotas = None if network.quotas is None else np.array(network.quotas)
+    planner = planner_of(network.nodes, TENSORS, FIRST_ALPHA_BYTES)
+    layout = planner.layout
+    after = network.changes[0][1] if network.changes else network.capacities
+    run = partial(by_planner, SCHEME, network.nodes, layout, planner=planner, quotas=quotas)
+    if start:
+        source = np.random.default_rng([seed, start])
+        other = draw_network(str(source.choice(WRONG_FAMILIES)), count, int(source.integers(HIGH_SEED)))
+        run(capacities=other.capacities, rounds=WRONG, noise=noise[0])
+    results = run(capacities=network.capacities, rounds=BEFORE, noise=noise[1])
+    results += run(capacities=after, rounds=ITERATIONS - BEFORE, noise=noise[2])
+    times_s = [result.time_s for result in results]
+    inflight_bytes = usual_inflight_bytes(layout.model_bytes)
+    rounds = NOISY_ROUNDS if is_noisy else 1
+    true = by_slices(SCHEME, network.nodes, layout, after, rounds, inflight_bytes, quotas=quotas, noise=noise[3])
+    true_s = median(result.time_s for result in true)
+    counted_s = times_s[BEFORE + SETTLING * bool(network.changes) :]
+    late = [time_s > SETTLED * true_s for time_s in times_s[BEFORE * bool(network.changes) :]]
+    settled_after = max((number for number, is_late in enumerate(late, 1) if is_late), default=0)
+    row = {
+        "family": family,
+        "seed": seed,
+        "start": start,
+        "noise": is_noisy,
+        "nodes": count,
+        "network": network.command,
+    }
+    row |= {"over_true": median(counted_s) / true_s, "settled_after": settled_after}
+    return row | {"true_s": true_s, "times_s": times_s}
+
+
+def main() -> int:
+    """Simulate, write a row for each network, print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--families", default=",".join(FAMILIES), help="comma-separated (default: all)")
+    parser.add_argument("--first", type=int, default=1, help="seed of each family's first network (default: 1)")
+    parser.add_argument("--networks", type=int, default=50, help="of each family, by seeds in a row (default: 50)")
+    parser.add_argument("--starts", type=int, default=1, help="of each network; the first knows nothing (default: 1)")
+    parser.add_argument(
+        "--noise", action="store_true", help="blur times as recorded runs have it, by the network's seed"
+    )
+    parser.add_argument("--processes", type=int, default=1, help="side by side (default: 1)")
+    parser.add_argument("--out", required=True, metavar="FILE", help="JSON lines, one for each network")
+    args = parser.parse_args()
+    try:
+        seeds = range(args.first, args.first + args.networks)
+        campaign(args.families.split(","), seeds, args.starts, args.noise, args.processes, args.out)
+    except NalbError as error:
+        parser.exit(error.exit_code, f"simulate_families: {error}\n")
+    return 0
+
+
+def campaign(families: list[str], seeds: range, starts: int, is_noisy: bool, processes: int, out: str) -> None:
+    """All of it. InputError for what cannot be simulated or written."""
+    if unknown := set(families) - set(FAMILIES):
+        raise InputError(f"--families: {min(unknown)!r} is unknown: choose of {', '.join(FAMILIES)}")
+    if seeds.start < 0 or not seeds or starts < 1 or processes < 1:
+        raise InputError("--first: give 0 or more; --networks, --starts and --processes: give 1 or more")
+    table = Table(title=f"{SCHEME}, {MODEL}, {len(seeds)} networks each: time over that of true capacities' shares")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading in HEADINGS[:2] else "right")
+    try:
+        Path(out).touch(exist_ok=False)
+    except OSError as error:
+        raise InputError(f"--out {out}: {error.strerror}: name a new file in a folder that is there") from None
+    with open(out, "a", encoding="utf-8") as file, Pool(processes) as pool:
+        for family in families:
+            rows, drawn = [], [(seed, start) for seed in seeds for start in range(starts)]
+            done = pool.imap_unordered(partial(simulate, family, is_noisy), drawn)
+            for row in track(done, family, len(drawn), console=Console(stderr=True), transient=True):
+                rows.append(row)
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+            for start, of_start in (("nothing", 0), ("another network", 1)):
+                if chosen := [row for row in rows if bool(row["start"]) == of_start]:
+                    told = (family, start, *summary(chosen))
+                    table.add_row(*told)
+                    print(
+                        ", ".join(f"{heading} {one}" for heading, one in zip(HEADINGS, told, strict=True)), flush=True
+                    )
+    Console().print(table)
+
+
+def summary(rows: list[dict[str, Any]]) -> tuple[str, ...]:
+    """What the table says of these rows, from its third column on."""
+    over, after = (np.array([row[name] for row in rows]) for name in ("over_true", "settled_after"))
+    worst = rows[int(over.argmax())]
+    numbers = f"{np.median(over):.3f}", f"{np.quantile(over, 0.95):.3f}", f"{over.max():.3f}"
+    its_seed = f"{worst['seed']}" + f", start {worst['start']}" * bool(worst["start"])
+    settled = f"{np.median(after):g} ({after.max()})"
+    return *numbers, its_seed, f"{(over > TOO_SLOW).sum()} of {len(over)}", settled
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""The peer: its driver against workers played by hand, and the real ring in a real network where PyTorch is installed."""
+
+import importlib.util
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+
+from nalb.cli.main import run
+from nalb.compare import ring as ring_module
+from nalb.compare.peers.messages import End, Iterated, Joined, Run
+from nalb.compare.ring import Ring, require_torch, ring_specs
+from nalb.errors import MachineError
+from nalb.launch.roles import Place
+from nalb.planning.nodes import Node
+from nalb.protocol import messages as m
+from tests.cli.test_compare_command import NAME, NETWORK, nalb
+
+NODES = [Node("a"), Node("s", is_worker=False), Node("b")]
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+def test_an_absent_torch_is_one_line_that_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(ring_module.importlib.util, "find_spec", lambda name: None if name == "torch" else object())
+    with pytest.raises(MachineError, match=r"pip install -e '\.\[peers\]'"):
+        require_torch()
+
+
+@pytest.mark.skipif(HAS_TORCH, reason="PyTorch is installed here")
+def test_without_torch_nothing_is_started(tmp_path, capsys):
+    code = run(["compare", "--network", "wan4-static", "--replay", "mobilenet", "--schemes", "stock,gloo",
+                "--out", str(tmp_path / "run")])  # fmt: skip
+    told = capsys.readouterr().err
+    assert (code, told.count("\n")) == (MachineError.exit_code, 1)
+    assert ".[peers]" in told
+    assert not (tmp_path / "run").exists()
+
+
+def test_training_has_no_ring(tmp_path, capsys):
+    words = ["--network", "wan4-static", "--train", "cnn", "--schemes", "gloo", "--out", str(tmp_path / "run")]
+    code = run(["compare", *words])
+    told = capsys.readouterr().err
+    assert (code, told.count("\n")) == (2, 1)
+    assert "'gloo' runs replays only" in told
+
+
+def test_every_worker_finds_the_first_one_on_the_nodes_own_interface():
+    places = [Place("a", "10.0.0.1"), Place("b", "10.0.0.2")]
+    specs = ring_specs(places, "mobilenet", 20.0, "ipc://x", 9111, "eth0")
+    assert [(s.node, s.role, s.environment["RANK"]) for s in specs] == [("a", "worker", "0"), ("b", "worker", "1")]
+    for spec in specs:
+        told = {
+            name: spec.environment[name] for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
+        }
+        assert told == {
+            "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "9111", "GLOO_SOCKET_IFNAME": "eth0"
+        }  # fmt: skip
+
+
+def test_the_driver_turns_workers_reports_into_events(tmp_path):
+    address, samples = f"ipc://{tmp_path}/ring", tmp_path / "samples.jsonl"
+    with zmq.Context() as context, Ring(address, NODES, 8_000_000, samples) as ring:
+        workers = []
+        for rank in range(2):
+            workers.append(context.socket(zmq.DEALER))
+            workers[-1].setsockopt(zmq.IDENTITY, str(rank).encode())
+            workers[-1].setsockopt(zmq.LINGER, 0)
+            workers[-1].connect(address)
+            workers[-1].send(msgspec.json.encode(Joined()))
+        try:
+            assert next(ring.events(10)).kind == "idle"
+            rates = {"a": 1e6, "b": 2e6, "s": 4e6}
+            ring.send(m.Configured(rates, rates, []))
+            ring.send(m.RunBlock("gloo", 1))
+            for rank, worker in enumerate(workers):
+                assert msgspec.json.decode(worker.recv(), type=Run | End) == Run(1)
+                worker.send(msgspec.json.encode(Iterated(10.0 + rank, 13.0, 4.0)))
+            events = ring.events(10)
+            iteration, block = next(events), next(events)
+            assert (iteration.kind, block.kind) == ("iteration", "block")
+            assert iteration.data["communication_s"] == {"a": 3.0, "b": 2.0}
+            assert iteration.data["iteration_s"] == {"a": 4.0, "b": 4.0}
+            assert iteration.data["bound_s"] == pytest.approx(8.0)
+            assert json.loads(samples.read_text())["scheme"] == "gloo"
+            ring.send(m.EndJob())
+            assert all(msgspec.json.decode(worker.recv(), type=Run | End) == End() for worker in workers)
+        finally:
+            for worker in workers:
+                worker.close()
+
+
+def test_a_full_disk_is_one_line_that_names_the_file(tmp_path):
+    full = pytest.raises(MachineError, match=r"^/dev/full: No space left on device: make room")
+    with Ring(f"ipc://{tmp_path}/ring", [Node("a")], 8, Path("/dev/full")) as ring, full:
+        ring._complete([Iterated(1.0, 2.0, 1.0)])
+
+
+@pytest.mark.mxnet
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+@pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed: pip install -e '.[peers]'")
+def test_the_ring_takes_turns_with_nalbs_schemes_and_is_timed_alike(tmp_path):
+    (tmp_path / "net.toml").write_text(NETWORK)
+    out = tmp_path / "run"
+    done = nalb("compare", "--network", str(tmp_path / "net.toml"), "--replay", "mobilenet",
+                "--schemes", "average,gloo", "--iterations", "3", "--out", str(out))  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = json.loads((out / "run.json").read_text())
+    for result in run["schemes"].values():
+        assert len(result["communication_s"]) == 3
+        assert (
+            min(result["communication_s"]) > run["bound_s"]
+        )  # 2 (N-1)/N M on each link: for 3 nodes above the bound M
+        # who ends first begins first: an iteration may be as much shorter as ends lie apart
+        assert all(i >= 0.95 * c for i, c in zip(result["iteration_s"], result["communication_s"], strict=True))
+    assert (
+        f"nalb-{NAME}" not in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    )

@@ -1,0 +1,239 @@
+/* The shim fed with frames that nobody would send, by a libzmq that is scripted and fails when it likes; one process, sanitizers.
+ *
+ * Usage: shim INPUTS SEED. An input is what one socket meets: up to 24 messages of 1 to 5 frames, interrupted now and then. Checked:
+ * ps-lite gets exactly the frames that are no forecasts, in order and with the same ends; no frame is kept or freed twice; what
+ * ps-lite sends goes out unchanged, and forecasts only between messages.
+ *
+ * With -DGUIDED, for clang's libFuzzer: what is drawn comes from the fuzzer's bytes, and from the generator once they are used up.
+ */
+#define _GNU_SOURCE
+#include "shim.c"
+
+#include <stdio.h>
+#include <sys/resource.h>
+
+enum { FRAMES = 128, LONGEST = 48 };
+
+struct frame {
+  char *data; /* malloc: leaks and double frees are seen */
+  size_t size;
+  bool more, is_forecast;
+};
+
+static struct frame script[FRAMES];
+static int scripted, at;          /* frames of the input, and those handed out */
+static int failures;              /* how often the next calls fail */
+static bool was_inside, announced; /* sending: amid a message on the wire */
+static uint64_t sent_frames, live;
+static uint64_t state;
+static const uint8_t *given; /* bytes to draw from first */
+static size_t given_left;
+
+static uint64_t draw(uint64_t below) { /* xorshift64* */
+  if (given_left) return given_left--, *given++ % below;
+  state ^= state >> 12, state ^= state << 25, state ^= state >> 27;
+  return (state * 0x2545F4914F6CDD1Du >> 33) % below;
+}
+
+#define MUST(condition) \
+  do                    \
+    if (!(condition)) fprintf(stderr, "line %d: %s\n", __LINE__, #condition), abort(); \
+  while (0)
+
+static struct frame *frame_of(const zmq_msg_t *msg) { return (struct frame *)(uintptr_t)msg; }
+
+static int fake_init(zmq_msg_t *msg) { return memset(msg, 0, sizeof *msg), 0; }
+
+static int fake_close(zmq_msg_t *msg) {
+  if (frame_of(msg)->data) live--;
+  free(frame_of(msg)->data);
+  return fake_init(msg);
+}
+
+static int fake_move(zmq_msg_t *to, zmq_msg_t *from) {
+  fake_close(to);
+  *to = *from;
+  return fake_init(from);
+}
+
+static int fake_more(const zmq_msg_t *msg) { return frame_of(msg)->more; }
+static size_t fake_size(const zmq_msg_t *msg) { return frame_of(msg)->size; }
+static void *fake_data(zmq_msg_t *msg) { return frame_of(msg)->data; }
+
+static bool fails(void) {
+  if (!failures) return draw(16) == 0 ? failures = (int)draw(3), errno = EINTR, true : false;
+  failures--;
+  errno = draw(2) ? EINTR : EAGAIN;
+  return true;
+}
+
+static void fill(struct frame *to, const struct frame *from) {
+  free(to->data);
+  *to = *from;
+  to->data = malloc(from->size + 1);
+  memcpy(to->data, from->data, from->size);
+  live++;
+}
+
+static int fake_recv(zmq_msg_t *msg, void *socket, int flags) {
+  (void)socket, (void)flags;
+  if (at == scripted) return errno = EAGAIN, -1;
+  if (fails()) return -1;
+  if (frame_of(msg)->data) live--;
+  fill(frame_of(msg), &script[at++]);
+  return (int)frame_of(msg)->size;
+}
+
+static int on_the_wire(bool more) {
+  was_inside = more;
+  sent_frames++;
+  return 0;
+}
+
+static int fake_send(void *socket, const void *data, size_t size, int flags) {
+  (void)socket;
+  if (fails()) return -1;
+  MUST(size == 8 && memcmp(data, "NALBFC01", 8) == 0 && !(flags & ZMQ_SNDMORE));
+  MUST(!was_inside);
+  announced = true;
+  return on_the_wire(false), (int)size;
+}
+
+static int fake_msg_send(zmq_msg_t *msg, void *socket, int flags) {
+  (void)socket;
+  int size = (int)fake_size(msg);
+  if (fails()) return -1;
+  announced = false;
+  on_the_wire(flags & ZMQ_SNDMORE);
+  fake_close(msg);
+  return size;
+}
+
+static void *fake_socket(void *context, int type) { return (void)type, context; }
+static int fake_close_socket(void *socket) { return (void)socket, 0; }
+static int fake_setsockopt(void *socket, int option, const void *value, size_t size) {
+  return (void)socket, (void)option, (void)value, (void)size, 0;
+}
+
+static const struct zmq fake = {
+    .zmq_socket = fake_socket, .zmq_close = fake_close_socket, .zmq_setsockopt = fake_setsockopt, .zmq_msg_send = fake_msg_send,
+    .zmq_msg_recv = fake_recv, .zmq_send = fake_send, .zmq_msg_init = fake_init, .zmq_msg_close = fake_close,
+    .zmq_msg_move = fake_move, .zmq_msg_more = fake_more, .zmq_msg_size = fake_size, .zmq_msg_data = fake_data,
+};
+
+static void add(const void *data, size_t size, bool more, bool is_forecast) {
+  struct frame *frame = &script[scripted++];
+  frame->data = malloc(size + 1);
+  if (size) memcpy(frame->data, data, size);
+  frame->size = size, frame->more = more, frame->is_forecast = is_forecast;
+}
+
+/* An identity, then bodies. A lone body with the magic is a forecast of whatever version, and must not arrive. */
+static void add_message(void) {
+  static const char *const names[] = {"ps8", "ps9", "ps", "ps4095", "ps4096", "ps99999999999", "psx", "\0abcd", "NALBFC01", ""};
+  static const char *const bodies[] = {"NALBFC01", "NALBFC02", "NALBFC", "NALB", "NALBFC01and more", "x", "", "NALBFD01"};
+  static const size_t sizes[] = {3, 3, 2, 6, 6, 13, 3, 5, 8, 0};
+  char noise[LONGEST];
+  size_t name = draw(10), body = draw(8), size = strlen(bodies[body]), frames = draw(8) ? 1 + draw(3) : 0;
+  bool is_forecast = frames == 1 && size >= 8 && size <= 32 && memcmp(bodies[body], "NALBFC", 6) == 0;
+  add(names[name], sizes[name], frames > 0, is_forecast);
+  for (size_t i = 0; i < frames; i++) {
+    bool is_noise = i > 0 || draw(3) == 0;
+    if (i == 0 && is_noise) script[scripted - 1].is_forecast = is_forecast = false;
+    size_t length = is_noise ? draw(LONGEST) : size;
+    for (size_t k = 0; k < length; k++) noise[k] = is_noise ? (char)draw(256) : bodies[body][k];
+    if (is_noise && length) noise[0] = 'm';
+    add(noise, length, i + 1 < frames, is_forecast);
+  }
+}
+
+static void receive_all(void *socket) {
+  int expected = 0;
+  zmq_msg_t msg;
+  fake_init(&msg);
+  bool is_cut = false;
+  for (int idle = 0; idle < 50 && !is_cut;) {
+    int got = on_zmq_msg_recv(&fake, &msg, socket, 0);
+    if (got < 0) {
+      idle += at == scripted;
+      continue;
+    }
+    while (expected < scripted && script[expected].is_forecast) expected++;
+    MUST(expected < scripted);
+    MUST((size_t)got == script[expected].size && fake_size(&msg) == script[expected].size);
+    MUST(memcmp(fake_data(&msg), script[expected].data, script[expected].size) == 0);
+    MUST(fake_more(&msg) == script[expected].more);
+    expected++;
+    is_cut = draw(200) == 0; /* closed amid what it may hold */
+  }
+  while (expected < scripted && script[expected].is_forecast) expected++;
+  MUST(is_cut || expected == scripted);
+  fake_close(&msg);
+}
+
+static void send_some(void *socket) {
+  for (uint64_t count = draw(6); count--;) {
+    uint64_t frames = 1 + draw(4), retries = 0;
+    for (uint64_t i = 0; i < frames; i++) {
+      zmq_msg_t msg;
+      fake_init(&msg);
+      struct frame made = {.data = "some data", .size = draw(9)};
+      fill(frame_of(&msg), &made);
+      while (on_zmq_msg_send(&fake, &msg, socket, i + 1 < frames ? ZMQ_SNDMORE : 0) < 0 && ++retries < 20) continue;
+      fake_close(&msg);
+      if (retries == 20) break;
+    }
+  }
+}
+
+static uint64_t one_input(void) { /* returns its frames */
+  static struct nalb_sample taken[256];
+  static char places[64];
+  void *socket = &places[draw(sizeof places)];
+  scripted = at = 0;
+  if (draw(3)) {
+    MUST(on_zmq_socket(&fake, socket, ZMQ_ROUTER) == socket);
+    for (uint64_t messages = draw(24); messages--;) add_message();
+    receive_all(socket);
+  } else {
+    MUST(on_zmq_socket(&fake, socket, ZMQ_DEALER) == socket);
+    char name[8];
+    snprintf(name, sizeof name, "ps%u", (unsigned)draw(9999));
+    on_zmq_setsockopt(&fake, socket, ZMQ_ROUTING_ID, name, draw(8));
+    was_inside = announced = false;
+    send_some(socket);
+  }
+  on_zmq_close(&fake, socket);
+  for (int i = 0; i < scripted; i++) free(script[i].data);
+  MUST(live == 0);
+  while (nalb_shim_drain(taken, 256) == 256) continue;
+  return (uint64_t)scripted;
+}
+
+#ifdef GUIDED
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  state = 0x9E3779B97F4A7C15u, given = data, given_left = size, failures = 0;
+  one_input();
+  return 0;
+}
+#else
+int main(int count, char **words) {
+  uint64_t inputs = count > 1 ? strtoull(words[1], NULL, 10) : 1000, frames = 0;
+  struct rusage early, late;
+  struct timespec begin, end;
+  state = 0x9E3779B97F4A7C15u + (count > 2 ? strtoull(words[2], NULL, 10) : 1);
+  clock_gettime(CLOCK_MONOTONIC, &begin);
+  for (uint64_t input = 0; input < inputs; input++) {
+    if (input == inputs / 10) getrusage(RUSAGE_SELF, &early);
+    frames += one_input();
+  }
+  getrusage(RUSAGE_SELF, &late);
+  clock_gettime(CLOCK_MONOTONIC, &end);
+  double took_s = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+  printf("shim: %llu inputs (%llu frames in, %llu out), %.0f/s, grew %.1f MB\n", (unsigned long long)inputs, (unsigned long long)frames,
+         (unsigned long long)sent_frames, (double)inputs / took_s, (double)(late.ru_maxrss - early.ru_maxrss) * 1024e-6);
+  return 0;
+}
+#endif

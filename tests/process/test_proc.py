@@ -1,0 +1,44 @@
+"""Ids read from /proc are signalled only where they are those of our own PID namespace."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from nalb.process.proc import require_own_proc
+
+BYSTANDER = """
+import subprocess, sys
+from nalb.process.guardian import kill_marked
+marked_pid = int(sys.argv[1])
+with open("/proc/sys/kernel/ns_last_pid", "w") as last:
+    last.write(str(marked_pid - 1))
+bystander = subprocess.Popen(["sleep", "20"])
+assert bystander.pid == marked_pid, "the same id, in this PID namespace"
+try:
+    kill_marked("a-job")
+except Exception as error:
+    print(error)
+print("killed" if bystander.poll() else "lives")
+bystander.kill()
+"""
+
+
+def test_the_usual_proc_is_our_own():
+    require_own_proc()
+
+
+@pytest.mark.root
+def test_a_process_that_has_an_id_of_another_pid_namespace_is_spared():
+    """`unshare --pid` without --mount-proc: /proc still shows the processes outside."""
+    environment = {**os.environ, "NALB_JOB": "a-job:slug"}
+    with subprocess.Popen(["sleep", "20"], env=environment) as marked:
+        try:
+            argv = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", BYSTANDER, str(marked.pid)]
+            done = subprocess.run(argv, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            assert "/proc shows the processes of another PID namespace" in done.stdout
+            assert done.stdout.endswith("lives\n")
+        finally:
+            marked.kill()

@@ -1,0 +1,348 @@
+"""A job in which every message is a choice: the real coordinator, each worker's real `WorkerProtocol`, and servers that only sum.
+
+A `World` holds who has sent what to whom and not yet been heard. `moves` are all that may happen next: a message arrives (in
+order, or whichever of its channel), arrives and stays on its way to arrive again, or a worker goes on. `play` does one and checks
+the laws:
+
+    all plans of an iteration are equal, and no worker is sent two
+    plan k + 1 goes out only when every worker has finished k, or k - 1 where nothing is measured, or when all have registered anew
+    a slot is created once, before anyone pushes to it; what it sums is one slice of one iteration, once from every worker
+    an abort reaches every process
+    where nothing more can happen, every worker has left in order
+
+Slots are created, pushed to and summed as ps-lite does: the first push of a key creates it, and a sum is answered when as many
+pushes have come as there are workers, whoever they are from.
+"""
+
+import io
+import pickle
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import numpy as np
+
+from nalb.planning.schemes import Distribution
+from nalb.planning.slices import Layout
+from nalb.protocol import messages as m
+from nalb.protocol.state import Coordinator
+from nalb.protocol.worker_protocol import WorkerProtocol
+from nalb.settings import Settings
+
+Move = tuple[str, str, int]  # what, whose, which message of the channel
+REGISTER, ITERATE, LEAVE = "register", "iterate", "leave"
+
+
+_interned: list[object] = []  # what never changes, each value once: a world's copies and keys have its number
+_number_of_id: dict[int, int] = {}
+_number_of_value: dict[object, int] = {}
+
+
+def _value(constant: object) -> object:
+    if isinstance(constant, Layout):
+        return constant.digest()
+    return (
+        repr(constant) if isinstance(constant, Settings | Distribution) else (type(constant), msgspec.msgpack.encode(constant))
+    )
+
+
+def _number(constant: object) -> int:
+    number = _number_of_id.get(id(constant))
+    if number is None:
+        number = _number_of_value.setdefault(_value(constant), len(_interned))
+        _interned.append(constant)  # also a second one of its value: its id must not become another's
+        _number_of_id[id(constant)] = number
+    return number
+
+
+def _pickled(world: "World", by_value: bool) -> bytes:
+    buffer = io.BytesIO()
+    pickler = pickle.Pickler(buffer, pickle.HIGHEST_PROTOCOL)
+    pickler.dispatch_table = _REDUCERS
+    pickler.fast = by_value
+    pickler.dump(world)
+    return buffer.getvalue()
+
+
+def _interned_at(number: int) -> object:
+    return _interned[number]
+
+
+_REDUCERS = {
+    kind: lambda constant: (_interned_at, (_number(constant),))
+    for kind in (Layout, Settings, Distribution, *m.FromNode.__args__, *m.FromCoordinator.__args__, *m.FromObserver.__args__)
+}
+
+
+class Broken(AssertionError):
+    """A law of the protocol does not hold."""
+
+
+def law(holds: bool, text: str) -> None:
+    """Assert that survives -O."""
+    if not holds:
+        raise Broken(text)
+
+
+@dataclass
+class Worker:
+    """What a worker's script and store do: `program` are its steps, `doing` what it waits for."""
+
+    program: list[tuple[str, list[m.TensorSpec] | None]]
+    step: int = 0
+    doing: str = ""  # '', 'setup', 'sums', 'farewell', 'gone'
+    protocol: WorkerProtocol = field(default_factory=WorkerProtocol)
+    inbox: list[m.Message] = field(default_factory=list)
+    plan: m.Plan | None = None
+    answered: int = 0  # slices of the plan that are back
+    finished: int = -1
+    executed: list[int] = field(default_factory=list)
+
+
+class World:
+    """One state of one job."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        program: Sequence[tuple[str, list[m.TensorSpec] | None]],
+        orders: Sequence[m.FromObserver] = (),
+        *,
+        overtakings: int = 0,  # how often a message may arrive before one sent earlier
+        repeats: int = 0,  # how many may arrive twice
+        failures: int = 0,  # how many workers may say that they fail
+        reports: bool = False,  # whether workers also report, as they do
+        took_s: float = 1.0,  # an iteration, first push to last pull
+    ):
+        self.coordinator = Coordinator(settings, 0.0)
+        self.overtakings, self.repeats, self.failures, self.reports = overtakings, repeats, failures, reports
+        self.took_s = took_s
+        self.workers = {f"w{i}": Worker(list(program)) for i in range(settings.num_workers)}
+        ids = [(f"s{i}", "server", 8 + 2 * i) for i in range(settings.num_servers)]
+        ids += [(f"w{i}", "worker", 9 + 2 * i) for i in range(settings.num_workers)]
+        self.peers = [name for name, _, _ in ids]
+        self.upward = {name: [m.Hello(m.VERSION, role, "n" + name[1:], ps_id, ps_id)] for name, role, ps_id in ids}
+        self.upward["observer"] = list(orders)
+        self.downward: dict[str, list[m.Message]] = {name: [] for name in self.peers}
+        self.welcomed: set[str] = set()
+        self.slots: dict[tuple[int, int], list[tuple[str, int, int]]] = {}  # pushes not yet answered
+        self.plans: dict[int, m.Plan] = {}
+        self.aborted = ""
+
+    def copy(self) -> "World":
+        """An equal world that shares nothing that changes."""
+        return pickle.loads(_pickled(self, by_value=False))
+
+    def key(self) -> bytes:
+        """Equal for equal worlds; by value, so what is shared does not show."""
+        return _pickled(self, by_value=True)
+
+    # ---- what may happen
+
+    def moves(self) -> list[Move]:
+        """All that may happen next."""
+        if self.aborted:
+            return []
+        found = []
+        for name in self.upward:
+            for kind, channel in (("up", self.upward[name]), ("down", self.downward.get(name, []))):
+                for index in range(len(channel) if self.overtakings else min(1, len(channel))):
+                    found.append((kind, name, index))
+                    if self.repeats:
+                        found.append((kind + "-again", name, index))
+        found += [("step", name, 0) for name in self.workers if self.can_step(name)]
+        if self.failures:
+            found += [("fail", name, 0) for name in self.welcomed if name in self.workers]
+        return found
+
+    def play(self, move: Move) -> None:
+        """Let one thing happen."""
+        what, name, index = move
+        if what == "fail":
+            self.failures -= 1
+            self.upward[name].insert(0, m.Failed("its disk is full"))
+        elif what == "step":
+            self.go_on(name)
+        else:
+            kind, _, again = what.partition("-")
+            channel = (self.upward if kind == "up" else self.downward)[name]
+            message = channel[index] if again else channel.pop(index)
+            self.repeats -= bool(again)
+            self.overtakings -= index > 0
+            (self.hear_up if kind == "up" else self.hear_down)(name, message)
+
+    def hear_up(self, name: str, message: m.Message) -> None:
+        """The coordinator takes a message in; its answers are on their way."""
+        self.coordinator.receive(name.encode(), message, 0.0)
+        self.coordinator.events.clear()
+        while self.coordinator.outbox:
+            identity, answer = self.coordinator.outbox.popleft()
+            self.check_sent(identity.decode(), answer)
+            if not isinstance(answer, m.Measure | m.Event):  # they change nothing here
+                self.downward[identity.decode()].append(answer)
+        if self.coordinator.phase == "OVER":
+            self.aborted = self.coordinator.verdict or "?"
+            known = {process.identity.decode() for process in self.coordinator._members}
+            told = {peer for peer, sent in self.downward.items() if any(isinstance(x, m.Abort) for x in sent)}
+            law(told == known, f"an abort reaches {told}, not {known}")
+
+    def check_sent(self, name: str, message: m.Message) -> None:
+        """The laws of what the coordinator says."""
+        if not isinstance(message, m.Plan):
+            return
+        first = self.plans.setdefault(message.iteration, message)
+        law(first == message, f"two plans of iteration {message.iteration}")
+        law(message not in self.downward[name], f"{name} is sent plan {message.iteration} twice")
+        before = self.plans.get(message.iteration - 1)
+        needed = message.iteration - (1 if message.measure or (before and before.measure) else 2)
+        if needed in self.plans and self.plans[needed].layout_version == message.layout_version:
+            late = [one for one, worker in self.workers.items() if worker.finished < needed]
+            law(not late, f"plan {message.iteration} is out before {late} have finished {needed}")
+
+    def hear_down(self, name: str, message: m.Message) -> None:
+        """A process takes a message in, as Client does: slots are made at once, all else waits for the worker."""
+        if isinstance(message, m.Welcome):
+            self.welcomed.add(name)
+        if isinstance(message, m.Collect):
+            self.send(name, -1, m.Collected(message.iteration))
+        if name not in self.workers:
+            return
+        worker = self.workers[name]
+        if isinstance(message, m.PrepareSlots):
+            if worker.protocol.is_new_order(message):
+                for new in message.slots:
+                    for slot in range(new.first, new.first + new.count):
+                        law((new.server, slot) not in self.slots, f"{name} creates slot {slot} of {new.server} again")
+                        self.slots[new.server, slot] = []
+                self.upward[name].append(m.SlotsReady(message.iteration, message.layout_version))
+        elif isinstance(message, m.Setup | m.Plan | m.Finish | m.Farewell):
+            worker.inbox.append(message)
+
+    # ---- a worker
+
+    def can_step(self, name: str) -> bool:
+        """Whether the worker's script would go on."""
+        worker = self.workers[name]
+        if name not in self.welcomed or worker.doing == "gone":
+            return False
+        if worker.doing == "farewell":
+            return any(isinstance(x, m.Farewell) for x in worker.inbox)
+        if worker.doing == "sums":
+            assert worker.plan is not None
+            return worker.answered == len(worker.plan.server_of_slice)
+        what = worker.program[worker.step][0]
+        if worker.doing == "setup" or what == ITERATE:
+            return replace(worker.protocol).choose(list(worker.inbox)) is not None
+        # the unplanned sums before a registration need all workers
+        return what == LEAVE or all(one.step >= worker.step for one in self.workers.values())
+
+    def go_on(self, name: str) -> None:
+        """As store.py and session.py do."""
+        worker = self.workers[name]
+        if worker.doing == "farewell":
+            worker.doing = "gone"
+            return
+        if worker.doing == "sums":
+            assert worker.plan is not None
+            worker.finished, worker.doing = worker.plan.iteration, ""
+            worker.step += 1
+            self.send(name, worker.plan.iteration, m.Done(worker.plan.iteration, self.took_s, 1.0, 0.0, 0.0, 1.0))
+            return
+        what, tensors = worker.program[worker.step]
+        if worker.doing == "" and what == REGISTER:
+            self.upward[name].append(worker.protocol.register(tensors))
+            worker.doing = "setup"
+        elif worker.doing == "" and what == LEAVE:
+            self.send(name, -1, m.Goodbye())
+            worker.doing = "farewell"
+        else:
+            self.obey(name, worker, worker.protocol.choose(worker.inbox))
+
+    def send(self, name: str, exchanging: int, message: m.Message) -> None:
+        """As Client does: what it has seen so far goes first."""
+        if self.reports:
+            self.upward[name].append(m.Report(0.0, exchanging, [], 0))
+        self.upward[name].append(message)
+
+    def obey(self, name: str, worker: Worker, message: m.Setup | m.Plan | m.Finish | None) -> None:
+        """A Setup answers a registration or cuts anew; a plan is carried out."""
+        if isinstance(message, m.Setup):
+            if worker.doing == "setup":
+                worker.doing = ""
+                worker.step += 1
+        elif isinstance(message, m.Finish):
+            worker.step = len(worker.program) - 1
+        else:
+            assert isinstance(message, m.Plan)
+            law(message == self.plans[message.iteration], "a plan nobody sent")
+            worker.plan, worker.doing, worker.answered = message, "sums", 0
+            worker.executed.append(message.iteration)
+            for index, place in enumerate(zip(message.server_of_slice, message.slot_of_slice, strict=True)):
+                law(place in self.slots, f"{name} pushes to slot {place} before it exists")
+                self.push(place, (name, message.iteration, index))
+
+    def push(self, place: tuple[int, int], push: tuple[str, int, int]) -> None:
+        """A server: adds up, and answers when as many have come as there are workers."""
+        pushes = self.slots[place]
+        pushes.append(push)
+        if len(pushes) == len(self.workers):
+            law(len({(iteration, index) for _, iteration, index in pushes}) == 1, f"slot {place} sums {pushes}")
+            law({name for name, _, _ in pushes} == set(self.workers), f"slot {place} sums {pushes}")
+            for name, _, _ in pushes:
+                self.workers[name].answered += 1
+            self.slots[place] = []
+
+    def check_end(self, may_abort: bool) -> None:
+        """Where nothing more can happen."""
+        if self.aborted:
+            law(may_abort, f"aborted: {self.aborted}")
+            return
+        stuck = {name: (one.step, one.doing) for name, one in self.workers.items() if one.doing != "gone"}
+        law(not stuck, f"nothing more can happen, and {stuck} in phase {self.coordinator.phase}")
+        executed = {tuple(one.executed) for one in self.workers.values()}
+        law(len(executed) == 1, f"workers summed different iterations: {executed}")
+
+
+def explore(world: World, may_abort: bool = False) -> tuple[int, int]:
+    """Every world that can follow, each once; (how many, how many of them ends). Broken says which moves led there."""
+    seen = {hash(world.key())}
+    queue: deque[tuple[World, tuple[Move, ...]]] = deque([(world, ())])
+    ends = 0
+    while queue:
+        here, path = queue.pop()
+        moves = here.moves()
+        if not moves:
+            ends += 1
+            try:
+                here.check_end(may_abort)
+            except Broken as broken:
+                raise Broken(f"{broken}, after {path}") from None
+        for move in moves:
+            after = here.copy()
+            try:
+                after.play(move)
+            except Broken as broken:
+                raise Broken(f"{broken}, after {(*path, move)}") from None
+            key = hash(after.key())
+            if key not in seen:
+                seen.add(key)
+                queue.append((after, (*path, move)))
+    return len(seen), ends
+
+
+def wander(world: World, seed: int, may_abort: bool = False) -> World:
+    """One of the ways to an end, drawn by lot."""
+    generator = np.random.default_rng(seed)
+    while moves := world.moves():
+        world.play(moves[int(generator.integers(len(moves)))])
+    world.check_end(may_abort)
+    return world
+
+
+def to_gathered(world: World) -> World:
+    """Up to where every process is welcomed, without repeats: the exploration can begin there."""
+    for kind in ("up", "down"):
+        for name in world.peers:
+            world.play((kind, name, 0))
+    return world

@@ -1,0 +1,258 @@
+"""Every message at its honest largest: 1,000 nodes with long names, on a run of ten years."""
+
+from itertools import pairwise
+
+import pytest
+
+from nalb.batching.lbb import Profile
+from nalb.errors import InputError, listed
+from nalb.protocol import messages as m
+from nalb.protocol.batching import BatchSizeManager
+from nalb.protocol.planner import Planner
+from nalb.settings import from_environment
+from nalb.transport.tcp_info import Ways
+from nalb.workloads import load
+from tests.protocol.test_state import ENVIRONMENT, Driver
+
+NODES = 1000
+NAMES = [f"{node:0128}" for node in range(NODES)]
+MOST = (1 << 31) - 1  # of a C int: what MXNet, ps-lite and the kernel count in
+PID = 1 << 22  # the kernel's largest
+ITERATIONS = 10 * 365 * 86400 * 1000  # of a millisecond each
+CALLS = 10_000 * ITERATIONS  # one for each tensor
+YEARS_S = 3e8
+NS = int(YEARS_S * 1e9)
+TEXT = "é" * m.TEXT_MOST
+ROW = m.SampleRow(9 + 2 * NODES, 8 * MOST, NS, NS)
+SUM = m.SliceSum(1e308, float("-inf"), 1e308)
+# on each connection the most that ioctl(SIOCOUTQ) can say
+WAYS = Ways(2 * NODES * MOST, ((1 << 32) - 2) / 1e6)
+
+
+def planned():
+    """A planner's decision for all nodes, every slot of which is new."""
+    planner = Planner(NAMES, set(NAMES), {name: rank for rank, name in enumerate(NAMES)}, "capacity", None)
+    tensors = [m.TensorSpec(one.name, one.elements, one.dtype, 0) for one in load("resnet50")]
+    digest = planner.register(tensors, 1000.0)
+    return planner.decide(ITERATIONS, ITERATIONS, "exact"), digest
+
+
+def profiled():
+    """The samples and seconds that a worker of the largest memory times."""
+    profile, points = Profile(1 << 31), []
+    while (size := profile.next_size) is not None:
+        points.append((size, 1.0))
+        profile.measured(1.0)
+    return points
+
+
+def endless():
+    """The sizes of workers that nobody keeps together."""
+    manager = BatchSizeManager("asp", NODES)
+    for rank in range(NODES):
+        manager.join(rank, m.JoinBatching(1 << 20, None))
+    return manager.outbox[0]
+
+
+DECISION, DIGEST = planned()
+RATES = dict.fromkeys(NAMES, 50000000000.0)
+LARGEST = [
+    m.Hello(m.VERSION, "worker", NAMES[0], 9 + 2 * NODES, PID),
+    m.Register([m.TensorSpec("é" * m.NAME_MOST, MOST, "float64", k) for k in range(10_000)], ITERATIONS),
+    m.Report(YEARS_S, ITERATIONS, [ROW] * m.ROWS_MOST, CALLS, CALLS, ITERATIONS, *WAYS),
+    m.Still(f"server-{NAMES[0]}-{PID}"),
+    m.SlotsReady(ITERATIONS, ITERATIONS),
+    m.Done(ITERATIONS, *[YEARS_S] * 6),
+    m.Collected(ITERATIONS),
+    m.Sums(ITERATIONS, *2 * [[SUM] * len(DECISION.plan.slot_of_slice)]),
+    m.JoinBatching(1 << 31, 1 << 31, profiled(), 1e18),  # FLOP/s, of a large machine
+    m.Computed(ITERATIONS, 1 << 31, YEARS_S, 1.0, 1.0, YEARS_S, YEARS_S),
+    m.Goodbye(),
+    m.Failed(TEXT),
+    m.Welcome(m.VERSION, NAMES, 60.0, 86400.0, NODES),
+    m.Setup(ITERATIONS, ITERATIONS, NODES, NODES, 1e12, 1e12, 2, DIGEST, ITERATIONS),
+    m.PrepareSlots(ITERATIONS, ITERATIONS, DECISION.new_slots),
+    DECISION.plan,
+    endless(),
+    m.Measure(True),
+    m.Collect(ITERATIONS),
+    m.Alive(YEARS_S),
+    m.Farewell(),
+    m.Finish(),
+    m.Abort(TEXT),
+    m.Event("iteration", YEARS_S, {"iteration": ITERATIONS, "estimate": {"up": RATES, "down": RATES}}),
+    m.Observe(m.VERSION),
+    m.RunBlock("exact", ITERATIONS, 1e12, 10**12, 999_999_999_999.0, False, False, "oracle-probes+forecasts@999999999999"),
+    m.Configured(RATES, RATES, [(*pair, 50e9) for pair in pairwise(NAMES)]),
+    m.EndJob(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("message", LARGEST, ids=lambda message: type(message).__name__)
+def test_the_largest_message_arrives(message):
+    decode = m.decode_at_client if isinstance(message, m.FromCoordinator) else at_coordinator
+    assert decode(m.encode(message)) == message
+
+
+def at_coordinator(frame):
+    return m.decode_at_coordinator(frame, "a test")
+
+
+def test_all_messages_are_among_them():
+    kinds = {*m.FromNode.__args__, *m.FromCoordinator.__args__, *m.FromObserver.__args__}
+    assert {type(message) for message in LARGEST} == kinds
+
+
+class Wired(Driver):
+    """A coordinator that all messages reach, and leave, as frames. `kinds` are those it has sent."""
+
+    def __init__(self, **environment):
+        super().__init__(**environment)
+        self.kinds = set()
+
+    def say(self, peer, message):
+        return super().say(peer, at_coordinator(m.encode(message)))
+
+    def collect(self):
+        encoded, decoded = None, None  # one object for all workers
+        while self.state.outbox:
+            identity, message = self.state.outbox.popleft()
+            if message is not encoded:
+                encoded, decoded = message, m.decode_at_client(m.encode(message))
+            self.kinds.add(type(message))
+            self.sent.setdefault(identity.decode(), []).append(decoded)
+
+
+def test_a_job_of_a_thousand_nodes_from_its_first_message_to_its_last():
+    driver = Wired(DMLC_NUM_WORKER=str(NODES), DMLC_NUM_SERVER=str(NODES))
+    workers, servers = ([f"{role}{k}" for k in range(NODES)] for role in "ws")
+    driver.say("watcher", m.Observe(m.VERSION))
+    for k, (worker, server, name) in enumerate(zip(workers, servers, NAMES, strict=True)):
+        driver.say(server, m.Hello(m.VERSION, "server", name, 8 + 2 * k, PID))
+        driver.say(worker, m.Hello(m.VERSION, "worker", name, 9 + 2 * k, PID))
+    for worker in workers:
+        driver.say(worker, m.Register([m.TensorSpec("w", 25_000_000, "float32", 0)]))
+    for worker in workers:
+        for order in [one for one in driver.sent[worker] if isinstance(one, m.PrepareSlots)]:
+            driver.say(worker, m.SlotsReady(order.iteration, order.layout_version))
+    assert all(driver.last(worker, m.Plan).iteration == 0 for worker in workers)
+    for k, server in enumerate(servers):
+        rows = [m.SampleRow(9 + 2 * peer, 6000, 10**9, 2 * 10**9) for peer in range(NODES) if peer != k]
+        driver.say(server, m.Report(0.0, -1, rows, CALLS, CALLS, 0, *WAYS))
+    driver.done(0, *workers)
+    driver.state.tick(1.0)
+    for worker in workers:
+        driver.say(worker, m.Goodbye())
+    driver.state.abort("the test ends", 1.0)
+    driver.collect()
+    assert driver.state.verdict == "the test ends"
+    assert all(driver.last(worker, m.Plan).iteration == 1 for worker in workers)
+    assert {*m.FromCoordinator.__args__} - driver.kinds == {m.Finish, m.BatchSizes}
+
+
+# ---- what people are told
+
+
+def gathered(nodes, **environment):
+    """A coordinator whose job has begun, and its workers."""
+    driver = Wired(DMLC_NUM_WORKER=str(nodes), DMLC_NUM_SERVER=str(nodes), **environment)
+    for k, name in enumerate(NAMES[:nodes]):
+        for role, ps_id in (("server", 8 + 2 * k), ("worker", 9 + 2 * k)):
+            if role == "worker" or "NALB_STOCK" not in environment:
+                driver.say(f"{role[0]}{k}", m.Hello(m.VERSION, role, name, ps_id, PID))
+    workers = [f"w{k}" for k in range(nodes)]
+    if "NALB_STOCK" not in environment:
+        for worker in workers:
+            driver.say(worker, m.Register([m.TensorSpec("é" * m.NAME_MOST, 100_000, "float32", 0)]))
+        for worker in workers:
+            order = driver.last(worker, m.PrepareSlots)
+            driver.say(worker, m.SlotsReady(order.iteration, order.layout_version))
+    return driver, workers
+
+
+def missing():
+    """One of a thousand nodes does not come."""
+    driver = Wired(DMLC_NUM_WORKER=str(NODES), DMLC_NUM_SERVER=str(NODES))
+    for k, name in enumerate(NAMES[1:], 1):
+        driver.say(f"w{k}", m.Hello(m.VERSION, "worker", name, 9 + 2 * k, PID))
+    driver.state.tick(1000.0)
+    return driver
+
+
+def stuck():
+    """All report, but nothing is under way any more."""
+    driver, workers = gathered(100)
+    for driver.now_s in (1.0, 9.0):
+        for worker in workers:
+            driver.say(worker, m.Report(driver.now_s, 0, [], 0, computed=0))
+        for server in (f"s{k}" for k in range(len(workers))):
+            driver.say(server, m.Report(driver.now_s, -1, [], 0))
+    driver.state.tick(9.0)
+    return driver
+
+
+def wrong_sums():
+    """No worker gets what was pushed."""
+    driver, workers = gathered(100, NALB_VERIFY_SUMS="1")
+    for worker in workers:
+        slices = len(driver.last(worker, m.Plan).slot_of_slice)
+        driver.say(worker, m.Sums(0, [m.SliceSum(1.0, 1.0, 1.0)] * slices, [m.SliceSum(0.0, 0.0, 0.0)] * slices))
+    driver.done(0, *workers)
+    return driver
+
+
+def not_joined():
+    """All workers but one train without batch sizes."""
+    driver, workers = gathered(100, NALB_STOCK="1", NALB_BATCHING="lb-bsp", NALB_SCHEME="stock")
+    driver.say(workers[0], m.JoinBatching(32, None))
+    driver.now_s = 1000.0
+    for worker in workers:
+        driver.say(worker, m.Report(1000.0, -1, [], 0, calls=int(worker != workers[0])))
+    driver.state.tick(1000.0)
+    return driver
+
+
+def failed():
+    """A worker's last words are as long as a message."""
+    driver, workers = gathered(2)
+    driver.say(workers[1], m.Failed(TEXT))
+    return driver
+
+
+def foreign():
+    """The coordinator's own failure names a file whose name is no text."""
+    driver, _ = gathered(2)
+    driver.state.abort("coordinator failed: /data/\udcff", 1.0)
+    return driver
+
+
+@pytest.mark.parametrize(
+    ("happens", "says"),
+    [(missing, "only 999 of 2000 processes came within 120 s (worker 0"), (stuck, "slices are missing"),
+     (wrong_sums, "wrong sum in iteration 0: slice 0 "), (not_joined, "did not join the batching"),
+     (failed, "é"), (foreign, "/data/?")],
+)  # fmt: skip
+def test_every_process_is_told_why_the_job_ends_however_many_nodes_it_has(happens, says):
+    driver = happens()
+    driver.collect()
+    told = {driver.last(peer, m.Abort).reason for peer in driver.sent}
+    assert told == {driver.state.verdict}
+    assert says in driver.state.verdict
+
+
+def test_the_first_of_many_are_named_and_the_others_counted():
+    assert [name in missing().state.verdict for name in NAMES[:12]] == [False, *[True] * 10, False]
+    assert f"worker {NAMES[10]} and 989 more)" in missing().state.verdict
+    _, workers = gathered(10)
+    assert listed(workers) == "w0, w1, w2, w3, w4, w5, w6, w7, w8, w9"
+
+
+@pytest.mark.parametrize("name", ["n" * 129, "é" * 65, "n0\n", "n0\udcff"], ids=ascii)
+def test_a_node_name_that_no_message_can_carry_is_refused(name):
+    with pytest.raises(InputError, match=r"NALB_NODE=.* 1 to 128 bytes"):
+        from_environment(ENVIRONMENT | {"NALB_NODE": name}, "host")
+
+
+@pytest.mark.parametrize("name", [NAMES[0], "é" * 64, "node 1"], ids=ascii)
+def test_a_long_node_name_is_taken(name):
+    assert from_environment(ENVIRONMENT | {"NALB_NODE": name}, "host").node == name

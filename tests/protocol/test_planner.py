@@ -1,0 +1,294 @@
+"""Plans over many iterations, on a network that is simulated."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from nalb.errors import InputError
+from nalb.planning.granularity import FIRST_ALPHA_BYTES
+from nalb.planning.nodes import Capacities, Node
+from nalb.planning.shares import bound_s
+from nalb.planning.slots import plan_slot_key
+from nalb.protocol import messages as m
+from nalb.protocol.planner import Planner
+from nalb.simulation.exchange import MessageWeight, exchange
+from nalb.simulation.job import by_planner
+from nalb.workloads import NAMES, load
+
+NODES = [Node("w0", is_server=False), Node("w1", is_server=False), Node("w2", is_server=False)]
+NODES += [Node("s0", is_worker=False), Node("s1", is_worker=False)]
+FAST, USUAL = 125e6, 12.5e6  # bytes per second
+LOW_FROM, LOW_UNTIL, END = 5, 18, 24
+
+
+def planner_of(inflight_bytes=None):
+    planner = Planner([node.name for node in NODES], {"w0", "w1", "w2"}, {"s0": 0, "s1": 1}, "capacity", inflight_bytes)
+    planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e4)
+    return planner
+
+
+def network(rate):
+    rates = [FAST] * 3 + [USUAL, rate]
+    return Capacities.from_lists(rates, rates)
+
+
+def apart(node, up, down):
+    """A network whose node has these rates, the other servers USUAL."""
+    rates = np.tile([FAST] * 3 + [USUAL] * 2, (2, 1))
+    rates[:, node] = up, down
+    return Capacities(*rates, {})
+
+
+def alike(count):
+    """So many nodes, workers and servers all, and a planner for them: the planner first."""
+    nodes = [Node(f"n{i}") for i in range(count)]
+    names = [node.name for node in nodes]
+    return Planner(names, set(names), {name: rank for rank, name in enumerate(names)}, "capacity", None), nodes
+
+
+def uneven(caps):
+    """Six nodes, up and down apart, and these caps of pairs in Mbit/s."""
+    up, down = (np.array(mbps) * 125e3 for mbps in ((100, 40, 150, 80, 120, 200), (200, 200, 150, 220, 60, 200)))
+    return Capacities(up, down, {pair: mbps * 125e3 for pair, mbps in caps.items()})
+
+
+def iterate(planner, capacities, nodes=NODES):
+    """Seconds of the next iteration, over the bound."""
+    (done,) = by_planner("exact", nodes, planner.layout, capacities, 1, planner, MessageWeight())
+    return done.time_s / bound_s(nodes, planner.layout.model_bytes, capacities)
+
+
+@pytest.mark.parametrize("low", [6e5, 2.5e4])
+def test_a_server_that_is_no_worker_slows_down_and_recovers(low):
+    """Equal shares would take 11 and 256 times the bound then; and of the slower one only probes are left, and are read."""
+    planner = planner_of()
+    over = [iterate(planner, network(low if LOW_FROM <= k < LOW_UNTIL else USUAL)) for k in range(END)]
+    assert max(over[1:LOW_FROM]) < 1.1
+    assert over[LOW_FROM] > 10
+    assert max(over[LOW_FROM + 2 : LOW_UNTIL]) < 3
+    assert max(over[LOW_UNTIL + 4 :]) < 1.1
+
+
+@pytest.mark.parametrize(("up", "down"), [(3.75e6, 15e6), (15e6, 3.75e6)])
+def test_of_a_server_that_is_no_worker_either_direction_may_be_the_slower(up, down):
+    """It never pushes: that answers wait for its uplink says what that can do. Equal shares take 2.2 times the bound."""
+    planner, capacities = planner_of(), apart(4, up, down)
+    over = [iterate(planner, capacities) for _ in range(8)]
+    assert over[0] > 2
+    assert max(over[2:]) < 1.1
+    assert planner._capacities().limit[4] == pytest.approx(3.75e6, rel=0.1)
+
+
+def test_a_slow_uplink_of_a_server_is_found_though_a_worker_pushes_hardly_faster():
+    """All workers' downlinks look as busy as it does. Without it, equal shares would take 1.3 times what links seem to need."""
+    planner = planner_of()
+    capacities = Capacities.from_lists([8e6, FAST, FAST, 2e7, 9e6], [FAST, FAST, FAST, 2e7, 3e7])
+    over = [iterate(planner, capacities) for _ in range(8)]
+    assert over[0] > 1.3
+    assert max(over[2:]) < 1.1
+
+
+@pytest.mark.parametrize(("up", "down"), [(3e6, 1e6), (1e6, 3e6)])
+def test_of_a_worker_that_is_no_server_either_direction_may_be_the_slower(up, down):
+    """Nobody pushes to it: that answers wait for its downlink says what that can do. It sets the pace whatever the shares."""
+    planner, capacities = planner_of(), apart(0, up, down)
+    over = [iterate(planner, capacities) for _ in range(8)]
+    assert max(over) < 1.1
+    assert planner._capacities().limit[0] == pytest.approx(1e6, rel=0.1)
+    assert not planner._trust.needs_equal_shares
+
+
+def test_what_elastic_learnt_of_other_tensors_is_forgotten():
+    planner = planner_of()
+    for _ in range(3):
+        iterate(planner, network(USUAL))
+    assert all(planner._observations[3:])
+    planner.register([m.TensorSpec("w", 20_000, "float32", 0)], 1e4)
+    assert not any(planner._observations)
+
+
+def test_elastic_learns_nothing_from_other_schemes_iterations_with_a_window():
+    planner = planner_of()
+    free = 0
+    for _ in range(6):
+        iterate(planner, network(USUAL / 2))
+        free += not planner._sent_window
+    assert 0 < free < 6
+    assert [len(window) for window in planner._observations] == [0, 0, 0, free, free]
+    by_planner("elastic", NODES, planner.layout, network(USUAL / 2), 2, planner, MessageWeight())
+    assert [len(window) for window in planner._observations] == [0, 0, 0, free + 2, free + 2]
+
+
+def test_a_pair_that_is_found_to_be_capped_is_planned_around():
+    """Plans around it take what they should: nothing is measured anew."""
+    (planner, nodes), capacities = alike(6), uneven({(2, 5): 20})
+    planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e3)
+    over = [iterate(planner, capacities, nodes) for _ in range(9)]
+    assert (2, 5) in planner._estimator.estimate().pairs
+    assert not planner._trust.needs_equal_shares
+    assert max(over[4:]) < 1.15
+
+
+def test_a_pair_is_found_to_be_capped_though_every_iteration_is_a_surprise():
+    """Its cap is so low that plans which do not know it take 1.6 times the bound."""
+    planner, nodes = alike(6)
+    planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e3)
+    over = [iterate(planner, uneven({(2, 5): 16}), nodes) for _ in range(10)]
+    assert list(planner._estimator.estimate().pairs) == [(2, 5)]
+    assert max(over[6:]) < 1.15
+
+
+def test_a_cap_that_is_not_proven_again_is_doubted_where_every_iteration_has_a_window(monkeypatch):
+    """Delay makes up more than a twentieth of an iteration."""
+    planner, nodes = alike(6)
+    planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e3)
+    planner.round_trip_s = 0.1
+    observe = planner.observe
+    monkeypatch.setattr(planner, "observe", lambda samples, took_s, **_: observe(samples, took_s + 3 * 0.1))
+    capped, free = uneven({(2, 5): 25}), uneven({})
+    for _ in range(6):
+        iterate(planner, capped, nodes)
+    assert list(planner._estimator.estimate().pairs) == [(2, 5)]
+    over = []
+    for _ in range(8):
+        over.append(iterate(planner, free, nodes))
+        assert planner._sent_window
+    assert planner._estimator.estimate().pairs.get((2, 5), np.inf) > 1.05 * capped.pairs[2, 5]
+    assert over[-1] < 1.1
+
+
+@pytest.mark.parametrize("round_trip_s", [0.0, 0.2])
+def test_delay_that_is_known_is_no_change_of_the_network(monkeypatch, round_trip_s):
+    """Three round trips more than the links need each time, whether they are known or not."""
+    planner, nodes = alike(4)
+    planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e4)
+    planner.round_trip_s = round_trip_s
+    capacities, windows = Capacities.from_lists([37.5e6] * 3 + [20e6], [37.5e6] * 3 + [20e6]), []
+    observe = planner.observe
+    monkeypatch.setattr(planner, "observe", lambda samples, took_s, **_: observe(samples, took_s + 3 * 0.2))
+    for _ in range(6):
+        iterate(planner, capacities, nodes)
+        windows.append(planner._sent_window)
+    if round_trip_s:  # nothing is known of the first; then what the fastest can have on its way
+        assert windows == [0] + 5 * [pytest.approx(2 / 3 * 37.5e6 * 0.2, rel=0.05)]
+
+
+def routed(planner, nodes, capacities, iterations, cores_s):
+    """Who routes each iteration: 'o' MXNet, 'p' the plan. Cores need cores_s of plans, four fifths of it of MXNet's own routing."""
+    word = ""
+    for _ in range(iterations):
+        plan = planner.decide(0, 0, "exact").plan
+        links_s = planner._own_links_s() or 0.0
+        if plan.scheme == "stock":
+            word += "o"
+            planner.note_unmeasured(max(0.8 * cores_s, links_s))
+            continue
+        word += "p"
+        sizes_bytes, servers = planner.layout.sizes_bytes, np.array(plan.server_of_slice)
+        result = exchange(nodes, capacities, sizes_bytes, servers, plan.inflight_bytes, MessageWeight())
+        planner.observe(result.samples, max(result.time_s, cores_s))
+    return word
+
+
+def test_where_cores_set_the_pace_mxnet_routes_and_is_left_when_links_become_slow():
+    planner, nodes = alike(4)
+    planner.register([m.TensorSpec(str(k), 100_000, "float32", 0) for k in range(32)], 1e4)
+    fast, slow = (Capacities.from_lists(rates, rates) for rates in ([1e9] * 4, [1e7] * 3 + [2e6]))
+    word = routed(planner, nodes, fast, 300, cores_s=0.2)
+    assert word[100:].count("p") < 0.1 * len(word[100:])
+    for _ in range(3):
+        planner.note_unmeasured(20.0)  # the links need it now: 6.4 s for the slowest node's own gradients alone
+    assert "o" not in routed(planner, nodes, slow, 100, cores_s=0.2)[1:]
+
+
+def test_where_links_set_the_pace_mxnet_never_routes():
+    planner, nodes = alike(6)
+    planner.register([m.TensorSpec(str(k), 100_000, "float32", 0) for k in range(32)], 1e3)
+    assert routed(planner, nodes, uneven({}), 100, cores_s=0.0) == 100 * "p"
+
+
+def test_where_sums_of_slices_are_checked_mxnet_never_routes():
+    planner, nodes = alike(4)
+    planner.may_leave_routing = False
+    planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e4)
+    fast = Capacities.from_lists([1e9] * 4, [1e9] * 4)
+    assert routed(planner, nodes, fast, 50, cores_s=0.2) == 50 * "p"
+
+
+def test_tensors_beyond_mxnets_own_keys_are_never_left_to_it():
+    """It has 4096 keys here, which every set of tensors has its own of."""
+    planner, nodes = alike(4)
+    fast = Capacities.from_lists([1e9] * 4, [1e9] * 4)
+    for group, expected in ((0, "o"), (1, "p"), (0, "o")):
+        planner.register([m.TensorSpec(f"{group}.{k}", 1000, "float32", 0) for k in range(2100)], 1e4)
+        assert expected in routed(planner, nodes, fast, 20, cores_s=0.2)[-3:]
+
+
+def specs(model):
+    return [m.TensorSpec(tensor.name, tensor.elements, tensor.dtype, 0) for tensor in load(model)]
+
+
+def with_rates(planner, rates_mbps):
+    """The oracle's next plan where nodes have these rates."""
+    rates = dict(zip(planner._names, (np.asarray(rates_mbps) * 125e3).tolist(), strict=True))
+    planner.configure(m.Configured(rates, rates, []))
+    return planner.decide(0, 0, "oracle")
+
+
+@pytest.mark.parametrize("model", NAMES)
+@pytest.mark.parametrize("count", [4, 96, 128, 1000])
+def test_whatever_the_rates_every_slot_has_a_key_and_plans_are_near_the_bound(model, count):
+    """From 10 Mbit/s to 100 Gbit/s, also one fast node alone, changed before every plan; the layout changes and comes back."""
+    (planner, _), drawn = alike(count), np.random.default_rng(count)
+    for alpha_bytes in (FIRST_ALPHA_BYTES, 120_000, FIRST_ALPHA_BYTES):
+        planner.register(specs(model), alpha_bytes)
+        for plan in range(6):
+            rates_mbps = 10 ** drawn.uniform(1, 5, count) if plan % 2 else np.full(count, 100.0)
+            rates_mbps[drawn.integers(count)] = 100_000
+            for new in with_rates(planner, rates_mbps).new_slots:
+                assert plan_slot_key(new.server, new.first + new.count - 1, count) < 1 << 31
+            assert planner._present.predicted_s < 1.01 * planner._present.bound_s
+            assert max(planner._next_slot.values()) <= planner._most_of_class.total()
+
+
+def test_layouts_whose_slices_might_outnumber_a_servers_keys_are_refused():
+    """As they are registered, before any plan: equal shares would need few of those slots."""
+    planner, _ = alike(2000)
+    for slice_bytes in (4.0, 8.0):
+        planner.register([m.TensorSpec("w", 300_000, "float32", 0)], 1.0, slice_bytes)
+    with pytest.raises(
+        InputError, match=r"one server may come to hold 536666 slices, .* allows 523512 on each of 2000"
+    ):
+        planner.register([m.TensorSpec("w", 300_000, "float32", 0)], 1.0, 12.0)
+
+
+def test_where_some_compute_for_much_longer_nothing_is_held_back():
+    """A window would hold back what the others can push before the slowest has computed."""
+    planner, nodes = alike(6)
+    planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e3)
+    windows = []
+    for spread_s in [0.0] * 6 + [2.0] * 6:
+        planner.compute_spread_s = spread_s
+        iterate(planner, uneven({}), nodes)
+        windows.append(planner._sent_window > 0)
+    assert any(windows[:6])
+    assert not any(windows[7:])
+
+
+def test_shares_that_wander_seldom_ask_for_new_slots():
+    """A job waits while slots are made. No server ever has more than twice what a plan has put there."""
+    (planner, _), drawn = alike(4), np.random.default_rng(7)
+    planner.register(specs("mobilenet"), FIRST_ALPHA_BYTES)
+    asked, needed, rates_mbps = Counter(), Counter(), np.full(4, 100.0)
+    for _ in range(60):
+        rates_mbps *= 10 ** drawn.normal(0, 0.05, 4)
+        decision = with_rates(planner, rates_mbps)
+        asked.update((new.server, new.dtype, new.elements) for new in decision.new_slots)
+        classes = [planner.layout.slot_classes[k] for k in planner.layout.class_of_slice]
+        used = Counter((server, *one) for server, one in zip(decision.plan.server_of_slice, classes, strict=True))
+        needed |= used
+    for (_, *slot_class), times in asked.items():
+        assert times <= 2 + np.log2(planner._most_of_class[tuple(slot_class)])
+    made = {(planner._rank_of_node[node], *one): len(numbers) for (node, one), numbers in planner._slots.items()}
+    assert all(count <= 2 * needed[place] for place, count in made.items())

@@ -1,0 +1,121 @@
+"""A process's end of the control plane."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+import zmq
+
+from nalb.protocol import messages as m
+from nalb.transport.client import Client
+
+
+def test_the_thread_may_end_before_its_last_wake_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heartbeat may find the client closing before `close` wakes the thread: then nobody is there to be woken."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as coordinator:
+        port = coordinator.bind_to_random_port("tcp://127.0.0.1")
+        hello = m.Hello(version=m.VERSION, role="worker", node="n0", ps_id=9, pid=1)
+        client = Client(f"tcp://127.0.0.1:{port}", hello, lambda: ([], 0), silence_s=60.0, startup_s=60.0)
+        wake = client._wake
+
+        def wake_late() -> None:
+            if client._closing.is_set():
+                client._thread.join()
+                while client._wake_out.poll(0, zmq.POLLOUT):  # its end of the pair is closed in the background
+                    pass
+            wake()
+
+        monkeypatch.setattr(client, "_wake", wake_late)
+        closing = threading.Thread(target=client.close, args=(m.Failed("a trace of \udcff" * 1000),), daemon=True)
+        closing.start()
+        closing.join(5.0)
+        assert not closing.is_alive()
+        kinds = [type(m.decode_at_coordinator(coordinator.recv_multipart()[1], "a worker")) for _ in range(2)]
+        assert kinds == [m.Hello, m.Failed]  # as much of the trace as a message may carry
+        monkeypatch.undo()
+        client.send(m.Goodbye())  # too late, and harmless
+
+
+# a coordinator that welcomes a worker and then is silent on its connection, as after an outage; sys.argv: whether it hears others
+HALF = """
+import sys, time, zmq
+from nalb.protocol import messages as m
+from nalb.transport.client import Client
+context = zmq.Context()
+router = context.socket(zmq.ROUTER)
+port = router.bind_to_random_port("tcp://127.0.0.1")
+client = Client(f"tcp://127.0.0.1:{port}", m.Hello(m.VERSION, "worker", "n1", 9, 1), lambda: ([], 0), 60.0, 60.0)
+first = router.recv_multipart()[0]
+router.send_multipart([first, m.encode(m.Welcome(m.VERSION, ["n1"], 0.05, 2.0, 1))])
+signs = 0
+while signs < 60:  # one every 0.05 s at most
+    identity, frame = router.recv_multipart()
+    if identity != first and sys.argv[1] == "hears":
+        assert m.decode_at_coordinator(frame, "n1") == m.Still(first.decode())
+        signs += 1
+        router.send_multipart([identity, m.encode(m.Alive())])
+router.send_multipart([first, m.encode(m.Abort("as the test ends"))])
+client.wait_for(m.Setup)
+"""
+
+# one that hears nothing over a worker's own connection, says so there, and later hears it again
+DEAF = (
+    HALF.partition("signs = 0")[0].replace("0.05, 2.0", "0.05, 6.0")  # it looks for another way after 1 s
+    + """
+def count_signs(seconds, unheard_s):
+    signs, end_s = 0, time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        identity, frame = router.recv_multipart()
+        router.send_multipart([first, m.encode(m.Alive(unheard_s))])
+        if identity != first:
+            assert m.decode_at_coordinator(frame, "n1") == m.Still(first.decode())
+            router.send_multipart([identity, m.encode(m.Alive())])
+            signs += 1
+    return signs
+print(count_signs(1.0, 0.2), count_signs(1.0, 1.5), flush=True)
+count_signs(0.5, 0.0)  # until the worker has been told
+print(count_signs(1.0, 0.0), flush=True)
+router.send_multipart([first, m.encode(m.Abort("as the test ends"))])
+client.wait_for(m.Setup)
+"""
+)
+
+
+def test_signs_of_life_find_another_way_while_the_coordinator_does_not_hear_them():
+    done = subprocess.run([sys.executable, "-c", DEAF], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr == "nalb: as the test ends\n"
+    heard, unheard, heard_again = map(int, done.stdout.split())
+    assert (heard, heard_again) == (0, 0)
+    assert unheard > 5  # of some twenty
+
+
+@pytest.mark.parametrize(("how", "says"), [("hears", "nalb: as the test ends"), ("is deaf", "has been silent for 2 s")])
+def test_signs_of_life_find_another_way_while_the_connection_is_silent(how, says):
+    done = subprocess.run([sys.executable, "-c", HALF, how], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 4, done.stderr
+    assert says in done.stderr
+
+
+def test_a_coordinator_that_never_comes_is_told_however_many_reports_wait():
+    script = (
+        "from nalb.protocol import messages as m\nfrom nalb.transport.client import Client\n"
+        "hello = m.Hello(m.VERSION, 'worker', 'n1', 9, 1)\n"
+        "client = Client('tcp://127.0.0.1:9', hello, lambda: ([], 0), 60.0, 4.0)\n"
+        "client._heartbeat_s = 0.0001  # more than libzmq's thousand\n"
+        "client.wait_for(m.Welcome)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 4, done.stderr
+    assert "has been silent for 4 s in phase start" in done.stderr
+
+
+@pytest.mark.parametrize("stream", ["None", "open(__file__)", "object()"])
+def test_a_process_ends_whatever_the_script_has_made_of_its_output(tmp_path, stream):
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import sys\nfrom nalb.transport.client import die\nsys.stdout = sys.stderr = one = {stream}\n"
+        "getattr(one, 'close', int)()\ndie('a test')\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 4, done.stderr

@@ -1,0 +1,229 @@
+"""While a job gathers: a coordinator's host that no longer answers ends the process, one that is slow or still to come does not."""
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+
+from nalb.errors import InputError
+from nalb.settings import from_environment
+from nalb.transport import reachability as module
+from nalb.transport.reachability import Reachability, answers
+from nalb.transport.tcp_info import Address, Connection
+from netem import qdiscs, rootless
+from netem.build import port_name
+from netem.emulation import network_up
+from netem.namespaces import hub_namespace
+from netem.network_file import parse_network
+
+# the host's answers, one after the other, then the process is let go
+WATCH = """
+import sys, threading
+from nalb.transport import reachability
+from nalb.settings import from_environment
+left = [word == "1" for word in sys.argv[2]]
+over = threading.Event()
+def answers(peer, limit_s):
+    if len(left) == 1:
+        over.set()
+    return left.pop(0) if left else True
+reachability.answers = answers
+environment = {"DMLC_ROLE": "server", "DMLC_PS_ROOT_URI": "192.0.2.1", "DMLC_PS_ROOT_PORT": "9091", "NALB_NODE": "n1",
+               "DMLC_NUM_WORKER": "1", "DMLC_NUM_SERVER": "1", "NALB_DEADLINE_S": "0.5"}
+if sys.argv[1] == "together":
+    environment["NALB_JOB"] = "x:n1.server"
+with reachability.reach_kept(from_environment(environment, "n1")):
+    over.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "heard", "code"),
+    [
+        ("together", "1" + "0" * 50, 4),  # the link is lost
+        ("together", "0" * 50, 4),  # or was never there
+        ("apart", "0" * 15, 0),  # another launcher may start it later
+        ("apart", "0001" + "0" * 50, 4),
+        ("together", "1010101", 0),  # now and then is enough
+    ],
+)
+def test_a_host_that_no_longer_answers(how: str, heard: str, code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WATCH, how, heard], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == code, done.stderr
+    if code:
+        assert done.stderr.startswith(
+            "nalb: server n1 in phase start: nothing at tcp://192.0.2.1:9092, the coordinator's place, "
+        )
+
+
+def test_a_closed_port_is_an_answer() -> None:
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        assert answers(door.getsockname(), 5.0)
+        door.listen()
+        assert answers(door.getsockname(), 5.0)
+
+
+def test_a_name_that_nobody_knows_is_none() -> None:
+    assert not answers(("nowhere.invalid", 9092), 5.0)
+
+
+SETTINGS = from_environment(
+    {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_URI": "192.0.2.1", "DMLC_PS_ROOT_PORT": "9091", "DMLC_NUM_WORKER": "2",
+     "DMLC_NUM_SERVER": "2", "NALB_DEADLINE_S": "10"}, "n1",
+)  # fmt: skip
+
+
+def test_names_are_no_addresses() -> None:
+    environment = {"DMLC_PS_ROOT_URI": "n0", "DMLC_PS_ROOT_PORT": "9091", "NALB_ADDRESSES": "10.0.0.1,n1"}
+    with pytest.raises(InputError, match=r"^environment variable NALB_ADDRESSES: 'n1' does not .*: give the nodes' IP"):
+        from_environment(environment | {"DMLC_NUM_WORKER": "1", "DMLC_NUM_SERVER": "1"}, "n1")
+
+
+B, C = ("192.0.2.2", 4000), ("192.0.2.3", 4000)
+
+
+def test_a_peer_that_neither_acknowledges_nor_answers_is_lost() -> None:
+    reach = Reachability(SETTINGS, pytest.fail)
+    reach.close()
+
+    def look(now_s: float, waiting_s: dict[Address, float], heard: set[Address]) -> str | None:
+        return reach.lost([Connection(peer, 3, waited_s, 1) for peer, waited_s in waiting_s.items()], heard, now_s)
+
+    assert look(10.0, {B: 1.0, C: 1.0}, {C}) is None  # B since 9; C is there: its packets were lost, or wait
+    assert look(14.0, {B: 3.0, C: 6.0}, {C}) is None
+    why = "192.0.2.2 has acknowledged nothing for 7.0 s, and nothing answers at its port 4000: the link between them is"
+    assert (look(16.0, {B: 6.0, C: 6.0}, set()) or "").startswith(why)
+    assert look(17.0, {C: 1.0}, set()) is None  # B is back
+    assert look(18.0, {B: 0.7}, set()) is None  # and is in doubt anew
+    assert reach.lost([Connection(C, 1, 9.0, 1)], set(), 30.0) is None  # one packet may be lost
+    assert look(40.0, {C: 20.0}, {C}) is None  # TCP may be about to repeat what an outage has lost
+    why = (
+        "192.0.2.3 answers at its port 4000, but has acknowledged nothing on a connection for 25.4 s: something between"
+    )
+    assert (look(46.0, {C: 25.4}, {C}) or "").startswith(why)
+
+
+def test_far_nodes_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
+    near, far = Connection(("192.0.2.2", 4000), 0, 0.0, 5, 0.001), Connection(("192.0.2.3", 4000), 0, 0.0, 7, 0.08)
+    store, coordinator = (
+        Connection(("198.51.100.1", 443), 0, 0.0, 9, 0.2),
+        Connection(("192.0.2.1", 9092), 0, 0.0, 9, 0.2),
+    )
+    paced: list[Connection] = []
+
+    def connections(is_paced: Callable[[Connection], bool]) -> list[Connection]:
+        paced[:] = [one for one in (near, far, store, coordinator) if is_paced(one)]
+        return [near, far, store, coordinator]
+
+    monkeypatch.setattr(module, "connections", connections)
+    ours = replace(SETTINGS, addresses=frozenset({"192.0.2.1", "192.0.2.2", "192.0.2.3"}))
+    reach = Reachability(ours, pytest.fail)
+    reach.close()
+    assert reach._look() is None
+    assert reach.ways() == (12, 0.08)
+    assert paced == [far]
+    alone = Reachability(replace(ours, is_stock=True), pytest.fail)
+    alone.close()
+    alone._look()
+    assert paced == []  # MXNet's own stays as it is
+
+
+def test_the_watch_goes_on_where_it_could_not_look_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, said, has_failed = replace(SETTINGS, deadline_s=0.1), [], threading.Event()
+    faults = [OSError(errno.EMFILE, "no file left"), RuntimeError("no thread left"), ValueError("a mistake of ours")]
+    monkeypatch.setattr(module, "connections", lambda *_: (one for one in ()).throw(faults.pop(0)))
+    Reachability(settings, lambda why: (said.append(why), has_failed.set()))
+    assert has_failed.wait(60.0)
+    assert said == ["worker n1: its connections cannot be watched: ValueError: a mistake of ours"]
+
+
+def test_where_no_file_is_left_nothing_is_known_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "no file left")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    assert answers(B, 5.0)
+
+
+def test_hosts_are_asked_while_the_interpreter_ends() -> None:
+    """The store waits there for its last exchange."""
+    code = "import atexit; from nalb.transport.reachability import answering; here = ('127.0.0.1', 1)\n"
+    code += "atexit.register(lambda: print(answering({here}, 5.0) == {here}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+SENDER = """
+import os, socket, sys, time
+from nalb.transport.client import die
+from nalb.transport.reachability import Reachability
+from nalb.settings import from_environment
+from nalb.transport.tcp_info import connections
+made, outside = (socket.create_connection((host, 7000)) for host in sys.argv[1:])
+os.environ.update(DMLC_ROLE="worker", DMLC_PS_ROOT_URI=sys.argv[1], DMLC_PS_ROOT_PORT="9091", DMLC_NUM_WORKER="2",
+                  DMLC_NUM_SERVER="2", NALB_DEADLINE_S="2", NALB_ADDRESSES=",".join([sys.argv[1], made.getsockname()[0]]))
+Reachability(from_environment(os.environ, "b"), die)
+print("up", flush=True)
+sys.stdin.readline()
+outside.sendall(b"x")
+# Over three times the silence that the job's own nodes are allowed.
+while not any(connection.waiting_s > 4.0 for connection in connections()):
+    time.sleep(0.1)
+print("outlived", flush=True)
+sys.stdin.readline()
+while True:
+    made.sendall(b"x" * 1000)
+    made.recv(1)  # waits for ever, as ps-lite does
+"""
+READER = "import socket\ndoor = socket.create_server(('', 7000))\nprint('up', flush=True)\none, _ = door.accept()\n"
+READER += "while one.recv(1000):\n    one.sendall(b'y')\n"
+
+
+@pytest.mark.root
+def test_a_way_that_is_lost_far_from_both_ends() -> None:
+    """A host that is no node of the job, c, may be lost; a node may not."""
+    if not rootless.has_privilege():
+        pytest.skip("needs root: namespaces and tc")
+    qdiscs.require(("tbf", "htb", "bfifo"))
+    defaults = "[defaults]\nup_mbps = 100\ndown_mbps = 100\n"
+    text = f'name = "r{os.getpid() % 10**6}"\n{defaults}' + "".join(f'[[nodes]]\nname = "{one}"\n' for one in "abc")
+    with network_up(network := parse_network(text, "n.toml")) as emulation, ExitStack() as stack:
+
+        def start(node: str, code: str, *words: str) -> "subprocess.Popen[str]":
+            argv = emulation.command(node, [sys.executable, "-c", code, *words])
+            process = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stdout.readline() == "up\n"
+            return process
+
+        def lose(node: str) -> None:  # both ends still have their carrier
+            link = ["ip", "-n", hub_namespace(network.name), "link", "set", port_name(network, node), "nomaster"]
+            subprocess.run(link, check=True)
+            assert sender.stdin is not None
+            sender.stdin.write("lost\n")
+            sender.stdin.flush()
+
+        start("a", READER)
+        start("c", READER)
+        sender = start("b", SENDER, emulation.address("a"), emulation.address("c"))
+        lose("c")
+        assert sender.stdout is not None
+        assert sender.stdout.readline() == "outlived\n"
+        lose("a")
+        said, _ = sender.communicate(timeout=60)
+    assert sender.returncode == 4
+    assert f"nalb: worker b: {emulation.address('a')} has acknowledged nothing for" in said

@@ -1,0 +1,95 @@
+"""What the kernel says of this process's connections, of real ones."""
+
+import itertools
+import os
+import socket
+import struct
+import threading
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from nalb.transport.tcp_info import SO_MAX_PACING_RATE, connections
+
+
+def test_a_connection_that_this_process_made_and_what_is_queued_on_it():
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as made:
+        taken, _ = door.accept()
+        with taken:
+            peer = door.getsockname()
+
+            def look():
+                return [connection for connection in connections() if connection.peer in (peer, made.getsockname())]
+
+            taken.sendall(b"a farewell that nobody reads")  # ps-lite reads nothing here either: nothing is under way
+            made.recv(1)
+            assert [(connection.peer, connection.is_doubtful, connection.queued_bytes) for connection in look()] == [
+                (peer, False, 0)
+            ]
+            made.setblocking(False)
+            sent = 0
+            try:
+                while True:
+                    sent += made.send(bytes(100_000))
+            except BlockingIOError:
+                pass
+            (connection,) = look()
+            assert not connection.is_doubtful  # who reads nothing is there all the same
+            assert 0 < connection.queued_bytes <= sent
+
+
+@pytest.mark.parametrize("paced", [False, True])
+def test_how_far_a_peer_is_and_whether_the_kernel_paces(paced):
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as made:
+        taken, _ = door.accept()
+        with taken:
+            peer = door.getsockname()
+            made.sendall(b"a push")
+            taken.recv(6)
+            asked = []
+            (connection,) = [one for one in connections(lambda one: asked.append(one) or paced) if one.peer == peer]
+            assert connection in asked
+            assert 0 < connection.round_trip_s < 0.1
+            limit = made.getsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE).to_bytes(4, "little", signed=True)
+            assert limit == (b"\xfe\xff\xff\xff" if paced else b"\xff\xff\xff\xff")
+
+
+def test_connections_that_end_meanwhile_are_left_out():
+    """Whoever holds them still has a socket, but the kernel knows no peer of it."""
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as made:
+        taken, _ = door.accept()
+        assert door.getsockname() in [connection.peer for connection in connections()]
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close resets
+        taken.close()
+        with pytest.raises(ConnectionResetError):
+            made.recv(1)
+        with socket.socket():  # one that never was connected
+            assert door.getsockname() not in [connection.peer for connection in connections()]
+
+
+def test_the_scripts_sockets_stay_as_they_are_whatever_its_default_timeout():
+    """What O_NONBLOCK says is shared by all copies of a descriptor: the script's own, and a C library's."""
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as made:
+        taken, _ = door.accept()
+        with taken:
+            socket.setdefaulttimeout(60.0)
+            try:
+                assert door.getsockname() in [connection.peer for connection in connections()]
+            finally:
+                socket.setdefaulttimeout(None)
+            assert all(os.get_blocking(one.fileno()) for one in (door, made, taken))
+            late = threading.Timer(0.2, taken.sendall, [b"a sum"])
+            late.start()
+            assert made.recv(5) == b"a sum"  # it waits: nothing was there yet
+            late.join()
+
+
+def test_whatever_sockets_there_are_no_descriptor_is_left_open():
+    families = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+    with ExitStack() as stack:
+        for family, kind in itertools.product(families, (socket.SOCK_STREAM, socket.SOCK_DGRAM)):
+            with suppress(OSError):  # a kernel without it
+                stack.enter_context(socket.socket(family, kind))
+        before = os.listdir("/proc/self/fd")
+        connections()
+        assert os.listdir("/proc/self/fd") == before
