@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from mxnet.ndarray import NDArray
 
-from kvstore_patch.store.kvstore import ndarrays
+from kvstore_patch.store import ndarrays
 from nalb.transport.client import die
 
 

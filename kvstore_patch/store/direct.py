@@ -14,7 +14,7 @@ from collections import deque
 from mxnet import nd
 from mxnet.ndarray import NDArray
 
-from kvstore_patch.store.kvstore import ndarrays
+from kvstore_patch.store import ndarrays
 from nalb.planning.slots import DEPTH, DTYPES, PIECE_ELEMENTS, slot_key
 
 

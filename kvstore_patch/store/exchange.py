@@ -15,7 +15,7 @@ import mxnet as mx
 from mxnet import nd
 from mxnet.ndarray import NDArray
 
-from kvstore_patch.store.kvstore import ndarrays
+from kvstore_patch.store import ndarrays
 from nalb.planning.slices import Layout
 from nalb.planning.slots import plan_slot_key
 from nalb.protocol import messages as m

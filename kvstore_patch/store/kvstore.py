@@ -24,9 +24,9 @@ from mxnet.ndarray import NDArray
 
 from kvstore_patch.gluon import script_end
 from kvstore_patch.shim import Shim
+from kvstore_patch.store import ndarrays
 from kvstore_patch.store.direct import DirectPath
 from kvstore_patch.store.exchange import Exchange, make_slots
-from kvstore_patch.store.kvstore import ndarrays
 from kvstore_patch.store.session import WorkerSession, check_encryption
 from nalb.errors import StoreError, listed, one_line
 from nalb.planning.slices import MAX_SLICE_ELEMENTS, Tensor, build_layout

@@ -4,8 +4,8 @@ import sys
 
 import mxnet as mx
 
+from kvstore_patch.store import ndarrays
 from kvstore_patch.store.exchange import Exchange
-from kvstore_patch.store.kvstore import ndarrays
 
 store = mx.kv.create("nalb")
 fault = sys.argv[1] if store.rank == 1 else ""
