@@ -16,7 +16,7 @@ from pathlib import Path
 from kvstore_patch.session import VanFeed, check_encryption
 from kvstore_patch.van import Van
 from nalb.batching.schemes import PREDICTORS
-from nalb.batching.speed import Predictor
+from nalb.batching.speed import Predictor, require_library
 from nalb.control import messages as m
 from nalb.control.client import Client, die
 from nalb.control.keys import own_keys
@@ -84,6 +84,7 @@ def _predictor(settings: Settings) -> tuple[Callable[[int], Predictor] | None, C
     """
     if settings.batching not in ("lb-bsp", "joint"):
         return None, lambda: None
+    require_library(settings.predictor)
     if settings.predictor in PREDICTORS:
         return PREDICTORS[settings.predictor], lambda: None
     os.environ["DMLC_ROLE"] = "worker"  # as in serve
