@@ -28,7 +28,7 @@ from msgspec import Meta, Struct
 from nalb.errors import InputError, PeerError
 from nalb.planning.nodes import Capacities
 
-VERSION = 10
+VERSION = 11
 # A message beyond a bound ends the job. So either 1,000 nodes cannot reach the bound in years, or the sender keeps it too.
 FOREVER = 1 << 62  # iterations
 NODE_MOST = 128  # bytes of a node's name
@@ -111,7 +111,7 @@ class Report(Message, frozen=True):
 
 
 class Still(Message, frozen=True):
-    """I live: on a second connection, while nothing comes through the first (client.py)."""
+    """I live: on a second connection, which carries nothing else (client.py)."""
 
     identity: Identity  # of the first
 
@@ -267,9 +267,7 @@ class Collect(Message, frozen=True):
 
 
 class Alive(Message, frozen=True):
-    """The coordinator's sign of life, on which it also tells what only it can see."""
-
-    unheard_s: Seconds = 0.0  # how long nothing has come over the receiver's own connection
+    """The coordinator's sign of life."""
 
 
 class Farewell(Message, frozen=True):
