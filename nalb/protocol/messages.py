@@ -29,7 +29,7 @@ from nalb.errors import InputError, PeerError
 from nalb.planning.nodes import Capacities
 from nalb.settings import BATCH_MOST, NODE_MOST
 
-VERSION = 10
+VERSION = 11
 # Round trips, in s: shorter ones fit into queues, longer ones need pacing (measured at 0.05 ms: pacing changes nothing).
 FAR_S = 0.005
 # A message beyond a bound ends the job. So either 1,000 nodes cannot reach the bound in years, or the sender keeps it too.
@@ -112,7 +112,7 @@ class Report(Message, frozen=True):
 
 
 class Still(Message, frozen=True):
-    """I live: on a second connection, while nothing comes through the first (client.py)."""
+    """I live: on a second connection, which carries nothing else (client.py)."""
 
     identity: Identity  # of the first
 
@@ -269,9 +269,7 @@ class Collect(Message, frozen=True):
 
 
 class Alive(Message, frozen=True):
-    """The coordinator's sign of life, on which it also tells what only it can see."""
-
-    unheard_s: Seconds = 0.0  # how long nothing has come over the receiver's own connection
+    """The coordinator's sign of life."""
 
 
 class Farewell(Message, frozen=True):

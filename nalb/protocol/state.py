@@ -124,7 +124,7 @@ class Coordinator:
         if now_s - self._last_alive_s >= self._settings.heartbeat_s:
             self._last_alive_s = now_s
             for process in self._members:
-                self._send(process, m.Alive(now_s - process.last_direct_s))
+                self._send(process, m.Alive())
         if self.phase == "GATHER":
             if now_s - self._started_s > self._settings.startup_s:
                 self.abort(self._members.missing(), now_s)

@@ -1,8 +1,12 @@
-"""A process's end of the control plane: one thread, one DEALER socket, one limit of silence.
+"""A process's end of the control plane: one thread, two DEALER sockets, one limit of silence.
 
 The thread sends the process's samples every heartbeat, hands arriving messages over, and ends the process with one line
 when the coordinator says Abort or falls silent: the main thread may be stuck inside ps-lite, where nothing can be raised.
-Other threads talk to it through `send` and `wait_for`; the socket is touched by the thread alone.
+Other threads talk to it through `send` and `wait_for`; the sockets are touched by the thread alone.
+
+All messages use one connection, which only TCP keeps: nothing on it is lost or overtaken. But TCP repeats what a link has lost ever
+more rarely: after an outage of 4 s it may be silent for 7. So a second connection carries signs of life alone. libzmq's
+heartbeats break it where the link is lost, and libzmq connects anew until the link is back; what was on it is lost.
 """
 
 import os
@@ -10,7 +14,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TypeVar, cast
 
@@ -19,7 +23,6 @@ import zmq
 from nalb.errors import PeerError
 from nalb.process.available_cores import Cores
 from nalb.protocol import messages as m
-from nalb.transport.backup_connection import BackupConnection
 from nalb.transport.curvezmq import secure_client
 from nalb.transport.keys import NodeKeys
 from nalb.transport.tcp_info import Ways
@@ -27,6 +30,7 @@ from nalb.transport.tcp_info import Ways
 T = TypeVar("T", bound=m.Message)
 C = TypeVar("C", bound=m.Message)
 Drain = Callable[[], tuple[list[m.SampleRow], int]]  # at most ROWS_MOST
+SIGNS = 6  # of life on the second connection, within the silence that is allowed; fewer where heartbeats are rare
 REASON_MOST = m.TEXT_MOST - 296  # characters of a Failed: the coordinator's Abort names the process as well
 
 
@@ -58,7 +62,6 @@ class Client:
         self._arrived = threading.Condition()
         self._inbox: list[m.Message] = []
         self._welcome: m.Welcome | None = None
-        self._unheard_s = 0.0  # how long the coordinator has heard nothing over this connection, as it said last
         self.exchanging = -1  # written by the exchange, read by the heartbeat
         self.computed = -1  # likewise
         self.ways: Callable[[], Ways] = Ways  # to other nodes
@@ -136,15 +139,15 @@ class Client:
 
     def _loop(self) -> None:
         identity = f"{self._hello.role}-{self._hello.node}-{os.getpid()}"
-        socket = self._connect(2000, identity)
+        socket = self._connect({zmq.LINGER: 2000, zmq.IDENTITY: identity.encode()})
+        life: zmq.Socket[bytes] | None = None  # the second connection
         wake = self._context.socket(zmq.PAIR)
         wake.connect("inproc://wake")
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
         poller.register(wake, zmq.POLLIN)
-        backup = BackupConnection(lambda: self._connect(0), poller, identity)
         socket.send(m.encode(self._hello))
-        last_heard_s = direct_s = time.monotonic()  # on either line; on the first
+        last_heard_s = signed_s = time.monotonic()
         next_report_s = last_heard_s + self._heartbeat_s
         while True:
             timeout_ms = max(0.0, next_report_s - time.monotonic()) * 1000
@@ -169,21 +172,26 @@ class Client:
             if self._closing.is_set() and self._outbox.empty():
                 socket.close()
                 wake.close()
-                backup.close()
+                if life is not None:
+                    life.close()
                 return
-            if backup.is_heard(ready, now_s):
+            if life is not None and life in ready:
+                life.recv()
                 last_heard_s = now_s
-            if report_due:
-                backup.say()
+            if life is not None and report_due and now_s - signed_s >= self._sign_s:
+                with suppress(zmq.Again):  # libzmq still connects anew
+                    life.send(m.encode(m.Still(identity)), zmq.NOBLOCK)
+                    signed_s = now_s
             while socket in ready:
                 try:
                     frame = socket.recv(zmq.NOBLOCK)
                 except zmq.Again:
                     break
-                last_heard_s = direct_s = now_s
+                last_heard_s = now_s
                 self._handle(m.decode_at_client(frame))
-            if self._welcome:
-                backup.keep(min(direct_s, now_s - self._unheard_s), now_s, self._welcome)
+            if self._welcome and life is None:
+                life = self._connect_for_life()
+                poller.register(life, zmq.POLLIN)
             limit_s = self._silence_s if self._welcome else self._startup_s
             if now_s - last_heard_s > limit_s:
                 phase = f" in phase exchange of iteration {self.exchanging}" if self.exchanging >= 0 else ""
@@ -193,12 +201,22 @@ class Client:
                     "port reachable?"
                 )
 
-    def _connect(self, linger_ms: int, identity: str | None = None) -> "zmq.Socket[bytes]":
+    @property
+    def _sign_s(self) -> float:
+        """Between signs of life on the second connection; as long without an answer breaks it."""
+        return max(self._silence_s / SIGNS, 2 * self._heartbeat_s)
+
+    def _connect_for_life(self) -> "zmq.Socket[bytes]":
+        sign_ms = int(self._sign_s * 1000)
+        waits = dict.fromkeys((zmq.HEARTBEAT_IVL, zmq.HEARTBEAT_TIMEOUT), sign_ms // 2)
+        waits |= dict.fromkeys((zmq.CONNECT_TIMEOUT, zmq.HANDSHAKE_IVL), sign_ms)
+        return self._connect(waits | {zmq.HEARTBEAT_TTL: SIGNS * sign_ms, zmq.IMMEDIATE: 1, zmq.LINGER: 0})
+
+    def _connect(self, options: Mapping[zmq.SocketOption, int | bytes]) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, linger_ms)
         socket.setsockopt(zmq.SNDHWM, 0)  # while nobody takes anything, the thread must still see that time is over
-        if identity is not None:
-            socket.setsockopt(zmq.IDENTITY, identity.encode())
+        for option, value in options.items():
+            socket.setsockopt(option, value)
         if self._keys is not None:
             secure_client(socket, self._keys, self._endpoint)
         socket.connect(self._endpoint)
@@ -211,7 +229,6 @@ class Client:
 
     def _handle(self, message: m.FromCoordinator) -> None:
         if isinstance(message, m.Alive):
-            self._unheard_s = message.unheard_s
             return
         if isinstance(message, m.Abort):
             if not self._leaving:

@@ -254,7 +254,6 @@ def test_who_can_be_reached_is_not_given_up_while_its_connection_waits_for_tcp()
         assert driver.last("another", m.Alive) == m.Alive()
         driver.state.tick(driver.now_s)
         driver.collect()
-        assert [driver.last(peer, m.Alive).unheard_s for peer in ("w0", "w1")] == [0.0, now_s]  # w1 may not know
 
     for now_s in range(4, 20, 4):
         reach(float(now_s))
