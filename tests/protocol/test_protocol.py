@@ -11,6 +11,8 @@ from nalb.settings import from_environment
 from tests.protocol.every_order import ITERATE, LEAVE, REGISTER, Broken, World, explore, to_gathered, wander
 from tests.protocol.test_state import ENVIRONMENT
 
+pytestmark = pytest.mark.jobs
+
 ONE = (REGISTER, [m.TensorSpec("w", 6000, "float32", 0)])
 OTHER = (REGISTER, [m.TensorSpec("v", 9000, "float64", 0)])  # needs slots of its own
 STEP, END = (ITERATE, None), (LEAVE, None)

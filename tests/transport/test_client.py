@@ -10,6 +10,8 @@ import zmq
 from nalb.protocol import messages as m
 from nalb.transport.client import Client
 
+pytestmark = pytest.mark.jobs
+
 
 def test_the_thread_may_end_before_its_last_wake_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A heartbeat may find the client closing before `close` wakes the thread: then nobody is there to be woken."""
