@@ -13,10 +13,8 @@ from pyroute2 import IPRoute
 from nalb.errors import InputError, listed
 from netem import ballast, build, cpu_limits, daemon, namespaces, qdiscs, shaping
 from netem.change_clock import ChangeClock, OnChange
-from netem.file_table import HIGH_MBPS, LOW_MBPS
 from netem.guardian import Guardian
-from netem.machines import HIGH_CPU_QUOTA, LOW_CPU_QUOTA
-from netem.network_file import Network, Node
+from netem.network_file import HIGH_CPU_QUOTA, HIGH_MBPS, LOW_CPU_QUOTA, LOW_MBPS, Network, Node
 from netem.schedule import CpuQuotas, NodeRates, PairCaps, pair_caps_at, quotas_at, rates_at
 
 

@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ALLOWED = {
     "nalb.errors": set(),
     "nalb.units": set(),
+    "nalb.toml_file": {"nalb.errors"},
     "nalb.planning": {"nalb.errors", "nalb.units"},
     "nalb.batching": {"nalb.errors", "nalb.planning"},
     "nalb.checkpoints": {"nalb.errors"},
@@ -37,7 +38,7 @@ ALLOWED = {
         "nalb.reporting",
         "netem",
     },
-    "netem": {"nalb.errors", "nalb.units"},
+    "netem": {"nalb.errors", "nalb.units", "nalb.toml_file"},
     "kvstore_patch": {
         "nalb.errors",
         "nalb.units",
