@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ALLOWED = {
     "nalb.errors": set(),
     "nalb.units": set(),
+    "nalb.toml_file": {"nalb.errors"},
     "nalb.planning": {"nalb.errors", "nalb.units"},
     "nalb.batching": {"nalb.errors", "nalb.planning"},
     "nalb.settings": {"nalb.errors", "nalb.batching"},
@@ -37,7 +38,7 @@ ALLOWED = {
     },
     "nalb.workloads": {"nalb.errors"},
     "nalb.reporting": {"nalb.errors", "nalb.units"},
-    "netem": {"nalb.errors", "nalb.units", "nalb.process"},
+    "netem": {"nalb.errors", "nalb.units", "nalb.toml_file", "nalb.process"},
     "kvstore_patch": {
         "nalb.errors",
         "nalb.units",
@@ -52,6 +53,7 @@ ALLOWED = {
     },
     "nalb.launch": {
         "nalb.errors",
+        "nalb.toml_file",
         "nalb.units",
         "nalb.settings",
         "nalb.planning",
