@@ -31,6 +31,7 @@ T = TypeVar("T", bound=m.Message)
 C = TypeVar("C", bound=m.Message)
 Drain = Callable[[], tuple[list[m.SampleRow], int]]  # at most ROWS_MOST
 SIGNS = 6  # of life on the second connection, within the silence that is allowed; fewer where heartbeats are rare
+TTL_MOST_MS = 6_553_500  # ZeroMQ sends it as tenths of seconds in 16 bits
 REASON_MOST = m.TEXT_MOST - 296  # characters of a Failed: the coordinator's Abort names the process as well
 
 
@@ -210,7 +211,8 @@ class Client:
         sign_ms = int(self._sign_s * 1000)
         waits = dict.fromkeys((zmq.HEARTBEAT_IVL, zmq.HEARTBEAT_TIMEOUT), sign_ms // 2)
         waits |= dict.fromkeys((zmq.CONNECT_TIMEOUT, zmq.HANDSHAKE_IVL), sign_ms)
-        return self._connect(waits | {zmq.HEARTBEAT_TTL: SIGNS * sign_ms, zmq.IMMEDIATE: 1, zmq.LINGER: 0})
+        ttl_ms = min(SIGNS * sign_ms, TTL_MOST_MS)  # then the coordinator's end goes too
+        return self._connect(waits | {zmq.HEARTBEAT_TTL: ttl_ms, zmq.IMMEDIATE: 1, zmq.LINGER: 0})
 
     def _connect(self, options: Mapping[zmq.SocketOption, int | bytes]) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)

@@ -101,6 +101,13 @@ def test_signs_of_life_are_sent_anew_where_all_connections_are_stuck():
     assert (done.stdout, done.stderr) == ("made anew\n", "")
 
 
+def test_the_longest_deadline_has_signs_of_life_too():
+    script = HALF.partition("signs = 0")[0].replace("0.05, 2.0", "60.0, 51840.0")  # of NALB_DEADLINE_S=86400
+    script += "client.wait_for(m.Welcome)\nclient.close(m.Goodbye())\n"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(("how", "says"), [("hears", "nalb: as the test ends"), ("is deaf", "has been silent for 2 s")])
 def test_signs_of_life_find_another_way_while_the_connection_is_silent(how, says):
     done = subprocess.run([sys.executable, "-c", HALF, how], capture_output=True, text=True, check=False, timeout=60)
