@@ -77,13 +77,14 @@ class WorkerSession:
             return None, 0.0
         self.van.set_forecasts(message.measure)
         self.van.mark()
-        self.client.exchanging = message.iteration
+        self.client.exchanging = self.turn.iteration
         return message, time.monotonic() - start_s
 
     def finish(
-        self, iteration: int, wait_computed: "callable", wait: "callable", sums: "callable", plan_wait_s: float
+        self, plan: m.Plan, wait_computed: "callable", wait: "callable", sums: "callable", plan_wait_s: float
     ) -> None:
         """Wait on a thread for the iteration's gradients, then for its slices, then report it done, `sums()` first if any."""
+        iteration = self.turn.iteration
 
         def work() -> None:
             try:
@@ -105,7 +106,7 @@ class WorkerSession:
                 self.client.send(checked)
             took_s = end_s - self._last_end_s
             done = m.Done(iteration, end_s - start_s, took_s, plan_wait_s, start_s, end_s, computed_s, cpu_s)
-            self.client.send(done)
+            self.client.send(done, waits=iteration < plan.until)
             self._last_end_s = end_s
 
         self._finisher = threading.Thread(target=work, name="nalb-finish", daemon=True)

@@ -76,12 +76,13 @@ class Client:
         self._thread = threading.Thread(target=self._run, name="nalb-control", daemon=True)
         self._thread.start()
 
-    def send(self, message: m.Message) -> None:
-        """Queue a message; any thread."""
+    def send(self, message: m.Message, waits: bool = False) -> None:
+        """Queue a message; any thread. waits: it may go with the next sign of life, which costs nothing more."""
         if isinstance(message, m.Failed):  # MXNet's errors may carry a long trace
             message = m.Failed(m.as_text(message.reason, REASON_MOST))
         self._outbox.put(message)
-        self._wake()
+        if not waits:
+            self._wake()
 
     def wait_for(self, kind: type[T], matches: Callable[[T], bool] = lambda _: True) -> T:
         """Block until such a message is there, and take it. The thread ends the process when the coordinator is silent."""
