@@ -27,6 +27,8 @@ from nalb.errors import PeerError
 T = TypeVar("T", bound=m.Message)
 C = TypeVar("C", bound=m.Message)
 Drain = Callable[[], tuple[list[m.SampleRow], int]]  # at most ROWS_MOST
+# Heartbeats that a report waits beyond its time for the coordinator's Alive, which it answers: to wake costs as much as to report.
+UNASKED = 0.5
 REASON_MOST = m.TEXT_MOST - 296  # characters of a Failed: the coordinator's Abort names the process as well
 
 
@@ -58,6 +60,7 @@ class Client:
         self._arrived = threading.Condition()
         self._inbox: list[m.Message] = []
         self._welcome: m.Welcome | None = None
+        self._next_report_s = 0.0
         self._unheard_s = 0.0  # how long the coordinator has heard nothing over this connection, as it said last
         self.exchanging = -1  # written by the exchange, read by the heartbeat
         self.computed = -1  # likewise
@@ -146,14 +149,14 @@ class Client:
         second = SecondLine(lambda: self._connect(0), poller, identity)
         socket.send(m.encode(self._hello))
         last_heard_s = direct_s = time.monotonic()  # on either line; on the first
-        next_report_s = last_heard_s + self._heartbeat_s
+        self._next_report_s = last_heard_s + self._heartbeat_s
         while True:
-            timeout_ms = max(0.0, next_report_s - time.monotonic()) * 1000
+            timeout_ms = max(0.0, self._next_report_s - time.monotonic()) * 1000
             ready = dict(poller.poll(int(timeout_ms)))
             now_s = time.monotonic()
             if wake in ready:
                 wake.recv()
-            report_due = now_s >= next_report_s
+            report_due = now_s >= self._next_report_s
             urgent = False
             while not self._outbox.empty():
                 message = self._outbox.get()
@@ -166,7 +169,7 @@ class Client:
             if report_due or urgent:
                 if not urgent:
                     socket.send(m.encode(self._report(now_s)))
-                next_report_s = now_s + self._heartbeat_s
+                self._next_report_s = now_s + (1 + UNASKED) * self._heartbeat_s
             if self._closing.is_set() and self._outbox.empty():
                 socket.close()
                 wake.close()
@@ -213,6 +216,7 @@ class Client:
     def _handle(self, message: m.FromCoordinator) -> None:
         if isinstance(message, m.Alive):
             self._unheard_s = message.unheard_s
+            self._next_report_s -= self._heartbeat_s
             return
         if isinstance(message, m.Abort):
             if not self._leaving:
