@@ -80,7 +80,7 @@ class Client:
         self._thread.start()
 
     def send(self, message: m.Message, waits: bool = False) -> None:
-        """Queue a message; any thread. waits: it may go with the next sign of life, which costs nothing more."""
+        """Queue a message; any thread. waits: it goes with the next sign of life, or with what is sent before that."""
         if isinstance(message, m.Failed):  # MXNet's errors may carry a long trace
             message = m.Failed(m.as_text(message.reason, REASON_MOST))
         self._outbox.put(message)
