@@ -301,7 +301,7 @@ class NALB(KVStoreBase):
         sums = (lambda: None) if is_stock else partial(self._exchange.sums, self._plan.iteration)
         self._position = 0
         wait_computed = partial(ndarrays.wait_for_all, self._computed)
-        self._session.finish(self._plan.iteration, wait_computed, wait, sums, self._plan_wait_s)
+        self._session.finish(self._plan, wait_computed, wait, sums, self._plan_wait_s)
 
     def _end_iteration_early(self) -> None:
         if self._position:

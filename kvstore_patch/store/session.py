@@ -1,8 +1,10 @@
 """A worker's part in the control plane: when an iteration may start, when it ended, and what the shim saw meanwhile."""
 
 import os
+import queue
 import threading
 import time
+from collections.abc import Callable
 
 from kvstore_patch.shim import Shim
 from nalb.errors import one_line
@@ -53,7 +55,12 @@ class WorkerSession:
         self._reach = Reachability(settings, self.client.fail)
         self.client.ways = self._reach.ways
         self.protocol = WorkerProtocol()
-        self._finisher: threading.Thread | None = None
+        self._work: queue.SimpleQueue[Callable[[], None]] = (
+            queue.SimpleQueue()
+        )  # of the thread that waits for iterations' ends
+        self._ends: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._is_under_way = False
+        threading.Thread(target=self._finish_all, name="nalb-finish", daemon=True).start()
         self._last_end_s = time.monotonic()  # of the last iteration, or of what came before the first
 
     def register(self, tensors: list[m.TensorSpec]) -> m.Setup:
@@ -77,13 +84,14 @@ class WorkerSession:
             return None, 0.0
         self.shim.set_forecasts(message.measure)
         self.shim.mark()
-        self.client.exchanging = message.iteration
+        self.client.exchanging = self.protocol.iteration
         return message, time.monotonic() - start_s
 
     def finish(
-        self, iteration: int, wait_computed: "callable", wait: "callable", sums: "callable", plan_wait_s: float
+        self, plan: m.Plan, wait_computed: "callable", wait: "callable", sums: "callable", plan_wait_s: float
     ) -> None:
         """Wait on a thread for the iteration's gradients, then for its slices, then report it done, `sums()` first if any."""
+        iteration = self.protocol.iteration
 
         def work() -> None:
             try:
@@ -105,11 +113,17 @@ class WorkerSession:
                 self.client.send(checked)
             took_s = end_s - self._last_end_s
             done = m.Done(iteration, end_s - start_s, took_s, plan_wait_s, start_s, end_s, computed_s, cpu_s)
-            self.client.send(done)
+            self.client.send(done, waits=iteration < plan.until)
             self._last_end_s = end_s
 
-        self._finisher = threading.Thread(target=work, name="nalb-finish", daemon=True)
-        self._finisher.start()
+        self._is_under_way = True
+        self._work.put(work)
+
+    def _finish_all(self) -> None:
+        """The thread: one for all iterations, since to start one costs more than what it does."""
+        while True:
+            self._work.get()()
+            self._ends.put(None)
 
     def leave(self) -> None:
         """Say goodbye and stay until everyone has: whoever still pushes would mistake this worker's exit for its own barrier."""
@@ -120,6 +134,6 @@ class WorkerSession:
 
     def wait_finished(self) -> None:
         """Block until the iteration under way, if any, is done."""
-        if self._finisher is not None:
-            self._finisher.join()
-            self._finisher = None
+        if self._is_under_way:
+            self._ends.get()
+            self._is_under_way = False

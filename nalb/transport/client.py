@@ -32,6 +32,8 @@ C = TypeVar("C", bound=m.Message)
 Drain = Callable[[], tuple[list[m.SampleRow], int]]  # at most ROWS_MOST
 SIGNS = 6  # of life on the second connection, within the silence that is allowed; fewer where heartbeats are rare
 TTL_MOST_MS = 6_553_500  # ZeroMQ sends it as tenths of seconds in 16 bits
+# Heartbeats that a report waits beyond its time for the coordinator's Alive, which it answers: to wake costs as much as to report.
+UNASKED = 0.5
 REASON_MOST = m.TEXT_MOST - 296  # characters of a Failed: the coordinator's Abort names the process as well
 
 
@@ -63,6 +65,7 @@ class Client:
         self._arrived = threading.Condition()
         self._inbox: list[m.Message] = []
         self._welcome: m.Welcome | None = None
+        self._next_report_s = 0.0
         self.exchanging = -1  # written by the exchange, read by the heartbeat
         self.computed = -1  # likewise
         self.ways: Callable[[], Ways] = Ways  # to other nodes
@@ -80,12 +83,13 @@ class Client:
         self._thread = threading.Thread(target=self._run, name="nalb-control", daemon=True)
         self._thread.start()
 
-    def send(self, message: m.Message) -> None:
-        """Queue a message; any thread."""
+    def send(self, message: m.Message, waits: bool = False) -> None:
+        """Queue a message; any thread. waits: it goes with the next sign of life, or with what is sent before that."""
         if isinstance(message, m.Failed):  # MXNet's errors may carry a long trace
             message = m.Failed(m.as_text(message.reason, REASON_MOST))
         self._outbox.put(message)
-        self._wake()
+        if not waits:
+            self._wake()
 
     def wait_for(self, kind: type[T], matches: Callable[[T], bool] = lambda _: True) -> T:
         """Block until such a message is there, and take it. The thread ends the process when the coordinator is silent."""
@@ -149,14 +153,14 @@ class Client:
         poller.register(wake, zmq.POLLIN)
         socket.send(m.encode(self._hello))
         last_heard_s = signed_s = time.monotonic()
-        next_report_s = last_heard_s + self._heartbeat_s
+        self._next_report_s = last_heard_s + self._heartbeat_s
         while True:
-            timeout_ms = max(0.0, next_report_s - time.monotonic()) * 1000
+            timeout_ms = max(0.0, self._next_report_s - time.monotonic()) * 1000
             ready = dict(poller.poll(int(timeout_ms)))
             now_s = time.monotonic()
             if wake in ready:
                 wake.recv()
-            report_due = now_s >= next_report_s
+            report_due = now_s >= self._next_report_s
             urgent = False
             while not self._outbox.empty():
                 message = self._outbox.get()
@@ -169,7 +173,7 @@ class Client:
             if report_due or urgent:
                 if not urgent:
                     socket.send(m.encode(self._report(now_s)))
-                next_report_s = now_s + self._heartbeat_s
+                self._next_report_s = now_s + (1 + UNASKED) * self._heartbeat_s
             if self._closing.is_set() and self._outbox.empty():
                 socket.close()
                 wake.close()
@@ -231,6 +235,7 @@ class Client:
 
     def _handle(self, message: m.FromCoordinator) -> None:
         if isinstance(message, m.Alive):
+            self._next_report_s -= self._heartbeat_s
             return
         if isinstance(message, m.Abort):
             if not self._leaving:

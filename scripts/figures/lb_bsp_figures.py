@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from nalb.control.batching import BatchSizeManager
+from nalb.control.messages import Computed, JoinBatching
 from rich.console import Console
 from rich.table import Table
 
@@ -21,8 +23,6 @@ from nalb.batching.decisions import Observation
 from nalb.batching.lb_bsp import StepBalancer
 from nalb.batching.schemes import PREDICTORS
 from nalb.batching.sizes import Bounds
-from nalb.control.batching import BatchSizeManager
-from nalb.control.messages import Computed, JoinBatching
 from nalb.experiments.networks import changing_machines, uneven_network, write_network
 from nalb.experiments.runs import run_script
 from nalb.experiments.trainings import compare_batchings
