@@ -47,6 +47,10 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     page = (tmp_path / "commands.html").read_text(encoding="utf-8")
     assert "--max-restarts" in page  # the reference is of the parsers
     assert "goodput_bound_s" in (tmp_path / "run-files.html").read_text(encoding="utf-8")  # and of the Structs
+    pages = [path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.html")]
+    assert not any(
+        re.search(r'(src|rel="stylesheet"[^>]*href)="https?:', page) for page in pages
+    )  # read without a network
 
 
 @pytest.mark.parametrize(
