@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,10 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     page = (tmp_path / "commands.html").read_text(encoding="utf-8")
     assert "--max-restarts" in page  # the reference is of the parsers
     assert "goodput_bound_s" in (tmp_path / "run-files.html").read_text(encoding="utf-8")  # and of the Structs
+    pages = [path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.html")]
+    assert not any(
+        re.search(r'(src|rel="stylesheet"[^>]*href)="https?:', page) for page in pages
+    )  # read without a network
 
 
 @pytest.mark.parametrize(
@@ -73,16 +78,43 @@ def test_a_table_of_a_struct_is_whole(tmp_path: Path, lines: str, complaint: str
         assert "when" in page
 
 
-@pytest.fixture(scope="module")
-def drawing() -> ModuleType:
-    """The script that draws the figures of the results."""
-    path = ROOT / "scripts/figures/results_figures.py"
-    spec = importlib.util.spec_from_file_location("results_figures", path)
+def load(path: str) -> ModuleType:
+    """A file of Python that is in no package."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def drawing() -> ModuleType:
+    """The script that draws the figures of the results."""
+    return load("scripts/figures/results_figures.py")
+
+
+def commands_shown() -> list[str]:
+    """Each `nalb ...` line of code in the pages, without its comment."""
+    found = set()
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
+        is_fenced = False
+        for line in page.read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
+            if line.startswith("```"):
+                is_fenced = not is_fenced
+            elif re.match(r"nalb [a-z]+( |$)" if is_fenced else r" {4}nalb [a-z]+( |$)", line):
+                found.add(line.partition(" #")[0].partition(" > ")[0].strip())
+    return sorted(found)
+
+
+def test_commands_in_the_pages_are_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = load("docs/extensions/commands.py").parser()
+    assert len(commands_shown()) > 30
+    for command in commands_shown():
+        try:
+            parser.parse_args(shlex.split(command)[1:])
+        except SystemExit:
+            pytest.fail(f"{command}: {capsys.readouterr().err.splitlines()[-1]}")
 
 
 def test_every_figure_of_the_results_is_drawn_and_shown(drawing: ModuleType, tmp_path: Path) -> None:

@@ -6,9 +6,9 @@
     LinkError
     ```
 
-The argument is a module. A line without indentation names one of its Structs. Indented lines below it say what fields mean.
-A field without such a line has the comment on its own line of code. A field that has neither is a warning, and so is a line for
-a field that the Struct does not have: `sphinx-build -W` then fails, so tables and code cannot part.
+The argument is a module. A line without indentation names one of its Structs, or says `NAME as TITLE`. Indented lines below it
+say what fields mean. A field without such a line has the comment on its own line of code. A field that has neither is a warning,
+and so is a line for a field that the Struct does not have: `sphinx-build -W` then fails, so tables and code cannot part.
 """
 
 import importlib
@@ -28,9 +28,9 @@ from sphinx.util.docutils import SphinxDirective
 LOG = logging.getLogger(__name__)
 
 
-def table(struct: type[msgspec.Struct], meanings: dict[str, str]) -> str:
-    """The Struct as Markdown: its name, its docstring, a row for each field."""
-    head = [f"**{struct.__name__}.** {inspect.getdoc(struct)}", "", "| field | type | default | meaning |"]
+def table(struct: type[msgspec.Struct], title: str, meanings: dict[str, str]) -> str:
+    """The Struct as Markdown: its title, its docstring, a row for each field."""
+    head = [f"**{title}.** {inspect.getdoc(struct)}", "", "| field | type | default | meaning |"]
     rows = [
         f"| `{field.encode_name}` | {type_name(field.type)} | {default_of(field)} | {meanings.get(field.name, '')} |"
         for field in msgspec.structs.fields(struct)
@@ -82,7 +82,7 @@ def default_of(field: msgspec.structs.FieldInfo) -> str:
 
 
 def chosen(lines: Iterable[str]) -> dict[str, dict[str, str]]:
-    """What the directive's content says: meanings by field, by Struct."""
+    """What the directive's content says: meanings by field, by the line that names the Struct."""
     structs: dict[str, dict[str, str]] = {}
     for line in filter(str.strip, lines):
         if not line[0].isspace():
@@ -103,10 +103,11 @@ class Structs(SphinxDirective):
         """One table after another."""
         module = importlib.import_module(self.arguments[0])
         self.env.note_dependency(str(module.__file__))
-        tables = [
-            table(struct, self._meanings(struct, said))
-            for struct, said in ((getattr(module, name), said) for name, said in chosen(self.content).items())
-        ]
+        tables = []
+        for line, said in chosen(self.content).items():
+            name, _, title = line.partition(" as ")
+            struct = getattr(module, name)
+            tables.append(table(struct, title or name, self._meanings(struct, said)))
         holder = nodes.container()
         text = StringList("\n\n".join(tables).splitlines(), source=self.get_source_info()[0])
         self.state.nested_parse(text, 0, holder)
