@@ -134,7 +134,7 @@ def _shared_environment(places: list[Place], options: JobOptions) -> dict[str, s
     else:
         shared["NALB_SHIM_TRANSPORT"] = options.transport
     if options.scheme == "p3":
-        shared["DMLC_PS_SHIM_TYPE"] = "p3"
+        shared["DMLC_PS_VAN_TYPE"] = "p3"
     if options.alpha_bytes is not None:
         shared["NALB_ALPHA_BYTES"] = repr(options.alpha_bytes)
     if options.deadline_s is not None:
