@@ -36,6 +36,8 @@ from dataclasses import dataclass
 from nalb.batching.schemes import BASELINES
 from nalb.batching.schemes import SCHEMES as BATCH_SCHEMES
 from nalb.errors import InputError, listed
+from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
+from nalb.schemes import AUTO, JOINT, SCHEMES, by_name
 
 NODE_MOST = 128  # bytes of a node's name
 BATCH_MOST = 1 << 31  # samples
@@ -43,14 +45,12 @@ DEADLINE_S = 10.0  # from a fault to the end of everyone else
 HEARTBEAT_S = 0.25
 HEARTBEATS = 4  # at least, within the silence that is allowed: one may come late
 SILENCE = 0.6  # of the deadline: how long a process may be silent; the rest is for telling everyone, and for their ends
-JOINT = "joint"  # distribution and batching from one plan
-SCHEMES = ("auto", "stock", "p3", "average", "elastic", "aware", "exact", "oracle", JOINT)
-BATCHINGS = (*(name for name in BATCH_SCHEMES if name != JOINT), *BASELINES)
+JOINT_BATCHING = JOINT.name  # the batch scheme that belongs to the distribution scheme of that name
+BATCHINGS = (*(name for name in BATCH_SCHEMES if name != JOINT_BATCHING), *BASELINES)
 NETWORK_PREDICTORS = ("rnn", "lstm", "narx")  # live beside Gluon
 PREDICTORS = ("memoryless", "ema", "arima", *NETWORK_PREDICTORS)
 DEFAULT_PREDICTOR = "narx"  # Chen et al.'s choice
 NETWORKS_MOST = 16  # workers up to which it is the default: a network costs some 2 ms an iteration and worker
-ESTIMATOR_NAMES = ("capacity", "paper")
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,14 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
     node = text("NALB_NODE", hostname)
     if not node.isprintable() or not 1 <= len(node.encode()) <= NODE_MOST:
         raise InputError(f"environment variable NALB_NODE={node!r}: give a printable name of 1 to {NODE_MOST} bytes")
-    scheme = choice("NALB_SCHEME", "auto", SCHEMES)
+    scheme = choice("NALB_SCHEME", AUTO, tuple(SCHEMES))
     batching = choice("NALB_BATCHING", "", BATCHINGS) if environ.get("NALB_BATCHING") else None
-    if scheme == JOINT:
+    if by_name(scheme).sizes_batches:
         if batching is not None:
-            raise InputError(f"environment variable NALB_BATCHING={batching}: scheme joint sizes the batches: unset it")
-        batching = JOINT
+            raise InputError(
+                f"environment variable NALB_BATCHING={batching}: scheme {scheme} sizes the batches: unset it"
+            )
+        batching = JOINT_BATCHING
     deadline_s = number("NALB_DEADLINE_S", DEADLINE_S, 0.1, 86400)
     slowest_s = SILENCE * deadline_s / HEARTBEATS
     heartbeat_s = number("NALB_HEARTBEAT_S", min(HEARTBEAT_S, slowest_s), 0.01, 60)
@@ -147,7 +149,7 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
         num_workers=num_workers,
         num_servers=int(number("DMLC_NUM_SERVER", None, 1, 100_000)),
         scheme=scheme,
-        estimator=choice("NALB_ESTIMATOR", "capacity", ESTIMATOR_NAMES),
+        estimator=choice("NALB_ESTIMATOR", DEFAULT_ESTIMATOR, tuple(ESTIMATORS)),
         alpha_bytes=number("NALB_ALPHA_BYTES", None, 1e-3, 1e12) if environ.get("NALB_ALPHA_BYTES") else None,
         inflight_bytes=int(number("NALB_INFLIGHT_BYTES", 0, 0, 1e12)) if environ.get("NALB_INFLIGHT_BYTES") else None,
         heartbeat_s=heartbeat_s,

@@ -11,21 +11,30 @@ ALLOWED = {
     "nalb.errors": set(),
     "nalb.units": set(),
     "nalb.planning": {"nalb.errors", "nalb.units"},
+    "nalb.schemes": {"nalb.errors", "nalb.planning"},
     "nalb.batching": {"nalb.errors", "nalb.planning"},
-    "nalb.settings": {"nalb.errors", "nalb.batching"},
-    "nalb.checkpoints": {"nalb.errors"},
     "nalb.measurement": {"nalb.errors", "nalb.units", "nalb.planning"},
+    "nalb.settings": {"nalb.errors", "nalb.batching", "nalb.measurement", "nalb.schemes"},
+    "nalb.checkpoints": {"nalb.errors"},
     "nalb.feedback": set(),
     "nalb.protocol": {
         "nalb.errors",
         "nalb.units",
         "nalb.settings",
+        "nalb.schemes",
         "nalb.planning",
         "nalb.measurement",
         "nalb.feedback",
         "nalb.batching",
     },
-    "nalb.simulation": {"nalb.errors", "nalb.units", "nalb.planning", "nalb.measurement", "nalb.protocol"},
+    "nalb.simulation": {
+        "nalb.errors",
+        "nalb.units",
+        "nalb.schemes",
+        "nalb.planning",
+        "nalb.measurement",
+        "nalb.protocol",
+    },
     "nalb.process": {"nalb.errors"},
     "nalb.transport": {
         "nalb.errors",
@@ -42,6 +51,7 @@ ALLOWED = {
         "nalb.errors",
         "nalb.units",
         "nalb.settings",
+        "nalb.schemes",
         "nalb.planning",
         "nalb.batching",
         "nalb.measurement",
@@ -54,6 +64,7 @@ ALLOWED = {
         "nalb.errors",
         "nalb.units",
         "nalb.settings",
+        "nalb.schemes",
         "nalb.planning",
         "nalb.protocol",
         "nalb.transport",
@@ -66,6 +77,7 @@ ALLOWED = {
         "nalb.errors",
         "nalb.units",
         "nalb.settings",
+        "nalb.schemes",
         "nalb.planning",
         "nalb.batching",
         "nalb.protocol",
@@ -89,7 +101,15 @@ ALLOWED = {
     },
     "nalb.cli": {"nalb", "netem"},  # commands call every room; no room calls them
 }
-PURE = ("nalb.planning", "nalb.batching", "nalb.feedback", "nalb.measurement", "nalb.protocol", "nalb.simulation")
+PURE = (
+    "nalb.planning",
+    "nalb.schemes",
+    "nalb.batching",
+    "nalb.feedback",
+    "nalb.measurement",
+    "nalb.protocol",
+    "nalb.simulation",
+)
 PURE_FORBIDDEN = {"time", "socket", "os", "threading", "logging", "subprocess", "random", "asyncio", "pathlib", "io"}
 
 

@@ -25,7 +25,7 @@ from nalb.cli.launch import (
 from nalb.cli.plan import parse_names
 from nalb.cli.progress import Lines, progress_of, say, show_table
 from nalb.compare.batch_comparison import run_batching
-from nalb.compare.comparison import COMPARED, SAMPLES_PER_BATCH, Lane, Series, compare
+from nalb.compare.comparison import COMPARED, PEERS, SAMPLES_PER_BATCH, Lane, Series, compare
 from nalb.compare.ring import RING, Ring, require_torch, ring_specs
 from nalb.compare.variants import parse_variant
 from nalb.errors import InputError
@@ -45,7 +45,8 @@ from nalb.reporting.batching_file import BatchingFile, batching_table, write_bat
 from nalb.reporting.record import read_record
 from nalb.reporting.run_file import RunFile, write_run
 from nalb.reporting.table import comparison_table
-from nalb.settings import BATCHINGS, JOINT, SCHEMES
+from nalb.schemes import AUTO, SCHEMES, by_name
+from nalb.settings import BATCHINGS, JOINT_BATCHING
 from nalb.transport.observer import Observer
 from nalb.workloads import NAMES, bytes_of
 from netem.build import NODE_INTERFACE
@@ -74,7 +75,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batching",
         metavar="A,B",
-        help="compare batch sizing instead, NAME or NAME@SCHEME, of: " + ", ".join([*BATCHINGS, JOINT]),
+        help="compare batch sizing instead, NAME or NAME@SCHEME, of: " + ", ".join([*BATCHINGS, JOINT_BATCHING]),
     )
     add_batch_flags(parser)
     parser.add_argument(
@@ -92,7 +93,7 @@ def parse_schemes(text: str) -> list[str]:
     """The schemes named, in order; InputError for unknown or repeated ones."""
     schemes = parse_names("--schemes", text)
     for scheme in schemes:
-        parse_variant(scheme, COMPARED)
+        parse_variant(scheme, peers=PEERS)
     return schemes
 
 
@@ -103,11 +104,11 @@ def parse_batchings(args: argparse.Namespace, schemes: list[str]) -> list[str]:
     names = parse_names("--batching", args.batching)
     for word in names:
         name, at, scheme = word.partition("@")
-        if name not in BATCHINGS and word != JOINT:
-            raise InputError(f"--batching: unknown {word!r}: choose of {', '.join([*BATCHINGS, JOINT])}")
-        if at and (scheme not in SCHEMES or scheme == JOINT or name in BASELINES):
+        if name not in BATCHINGS and word != JOINT_BATCHING:
+            raise InputError(f"--batching: unknown {word!r}: choose of {', '.join([*BATCHINGS, JOINT_BATCHING])}")
+        if at and (scheme not in SCHEMES or SCHEMES[scheme].sizes_batches or name in BASELINES):
             raise InputError(
-                f"--batching {word!r}: no such scheme for it: choose of {', '.join(SCHEMES)} without {JOINT}"
+                f"--batching {word!r}: no such scheme for it: choose of {', '.join(SCHEMES)} without {JOINT_BATCHING}"
             )
     if not args.train or len(schemes) != 1:
         raise InputError("--batching compares real training under one scheme: give --train and one name to --schemes")
@@ -127,10 +128,12 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(f"--compute-ms {args.compute_ms}: choose 0 to 600000")
     if args.train and args.compute_ms:
         raise InputError(f"--compute-ms {args.compute_ms:g} is of replays alone: use --replay, or leave it out")
-    if args.train and (other := [word for word in schemes if word == RING or parse_variant(word).scheme != word]):
+    if args.train and (other := [word for word in schemes if word in PEERS or parse_variant(word).name != word]):
         raise InputError(f"--train: {other[0]!r} runs replays only: use --replay")
-    if args.replay and any(parse_variant(word, COMPARED).scheme == JOINT for word in schemes):
-        raise InputError("--schemes joint sizes batches, which a replay does not compute: use --train")
+    if args.replay and (
+        sizing := [word for word in schemes if by_name(parse_variant(word, peers=PEERS).name).sizes_batches]
+    ):
+        raise InputError(f"--schemes {sizing[0]} sizes batches, which a replay does not compute: use --train")
     if RING in schemes:
         require_torch()
     network = load_network(find_network(args.network))
@@ -171,13 +174,13 @@ def _replay(
         main_lane = p3_lane = None
         lanes: dict[str, Lane] = {}
         for scheme in schemes:
-            if scheme == "p3":
-                p3_lane = p3_lane or _start_lane(args, emulation, run_dir, stack, P3_PORT, "p3")
+            if by_name(scheme).ps_lite_kind:
+                p3_lane = p3_lane or _start_lane(args, emulation, run_dir, stack, P3_PORT, scheme)
                 lanes[scheme] = p3_lane
             elif scheme == RING:
                 lanes[scheme] = _start_ring(args, emulation, run_dir, stack)
             else:
-                main_lane = main_lane or _start_lane(args, emulation, run_dir, stack, NAMESPACE_PORT, "aware")
+                main_lane = main_lane or _start_lane(args, emulation, run_dir, stack, NAMESPACE_PORT, AUTO)
                 lanes[scheme] = main_lane
         with progress_of(schemes, args.iterations, network.is_static, bound) as progress:
             return compare(lanes, emulation, network, args.iterations, progress, run_dir, bound)
@@ -197,7 +200,7 @@ def _start_lane(
     command = [sys.executable, "-m", "kvstore_patch.roles.replay", args.replay, "--compute-ms", str(args.compute_ms)]
     specs = process_specs(places_in(emulation), command, options, os.environ)
     say(f"starting {len(specs)} processes on {len(emulation.network.nodes)} nodes")
-    logs = run_dir / "logs" / ("p3" if scheme == "p3" else "")
+    logs = run_dir / "logs" / (by_name(scheme).ps_lite_kind or "")
     job = stack.enter_context(Job(specs, inside(emulation), os.environ, logs))
     return Lane(job, stack.enter_context(Observer(options.observers or "")))
 

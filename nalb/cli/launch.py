@@ -29,7 +29,9 @@ from nalb.launch.restarts import Attempt, Policy, see_through
 from nalb.launch.roles import JobOptions, Place, process_specs
 from nalb.launch.ssh import RemoteJob, unreachable
 from nalb.launch.supervisor import Job, print_line
-from nalb.settings import BATCHINGS, ESTIMATOR_NAMES, NETWORK_PREDICTORS, PREDICTORS, SCHEMES, batch_maxima
+from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
+from nalb.schemes import AUTO, SCHEMES, by_name
+from nalb.settings import BATCHINGS, JOINT_BATCHING, NETWORK_PREDICTORS, PREDICTORS, batch_maxima
 from nalb.transport.observer import Observer
 from netem.emulation import Emulation
 from netem.network_file import Network, find_network, load_network
@@ -38,11 +40,6 @@ from netem.rootless import ensure_privilege
 LOOPBACK = "127.0.0.1"
 NAMESPACE_PORT = 9091  # ps-lite's customary root port; a namespace has all its ports free
 SIGNS_OF_A_RUN = ("samples.jsonl", "run.json", "batching.json", "logs", "checkpoints")  # it leaves one at least
-SCHEMES_HELP = (
-    "auto (default): the same as exact; exact: least time by the measured links, sees capped pairs; aware: Cai et al.'s"
-    " pairwise method; average: equal slices; elastic: learns from each server's times alone; oracle: as exact, with the"
-    " rates of the --network file; joint: shares and batch sizes together; stock, p3: MXNet alone"
-)
 ESTIMATORS_HELP = "of capacities: capacity (default), each node's best sustained rate; paper, the sum of link averages"
 SOCKET_PATH_BYTES = 107  # sun_path of a unix socket, less its end
 
@@ -55,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--hosts", metavar="FILE", help="hosts reached over ssh, see docs/hosts.md")
     add_job_flags(parser)
     add_encryption_flags(parser)
-    parser.add_argument("--scheme", metavar="S", default="auto", help=SCHEMES_HELP)
+    parser.add_argument("--scheme", metavar="S", default=AUTO, help=_schemes_help())
     parser.add_argument(
         "--batching", choices=BATCHINGS, help="who sizes the batches (default: the script); docs/batching.md"
     )
@@ -73,9 +70,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="after --: what each worker runs")
 
 
+def _schemes_help() -> str:
+    """What each scheme does; those that do the same stand together."""
+    names: dict[str, list[str]] = {}
+    for name, scheme in SCHEMES.items():
+        if name == scheme.name:
+            names.setdefault(scheme.meaning, []).append(name)
+    meanings = [f"{', '.join(alike)}: {meaning}" for meaning, alike in names.items()]
+    return "; ".join([f"{AUTO} (default): the same as {SCHEMES[AUTO].name}", *meanings])
+
+
 def add_job_flags(parser: argparse.ArgumentParser) -> None:
     """What launch and compare share."""
-    parser.add_argument("--estimator", choices=ESTIMATOR_NAMES, default="capacity", help=ESTIMATORS_HELP)
+    parser.add_argument("--estimator", choices=tuple(ESTIMATORS), default=DEFAULT_ESTIMATOR, help=ESTIMATORS_HELP)
     parser.add_argument(
         "--alpha-bytes", type=float, help="alpha of the slice size (default: follows from the measured rate)"
     )
@@ -113,11 +120,11 @@ def main(args: argparse.Namespace) -> int:
     args.command = args.command[1:]
     if args.scheme not in SCHEMES:
         raise InputError(f"--scheme {args.scheme!r} is unknown: choose one of {', '.join(SCHEMES)}")
-    if args.scheme == "oracle" and args.network is None:
-        raise InputError("--scheme oracle needs the rates of a network file: add --network")
+    if by_name(args.scheme).needs_configured and args.network is None:
+        raise InputError(f"--scheme {args.scheme} needs the rates of a network file: add --network")
     check_batch_flags(args)
-    if args.scheme == "joint" and args.batching:
-        raise InputError(f"--scheme joint sizes the batches itself: leave out --batching {args.batching}")
+    if by_name(args.scheme).sizes_batches and args.batching:
+        raise InputError(f"--scheme {args.scheme} sizes the batches itself: leave out --batching {args.batching}")
     if args.verify_sums and is_stock(args):
         raise InputError(f"--verify-sums checks slices, and --scheme {args.scheme} has none: choose another scheme")
     if args.batching in BASELINES and not is_stock(args):
@@ -141,10 +148,12 @@ def check_batch_flags(args: argparse.Namespace) -> None:
         raise InputError(f"--batch-total {args.batch_total}: give 1 sample or more")
     if args.batch_most is not None:
         batch_maxima(args.batch_most, args.batch_most.count(",") + 1, "--batch-most")
-    batchings = (args.batching or "").split(",") + ["joint"] * (getattr(args, "scheme", None) == "joint")
+    batchings = (args.batching or "").split(",") + [JOINT_BATCHING] * by_name(
+        getattr(args, "scheme", AUTO)
+    ).sizes_batches
     if not any(batchings) and (args.batch_total or args.batch_most):
         raise InputError("--batch-total and --batch-most need --batching: else the script sizes its batches")
-    if args.predictor and not {"lb-bsp", "joint"} & {word.partition("@")[0] for word in batchings}:
+    if args.predictor and not {"lb-bsp", JOINT_BATCHING} & {word.partition("@")[0] for word in batchings}:
         raise InputError(f"--predictor {args.predictor} is of lb-bsp and joint alone: choose one, or leave it out")
     if args.predictor_models:
         if args.predictor not in NETWORK_PREDICTORS:
@@ -271,7 +280,7 @@ def _on_hosts(args: argparse.Namespace, hosts: Hosts, attempt: Attempt) -> None:
 
 def is_stock(args: argparse.Namespace) -> bool:
     """Whether MXNet shall run alone, without shim and control plane."""
-    return args.scheme in ("stock", "p3")
+    return by_name(args.scheme).routes_itself
 
 
 def _loopback_places(args: argparse.Namespace) -> list[Place]:
@@ -289,7 +298,7 @@ def job_options(
         raise InputError("--transport mxnet has no fast CURVE: leave it out, or do not encrypt")
     return JobOptions(
         root_port=port,
-        scheme=getattr(args, "scheme", "auto"),
+        scheme=getattr(args, "scheme", AUTO),
         estimator=args.estimator,
         alpha_bytes=args.alpha_bytes,
         transport=args.transport or ("pyzmq" if is_encrypted(args) else "mxnet"),

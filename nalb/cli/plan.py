@@ -11,17 +11,19 @@ import numpy as np
 
 from nalb import workloads
 from nalb.errors import InputError
+from nalb.planning.distribution import Distribution, Situation
 from nalb.planning.explanation import explain
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Floats, Node, Pair, completion_s, load_bytes
-from nalb.planning.schemes import SCHEMES, Distribution, Situation, decide
 from nalb.planning.slices import Layout, Tensor, build_layout
+from nalb.schemes import AUTO, SCHEMES, decide
 from nalb.units import bytes_per_s_to_mbps, mbps_to_bytes_per_s
 
 HIGH_MBPS = 1e9  # 1 Pbit/s: above it is a typing mistake
 HIGH_MODEL_BYTES = 1e12  # 1 TB
 HIGH_ALPHA_BYTES = 1e12
-PLANNED = tuple(name for name in SCHEMES if name != "joint")  # which needs the workers' speeds too
+# Whose plans need nothing but capacities.
+PLANNED = tuple(name for name, one in SCHEMES.items() if not (one.routes_itself or one.sizes_batches))
 LINK_FIELDS = {"src", "dst", "mbps", "delay_ms", "jitter_ms", "loss_percent"}  # of a network file's [[links]]
 
 
@@ -35,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pairs", metavar="FILE", help="TOML or JSON with [[links]] src, dst, mbps: caps of directed pairs"
     )
-    parser.add_argument("--scheme", choices=PLANNED, default="auto", help="default: auto")
+    parser.add_argument("--scheme", choices=PLANNED, default=AUTO, help=f"default: {AUTO}")
     parser.add_argument(
         "--alpha-bytes",
         metavar="A",

@@ -19,10 +19,9 @@ from nalb.launch.network import configured_capacities, job_nodes
 from nalb.measurement.estimators import ESTIMATORS
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Node, server_indices
-from nalb.planning.schemes import fixed_slice_bytes
 from nalb.planning.shares import bound_s
 from nalb.planning.slices import Tensor, build_layout
-from nalb.protocol.planner import UNWINDOWED, usual_inflight_bytes
+from nalb.protocol.planner import usual_inflight_bytes
 from nalb.reporting.run_file import median_s, ratio, read_events, read_run, steady
 from nalb.simulation.exchange import WITH_HEADERS, MessageWeight
 from nalb.simulation.job import SCHEMES, by_flows, by_planner, by_slices, planner_of
@@ -110,7 +109,7 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(f"{flags} need slices: give --by slices, or leave them out")
     results = []
     for scheme in track(schemes, "simulating", console=Console(stderr=True), transient=True):
-        learns = scheme == "elastic" or (args.estimator != "true" and scheme in ("aware", "exact"))
+        learns = SCHEMES[scheme].learns_from_times or (args.estimator != "true" and SCHEMES[scheme].follows_estimates)
         rounds = args.rounds if learns else 1
         if flows:
             times_s = by_flows(scheme, nodes, tensors, capacities, rounds, wire.goodput_part)
@@ -143,7 +142,7 @@ def _by_slices(
     wire: MessageWeight,
 ) -> list[float]:
     alpha_bytes = parse_number("--alpha-bytes", args.alpha_bytes, HIGH_ALPHA_BYTES)
-    fixed = fixed_slice_bytes(scheme)
+    fixed = SCHEMES[scheme].fixed_slice_bytes
     layout = build_layout(
         tensors,
         num_nodes=len(nodes),
@@ -154,12 +153,12 @@ def _by_slices(
     window: float | None = None
     if args.inflight_bytes is not None:
         window = parse_number("--inflight-bytes", args.inflight_bytes, HIGH_MODEL_BYTES, low=0)
-    if args.estimator != "true" and scheme != "stock":
+    if args.estimator != "true" and not SCHEMES[scheme].routes_itself:
         fixed_window = None if window is None else int(window)
-        planner = planner_of(nodes, tensors, alpha_bytes, fixed, args.estimator, fixed_window)
+        planner = planner_of(nodes, tensors, alpha_bytes, fixed, ESTIMATORS[args.estimator], fixed_window)
         results = by_planner(scheme, nodes, layout, capacities, rounds, planner, wire)
     else:
-        usual = 0 if scheme in UNWINDOWED else usual_inflight_bytes(layout.model_bytes)
+        usual = 0 if SCHEMES[scheme].learns_from_times else usual_inflight_bytes(layout.model_bytes)
         window = float(usual) if window is None else window
         results = by_slices(scheme, nodes, layout, capacities, rounds, window, wire)
     return [result.time_s for result in results]

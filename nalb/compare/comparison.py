@@ -19,13 +19,14 @@ from nalb.launch.network import Changes, configured_message
 from nalb.launch.supervisor import Job
 from nalb.protocol import messages as m
 from nalb.reporting.run_file import LinkError, SchemeResult
-from nalb.settings import SCHEMES
+from nalb.schemes import SCHEMES
 from nalb.transport.observer import Observer
 from nalb.units import GOODPUT_PART
 from netem.emulation import Emulation
 from netem.network_file import Network
 
-COMPARED = (*SCHEMES, RING)
+PEERS = (RING,)
+COMPARED = (*SCHEMES, *PEERS)
 BLOCK = 5  # iterations of a turn
 ALPHA_ITERATIONS = 3  # of a turn of calibrate
 STARTUP_S = 180.0  # for processes to start and meet
@@ -135,7 +136,7 @@ def compare(
         lane.observer.send(configured_message(network, 0.0))
         _wait_for_layout(lane.job, lane.observer, bound_s)
     series = {scheme: Series() for scheme in schemes}
-    variants = {scheme: parse_variant(scheme, COMPARED) for scheme in schemes}
+    variants = {scheme: parse_variant(scheme, peers=PEERS) for scheme in schemes}
     for scheme, count in turns(schemes, iterations, changing):
         block = variants[scheme].block(count)
         progress.turn(scheme, count)

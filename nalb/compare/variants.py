@@ -5,11 +5,12 @@ oracle@46416                slices of 46,416 bytes in place of what alpha gives
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nalb.errors import InputError
 from nalb.protocol.messages import RunBlock
-from nalb.settings import SCHEMES
+from nalb.schemes import SCHEMES, Scheme
 
 _WORD = re.compile(
     r"(?P<scheme>[a-z0-9]+)(?P<probes>-probes)?(?P<forecasts>[+-]forecasts)?(?:@(?P<slice>[0-9]{1,12}))?"
@@ -22,7 +23,7 @@ class Variant:
     """A scheme and what differs from its usual way."""
 
     word: str  # as the user wrote it; names it in the run's files
-    scheme: str
+    name: str  # of the scheme
     probes: bool = True
     forecasts: bool | None = None  # None: as the scheme needs
     slice_bytes: float | None = None  # None: from alpha
@@ -30,7 +31,7 @@ class Variant:
     def block(self, iterations: int) -> RunBlock:
         """So many iterations of it."""
         return RunBlock(
-            self.scheme,
+            self.name,
             iterations,
             slice_bytes=self.slice_bytes,
             probes=self.probes,
@@ -39,14 +40,17 @@ class Variant:
         )
 
 
-def parse_variant(word: str, schemes: tuple[str, ...] = SCHEMES) -> Variant:
-    """InputError for what is not a scheme with options, and for options that a scheme cannot have."""
+def parse_variant(word: str, schemes: Mapping[str, Scheme] = SCHEMES, peers: Sequence[str] = ()) -> Variant:
+    """InputError for what is not a scheme with options, and for options that a scheme cannot have.
+
+    peers: what is compared with schemes and is none.
+    """
     match = _WORD.fullmatch(word)
     name = match["scheme"] if match else word
-    if match is None or name not in schemes:
+    if match is None or name not in (*schemes, *peers):
         raise InputError(
-            f"--schemes: unknown scheme {word!r}: choose of {', '.join(schemes)}, with -probes, +forecasts, -forecasts or "
-            "@SLICE_BYTES behind it"
+            f"--schemes: unknown scheme {word!r}: choose of {', '.join((*schemes, *peers))}, with -probes, +forecasts, "
+            "-forecasts or @SLICE_BYTES behind it"
         )
     variant = Variant(
         word,
@@ -55,11 +59,13 @@ def parse_variant(word: str, schemes: tuple[str, ...] = SCHEMES) -> Variant:
         None if match["forecasts"] is None else match["forecasts"] == "+forecasts",
         float(match["slice"]) if match["slice"] else None,
     )
-    if (name == "p3" or name not in SCHEMES) and word != name:
+    if (name in peers or schemes[name].ps_lite_kind) and word != name:
         raise InputError(f"--schemes {word!r}: {name} runs in a job of its own and has no options")
-    if name == "stock" and (not variant.probes or variant.slice_bytes):
+    if name in peers:
+        return variant
+    if schemes[name].routes_itself and (not variant.probes or variant.slice_bytes):
         raise InputError(f"--schemes {word!r}: MXNet cuts the tensors by itself")
-    if name in ("auto", "aware", "exact", "elastic") and variant.forecasts is False:
+    if schemes[name].needs_forecasts and variant.forecasts is False:
         raise InputError(f"--schemes {word!r}: {name} plans on what forecasts measure")
     if variant.slice_bytes is not None and variant.slice_bytes < LOW_SLICE_BYTES:
         raise InputError(

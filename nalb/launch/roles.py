@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nalb.settings import JOINT
+from nalb.schemes import by_name
 from nalb.transport import keys
 
 SCHEDULER_NODE = 0  # the scheduler and coordinator run on the first node
@@ -80,12 +80,12 @@ class JobOptions:
     @property
     def sizes_batches(self) -> bool:
         """Whether the coordinator chooses batch sizes, or watches them."""
-        return self.batching is not None or self.scheme == JOINT
+        return self.batching is not None or by_name(self.scheme).sizes_batches
 
     @property
     def is_pure(self) -> bool:
         """Whether MXNet runs alone, without shim and plans; and without a coordinator, unless batch sizes are chosen."""
-        return self.scheme in ("stock", "p3") and self.observers is None
+        return by_name(self.scheme).routes_itself and self.observers is None
 
 
 def process_specs(
@@ -133,8 +133,8 @@ def _shared_environment(places: list[Place], options: JobOptions) -> dict[str, s
         shared["NALB_STOCK"] = "1"
     else:
         shared["NALB_SHIM_TRANSPORT"] = options.transport
-    if options.scheme == "p3":
-        shared["DMLC_PS_VAN_TYPE"] = "p3"
+    if kind := by_name(options.scheme).ps_lite_kind:
+        shared["DMLC_PS_VAN_TYPE"] = kind
     if options.alpha_bytes is not None:
         shared["NALB_ALPHA_BYTES"] = repr(options.alpha_bytes)
     if options.deadline_s is not None:

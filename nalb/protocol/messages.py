@@ -247,6 +247,11 @@ class Plan(Message, frozen=True):
     server_of_slice: list[Index]  # server ranks
     slot_of_slice: list[Index]  # slot numbers on that server
 
+    @property
+    def routes_itself(self) -> bool:
+        """Whether MXNet routes this iteration: nothing is planned."""
+        return not self.server_of_slice
+
 
 class BatchSizes(Message, frozen=True):
     """How many samples every worker computes."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
-from nalb.planning.schemes import Distribution
+from nalb.planning.distribution import Distribution
 from nalb.planning.slices import Layout
 from nalb.protocol import messages as m
 from nalb.protocol.state import Coordinator
@@ -43,7 +43,9 @@ def _value(constant: object) -> object:
     if isinstance(constant, Layout):
         return constant.digest()
     return (
-        repr(constant) if isinstance(constant, Settings | Distribution) else (type(constant), msgspec.msgpack.encode(constant))
+        repr(constant)
+        if isinstance(constant, Settings | Distribution)
+        else (type(constant), msgspec.msgpack.encode(constant))
     )
 
 
@@ -71,7 +73,14 @@ def _interned_at(number: int) -> object:
 
 _REDUCERS = {
     kind: lambda constant: (_interned_at, (_number(constant),))
-    for kind in (Layout, Settings, Distribution, *m.FromNode.__args__, *m.FromCoordinator.__args__, *m.FromObserver.__args__)
+    for kind in (
+        Layout,
+        Settings,
+        Distribution,
+        *m.FromNode.__args__,
+        *m.FromCoordinator.__args__,
+        *m.FromObserver.__args__,
+    )
 }
 
 
