@@ -143,6 +143,15 @@ def test_rooms_import_one_way(room):
                 assert name == "nalb" or any(within(name, other) for other in ALLOWED[room]), f"{path} imports {name}"
 
 
+def test_commands_share_one_module():
+    """A command parses, calls and prints: what two of them need stands in a room below, or is an option of both."""
+    for path in modules("nalb.cli"):
+        others = {name for name in imported(path) if within(name, "nalb.cli") and name != "nalb.cli"}
+        assert path.name == "main.py" or all(within(name, "nalb.cli.options") for name in others), (
+            f"{path} imports {others}"
+        )
+
+
 def test_every_module_is_in_a_room():
     for package in ("nalb", "netem", "kvstore_patch"):
         for path in modules(package):

@@ -13,7 +13,7 @@ from rich.progress import track
 from rich.table import Table
 
 from nalb import workloads
-from nalb.cli.plan import HIGH_ALPHA_BYTES, HIGH_MODEL_BYTES, parse_names, parse_number, tensors_of
+from nalb.cli.options import HIGH_ALPHA_BYTES, HIGH_MODEL_BYTES, parse_names, parse_number, tensors_of
 from nalb.errors import InputError
 from nalb.launch.network import configured_capacities, job_nodes
 from nalb.measurement.estimators import ESTIMATORS
@@ -89,7 +89,7 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(
             "give exactly one of --network, --random and --run; --run with --network where its is not a carried one"
         )
-    given = {name: value for name in DEFAULTS if (value := getattr(args, name)) is not None}
+    given = {name: value for name in DEFAULTS if (value := vars(args)[name]) is not None}
     if args.run:
         if given:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)

@@ -303,7 +303,7 @@ class Planner:
             self._capacities(),
             self._configured,
             [tuple(window) for window in self._observations],
-            self._present.shares_bytes if self._present and self._present_scheme is chosen else None,
+            self._present.shares_bytes if self._present and self._present_scheme == chosen else None,
             not self._trust.needs_equal_shares,
             self.joint_shares,
         )

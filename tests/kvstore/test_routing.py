@@ -6,9 +6,10 @@ import sys
 import pytest
 
 from nalb.launch.ports import free_pair
-from nalb.launch.roles import JobOptions, Place, process_specs
+from nalb.launch.roles import Place, process_specs
 from nalb.launch.supervisor import Job
 from nalb.protocol import messages as m
+from nalb.settings import JobOptions
 from nalb.transport.observer import Observer
 
 TURNS = (("average", 3), ("stock", 3), ("exact", 2), ("stock", 2), ("average", 1))

@@ -13,7 +13,8 @@ import pytest
 
 from nalb.cli.main import run
 from nalb.launch.hosts import load_hosts
-from nalb.launch.roles import KEEP_MEMORY, JobOptions, Place, process_specs
+from nalb.launch.roles import KEEP_MEMORY, Place, process_specs
+from nalb.settings import JobOptions
 from nalb.transport.keys import make_keys, write_keys
 from tests.launch.conftest import ROOT, STEPS
 
