@@ -43,6 +43,7 @@ class Scheme:
     needs_configured: bool = False  # plans on the rates of a network file
     sizes_batches: bool = False  # shares and batch sizes come from one plan
     ps_lite_kind: str | None = None  # DMLC_PS_VAN_TYPE: a ps-lite of its own kind, and so a job of its own
+    place: str = ""  # file and line of a user's own
 
     @property
     def routes_itself(self) -> bool:
@@ -59,13 +60,18 @@ class Scheme:
         """Whether `nalb simulate` knows all that it needs: true capacities, but neither speeds nor another ps-lite."""
         return not (self.sizes_batches or self.needs_configured or self.ps_lite_kind)
 
+    @property
+    def _who(self) -> str:
+        """As messages call it."""
+        return f"scheme {self.name} ({self.place})" if self.place else f"scheme {self.name}"
+
     def shares(self, situation: Situation) -> ChosenShares:
         """What it decides, checked. Raises InputError."""
         if self.decide is None:
             raise InputError(f"scheme {self.name} makes no plans: MXNet routes by itself")
         shares, reason = self.decide(situation)
         if shares is None and situation.present_bytes is None:
-            raise InputError(f"scheme {self.name} keeps a plan that it has not made yet ({reason})")
+            raise InputError(f"{self._who} keeps a plan that it has not made yet ({reason})")
         return (None if shares is None else self._checked(shares, situation)), reason
 
     def plan(self, situation: Situation) -> ChosenDistribution:
@@ -85,7 +91,7 @@ class Scheme:
         nodes, model_bytes = situation.nodes, situation.layout.model_bytes
         if checked.shape != (len(nodes),):
             raise InputError(
-                f"scheme {self.name} gave shares of shape {checked.shape} for {len(nodes)} nodes: give one per node"
+                f"{self._who} gave shares of shape {checked.shape} for {len(nodes)} nodes: give one per node"
             )
         slack_bytes = SUM_PART * model_bytes
         wrong = [
@@ -95,11 +101,11 @@ class Scheme:
         ]
         if wrong:
             raise InputError(
-                f"scheme {self.name} gave {listed(wrong)} a share that cannot be: give servers 0 bytes or more, others 0"
+                f"{self._who} gave {listed(wrong)} a share that cannot be: give servers 0 bytes or more, others 0"
             )
         if abs(checked.sum() - model_bytes) > slack_bytes:
             raise InputError(
-                f"scheme {self.name} gave shares of {checked.sum():.0f} bytes in all: they must add up to the model's {model_bytes}"
+                f"{self._who} gave shares of {checked.sum():.0f} bytes in all: they must add up to the model's {model_bytes}"
             )
         return np.maximum(checked, 0.0)
 

@@ -16,6 +16,7 @@ from typing import Any
 from nalb.batching.schemes import BASELINES
 from nalb.batching.schemes import SCHEMES as BATCH_SCHEMES
 from nalb.errors import InputError, listed
+from nalb.extensions import ESTIMATOR_GROUP, SCHEME_GROUP, is_own
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from nalb.schemes import AUTO, JOINT, SCHEMES, by_name
 
@@ -82,6 +83,12 @@ def _choice(*known: str) -> Callable[[str, str], str]:
     return read
 
 
+def _one_of(known: Mapping[str, object], group: str) -> Callable[[str, str], str]:
+    """A name of nalb's own, or the word for a user's own, which only the coordinator loads."""
+    choice = _choice(*known)
+    return lambda name, text: text if is_own(text, group) else choice(name, text)
+
+
 def _option(default: Any, name: str, read: Callable[[str, str], Any], **more: bool) -> Any:
     """A field of JobOptions with its variable."""
     return field(default=default, metadata={"variable": Variable(name, read, **more)})
@@ -93,9 +100,11 @@ class JobOptions:
 
     root_port: int = 0  # DMLC_PS_ROOT_PORT; the coordinator listens on the next one; 0: not chosen yet
     # The distribution scheme.
-    scheme: str = _option(AUTO, "NALB_SCHEME", _choice(*SCHEMES))
+    scheme: str = _option(AUTO, "NALB_SCHEME", _one_of(SCHEMES, SCHEME_GROUP))
+    # Schemes of a user's own that observers may ask a held job for, with commas: the coordinator loads them at its start.
+    own_schemes: str | None = _option(None, "NALB_OWN_SCHEMES", _text, is_coordinators=True)
     # What turns samples into capacities.
-    estimator: str = _option(DEFAULT_ESTIMATOR, "NALB_ESTIMATOR", _choice(*ESTIMATORS))
+    estimator: str = _option(DEFAULT_ESTIMATOR, "NALB_ESTIMATOR", _one_of(ESTIMATORS, ESTIMATOR_GROUP))
     # alpha of x = sqrt(M alpha / N), for the whole job; default: it follows how fast links drain.
     alpha_bytes: float | None = _option(None, "NALB_ALPHA_BYTES", _number(1e-3, 1e12))
     # How much of a worker's gradients is under way at a time; 0: all; default: M / 8, at least 2 MB.

@@ -14,7 +14,8 @@ ALLOWED = {
     "nalb.schemes": {"nalb.errors", "nalb.planning"},
     "nalb.batching": {"nalb.errors", "nalb.planning"},
     "nalb.measurement": {"nalb.errors", "nalb.units", "nalb.planning"},
-    "nalb.settings": {"nalb.errors", "nalb.batching", "nalb.measurement", "nalb.schemes"},
+    "nalb.extensions": {"nalb.errors", "nalb.planning", "nalb.measurement", "nalb.schemes"},
+    "nalb.settings": {"nalb.errors", "nalb.batching", "nalb.measurement", "nalb.schemes", "nalb.extensions"},
     "nalb.checkpoints": {"nalb.errors"},
     "nalb.feedback": set(),
     "nalb.protocol": {
@@ -37,6 +38,7 @@ ALLOWED = {
     },
     "nalb.process": {"nalb.errors"},
     "nalb.transport": {
+        "nalb.schemes",
         "nalb.errors",
         "nalb.settings",
         "nalb.batching",
@@ -48,6 +50,7 @@ ALLOWED = {
     "nalb.reporting": {"nalb.errors", "nalb.units"},
     "netem": {"nalb.errors", "nalb.units", "nalb.process"},
     "kvstore_patch": {
+        "nalb.extensions",
         "nalb.errors",
         "nalb.units",
         "nalb.settings",
@@ -74,6 +77,7 @@ ALLOWED = {
         "kvstore_patch.shim",
     },
     "nalb.compare": {
+        "nalb.extensions",
         "nalb.errors",
         "nalb.units",
         "nalb.settings",

@@ -12,6 +12,7 @@ from nalb.settings import DECLARED, JobOptions, Settings, from_environment, opti
 ALL = JobOptions(
     root_port=9091,
     scheme="aware",
+    own_schemes="my_package.mine:A,other:B",
     estimator="paper",
     alpha_bytes=1234.5,
     inflight_bytes=0,

@@ -12,14 +12,15 @@ from nalb.compare.comparison import COMPARED, PEERS
 from nalb.compare.progress import show_table
 from nalb.compare.ring import RING, require_torch
 from nalb.compare.run import CompareRequest, compare_batchings, compare_schemes
-from nalb.compare.variants import parse_variant
+from nalb.compare.variants import Variant, parse_variants
 from nalb.errors import InputError
+from nalb.extensions import estimators_with
 from nalb.launch.run_dir import make_run_dir
 from nalb.launch.supervisor import print_line
 from nalb.reporting.batching_file import batching_table
 from nalb.reporting.record import read_record
 from nalb.reporting.table import comparison_table
-from nalb.schemes import AUTO, SCHEMES, by_name
+from nalb.schemes import AUTO, SCHEMES
 from nalb.settings import BATCHINGS, JOINT_BATCHING
 from nalb.workloads import NAMES
 from netem.network_file import find_network, load_network
@@ -57,15 +58,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_job_flags(parser)
 
 
-def parse_schemes(text: str) -> list[str]:
+def parse_schemes(text: str) -> list[Variant]:
     """The schemes named, in order; InputError for unknown or repeated ones."""
-    schemes = parse_names("--schemes", text)
-    for scheme in schemes:
-        parse_variant(scheme, peers=PEERS)
-    return schemes
+    return parse_variants(parse_names("--schemes", text), PEERS)
 
 
-def parse_batchings(args: argparse.Namespace, schemes: list[str]) -> list[str]:
+def parse_batchings(args: argparse.Namespace, schemes: list[Variant]) -> list[str]:
     """The batchings named, NAME[@SCHEME], in order, none without the flag; InputError for what cannot be compared."""
     if args.batching is None:
         return []
@@ -90,7 +88,7 @@ def main(args: argparse.Namespace) -> int:
     batchings = parse_batchings(args, schemes)
     _check(args, schemes)
     network = load_network(find_network(args.network))
-    options = replace(job_options(args), batching=None, scheme=schemes[0] if batchings else AUTO)
+    options = replace(job_options(args), batching=None, scheme=schemes[0].name if batchings else AUTO)
     ensure_privilege()
     run_dir = make_run_dir(args.out)
     request = CompareRequest(
@@ -105,7 +103,7 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check(args: argparse.Namespace, schemes: list[str]) -> None:
+def _check(args: argparse.Namespace, schemes: list[Variant]) -> None:
     """InputError for flags that cannot be."""
     if not 1 <= args.iterations <= 100_000:
         raise InputError(f"--iterations {args.iterations}: choose 1 to 100000")
@@ -115,11 +113,10 @@ def _check(args: argparse.Namespace, schemes: list[str]) -> None:
         raise InputError(f"--compute-ms {args.compute_ms}: choose 0 to 600000")
     if args.train and args.compute_ms:
         raise InputError(f"--compute-ms {args.compute_ms:g} is of replays alone: use --replay, or leave it out")
-    if args.train and (other := [word for word in schemes if word in PEERS or parse_variant(word).name != word]):
+    if args.train and (other := [one.word for one in schemes if one.scheme is None or one.name != one.word]):
         raise InputError(f"--train: {other[0]!r} runs replays only: use --replay")
-    if args.replay and (
-        sizing := [word for word in schemes if by_name(parse_variant(word, peers=PEERS).name).sizes_batches]
-    ):
+    if args.replay and (sizing := [one.name for one in schemes if one.scheme and one.scheme.sizes_batches]):
         raise InputError(f"--schemes {sizing[0]} sizes batches, which a replay does not compute: use --train")
-    if RING in schemes:
+    if any(one.name == RING for one in schemes):
         require_torch()
+    estimators_with(args.estimator)  # a user's own: what is wrong with it is said before anything starts

@@ -18,10 +18,11 @@ from nalb.cli.options import (
     schemes_help,
 )
 from nalb.errors import InputError
+from nalb.extensions import SCHEME_GROUP, estimators_with, is_own, schemes_with
 from nalb.launch.encryption import Encryption
 from nalb.launch.start import LaunchRequest, environment_lines, launch
 from nalb.launch.supervisor import print_line
-from nalb.schemes import AUTO, SCHEMES
+from nalb.schemes import AUTO, SCHEMES, by_name
 from nalb.settings import BATCHINGS, JOINT_BATCHING
 
 
@@ -67,9 +68,13 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
     if args.command[:1] != ["--"] or len(args.command) == 1:
         raise InputError("put -- before the command: nalb launch --local 4 -- python train.py --epochs 3")
     command = tuple(args.command[1:])
-    if args.scheme not in SCHEMES:
-        raise InputError(f"--scheme {args.scheme!r} is unknown: choose one of {', '.join(SCHEMES)}")
-    scheme = SCHEMES[args.scheme]
+    if args.scheme not in SCHEMES and not is_own(args.scheme, SCHEME_GROUP):
+        raise InputError(
+            f"--scheme {args.scheme!r} is unknown: choose one of {', '.join(SCHEMES)}, or package.module:NAME"
+        )
+    if args.hosts is None:  # the first host may have what this machine has not
+        estimators_with(args.estimator)
+    scheme = by_name(args.scheme) if args.hosts is not None else schemes_with([args.scheme])[args.scheme]
     if scheme.needs_configured and args.network is None:
         raise InputError(f"--scheme {args.scheme} needs the rates of a network file: add --network")
     check_batch_flags(args, [args.batching] * bool(args.batching) + [JOINT_BATCHING] * scheme.sizes_batches)

@@ -5,12 +5,13 @@ A flag that is an option of the job has the name of its field in JobOptions.
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 
 from nalb import workloads
 from nalb.errors import InputError
+from nalb.extensions import ESTIMATOR_GROUP, is_own
 from nalb.launch.encryption import Encryption
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from nalb.planning.slices import Tensor
@@ -20,7 +21,21 @@ from nalb.settings import JOINT_BATCHING, NETWORK_PREDICTORS, PREDICTORS, JobOpt
 HIGH_ALPHA_BYTES = 1e12
 HIGH_MODEL_BYTES = 1e12  # 1 TB
 PLAIN = Encryption()
+OWN_HELP = "; or your own, package.module:NAME"
 ESTIMATORS_HELP = "of capacities: capacity (default), each node's best sustained rate; paper, the sum of link averages"
+
+
+def name_of(known: Iterable[str], group: str) -> Callable[[str], str]:
+    """For an argument's type: one of the known names, or the word for a user's own."""
+
+    def check(word: str) -> str:
+        if word in known or is_own(word, group):
+            return word
+        raise argparse.ArgumentTypeError(
+            f"invalid choice: {word!r} (choose from {', '.join(known)}, package.module:NAME)"
+        )
+
+    return check
 
 
 def schemes_help() -> str:
@@ -30,12 +45,18 @@ def schemes_help() -> str:
         if name == scheme.name:
             names.setdefault(scheme.meaning, []).append(name)
     meanings = [f"{', '.join(alike)}: {meaning}" for meaning, alike in names.items()]
-    return "; ".join([f"{AUTO} (default): the same as {SCHEMES[AUTO].name}", *meanings])
+    return "; ".join([f"{AUTO} (default): the same as {SCHEMES[AUTO].name}", *meanings]) + OWN_HELP
 
 
 def add_job_flags(parser: argparse.ArgumentParser) -> None:
     """What launch and compare share."""
-    parser.add_argument("--estimator", choices=tuple(ESTIMATORS), default=DEFAULT_ESTIMATOR, help=ESTIMATORS_HELP)
+    parser.add_argument(
+        "--estimator",
+        type=name_of(ESTIMATORS, ESTIMATOR_GROUP),
+        default=DEFAULT_ESTIMATOR,
+        metavar="E",
+        help=ESTIMATORS_HELP + OWN_HELP,
+    )
     parser.add_argument(
         "--alpha-bytes", type=float, help="alpha of the slice size (default: follows from the measured rate)"
     )

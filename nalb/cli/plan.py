@@ -9,19 +9,21 @@ from pathlib import Path
 import numpy as np
 
 from nalb import workloads
-from nalb.cli.options import HIGH_ALPHA_BYTES, parse_number, tensors_of
+from nalb.cli.options import HIGH_ALPHA_BYTES, OWN_HELP, name_of, parse_number, tensors_of
 from nalb.errors import InputError
+from nalb.extensions import SCHEME_GROUP, schemes_with
 from nalb.planning.distribution import Distribution, Situation
 from nalb.planning.explanation import explain
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Floats, Node, Pair, completion_s, load_bytes
 from nalb.planning.slices import Layout, build_layout
-from nalb.schemes import AUTO, SCHEMES, decide
+from nalb.schemes import AUTO, SCHEMES
 from nalb.units import bytes_per_s_to_mbps, mbps_to_bytes_per_s
 
 HIGH_MBPS = 1e9  # 1 Pbit/s: above it is a typing mistake
 # Whose plans need nothing but capacities.
 PLANNED = tuple(name for name, one in SCHEMES.items() if not (one.routes_itself or one.sizes_batches))
+PLANNED_HELP = f"default: {AUTO}; of: {', '.join(PLANNED)}{OWN_HELP}"
 LINK_FIELDS = {"src", "dst", "mbps", "delay_ms", "jitter_ms", "loss_percent"}  # of a network file's [[links]]
 
 
@@ -35,7 +37,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pairs", metavar="FILE", help="TOML or JSON with [[links]] src, dst, mbps: caps of directed pairs"
     )
-    parser.add_argument("--scheme", choices=PLANNED, default=AUTO, help=f"default: {AUTO}")
+    parser.add_argument(
+        "--scheme",
+        type=name_of(PLANNED, SCHEME_GROUP),
+        default=AUTO,
+        metavar="S",
+        help=PLANNED_HELP,
+    )
     parser.add_argument(
         "--alpha-bytes",
         metavar="A",
@@ -61,7 +69,9 @@ def main(args: argparse.Namespace) -> int:
         num_servers=len(nodes),
         alpha_bytes=parse_number("--alpha-bytes", args.alpha_bytes, HIGH_ALPHA_BYTES),
     )
-    plan, reason = decide(args.scheme, Situation(0, nodes, layout, estimated=capacities, configured=capacities))
+    plan, reason = schemes_with([args.scheme])[args.scheme].plan(
+        Situation(0, nodes, layout, estimated=capacities, configured=capacities)
+    )
     if plan is None:
         raise InputError(f"scheme {args.scheme!r} gives no plan from capacities alone: {reason}")
     explanation = explain(layout, plan, nodes, capacities) if args.explain else []

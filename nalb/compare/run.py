@@ -12,6 +12,7 @@ from nalb.compare.batch_comparison import run_batching
 from nalb.compare.comparison import SAMPLES_PER_BATCH, Lane, Series, compare
 from nalb.compare.progress import Lines, progress_of, say
 from nalb.compare.ring import RING, Ring, ring_specs
+from nalb.compare.variants import Variant
 from nalb.errors import InputError
 from nalb.launch.network import (
     NAMESPACE_PORT,
@@ -68,7 +69,7 @@ class CompareRequest:
         return [sys.executable, str(script), "--model", str(self.train), "--steps", str(steps)]
 
 
-def compare_schemes(request: CompareRequest, schemes: Sequence[str]) -> None:
+def compare_schemes(request: CompareRequest, schemes: Sequence[Variant]) -> None:
     """Run each scheme's iterations and write run.json."""
     network = request.network
     with ending_on_signals():
@@ -77,7 +78,7 @@ def compare_schemes(request: CompareRequest, schemes: Sequence[str]) -> None:
             series = _replay(request, request.replay, schemes)
         else:
             workload = f"train {request.train}"
-            series, model_bytes = _train(request, schemes)
+            series, model_bytes = _train(request, [variant.name for variant in schemes])
     num_workers = sum(node.is_worker for node in network.nodes)
     run = RunFile(
         network.name,
@@ -112,23 +113,27 @@ def compare_batchings(request: CompareRequest, batchings: Sequence[str]) -> Batc
     return run
 
 
-def _replay(request: CompareRequest, replay: str, schemes: Sequence[str]) -> dict[str, Series]:
+def _replay(request: CompareRequest, replay: str, schemes: Sequence[Variant]) -> dict[str, Series]:
     network = request.network
     bound_s = configured_bound_s(network, bytes_of(replay))
     with ExitStack() as stack:
         emulation = stack.enter_context(job_network(network))
         main_lane = p3_lane = None
-        lanes: dict[str, Lane] = {}
-        for scheme in schemes:
-            if by_name(scheme).ps_lite_kind:
-                p3_lane = p3_lane or _start_lane(request, replay, emulation, stack, P3_PORT, scheme)
-                lanes[scheme] = p3_lane
-            elif scheme == RING:
-                lanes[scheme] = _start_ring(request, replay, emulation, stack)
+        lanes: list[tuple[Variant, Lane]] = []
+        own = ",".join(dict.fromkeys(variant.name for variant in schemes if variant.is_own))
+        request = replace(request, options=replace(request.options, own_schemes=own or None))
+        for variant in schemes:
+            if variant.scheme is None:
+                lanes.append((variant, _start_ring(request, replay, emulation, stack)))
+            elif variant.scheme.ps_lite_kind:
+                p3_lane = p3_lane or _start_lane(request, replay, emulation, stack, P3_PORT, variant.name)
+                lanes.append((variant, p3_lane))
             else:
                 main_lane = main_lane or _start_lane(request, replay, emulation, stack, NAMESPACE_PORT, AUTO)
-                lanes[scheme] = main_lane
-        with progress_of(schemes, request.iterations, network.is_static, bound_s) as progress:
+                lanes.append((variant, main_lane))
+        with progress_of(
+            [variant.word for variant in schemes], request.iterations, network.is_static, bound_s
+        ) as progress:
             return compare(lanes, emulation, network, request.iterations, progress, request.run_dir, bound_s)
 
 
