@@ -176,6 +176,7 @@ EXACT = Scheme(
     "exact", _exact, "least time by the measured links, sees capped pairs", follows_estimates=True, may_leave_routing=True
 )  # fmt: skip
 AUTO = "auto"  # the best of those that measure: docs/results.md, schemes and estimators
+ORACLE = Scheme("oracle", _oracle, "as exact, with the rates of the --network file", needs_configured=True)
 JOINT = Scheme("joint", _joint, "shares and batch sizes together", follows_estimates=True, sizes_batches=True)
 
 # By the names that users choose from.
@@ -191,7 +192,7 @@ SCHEMES: Mapping[str, Scheme] = {AUTO: EXACT} | {
         ),  # Chen et al., SoCC 2020; learns its slices' size from experience
         Scheme("aware", _aware, "Cai et al.'s pairwise method", follows_estimates=True),  # Algorithm 1; sees no caps of pairs
         EXACT,
-        Scheme("oracle", _oracle, "as exact, with the rates of the --network file", needs_configured=True),
+        ORACLE,
         JOINT,
     )
 }  # fmt: skip

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from nalb.schemes import SCHEMES
+
 ROOT = Path(__file__).resolve().parents[1]
 # room -> the rooms of ours that it may import
 ALLOWED = {
@@ -154,6 +156,18 @@ def test_commands_share_one_module():
         assert path.name == "main.py" or all(within(name, "nalb.cli.options") for name in others), (
             f"{path} imports {others}"
         )
+
+
+def test_a_schemes_record_is_asked_and_not_its_name():
+    """What differs between schemes stands in nalb/schemes.py: nobody else compares with a scheme's name."""
+    names = set(SCHEMES) - {"auto", "joint"}  # words of other choices too
+    for path in [*modules("nalb"), *modules("kvstore_patch")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Compare):
+                words = {
+                    one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)
+                }
+                assert not words & names, f"{path}:{node.lineno} compares with {words & names}: ask the record"
 
 
 def test_every_module_is_in_a_room():

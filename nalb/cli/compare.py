@@ -84,7 +84,7 @@ def parse_batchings(args: argparse.Namespace, schemes: list[Variant]) -> list[st
 def main(args: argparse.Namespace) -> int:
     """Compare, write the run directory and print its table."""
     check_batch_flags(args, [word for word in (args.batching or "").split(",") if word])
-    schemes = parse_schemes(args.schemes or ("auto" if args.batching else DEFAULT_SCHEMES))
+    schemes = parse_schemes(args.schemes or (AUTO if args.batching else DEFAULT_SCHEMES))
     batchings = parse_batchings(args, schemes)
     _check(args, schemes)
     network = load_network(find_network(args.network))

@@ -19,7 +19,7 @@ from nalb.launch.network import Changes, configured_message
 from nalb.launch.supervisor import Job
 from nalb.protocol import messages as m
 from nalb.reporting.run_file import LinkError, SchemeResult
-from nalb.schemes import SCHEMES
+from nalb.schemes import ORACLE, SCHEMES
 from nalb.transport.observer import Observer
 from nalb.units import GOODPUT_PART
 from netem.emulation import Emulation
@@ -180,7 +180,7 @@ def run_alphas(
     found = {alpha: AlphaTimes() for alpha in alphas}
     for _ in range(rounds):
         for alpha in alphas:
-            observer.send(m.RunBlock("oracle", ALPHA_ITERATIONS, alpha))
+            observer.send(m.RunBlock(ORACLE.name, ALPHA_ITERATIONS, alpha))
             iteration, done = 0, False
             while not done:
                 job.finished()
