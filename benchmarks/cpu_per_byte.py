@@ -26,7 +26,7 @@ from nalb.launch.network import inside, places_in
 from nalb.launch.ports import free_pair
 from nalb.launch.roles import Place, process_specs
 from nalb.launch.supervisor import Job
-from nalb.settings import JobOptions
+from nalb.options import JobOptions
 from nalb.workloads import NAMES, bytes_of, load
 from netem.emulation import network_up
 from netem.network_file import find_network, load_network

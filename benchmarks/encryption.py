@@ -22,8 +22,8 @@ from nalb.launch.network import inside, places_in
 from nalb.launch.ports import free_pair
 from nalb.launch.roles import Place, ProcessSpec, process_specs
 from nalb.launch.supervisor import Job
+from nalb.options import JobOptions
 from nalb.protocol import messages as m
-from nalb.settings import JobOptions
 from nalb.transport.keys import make_keys, write_keys
 from nalb.transport.observer import Observer
 from nalb.workloads import NAMES

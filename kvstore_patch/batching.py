@@ -36,8 +36,9 @@ from nalb.batching.partitions import TRAVERSALS_APART, Ints, PartitionedStream
 from nalb.batching.schemes import SCHEMES
 from nalb.batching.stream import Stream
 from nalb.errors import InputError, StoreError
+from nalb.options import BATCH_MOST
 from nalb.protocol import messages as m
-from nalb.settings import BATCH_MOST, Settings, from_environment
+from nalb.settings import Settings, from_environment
 from nalb.transport.client import Client
 from nalb.transport.keys import own_keys
 

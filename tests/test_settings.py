@@ -6,7 +6,8 @@ import pytest
 
 from nalb.errors import InputError
 from nalb.launch.roles import Place, process_specs
-from nalb.settings import DECLARED, JobOptions, Settings, from_environment, options_in, variables_of
+from nalb.options import DECLARED, JobOptions, options_in, variables_of
+from nalb.settings import Settings, from_environment
 
 # Every declared option, with something else than what is not asked for.
 ALL = JobOptions(

@@ -6,7 +6,7 @@ import statistics
 
 from rich.table import Table
 
-from nalb.cli.options import add_process_flags, job_options
+from nalb.cli.flags import add_process_flags, job_options
 from nalb.compare.calibration import calibrate, ladder
 from nalb.compare.progress import show_table
 from nalb.errors import InputError

@@ -7,7 +7,7 @@ import argparse
 from dataclasses import replace
 
 from nalb.batching.schemes import BASELINES
-from nalb.cli.options import add_batch_flags, add_job_flags, check_batch_flags, job_options, parse_names
+from nalb.cli.flags import add_batch_flags, add_job_flags, check_batch_flags, job_options, parse_names
 from nalb.compare.comparison import COMPARED, PEERS
 from nalb.compare.progress import show_table
 from nalb.compare.ring import RING, require_torch
@@ -17,11 +17,11 @@ from nalb.errors import InputError
 from nalb.extensions import estimators_with
 from nalb.launch.run_dir import make_run_dir
 from nalb.launch.supervisor import print_line
+from nalb.options import BATCHINGS, JOINT_BATCHING
 from nalb.reporting.batching_file import batching_table
 from nalb.reporting.record import read_record
 from nalb.reporting.table import comparison_table
 from nalb.schemes import AUTO, SCHEMES
-from nalb.settings import BATCHINGS, JOINT_BATCHING
 from nalb.workloads import NAMES
 from netem.network_file import find_network, load_network
 from netem.rootless import ensure_privilege

@@ -8,7 +8,7 @@ import argparse
 import shutil
 
 from nalb.batching.schemes import BASELINES
-from nalb.cli.options import (
+from nalb.cli.flags import (
     add_batch_flags,
     add_encryption_flags,
     add_job_flags,
@@ -22,8 +22,8 @@ from nalb.extensions import SCHEME_GROUP, estimators_with, is_own, schemes_with
 from nalb.launch.encryption import Encryption
 from nalb.launch.start import LaunchRequest, environment_lines, launch
 from nalb.launch.supervisor import print_line
+from nalb.options import BATCHINGS, JOINT_BATCHING
 from nalb.schemes import AUTO, SCHEMES, by_name
-from nalb.settings import BATCHINGS, JOINT_BATCHING
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from nalb import workloads
-from nalb.cli.options import HIGH_ALPHA_BYTES, OWN_HELP, name_of, parse_number, tensors_of
+from nalb.cli.flags import HIGH_ALPHA_BYTES, OWN_HELP, name_of, parse_number, tensors_of
 from nalb.errors import InputError
 from nalb.extensions import SCHEME_GROUP, schemes_with
 from nalb.planning.distribution import Distribution, Situation

@@ -14,7 +14,7 @@ from rich.progress import track
 from rich.table import Table
 
 from nalb import workloads
-from nalb.cli.options import (
+from nalb.cli.flags import (
     HIGH_ALPHA_BYTES,
     HIGH_MODEL_BYTES,
     OWN_HELP,

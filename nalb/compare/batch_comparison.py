@@ -15,9 +15,9 @@ from nalb.errors import JobError, MachineError
 from nalb.launch.network import Changes, inside, job_network, places_in
 from nalb.launch.roles import process_specs
 from nalb.launch.supervisor import Job
+from nalb.options import JOINT_BATCHING, JobOptions
 from nalb.reporting.batching_file import BatchingResult
 from nalb.schemes import JOINT, STOCK
-from nalb.settings import JOINT_BATCHING, JobOptions
 from netem.network_file import Network
 
 POLL_S = 0.1

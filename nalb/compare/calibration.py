@@ -14,7 +14,7 @@ from nalb.launch.roles import process_specs
 from nalb.launch.run_dir import observer_address
 from nalb.launch.signals import ending_on_signals
 from nalb.launch.supervisor import Job, print_line
-from nalb.settings import JobOptions
+from nalb.options import JobOptions
 from nalb.transport.observer import Observer
 from nalb.workloads import bytes_of
 from netem.network_file import Network

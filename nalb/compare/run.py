@@ -29,10 +29,10 @@ from nalb.launch.roles import process_specs
 from nalb.launch.run_dir import observer_address
 from nalb.launch.signals import ending_on_signals
 from nalb.launch.supervisor import Job, print_line
+from nalb.options import JobOptions
 from nalb.reporting.batching_file import BatchingFile, write_batchings
 from nalb.reporting.run_file import RunFile, write_run
 from nalb.schemes import AUTO, by_name
-from nalb.settings import JobOptions
 from nalb.transport.observer import Observer
 from nalb.workloads import bytes_of
 from netem.build import NODE_INTERFACE

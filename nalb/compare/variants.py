@@ -51,7 +51,7 @@ def parse_variants(words: Sequence[str], peers: Sequence[str] = ()) -> list[Vari
     """As parse_variant, of schemes of a user's own too. Raises InputError."""
     matches = [_WORD.fullmatch(word) for word in words]
     names = [match["scheme"] for match in matches if match]
-    schemes = schemes_with([name for name in names if name not in peers and is_own(name, SCHEME_GROUP)])
+    schemes = schemes_with([name for name in names if name not in (*SCHEMES, *peers) and is_own(name, SCHEME_GROUP)])
     return [parse_variant(word, schemes, peers) for word in words]
 
 

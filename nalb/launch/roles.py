@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from nalb.options import JobOptions, variables_of
 from nalb.schemes import by_name
-from nalb.settings import JobOptions, variables_of
 from nalb.transport import keys
 
 SCHEDULER_NODE = 0  # the scheduler and coordinator run on the first node

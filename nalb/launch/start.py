@@ -21,8 +21,8 @@ from nalb.launch.run_dir import make_run_dir, observer_address
 from nalb.launch.signals import ending_on_signals
 from nalb.launch.ssh import RemoteJob, unreachable
 from nalb.launch.supervisor import Job, print_line
+from nalb.options import JobOptions
 from nalb.schemes import by_name
-from nalb.settings import JobOptions
 from nalb.transport.observer import Observer
 from netem.emulation import Emulation
 from netem.network_file import Network, find_network, load_network

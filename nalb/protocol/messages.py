@@ -26,8 +26,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from nalb.errors import InputError, PeerError
+from nalb.options import BATCH_MOST
 from nalb.planning.nodes import Capacities
-from nalb.settings import BATCH_MOST, NODE_MOST
+from nalb.settings import NODE_MOST
 
 VERSION = 10
 # Round trips, in s: shorter ones fit into queues, longer ones need pacing (measured at 0.05 ms: pacing changes nothing).

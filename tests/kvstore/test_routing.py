@@ -8,8 +8,8 @@ import pytest
 from nalb.launch.ports import free_pair
 from nalb.launch.roles import Place, process_specs
 from nalb.launch.supervisor import Job
+from nalb.options import JobOptions
 from nalb.protocol import messages as m
-from nalb.settings import JobOptions
 from nalb.transport.observer import Observer
 
 TURNS = (("average", 3), ("stock", 3), ("exact", 2), ("stock", 2), ("average", 1))

@@ -19,7 +19,7 @@ import pytest
 from nalb.launch.machine_env import BOOTSTRAP
 from nalb.launch.ports import free_pair
 from nalb.launch.roles import Place, process_specs
-from nalb.settings import JobOptions
+from nalb.options import JobOptions
 from nalb.transport.keys import NodeKeys, load_keys, make_keys, write_keys
 from tests.launch.capture import Capture, capturing
 from tests.launch.conftest import ROOT, START_LIMIT_S, Launch, Launched

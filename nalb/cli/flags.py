@@ -14,9 +14,10 @@ from nalb.errors import InputError
 from nalb.extensions import ESTIMATOR_GROUP, is_own
 from nalb.launch.encryption import Encryption
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
+from nalb.options import JOINT_BATCHING, NETWORK_PREDICTORS, PREDICTORS, JobOptions
 from nalb.planning.slices import Tensor
 from nalb.schemes import AUTO, SCHEMES
-from nalb.settings import JOINT_BATCHING, NETWORK_PREDICTORS, PREDICTORS, JobOptions, batch_maxima
+from nalb.settings import batch_maxima
 
 HIGH_ALPHA_BYTES = 1e12
 HIGH_MODEL_BYTES = 1e12  # 1 TB
