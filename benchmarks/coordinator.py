@@ -37,8 +37,8 @@ STARTUP_S = 300.0
 def settings_for(endpoint: str, nodes: int, scheme: str, samples_path: str | None = None) -> Settings:
     """A job of that many nodes, each a worker and a server."""
     return Settings(
-        "scheduler", "host", endpoint, nodes, nodes, scheme, "capacity", FIRST_ALPHA_BYTES, None, 0.25, STARTUP_S,
-        STARTUP_S, None, False, samples_path,
+        role="scheduler", node="host", endpoint=endpoint, num_workers=nodes, num_servers=nodes, scheme=scheme,
+        alpha_bytes=FIRST_ALPHA_BYTES, deadline_s=STARTUP_S, startup_s=STARTUP_S, samples_path=samples_path,
     )  # fmt: skip
 
 

@@ -24,8 +24,9 @@ import psutil
 
 from nalb.launch.network import inside, places_in
 from nalb.launch.ports import free_pair
-from nalb.launch.roles import JobOptions, Place, process_specs
+from nalb.launch.roles import Place, process_specs
 from nalb.launch.supervisor import Job
+from nalb.options import JobOptions
 from nalb.workloads import NAMES, bytes_of, load
 from netem.emulation import network_up
 from netem.network_file import find_network, load_network

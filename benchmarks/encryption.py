@@ -20,8 +20,9 @@ from pathlib import Path
 from nalb.errors import JobError
 from nalb.launch.network import inside, places_in
 from nalb.launch.ports import free_pair
-from nalb.launch.roles import JobOptions, Place, ProcessSpec, process_specs
+from nalb.launch.roles import Place, ProcessSpec, process_specs
 from nalb.launch.supervisor import Job
+from nalb.options import JobOptions
 from nalb.protocol import messages as m
 from nalb.transport.keys import make_keys, write_keys
 from nalb.transport.observer import Observer
@@ -55,10 +56,10 @@ def start_job(
         transport="mxnet" if name == "mxnet" else "pyzmq",
         observers=f"ipc://{folder / name}",
         hold=True,
-        keys_dir=str(keys_dir) if name == "encrypted" else None,
     )
     command = [sys.executable, "-m", "kvstore_patch.roles.replay", args.replay]
-    specs = process_specs(list(places), command, options, os.environ)
+    keys = str(keys_dir) if name == "encrypted" else None
+    specs = process_specs(places, command, options, os.environ, keys)
     job = stack.enter_context(Job(specs, wrap, os.environ, folder / f"logs-{name}"))
     return job, stack.enter_context(Observer(f"ipc://{folder / name}"))
 

@@ -1,6 +1,6 @@
 """How long planning takes, and how a synchronisation scales: python benchmarks/planning.py [--only planning|scale]
 
-Planning: shares, whole slices on servers, and slots (nalb.planning.schemes.decide) for jobs of up to 10,000 nodes and a
+Planning: shares, whole slices on servers, and slots (nalb.schemes.decide) for jobs of up to 10,000 nodes and a
 million slices; the slices exist beforehand, since they are cut once per job. Goals: 1 ms for 100 nodes and 1,000
 slices; 1 s and 1 GB for 10,000 and 1,000,000. The slope of log time over log (nodes x slices)^(1/2) tells the growth.
 
@@ -18,13 +18,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from nalb.planning.distribution import Situation
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Node
-from nalb.planning.schemes import Situation, decide
 from nalb.planning.shares import bound_s
 from nalb.planning.slices import Layout, Tensor, build_layout
 from nalb.protocol import messages as m
-from nalb.simulation.job import SCHEMES, by_flows, true_shares
+from nalb.schemes import decide
+from nalb.simulation.job import SCHEMES, by_flows
 from nalb.units import GOODPUT_PART, mbps_to_bytes_per_s
 from nalb.workloads import load
 
@@ -91,7 +92,7 @@ def scale(console: Console) -> None:
         bound = bound_s(peers, model_bytes, capacities)
         found = [by_flows(scheme, peers, tensors, capacities, 5, GOODPUT_PART) for scheme in SCHEMES]
         start_s = time.perf_counter()
-        true_shares("aware", peers, tensors, capacities)
+        SCHEMES["aware"].shares(Situation(0, peers, Layout(tuple(tensors), ()), capacities))
         took_ms = 1e3 * (time.perf_counter() - start_s)
         times.add_row(str(nodes), f"{bound:.1f}", *(f"{one[-1] / bound:.2f}" for one in found), f"{took_ms:.1f}")
         layout = build_layout(tensors, num_nodes=nodes, num_servers=nodes, alpha_bytes=FIRST_ALPHA_BYTES)

@@ -36,8 +36,9 @@ from nalb.batching.partitions import TRAVERSALS_APART, Ints, PartitionedStream
 from nalb.batching.schemes import SCHEMES
 from nalb.batching.stream import Stream
 from nalb.errors import InputError, StoreError
+from nalb.options import BATCH_MOST
 from nalb.protocol import messages as m
-from nalb.settings import BATCH_MOST, Settings, from_environment
+from nalb.settings import Settings, from_environment
 from nalb.transport.client import Client
 from nalb.transport.keys import own_keys
 
@@ -279,7 +280,7 @@ def join(
         client = store._session.client if isinstance(store, NALB) else _client_alone(settings, store.rank)
         points = None
         if profile is not None and settings.batching in SCHEMES and SCHEMES[settings.batching].profiles:
-            limits = (settings.batch_total or total, most, settings.batch_most and settings.batch_most[store.rank])
+            limits = (settings.batch_total or total, most, settings.batch_maxima and settings.batch_maxima[store.rank])
             points, most = measure(profile, min(limit for limit in limits if limit is not None))
         source = ChosenSizes(client, own, most, points, power)
     balancer = Balancer(store.rank, source)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from nalb.schemes import SCHEMES
+
 ROOT = Path(__file__).resolve().parents[1]
 # room -> the rooms of ours that it may import
 ALLOWED = {
@@ -12,23 +14,36 @@ ALLOWED = {
     "nalb.units": set(),
     "nalb.toml_file": {"nalb.errors"},
     "nalb.planning": {"nalb.errors", "nalb.units"},
+    "nalb.schemes": {"nalb.errors", "nalb.planning"},
     "nalb.batching": {"nalb.errors", "nalb.planning"},
-    "nalb.settings": {"nalb.errors", "nalb.batching"},
-    "nalb.checkpoints": {"nalb.errors"},
     "nalb.measurement": {"nalb.errors", "nalb.units", "nalb.planning"},
+    "nalb.extensions": {"nalb.errors", "nalb.planning", "nalb.measurement", "nalb.schemes"},
+    "nalb.options": {"nalb.errors", "nalb.batching", "nalb.measurement", "nalb.schemes", "nalb.extensions"},
+    "nalb.settings": {"nalb.errors", "nalb.schemes", "nalb.options"},
+    "nalb.checkpoints": {"nalb.errors"},
     "nalb.feedback": set(),
     "nalb.protocol": {
+        "nalb.options",
         "nalb.errors",
         "nalb.units",
         "nalb.settings",
+        "nalb.schemes",
         "nalb.planning",
         "nalb.measurement",
         "nalb.feedback",
         "nalb.batching",
     },
-    "nalb.simulation": {"nalb.errors", "nalb.units", "nalb.planning", "nalb.measurement", "nalb.protocol"},
+    "nalb.simulation": {
+        "nalb.errors",
+        "nalb.units",
+        "nalb.schemes",
+        "nalb.planning",
+        "nalb.measurement",
+        "nalb.protocol",
+    },
     "nalb.process": {"nalb.errors"},
     "nalb.transport": {
+        "nalb.schemes",
         "nalb.errors",
         "nalb.settings",
         "nalb.batching",
@@ -40,9 +55,12 @@ ALLOWED = {
     "nalb.reporting": {"nalb.errors", "nalb.units"},
     "netem": {"nalb.errors", "nalb.units", "nalb.toml_file", "nalb.process"},
     "kvstore_patch": {
+        "nalb.options",
+        "nalb.extensions",
         "nalb.errors",
         "nalb.units",
         "nalb.settings",
+        "nalb.schemes",
         "nalb.planning",
         "nalb.batching",
         "nalb.measurement",
@@ -52,10 +70,12 @@ ALLOWED = {
         "nalb.workloads",
     },
     "nalb.launch": {
+        "nalb.options",
         "nalb.errors",
         "nalb.toml_file",
         "nalb.units",
         "nalb.settings",
+        "nalb.schemes",
         "nalb.planning",
         "nalb.protocol",
         "nalb.transport",
@@ -65,9 +85,12 @@ ALLOWED = {
         "kvstore_patch.shim",
     },
     "nalb.compare": {
+        "nalb.options",
+        "nalb.extensions",
         "nalb.errors",
         "nalb.units",
         "nalb.settings",
+        "nalb.schemes",
         "nalb.planning",
         "nalb.batching",
         "nalb.protocol",
@@ -91,7 +114,15 @@ ALLOWED = {
     },
     "nalb.cli": {"nalb", "netem"},  # commands call every room; no room calls them
 }
-PURE = ("nalb.planning", "nalb.batching", "nalb.feedback", "nalb.measurement", "nalb.protocol", "nalb.simulation")
+PURE = (
+    "nalb.planning",
+    "nalb.schemes",
+    "nalb.batching",
+    "nalb.feedback",
+    "nalb.measurement",
+    "nalb.protocol",
+    "nalb.simulation",
+)
 PURE_FORBIDDEN = {"time", "socket", "os", "threading", "logging", "subprocess", "random", "asyncio", "pathlib", "io"}
 
 
@@ -123,6 +154,27 @@ def test_rooms_import_one_way(room):
         for name in imported(path):
             if name.split(".")[0] in ("nalb", "netem", "kvstore_patch") and not within(name, room):
                 assert name == "nalb" or any(within(name, other) for other in ALLOWED[room]), f"{path} imports {name}"
+
+
+def test_commands_share_one_module():
+    """A command parses, calls and prints: what two of them need stands in a room below, or is an option of both."""
+    for path in modules("nalb.cli"):
+        others = {name for name in imported(path) if within(name, "nalb.cli") and name != "nalb.cli"}
+        assert path.name == "main.py" or all(within(name, "nalb.cli.flags") for name in others), (
+            f"{path} imports {others}"
+        )
+
+
+def test_a_schemes_record_is_asked_and_not_its_name():
+    """What differs between schemes stands in nalb/schemes.py: nobody else compares with a scheme's name."""
+    names = set(SCHEMES) - {"auto", "joint"}  # words of other choices too
+    for path in [*modules("nalb"), *modules("kvstore_patch")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Compare):
+                words = {
+                    one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)
+                }
+                assert not words & names, f"{path}:{node.lineno} compares with {words & names}: ask the record"
 
 
 def test_every_module_is_in_a_room():

@@ -18,6 +18,7 @@ from kvstore_patch.store.session import ShimFeed, check_encryption
 from nalb.batching.schemes import PREDICTORS
 from nalb.batching.speed import Predictor, require_library
 from nalb.errors import NalbError
+from nalb.extensions import estimators_with, schemes_with
 from nalb.protocol import messages as m
 from nalb.settings import Settings, from_environment
 from nalb.transport.client import Client, die
@@ -112,7 +113,9 @@ def main() -> int:
             from nalb.transport.server import CoordinatorThread
 
             predictor, end = _predictor(settings)
-            with CoordinatorThread(settings, predictor):
+            schemes = schemes_with([settings.scheme, *filter(None, (settings.own_schemes or "").split(","))])
+            estimators = estimators_with(settings.estimator)
+            with CoordinatorThread(settings, predictor, schemes, estimators):
                 serve(settings)
             end()
     except NalbError as error:

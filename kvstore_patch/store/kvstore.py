@@ -32,6 +32,7 @@ from nalb.errors import StoreError, listed, one_line
 from nalb.planning.slices import MAX_SLICE_ELEMENTS, Tensor, build_layout
 from nalb.planning.slots import STOCK_KEYS
 from nalb.protocol import messages as m
+from nalb.schemes import by_name
 from nalb.settings import Settings, from_environment
 from nalb.transport.reachability import reach_kept
 
@@ -48,11 +49,12 @@ class NALB(KVStoreBase):
 
     def __init__(self, settings: Settings | None = None):
         self._settings = settings or from_environment(os.environ, socket.gethostname())
+        self._scheme = by_name(self._settings.scheme)
         self._lock = threading.Lock()  # inner's calls, which the control thread also makes
         Shim.loaded()  # said before ps-lite has met, whose end would wait for the others
         with reach_kept(self._settings):
             check_encryption(self._settings)
-            if self._settings.scheme not in ("stock", "p3"):  # MXNet would split larger slices over all servers
+            if not self._scheme.routes_itself:  # MXNet would split larger slices over all servers
                 os.environ["MXNET_KVSTORE_BIGARRAY_BOUND"] = str(MAX_SLICE_ELEMENTS + 1)
             self._inner = mx.kvstore.create("dist_sync")
             self._session = WorkerSession(self._settings, ps_id=9 + 2 * self._inner.rank)
@@ -107,8 +109,11 @@ class NALB(KVStoreBase):
         self._end_iteration_early()
         for one, source, targets in zip(keys, values, outs, strict=True):
             self._check(one, [source[0], *targets])
-            if self._settings.scheme == "p3":
-                raise StoreError("scheme p3 runs replays in `nalb compare`; to train with it: nalb launch --scheme p3")
+            if self._scheme.ps_lite_kind:
+                name = self._scheme.name
+                raise StoreError(
+                    f"scheme {name} runs replays in `nalb compare`; to train with it: nalb launch --scheme {name}"
+                )
             with self._lock:
                 self._direct.broadcast(one, source[0], targets)
 
@@ -138,12 +143,12 @@ class NALB(KVStoreBase):
             self._calls = {tuple(keys): call}  # the others' arrays would be kept for ever
         if self._exchange is None:
             self._record.append(group)
-            if (
-                self._settings.scheme == "p3"
-            ):  # its ps-lite cuts and routes every array by itself: no slots, no direct path
+            if self._scheme.ps_lite_kind:  # it cuts and routes every array by itself: no slots, no direct path
                 for one in keys:
                     if not isinstance(one, int) or not 0 <= one < STOCK_KEYS:
-                        raise StoreError(f"scheme 'p3' needs integer keys below {STOCK_KEYS}, got {one!r}")
+                        raise StoreError(
+                            f"scheme {self._scheme.name!r} needs integer keys below {STOCK_KEYS}, got {one!r}"
+                        )
                 self._outs = []
                 self._push_stock(keys, call, are_gradients)
                 return
@@ -283,7 +288,7 @@ class NALB(KVStoreBase):
         assert self._plan is not None
         # backpropagation ends at one end of a group; queued before the sums, which are written into the same arrays
         self._computed.append(ndarrays.probe([call.values[0][0], call.values[-1][0]]))
-        if self._plan.scheme in ("stock", "p3"):
+        if self._plan.routes_itself:
             first = self._first_key + self._first_tensor[self._position]
             self._push_stock(range(first, first + len(call.group)), call, are_gradients)
         else:
@@ -296,7 +301,7 @@ class NALB(KVStoreBase):
     def _finish_iteration(self) -> None:
         assert self._exchange is not None
         assert self._plan is not None
-        is_stock = self._plan.scheme in ("stock", "p3")
+        is_stock = self._plan.routes_itself
         wait = partial(ndarrays.wait_for_all, self._outs) if is_stock else self._exchange.wait
         sums = (lambda: None) if is_stock else partial(self._exchange.sums, self._plan.iteration)
         self._position = 0

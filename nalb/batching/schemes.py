@@ -74,7 +74,7 @@ class Off:
 
 
 @dataclass(frozen=True)
-class Scheme:
+class BatchScheme:
     """One way to choose batch sizes."""
 
     build: Callable[[Sizes, Bounds, BatchJob], Controller]
@@ -82,15 +82,21 @@ class Scheme:
     profiles: bool = False  # wants a profile of every worker before training
 
 
-SCHEMES: dict[str, Scheme] = {
-    "off": Scheme(lambda _start, bounds, _job: Off(bounds), waits=False),
-    "static": Scheme(lambda start, bounds, job: OpenLoop(start, bounds, job.power), waits=False),
-    "dynamic": Scheme(lambda start, bounds, job: ProportionalControl(start, bounds, job.power), waits=False),
-    "lb-bsp": Scheme(lambda _start, bounds, job: SpeedBalancer(bounds, job.predictors_or_default, SLACK), waits=True),
-    "lb-bsp-gpu": Scheme(lambda _start, bounds, _job: StepBalancer(bounds), waits=False),
-    "lb-bsp-federated": Scheme(lambda start, bounds, _job: SpeedBalancer(bounds, [Ema() for _ in start]), waits=True),
-    "lbb": Scheme(lambda start, bounds, job: ThresholdTuner(start, bounds, job.curves), waits=False, profiles=True),
-    "joint": Scheme(lambda _start, bounds, job: JointBalancer(bounds, job.predictors_or_default), waits=True),
+SCHEMES: dict[str, BatchScheme] = {
+    "off": BatchScheme(lambda _start, bounds, _job: Off(bounds), waits=False),
+    "static": BatchScheme(lambda start, bounds, job: OpenLoop(start, bounds, job.power), waits=False),
+    "dynamic": BatchScheme(lambda start, bounds, job: ProportionalControl(start, bounds, job.power), waits=False),
+    "lb-bsp": BatchScheme(
+        lambda _start, bounds, job: SpeedBalancer(bounds, job.predictors_or_default, SLACK), waits=True
+    ),
+    "lb-bsp-gpu": BatchScheme(lambda _start, bounds, _job: StepBalancer(bounds), waits=False),
+    "lb-bsp-federated": BatchScheme(
+        lambda start, bounds, _job: SpeedBalancer(bounds, [Ema() for _ in start]), waits=True
+    ),
+    "lbb": BatchScheme(
+        lambda start, bounds, job: ThresholdTuner(start, bounds, job.curves), waits=False, profiles=True
+    ),
+    "joint": BatchScheme(lambda _start, bounds, job: JointBalancer(bounds, job.predictors_or_default), waits=True),
 }
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,18 +9,21 @@ from pathlib import Path
 import numpy as np
 
 from nalb import workloads
+from nalb.cli.flags import HIGH_ALPHA_BYTES, OWN_HELP, name_of, parse_number, tensors_of
 from nalb.errors import InputError
+from nalb.extensions import SCHEME_GROUP, schemes_with
+from nalb.planning.distribution import Distribution, Situation
 from nalb.planning.explanation import explain
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Floats, Node, Pair, completion_s, load_bytes
-from nalb.planning.schemes import SCHEMES, Distribution, Situation, decide
-from nalb.planning.slices import Layout, Tensor, build_layout
+from nalb.planning.slices import Layout, build_layout
+from nalb.schemes import AUTO, SCHEMES
 from nalb.units import bytes_per_s_to_mbps, mbps_to_bytes_per_s
 
 HIGH_MBPS = 1e9  # 1 Pbit/s: above it is a typing mistake
-HIGH_MODEL_BYTES = 1e12  # 1 TB
-HIGH_ALPHA_BYTES = 1e12
-PLANNED = tuple(name for name in SCHEMES if name != "joint")  # which needs the workers' speeds too
+# Whose plans need nothing but capacities.
+PLANNED = tuple(name for name, one in SCHEMES.items() if not (one.routes_itself or one.sizes_batches))
+PLANNED_HELP = f"default: {AUTO}; of: {', '.join(PLANNED)}{OWN_HELP}"
 LINK_FIELDS = {"src", "dst", "mbps", "delay_ms", "jitter_ms", "loss_percent"}  # of a network file's [[links]]
 
 
@@ -35,7 +37,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pairs", metavar="FILE", help="TOML or JSON with [[links]] src, dst, mbps: caps of directed pairs"
     )
-    parser.add_argument("--scheme", choices=PLANNED, default="auto", help="default: auto")
+    parser.add_argument(
+        "--scheme",
+        type=name_of(PLANNED, SCHEME_GROUP),
+        default=AUTO,
+        metavar="S",
+        help=PLANNED_HELP,
+    )
     parser.add_argument(
         "--alpha-bytes",
         metavar="A",
@@ -61,7 +69,9 @@ def main(args: argparse.Namespace) -> int:
         num_servers=len(nodes),
         alpha_bytes=parse_number("--alpha-bytes", args.alpha_bytes, HIGH_ALPHA_BYTES),
     )
-    plan, reason = decide(args.scheme, Situation(0, nodes, layout, estimated=capacities, configured=capacities))
+    plan, reason = schemes_with([args.scheme])[args.scheme].plan(
+        Situation(0, nodes, layout, estimated=capacities, configured=capacities)
+    )
     if plan is None:
         raise InputError(f"scheme {args.scheme!r} gives no plan from capacities alone: {reason}")
     explanation = explain(layout, plan, nodes, capacities) if args.explain else []
@@ -96,44 +106,6 @@ def _as_table(nodes: list[Node], layout: Layout, plan: Distribution, capacities:
 
 def _floats(plan: Distribution) -> Floats:
     return np.array(plan.target_bytes, dtype=np.float64)
-
-
-def tensors_of(replay: str | None, model_bytes_word: str | None) -> list[Tensor]:
-    """A carried workload's tensors, or one of so many bytes."""
-    if replay is None and model_bytes_word is None:
-        raise InputError("the model's size is missing: give --model-bytes or --replay")
-    given = None if model_bytes_word is None else parse_number("--model-bytes", model_bytes_word, HIGH_MODEL_BYTES)
-    if given is not None and given != int(given):
-        raise InputError(f"--model-bytes {model_bytes_word} is not a whole number: give whole bytes")
-    if replay is None:
-        assert given is not None
-        whole = int(given)
-        return [Tensor("model", whole // 4, "float32") if whole % 4 == 0 else Tensor("model", whole, "uint8")]
-    tensors = [Tensor(t.name, t.elements, t.dtype) for t in workloads.load(replay)]
-    size = sum(tensor.size_bytes for tensor in tensors)
-    if given is not None and given != size:
-        raise InputError(f"--model-bytes {model_bytes_word} is not {replay}'s {size} bytes: leave one of the two out")
-    return tensors
-
-
-def parse_names(flag: str, text: str) -> list[str]:
-    """The names of a comma-separated flag; InputError unless there is one at least, each once."""
-    names = [word.strip() for word in text.split(",") if word.strip()]
-    if not names or len(set(names)) != len(names):
-        raise InputError(f"{flag} {text!r}: name at least one, each once")
-    return names
-
-
-def parse_number(name: str, word: str, high: float, low: float | None = None) -> float:
-    """A number up to `high`, from `low`, or above 0 where there is none. Raises InputError."""
-    try:
-        value = float(word)
-    except ValueError:
-        value = math.nan
-    if not (value > 0 if low is None else value >= low) or value > high:
-        least = "above 0" if low is None else f"from {low:g}"
-        raise InputError(f"{name} {word!r} is not a number {least} and up to {high:g}: correct it")
-    return value
 
 
 def _parse_rate(word: str) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import statistics
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,17 +14,26 @@ from rich.progress import track
 from rich.table import Table
 
 from nalb import workloads
-from nalb.cli.plan import HIGH_ALPHA_BYTES, HIGH_MODEL_BYTES, parse_names, parse_number, tensors_of
+from nalb.cli.flags import (
+    HIGH_ALPHA_BYTES,
+    HIGH_MODEL_BYTES,
+    OWN_HELP,
+    name_of,
+    parse_names,
+    parse_number,
+    tensors_of,
+)
 from nalb.errors import InputError
+from nalb.extensions import ESTIMATOR_GROUP, SCHEME_GROUP, estimators_with, is_own, load_scheme
 from nalb.launch.network import configured_capacities, job_nodes
-from nalb.measurement.estimators import ESTIMATORS
+from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Node, server_indices
-from nalb.planning.schemes import fixed_slice_bytes
 from nalb.planning.shares import bound_s
 from nalb.planning.slices import Tensor, build_layout
-from nalb.protocol.planner import UNWINDOWED, usual_inflight_bytes
+from nalb.protocol.planner import usual_inflight_bytes
 from nalb.reporting.run_file import median_s, ratio, read_events, read_run, steady
+from nalb.schemes import Scheme
 from nalb.simulation.exchange import WITH_HEADERS, MessageWeight
 from nalb.simulation.job import SCHEMES, by_flows, by_planner, by_slices, planner_of
 from nalb.simulation.recorded import simulate_events
@@ -34,6 +44,7 @@ from netem.schedule import pair_caps_at
 SLICES_UP_TO = 16  # nodes: beyond, slices take minutes, and --by auto takes flows
 HIGH_NODES = 100_000
 HIGH_MBPS = 1e9
+ESTIMATORS_HELP = f"of capacities: {', '.join(ESTIMATORS)}{OWN_HELP}; default: the true ones"
 DEFAULTS = {  # of flags that --run has no use for
     "model_bytes": None,
     "replay": None,
@@ -58,7 +69,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model-bytes", metavar="B", help="bytes of all gradients")
     parser.add_argument("--replay", choices=workloads.NAMES, help="take the model's tensors from a carried workload")
     parser.add_argument("--schemes", help="comma-separated (default: all)")
-    parser.add_argument("--estimator", choices=("true", *ESTIMATORS), help="of capacities; default: the true ones")
+    parser.add_argument(
+        "--estimator",
+        type=name_of(("true", *ESTIMATORS), ESTIMATOR_GROUP),
+        metavar="E",
+        help=ESTIMATORS_HELP,
+    )
     parser.add_argument("--rounds", type=int, help="synchronisations of a scheme that learns (default: 10)")
     parser.add_argument(
         "--inflight-bytes", metavar="W", help="of a worker under way at a time; 0: all; default: as nalb does"
@@ -90,7 +106,7 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(
             "give exactly one of --network, --random and --run; --run with --network where its is not a carried one"
         )
-    given = {name: value for name in DEFAULTS if (value := getattr(args, name)) is not None}
+    given = {name: value for name in DEFAULTS if (value := vars(args)[name]) is not None}
     if args.run:
         if given:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
@@ -98,6 +114,7 @@ def main(args: argparse.Namespace) -> int:
         return _simulate_run(args, wire)
     vars(args).update(DEFAULTS | given)
     schemes = _parse_schemes(args.schemes)
+    estimator = None if args.estimator == "true" else estimators_with(args.estimator)[args.estimator]
     if not 1 <= args.rounds <= 1000:
         raise InputError(f"--rounds {args.rounds}: choose 1 to 1000")
     nodes, capacities = _network(args)
@@ -109,14 +126,14 @@ def main(args: argparse.Namespace) -> int:
         flags = "--estimator, --message-bytes, --alpha-bytes and --inflight-bytes"
         raise InputError(f"{flags} need slices: give --by slices, or leave them out")
     results = []
-    for scheme in track(schemes, "simulating", console=Console(stderr=True), transient=True):
-        learns = scheme == "elastic" or (args.estimator != "true" and scheme in ("aware", "exact"))
+    for name, scheme in track(schemes.items(), "simulating", console=Console(stderr=True), transient=True):
+        learns = scheme.learns_from_times or (estimator is not None and scheme.follows_estimates)
         rounds = args.rounds if learns else 1
         if flows:
-            times_s = by_flows(scheme, nodes, tensors, capacities, rounds, wire.goodput_part)
+            times_s = by_flows(name, nodes, tensors, capacities, rounds, wire.goodput_part, schemes=schemes)
         else:
-            times_s = _by_slices(args, scheme, nodes, tensors, capacities, rounds, wire)
-        results.append(Simulated(scheme, median_s(times_s), times_s))
+            times_s = _by_slices(args, scheme, estimator, nodes, tensors, capacities, rounds, wire)
+        results.append(Simulated(name, median_s(times_s), times_s))
     if args.json:
         rows = {
             r.scheme: {"time_s": r.time_s, "over_bound": r.time_s / bound if bound else None, "times_s": r.times_s}
@@ -135,7 +152,8 @@ def main(args: argparse.Namespace) -> int:
 
 def _by_slices(
     args: argparse.Namespace,
-    scheme: str,
+    scheme: Scheme,
+    estimator: Callable[[int], Estimator] | None,
     nodes: list[Node],
     tensors: list[Tensor],
     capacities: Capacities,
@@ -143,7 +161,7 @@ def _by_slices(
     wire: MessageWeight,
 ) -> list[float]:
     alpha_bytes = parse_number("--alpha-bytes", args.alpha_bytes, HIGH_ALPHA_BYTES)
-    fixed = fixed_slice_bytes(scheme)
+    fixed, known = scheme.fixed_slice_bytes, {scheme.name: scheme}
     layout = build_layout(
         tensors,
         num_nodes=len(nodes),
@@ -154,14 +172,14 @@ def _by_slices(
     window: float | None = None
     if args.inflight_bytes is not None:
         window = parse_number("--inflight-bytes", args.inflight_bytes, HIGH_MODEL_BYTES, low=0)
-    if args.estimator != "true" and scheme != "stock":
+    if estimator is not None and not scheme.routes_itself:
         fixed_window = None if window is None else int(window)
-        planner = planner_of(nodes, tensors, alpha_bytes, fixed, args.estimator, fixed_window)
-        results = by_planner(scheme, nodes, layout, capacities, rounds, planner, wire)
+        planner = planner_of(nodes, tensors, alpha_bytes, fixed, estimator, fixed_window, known)
+        results = by_planner(scheme.name, nodes, layout, capacities, rounds, planner, wire)
     else:
-        usual = 0 if scheme in UNWINDOWED else usual_inflight_bytes(layout.model_bytes)
+        usual = 0 if scheme.learns_from_times else usual_inflight_bytes(layout.model_bytes)
         window = float(usual) if window is None else window
-        results = by_slices(scheme, nodes, layout, capacities, rounds, window, wire)
+        results = by_slices(scheme.name, nodes, layout, capacities, rounds, window, wire, schemes=known)
     return [result.time_s for result in results]
 
 
@@ -181,12 +199,15 @@ def _network(args: argparse.Namespace) -> tuple[list[Node], Capacities]:
     return [Node(f"n{i}") for i in range(number)], Capacities.from_lists(drawn, drawn)
 
 
-def _parse_schemes(text: str) -> list[str]:
-    schemes = parse_names("--schemes", text)
-    for scheme in schemes:
-        if scheme not in SCHEMES:
-            raise InputError(f"--schemes: {scheme!r} cannot be simulated: choose of {', '.join(SCHEMES)}")
-    return schemes
+def _parse_schemes(text: str) -> dict[str, Scheme]:
+    """The schemes named, in order; InputError for those that cannot be simulated."""
+    names = parse_names("--schemes", text)
+    for name in names:
+        if name not in SCHEMES and not is_own(name, SCHEME_GROUP):
+            raise InputError(
+                f"--schemes: {name!r} cannot be simulated: choose of {', '.join(SCHEMES)}, or your own, package.module:NAME"
+            )
+    return {name: SCHEMES[name] if name in SCHEMES else load_scheme(name) for name in names}
 
 
 def _simulate_run(args: argparse.Namespace, wire: MessageWeight) -> int:

@@ -13,10 +13,11 @@ import msgspec
 from nalb.batching.schemes import BASELINES
 from nalb.errors import JobError, MachineError
 from nalb.launch.network import Changes, inside, job_network, places_in
-from nalb.launch.roles import JobOptions, process_specs
+from nalb.launch.roles import process_specs
 from nalb.launch.supervisor import Job
+from nalb.options import JOINT_BATCHING, JobOptions
 from nalb.reporting.batching_file import BatchingResult
-from nalb.settings import JOINT
+from nalb.schemes import JOINT, STOCK
 from netem.network_file import Network
 
 POLL_S = 0.1
@@ -60,10 +61,11 @@ def run_batching(
         raise MachineError(f"{run_dir}: {error.strerror}: choose another --out") from None
     name, _, scheme = batching.partition("@")
     baseline = BASELINES.get(name)
-    scheme = JOINT if name == JOINT else "stock" if baseline else scheme or options.scheme
+    is_joint = name == JOINT_BATCHING
+    scheme = JOINT.name if is_joint else STOCK.name if baseline else scheme or options.scheme
     samples = run_dir / "samples.jsonl"
     options = replace(
-        options, scheme=scheme, batching=None if name == JOINT else name, observers=None, samples_path=str(samples)
+        options, scheme=scheme, batching=None if is_joint else name, observers=None, samples_path=str(samples)
     )
     together = baseline is None or baseline.iterations_ahead == 0
     result = BatchingResult(together, [], [], [], [], None, None)

@@ -5,7 +5,7 @@ machine hits all alike. On one that changes with time each scheme runs in one go
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,19 +13,20 @@ from typing import Any, Protocol
 import numpy as np
 
 from nalb.compare.ring import RING, Ring
-from nalb.compare.variants import parse_variant
+from nalb.compare.variants import Variant
 from nalb.errors import JobError
 from nalb.launch.network import Changes, configured_message
 from nalb.launch.supervisor import Job
 from nalb.protocol import messages as m
 from nalb.reporting.run_file import LinkError, SchemeResult
-from nalb.settings import SCHEMES
+from nalb.schemes import ORACLE, SCHEMES
 from nalb.transport.observer import Observer
 from nalb.units import GOODPUT_PART
 from netem.emulation import Emulation
 from netem.network_file import Network
 
-COMPARED = (*SCHEMES, RING)
+PEERS = (RING,)
+COMPARED = (*SCHEMES, *PEERS)
 BLOCK = 5  # iterations of a turn
 ALPHA_ITERATIONS = 3  # of a turn of calibrate
 STARTUP_S = 180.0  # for processes to start and meet
@@ -118,7 +119,7 @@ class ComparisonProgress(Protocol):
 
 
 def compare(
-    lanes: Mapping[str, Lane],
+    lanes: Sequence[tuple[Variant, Lane]],
     emulation: Emulation,
     network: Network,
     iterations: int,
@@ -128,24 +129,25 @@ def compare(
 ) -> dict[str, Series]:
     """Drive held jobs through all turns; returns each scheme's series. JobError when a job fails or never starts.
 
-    lanes: the schemes in their order, each with the job that runs it. bound_s: lossless, of one iteration.
+    lanes: the schemes with their options in their order, each with the job that runs it. bound_s: lossless, of one iteration.
     """
-    schemes, changing = list(lanes), not network.is_static
-    for lane in dict.fromkeys(lanes.values()):
+    by_word, changing = {variant.word: (variant, lane) for variant, lane in lanes}, not network.is_static
+    schemes, jobs = list(by_word), list(dict.fromkeys(lane for _, lane in lanes))
+    for lane in jobs:
         lane.observer.send(configured_message(network, 0.0))
         _wait_for_layout(lane.job, lane.observer, bound_s)
     series = {scheme: Series() for scheme in schemes}
-    variants = {scheme: parse_variant(scheme, COMPARED) for scheme in schemes}
     for scheme, count in turns(schemes, iterations, changing):
-        block = variants[scheme].block(count)
+        variant, lane = by_word[scheme]
+        block = variant.block(count)
         progress.turn(scheme, count)
         if not changing:
-            _run_block(lanes[scheme], block, series[scheme], progress)
+            _run_block(lane, block, series[scheme], progress)
             continue
         changes = Changes(network, run_dir)
         with changes.start(emulation):
-            _run_block(lanes[scheme], block, series[scheme], progress, changes)
-    for lane in dict.fromkeys(lanes.values()):
+            _run_block(lane, block, series[scheme], progress, changes)
+    for lane in jobs:
         lane.observer.send(m.EndJob())
         lane.job.wait()
     return series
@@ -178,7 +180,7 @@ def run_alphas(
     found = {alpha: AlphaTimes() for alpha in alphas}
     for _ in range(rounds):
         for alpha in alphas:
-            observer.send(m.RunBlock("oracle", ALPHA_ITERATIONS, alpha))
+            observer.send(m.RunBlock(ORACLE.name, ALPHA_ITERATIONS, alpha))
             iteration, done = 0, False
             while not done:
                 job.finished()

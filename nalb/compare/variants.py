@@ -5,14 +5,16 @@ oracle@46416                slices of 46,416 bytes in place of what alpha gives
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nalb.errors import InputError
+from nalb.extensions import SCHEME_GROUP, is_own, schemes_with
 from nalb.protocol.messages import RunBlock
-from nalb.settings import SCHEMES
+from nalb.schemes import SCHEMES, Scheme
 
 _WORD = re.compile(
-    r"(?P<scheme>[a-z0-9]+)(?P<probes>-probes)?(?P<forecasts>[+-]forecasts)?(?:@(?P<slice>[0-9]{1,12}))?"
+    r"(?P<scheme>[\w.:-]+?)(?P<probes>-probes)?(?P<forecasts>[+-]forecasts)?(?:@(?P<slice>[0-9]{1,12}))?"
 )
 LOW_SLICE_BYTES = 256  # below, a model's slices outgrow MXNet's keys
 
@@ -22,15 +24,21 @@ class Variant:
     """A scheme and what differs from its usual way."""
 
     word: str  # as the user wrote it; names it in the run's files
-    scheme: str
+    name: str  # of the scheme
+    scheme: Scheme | None  # None: a peer, which is compared with schemes and is none
     probes: bool = True
     forecasts: bool | None = None  # None: as the scheme needs
     slice_bytes: float | None = None  # None: from alpha
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the scheme is of a user's own."""
+        return self.scheme is not None and self.name not in SCHEMES
+
     def block(self, iterations: int) -> RunBlock:
         """So many iterations of it."""
         return RunBlock(
-            self.scheme,
+            self.name,
             iterations,
             slice_bytes=self.slice_bytes,
             probes=self.probes,
@@ -39,27 +47,42 @@ class Variant:
         )
 
 
-def parse_variant(word: str, schemes: tuple[str, ...] = SCHEMES) -> Variant:
-    """InputError for what is not a scheme with options, and for options that a scheme cannot have."""
+def parse_variants(words: Sequence[str], peers: Sequence[str] = ()) -> list[Variant]:
+    """As parse_variant, of schemes of a user's own too. Raises InputError."""
+    matches = [_WORD.fullmatch(word) for word in words]
+    names = [match["scheme"] for match in matches if match]
+    schemes = schemes_with([name for name in names if name not in (*SCHEMES, *peers) and is_own(name, SCHEME_GROUP)])
+    return [parse_variant(word, schemes, peers) for word in words]
+
+
+def parse_variant(word: str, schemes: Mapping[str, Scheme] = SCHEMES, peers: Sequence[str] = ()) -> Variant:
+    """InputError for what is not a scheme with options, and for options that a scheme cannot have.
+
+    peers: what is compared with schemes and is none.
+    """
     match = _WORD.fullmatch(word)
     name = match["scheme"] if match else word
-    if match is None or name not in schemes:
+    if match is None or name not in (*schemes, *peers):
         raise InputError(
-            f"--schemes: unknown scheme {word!r}: choose of {', '.join(schemes)}, with -probes, +forecasts, -forecasts or "
-            "@SLICE_BYTES behind it"
+            f"--schemes: unknown scheme {word!r}: choose of {', '.join((*schemes, *peers))}, with -probes, +forecasts, "
+            "-forecasts or @SLICE_BYTES behind it; or your own, package.module:NAME"
         )
     variant = Variant(
         word,
         name,
+        schemes.get(name),
         match["probes"] is None,
         None if match["forecasts"] is None else match["forecasts"] == "+forecasts",
         float(match["slice"]) if match["slice"] else None,
     )
-    if (name == "p3" or name not in SCHEMES) and word != name:
+    scheme = variant.scheme
+    if (scheme is None or scheme.ps_lite_kind) and word != name:
         raise InputError(f"--schemes {word!r}: {name} runs in a job of its own and has no options")
-    if name == "stock" and (not variant.probes or variant.slice_bytes):
+    if scheme is None:
+        return variant
+    if scheme.routes_itself and (not variant.probes or variant.slice_bytes):
         raise InputError(f"--schemes {word!r}: MXNet cuts the tensors by itself")
-    if name in ("auto", "aware", "exact", "elastic") and variant.forecasts is False:
+    if scheme.needs_forecasts and variant.forecasts is False:
         raise InputError(f"--schemes {word!r}: {name} plans on what forecasts measure")
     if variant.slice_bytes is not None and variant.slice_bytes < LOW_SLICE_BYTES:
         raise InputError(

@@ -1,9 +1,9 @@
 """Whether a job is encrypted, and with which keys: the job's own, made now and removed afterwards, or prepared ones."""
 
-import argparse
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from nalb.errors import InputError
@@ -11,41 +11,41 @@ from nalb.launch.roles import Place
 from nalb.transport.keys import NodeKeys, key_path, load_keys, make_keys, write_keys
 
 
-def add_encryption_flags(parser: argparse.ArgumentParser) -> None:
-    """How a user chooses."""
-    choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--encrypt", action="store_true", help="with keys made for this job (default with --hosts)")
-    choice.add_argument("--keys", metavar="DIR", help="encrypt with the keys that `nalb keys` made there")
-    choice.add_argument("--plain", action="store_true", help="neither encrypt nor authenticate (default otherwise)")
+@dataclass(frozen=True)
+class Encryption:
+    """What was asked for."""
+
+    is_on: bool = False
+    keys: str | None = None  # directory of prepared keys; None: the job's own are made
+
+    @property
+    def keys_dir(self) -> str | None:
+        """The prepared keys' directory, from the root on."""
+        return None if self.keys is None else str(Path(self.keys).absolute())
 
 
-def is_encrypted(args: argparse.Namespace) -> bool:
-    """What the flags say; commands without them do not encrypt."""
-    if getattr(args, "keys", None) is not None or getattr(args, "encrypt", False):
-        return True
-    return getattr(args, "hosts", None) is not None and not getattr(args, "plain", False)
-
-
-def job_keys(args: argparse.Namespace, places: Sequence[Place]) -> dict[str, NodeKeys]:
+def job_keys(encryption: Encryption, places: Sequence[Place]) -> dict[str, NodeKeys]:
     """Each node's keys. InputError where prepared ones are missing or of other nodes or addresses."""
     addresses = {place.name: place.address for place in places}
-    if args.keys is None:
+    if encryption.keys is None:
         return make_keys(addresses)
-    keys = {name: load_keys(key_path(args.keys, name), name) for name in addresses}
+    keys = {name: load_keys(key_path(encryption.keys, name), name) for name in addresses}
     for name, one in keys.items():
         if one.addresses() != addresses:
             wanted = ",".join(f"{node}={address}" for node, address in addresses.items())
-            raise InputError(f"{key_path(args.keys, name)} is for other nodes: `nalb keys --nodes {wanted}` makes them")
+            raise InputError(
+                f"{key_path(encryption.keys, name)} is for other nodes: `nalb keys --nodes {wanted}` makes them"
+            )
     return keys
 
 
-def keys_here(args: argparse.Namespace, places: Sequence[Place], run_dir: Path, stack: ExitStack) -> str | None:
+def keys_here(encryption: Encryption, places: Sequence[Place], run_dir: Path, stack: ExitStack) -> str | None:
     """A directory with the keys of nodes on this machine, while the stack lasts; None without encryption."""
-    if not is_encrypted(args):
+    if not encryption.is_on:
         return None
-    keys = job_keys(args, places)
-    if args.keys is not None:
-        return str(Path(args.keys).absolute())
+    keys = job_keys(encryption, places)
+    if encryption.keys_dir is not None:
+        return encryption.keys_dir
     folder = run_dir / "keys"
     try:
         folder.mkdir(mode=0o700)

@@ -23,6 +23,8 @@ from netem.network_file import Network
 from netem.schedule import pair_caps_at, rates_at
 from netem.shaping import segments_at_once
 
+NAMESPACE_PORT = 9091  # ps-lite's customary root port; a namespace has all its ports free
+
 
 @contextmanager
 def job_network(network: Network) -> Iterator[Emulation]:

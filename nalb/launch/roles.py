@@ -1,13 +1,15 @@
 """Which processes a job has and what each finds in its environment: the whole contract with any launcher.
 
-Nothing here depends on the machine that a process will run on; here.py adds what does.
+Nothing here depends on the machine that a process will run on; machine_env.py adds what does.
 """
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
-from nalb.settings import JOINT
+from nalb.options import JobOptions, variables_of
+from nalb.schemes import by_name
 from nalb.transport import keys
 
 SCHEDULER_NODE = 0  # the scheduler and coordinator run on the first node
@@ -18,6 +20,7 @@ KEEP_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 36),
 }
+NOTHING: Mapping[str, str] = MappingProxyType({})
 ROLES = ("scheduler", "server", "worker")  # in the order of starting
 
 
@@ -53,57 +56,33 @@ class ProcessSpec:
         return f"{self.node}.{self.role}"
 
 
-@dataclass(frozen=True)
-class JobOptions:
-    """What all processes of a job share."""
-
-    root_port: int
-    scheme: str = "auto"
-    estimator: str = "capacity"
-    alpha_bytes: float | None = None
-    transport: str = "mxnet"
-    deadline_s: float | None = None
-    observers: str | None = None  # ipc:// address; None with scheme stock or p3: MXNet alone, no control plane
-    hold: bool = False
-    samples_path: str | None = None
-    keys_dir: str | None = None  # with one key file for each node, on the machine of the processes
-    batching: str | None = None  # a name of control.settings.BATCHINGS; None: sizes are the script's
-    batch_total: int | None = None
-    batch_most: str | None = None  # one number, or one for each worker
-    predictor: str | None = None  # a name of control.settings.PREDICTORS
-    predictor_models: str | None = None  # a folder on the coordinator's machine
-    checkpoints: str | None = None  # a folder on the machine of each process
-    first_workers: int | None = None  # that the job began with; None: as many as it has
-    verify_sums: bool = False
-    extra: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def sizes_batches(self) -> bool:
-        """Whether the coordinator chooses batch sizes, or watches them."""
-        return self.batching is not None or self.scheme == JOINT
-
-    @property
-    def is_pure(self) -> bool:
-        """Whether MXNet runs alone, without shim and plans; and without a coordinator, unless batch sizes are chosen."""
-        return self.scheme in ("stock", "p3") and self.observers is None
-
-
 def process_specs(
-    places: list[Place], command: list[str], options: JobOptions, inherited: Mapping[str, str]
+    places: Sequence[Place],
+    command: Sequence[str],
+    options: JobOptions,
+    inherited: Mapping[str, str],
+    keys_dir: str | None = None,
+    extra: Mapping[str, str] = NOTHING,
 ) -> list[ProcessSpec]:
-    """The scheduler, then servers, then workers, each with its argv and environment."""
-    shared = _shared_environment(places, options)
+    """The scheduler, then servers, then workers, each with its argv and environment.
+
+    keys_dir: with one key file for each node, on the machine of the processes. extra: variables for all of them.
+    """
+    alone = options.is_pure
+    options = replace(options, is_stock=alone, transport=None if alone else options.transport or "mxnet")
+    shared = _shared_environment(places, options) | dict(extra)
     one_thread = {"OMP_NUM_THREADS": inherited.get("OMP_NUM_THREADS", "1")}
+    of_coordinator = {"DMLC_ROLE": "scheduler"} | variables_of(options, coordinators=True)
     specs = []
     for index, place in enumerate(places):
         here = {**shared, "DMLC_NODE_HOST": place.address, "NALB_NODE": place.name}
-        if options.keys_dir is not None:
-            here[keys.VARIABLE] = str(keys.key_path(options.keys_dir, place.name))
+        if keys_dir is not None:
+            here[keys.VARIABLE] = str(keys.key_path(keys_dir, place.name))
         narrow = one_thread | here
-        own = (place.python, "-m", "kvstore_patch.roles.stock" if options.is_pure else "kvstore_patch.roles.planned")
+        own = (place.python, "-m", "kvstore_patch.roles.stock" if alone else "kvstore_patch.roles.planned")
         if index == SCHEDULER_NODE:
             scheduler = (place.python, "-m", "kvstore_patch.roles.planned") if options.batching else own
-            specs.append(ProcessSpec(place.name, "scheduler", scheduler, narrow | _coordinator_environment(options)))
+            specs.append(ProcessSpec(place.name, "scheduler", scheduler, narrow | of_coordinator))
         if place.is_server:
             specs.append(ProcessSpec(place.name, "server", own, narrow | {"DMLC_ROLE": "server"}))
         if place.is_worker:
@@ -116,7 +95,7 @@ def process_specs(
     return sorted(specs, key=lambda spec: ROLES.index(spec.role))
 
 
-def _shared_environment(places: list[Place], options: JobOptions) -> dict[str, str]:
+def _shared_environment(places: Sequence[Place], options: JobOptions) -> dict[str, str]:
     root = places[SCHEDULER_NODE]
     shared = {
         "DMLC_PS_ROOT_URI": root.address,
@@ -125,43 +104,8 @@ def _shared_environment(places: list[Place], options: JobOptions) -> dict[str, s
         "DMLC_NUM_SERVER": str(sum(p.is_server for p in places)),
         "NALB_COORDINATOR": f"{root.address}:{options.root_port + 1}",
         "NALB_ADDRESSES": ",".join(dict.fromkeys(place.address for place in places)),
-        "NALB_SCHEME": options.scheme,
-        "NALB_ESTIMATOR": options.estimator,
         "PYTHONUNBUFFERED": "1",
     }
-    if options.is_pure:
-        shared["NALB_STOCK"] = "1"
-    else:
-        shared["NALB_SHIM_TRANSPORT"] = options.transport
-    if options.scheme == "p3":
-        shared["DMLC_PS_SHIM_TYPE"] = "p3"
-    if options.alpha_bytes is not None:
-        shared["NALB_ALPHA_BYTES"] = repr(options.alpha_bytes)
-    if options.deadline_s is not None:
-        shared["NALB_DEADLINE_S"] = repr(options.deadline_s)
-    if options.verify_sums:
-        shared["NALB_VERIFY_SUMS"] = "1"
-    if options.batching is not None:
-        shared["NALB_BATCHING"] = options.batching
-    if options.batch_total is not None:
-        shared["NALB_BATCH_TOTAL"] = str(options.batch_total)
-    if options.batch_most is not None:
-        shared["NALB_BATCH_MOST"] = options.batch_most
-    if options.predictor is not None:
-        shared["NALB_PREDICTOR"] = options.predictor
-    if options.checkpoints is not None:
-        shared["NALB_CHECKPOINTS"] = options.checkpoints
-    if options.first_workers is not None:
-        shared["NALB_FIRST_WORKERS"] = str(options.first_workers)
-    return shared | dict(options.extra)
-
-
-def _coordinator_environment(options: JobOptions) -> dict[str, str]:
-    environment = {"DMLC_ROLE": "scheduler", "NALB_HOLD": "1" if options.hold else "0"}
-    if options.observers:
-        environment["NALB_OBSERVERS"] = options.observers
-    if options.samples_path:
-        environment["NALB_SAMPLES"] = options.samples_path
-    if options.predictor_models is not None:
-        environment["NALB_PREDICTOR_MODELS"] = options.predictor_models
-    return environment
+    if kind := by_name(options.scheme).ps_lite_kind:
+        shared["DMLC_PS_VAN_TYPE"] = kind
+    return shared | variables_of(options, coordinators=False)

@@ -59,4 +59,5 @@ class PaperEstimator:
         return Estimate(up, down, np.array([up, down]))
 
 
+DEFAULT_ESTIMATOR = "capacity"
 ESTIMATORS: dict[str, Callable[[int], Estimator]] = {"paper": PaperEstimator, "capacity": CapacityEstimator}

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nalb.planning.distribution import Distribution
 from nalb.planning.nodes import Capacities, Node, linear_load, load_bytes
-from nalb.planning.schemes import Distribution
 from nalb.planning.slices import ITEM_BYTES, Layout
 from nalb.units import bytes_per_s_to_mbps
 

@@ -33,7 +33,7 @@ class BatchAdmission:
                 settings.batching,
                 settings.num_workers,
                 settings.batch_total,
-                settings.batch_most,
+                settings.batch_maxima,
                 predictor,
                 network,
             )

@@ -29,8 +29,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from nalb.errors import InputError, PeerError
+from nalb.options import BATCH_MOST
 from nalb.planning.nodes import Capacities
-from nalb.settings import BATCH_MOST, NODE_MOST
+from nalb.settings import NODE_MOST
 
 VERSION = 12
 # Round trips, in s: shorter ones fit into queues, longer ones need pacing (measured at 0.05 ms: pacing changes nothing).
@@ -250,6 +251,11 @@ class Plan(Message, frozen=True):
     inflight_bytes: Bytes  # a slice leaves when what lies this far before it is back; 0: no limit
     server_of_slice: list[Index]  # server ranks
     slot_of_slice: list[Index]  # slot numbers on that server
+
+    @property
+    def routes_itself(self) -> bool:
+        """Whether MXNet routes this iteration: nothing is planned."""
+        return not self.server_of_slice
 
 
 class BatchSizes(Message, frozen=True):

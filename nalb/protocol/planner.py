@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,18 +13,19 @@ from nalb.errors import InputError
 from nalb.feedback.routing import Routing
 from nalb.feedback.trust import Outcome, Trust
 from nalb.measurement.cores import CoreEstimator, Work
-from nalb.measurement.estimators import ESTIMATORS
+from nalb.measurement.estimators import Estimator
 from nalb.measurement.samples import Ints, Samples
 from nalb.measurement.traffic import Traffic
+from nalb.planning.distribution import Distribution, Situation
 from nalb.planning.elastic import WINDOW, ServerObservation
 from nalb.planning.nodes import Capacities, Floats, Node, completion_s, load_bytes
-from nalb.planning.schemes import EQUAL_BY_NEED, Distribution, Situation, decide
 from nalb.planning.shares import average, bound_s
 from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout
 from nalb.planning.slots import STOCK_KEYS, most_plan_slots
 from nalb.planning.stock import route
 from nalb.protocol import messages as m
 from nalb.protocol.messages import FAR_S
+from nalb.schemes import EQUAL_BY_NEED, SCHEMES, STOCK, Scheme, find_scheme
 
 SlotClass = tuple[str, int]  # dtype, elements
 LOW_INFLIGHT_BYTES = (
@@ -44,11 +45,7 @@ WINDOW_GAIN = 0.1
 ROUND_TRIPS = 3
 REMEMBERED = 4096  # plans: more than there are iterations within a deadline
 HEADER_BYTES = 1000  # of a slice's message, at most
-UNWINDOWED = ("elastic",)  # learns from how long each server takes: a window, whoever's, keeps them in step
-ESTIMATING = ("aware", "exact", "auto", "joint")  # schemes whose shares follow the estimates
-OWN_ROUTING = ("exact", "auto")  # schemes that may leave iterations to MXNet's own routing
 NOT_NEEDED = "MXNet's own routing: plans take no less"
-UNMEASURED = ("stock", "p3", "average")  # schemes that send no forecasts: they do not need to know
 
 
 def usual_inflight_bytes(model_bytes: int) -> int:
@@ -68,8 +65,15 @@ class Planner:
     """One job's planner; pure apart from what it has been told."""
 
     def __init__(
-        self, names: list[str], workers: set[str], servers: dict[str, int], estimator: str, inflight_bytes: int | None
+        self,
+        names: list[str],
+        workers: set[str],
+        servers: dict[str, int],
+        new_estimator: Callable[[int], Estimator],
+        inflight_bytes: int | None,
+        schemes: Mapping[str, Scheme] = SCHEMES,
     ):
+        """new_estimator: from the number of nodes. schemes: by the names that `decide` is asked for."""
         self._names = names
         self._nodes = [Node(name, name in workers, name in servers) for name in names]
         self._is_bounded = all(
@@ -80,7 +84,8 @@ class Planner:
         self.round_trip_s = 0.0  # to the farthest node, without queues
         self.compute_spread_s = 0.0  # of the last iteration: from the first worker that had computed to the last one
         self.may_leave_routing = True  # to MXNet: not where sums of slices are checked
-        self._estimator = ESTIMATORS[estimator](len(names))
+        self._schemes = schemes
+        self._estimator = new_estimator(len(names))
         self._cores = CoreEstimator(len(names))
         self._observations: list[deque[ServerObservation]] = [deque(maxlen=WINDOW) for _ in names]
         self._configured: Capacities | None = None
@@ -90,6 +95,7 @@ class Planner:
         self._most_of_class: Counter[SlotClass] = Counter()  # slices of a class, in the layout that has most of it
         self.joint_shares: Floats | None = None  # per node, bytes: what scheme joint asks for
         self._present: Distribution | None = None  # None while MXNet routes by itself
+        self._present_scheme = STOCK
         self._shares: deque[Ints] = deque(maxlen=REMEMBERED)  # of each iteration, the last one's last
         self._measured = False
         self._trust = Trust()
@@ -201,7 +207,7 @@ class Planner:
             is_explained=not (outcome.is_late or is_refuted),
             is_own_less=own_s is not None and own_s < outcome.took_s,
         )
-        if is_free or present.scheme in UNWINDOWED:
+        if is_free or self._present_scheme.learns_from_times:
             served_s = traffic.served_s(len(self._nodes))
             for one in np.flatnonzero(served_s > traffic.first_s).tolist():
                 self._observations[one].append(
@@ -223,9 +229,10 @@ class Planner:
 
     def is_settled(self, scheme: str, forecasts: bool | None = None) -> bool:
         """Whether the present iteration cannot change the next plan, which `decide` may then be asked for at once."""
-        if scheme in OWN_ROUTING:
+        chosen = find_scheme(scheme, self._schemes)
+        if chosen.may_leave_routing:
             return self._reason == NOT_NEEDED and self._routing.is_settled
-        return scheme in UNMEASURED and not forecasts
+        return not (chosen.measures or forecasts)
 
     def most_bytes(self, iterations: int) -> Floats:
         """What plans have let one node send to the server on each node, or have from it, over so many iterations, shape (N,).
@@ -253,9 +260,11 @@ class Planner:
                 for one in (shares, average(self._nodes, model_bytes))
             )
             exchange_s = min(max(explained_s, exchange_s), took_s)
-        has_equal_shares = present.scheme == "average" or self._reason in EQUAL_BY_NEED
-        is_ours = present.scheme in ESTIMATING
-        return Outcome(exchange_s, explained_s, equal_s, is_refuted, has_equal_shares, is_ours, self._is_bounded)
+        scheme = self._present_scheme
+        has_equal_shares = scheme.is_equal or self._reason in EQUAL_BY_NEED
+        return Outcome(
+            exchange_s, explained_s, equal_s, is_refuted, has_equal_shares, scheme.follows_estimates, self._is_bounded
+        )
 
     def _capacities(self) -> Capacities | None:
         estimate = self._estimator.estimate()
@@ -274,20 +283,21 @@ class Planner:
     def decide(
         self, iteration: int, layout_version: int, scheme: str, forecasts: bool | None = None, most: int = 1
     ) -> PlanDecision:
-        """The plan of an iteration, or of some from it on. MXNet's own schemes (stock, p3) route by themselves: an empty plan.
+        """The plan of an iteration, or of some from it on. Empty where MXNet routes. Raises InputError.
 
         forecasts: whether messages are timed; None: as the scheme needs. most: iterations.
         """
         assert self._layout is not None
-        self._measured = scheme not in UNMEASURED if forecasts is None else forecasts
-        own = self._routing.choose_own(most) if scheme in OWN_ROUTING else 0
-        if own or scheme in ("stock", "p3"):
+        chosen = find_scheme(scheme, self._schemes)
+        self._measured = chosen.measures if forecasts is None else forecasts
+        own = self._routing.choose_own(most) if chosen.may_leave_routing else 0
+        if own or chosen.routes_itself:
             self._measured &= not own
             self._present, self._sent_window = None, 0
             self._reason = NOT_NEEDED if own else f"{scheme}: MXNet's own routing"
             until = iteration + (own or 1) - 1
             return PlanDecision(
-                m.Plan(iteration, until, layout_version, "stock" if own else scheme, self._measured, 0, [], []), []
+                m.Plan(iteration, until, layout_version, STOCK.name if own else scheme, self._measured, 0, [], []), []
             )
         situation = Situation(
             iteration,
@@ -296,13 +306,13 @@ class Planner:
             self._capacities(),
             self._configured,
             [tuple(window) for window in self._observations],
-            self._present,
+            self._present.shares_bytes if self._present and self._present_scheme == chosen else None,
             not self._trust.needs_equal_shares,
             self.joint_shares,
         )
-        plan, self._reason = decide(scheme, situation)
+        plan, self._reason = chosen.plan(situation)
         if plan is not None:
-            self._present = plan
+            self._present, self._present_scheme = plan, chosen
         assert self._present is not None
         self._shares.append(np.array(self._present.shares_bytes, dtype=np.int64))
         slots, new_slots = self._place(self._present)
@@ -317,7 +327,7 @@ class Planner:
         if self.inflight_bytes is not None:
             return self.inflight_bytes
         assert self._present is not None
-        if self._present.scheme in UNWINDOWED:
+        if self._present_scheme.learns_from_times:
             return 0
         estimate, usual_bytes = self._estimator.estimate(), usual_inflight_bytes(self._layout.model_bytes)
         links_s, is_far = self._present.predicted_s, self.round_trip_s >= FAR_S

@@ -15,15 +15,15 @@ A registration may come again at any time outside RUN's traffic; it begins a new
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import mean
 from typing import NamedTuple
 
 from nalb.batching.joint_control import LinkKnowledge
 from nalb.batching.speed import Predictor
 from nalb.errors import InputError
+from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.planning.granularity import Granularity
-from nalb.planning.schemes import fixed_slice_bytes
 from nalb.planning.slices import NUM_PROBE
 from nalb.protocol import messages as m
 from nalb.protocol.batch_admission import BatchAdmission
@@ -33,6 +33,7 @@ from nalb.protocol.participant import Process, disagreement, left_behind
 from nalb.protocol.planner import PlanDecision, Planner
 from nalb.protocol.sample_collector import SampleCollector
 from nalb.protocol.sums import find_wrong_sum
+from nalb.schemes import SCHEMES, Scheme
 from nalb.settings import Settings
 
 RECORDED = 200  # iterations of a training, of which every message is told
@@ -50,8 +51,16 @@ class SlicingOptions(NamedTuple):
 class Coordinator:
     """One job's state. Outgoing messages collect in `outbox`; the shell sends and clears them."""
 
-    def __init__(self, settings: Settings, now_s: float, predictor: Callable[[int], Predictor] | None = None):
-        self._settings = settings
+    def __init__(
+        self,
+        settings: Settings,
+        now_s: float,
+        predictor: Callable[[int], Predictor] | None = None,
+        schemes: Mapping[str, Scheme] = SCHEMES,
+        estimators: Mapping[str, Callable[[int], Estimator]] = ESTIMATORS,
+    ):
+        """schemes, estimators: by the names that settings and observers use."""
+        self._settings, self._schemes, self._estimators = settings, schemes, estimators
         self._started_s = self._last_alive_s = now_s
         self.phase = "GATHER"
         self.outbox: deque[Outgoing] = deque()
@@ -199,8 +208,9 @@ class Coordinator:
             self._nodes,
             workers={p.hello.node for p in self._members.workers},
             servers={p.hello.node: p.rank for p in self._members.servers},
-            estimator=self._settings.estimator,
+            new_estimator=self._estimators[self._settings.estimator],
             inflight_bytes=self._settings.inflight_bytes,
+            schemes=self._schemes,
         )
         planner.may_leave_routing = not self._settings.verify_sums
         return planner
@@ -381,7 +391,8 @@ class Coordinator:
         return orders
 
     def _cut_of(self, block: m.RunBlock) -> SlicingOptions:
-        size_bytes = block.slice_bytes or fixed_slice_bytes(block.scheme)
+        scheme = self._schemes.get(block.scheme)  # an unknown one is refused where it is to decide
+        size_bytes = block.slice_bytes or (scheme.fixed_slice_bytes if scheme else None)
         return SlicingOptions(
             block.alpha_bytes or self._granularity.alpha_bytes, size_bytes, NUM_PROBE if block.probes else 0
         )

@@ -4,28 +4,31 @@
 planner, which learns from the simulated messages, `by_flows` shares alone, for thousands of nodes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from nalb.errors import InputError
 from nalb.measurement.cores import Work
+from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS, Estimator
 from nalb.measurement.traffic import Traffic
-from nalb.planning import shares as shares_of
-from nalb.planning.elastic import ServerObservation, elastic
+from nalb.planning.distribution import Situation
+from nalb.planning.elastic import ServerObservation
 from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, linear_load, server_indices
-from nalb.planning.schemes import Distribution, Situation, decide
 from nalb.planning.slices import Ints, Layout, Tensor
 from nalb.planning.stock import route
 from nalb.protocol.messages import TensorSpec
 from nalb.protocol.planner import Planner
+from nalb.schemes import SCHEMES as NALB_SCHEMES
+from nalb.schemes import Scheme
 from nalb.simulation.exchange import WITH_HEADERS, MessageWeight, SimulatedExchange, exchange
 from nalb.simulation.flows import MAX_CLASSES, flow
 from nalb.simulation.noise import Noise
 
 CORE_S_PER_BYTE = 5e-9  # of a core, at either end (docs/results/cost.md)
-SCHEMES = ("stock", "average", "elastic", "aware", "exact")
+# Those that can be simulated, each by its own name.
+SCHEMES = {name: one for name, one in NALB_SCHEMES.items() if one.is_simulated and name == one.name}
 
 
 def by_slices(
@@ -38,6 +41,7 @@ def by_slices(
     wire: MessageWeight = WITH_HEADERS,
     noise: Noise | None = None,
     quotas: Floats | None = None,
+    schemes: Mapping[str, Scheme] = SCHEMES,
 ) -> list[SimulatedExchange]:
     """`rounds` synchronisations under a scheme that knows the true capacities. Raises InputError.
 
@@ -45,15 +49,16 @@ def by_slices(
     """
     cores = None if quotas is None else quotas / CORE_S_PER_BYTE
     observations: list[list[ServerObservation]] = [[] for _ in nodes]
-    present: Distribution | None = None
+    chosen, present = find_simulated(scheme, schemes), None
     done: list[SimulatedExchange] = []
     for iteration in range(rounds):
         blur = noise and noise.at(iteration)
-        if scheme == "stock":
+        if chosen.routes_itself:
             done.append(exchange(nodes, capacities, *stock_messages(nodes, layout.tensors), 0, wire, blur, cores))
             continue
         known = with_cores(nodes, layout.model_bytes, capacities, quotas)
-        plan, _ = decide(scheme, Situation(iteration, nodes, layout, known, known, observations, present))
+        shares_bytes = None if present is None else present.shares_bytes
+        plan, _ = chosen.plan(Situation(iteration, nodes, layout, known, known, observations, shares_bytes))
         present = plan or present
         assert present is not None
         servers = np.array(present.server_of_slice)
@@ -71,13 +76,19 @@ def planner_of(
     tensors: Sequence[Tensor],
     alpha_bytes: float,
     fixed_slice_bytes: float | None = None,
-    estimator: str = "capacity",
+    new_estimator: Callable[[int], Estimator] | None = None,
     inflight_bytes: int | None = None,
+    schemes: Mapping[str, Scheme] = NALB_SCHEMES,
 ) -> Planner:
-    """A coordinator's planner to which these tensors are registered, for `by_planner`. Raises InputError."""
+    """A coordinator's planner to which these tensors are registered, for `by_planner`. Raises InputError.
+
+    new_estimator: from the number of nodes; None: the default one.
+    """
     names = [node.name for node in nodes]
     ranks = {names[one]: rank for rank, one in enumerate(server_indices(nodes).tolist())}
-    planner = Planner(names, {node.name for node in nodes if node.is_worker}, ranks, estimator, inflight_bytes)
+    workers = {node.name for node in nodes if node.is_worker}
+    chosen = new_estimator or ESTIMATORS[DEFAULT_ESTIMATOR]
+    planner = Planner(names, workers, ranks, chosen, inflight_bytes, schemes)
     specs = [TensorSpec(t.name, t.elements, t.dtype, t.group) for t in tensors]
     planner.register(specs, alpha_bytes, fixed_slice_bytes)
     return planner
@@ -103,7 +114,7 @@ def by_planner(
     done: list[SimulatedExchange] = []
     for iteration in range(rounds):
         plan = planner.decide(iteration, 0, scheme).plan
-        if plan.scheme == "stock":
+        if plan.routes_itself:
             sizes_bytes, servers = stock_messages(nodes, layout.tensors)
         else:
             sizes_bytes, servers = layout.sizes_bytes, by_rank[np.array(plan.server_of_slice, dtype=np.int64)]
@@ -145,18 +156,19 @@ def by_flows(
     rounds: int,
     goodput_part: float = 1.0,
     max_classes: int = MAX_CLASSES,
+    schemes: Mapping[str, Scheme] = SCHEMES,
 ) -> list[float]:
     """Seconds of each of `rounds` synchronisations under a scheme that knows the true capacities. Raises InputError."""
-    model_bytes = sum(tensor.size_bytes for tensor in tensors)
+    chosen, whole = find_simulated(scheme, schemes), Layout(tuple(tensors), ())
     observations: list[list[ServerObservation]] = [[] for _ in nodes]
-    shares = shares_of.average(nodes, model_bytes)
+    shares = stock_shares(nodes, tensors) if chosen.routes_itself else None
     times: list[float] = []
-    for _ in range(rounds):
-        if scheme == "elastic":
-            moved, _ = elastic(nodes, model_bytes, observations)
+    for iteration in range(rounds):
+        if not chosen.routes_itself:
+            present = None if shares is None else shares.tolist()
+            moved, _ = chosen.shares(Situation(iteration, nodes, whole, capacities, capacities, observations, present))
             shares = shares if moved is None else moved
-        else:
-            shares = true_shares(scheme, nodes, tensors, capacities)
+        assert shares is not None
         result = flow(nodes, capacities, shares, goodput_part, max_classes)
         for server in np.flatnonzero(result.served_s > 0).tolist():
             observations[server].append(ServerObservation(float(shares[server]), float(result.served_s[server])))
@@ -164,19 +176,17 @@ def by_flows(
     return times
 
 
-def true_shares(scheme: str, nodes: Sequence[Node], tensors: Sequence[Tensor], capacities: Capacities) -> Floats:
-    """Bytes per node, shape (N,), of a scheme that learns nothing, by true capacities. Raises InputError."""
-    model_bytes = sum(tensor.size_bytes for tensor in tensors)
-    if scheme == "stock":
-        sizes, servers = stock_messages(nodes, tensors)
-        return np.bincount(servers, sizes, minlength=len(nodes)).astype(np.float64)
-    if scheme == "average":
-        return shares_of.average(nodes, model_bytes)
-    if scheme == "aware":
-        return shares_of.pairwise(nodes, model_bytes, capacities)
-    if scheme == "exact":
-        return shares_of.exact(nodes, model_bytes, capacities)[0]
-    raise InputError(f"scheme {scheme!r} cannot be simulated: choose of {', '.join(SCHEMES)}")
+def find_simulated(scheme: str, schemes: Mapping[str, Scheme] = SCHEMES) -> Scheme:
+    """The record of that name. InputError where it cannot be simulated."""
+    if scheme not in schemes:
+        raise InputError(f"scheme {scheme!r} cannot be simulated: choose of {', '.join(schemes)}")
+    return schemes[scheme]
+
+
+def stock_shares(nodes: Sequence[Node], tensors: Sequence[Tensor]) -> Floats:
+    """Bytes per node, shape (N,), by MXNet's own routing."""
+    sizes, servers = stock_messages(nodes, tensors)
+    return np.bincount(servers, sizes, minlength=len(nodes)).astype(np.float64)
 
 
 def stock_messages(nodes: Sequence[Node], tensors: Sequence[Tensor]) -> tuple[Ints, Ints]:

@@ -18,12 +18,13 @@ from nalb.measurement.traffic import Traffic
 from nalb.planning.nodes import Capacities, Floats, Node, Pair
 from nalb.planning.slices import NUM_PROBE, Ints, Tensor, build_layout
 from nalb.planning.stock import route
+from nalb.schemes import SCHEMES
 from nalb.simulation.exchange import WITH_HEADERS, MessageWeight, SimulatedExchange, exchange
 from nalb.simulation.noise import LEAST_S, Noise
 
 E = TypeVar("E", bound=msgspec.Struct)
 
-OTHERS = ("p3", "gloo")  # route by ways of their own
+OTHERS = (*(name for name, scheme in SCHEMES.items() if scheme.ps_lite_kind), "gloo")  # route by ways of their own
 CONNECTION = ("source", "target", "is_push")
 LATE = 0.5  # of the exact fluid's speed
 AT_ONCE_S = 0.5e-3  # between two frames that were there already, on a machine whose cores are busy

@@ -4,7 +4,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
 from typing import IO
@@ -14,10 +14,12 @@ import numpy as np
 import zmq
 
 from nalb.batching.speed import Predictor
-from nalb.errors import InputError, MachineError, PeerError
+from nalb.errors import InputError, MachineError, NalbError, PeerError
+from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.measurement.samples import Samples
 from nalb.protocol import messages as m
 from nalb.protocol.state import Coordinator
+from nalb.schemes import SCHEMES, Scheme
 from nalb.settings import Settings
 from nalb.transport.client import die
 from nalb.transport.curvezmq import door_kept, node_of_user, secure_server
@@ -29,8 +31,15 @@ LAST_WORDS_MS = 2000  # how long an Abort may take to leave
 class CoordinatorThread:
     """Serves the control plane while the with block runs; ends this process with the verdict if the job is aborted."""
 
-    def __init__(self, settings: Settings, predictor: Callable[[int], Predictor] | None = None):
-        self._settings, self._predictor = settings, predictor
+    def __init__(
+        self,
+        settings: Settings,
+        predictor: Callable[[int], Predictor] | None = None,
+        schemes: Mapping[str, Scheme] = SCHEMES,
+        estimators: Mapping[str, Callable[[int], Estimator]] = ESTIMATORS,
+    ):
+        """As Coordinator's."""
+        self._settings, self._predictor, self._schemes, self._estimators = settings, predictor, schemes, estimators
         self._stop = threading.Event()
         self._started: queue.Queue[Exception | None] = queue.Queue()
         self._thread = threading.Thread(target=self._run, name="nalb-coordinator", daemon=True)
@@ -65,12 +74,16 @@ class CoordinatorThread:
                 self._started.put(failure)
                 return
             self._started.put(None)
-            state = Coordinator(self._settings, time.monotonic(), self._predictor)
+            state = Coordinator(self._settings, time.monotonic(), self._predictor, self._schemes, self._estimators)
             members = None if keys is None else node_of_user(keys)
             try:
                 self._serve(router, state, log, members)
             except Exception as error:
-                why = f"coordinator failed: {type(error).__name__}: {error}"
+                why = (
+                    str(error)
+                    if isinstance(error, NalbError)
+                    else f"coordinator failed: {type(error).__name__}: {error}"
+                )
                 if isinstance(error, OSError) and log is not None:
                     why = f"the coordinator cannot write {self._settings.samples_path} ({error.strerror}): make room"
                 state.abort(why, time.monotonic())

@@ -13,8 +13,9 @@ from types import ModuleType
 import numpy as np
 from simulate_families import simulate
 
-from nalb.feedback import planner, trust
+from nalb.feedback import trust
 from nalb.measurement import capacity, estimators, evidence
+from nalb.protocol import planner
 from nalb.simulation.families import FAMILIES
 
 RULES: dict[str, tuple[tuple[ModuleType, str, str], ...]] = {

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 from train_fashion_mnist import DATA, accuracy, load, to_input
 
 from nalb.batching.sizes import Bounds, apportion
-from nalb.cli.plan import parse_names
+from nalb.cli.flags import parse_names
 from nalb.errors import InputError
 from netem.network_file import find_network, load_network
 

@@ -10,12 +10,13 @@ from rich.table import Table
 from nalb.experiments.networks import random_network, write_network
 from nalb.experiments.runs import Comparison, finish_all, run_script
 from nalb.launch.network import configured_capacities
+from nalb.planning.distribution import Situation
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Node
-from nalb.planning.schemes import Situation, decide
 from nalb.planning.slices import Tensor, build_layout
 from nalb.reporting.record import Record
 from nalb.reporting.run_file import steady
+from nalb.schemes import decide
 from nalb.workloads import load
 from netem.network_file import load_network
 

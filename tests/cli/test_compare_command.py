@@ -26,6 +26,7 @@ def nalb(*words, timeout_s=240):
     )  # fmt: skip
 
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NAME = f"c{os.getpid()}"  # of this run alone: networks are known by name on the whole machine
 NETWORK = f"""
 name = "{NAME}"
@@ -109,6 +110,22 @@ def test_a_comparison_where_not_every_node_is_worker_and_server(tmp_path):
     shares = [event["shares"] for event in iterations if event["scheme"] in ("average", "exact")]
     assert all(one["w"] == 0 < min(one["s"], one["ws"]) for one in shares)
     assert run(["simulate", "--run", str(out), "--network", str(tmp_path / "net.toml"), "--json"]) == 0
+    assert run(["report", str(out)]) == 0
+
+
+@pytest.mark.mxnet
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+def test_a_scheme_of_ones_own_takes_turns_with_nalbs(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES))
+    (tmp_path / "net.toml").write_text(NETWORK)
+    out, schemes = tmp_path / "run", ["average", "halves:HALVES", "halves:HALVES-probes@200000"]
+    done = nalb("compare", "--network", str(tmp_path / "net.toml"), "--replay", "mobilenet",
+                "--schemes", ",".join(schemes), "--iterations", "5", "--out", str(out))  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(read_run(out).schemes) == schemes
+    planned = [event for event in read_events(out) if event["event"] == "plan" and event["scheme"] != "average"]
+    assert any(event["reason"].startswith("the faster half of the servers sums everything") for event in planned)
     assert run(["report", str(out)]) == 0
 
 

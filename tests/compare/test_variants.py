@@ -4,7 +4,6 @@ from nalb.compare.variants import parse_variant
 from nalb.errors import InputError
 from nalb.planning.slices import NUM_PROBE
 from nalb.protocol import messages as m
-from nalb.settings import SCHEMES
 from tests.protocol.test_state import Driver
 
 
@@ -42,7 +41,7 @@ def test_a_word_becomes_a_block(word, block):
 )
 def test_words_without_sense_are_refused(word, text):
     with pytest.raises(InputError, match=text):
-        parse_variant(word, (*SCHEMES, "gloo"))
+        parse_variant(word, peers=["gloo"])
 
 
 def begin(driver, block):
@@ -50,7 +49,7 @@ def begin(driver, block):
     driver.say("observer", block)
     for worker in ("w0", "w1"):
         if driver.state.phase == "PREPARE":
-            driver.say(worker, m.SlotsReady(driver.state._iteration + 1, driver.state._epoch))
+            driver.say(worker, m.SlotsReady(driver.state._iteration + 1, driver.state._layout_version))
     return driver.last("w0", m.Setup), driver.last("w0", m.Plan)
 
 

@@ -6,8 +6,9 @@ import sys
 import pytest
 
 from nalb.launch.ports import free_pair
-from nalb.launch.roles import JobOptions, Place, process_specs
+from nalb.launch.roles import Place, process_specs
 from nalb.launch.supervisor import Job
+from nalb.options import JobOptions
 from nalb.protocol import messages as m
 from nalb.transport.observer import Observer
 

@@ -92,13 +92,13 @@ def test_the_environment_is_the_orders_and_this_machines() -> None:
 
 
 def test_what_ps_lite_reads_is_the_orders_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PORT", "DMLC_LOCAL", "DMLC_PS_SHIM_TYPE", "PS_RESEND", "PS_VERBOSE"):
+    for name in ("PORT", "DMLC_LOCAL", "DMLC_PS_VAN_TYPE", "PS_RESEND", "PS_VERBOSE"):
         monkeypatch.setenv(name, "1")
-    with agent(order("login", "python", "-c", SHOW, DMLC_PS_SHIM_TYPE="p3")) as process:
+    with agent(order("login", "python", "-c", SHOW, DMLC_PS_VAN_TYPE="p3")) as process:
         lines, _ = outcome(process)
     found = json.loads(lines[0])
     of_ps_lite = {name: value for name, value in found.items() if name.startswith(("PORT", "DMLC_", "PS_"))}
-    assert of_ps_lite == {"DMLC_ROLE": "scheduler", "DMLC_PS_SHIM_TYPE": "p3", "PS_VERBOSE": "1"}
+    assert of_ps_lite == {"DMLC_ROLE": "scheduler", "DMLC_PS_VAN_TYPE": "p3", "PS_VERBOSE": "1"}
 
 
 def test_closing_the_leash_ends_all_that_was_started() -> None:

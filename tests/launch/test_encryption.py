@@ -18,7 +18,8 @@ import pytest
 
 from nalb.launch.machine_env import BOOTSTRAP
 from nalb.launch.ports import free_pair
-from nalb.launch.roles import JobOptions, Place, process_specs
+from nalb.launch.roles import Place, process_specs
+from nalb.options import JobOptions
 from nalb.transport.keys import NodeKeys, load_keys, make_keys, write_keys
 from tests.launch.capture import Capture, capturing
 from tests.launch.conftest import ROOT, START_LIMIT_S, Launch, Launched
@@ -207,8 +208,10 @@ def test_with_keys_and_without_the_shim_nobody_listens(tmp_path: Path, scheme: s
     """Each process by itself, as another launcher may start it that loses LD_PRELOAD on the way."""
     write_keys(tmp_path / "keys", make_keys({"n0": "127.0.0.1"}))
     with free_pair("127.0.0.1") as port:
-        options = JobOptions(port, scheme=scheme, transport="pyzmq", keys_dir=str(tmp_path / "keys"))
-        specs = process_specs([Place("n0", "127.0.0.1")], [sys.executable, "-c", CREATE], options, {})
+        options = JobOptions(port, scheme=scheme, transport="pyzmq")
+        specs = process_specs(
+            [Place("n0", "127.0.0.1")], [sys.executable, "-c", CREATE], options, {}, str(tmp_path / "keys")
+        )
     (spec,) = [one for one in specs if one.role == role]
     path = os.pathsep.join([str(BOOTSTRAP), str(ROOT)] if role == "worker" else [str(ROOT)])
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": path} | spec.environment

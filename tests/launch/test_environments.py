@@ -1,6 +1,7 @@
 """--print-env: what it prints starts a job without `nalb launch`."""
 
 import importlib.util
+import mmap
 import os
 import shlex
 import subprocess
@@ -13,7 +14,8 @@ import pytest
 
 from nalb.cli.main import run
 from nalb.launch.hosts import load_hosts
-from nalb.launch.roles import KEEP_MEMORY, JobOptions, Place, process_specs
+from nalb.launch.roles import KEEP_MEMORY, Place, process_specs
+from nalb.options import JobOptions
 from nalb.transport.keys import make_keys, write_keys
 from tests.launch.conftest import ROOT, STEPS
 
@@ -242,3 +244,20 @@ def test_workers_whose_batches_change_keep_their_memory_unless_the_user_says_oth
             given = {name: value for name, value in spec.environment.items() if name.startswith("MALLOC")}
             expected = KEEP_MEMORY | {"MALLOC_ARENA_MAX": "4"} if kept and spec.role == "worker" else {}
             assert given == expected, spec.name
+
+
+@pytest.mark.mxnet
+@pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
+def test_scheme_p3_sets_what_ps_lite_reads() -> None:
+    (folder,) = importlib.util.find_spec("mxnet").submodule_search_locations
+    plain, p3 = (
+        process_specs([Place("n0", "127.0.0.1")], ["true"], JobOptions(9000, scheme=scheme), {})[0].environment
+        for scheme in ("stock", "p3")
+    )
+    (name,) = p3.keys() - plain.keys()
+    assert p3[name] == "p3"
+    with (
+        open(Path(folder) / "libmxnet.so", "rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library,
+    ):
+        assert library.find(name.encode() + b"\0") > 0, f"ps-lite knows no variable {name}"

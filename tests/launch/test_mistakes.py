@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nalb.cli.launch import make_run_dir
 from nalb.cli.main import run
+from nalb.launch.run_dir import make_run_dir
 from tests.launch.conftest import START_LIMIT_S, STEPS, Launch
 
 needs_mxnet = pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")

@@ -34,7 +34,7 @@ REPLAY = ["python", "-m", "kvstore_patch.roles.replay", "mobilenet", "--iteratio
 OF_PS_LITE = (
     "PORT=http",
     "DMLC_LOCAL=1",
-    "DMLC_PS_SHIM_TYPE=p3",
+    "DMLC_PS_VAN_TYPE=p3",
     "PS_DROP_MSG=30",
     "PS_RESEND=1",
 )

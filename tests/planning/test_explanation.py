@@ -1,7 +1,8 @@
+from nalb.planning.distribution import Situation
 from nalb.planning.explanation import explain
 from nalb.planning.nodes import Capacities, Node
-from nalb.planning.schemes import Situation, decide
 from nalb.planning.slices import Tensor, build_layout
+from nalb.schemes import decide
 
 NODES = [Node("n0"), Node("n1"), Node("n2"), Node("n3")]
 LAYOUT = build_layout(

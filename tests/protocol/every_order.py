@@ -24,11 +24,12 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
-from nalb.planning.schemes import Distribution
+from nalb.planning.distribution import Distribution
 from nalb.planning.slices import Layout
 from nalb.protocol import messages as m
 from nalb.protocol.state import Coordinator
 from nalb.protocol.worker_protocol import WorkerProtocol
+from nalb.schemes import Scheme
 from nalb.settings import Settings
 
 Move = tuple[str, str, int]  # what, whose, which message of the channel
@@ -45,7 +46,7 @@ def _value(constant: object) -> object:
         return constant.digest()
     return (
         repr(constant)
-        if isinstance(constant, Settings | Distribution)
+        if isinstance(constant, Settings | Distribution | Scheme)
         else (type(constant), msgspec.msgpack.encode(constant))
     )
 
@@ -78,6 +79,7 @@ _REDUCERS = {
         Layout,
         Settings,
         Distribution,
+        Scheme,
         *m.FromNode.__args__,
         *m.FromCoordinator.__args__,
         *m.FromObserver.__args__,

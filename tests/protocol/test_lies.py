@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from nalb.measurement.capacity import CapacityEstimator
 from nalb.planning.nodes import Capacities, Node
-from nalb.planning.schemes import NOT_MEASURED, NOT_THE_LINKS
 from nalb.protocol import messages as m
 from nalb.protocol.planner import Planner
+from nalb.schemes import NOT_MEASURED, NOT_THE_LINKS
 from nalb.simulation.exchange import MessageWeight
 from nalb.simulation.job import by_planner
 from tests.protocol.test_state import PEERS, TENSORS, Driver
@@ -46,7 +47,7 @@ class Waiting(Planner):
 def iterate(scheme, scale=1.0, has_friends=False, rounds=ROUNDS):
     """Seconds of each iteration, simulated."""
     names = [node.name for node in NODES]
-    planner = Misled(names, set(names), {name: rank for rank, name in enumerate(names)}, "capacity", None)
+    planner = Misled(names, set(names), {name: rank for rank, name in enumerate(names)}, CapacityEstimator, None)
     planner.scale, planner.has_friends = scale, has_friends
     planner.register([TENSOR], 1e4)
     return [
@@ -66,7 +67,7 @@ def test_a_lie_costs_little_more_than_equal_shares(scale, has_friends):
 def test_a_plan_is_not_given_up_for_what_it_waited_for_gradients(late):
     """All that early workers push waits for the late one's gradients: the iteration is longer, the exchange is not."""
     names = [node.name for node in NODES]
-    planner = Waiting(names, set(names), {name: rank for rank, name in enumerate(names)}, "capacity", None)
+    planner = Waiting(names, set(names), {name: rank for rank, name in enumerate(names)}, CapacityEstimator, None)
     planner.late = late
     planner.register([TENSOR], 1e4)
     by_planner("exact", NODES, planner.layout, CAPACITIES, 12, planner, MessageWeight())
@@ -80,7 +81,7 @@ HEAD, WHOLE = m.TensorSpec("w", 20_000, "float32", 0), m.TensorSpec("w", 40_000_
 def after_a_change(before, rounds, scale=1.0, has_friends=False):
     """Seconds of each iteration, simulated, once other tensors have been trained for ten."""
     names = [node.name for node in NODES]
-    planner = Misled(names, set(names), {name: rank for rank, name in enumerate(names)}, "capacity", None)
+    planner = Misled(names, set(names), {name: rank for rank, name in enumerate(names)}, CapacityEstimator, None)
     planner.scale, planner.has_friends = scale, has_friends
     for tensor, count in ((before, 10), (TENSOR, rounds)):
         planner.register([tensor], 1e4)

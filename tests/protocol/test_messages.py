@@ -6,6 +6,7 @@ import pytest
 
 from nalb.batching.lbb import Profile
 from nalb.errors import InputError, listed
+from nalb.measurement.capacity import CapacityEstimator
 from nalb.protocol import messages as m
 from nalb.protocol.batching import BatchSizeManager
 from nalb.protocol.planner import Planner
@@ -31,7 +32,7 @@ WAYS = Ways(2 * NODES * MOST, ((1 << 32) - 2) / 1e6)
 
 def planned():
     """A planner's decision for all nodes, every slot of which is new."""
-    planner = Planner(NAMES, set(NAMES), {name: rank for rank, name in enumerate(NAMES)}, "capacity", None)
+    planner = Planner(NAMES, set(NAMES), {name: rank for rank, name in enumerate(NAMES)}, CapacityEstimator, None)
     tensors = [m.TensorSpec(one.name, one.elements, one.dtype, 0) for one in load("resnet50")]
     digest = planner.register(tensors, 1000.0)
     return planner.decide(ITERATIONS, ITERATIONS, "exact"), digest

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from nalb.errors import InputError
+from nalb.measurement.capacity import CapacityEstimator
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
 from nalb.planning.slots import plan_slot_key
 from nalb.protocol import messages as m
 from nalb.protocol.planner import Planner
+from nalb.schemes import SCHEMES, Scheme
 from nalb.simulation.exchange import MessageWeight, exchange
 from nalb.simulation.job import by_planner
 from nalb.workloads import NAMES, load
@@ -22,8 +24,15 @@ FAST, USUAL = 125e6, 12.5e6  # bytes per second
 LOW_FROM, LOW_UNTIL, END = 5, 18, 24
 
 
-def planner_of(inflight_bytes=None):
-    planner = Planner([node.name for node in NODES], {"w0", "w1", "w2"}, {"s0": 0, "s1": 1}, "capacity", inflight_bytes)
+def planner_of(inflight_bytes=None, schemes=SCHEMES):
+    planner = Planner(
+        [node.name for node in NODES],
+        {"w0", "w1", "w2"},
+        {"s0": 0, "s1": 1},
+        CapacityEstimator,
+        inflight_bytes,
+        schemes,
+    )
     planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e4)
     return planner
 
@@ -44,7 +53,7 @@ def alike(count):
     """So many nodes, workers and servers all, and a planner for them: the planner first."""
     nodes = [Node(f"n{i}") for i in range(count)]
     names = [node.name for node in nodes]
-    return Planner(names, set(names), {name: rank for rank, name in enumerate(names)}, "capacity", None), nodes
+    return Planner(names, set(names), {name: rank for rank, name in enumerate(names)}, CapacityEstimator, None), nodes
 
 
 def uneven(caps):
@@ -294,3 +303,20 @@ def test_shares_that_wander_seldom_ask_for_new_slots():
         assert times <= 2 + np.log2(planner._most_of_class[tuple(slot_class)])
     made = {(planner._rank_of_node[node], *one): len(numbers) for (node, one), numbers in planner._slots.items()}
     assert all(count <= 2 * needed[place] for place, count in made.items())
+
+
+def test_elastic_does_not_keep_another_schemes_plan():
+    planner = planner_of()
+    planner.decide(0, 0, "average")
+    assert planner.decide(1, 0, "elastic").plan.scheme == "elastic"
+    assert planner.describe_plan()["reason"].startswith(
+        "equal shares to begin with (elastic: keep the shares, no observation of"
+    )
+    planner.decide(2, 0, "elastic")
+    assert planner.describe_plan()["reason"].startswith("elastic: keep the shares, no observation of")
+
+
+def test_a_scheme_that_keeps_what_it_has_not_made_is_refused():
+    planner = planner_of(schemes={"idle": Scheme("idle", lambda _: (None, "nothing to do"))})
+    with pytest.raises(InputError, match="scheme idle keeps a plan that it has not made yet"):
+        planner.decide(0, 0, "idle")

@@ -4,9 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nalb.errors import InputError
+from nalb.planning.distribution import Situation
 from nalb.planning.nodes import Capacities, Node, completion_s
-from nalb.planning.schemes import Situation, decide
 from nalb.planning.shares import average, exact
+from nalb.schemes import decide
 from nalb.simulation.exchange import MessageWeight, exchange
 from nalb.simulation.flows import flow, lump
 from nalb.units import mbps_to_bytes_per_s

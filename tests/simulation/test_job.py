@@ -24,7 +24,7 @@ def over_bound(scheme):
 
 
 def learned(scheme, estimator, rounds):
-    planner = planner_of(NODES, TENSORS, 1000.0, estimator=estimator)
+    planner = planner_of(NODES, TENSORS, 1000.0, new_estimator=ESTIMATORS[estimator])
     results = by_planner(scheme, NODES, LAYOUT, CAPACITIES, rounds, planner, MessageWeight())
     return [result.time_s / BOUND_S for result in results]
 

@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from nalb.cli.progress import Lines, show_table
+from nalb.compare.progress import Lines, show_table
 from nalb.reporting.record import read_record
 from nalb.reporting.table import comparison_table
 from tests.reporting.runs import write_fake_run
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.jobs
 SHOWN = """
 import sys, time
 from rich.table import Table
-from nalb.cli.launch import ending_on_signals
-from nalb.cli.progress import progress_of, say, show_table
+from nalb.launch.signals import ending_on_signals
+from nalb.compare.progress import progress_of, say, show_table
 from nalb.errors import JobError
 
 def turn(scheme, *times_s):
@@ -116,7 +116,7 @@ def test_output_closed_by_its_reader_does_not_end_a_comparison():
 
 
 def test_the_last_table_without_a_reader_is_no_error_either():
-    shown = "from rich.table import Table; from nalb.cli.progress import show_table; show_table(Table('medians'))"
+    shown = "from rich.table import Table; from nalb.compare.progress import show_table; show_table(Table('medians'))"
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run([sys.executable, "-c", shown], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)

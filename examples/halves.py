@@ -1,0 +1,26 @@
+"""A scheme of one's own: the faster half of the servers sums everything, in equal parts (docs/your-scheme.md).
+
+cd examples
+nalb simulate --network wan6-static --replay mobilenet --schemes average,exact,halves:HALVES
+nalb launch --local 4 --scheme halves:HALVES -- python train_fashion_mnist.py
+"""
+
+import numpy as np
+
+from nalb.planning.distribution import Situation
+from nalb.schemes import ChosenShares, Scheme, equal_by_need
+
+
+def halves(situation: Situation) -> ChosenShares:
+    """Bytes per node, which add up to the model; and why, in words that change only with the kind of decision."""
+    if (equal := equal_by_need(situation)) is not None:
+        return equal  # not every link is measured yet, or the links do not set the pace
+    servers = np.flatnonzero([node.is_server for node in situation.nodes])
+    by_speed = servers[np.argsort(-situation.estimated.limit[servers], kind="stable")]
+    fast = by_speed[: (len(servers) + 1) // 2]
+    shares = np.zeros(len(situation.nodes))
+    shares[fast] = situation.layout.model_bytes / len(fast)
+    return shares, "the faster half of the servers sums everything"
+
+
+HALVES = Scheme("halves", halves, follows_estimates=True)

@@ -1,0 +1,170 @@
+"""The options that several commands share: their flags, and what becomes of them. No command imports another.
+
+A flag that is an option of the job has the name of its field in JobOptions.
+"""
+
+import argparse
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from nalb import workloads
+from nalb.errors import InputError
+from nalb.extensions import ESTIMATOR_GROUP, is_own
+from nalb.launch.encryption import Encryption
+from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
+from nalb.options import JOINT_BATCHING, NETWORK_PREDICTORS, PREDICTORS, JobOptions
+from nalb.planning.slices import Tensor
+from nalb.schemes import AUTO, SCHEMES
+from nalb.settings import batch_maxima
+
+HIGH_ALPHA_BYTES = 1e12
+HIGH_MODEL_BYTES = 1e12  # 1 TB
+PLAIN = Encryption()
+OWN_HELP = "; or your own, package.module:NAME"
+ESTIMATORS_HELP = "of capacities: capacity (default), each node's best sustained rate; paper, the sum of link averages"
+
+
+def name_of(known: Iterable[str], group: str) -> Callable[[str], str]:
+    """For an argument's type: one of the known names, or the word for a user's own."""
+
+    def check(word: str) -> str:
+        if word in known or is_own(word, group):
+            return word
+        raise argparse.ArgumentTypeError(
+            f"invalid choice: {word!r} (choose from {', '.join(known)}, package.module:NAME)"
+        )
+
+    return check
+
+
+def schemes_help() -> str:
+    """What each scheme does; those that do the same stand together."""
+    names: dict[str, list[str]] = {}
+    for name, scheme in SCHEMES.items():
+        if name == scheme.name:
+            names.setdefault(scheme.meaning, []).append(name)
+    meanings = [f"{', '.join(alike)}: {meaning}" for meaning, alike in names.items()]
+    return "; ".join([f"{AUTO} (default): the same as {SCHEMES[AUTO].name}", *meanings]) + OWN_HELP
+
+
+def add_job_flags(parser: argparse.ArgumentParser) -> None:
+    """What launch and compare share."""
+    parser.add_argument(
+        "--estimator",
+        type=name_of(ESTIMATORS, ESTIMATOR_GROUP),
+        default=DEFAULT_ESTIMATOR,
+        metavar="E",
+        help=ESTIMATORS_HELP + OWN_HELP,
+    )
+    parser.add_argument(
+        "--alpha-bytes", type=float, help="alpha of the slice size (default: follows from the measured rate)"
+    )
+    add_process_flags(parser)
+
+
+def add_process_flags(parser: argparse.ArgumentParser) -> None:
+    """What calibrate shares with them: how a job's processes run, whatever it sends."""
+    parser.add_argument(
+        "--transport", choices=("mxnet", "pyzmq"), help="libzmq under ps-lite (default: mxnet; encrypted: pyzmq)"
+    )
+    parser.add_argument(
+        "--deadline-s", type=float, help="from a lasting fault to the end of everyone else (default: 10)"
+    )
+
+
+def add_batch_flags(parser: argparse.ArgumentParser) -> None:
+    """What launch and compare share of the batch sizes."""
+    parser.add_argument("--batch-total", type=int, metavar="N", help="samples of an iteration, over all workers")
+    parser.add_argument("--batch-most", metavar="N[,N...]", help="most samples of a worker, for all or for each")
+    parser.add_argument(
+        "--predictor", choices=PREDICTORS, help="of lb-bsp and joint: how they foresee speeds (default: memoryless)"
+    )
+    parser.add_argument(
+        "--predictor-models",
+        metavar="DIR",
+        help="networks begin with the models stored here, and leave theirs at the end",
+    )
+
+
+def add_encryption_flags(parser: argparse.ArgumentParser) -> None:
+    """How a user chooses."""
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--encrypt", action="store_true", help="with keys made for this job (default with --hosts)")
+    choice.add_argument("--keys", metavar="DIR", help="encrypt with the keys that `nalb keys` made there")
+    choice.add_argument("--plain", action="store_true", help="neither encrypt nor authenticate (default otherwise)")
+
+
+def job_options(args: argparse.Namespace, encryption: Encryption = PLAIN) -> JobOptions:
+    """What a command's flags say of the job. InputError for what cannot be."""
+    said = {one.name: vars(args)[one.name] for one in fields(JobOptions) if one.name in vars(args)}
+    deadline_s, transport = said.get("deadline_s"), said.get("transport")
+    if deadline_s is not None and not 1 <= deadline_s <= 86_400:
+        raise InputError(f"--deadline-s {deadline_s:g}: choose 1 to 86400")
+    if encryption.is_on and transport == "mxnet":
+        raise InputError("--transport mxnet has no fast CURVE: leave it out, or do not encrypt")
+    said["transport"] = transport or ("pyzmq" if encryption.is_on else "mxnet")
+    if said.get("predictor_models"):
+        said["predictor_models"] = folder(said["predictor_models"], "--predictor-models")
+    return JobOptions(**said)
+
+
+def check_batch_flags(args: argparse.Namespace, batchings: Sequence[str]) -> None:
+    """InputError for flags of add_batch_flags that cannot be, or would have no effect on these ways to size batches."""
+    if args.batch_total is not None and args.batch_total < 1:
+        raise InputError(f"--batch-total {args.batch_total}: give 1 sample or more")
+    if args.batch_most is not None:
+        batch_maxima(args.batch_most, args.batch_most.count(",") + 1, "--batch-most")
+    if not batchings and (args.batch_total or args.batch_most):
+        raise InputError("--batch-total and --batch-most need --batching: else the script sizes its batches")
+    if args.predictor and not {"lb-bsp", JOINT_BATCHING} & {word.partition("@")[0] for word in batchings}:
+        raise InputError(f"--predictor {args.predictor} is of lb-bsp and joint alone: choose one, or leave it out")
+    if args.predictor_models and args.predictor not in NETWORK_PREDICTORS:
+        raise InputError(f"--predictor-models: name the network: --predictor {', '.join(NETWORK_PREDICTORS)}")
+
+
+def folder(word: str, flag: str) -> str:
+    """What a flag names, from the root on. InputError where its ~USER is unknown."""
+    try:
+        return str(Path(word).expanduser().absolute())
+    except RuntimeError:
+        raise InputError(f"{flag} {word}: no home of that name is known here: give the whole path") from None
+
+
+def tensors_of(replay: str | None, model_bytes_word: str | None) -> list[Tensor]:
+    """A carried workload's tensors, or one of so many bytes."""
+    if replay is None and model_bytes_word is None:
+        raise InputError("the model's size is missing: give --model-bytes or --replay")
+    given = None if model_bytes_word is None else parse_number("--model-bytes", model_bytes_word, HIGH_MODEL_BYTES)
+    if given is not None and given != int(given):
+        raise InputError(f"--model-bytes {model_bytes_word} is not a whole number: give whole bytes")
+    if replay is None:
+        assert given is not None
+        whole = int(given)
+        return [Tensor("model", whole // 4, "float32") if whole % 4 == 0 else Tensor("model", whole, "uint8")]
+    tensors = [Tensor(t.name, t.elements, t.dtype) for t in workloads.load(replay)]
+    size = sum(tensor.size_bytes for tensor in tensors)
+    if given is not None and given != size:
+        raise InputError(f"--model-bytes {model_bytes_word} is not {replay}'s {size} bytes: leave one of the two out")
+    return tensors
+
+
+def parse_names(flag: str, text: str) -> list[str]:
+    """The names of a comma-separated flag; InputError unless there is one at least, each once."""
+    names = [word.strip() for word in text.split(",") if word.strip()]
+    if not names or len(set(names)) != len(names):
+        raise InputError(f"{flag} {text!r}: name at least one, each once")
+    return names
+
+
+def parse_number(name: str, word: str, high: float, low: float | None = None) -> float:
+    """A number up to `high`, from `low`, or above 0 where there is none. Raises InputError."""
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not (value > 0 if low is None else value >= low) or value > high:
+        least = "above 0" if low is None else f"from {low:g}"
+        raise InputError(f"{name} {word!r} is not a number {least} and up to {high:g}: correct it")
+    return value

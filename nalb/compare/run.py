@@ -1,0 +1,200 @@
+"""Runs a comparison from its first process to its run directory: of schemes, by replays or by training, or of batchings."""
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nalb.compare.batch_comparison import run_batching
+from nalb.compare.comparison import SAMPLES_PER_BATCH, Lane, Series, compare
+from nalb.compare.progress import Lines, progress_of, say
+from nalb.compare.ring import RING, Ring, ring_specs
+from nalb.compare.variants import Variant
+from nalb.errors import InputError
+from nalb.launch.network import (
+    NAMESPACE_PORT,
+    Changes,
+    configured_bound_s,
+    configured_message,
+    goodput_bound_s,
+    inside,
+    job_network,
+    job_nodes,
+    places_in,
+)
+from nalb.launch.roles import process_specs
+from nalb.launch.run_dir import observer_address
+from nalb.launch.signals import ending_on_signals
+from nalb.launch.supervisor import Job, print_line
+from nalb.options import JobOptions
+from nalb.reporting.batching_file import BatchingFile, write_batchings
+from nalb.reporting.run_file import RunFile, write_run
+from nalb.schemes import AUTO, by_name
+from nalb.transport.observer import Observer
+from nalb.workloads import bytes_of
+from netem.build import NODE_INTERFACE
+from netem.emulation import Emulation
+from netem.network_file import Network
+
+TEST_IMAGES = 2000  # of the accuracy that a comparison of batchings prints: a slow machine may be the one to test
+P3_PORT = NAMESPACE_PORT + 10  # of the second job, in the same namespaces
+RING_PORT = NAMESPACE_PORT + 20  # where the ring's workers find each other
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """What `nalb compare` was asked for."""
+
+    network: Network
+    options: JobOptions  # of every job, but for its scheme
+    replay: str | None  # a workload
+    train: str | None  # or a model
+    iterations: int  # of each scheme
+    run_dir: Path
+    compute_ms: float = 0.0  # of a replay
+    test_every: int | None = None  # iterations, of a comparison of batchings
+
+    @property
+    def training_command(self) -> list[str]:
+        """What each worker runs, over as many epochs as the iterations take. InputError where it is not there."""
+        script = Path(__file__).resolve().parents[2] / "examples" / "train_fashion_mnist.py"
+        if not script.exists():
+            raise InputError(
+                f"--train needs the source tree: {script} is missing; use --replay, or `pip install -e .` in a clone"
+            )
+        steps = self.iterations + 1  # the first records what is pushed
+        return [sys.executable, str(script), "--model", str(self.train), "--steps", str(steps)]
+
+
+def compare_schemes(request: CompareRequest, schemes: Sequence[Variant]) -> None:
+    """Run each scheme's iterations and write run.json."""
+    network = request.network
+    with ending_on_signals():
+        if request.replay:
+            workload, model_bytes = f"replay {request.replay}", bytes_of(request.replay)
+            series = _replay(request, request.replay, schemes)
+        else:
+            workload = f"train {request.train}"
+            series, model_bytes = _train(request, [variant.name for variant in schemes])
+    num_workers = sum(node.is_worker for node in network.nodes)
+    run = RunFile(
+        network.name,
+        workload,
+        len(network.nodes),
+        model_bytes,
+        configured_bound_s(network, model_bytes),
+        {name: one.result(num_workers, SAMPLES_PER_BATCH) for name, one in series.items()},
+        goodput_bound_s(network, model_bytes),
+    )
+    write_run(request.run_dir, run)
+
+
+def compare_batchings(request: CompareRequest, batchings: Sequence[str]) -> BatchingFile:
+    """Train once under each way to size batches and write batching.json. The scheme is that of the options."""
+    command = [*request.training_command, "--test-images", str(TEST_IMAGES)]
+    command += ["--max-batches", str(request.test_every)] if request.test_every else []
+    options = replace(request.options, root_port=NAMESPACE_PORT)
+    results = {}
+    with ending_on_signals():
+        for name in batchings:
+
+            def show(event: dict[str, Any], name: str = name) -> None:
+                times = " ".join(f"{one:.3f}" for one in event["compute_s"])
+                say(f"{name}, iteration {event['iteration'] + 1}: compute s {times}")
+
+            say(f"training {request.train} with batching {name}")
+            results[name] = run_batching(name, request.network, command, options, request.run_dir / name, show)
+    total = sum(results[batchings[0]].sizes[0])
+    run = BatchingFile(request.network.name, f"train {request.train}", options.scheme, total, results)
+    write_batchings(request.run_dir, run)
+    return run
+
+
+def _replay(request: CompareRequest, replay: str, schemes: Sequence[Variant]) -> dict[str, Series]:
+    network = request.network
+    bound_s = configured_bound_s(network, bytes_of(replay))
+    with ExitStack() as stack:
+        emulation = stack.enter_context(job_network(network))
+        main_lane = p3_lane = None
+        lanes: list[tuple[Variant, Lane]] = []
+        own = ",".join(dict.fromkeys(variant.name for variant in schemes if variant.is_own))
+        request = replace(request, options=replace(request.options, own_schemes=own or None))
+        for variant in schemes:
+            if variant.scheme is None:
+                lanes.append((variant, _start_ring(request, replay, emulation, stack)))
+            elif variant.scheme.ps_lite_kind:
+                p3_lane = p3_lane or _start_lane(request, replay, emulation, stack, P3_PORT, variant.name)
+                lanes.append((variant, p3_lane))
+            else:
+                main_lane = main_lane or _start_lane(request, replay, emulation, stack, NAMESPACE_PORT, AUTO)
+                lanes.append((variant, main_lane))
+        with progress_of(
+            [variant.word for variant in schemes], request.iterations, network.is_static, bound_s
+        ) as progress:
+            return compare(lanes, emulation, network, request.iterations, progress, request.run_dir, bound_s)
+
+
+def _start_lane(
+    request: CompareRequest, replay: str, emulation: Emulation, stack: ExitStack, port: int, scheme: str
+) -> Lane:
+    """A held job; several share the network and take turns."""
+    address = observer_address(stack, request.run_dir, f"observers-{scheme}")
+    options = _job_options(request, scheme, port, address, hold=True)
+    command = [sys.executable, "-m", "kvstore_patch.roles.replay", replay, "--compute-ms", str(request.compute_ms)]
+    specs = process_specs(places_in(emulation), command, options, os.environ)
+    say(f"starting {len(specs)} processes on {len(emulation.network.nodes)} nodes")
+    logs = request.run_dir / "logs" / (by_name(scheme).ps_lite_kind or "")
+    job = stack.enter_context(Job(specs, inside(emulation), os.environ, logs))
+    return Lane(job, stack.enter_context(Observer(address)))
+
+
+def _start_ring(request: CompareRequest, replay: str, emulation: Emulation, stack: ExitStack) -> Lane:
+    """The peer's processes, held as a job's are."""
+    address = observer_address(stack, request.run_dir, RING)
+    places = [place for place in places_in(emulation) if place.is_worker]
+    ring = Ring(address, job_nodes(emulation.network), bytes_of(replay), request.run_dir / "samples.jsonl")
+    ring = stack.enter_context(ring)
+    specs = ring_specs(places, replay, request.compute_ms, address, RING_PORT, NODE_INTERFACE)
+    say(f"starting {len(specs)} processes of a ring on {len(places)} nodes")
+    job = stack.enter_context(Job(specs, inside(emulation), os.environ, request.run_dir / "logs" / RING))
+    return Lane(job, ring)
+
+
+def _train(request: CompareRequest, schemes: Sequence[str]) -> tuple[dict[str, Series], int]:
+    """Real training: a job of its own for each scheme, from the same seed, one after another."""
+    command, network, run_dir = request.training_command, request.network, request.run_dir
+    series: dict[str, Series] = {}
+    model_bytes = 0
+    for scheme in schemes:
+        one = Series()
+        with ExitStack() as stack:
+            address = observer_address(stack, run_dir)
+            options = _job_options(request, scheme, NAMESPACE_PORT, address)
+            emulation = stack.enter_context(job_network(network))
+            specs = process_specs(places_in(emulation), command, options, os.environ)
+            say(f"training {request.train} under {scheme}: {len(specs)} processes on {len(network.nodes)} nodes")
+            progress = stack.enter_context(Lines([scheme], request.iterations, takes_turns=False, bound_s=None))
+            job = stack.enter_context(Job(specs, inside(emulation), os.environ, run_dir / "logs" / scheme, print_line))
+            observer = stack.enter_context(Observer(address))
+            observer.send(configured_message(network, 0.0))
+            changes = Changes(network, run_dir)
+            while not job.finished():
+                for event in observer.events(0.1):
+                    if event.kind == "layout" and not changes.started:
+                        one.begin(event.at_s)
+                        model_bytes = event.data["model_bytes"]
+                        stack.enter_context(changes.start(emulation))
+                    if event.kind == "iteration":
+                        one.add(event.data)
+                        progress.iteration(scheme, event.data)
+                changes.tell(observer.send)
+        series[scheme] = one
+    return series, model_bytes
+
+
+def _job_options(request: CompareRequest, scheme: str, port: int, address: str, hold: bool = False) -> JobOptions:
+    samples = str(request.run_dir / "samples.jsonl")
+    return replace(request.options, scheme=scheme, root_port=port, observers=address, samples_path=samples, hold=hold)

@@ -1,0 +1,163 @@
+"""Schemes and estimators of a user's own, which run without a change to nalb.
+
+A word names one: `package.module:NAME`, or the name of an entry point of the group `nalb.schemes` or `nalb.estimators`. The
+coordinator loads it; where the launcher can see it too, it loads it first, so that a mistake is told before anything starts.
+Whatever goes wrong in it later is an InputError that names the word, the file and the line.
+"""
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from nalb.errors import InputError, one_line
+from nalb.measurement.estimates import Estimate
+from nalb.measurement.estimators import ESTIMATORS, Estimator
+from nalb.measurement.traffic import Traffic
+from nalb.planning.distribution import Situation
+from nalb.schemes import SCHEMES, ChosenShares, Scheme
+
+SCHEME_GROUP, ESTIMATOR_GROUP = "nalb.schemes", "nalb.estimators"
+WORD_MOST = 128  # characters, as names in messages may have
+MEETING = 2  # nodes for which an estimator is made to see whether it is one
+
+
+@dataclass(frozen=True)
+class Extension:
+    """Something that was loaded by its word."""
+
+    kind: str  # 'scheme' or 'estimator'
+    word: str
+    file: str  # of its module
+    value: Any
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Errors within become InputErrors that say where in the user's file they were made."""
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            raise InputError(f"{self.kind} {self.word}: {_told(error, self.file)}") from error
+
+
+def is_own(word: str, group: str) -> bool:
+    """Whether the word names something of a user's own."""
+    return ":" in word or any(one.name == word for one in entry_points(group=group))
+
+
+def own_names(group: str) -> list[str]:
+    """The names of the entry points."""
+    return sorted({one.name for one in entry_points(group=group)})
+
+
+def schemes_with(names: Iterable[str]) -> dict[str, Scheme]:
+    """nalb's schemes and, by their words, those of a user's own among the names. Raises InputError."""
+    return {**SCHEMES, **{name: load_scheme(name) for name in names if name not in SCHEMES}}
+
+
+def estimators_with(name: str) -> dict[str, Callable[[int], Estimator]]:
+    """nalb's estimators and, where the name is that of a user's own, that one. Raises InputError."""
+    return {**ESTIMATORS, **({} if name in ESTIMATORS else {name: load_estimator(name)})}
+
+
+def load_scheme(word: str) -> Scheme:
+    """A scheme of a user's own, which goes by the word. Raises InputError."""
+    found = _load("scheme", word, SCHEME_GROUP, SCHEMES)
+    scheme = found.value
+    if not isinstance(scheme, Scheme):
+        raise InputError(f"scheme {word} is of type {type(scheme).__name__}: name a nalb.schemes.Scheme")
+    own = scheme.decide
+    if own is None or scheme.sizes_batches or scheme.ps_lite_kind:
+        raise InputError(
+            f"scheme {word}: only nalb's own schemes leave routing to MXNet or size batches: give it a decide"
+        )
+
+    def decide(situation: Situation) -> ChosenShares:
+        with found.named():
+            shares, reason = own(situation)
+            return None if shares is None else np.asarray(shares, dtype=np.float64), str(reason)
+
+    code = getattr(own, "__code__", None)
+    place = f"{code.co_filename}, line {code.co_firstlineno}" if code else found.file
+    return replace(scheme, name=word, decide=decide, place=place)
+
+
+def load_estimator(word: str) -> Callable[[int], Estimator]:
+    """What makes an estimator of a user's own from the number of nodes. Raises InputError."""
+    found = _load("estimator", word, ESTIMATOR_GROUP, ESTIMATORS)
+    if not callable(found.value):
+        raise InputError(f"estimator {word} is of type {type(found.value).__name__}: name what makes one for N nodes")
+
+    def new_estimator(num_nodes: int) -> Estimator:
+        return _OwnEstimator(found, num_nodes)
+
+    new_estimator(MEETING).estimate()
+    return new_estimator
+
+
+class _OwnEstimator:
+    """An estimator of a user's own, whose mistakes are named."""
+
+    def __init__(self, found: Extension, num_nodes: int):
+        self._found, self._num_nodes = found, num_nodes
+        with found.named():
+            self._own = found.value(num_nodes)
+
+    def observe(self, traffic: Traffic) -> bool:
+        with self._found.named():
+            return bool(self._own.observe(traffic))
+
+    def estimate(self) -> Estimate:
+        with self._found.named():
+            estimate = self._own.estimate()
+            if not isinstance(estimate, Estimate):
+                raise TypeError(f"estimate() gave {type(estimate).__name__}, not a nalb.measurement.estimates.Estimate")
+            shapes = tuple(np.shape(one) for one in (estimate.up, estimate.down, estimate.least))
+            if shapes != ((self._num_nodes,), (self._num_nodes,), (2, self._num_nodes)):
+                raise ValueError(f"estimate() has up, down and least of shapes {shapes} for {self._num_nodes} nodes")
+            return estimate
+
+
+def _load(kind: str, word: str, group: str, known: Mapping[str, object]) -> Extension:
+    entry = next((one for one in entry_points(group=group) if one.name == word), None)
+    module_name, colon, name = (entry.value if entry else word).replace(" ", "").partition(":")
+    if not (module_name and colon and name) or len(word) > WORD_MOST:
+        raise InputError(
+            f"unknown {kind} {word!r}: choose one of {', '.join([*known, *own_names(group)])}, or name your own as "
+            f"package.module:NAME, of at most {WORD_MOST} characters"
+        )
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as where Python runs a module: the coordinator finds the same
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        raise InputError(
+            f"{kind} {word}: module {module_name} cannot be imported: {_told(error)}: correct it, or run where it is found"
+        ) from error
+    file = getattr(module, "__file__", None) or module_name
+    try:
+        return Extension(kind, word, file, attrgetter(name)(module))
+    except AttributeError:
+        raise InputError(f"{kind} {word}: {file} has no {name}: name what it has") from None
+
+
+def _told(error: BaseException, file: str | None = None) -> str:
+    """The error in one line with its file and line: the last one in `file`, else the last one that is no import machinery's."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
+    machinery = (__file__, importlib.__file__)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename not in machinery and not frame.filename.startswith("<frozen importlib")
+    ]
+    frames = [frame for frame in frames if frame.filename == file] or frames
+    return f"{one_line(error)} ({frames[-1].filename}, line {frames[-1].lineno})" if frames else one_line(error)

@@ -1,0 +1,274 @@
+"""What a job is asked to be: one record from the command line to every process.
+
+`JobOptions` declares each option once: its name, its environment variable, what the variable may say, and what it means. `nalb
+launch` writes the variables from it (`variables_of`), and every process reads them into it again (nalb/settings.py): so another
+launcher may set them too, and `nalb launch --print-env` shows all. ps-lite's own DMLC_* variables stand beside them.
+
+A field that is None or False was not asked for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
+
+from nalb.batching.schemes import BASELINES
+from nalb.batching.schemes import SCHEMES as BATCH_SCHEMES
+from nalb.errors import InputError
+from nalb.extensions import ESTIMATOR_GROUP, SCHEME_GROUP, is_own
+from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
+from nalb.schemes import AUTO, JOINT, SCHEMES, by_name
+
+BATCH_MOST = 1 << 31  # samples
+JOINT_BATCHING = JOINT.name  # the batch scheme that belongs to the distribution scheme of that name
+BATCHINGS = (*(name for name in BATCH_SCHEMES if name != JOINT_BATCHING), *BASELINES)
+NETWORK_PREDICTORS = ("rnn", "lstm", "narx")  # live beside Gluon
+PREDICTORS = ("memoryless", "ema", "arima", *NETWORK_PREDICTORS)
+
+
+class Wording(Protocol):
+    """What a variable may say."""
+
+    def read(self, name: str, text: str) -> Any:
+        """The value; InputError names the variable."""
+        ...
+
+    def __str__(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class AnyText:
+    """Any words; `kind` says of what."""
+
+    kind: str
+
+    def read(self, name: str, text: str) -> str:
+        del name
+        return text
+
+    def __str__(self) -> str:
+        return self.kind
+
+
+@dataclass(frozen=True)
+class Flag:
+    """1, or anything else for no."""
+
+    def read(self, name: str, text: str) -> bool:
+        del name
+        return text == "1"
+
+    def __str__(self) -> str:
+        return "1"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number within bounds."""
+
+    low: float
+    high: float
+    is_whole: bool = False
+
+    def read(self, name: str, text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not self.low <= value <= self.high:
+            raise InputError(f"environment variable {name}={text!r} is not a number in [{self.low:g}, {self.high:g}]")
+        return int(value) if self.is_whole else value
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of these names; with a group, also the word for a user's own, which only the coordinator loads."""
+
+    known: tuple[str, ...]
+    group: str | None = None
+
+    def read(self, name: str, text: str) -> str:
+        if text not in self.known and not (self.group and is_own(text, self.group)):
+            raise InputError(f"environment variable {name}={text!r} is not one of {', '.join(self.known)}")
+        return text
+
+    def __str__(self) -> str:
+        return ", ".join(self.known) + (", package.module:NAME" if self.group else "")
+
+
+@dataclass(frozen=True)
+class Variable:
+    """An option's place in the environment."""
+
+    name: str
+    words: Wording
+    meaning: str
+    is_coordinators: bool = False  # of no use to other processes
+    is_always_told: bool = False  # also where it was not asked for: what the launcher itself inherited must not count
+
+
+def _option(default: Any, name: str, words: Wording, meaning: str, **more: bool) -> Any:
+    """A field of JobOptions with its variable."""
+    return field(default=default, metadata={"variable": Variable(name, words, meaning, **more)})
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What all processes of a job share, as it was asked for."""
+
+    root_port: int = 0  # DMLC_PS_ROOT_PORT; the coordinator listens on the next one; 0: not chosen yet
+    scheme: str = _option(AUTO, "NALB_SCHEME", Choice(tuple(SCHEMES), SCHEME_GROUP), "the distribution scheme")
+    own_schemes: str | None = _option(
+        None,
+        "NALB_OWN_SCHEMES",
+        AnyText("words with commas"),
+        "schemes of a user's own that observers may ask a held job for, with commas: the coordinator loads them at its start",
+        is_coordinators=True,
+    )
+    estimator: str = _option(
+        DEFAULT_ESTIMATOR,
+        "NALB_ESTIMATOR",
+        Choice(tuple(ESTIMATORS), ESTIMATOR_GROUP),
+        "what turns samples into capacities",
+    )
+    alpha_bytes: float | None = _option(
+        None,
+        "NALB_ALPHA_BYTES",
+        Number(1e-3, 1e12),
+        "alpha of x = sqrt(M alpha / N), for the whole job; default: it follows how fast links drain",
+    )
+    inflight_bytes: int | None = _option(
+        None,
+        "NALB_INFLIGHT_BYTES",
+        Number(0, 1e12, is_whole=True),
+        "how much of a worker's gradients is under way at a time; 0: all; default: M / 8, at least 2 MB",
+    )
+    heartbeat_s: float | None = _option(
+        None,
+        "NALB_HEARTBEAT_S",
+        Number(0.01, 60),
+        "between signs of life; default: 0.25, at most a quarter of the silence that is allowed",
+    )
+    startup_s: float | None = _option(
+        None, "NALB_STARTUP_S", Number(1, 86400), "until all processes must have come; default: 120"
+    )
+    deadline_s: float | None = _option(
+        None,
+        "NALB_DEADLINE_S",
+        Number(0.1, 86400),
+        "from a fault that does not heal to the end of everyone else; default: 10. 0.6 of it is silence",
+    )
+    batching: str | None = _option(
+        None,
+        "NALB_BATCHING",
+        Choice(BATCHINGS),
+        "how batch sizes are chosen; default: nobody chooses, they stay as the script has them",
+    )
+    batch_total: int | None = _option(
+        None,
+        "NALB_BATCH_TOTAL",
+        Number(1, BATCH_MOST, is_whole=True),
+        "samples of one iteration over all workers; default: what the workers begin with",
+    )
+    batch_most: str | None = _option(
+        None,
+        "NALB_BATCH_MOST",
+        AnyText("numbers with commas"),
+        "the most samples of a worker: one number for all, or one each, by rank, separated by commas",
+    )
+    predictor: str | None = _option(
+        None,
+        "NALB_PREDICTOR",
+        Choice(PREDICTORS),
+        "how lb-bsp foresees speeds; default: narx, which is EMA for the first 500 iterations; of more than 16 workers, ema",
+    )
+    predictor_models: str | None = _option(
+        None,
+        "NALB_PREDICTOR_MODELS",
+        AnyText("a folder"),
+        "folder on the coordinator's machine from which networks that predict begin, and where they are stored at the end",
+        is_coordinators=True,
+    )
+    first_workers: int | None = _option(
+        None,
+        "NALB_FIRST_WORKERS",
+        Number(1, BATCH_MOST, is_whole=True),
+        "how many workers the job began with, where it goes on with fewer: the global batch stays",
+    )
+    checkpoints: str | None = _option(
+        None,
+        "NALB_CHECKPOINTS",
+        AnyText("a folder"),
+        "folder for checkpoints on the machine of each process (kvstore_patch/checkpoints.py)",
+    )
+    verify_sums: bool = _option(
+        False,
+        "NALB_VERIFY_SUMS",
+        Flag(),
+        "the sum of every slice is checked against an independent one (nalb/protocol/sums.py)",
+    )
+    is_stock: bool = _option(
+        False, "NALB_STOCK", Flag(), "MXNet runs alone; the coordinator, if any, sizes batches and plans nothing"
+    )
+    transport: str | None = _option(
+        None,
+        "NALB_SHIM_TRANSPORT",
+        AnyText("mxnet or pyzmq"),
+        "libzmq under ps-lite: mxnet or pyzmq; default: mxnet, encrypted pyzmq (kvstore_patch/shim)",
+    )
+    observers: str | None = _option(
+        None,
+        "NALB_OBSERVERS",
+        AnyText("an ipc:// address"),
+        "address where the coordinator also listens, for launcher and compare",
+        is_coordinators=True,
+    )
+    hold: bool = _option(
+        False, "NALB_HOLD", Flag(), "iterate only as observers ask (compare)", is_coordinators=True, is_always_told=True
+    )
+    samples_path: str | None = _option(
+        None,
+        "NALB_SAMPLES",
+        AnyText("a file"),
+        "file for one JSON line per event (the run's samples.jsonl)",
+        is_coordinators=True,
+    )
+
+    @property
+    def sizes_batches(self) -> bool:
+        """Whether the coordinator chooses batch sizes, or watches them."""
+        return self.batching is not None or by_name(self.scheme).sizes_batches
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether MXNet runs alone, without shim and plans; and without a coordinator, unless batch sizes are chosen."""
+        return by_name(self.scheme).routes_itself and self.observers is None
+
+
+DECLARED: dict[str, Variable] = {
+    one.name: one.metadata["variable"] for one in fields(JobOptions) if "variable" in one.metadata
+}
+
+
+def variables_of(options: JobOptions, coordinators: bool) -> dict[str, str]:
+    """The variables that say these options: those of the coordinator alone, or those of every process."""
+    told = {}
+    for name, variable in DECLARED.items():
+        value = getattr(options, name)
+        if variable.is_coordinators != coordinators or (
+            (value is None or value is False) and not variable.is_always_told
+        ):
+            continue
+        told[variable.name] = str(int(value)) if isinstance(value, bool) else str(value)
+    return told
+
+
+def options_in(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The declared options that an environment says, by field. InputError names the variable."""
+    return {
+        name: variable.words.read(variable.name, environ[variable.name])
+        for name, variable in DECLARED.items()
+        if environ.get(variable.name)
+    }

@@ -1,0 +1,68 @@
+"""What a scheme may know when it decides, and the plan that its shares become: whole slices on servers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nalb.planning import shares as shares_of
+from nalb.planning.assignment import assign, whole_bytes
+from nalb.planning.elastic import ServerObservation
+from nalb.planning.nodes import Capacities, Floats, Node, completion_s, server_indices
+from nalb.planning.slices import Layout
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Where each slice of one iteration goes."""
+
+    scheme: str
+    iteration: int
+    server_of_slice: tuple[int, ...]  # per slice, the index of its server among the nodes
+    slot_of_slice: tuple[int, ...]  # per slice, its slot on that server, from 0 for each slot class
+    target_bytes: tuple[int, ...]  # per node, what the scheme asked for; adds up to the model
+    shares_bytes: tuple[int, ...]  # per node, what whole slices made of it; adds up to the model
+    predicted_s: float | None  # completion time of shares_bytes by the scheme's capacities; None where unknown
+    bound_s: float | None  # the least time of any shares by the same capacities
+    reason: str
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a scheme may know when it decides."""
+
+    iteration: int  # the one to be planned
+    nodes: Sequence[Node]  # in planning order
+    layout: Layout
+    estimated: Capacities | None = None  # None: not measured yet
+    configured: Capacities | None = None  # None: nobody said
+    observations: Sequence[Sequence[ServerObservation]] = ()  # per node, newest last
+    present_bytes: Sequence[float] | None = (
+        None  # per node, by this scheme's own plan; None: no plan of its own runs now
+    )
+    links_set_pace: bool = True  # False: equal shares are needed, whatever is known (feedback/trust.py)
+    joint_shares: Floats | None = None  # per node, bytes, adding up to the model: the network's half of a joint plan
+
+
+def build_plan(
+    scheme: str, situation: Situation, shares: Floats, capacities: Capacities | None, reason: str
+) -> Distribution:
+    """Shares in bytes per node made whole: slices assigned, slots numbered, times predicted. Cost: see assign.
+
+    Probes count against a server's share; where they exceed it, the server has just its probes.
+    """
+    nodes, layout = situation.nodes, situation.layout
+    servers = server_indices(nodes)
+    target = np.zeros(len(nodes), dtype=np.int64)
+    target[servers] = whole_bytes(shares[servers], layout.model_bytes)
+    server, slot = assign(target[servers], layout.sizes_bytes, layout.class_of_slice, layout.is_probe)
+    server = servers[server]
+    held = np.bincount(server, layout.sizes_bytes, minlength=len(nodes)).astype(np.float64)
+    predicted = bound = None
+    if capacities is not None:
+        predicted = completion_s(nodes, held, layout.model_bytes, capacities)
+        bound = shares_of.bound_s(nodes, layout.model_bytes, capacities)
+    return Distribution(
+        scheme, situation.iteration, tuple(server.tolist()), tuple(slot.tolist()), tuple(target.tolist()),
+        tuple(held.astype(np.int64).tolist()), predicted, bound, reason,
+    )  # fmt: skip

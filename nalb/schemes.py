@@ -1,0 +1,215 @@
+"""The distribution schemes: one record for each. Everything else in nalb asks the record. Pure.
+
+A scheme looks at a Situation and answers (shares, reason): bytes per node, or None to keep its present plan. A scheme without a
+`decide` leaves routing to MXNet. To add a scheme, write its `decide` and its record here, or in a module of your own
+(docs/your-scheme.md). Reasons carry names, not measured numbers, so that they change only when the kind of decision does.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nalb.errors import InputError, listed
+from nalb.planning import shares as shares_of
+from nalb.planning.distribution import Distribution, Situation, build_plan
+from nalb.planning.elastic import FIXED_SLICE_BYTES, elastic
+from nalb.planning.nodes import Floats
+
+ChosenShares = tuple[Floats | None, str]
+ChosenDistribution = tuple[Distribution | None, str]
+Decide = Callable[[Situation], ChosenShares]
+
+NOT_MEASURED = "equal shares until every node is measured"
+NOT_THE_LINKS = "equal shares: plans do not take what the links need"
+EQUAL_BY_NEED = (NOT_MEASURED, NOT_THE_LINKS)  # reasons of equal shares that were not asked for
+FULL_PART = 0.95  # of the plan's time: a slice is a few hundredths of a share
+SUM_PART = 1e-6  # of the model: shares may be off by so much, as sums of floats and solvers are
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A way to distribute the slices over the servers."""
+
+    name: str
+    decide: Decide | None  # None: MXNet routes by itself
+    meaning: str = ""  # for `nalb launch --help`
+    measures: bool = True  # messages are announced and timed: what is not needed costs time
+    follows_estimates: bool = False  # its shares come from the estimated capacities
+    learns_from_times: bool = False  # from how long each server takes: a window keeps servers in step, so it has none
+    may_leave_routing: bool = False  # to MXNet, for iterations in which plans gain nothing
+    is_equal: bool = False  # equal shares on purpose
+    fixed_slice_bytes: float | None = None  # in place of what alpha gives
+    needs_configured: bool = False  # plans on the rates of a network file
+    sizes_batches: bool = False  # shares and batch sizes come from one plan
+    ps_lite_kind: str | None = None  # DMLC_PS_VAN_TYPE: a ps-lite of its own kind, and so a job of its own
+    place: str = ""  # file and line of a user's own
+
+    @property
+    def routes_itself(self) -> bool:
+        """Whether it makes no plans."""
+        return self.decide is None
+
+    @property
+    def needs_forecasts(self) -> bool:
+        """Whether it plans on what forecasts measure."""
+        return self.follows_estimates or self.learns_from_times
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether `nalb simulate` knows all that it needs: true capacities, but neither speeds nor another ps-lite."""
+        return not (self.sizes_batches or self.needs_configured or self.ps_lite_kind)
+
+    @property
+    def _who(self) -> str:
+        """As messages call it."""
+        return f"scheme {self.name} ({self.place})" if self.place else f"scheme {self.name}"
+
+    def shares(self, situation: Situation) -> ChosenShares:
+        """What it decides, checked. Raises InputError."""
+        if self.decide is None:
+            raise InputError(f"scheme {self.name} makes no plans: MXNet routes by itself")
+        shares, reason = self.decide(situation)
+        if shares is None and situation.present_bytes is None:
+            raise InputError(f"{self._who} keeps a plan that it has not made yet ({reason})")
+        return (None if shares is None else self._checked(shares, situation)), reason
+
+    def plan(self, situation: Situation) -> ChosenDistribution:
+        """Its decision as a plan; None keeps the present one. Raises InputError."""
+        shares, reason = self.shares(situation)
+        if shares is None:
+            return None, reason
+        known = situation.configured if self.needs_configured else situation.estimated
+        plan = build_plan(self.name, situation, shares, known, reason)
+        if self.follows_estimates and reason not in EQUAL_BY_NEED:
+            plan = _with_full_cores(plan, situation)
+        return plan, plan.reason
+
+    def _checked(self, shares: Floats, situation: Situation) -> Floats:
+        """Shares that can be carried out. Raises InputError."""
+        checked = np.asarray(shares, dtype=np.float64)
+        nodes, model_bytes = situation.nodes, situation.layout.model_bytes
+        if checked.shape != (len(nodes),):
+            raise InputError(
+                f"{self._who} gave shares of shape {checked.shape} for {len(nodes)} nodes: give one per node"
+            )
+        slack_bytes = SUM_PART * model_bytes
+        wrong = [
+            node.name
+            for node, share in zip(nodes, checked.tolist(), strict=True)
+            if not (-slack_bytes <= share < np.inf) or (share > slack_bytes and not node.is_server)
+        ]
+        if wrong:
+            raise InputError(
+                f"{self._who} gave {listed(wrong)} a share that cannot be: give servers 0 bytes or more, others 0"
+            )
+        if abs(checked.sum() - model_bytes) > slack_bytes:
+            raise InputError(
+                f"{self._who} gave shares of {checked.sum():.0f} bytes in all: they must add up to the model's {model_bytes}"
+            )
+        return np.maximum(checked, 0.0)
+
+
+def _with_full_cores(plan: Distribution, situation: Situation) -> Distribution:
+    """The plan, and in its reason the nodes whose cores take as long as any link."""
+    known = situation.estimated
+    if known is None or known.cores is None or plan.predicted_s is None:
+        return plan
+    cores_s = known.cores.of_shares(np.array(plan.shares_bytes, dtype=np.float64))
+    full = [situation.nodes[i].name for i in np.flatnonzero(cores_s >= FULL_PART * plan.predicted_s).tolist()]
+    return replace(plan, reason=f"{plan.reason}; at their cores' limit: {listed(full)}") if full else plan
+
+
+def equal_by_need(situation: Situation) -> ChosenShares | None:
+    """Equal shares, where a scheme that follows the estimates cannot follow them; None where it can."""
+    if situation.estimated is not None and situation.links_set_pace:
+        return None
+    shares = shares_of.average(situation.nodes, situation.layout.model_bytes)
+    return shares, NOT_MEASURED if situation.estimated is None else NOT_THE_LINKS
+
+
+def _average(situation: Situation) -> ChosenShares:
+    return shares_of.average(situation.nodes, situation.layout.model_bytes), "equal shares"
+
+
+def _elastic(situation: Situation) -> ChosenShares:
+    observations = situation.observations or [()] * len(situation.nodes)
+    shares, reason = elastic(situation.nodes, situation.layout.model_bytes, observations)
+    if shares is not None or situation.present_bytes is not None:
+        return shares, reason
+    equal = shares_of.average(situation.nodes, situation.layout.model_bytes)
+    return equal, f"equal shares to begin with ({reason})"
+
+
+def _aware(situation: Situation) -> ChosenShares:
+    if (equal := equal_by_need(situation)) is not None:
+        return equal
+    assert situation.estimated is not None
+    shares = shares_of.pairwise(situation.nodes, situation.layout.model_bytes, situation.estimated)
+    return shares, "estimated times brought together pair by pair"
+
+
+def _exact(situation: Situation) -> ChosenShares:
+    if (equal := equal_by_need(situation)) is not None:
+        return equal
+    assert situation.estimated is not None
+    shares, _ = shares_of.exact(situation.nodes, situation.layout.model_bytes, situation.estimated)
+    return shares, "least time by estimated capacities"
+
+
+def _joint(situation: Situation) -> ChosenShares:
+    if situation.joint_shares is None or equal_by_need(situation) is not None:
+        return _exact(situation)
+    return situation.joint_shares, "least time of machines and links together"
+
+
+def _oracle(situation: Situation) -> ChosenShares:
+    if situation.configured is None:
+        raise InputError("scheme 'oracle' needs configured rates: run it in a network file's network (--network)")
+    shares, _ = shares_of.exact(situation.nodes, situation.layout.model_bytes, situation.configured)
+    return shares, "least time by configured capacities"
+
+
+STOCK = Scheme("stock", None, "MXNet alone", measures=False)
+AVERAGE = Scheme("average", _average, "equal slices", measures=False, is_equal=True)
+EXACT = Scheme(
+    "exact", _exact, "least time by the measured links, sees capped pairs", follows_estimates=True, may_leave_routing=True
+)  # fmt: skip
+AUTO = "auto"  # the best of those that measure: docs/results.md, schemes and estimators
+ORACLE = Scheme("oracle", _oracle, "as exact, with the rates of the --network file", needs_configured=True)
+JOINT = Scheme("joint", _joint, "shares and batch sizes together", follows_estimates=True, sizes_batches=True)
+
+# By the names that users choose from.
+SCHEMES: Mapping[str, Scheme] = {AUTO: EXACT} | {
+    scheme.name: scheme
+    for scheme in (
+        STOCK,
+        Scheme("p3", None, "MXNet alone", measures=False, ps_lite_kind="p3"),
+        AVERAGE,
+        Scheme(
+            "elastic", _elastic, "learns from each server's times alone",
+            learns_from_times=True, fixed_slice_bytes=FIXED_SLICE_BYTES,
+        ),  # Chen et al., SoCC 2020; learns its slices' size from experience
+        Scheme("aware", _aware, "Cai et al.'s pairwise method", follows_estimates=True),  # Algorithm 1; sees no caps of pairs
+        EXACT,
+        ORACLE,
+        JOINT,
+    )
+}  # fmt: skip
+
+
+def find_scheme(name: str, schemes: Mapping[str, Scheme] = SCHEMES) -> Scheme:
+    """The record of that name. InputError names the known ones."""
+    if name not in schemes:
+        raise InputError(f"unknown scheme {name!r}: choose one of {', '.join(schemes)}")
+    return schemes[name]
+
+
+def by_name(name: str) -> Scheme:
+    """What any process may know of a scheme by its name. Of a user's own: that it makes plans; the coordinator alone loads it."""
+    return SCHEMES.get(name) or Scheme(name, _average)
+
+
+def decide(scheme: str, situation: Situation) -> ChosenDistribution:
+    """The plan of one of nalb's own schemes. Raises InputError for an unknown one, and what the scheme itself raises."""
+    return find_scheme(scheme).plan(situation)

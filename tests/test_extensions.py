@@ -1,0 +1,223 @@
+"""Schemes and estimators of a user's own: found, run for real and simulated; their mistakes are named, with file and line."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nalb.cli.main import run
+from nalb.errors import InputError
+from nalb.extensions import is_own, load_estimator, load_scheme, schemes_with
+from nalb.planning.distribution import Situation
+from nalb.planning.nodes import Capacities, Node
+from tests.planning.strategies import simple_layout
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+REPLAY = ["-m", "kvstore_patch.roles.replay", "mobilenet", "--iterations", "6", "--verify"]
+NODES = [Node("a"), Node("b"), Node("c")]
+SITUATION = Situation(0, NODES, simple_layout(3_000_000, 3), Capacities.from_lists([3e6, 2e6, 1e6], [3e6, 2e6, 1e6]))
+FAULTY = """
+from nalb.schemes import AVERAGE, Scheme
+
+
+def fails(situation):
+    if situation.iteration < 2:
+        return AVERAGE.decide(situation)
+    return 1 / 0, "never"
+
+
+FAILS = Scheme("fails", fails)
+LEAVES = Scheme("leaves", lambda situation: exit(0))
+TOO_MUCH = Scheme("too much", lambda situation: ([5e9] * len(situation.nodes), "more than there is"))
+NOTHING = Scheme("nothing", lambda situation: None)
+ROUTES = Scheme("routes", None)
+NUMBER = 7
+
+
+class Estimates:
+    def __init__(self, num_nodes):
+        self.num_nodes = num_nodes
+
+    def observe(self, traffic):
+        raise KeyError(self.num_nodes)
+
+    def estimate(self):
+        from nalb.measurement.capacity import CapacityEstimator
+
+        return CapacityEstimator(self.num_nodes).estimate()
+
+
+class Shapeless(Estimates):
+    def estimate(self):
+        from nalb.measurement.capacity import CapacityEstimator
+
+        return CapacityEstimator(1).estimate()
+"""
+needs_mxnet = pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
+
+
+@pytest.fixture
+def faulty(tmp_path, monkeypatch):
+    """A folder with modules that have mistakes, where the command runs."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "faulty.py").write_text(FAULTY)
+    (folder / "unfinished.py").write_text("A = 1\ndef decide(:\n")
+    (folder / "needy.py").write_text("A = 1\nimport something_that_is_not_there\n")
+    (folder / "leaving.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield folder
+    for name in ("faulty", "unfinished", "needy", "leaving", "halves"):
+        sys.modules.pop(name, None)
+
+
+def line_of(text):
+    return next(number for number, line in enumerate(FAULTY.splitlines(), 1) if text in line)
+
+
+def launch(folder, run_dir, *flags):
+    argv = [sys.executable, "-m", "nalb.cli.main", "launch", "--local", "2", "--out", str(run_dir), *flags]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [*argv, "--", sys.executable, *REPLAY], cwd=folder, env=environment, capture_output=True, text=True, timeout=180
+    )
+
+
+def events_of(run_dir):
+    return list(map(json.loads, (run_dir / "samples.jsonl").read_text().splitlines()))
+
+
+@pytest.mark.usefixtures("faulty")
+def test_the_example_gives_all_to_the_faster_half(monkeypatch):
+    monkeypatch.chdir(EXAMPLES)
+    halves = load_scheme("halves:HALVES")
+    plan, reason = halves.plan(SITUATION)
+    assert plan.scheme == halves.name == "halves:HALVES"
+    assert plan.target_bytes[2] == 0
+    assert plan.target_bytes[0] == plan.target_bytes[1] > 0
+    assert reason == "the faster half of the servers sums everything"
+
+
+@pytest.mark.usefixtures("faulty")
+def test_it_is_simulated_and_planned_beside_nalbs_own(monkeypatch, capsys):
+    monkeypatch.chdir(EXAMPLES)
+    words = ["simulate", "--random", "4:20-200:1", "--model-bytes", "8000000", "--json"]
+    for more in ([], ["--by", "flows"], ["--estimator", "capacity", "--rounds", "3"]):
+        assert run([*words, "--schemes", "average,halves:HALVES", *more]) == 0
+        told = json.loads(capsys.readouterr().out)["schemes"]
+        assert told["halves:HALVES"]["time_s"] < told["average"]["time_s"]
+    rates = ["--capacities-mbps", "100,200,50", "--model-bytes", "1000000"]
+    assert run(["plan", *rates, "--scheme", "halves:HALVES", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["shares"] == [500_000, 500_000, 0]
+
+
+def test_entry_points_give_names(faulty, monkeypatch):
+    info = faulty / "own_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[nalb.schemes]\nbroken = faulty:FAILS\n[nalb.estimators]\nkeyless = faulty:Estimates\n"
+    )
+    monkeypatch.syspath_prepend(str(faulty))
+    assert is_own("broken", "nalb.schemes")
+    assert schemes_with(["exact", "broken"])["broken"].name == "broken"
+    assert np.isnan(load_estimator("keyless")(3).estimate().up).all()
+    with pytest.raises(
+        InputError, match=r"unknown scheme 'broke': choose one of auto, .*, joint, broken, or name your own as"
+    ):
+        load_scheme("broke")
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("magic", "unknown scheme 'magic': choose one of auto, stock"),
+        ("faulty:", "unknown scheme 'faulty:'"),
+        ("nowhere:A", "scheme nowhere:A: module nowhere cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
+        ("unfinished:A", r"module unfinished cannot be imported: SyntaxError: .*unfinished.py, line 2\)"),
+        ("needy:A", r"ModuleNotFoundError: No module named 'something_that_is_not_there' \(.*needy.py, line 2\)"),
+        ("leaving:A", r"module leaving cannot be imported: SystemExit: 0 \(.*leaving.py, line 2\)"),
+        ("faulty:MISSING", "scheme faulty:MISSING: .*faulty.py has no MISSING"),
+        ("faulty:NUMBER", "scheme faulty:NUMBER is of type int: name a nalb.schemes.Scheme"),
+        ("faulty:ROUTES", "scheme faulty:ROUTES: only nalb's own schemes leave routing to MXNet"),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("faulty")
+def test_what_cannot_be_loaded_is_said(word, says):
+    with pytest.raises(InputError, match=says) as found:
+        load_scheme(word)
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("LEAVES", r"scheme faulty:LEAVES: SystemExit: 0 \(.*faulty.py, line {}\)"),
+        ("NOTHING", r"scheme faulty:NOTHING: TypeError: "),
+        ("TOO_MUCH", r"scheme faulty:TOO_MUCH \(.*faulty.py, line {}\) gave shares of 15000000000 bytes in all"),
+    ],
+)
+@pytest.mark.usefixtures("faulty")
+def test_mistakes_in_a_scheme_name_it_and_its_line(name, says):
+    with pytest.raises(InputError, match=says.format(line_of(f"{name} = "))):
+        load_scheme(f"faulty:{name}").plan(SITUATION)
+
+
+@pytest.mark.usefixtures("faulty")
+def test_mistakes_in_an_estimator_name_it_and_its_line():
+    line = line_of("raise KeyError")
+    with pytest.raises(InputError, match=rf"estimator faulty:Estimates: KeyError: 3 \(.*faulty.py, line {line}\)"):
+        load_estimator("faulty:Estimates")(3).observe(None)
+    with pytest.raises(
+        InputError, match=r"estimator faulty:Shapeless: ValueError: estimate.. has up, down and least of shapes"
+    ):
+        load_estimator("faulty:Shapeless")
+    with pytest.raises(InputError, match="estimator faulty:NUMBER is of type int"):
+        load_estimator("faulty:NUMBER")
+
+
+@pytest.mark.parametrize("flag", ["--scheme", "--estimator"])
+def test_nothing_starts_with_what_cannot_be_loaded(faulty, capsys, flag):
+    assert run(["launch", "--local", "2", "--out", str(faulty / "run"), flag, "nowhere:A", "--", "true"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"nalb launch: {flag[2:]} nowhere:A: module nowhere cannot be imported")
+    assert said.count("\n") == 1
+    assert not (faulty / "run").exists()
+
+
+@pytest.mark.mxnet
+@needs_mxnet
+def test_the_example_runs_a_job_whose_sums_are_right(tmp_path):
+    done = launch(EXAMPLES, tmp_path / "run", "--scheme", "halves:HALVES")
+    assert done.returncode == 0, done.stdout + done.stderr
+    plans = [event for event in events_of(tmp_path / "run") if event["event"] == "plan"]
+    assert {plan["scheme"] for plan in plans} == {"halves:HALVES"}
+    assert any(plan["reason"].startswith("the faster half of the servers sums everything") for plan in plans)
+
+
+@pytest.mark.mxnet
+@needs_mxnet
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (
+            ("--scheme", "faulty:FAILS"),
+            "iteration 2 cannot be planned: scheme faulty:FAILS: ZeroDivisionError: division by zero ({file}, line {fails})",
+        ),
+        (("--estimator", "faulty:Estimates"), "estimator faulty:Estimates: KeyError: 2 ({file}, line {estimates})"),
+    ],
+)
+def test_a_mistake_ends_the_job_in_one_line(faulty, flags, says):
+    done = launch(faulty, faulty / "run", *flags)
+    assert done.returncode not in (0, 1)
+    lines = {"fails": line_of("return 1 / 0"), "estimates": line_of("raise KeyError")}
+    *_, last = done.stderr.splitlines()
+    assert says.format(file=faulty / "faulty.py", **lines) in last, done.stdout + done.stderr
+    assert done.stderr.count("\n") == 1

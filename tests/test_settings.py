@@ -1,0 +1,97 @@
+"""What the command line says reaches every process by its environment, whole."""
+
+from dataclasses import fields
+
+import pytest
+
+from nalb.errors import InputError
+from nalb.launch.roles import Place, process_specs
+from nalb.options import DECLARED, JobOptions, options_in, variables_of
+from nalb.settings import Settings, from_environment
+
+# Every declared option, with something else than what is not asked for.
+ALL = JobOptions(
+    root_port=9091,
+    scheme="aware",
+    own_schemes="my_package.mine:A,other:B",
+    estimator="paper",
+    alpha_bytes=1234.5,
+    inflight_bytes=0,
+    heartbeat_s=0.2,
+    startup_s=77.0,
+    deadline_s=20.5,
+    batching="lb-bsp",
+    batch_total=96,
+    batch_most="40,64",
+    predictor="rnn",
+    predictor_models="/models",
+    first_workers=3,
+    checkpoints="/checkpoints",
+    verify_sums=True,
+    is_stock=True,
+    transport="pyzmq",
+    observers="ipc:///observers",
+    hold=True,
+    samples_path="/samples.jsonl",
+)
+
+
+def test_the_sample_says_all():
+    assert all(getattr(ALL, one.name) != one.default for one in fields(JobOptions))
+
+
+def test_variables_say_the_options_again():
+    told = variables_of(ALL, coordinators=True) | variables_of(ALL, coordinators=False)
+    assert options_in(told) == {name: getattr(ALL, name) for name in DECLARED}
+    assert len({one.name for one in DECLARED.values()}) == len(DECLARED)
+
+
+def test_what_was_not_asked_for_is_not_said():
+    assert variables_of(JobOptions(), coordinators=False) == {"NALB_SCHEME": "auto", "NALB_ESTIMATOR": "capacity"}
+    assert variables_of(JobOptions(), coordinators=True) == {"NALB_HOLD": "0"}  # an inherited 1 would hold the job
+
+
+@pytest.mark.parametrize("role", ["scheduler", "server", "worker"])
+def test_every_process_reads_what_was_asked_for(role):
+    places = [Place("a", "10.0.0.1"), Place("b", "10.0.0.2")]
+    specs = process_specs(places, ["true"], ALL, {})
+    (spec, *_) = [one for one in specs if one.role == role]
+    found = from_environment(spec.environment, "host")
+    unknown = {name for name, one in DECLARED.items() if one.is_coordinators and role != "scheduler"}
+    own = {"is_stock", "transport"}  # what the scheme makes of them
+    for name in DECLARED.keys() - unknown - own:
+        assert getattr(found, name) == getattr(ALL, name), name
+    assert (found.root_port, found.endpoint, found.role) == (9091, "tcp://10.0.0.1:9092", role)
+    assert (found.num_workers, found.batch_maxima, found.is_stock) == (2, (40, 64), False)
+
+
+def test_defaults_are_those_of_settings():
+    environ = {
+        "DMLC_PS_ROOT_URI": "10.0.0.1",
+        "DMLC_PS_ROOT_PORT": "9091",
+        "DMLC_NUM_WORKER": "1",
+        "DMLC_NUM_SERVER": "1",
+    }
+    found = from_environment(environ, "host")
+    plain = {one.name: one.default for one in fields(Settings)}
+    assert {name: getattr(found, name) for name in DECLARED} == {name: plain[name] for name in DECLARED}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("NALB_SCHEME", "magic", "environment variable NALB_SCHEME='magic' is not one of auto, stock, p3"),
+        ("NALB_ALPHA_BYTES", "0", r"environment variable NALB_ALPHA_BYTES='0' is not a number in \[0.001, 1e\+12\]"),
+        ("NALB_BATCH_MOST", "4,5", "environment variable NALB_BATCH_MOST='4, 5': give one number of samples for all"),
+        ("NALB_HEARTBEAT_S", "5", "environment variable NALB_HEARTBEAT_S=5: a deadline of 10 s needs a sign of life every 1.5 s"),
+    ],
+)  # fmt: skip
+def test_what_a_variable_may_not_say_names_it(name, text, says):
+    environ = {
+        "DMLC_PS_ROOT_URI": "10.0.0.1",
+        "DMLC_PS_ROOT_PORT": "9091",
+        "DMLC_NUM_WORKER": "1",
+        "DMLC_NUM_SERVER": "1",
+    }
+    with pytest.raises(InputError, match=says):
+        from_environment(environ | {name: text}, "host")
