@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ALLOWED = {
     "nalb.errors": set(),
     "nalb.units": set(),
+    "nalb.events": set(),
     "nalb.planning": {"nalb.errors", "nalb.units"},
     "nalb.batching": {"nalb.errors", "nalb.planning"},
     "nalb.settings": {"nalb.errors", "nalb.batching"},
@@ -18,6 +19,7 @@ ALLOWED = {
     "nalb.feedback": set(),
     "nalb.protocol": {
         "nalb.errors",
+        "nalb.events",
         "nalb.units",
         "nalb.settings",
         "nalb.planning",
@@ -25,10 +27,18 @@ ALLOWED = {
         "nalb.feedback",
         "nalb.batching",
     },
-    "nalb.simulation": {"nalb.errors", "nalb.units", "nalb.planning", "nalb.measurement", "nalb.protocol"},
+    "nalb.simulation": {
+        "nalb.errors",
+        "nalb.events",
+        "nalb.units",
+        "nalb.planning",
+        "nalb.measurement",
+        "nalb.protocol",
+    },
     "nalb.process": {"nalb.errors"},
     "nalb.transport": {
         "nalb.errors",
+        "nalb.events",
         "nalb.settings",
         "nalb.batching",
         "nalb.measurement",
@@ -36,7 +46,7 @@ ALLOWED = {
         "nalb.process",
     },
     "nalb.workloads": {"nalb.errors"},
-    "nalb.reporting": {"nalb.errors", "nalb.units"},
+    "nalb.reporting": {"nalb.errors", "nalb.events", "nalb.units"},
     "netem": {"nalb.errors", "nalb.units", "nalb.process"},
     "kvstore_patch": {
         "nalb.errors",
@@ -52,6 +62,7 @@ ALLOWED = {
     },
     "nalb.launch": {
         "nalb.errors",
+        "nalb.events",
         "nalb.units",
         "nalb.settings",
         "nalb.planning",
@@ -64,6 +75,7 @@ ALLOWED = {
     },
     "nalb.compare": {
         "nalb.errors",
+        "nalb.events",
         "nalb.units",
         "nalb.settings",
         "nalb.planning",
@@ -78,6 +90,7 @@ ALLOWED = {
     "nalb.doctor": {"nalb.errors", "netem", "kvstore_patch.shim"},
     "nalb.experiments": {
         "nalb.errors",
+        "nalb.events",
         "nalb.units",
         "nalb.planning",
         "nalb.simulation",
@@ -89,7 +102,15 @@ ALLOWED = {
     },
     "nalb.cli": {"nalb", "netem"},  # commands call every room; no room calls them
 }
-PURE = ("nalb.planning", "nalb.batching", "nalb.feedback", "nalb.measurement", "nalb.protocol", "nalb.simulation")
+PURE = (
+    "nalb.events",
+    "nalb.planning",
+    "nalb.batching",
+    "nalb.feedback",
+    "nalb.measurement",
+    "nalb.protocol",
+    "nalb.simulation",
+)
 PURE_FORBIDDEN = {"time", "socket", "os", "threading", "logging", "subprocess", "random", "asyncio", "pathlib", "io"}
 
 

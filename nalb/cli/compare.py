@@ -9,7 +9,6 @@ import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from nalb.batching.schemes import BASELINES
 from nalb.cli.launch import (
@@ -29,6 +28,7 @@ from nalb.compare.comparison import COMPARED, SAMPLES_PER_BATCH, Lane, Series, c
 from nalb.compare.ring import RING, Ring, require_torch, ring_specs
 from nalb.compare.variants import parse_variant
 from nalb.errors import InputError
+from nalb.events import BatchEvent, IterationEvent, LayoutEvent
 from nalb.launch.network import (
     Changes,
     configured_bound_s,
@@ -236,13 +236,13 @@ def _train(
             changes = Changes(network, run_dir)
             while not job.finished():
                 for event in observer.events(0.1):
-                    if event.kind == "layout" and not changes.started:
+                    if isinstance(event, LayoutEvent) and not changes.started:
                         one.begin(event.at_s)
-                        model_bytes = event.data["model_bytes"]
+                        model_bytes = event.model_bytes
                         stack.enter_context(changes.start(emulation))
-                    if event.kind == "iteration":
-                        one.add(event.data)
-                        progress.iteration(scheme, event.data)
+                    if isinstance(event, IterationEvent):
+                        one.add(event)
+                        progress.iteration(scheme, event)
                 changes.tell(observer.send)
         series[scheme] = one
     return series, model_bytes
@@ -268,9 +268,9 @@ def _compare_batchings(
     with ending_on_signals():
         for name in batchings:
 
-            def show(event: dict[str, Any], name: str = name) -> None:
-                times = " ".join(f"{one:.3f}" for one in event["compute_s"])
-                say(f"{name}, iteration {event['iteration'] + 1}: compute s {times}")
+            def show(event: BatchEvent, name: str = name) -> None:
+                times = " ".join(f"{one:.3f}" for one in event.compute_s)
+                say(f"{name}, iteration {event.iteration + 1}: compute s {times}")
 
             say(f"training {args.train} with batching {name}")
             options = replace(job_options(args, NAMESPACE_PORT, None, None), scheme=scheme)

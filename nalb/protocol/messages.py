@@ -20,16 +20,17 @@ Batch sizes have a count of iterations of their own, since a job may balance the
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
 from nalb.errors import InputError, PeerError
+from nalb.events import AnyEvent
 from nalb.planning.nodes import Capacities
 from nalb.settings import BATCH_MOST, NODE_MOST
 
-VERSION = 10
+VERSION = 11
 # Round trips, in s: shorter ones fit into queues, longer ones need pacing (measured at 0.05 ms: pacing changes nothing).
 FAR_S = 0.005
 # A message beyond a bound ends the job. So either 1,000 nodes cannot reach the bound in years, or the sender keeps it too.
@@ -333,12 +334,10 @@ class EndJob(Message, frozen=True):
     """A held job is done."""
 
 
-class Event(Message, frozen=True):
-    """Something that observers see: 'iteration', 'plan', 'ready', 'block', 'layout', 'abort', 'end'."""
+class Told(Message, frozen=True):
+    """What observers are told as it happens."""
 
-    kind: Name
-    at_s: float  # the coordinator's monotonic clock
-    data: dict[str, Any]
+    event: AnyEvent
 
 
 FromNode = (
@@ -356,7 +355,7 @@ FromNode = (
     | Failed
 )
 FromCoordinator = (
-    Welcome | Setup | PrepareSlots | Plan | BatchSizes | Measure | Collect | Alive | Farewell | Finish | Abort | Event
+    Welcome | Setup | PrepareSlots | Plan | BatchSizes | Measure | Collect | Alive | Farewell | Finish | Abort | Told
 )
 FromObserver = Observe | RunBlock | Configured | EndJob
 

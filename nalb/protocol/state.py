@@ -19,16 +19,19 @@ from collections.abc import Callable
 from statistics import mean
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from nalb.batching.joint_control import LinkKnowledge
 from nalb.batching.speed import Predictor
 from nalb.errors import InputError
+from nalb.events import AbortEvent, IdleEvent, IterationEvent, PlanEvent, ReadyEvent, StateEvent
 from nalb.planning.granularity import Granularity
 from nalb.planning.schemes import fixed_slice_bytes
 from nalb.planning.slices import NUM_PROBE
 from nalb.protocol import messages as m
 from nalb.protocol.batch_admission import BatchAdmission
 from nalb.protocol.members import Members
-from nalb.protocol.observers import Observers, Outgoing
+from nalb.protocol.observers import Measured, Observers, Outgoing
 from nalb.protocol.participant import Process, disagreement, left_behind
 from nalb.protocol.planner import PlanDecision, Planner
 from nalb.protocol.sample_collector import SampleCollector
@@ -59,12 +62,12 @@ class Coordinator:
         self._members = Members(settings, now_s)
         self._running = 0  # workers that have not yet reported this iteration done
         self._observers = Observers(self.outbox, settings.scheme, settings.hold)
-        self._event = self._observers.tell
+        self._tell = self._observers.tell
         self.events = self._observers.events  # not yet written by the shell
         self._planner: Planner | None = None
         self._nodes: list[str] = []
         self.rejected: Counter[str] = Counter()
-        self._collector = SampleCollector(self._members, self.rejected, self._event)
+        self._collector = SampleCollector(self._members, self.rejected, self._tell)
         self._registration, self._layout_version, self._iteration = -1, -1, -1
         self._tensors: list[m.TensorSpec] = []
         self._granularity = Granularity(settings.alpha_bytes)
@@ -148,7 +151,7 @@ class Coordinator:
         self.phase, self.verdict = "OVER", reason
         for process in self._members:
             self._send(process, m.Abort(reason))
-        self._event("abort", now_s, {"reason": reason})
+        self._tell(AbortEvent(at_s=now_s, reason=reason))
 
     # ---- gathering
 
@@ -192,7 +195,7 @@ class Coordinator:
             )
         self.phase = "REGISTER"
         servers = [p.hello.node for p in sorted(self._members.servers, key=lambda p: p.hello.ps_id)]
-        self._event("ready", now_s, {"nodes": self._nodes, "servers": servers})
+        self._tell(ReadyEvent(at_s=now_s, nodes=self._nodes, servers=servers))
 
     def _new_planner(self) -> Planner:
         planner = Planner(
@@ -256,8 +259,8 @@ class Coordinator:
                 for worker in self._members.workers:
                     self._send(worker, sizes)
             names = [worker.hello.node for worker in sorted(self._members.workers, key=lambda worker: worker.rank)]
-            for data in manager.events:
-                self._event("batch", now_s, {"workers": names, **data})
+            for event in manager.events:
+                self._tell(replace(event, at_s=now_s, workers=names))
             manager.outbox.clear()
             manager.events.clear()
 
@@ -321,8 +324,7 @@ class Coordinator:
                     self._iteration + 1,
                 ),
             )
-        cut = {"iteration": self._iteration + 1, **self._cut._asdict(), "tensors": self._tensors}
-        self._event("layout", now_s, self._planner.describe_layout() | cut)
+        self._tell(self._planner.layout_event(now_s, self._iteration + 1, *self._cut))
 
     def _next(self, now_s: float) -> None:
         """Plan the next iteration, or wait for an observer to ask for one."""
@@ -338,7 +340,7 @@ class Coordinator:
                 for worker in self._members.workers:
                     self._send(worker, m.Finish())
             else:
-                self._event("idle", now_s, {})
+                self._tell(IdleEvent(at_s=now_s))
             return
         number = self._iteration + 1
         try:
@@ -427,11 +429,14 @@ class Coordinator:
         assert self._planner is not None
         for worker in self._members.workers:
             self._send(worker, plan)
-        sent: dict[str, object] = {"inflight_bytes": plan.inflight_bytes}
-        if self._is_recorded(plan.iteration):
-            sent["server_of_slice"] = plan.server_of_slice
-        told = {"iteration": plan.iteration, "scheme": self._observers.label, **self._planner.describe_plan(), **sent}
-        self._event("plan", now_s, told)
+        event = PlanEvent(
+            at_s=now_s,
+            iteration=plan.iteration,
+            scheme=self._observers.label,
+            inflight_bytes=plan.inflight_bytes,
+            server_of_slice=plan.server_of_slice if self._is_recorded(plan.iteration) else None,
+        )
+        self._tell(self._planner.explain_plan(event))
 
     def _done(self, process: Process, message: m.Done, now_s: float) -> None:
         if message.iteration <= process.finished:
@@ -496,29 +501,26 @@ class Coordinator:
             self._planner.observe(samples, took_s, self._collector.exposed_s(), work, iteration_s)
             first_s = float(samples["start_s"].min()) if len(samples) else 0.0
             if self._is_recorded(self._iteration):
-                self.events.append(m.Event("samples", first_s, {"iteration": self._iteration, "rows": samples}))
+                self.events.append(Measured(first_s, self._iteration, samples))
         else:
             self._planner.note_unmeasured(iteration_s)
             for server in self._members.servers:
                 server.cpu_s = math.nan  # nobody asked: what it told last is of before
-        self._event(
-            "iteration",
-            now_s,
-            {
-                "iteration": self._iteration,
-                "scheme": self._observers.label,
-                "communication_s": {node: d.communication_s for node, d in done.items()},
-                "iteration_s": {node: d.iteration_s for node, d in done.items()},
-                "plan_wait_s": {node: d.plan_wait_s for node, d in done.items()},
-                "started_s": self._collector.aligned("started_s"),
-                "computed_s": self._collector.aligned("computed_s"),
-                "finished_s": self._collector.aligned("finished_s"),
-                "samples": len(samples),
-                "drops": sum(p.drops for p in self._members),
-                "rejected": dict(self.rejected),
-                **self._planner.describe_iteration(samples),
-            },
+        event = IterationEvent(
+            at_s=now_s,
+            iteration=self._iteration,
+            scheme=self._observers.label,
+            communication_s={node: d.communication_s for node, d in done.items()},
+            iteration_s={node: d.iteration_s for node, d in done.items()},
+            plan_wait_s={node: d.plan_wait_s for node, d in done.items()},
+            started_s=self._collector.aligned("started_s"),
+            computed_s=self._collector.aligned("computed_s"),
+            finished_s=self._collector.aligned("finished_s"),
+            samples=len(samples),
+            drops=sum(p.drops for p in self._members),
+            rejected=dict(self.rejected),
         )
+        self._tell(self._planner.explain_iteration(event, samples))
         self._observers.count(now_s)
         self.phase = "READY"
 
@@ -541,7 +543,7 @@ class Coordinator:
     # ---- observers
 
     def _from_observer(self, identity: bytes, message: m.FromObserver, now_s: float) -> None:
-        present = m.Event("state", now_s, {"phase": self.phase, "nodes": list(self._nodes)})
+        present = StateEvent(at_s=now_s, phase=self.phase, nodes=list(self._nodes))
         self._observers.receive(identity, message, present)
         if isinstance(message, m.Configured):
             self._configure(now_s)

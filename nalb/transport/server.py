@@ -9,14 +9,15 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import IO
 
-import msgspec
 import numpy as np
 import zmq
 
 from nalb.batching.speed import Predictor
 from nalb.errors import InputError, MachineError, PeerError
+from nalb.events import Row, SamplesEvent, encode_line
 from nalb.measurement.samples import Samples
 from nalb.protocol import messages as m
+from nalb.protocol.observers import Measured
 from nalb.protocol.state import Coordinator
 from nalb.settings import Settings
 from nalb.transport.client import die
@@ -134,14 +135,14 @@ def _flush(router: "zmq.Socket[bytes]", state: Coordinator, log: IO[bytes] | Non
         router.send_multipart([identity, frame])
     if log is not None:
         for event in state.events:
-            data = event.data
-            if event.kind == "samples":  # made rows of here, where no worker waits for its plan any more
-                data = data | {"rows": sample_rows(data["rows"], event.at_s)}
-            log.write(msgspec.json.encode({"event": event.kind, "at_s": event.at_s, **data}) + b"\n")
+            if isinstance(event, Measured):  # made rows of here, where no worker waits for its plan any more
+                rows = sample_rows(event.samples, event.at_s)
+                event = SamplesEvent(at_s=event.at_s, iteration=event.iteration, rows=rows)
+            log.write(encode_line(event))
     state.events.clear()
 
 
-def sample_rows(samples: Samples, first_s: float) -> list[tuple[int, ...]]:
+def sample_rows(samples: Samples, first_s: float) -> list[Row]:
     """Samples as samples.jsonl has them: (source, target, is_push, bytes, start_us, end_us), times since `first_s`."""
     times_us = [np.rint((samples[name] - first_s) * 1e6) for name in ("start_s", "end_s")]
     columns = [samples["source"], samples["target"], samples["is_push"], samples["size_bytes"], *times_us]

@@ -7,6 +7,7 @@ from contextlib import suppress
 import msgspec
 
 from nalb.errors import PeerError
+from nalb.events import StateEvent
 from nalb.protocol import messages as m
 from nalb.protocol.state import Coordinator
 from nalb.settings import from_environment
@@ -35,7 +36,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.Configured({"n0": 1e7, "n1": 2e7}, {"n0": 1e7, "n1": 2e7}, [("n0", "n1", 5e6)]), m.EndJob(),
     m.Welcome(m.VERSION, ["n0", "n1"], 0.25, 10.0, 2), m.Setup(0, 0, 2, 2, 1e3, None, 2, "abc", 0),
     m.PrepareSlots(1, 0, [m.NewSlots(0, 0, 2, 100, "float32")]), m.Plan(1, 0, "aware", True, 10**6, [0, 1], [0, 0]),
-    m.BatchSizes(0, 0, [32, 32]), m.Abort("worker n1 is dead"), m.Event("state", 1.0, {"phase": "RUN", "nodes": ["n0"]}),
+    m.BatchSizes(0, 0, [32, 32]), m.Abort("worker n1 is dead"), m.Told(StateEvent(at_s=1.0, phase="RUN", nodes=["n0"])),
 )  # fmt: skip
 
 Due = list[tuple[bytes, m.Message]]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nalb.events import BatchEvent
 from nalb.reporting.run_file import read_events
 from tests.kvstore.test_store import run_job
 
@@ -41,8 +42,8 @@ def test_steps_are_the_union_batchs(tmp_path, scheme, update, batching, more):
     stream = [sample for row in zip(*drawn, strict=True) for chosen in row for sample in chosen]
     for epoch in range(len(stream) // SAMPLES):
         assert sorted(stream[epoch * SAMPLES : (epoch + 1) * SAMPLES]) == list(range(SAMPLES))
-    events = [event for event in read_events(tmp_path / "run") if event["event"] == "batch"]
-    assert [event["sizes"] for event in events] == sizes[: len(events)]
+    events = [event for event in read_events(tmp_path / "run") if isinstance(event, BatchEvent)]
+    assert [event.sizes for event in events] == sizes[: len(events)]
     assert len(events) >= len(sizes) - 1
 
 
@@ -72,10 +73,10 @@ def test_lbb_begins_by_profiles_and_tunes_a_disturbance_away(tmp_path):
     script = Path(__file__).parent / "lbb_workers.py"
     done = run_job(tmp_path, str(script), "30", "14", "150", flags=("--batching", "lbb"))
     assert done.returncode == 0, done.stdout + done.stderr
-    events = [event for event in read_events(tmp_path / "run") if event["event"] == "batch"]
-    assert events[0]["sizes"][0] > 65, "twice as fast by its profile, rank 0 is given about 80 of 120 at once"
-    assert "rapid tuning" in [event["reason"] for event in events[14:]]
-    assert events[-1]["sizes"][0] < 65
+    events = [event for event in read_events(tmp_path / "run") if isinstance(event, BatchEvent)]
+    assert events[0].sizes[0] > 65, "twice as fast by its profile, rank 0 is given about 80 of 120 at once"
+    assert "rapid tuning" in [event.reason for event in events[14:]]
+    assert events[-1].sizes[0] < 65
 
 
 def test_a_worker_that_exits_is_named_with_mxnets_own_store_too(tmp_path):

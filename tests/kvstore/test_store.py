@@ -1,7 +1,6 @@
 """The KVStore on real ps-lite processes: sums against numpy's, on loopback."""
 
 import ast
-import json
 import os
 import re
 import subprocess
@@ -11,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from nalb.errors import PeerError
+from nalb.events import LayoutEvent, PlanEvent, SamplesEvent
+from nalb.reporting.run_file import read_events
 
 WORKERS = Path(__file__).parent / "workers.py"
 pytestmark = pytest.mark.mxnet
@@ -67,13 +68,13 @@ def test_sums_stay_right_where_tensors_are_cut_anew_for_fast_links(tmp_path, sch
     """Loopback moves far more than the 21 MB/s from which on slices grow; the best of three iterations counts."""
     done = run_job(tmp_path, str(WORKERS), "several_groups", flags=("--verify-sums", "--scheme", scheme))
     assert done.returncode == 0, done.stdout + done.stderr
-    events = list(map(json.loads, (tmp_path / "run" / "samples.jsonl").read_text().splitlines()))
-    first, second, *more = (event for event in events if event["event"] == "layout")
-    assert second["alpha_bytes"] > first["alpha_bytes"]
-    assert second["slices"] < first["slices"] / 2
+    events = read_events(tmp_path / "run")
+    first, second, *more = (event for event in events if isinstance(event, LayoutEvent))
+    assert second.alpha_bytes > first.alpha_bytes
+    assert second.slices < first.slices / 2
     assert len(more) < 3
-    after = [event for event in events if event["event"] == "plan" and event["iteration"] >= second["iteration"]]
-    assert len(after[0]["server_of_slice"]) == second["slices"]
+    after = [event for event in events if isinstance(event, PlanEvent) and event.iteration >= second.iteration]
+    assert len(after[0].server_of_slice) == second.slices
 
 
 @pytest.mark.parametrize(
@@ -136,9 +137,9 @@ def test_slices_stay_whole_whatever_the_users_big_array_bound(tmp_path, monkeypa
     monkeypatch.setenv("MXNET_KVSTORE_BIGARRAY_BOUND", "1000")
     done = run_job(tmp_path, "-m", "kvstore_patch.roles.replay", "mobilenet", "--iterations", "2")
     assert done.returncode == 0, done.stdout + done.stderr
-    events = list(map(json.loads, (tmp_path / "run" / "samples.jsonl").read_text().splitlines()))
-    (planned,) = (event["slice_bytes"] for event in events if event["event"] == "layout")
-    *_, last = (event["rows"] for event in events if event["event"] == "samples")  # the first has direct sums too
+    events = read_events(tmp_path / "run")
+    (planned,) = (event.slice_bytes for event in events if isinstance(event, LayoutEvent))
+    *_, last = (event.rows for event in events if isinstance(event, SamplesEvent))  # the first has direct sums too
     assert planned > 4 * 1000
     assert max(size_bytes for _, _, _, size_bytes, *_ in last) >= planned
 

@@ -43,7 +43,9 @@ def _value(constant: object) -> object:
     if isinstance(constant, Layout):
         return constant.digest()
     return (
-        repr(constant) if isinstance(constant, Settings | Distribution) else (type(constant), msgspec.msgpack.encode(constant))
+        repr(constant)
+        if isinstance(constant, Settings | Distribution)
+        else (type(constant), msgspec.msgpack.encode(constant))
     )
 
 
@@ -71,7 +73,14 @@ def _interned_at(number: int) -> object:
 
 _REDUCERS = {
     kind: lambda constant: (_interned_at, (_number(constant),))
-    for kind in (Layout, Settings, Distribution, *m.FromNode.__args__, *m.FromCoordinator.__args__, *m.FromObserver.__args__)
+    for kind in (
+        Layout,
+        Settings,
+        Distribution,
+        *m.FromNode.__args__,
+        *m.FromCoordinator.__args__,
+        *m.FromObserver.__args__,
+    )
 }
 
 
@@ -179,7 +188,7 @@ class World:
         while self.coordinator.outbox:
             identity, answer = self.coordinator.outbox.popleft()
             self.check_sent(identity.decode(), answer)
-            if not isinstance(answer, m.Measure | m.Event):  # they change nothing here
+            if not isinstance(answer, m.Measure | m.Told):  # they change nothing here
                 self.downward[identity.decode()].append(answer)
         if self.coordinator.phase == "OVER":
             self.aborted = self.coordinator.verdict or "?"

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from nalb.batching.lbb import WINDOW
 from nalb.errors import InputError
+from nalb.events import BatchEvent
 from nalb.protocol import batching
 from nalb.protocol import messages as m
 from nalb.protocol.batching import WARM_UP, BatchSizeManager
@@ -51,7 +52,7 @@ def test_lb_bsp_answers_every_iteration_with_sizes_by_speed():
     warm(manager, (30, 30))
     iterate(manager, WARM_UP, (30, 30), (0.001, 0.002))
     assert manager.outbox == [m.BatchSizes(WARM_UP + 1, WARM_UP + 1, [40, 20])]
-    assert manager.events[0]["next_sizes"] == [40, 20]
+    assert manager.events[0].next_sizes == [40, 20]
 
 
 def test_known_power_gives_the_first_sizes_and_all_must_know_theirs():
@@ -73,11 +74,11 @@ def test_the_first_two_iterations_at_a_larger_size_are_not_judged():
     for iteration, paces in enumerate([(0.009, 0.002), (0.003, 0.002), (0.001, 0.002)], start=WARM_UP + 1):
         iterate(manager, iteration, (40, 20), paces)
     assert [tuple(message.sizes) for message in manager.outbox] == [(40, 20)] * 4
-    assert [event["reason"] for event in manager.events][1:3] == ["new at a larger size"] * 2
+    assert [event.reason for event in manager.events][1:3] == ["new at a larger size"] * 2
     iterate(manager, WARM_UP + 4, (40, 20), (0.002, 0.001))
     assert manager.outbox[-1].sizes != [40, 20]
     iterate(manager, WARM_UP + 5, manager.outbox[-1].sizes, (0.001, 0.002))
-    assert manager.events[-1]["reason"] != "new at a larger size"
+    assert manager.events[-1].reason != "new at a larger size"
 
 
 def test_nobody_is_told_before_all_have_reported():
@@ -94,7 +95,7 @@ def test_a_decision_beside_the_computing_holds_an_iteration_later_and_is_not_tak
     for iteration in (WARM_UP, WARM_UP + 1):
         iterate(manager, iteration, (30, 30), (0.001, 0.002))
     assert manager.outbox == [m.BatchSizes(WARM_UP + 2 + i, WARM_UP + 2 + i, [40, 20]) for i in (0, 1)]
-    assert [event["reason"] for event in manager.events] == ["rapid tuning", "sizes on their way"]
+    assert [event.reason for event in manager.events] == ["rapid tuning", "sizes on their way"]
 
 
 @pytest.mark.parametrize(("scheme", "until"), [("bsp", 0), ("ssp", 5), ("asp", m.FOREVER)])
@@ -115,7 +116,7 @@ def test_reports_far_ahead_of_the_slowest_are_not_kept(monkeypatch):
             assert len(manager._reports) <= 2
     assert not manager._reports
     iterate(manager, 9, (30, 10), (0.001, 0.1))
-    assert [event["iteration"] for event in manager.events] == [0, 1, 9]
+    assert [event.iteration for event in manager.events] == [0, 1, 9]
 
 
 @given(
@@ -149,7 +150,7 @@ def test_reports_out_of_turn_and_impossible_ones_are_refused():
         manager.computed(0, computed(1, 30))
     manager.computed(0, computed(0, 31))
     manager.computed(1, computed(0, 30))  # 61 samples: the sizes were not these; no controller may learn from it
-    assert manager.events[0]["next_sizes"] == [30, 30]
+    assert manager.events[0].next_sizes == [30, 30]
     with pytest.raises(InputError, match="twice"):
         manager.join(0, m.JoinBatching(3, None))
 
@@ -188,7 +189,7 @@ def test_without_plans_workers_alone_make_the_job():
         for rank in (0, 1):
             job.say(rank, computed(iteration, 16, 1.0 + rank))
     assert {message.sizes[0] for _, message in job.sent(m.BatchSizes)} == {16, 21}
-    assert [e.data["workers"] for e in job.state.events if e.kind == "batch"] == [["n0", "n1"]] * (WARM_UP + 1)
+    assert [e.workers for e in job.state.events if isinstance(e, BatchEvent)] == [["n0", "n1"]] * (WARM_UP + 1)
     for rank in (0, 1):
         job.say(rank, m.Goodbye())
     assert len(job.sent(m.Farewell)) == 2

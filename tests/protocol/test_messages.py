@@ -6,6 +6,7 @@ import pytest
 
 from nalb.batching.lbb import Profile
 from nalb.errors import InputError, listed
+from nalb.events import IterationEvent, Rates
 from nalb.protocol import messages as m
 from nalb.protocol.batching import BatchSizeManager
 from nalb.protocol.planner import Planner
@@ -80,7 +81,15 @@ LARGEST = [
     m.Farewell(),
     m.Finish(),
     m.Abort(TEXT),
-    m.Event("iteration", YEARS_S, {"iteration": ITERATIONS, "estimate": {"up": RATES, "down": RATES}}),
+    m.Told(
+        IterationEvent(
+            at_s=YEARS_S,
+            iteration=ITERATIONS,
+            scheme="exact",
+            communication_s=RATES,
+            estimate=Rates(up=RATES, down=RATES),
+        )
+    ),
     m.Observe(m.VERSION),
     m.RunBlock("exact", ITERATIONS, 1e12, 10**12, 999_999_999_999.0, False, False, "oracle-probes+forecasts@999999999999"),
     m.Configured(RATES, RATES, [(*pair, 50e9) for pair in pairwise(NAMES)]),

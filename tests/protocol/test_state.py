@@ -4,8 +4,10 @@ import msgspec
 import pytest
 
 from nalb.errors import InputError, PeerError
+from nalb.events import BlockEvent, IterationEvent, LayoutEvent, PlanEvent, ReadyEvent
 from nalb.measurement.samples import samples_of
 from nalb.protocol import messages as m
+from nalb.protocol.observers import Measured
 from nalb.protocol.participant import natural_order
 from nalb.protocol.state import Coordinator
 from nalb.settings import from_environment
@@ -141,7 +143,7 @@ def test_the_next_plan_waits_for_what_servers_have_still_to_tell():
     assert driver.count("w0", m.Plan) == 1
     driver.say("s1", m.Collected(0))
     assert driver.last("w0", m.Plan).iteration == 1
-    (samples,) = (event.data["rows"] for event in driver.state.events if event.kind == "samples")
+    (samples,) = (event.samples for event in driver.state.events if isinstance(event, Measured))
     assert samples["end_s"].tolist() == pytest.approx([5.1])  # what came before the first push is not the iteration's
 
 
@@ -165,8 +167,9 @@ def test_a_long_training_tells_ever_fewer_iterations_whole(monkeypatch, hold):
         driver.slots_ready()
     for iteration in range(230):
         driver.done(iteration)
-    told = [event.data["iteration"] for event in driver.state.events if "server_of_slice" in event.data]
-    assert len([event for event in driver.state.events if event.kind == "plan"]) == 231
+    plans = [event for event in driver.state.events if isinstance(event, PlanEvent)]
+    told = [plan.iteration for plan in plans if plan.server_of_slice is not None]
+    assert len(plans) == 231
     assert told == list(range(231)) if hold == "1" else told[95:] == [*range(95, 101), *range(110, 240, 10)]
 
 
@@ -211,8 +214,8 @@ def test_reports_of_an_iteration_that_one_worker_has_begun_are_kept(exchanging, 
     for worker in ("w0", "w1"):
         driver.say(worker, m.Done(0, 100.0, 100.0, 0.0, 20.0, 120.0))
     driver.collected()
-    (iteration,) = (event.data for event in driver.state.events if event.kind == "iteration")
-    assert iteration["samples"] == 1000
+    (iteration,) = (event for event in driver.state.events if isinstance(event, IterationEvent))
+    assert iteration.samples == 1000
 
 
 def test_a_plan_waits_for_servers_a_second_at_most():
@@ -421,9 +424,7 @@ def test_a_held_job_runs_what_observers_ask_and_then_finishes():
     driver.done(0)
     driver.done(1)
     assert driver.count("w0", m.Plan) == 2
-    assert [e.data["scheme"] for e in driver.sent["watcher"] if isinstance(e, m.Event) and e.kind == "block"] == [
-        "average"
-    ]
+    assert [told.event.scheme for told in driver.sent["watcher"] if isinstance(told.event, BlockEvent)] == ["average"]
     driver.say("watcher", m.EndJob())
     assert driver.count("w0", m.Finish) == driver.count("w1", m.Finish) == 1
 
@@ -472,12 +473,12 @@ def test_samples_as_rows_of_the_runs_file():
 def test_what_was_cut_and_sent_is_told_so_that_it_can_be_simulated():
     driver = Driver()
     driver.start()
-    told = {event.kind: event.data for event in driver.state.events}
+    told = {type(event): event for event in driver.state.events}
     plan = driver.last("w0", m.Plan)
-    assert told["ready"]["servers"] == ["n0", "n1"]
-    assert told["layout"]["tensors"] == TENSORS
-    assert told["plan"]["server_of_slice"] == plan.server_of_slice
-    assert told["plan"]["inflight_bytes"] == plan.inflight_bytes
+    assert told[ReadyEvent].servers == ["n0", "n1"]
+    assert [m.TensorSpec(*row) for row in told[LayoutEvent].tensors] == TENSORS
+    assert told[PlanEvent].server_of_slice == plan.server_of_slice
+    assert told[PlanEvent].inflight_bytes == plan.inflight_bytes
 
 
 def run_fast(driver, first, last):
@@ -505,10 +506,10 @@ def test_where_links_are_fast_tensors_are_cut_anew_into_larger_slices_between_tw
     assert len(plan.server_of_slice) < usual / 2
     run_fast(driver, anew, 9)
     assert driver.count("w0", m.Setup) == 2
-    first, second = (event.data for event in driver.state.events if event.kind == "layout")
-    assert (first["iteration"], second["iteration"]) == (0, anew)
-    assert first["alpha_bytes"] < second["alpha_bytes"] == driver.last("w0", m.Setup).alpha_bytes
-    assert first["slice_bytes"] < second["slice_bytes"]
+    first, second = (event for event in driver.state.events if isinstance(event, LayoutEvent))
+    assert (first.iteration, second.iteration) == (0, anew)
+    assert first.alpha_bytes < second.alpha_bytes == driver.last("w0", m.Setup).alpha_bytes
+    assert first.slice_bytes < second.slice_bytes
 
 
 def plans(driver, worker):
@@ -516,7 +517,7 @@ def plans(driver, worker):
 
 
 def iterations(driver):
-    return [event.data["iteration"] for event in driver.state.events if event.kind == "iteration"]
+    return [event.iteration for event in driver.state.events if isinstance(event, IterationEvent)]
 
 
 def test_a_plan_that_the_present_iteration_cannot_change_is_there_before_it_is_needed():
