@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
+from nalb.failures import Failure
+
 ByNode = dict[str, float | None]  # None: not known
 Times = dict[str, float]  # seconds by worker's node
 Row = tuple[int, int, int, int, int, int]  # source, target, is_push, bytes, start_us, end_us
@@ -179,10 +181,17 @@ class DoubtEvent(Event, frozen=True, kw_only=True):
     reason: str
 
 
-class AbortEvent(Event, frozen=True, kw_only=True):
+class AbortEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
     """The coordinator ended the job."""
 
-    reason: str
+    reason: str  # for people
+    failure: Failure | None = None
+
+
+class FailureEvent(Event, frozen=True, kw_only=True):
+    """The launcher saw the job fail: the last event of the run, by the launcher's clock."""
+
+    failure: Failure
 
 
 AnyEvent = (
@@ -198,6 +207,7 @@ AnyEvent = (
     | BatchEvent
     | DoubtEvent
     | AbortEvent
+    | FailureEvent
 )
 
 

@@ -10,7 +10,8 @@ ROOT = Path(__file__).resolve().parents[1]
 ALLOWED = {
     "nalb.errors": set(),
     "nalb.units": set(),
-    "nalb.events": set(),
+    "nalb.failures": {"nalb.errors"},
+    "nalb.events": {"nalb.failures"},
     "nalb.planning": {"nalb.errors", "nalb.units"},
     "nalb.batching": {"nalb.errors", "nalb.planning"},
     "nalb.settings": {"nalb.errors", "nalb.batching"},
@@ -19,6 +20,7 @@ ALLOWED = {
     "nalb.feedback": set(),
     "nalb.protocol": {
         "nalb.errors",
+        "nalb.failures",
         "nalb.events",
         "nalb.units",
         "nalb.settings",
@@ -35,9 +37,10 @@ ALLOWED = {
         "nalb.measurement",
         "nalb.protocol",
     },
-    "nalb.process": {"nalb.errors"},
+    "nalb.process": {"nalb.errors", "nalb.failures"},
     "nalb.transport": {
         "nalb.errors",
+        "nalb.failures",
         "nalb.events",
         "nalb.settings",
         "nalb.batching",
@@ -50,18 +53,21 @@ ALLOWED = {
     "netem": {"nalb.errors", "nalb.units", "nalb.process"},
     "kvstore_patch": {
         "nalb.errors",
+        "nalb.failures",
         "nalb.units",
         "nalb.settings",
         "nalb.planning",
         "nalb.batching",
         "nalb.measurement",
         "nalb.protocol",
+        "nalb.process",
         "nalb.transport",
         "nalb.checkpoints",
         "nalb.workloads",
     },
     "nalb.launch": {
         "nalb.errors",
+        "nalb.failures",
         "nalb.events",
         "nalb.units",
         "nalb.settings",
@@ -75,12 +81,14 @@ ALLOWED = {
     },
     "nalb.compare": {
         "nalb.errors",
+        "nalb.failures",
         "nalb.events",
         "nalb.units",
         "nalb.settings",
         "nalb.planning",
         "nalb.batching",
         "nalb.protocol",
+        "nalb.process",
         "nalb.transport",
         "nalb.launch",
         "nalb.reporting",
@@ -103,6 +111,7 @@ ALLOWED = {
     "nalb.cli": {"nalb", "netem"},  # commands call every room; no room calls them
 }
 PURE = (
+    "nalb.failures",
     "nalb.events",
     "nalb.planning",
     "nalb.batching",
@@ -181,6 +190,44 @@ def test_pure_rooms(room):
         used = {name for name in used if not name.startswith("np.random.default_rng(")}  # its seed is checked below
         assert not used, f"{path} uses {used}: take a generator or its seed as an argument"
         assert "default_rng()" not in ast.unparse(tree), f"{path} seeds a generator from the machine: take a seed"
+
+
+PROSE = {"detail", "error", "failure", "message", "reason", "why"}  # names of what people read
+SEARCHES = {"count", "endswith", "find", "index", "partition", "rfind", "rpartition", "split", "startswith"}
+# MXNet says in words alone that memory was too small. The doctor shows what an error says and what it advises in two columns.
+READS_WORDS = {"kvstore_patch/gluon/profiling.py", "nalb/doctor/software.py"}
+
+
+def is_prose(node: ast.expr) -> bool:
+    """Whether an expression is by its name a text for people, or an error's text."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("str", "render", "repr"):
+        return bool(node.args) and is_prose(node.args[0])
+    return (isinstance(node, ast.Name) and node.id in PROSE) or (isinstance(node, ast.Attribute) and node.attr in PROSE)
+
+
+def searched(tree: ast.AST) -> list[ast.expr]:
+    """The expressions in which a module looks for something, or which it compares with a text."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            for operator, left, right in zip(node.ops, sides, sides[1:], strict=False):
+                if isinstance(operator, ast.In | ast.NotIn):
+                    found.append(right)
+                elif any(isinstance(side, ast.Constant) and isinstance(side.value, str) for side in (left, right)):
+                    found += [left, right]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SEARCHES:
+            found.append(node.func.value)
+    return found
+
+
+def test_no_code_reads_what_people_read():
+    """Whatever code asks of a failure, an event or an error is a type or a field: words may change at any time."""
+    for package in ("nalb", "netem", "kvstore_patch"):
+        for path in modules(package):
+            name = str(path.relative_to(ROOT))
+            read = [ast.unparse(one) for one in searched(ast.parse(path.read_text())) if is_prose(one)]
+            assert bool(read) == (name in READS_WORDS), f"{name} looks into {read}"
 
 
 def test_no_tracked_file_names_a_path_of_a_machine():

@@ -34,6 +34,9 @@ LINES = [
     b'"period_s":[0.0],"wait_s":[0.5],"cpu_share":[0.5],"memory_share":[0.5],"next_sizes":[64],"reason":"none","remove":0}',
     b'{"event":"doubt","at_s":5.0,"process":"server n0","node":"n0","reason":"too fast"}',
     b'{"event":"abort","at_s":5.0,"reason":"the test ends"}',
+    b'{"event":"abort","at_s":5.0,"reason":"phase init: no","failure":{"cause":"refused","detail":"no","phase":"init"}}',
+    b'{"event":"failure","at_s":5.0,"failure":{"cause":"silent","detail":"is silent","role":"worker","node":"n1",'
+    b'"phase":"exchange","iteration":3}}',
 ]
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from nalb.failures import Cause, Failure, Phase
 from nalb.settings import JOINT
 from nalb.transport import keys
 
@@ -46,6 +47,10 @@ class ProcessSpec:
     def name(self) -> str:
         """'worker n2': how messages call it."""
         return f"{self.role} {self.node}"
+
+    def failure(self, cause: Cause, detail: str, phase: Phase | None = None) -> Failure:
+        """A failure of this process."""
+        return Failure(cause=cause, detail=detail, role=self.role, node=self.node, phase=phase)
 
     @property
     def slug(self) -> str:

@@ -30,6 +30,7 @@ SET_UP = (
     2  # iterations at a larger size than ever; of the second ones a tenth took 3 times as long, of the third 1.4 times
 )
 WARM_UP = 5  # iterations: MXNet's first ones take up to ten times as long as later ones, on slow machines for longer
+ON_THEIR_WAY, NEW_SIZE = "sizes on their way", "new at a larger size"  # reasons why nobody decides
 
 
 class BatchSizeManager:
@@ -159,9 +160,9 @@ class BatchSizeManager:
         if iteration < WARM_UP:
             reason = "first iterations"
         elif ran != self._sizes:  # it would judge sizes that it has changed
-            reason = "sizes on their way"
+            reason = ON_THEIR_WAY
         elif self._setting_up:
-            reason = "new at a larger size"
+            reason = NEW_SIZE
         else:
             if isinstance(self._controller, JointBalancer):
                 self._controller.network = self._network()

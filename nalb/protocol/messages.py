@@ -27,6 +27,7 @@ from msgspec import Meta, Struct
 
 from nalb.errors import InputError, PeerError
 from nalb.events import AnyEvent
+from nalb.failures import Failure
 from nalb.planning.nodes import Capacities
 from nalb.settings import BATCH_MOST, NODE_MOST
 
@@ -37,7 +38,6 @@ FAR_S = 0.005
 FOREVER = 1 << 62  # iterations
 NAME_MOST = 256  # characters of a tensor's name
 ROWS_MOST = 100_000  # of a Report
-TEXT_MOST = 4096  # characters of what people read
 POWER_MOST = 1e30
 
 Index = Annotated[int, Meta(ge=0, le=1 << 31)]  # a place or a size: it does not grow with the run
@@ -52,7 +52,6 @@ BatchSize = Annotated[int, Meta(ge=1, le=BATCH_MOST)]
 Positive = Annotated[float, Meta(gt=0.0, le=1e9)]  # seconds
 Power = Annotated[float, Meta(gt=0.0, le=POWER_MOST)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-Text = Annotated[str, Meta(max_length=TEXT_MOST)]
 
 
 class Message(Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -188,7 +187,7 @@ class Goodbye(Message, frozen=True):
 class Failed(Message, frozen=True):
     """The process fails; everyone must end."""
 
-    reason: Text
+    failure: Failure
 
 
 # ---- from the coordinator
@@ -284,9 +283,9 @@ class Finish(Message, frozen=True):
 
 
 class Abort(Message, frozen=True):
-    """The job is over; the reason names the culprit."""
+    """The job is over."""
 
-    reason: Text
+    failure: Failure
 
 
 # ---- observers: the launcher, compare, a live view
@@ -362,11 +361,6 @@ FromObserver = Observe | RunBlock | Configured | EndJob
 _encoder = msgspec.msgpack.Encoder()
 _to_coordinator: msgspec.msgpack.Decoder[FromNode | FromObserver] = msgspec.msgpack.Decoder(FromNode | FromObserver)
 _to_client: msgspec.msgpack.Decoder[FromCoordinator] = msgspec.msgpack.Decoder(FromCoordinator)
-
-
-def as_text(words: str, most: int = TEXT_MOST) -> str:
-    """As much of these words as a message can carry, with ? for what is no character, as in the names of foreign files."""
-    return words[:most].encode("utf-8", "replace").decode()
 
 
 def encode(message: Message) -> bytes:

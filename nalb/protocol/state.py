@@ -25,6 +25,7 @@ from nalb.batching.joint_control import LinkKnowledge
 from nalb.batching.speed import Predictor
 from nalb.errors import InputError
 from nalb.events import AbortEvent, IdleEvent, IterationEvent, PlanEvent, ReadyEvent, StateEvent
+from nalb.failures import Cause, Failure, Phase, carried, render
 from nalb.planning.granularity import Granularity
 from nalb.planning.schemes import fixed_slice_bytes
 from nalb.planning.slices import NUM_PROBE
@@ -58,7 +59,7 @@ class Coordinator:
         self._started_s = self._last_alive_s = now_s
         self.phase = "GATHER"
         self.outbox: deque[Outgoing] = deque()
-        self.verdict: str | None = None  # why the job was aborted
+        self.verdict: Failure | None = None  # why the job was aborted
         self._members = Members(settings, now_s)
         self._running = 0  # workers that have not yet reported this iteration done
         self._observers = Observers(self.outbox, settings.scheme, settings.hold)
@@ -143,15 +144,30 @@ class Coordinator:
             self._collector.forget(self._iteration, self._settings.silence_s)
         self._end_collecting(now_s)
 
-    def abort(self, reason: str, now_s: float) -> None:
-        """End the job everywhere."""
+    def abort(self, failure: Failure, now_s: float) -> None:
+        """End the job everywhere. A failure that does not say when came in the job's present phase."""
         if self.phase == "OVER":
             return
-        reason = m.as_text(reason)
-        self.phase, self.verdict = "OVER", reason
+        if not failure.has_moment:
+            phase, iteration = self._moment()
+            failure = replace(failure, phase=phase, iteration=iteration)
+        failure = carried(failure)
+        self.phase, self.verdict = "OVER", failure
         for process in self._members:
-            self._send(process, m.Abort(reason))
-        self._tell(AbortEvent(at_s=now_s, reason=reason))
+            self._send(process, m.Abort(failure))
+        self._tell(AbortEvent(at_s=now_s, reason=render(failure), failure=failure))
+
+    def accuse(self, identity: bytes, detail: str, now_s: float) -> None:
+        """Someone has said what cannot be understood. If it is one of the job's, the job would wait for what is lost."""
+        if (process := self._members.get(identity)) is not None:
+            self.abort(process.failure(Cause.PROTOCOL, detail), now_s)
+
+    def _moment(self) -> tuple[Phase | None, int | None]:
+        """What the job as a whole is about."""
+        if self.phase in ("RUN", "COLLECT"):
+            return None, self._iteration
+        early = {"GATHER": Phase.START, "REGISTER": Phase.INIT}
+        return (early[self.phase], None) if self.phase in early else (Phase.PLAN, self._iteration + 1)
 
     # ---- gathering
 
@@ -214,7 +230,7 @@ class Coordinator:
         try:
             self._planner.configure(self._observers.configured)
         except InputError as error:
-            self.abort(str(error), now_s)
+            self.abort(Failure(cause=Cause.REFUSED, detail=str(error)), now_s)
 
     # ---- running
 
@@ -238,21 +254,19 @@ class Coordinator:
         elif isinstance(message, m.JoinBatching | m.Computed):
             self._batch(process, message, now_s)
         elif isinstance(message, m.Goodbye):
-            if process.hello.role == "worker" and (why := self._admission.leave(process.rank, process.name)):
+            if process.hello.role == "worker" and (why := self._admission.leave(process)):
                 self.abort(why, now_s)
             if self._members.leave(process, now_s):
                 for worker in self._members.workers:
                     self._send(worker, m.Farewell())
             self._collected(process, now_s)
         elif isinstance(message, m.Failed):
-            self.abort(
-                message.reason if process.hello.node in message.reason else f"{process.name}: {message.reason}", now_s
-            )
+            self.abort(replace(message.failure, role=process.hello.role, node=process.hello.node), now_s)
 
     # ---- batch sizes
 
     def _batch(self, process: Process, message: m.JoinBatching | m.Computed, now_s: float) -> None:
-        if why := self._admission.take(process.rank, process.name, message, now_s):
+        if why := self._admission.take(process, message, now_s):
             self.abort(why, now_s)
         elif manager := self._admission.manager:
             for sizes in manager.outbox:
@@ -301,7 +315,8 @@ class Coordinator:
         try:
             self._begin_epoch(now_s)
         except InputError as error:
-            self.abort(f"the registered tensors cannot be planned: {error}", now_s)
+            detail = f"the registered tensors cannot be planned: {error}"
+            self.abort(Failure(cause=Cause.REFUSED, detail=detail), now_s)
             return
         self.phase = "READY"
         self._next(now_s)
@@ -346,7 +361,7 @@ class Coordinator:
         try:
             decision = self._decide(number, block, now_s)
         except InputError as error:
-            self.abort(f"iteration {number} cannot be planned: {error}", now_s)
+            self.abort(Failure(cause=Cause.REFUSED, detail=f"cannot be planned: {error}"), now_s)
             return
         self._plan = decision.plan
         for identity, slots in self._slot_orders(decision.new_slots).items():
@@ -445,11 +460,8 @@ class Coordinator:
             process.early, process.finished = message, message.iteration
             return
         if self.phase != "RUN" or message.iteration != self._iteration:
-            self.abort(
-                f"{process.name} reported iteration {message.iteration} done while {self._iteration} runs "
-                f"({self.phase}): please report this",
-                now_s,
-            )
+            detail = f"reported iteration {message.iteration} done while {self._iteration} runs ({self.phase})"
+            self.abort(process.failure(Cause.PROTOCOL, f"{detail}: please report this"), now_s)
             return
         self._running -= process.done is None
         process.done, process.finished = message, message.iteration
@@ -529,16 +541,18 @@ class Coordinator:
         step = 10 ** max(0, len(str(iteration)) - 2)
         return self._settings.hold or iteration < RECORDED or iteration % step == 0
 
-    def _wrong_sum(self, planner: Planner, plan: m.Plan) -> str | None:
+    def _wrong_sum(self, planner: Planner, plan: m.Plan) -> Failure | None:
         """What find_wrong_sum says; plans of MXNet's own have no slices to check."""
         if not plan.server_of_slice:
             return None
         told = {worker.hello.node: worker.sums for worker in self._members.workers if worker.sums is not None}
-        silent = [worker.name for worker in self._members.workers if worker.sums is None]
+        silent = [worker for worker in self._members.workers if worker.sums is None]
         if silent:
-            return f"{silent[0]} does not verify sums, others do: set NALB_VERIFY_SUMS=1 for every process, or for none"
+            detail = "does not verify sums, others do: set NALB_VERIFY_SUMS=1 for every process, or for none"
+            return silent[0].failure(Cause.UNEQUAL, detail)
         node_of_rank = {server.rank: server.hello.node for server in self._members.servers}
-        return find_wrong_sum(planner.layout, plan, told, node_of_rank.__getitem__)
+        wrong = find_wrong_sum(planner.layout, plan, told, node_of_rank.__getitem__)
+        return wrong.failure if wrong else None
 
     # ---- observers
 

@@ -15,12 +15,13 @@ import zmq
 from nalb.batching.speed import Predictor
 from nalb.errors import InputError, MachineError, PeerError
 from nalb.events import Row, SamplesEvent, encode_line
+from nalb.failures import Cause, Failure
 from nalb.measurement.samples import Samples
+from nalb.process.last_words import die
 from nalb.protocol import messages as m
 from nalb.protocol.observers import Measured
 from nalb.protocol.state import Coordinator
 from nalb.settings import Settings
-from nalb.transport.client import die
 from nalb.transport.curvezmq import door_kept, node_of_user, secure_server
 from nalb.transport.keys import own_keys
 
@@ -71,10 +72,11 @@ class CoordinatorThread:
             try:
                 self._serve(router, state, log, members)
             except Exception as error:
-                why = f"coordinator failed: {type(error).__name__}: {error}"
+                why = f"failed as coordinator: {type(error).__name__}: {error}"
                 if isinstance(error, OSError) and log is not None:
-                    why = f"the coordinator cannot write {self._settings.samples_path} ({error.strerror}): make room"
-                state.abort(why, time.monotonic())
+                    why = f"cannot write {self._settings.samples_path} ({error.strerror}): make room"
+                node = self._settings.node
+                state.abort(Failure(cause=Cause.COORDINATOR, detail=why, role="scheduler", node=node), time.monotonic())
                 _flush(router, state, None)
             verdict = state.verdict
         if verdict is not None:  # the sockets are closed: every Abort has left
@@ -122,8 +124,7 @@ def _take(state: Coordinator, frames: list[bytes], node: str | None = None) -> N
         state.receive(identity, m.decode_at_coordinator(frames[1], peer), time.monotonic(), node)
     except PeerError as error:
         state.rejected["undecodable message"] += 1  # anyone can reach the port
-        if name:  # what it said is lost, and the job would wait for it
-            state.abort(str(error), time.monotonic())
+        state.accuse(identity, f"cannot be understood: {error}", time.monotonic())
 
 
 def _flush(router: "zmq.Socket[bytes]", state: Coordinator, log: IO[bytes] | None) -> None:

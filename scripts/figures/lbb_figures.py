@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import pearsonr, spearmanr
 
-from nalb.batching.lbb import FINE_THRESHOLD, RAPID_THRESHOLD, straggler_effect
+from nalb.batching.lbb import FINE_THRESHOLD, RAPID, RAPID_THRESHOLD, straggler_effect
 from nalb.batching.sizes import Bounds, fastest
 from nalb.batching.time_models import Polynomial, fit
 from nalb.events import BatchEvent
@@ -94,7 +94,7 @@ def show_disturbance(console: Console, title: str, events: list[BatchEvent], beg
 def foretell_rapid(console: Console, events: Sequence[BatchEvent], begins: int) -> None:
     """Table 3's right half: the line through the last time (a0 from the profile), for the sizes of a rapid tuning."""
     for k, event in enumerate(events):
-        if k < begins or event.reason != "rapid tuning":
+        if k < begins or event.reason != RAPID:
             continue
         after = next((later for later in events[k:] if later.sizes == event.next_sizes), None)
         if after is None:

@@ -50,7 +50,7 @@ def main() -> int:
         job = Launched(["--local", str(args.nodes), "--", *STEPS, "--steps", str(steps)], Path(folder) / "run", [], {})
         seen, slots = [], []
         try:
-            job.wait_for_event("iteration")
+            job.wait_for_event(IterationEvent)
             for goal in (args.iterations // 5, args.iterations):
                 while len(iterations(job)) < goal and job.popen.poll() is None:
                     time.sleep(0.3)
