@@ -10,11 +10,11 @@ written. The last column is the part that it is of an iteration of --iteration-s
 import argparse
 import time
 
-import msgspec
 import numpy as np
 
 from nalb.batching.decisions import Observation
 from nalb.batching.schemes import PREDICTORS, SCHEMES, BatchJob, build
+from nalb.events import encode_line
 from nalb.protocol import messages as m
 from nalb.protocol.state import Coordinator
 from nalb.settings import from_environment
@@ -56,7 +56,7 @@ def coordinator_ms(scheme: str, workers: int, updates: int) -> list[float]:
         for _, message in state.outbox:
             m.encode(message)
         for event in state.events:
-            msgspec.json.encode({"event": event.kind, **event.data})
+            encode_line(event)
         spent_ms.append((time.perf_counter() - begun) * 1e3)
     return spent_ms
 

@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from nalb.errors import JobError
+from nalb.events import BlockEvent, IdleEvent, IterationEvent
 from nalb.launch.network import inside, places_in
 from nalb.launch.ports import free_pair
 from nalb.launch.roles import Place, ProcessSpec, process_specs
@@ -67,7 +68,7 @@ def start_job(
 def wait_for_tensors(job: Job, observer: Observer) -> None:
     """Until the job has registered what it pushes."""
     end_s = time.monotonic() + STARTUP_S
-    while not any(event.kind == "idle" for event in observer.events(0.2)):
+    while not any(isinstance(event, IdleEvent) for event in observer.events(0.2)):
         job.finished()
         if time.monotonic() > end_s:
             raise JobError(f"a job did not begin within {STARTUP_S:g} s")
@@ -81,9 +82,9 @@ def run_block(job: Job, observer: Observer, iterations: int) -> list[float]:
     while not done:
         job.finished()
         for event in observer.events(0.1):
-            if event.kind == "iteration":
-                times_s.append(max(event.data["communication_s"].values()))
-            done = done or event.kind == "block"
+            if isinstance(event, IterationEvent):
+                times_s.append(max(event.communication_s.values()))
+            done = done or isinstance(event, BlockEvent)
     return times_s
 
 

@@ -300,7 +300,7 @@ def _client_alone(settings: Settings, rank: int) -> Client:
         client.wait_for(m.Farewell)
         client.close()
 
-    script_end.at_exit(settings.node, leave, lambda why: client.close(m.Failed(why)))
+    script_end.at_exit(settings.node, leave, lambda failure: client.close(m.Failed(failure)))
     return client
 
 

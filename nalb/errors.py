@@ -6,7 +6,7 @@ NalbError                 the command prints the message in one line and exits w
 |- PeerError              another process broke the protocol or went silent (names the peer)
 |- StoreError             the KVStore was used in a way that it does not support
 |- CheckpointError       a checkpoint cannot be written, or does not fit the training (names file or folder)
-|- JobError               a process of the job failed (names it; carries its exit code)
+|- JobError               a process of the job failed (names it; carries its exit code; JobFailed in failures.py says why as data)
 """
 
 from collections.abc import Sequence
@@ -49,14 +49,17 @@ class CheckpointError(NalbError):
 
     exit_code = 6
 
+    def __init__(self, message: str, writing: int | None = None):
+        super().__init__(message)
+        self.writing = writing  # the iteration whose checkpoint could not be written
+
 
 class JobError(NalbError):
     """A process of the job failed."""
 
-    def __init__(self, message: str, exit_code: int = 1, node: str | None = None):
+    def __init__(self, message: str, exit_code: int = 1):
         super().__init__(message)
         self.exit_code = exit_code or 1
-        self.node = node  # whose process failed, where that is known
 
 
 def listed(names: Sequence[str], most: int = NAMED) -> str:

@@ -182,7 +182,7 @@ class JobOptions:
         None,
         "NALB_PREDICTOR",
         Choice(PREDICTORS),
-        "how lb-bsp foresees speeds; default: narx, which is EMA for the first 500 iterations; of more than 16 workers, ema",
+        "how lb-bsp foresees speeds; default: memoryless, the last speed again",
     )
     predictor_models: str | None = _option(
         None,

@@ -13,18 +13,22 @@ ALLOWED = {
     "nalb.errors": set(),
     "nalb.units": set(),
     "nalb.toml_file": {"nalb.errors"},
+    "nalb.failures": {"nalb.errors"},
+    "nalb.events": {"nalb.failures"},
     "nalb.planning": {"nalb.errors", "nalb.units"},
     "nalb.schemes": {"nalb.errors", "nalb.planning"},
     "nalb.batching": {"nalb.errors", "nalb.planning"},
     "nalb.measurement": {"nalb.errors", "nalb.units", "nalb.planning"},
     "nalb.extensions": {"nalb.errors", "nalb.planning", "nalb.measurement", "nalb.schemes"},
     "nalb.options": {"nalb.errors", "nalb.batching", "nalb.measurement", "nalb.schemes", "nalb.extensions"},
-    "nalb.settings": {"nalb.errors", "nalb.schemes", "nalb.options"},
+    "nalb.settings": {"nalb.errors", "nalb.batching", "nalb.schemes", "nalb.options"},
     "nalb.checkpoints": {"nalb.errors"},
     "nalb.feedback": set(),
     "nalb.protocol": {
         "nalb.options",
         "nalb.errors",
+        "nalb.failures",
+        "nalb.events",
         "nalb.units",
         "nalb.settings",
         "nalb.schemes",
@@ -35,16 +39,19 @@ ALLOWED = {
     },
     "nalb.simulation": {
         "nalb.errors",
+        "nalb.events",
         "nalb.units",
         "nalb.schemes",
         "nalb.planning",
         "nalb.measurement",
         "nalb.protocol",
     },
-    "nalb.process": {"nalb.errors"},
+    "nalb.process": {"nalb.errors", "nalb.failures"},
     "nalb.transport": {
         "nalb.schemes",
         "nalb.errors",
+        "nalb.failures",
+        "nalb.events",
         "nalb.settings",
         "nalb.batching",
         "nalb.measurement",
@@ -52,12 +59,13 @@ ALLOWED = {
         "nalb.process",
     },
     "nalb.workloads": {"nalb.errors"},
-    "nalb.reporting": {"nalb.errors", "nalb.units"},
+    "nalb.reporting": {"nalb.errors", "nalb.events", "nalb.units"},
     "netem": {"nalb.errors", "nalb.units", "nalb.toml_file", "nalb.process"},
     "kvstore_patch": {
         "nalb.options",
         "nalb.extensions",
         "nalb.errors",
+        "nalb.failures",
         "nalb.units",
         "nalb.settings",
         "nalb.schemes",
@@ -65,6 +73,7 @@ ALLOWED = {
         "nalb.batching",
         "nalb.measurement",
         "nalb.protocol",
+        "nalb.process",
         "nalb.transport",
         "nalb.checkpoints",
         "nalb.workloads",
@@ -73,6 +82,8 @@ ALLOWED = {
         "nalb.options",
         "nalb.errors",
         "nalb.toml_file",
+        "nalb.failures",
+        "nalb.events",
         "nalb.units",
         "nalb.settings",
         "nalb.schemes",
@@ -88,12 +99,15 @@ ALLOWED = {
         "nalb.options",
         "nalb.extensions",
         "nalb.errors",
+        "nalb.failures",
+        "nalb.events",
         "nalb.units",
         "nalb.settings",
         "nalb.schemes",
         "nalb.planning",
         "nalb.batching",
         "nalb.protocol",
+        "nalb.process",
         "nalb.transport",
         "nalb.launch",
         "nalb.reporting",
@@ -103,6 +117,7 @@ ALLOWED = {
     "nalb.doctor": {"nalb.errors", "netem", "kvstore_patch.shim"},
     "nalb.experiments": {
         "nalb.errors",
+        "nalb.events",
         "nalb.units",
         "nalb.planning",
         "nalb.simulation",
@@ -115,6 +130,8 @@ ALLOWED = {
     "nalb.cli": {"nalb", "netem"},  # commands call every room; no room calls them
 }
 PURE = (
+    "nalb.failures",
+    "nalb.events",
     "nalb.planning",
     "nalb.schemes",
     "nalb.batching",
@@ -219,6 +236,44 @@ def test_pure_rooms(room):
         used = {name for name in used if not name.startswith("np.random.default_rng(")}  # its seed is checked below
         assert not used, f"{path} uses {used}: take a generator or its seed as an argument"
         assert "default_rng()" not in ast.unparse(tree), f"{path} seeds a generator from the machine: take a seed"
+
+
+PROSE = {"detail", "error", "failure", "message", "reason", "why"}  # names of what people read
+SEARCHES = {"count", "endswith", "find", "index", "partition", "rfind", "rpartition", "split", "startswith"}
+# MXNet says in words alone that memory was too small. The doctor shows what an error says and what it advises in two columns.
+READS_WORDS = {"kvstore_patch/gluon/profiling.py", "nalb/doctor/software.py", "nalb/toml_file.py"}
+
+
+def is_prose(node: ast.expr) -> bool:
+    """Whether an expression is by its name a text for people, or an error's text."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("str", "render", "repr"):
+        return bool(node.args) and is_prose(node.args[0])
+    return (isinstance(node, ast.Name) and node.id in PROSE) or (isinstance(node, ast.Attribute) and node.attr in PROSE)
+
+
+def searched(tree: ast.AST) -> list[ast.expr]:
+    """The expressions in which a module looks for something, or which it compares with a text."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            for operator, left, right in zip(node.ops, sides, sides[1:], strict=False):
+                if isinstance(operator, ast.In | ast.NotIn):
+                    found.append(right)
+                elif any(isinstance(side, ast.Constant) and isinstance(side.value, str) for side in (left, right)):
+                    found += [left, right]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SEARCHES:
+            found.append(node.func.value)
+    return found
+
+
+def test_no_code_reads_what_people_read():
+    """Whatever code asks of a failure, an event or an error is a type or a field: words may change at any time."""
+    for package in ("nalb", "netem", "kvstore_patch"):
+        for path in modules(package):
+            name = str(path.relative_to(ROOT))
+            read = [ast.unparse(one) for one in searched(ast.parse(path.read_text())) if is_prose(one)]
+            assert bool(read) == (name in READS_WORDS), f"{name} looks into {read}"
 
 
 def test_no_tracked_file_names_a_path_of_a_machine():

@@ -16,7 +16,9 @@ from typing import NamedTuple
 from mxnet.ndarray import NDArray
 
 from kvstore_patch.store import ndarrays
-from nalb.transport.client import die
+from nalb.errors import one_line
+from nalb.failures import Cause, Failure
+from nalb.process.last_words import die
 
 
 class Instant(NamedTuple):
@@ -75,4 +77,4 @@ class ComputeClock:
                 cpu_share = (end.cpu_s - start.cpu_s) / (elapsed_s * self._cores)
                 on_computed(Computing(elapsed_s, min(1.0, cpu_share)))
         except Exception as error:  # without reports every worker would wait for the next sizes
-            die(f"the gradients could not be waited for: {error}", 1)
+            die(Failure(cause=Cause.PROCESS, detail=f"the gradients could not be waited for: {one_line(error)}"), 1)

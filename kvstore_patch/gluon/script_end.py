@@ -15,13 +15,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from nalb.errors import one_line
+from msgspec.structs import replace
+
+from nalb.errors import CheckpointError, one_line
+from nalb.failures import Cause, Failure, Phase
+from nalb.process.last_words import tell_launcher
 
 _status: object = None  # what sys.exit was last called with
 
 
-def at_exit(node: str, close: Callable[[], None], fail: Callable[[str], None]) -> None:
-    """A script that ends well leaves in order by close(); else fail(why) tells everyone, and nothing is waited for.
+def at_exit(node: str, close: Callable[[], None], fail: Callable[[Failure], None]) -> None:
+    """A script that ends well leaves in order by close(); else fail(failure) tells everyone, and nothing is waited for.
 
     close() raises what nobody has waited for: MXNet computes while the script goes on.
     """
@@ -47,7 +51,12 @@ def at_exit(node: str, close: Callable[[], None], fail: Callable[[str], None]) -
                 traceback.print_exception(late)
                 error = late
         why = f"it exited with {code}" if error is None else one_line(error)
-        fail(f"worker {node} failed: {why}")
+        failure = Failure(cause=Cause.SCRIPT, detail=f"failed: {why}", role="worker", node=node)
+        if isinstance(error, CheckpointError) and error.writing is not None:
+            failure = replace(failure, cause=Cause.CHECKPOINT, phase=Phase.CHECKPOINT, iteration=error.writing)
+        fail(failure)
+        if error is not None:  # the exit status says it already, and the script's own last line may say why
+            tell_launcher(replace(failure, detail=why))
         flush_all()
         os._exit(code & 0xFF or 1)
 

@@ -17,11 +17,13 @@ from kvstore_patch.shim import Shim
 from kvstore_patch.store.session import ShimFeed, check_encryption
 from nalb.batching.schemes import PREDICTORS
 from nalb.batching.speed import Predictor, require_library
-from nalb.errors import NalbError
+from nalb.errors import InputError, NalbError
 from nalb.extensions import estimators_with, schemes_with
+from nalb.failures import Cause, Failure
+from nalb.process.last_words import die
 from nalb.protocol import messages as m
 from nalb.settings import Settings, from_environment
-from nalb.transport.client import Client, die
+from nalb.transport.client import Client
 from nalb.transport.keys import own_keys
 from nalb.transport.reachability import Reachability, reach_kept
 
@@ -40,9 +42,8 @@ def serve(settings: Settings) -> None:
 
     def control(command: int, body: bytes, _: object) -> None:
         del body
-        die(
-            f"{settings.role} {settings.node}: refused command {command}: optimizers are pickles and run on workers only"
-        )
+        why = f"refused command {command}: optimizers are pickles and run on workers only"
+        die(Failure(cause=Cause.PROTOCOL, detail=why, role=settings.role, node=settings.node))
 
     controller = CONTROLLER(control)
     check_call(_LIB.MXKVStoreRunServer(handle, controller, None))
@@ -103,7 +104,9 @@ def main() -> int:
     try:
         settings = from_environment(os.environ, socket.gethostname())
         if settings.role == "worker":
-            die("kvstore_patch.roles.planned runs servers and the scheduler; workers run the training script", 2)
+            raise InputError(
+                "kvstore_patch.roles.planned runs servers and the scheduler; workers run the training script"
+            )
         if settings.role == "server":
             with reach_kept(settings):
                 check_encryption(settings)
@@ -119,8 +122,7 @@ def main() -> int:
                 serve(settings)
             end()
     except NalbError as error:
-        print(f"nalb: {error}", file=sys.stderr, flush=True)
-        os._exit(error.exit_code)
+        die(Failure(cause=Cause.PROCESS, detail=str(error)), error.exit_code)
     return 0
 
 

@@ -5,16 +5,16 @@ first. Nothing else of nalb is loaded: MXNet alone is what these jobs measure.
 """
 
 import os
-import sys
 
 from kvstore_patch.shim import Shim
 from nalb.errors import MachineError
+from nalb.failures import Cause, Failure
+from nalb.process.last_words import die
 
 if __name__ == "__main__":
     if "NALB_KEYS" in os.environ:
         try:
             Shim.loaded()
         except MachineError as error:
-            print(f"nalb: {error}", file=sys.stderr)
-            sys.exit(error.exit_code)
+            die(Failure(cause=Cause.PROCESS, detail=str(error)), error.exit_code)
     import mxnet  # noqa: F401 - it serves until the job ends

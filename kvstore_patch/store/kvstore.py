@@ -29,6 +29,7 @@ from kvstore_patch.store.direct import DirectPath
 from kvstore_patch.store.exchange import Exchange, make_slots
 from kvstore_patch.store.session import WorkerSession, check_encryption
 from nalb.errors import StoreError, listed, one_line
+from nalb.failures import Cause, Failure, Phase
 from nalb.planning.slices import MAX_SLICE_ELEMENTS, Tensor, build_layout
 from nalb.planning.slots import STOCK_KEYS
 from nalb.protocol import messages as m
@@ -344,7 +345,8 @@ class NALB(KVStoreBase):
             try:
                 make_slots(self._inner, self._lock, message.slots, self._num_servers)
             except Exception as error:
-                self._session.client.send(m.Failed(f"slots for iteration {message.iteration}: {one_line(error)}"))
+                client, why = self._session.client, f"cannot make slots: {one_line(error)}"
+                client.send(m.Failed(client.failure(Cause.PROCESS, why, Phase.PLAN, message.iteration)))
                 return
             self._session.client.send(m.SlotsReady(message.iteration, message.layout_version))
 
@@ -373,11 +375,11 @@ class NALB(KVStoreBase):
         libc = ctypes.CDLL(None)
         libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)  # with the status, once Python has ended
 
-    def fail(self, reason: str) -> None:
+    def fail(self, failure: Failure) -> None:
         """Leave the job in disorder: everyone must end, and the peers would wait for ever in ps-lite's barrier."""
         if not self._closed:
             self._closed = True
-            self._session.client.close(m.Failed(reason))
+            self._session.client.close(m.Failed(failure))
 
 
 class _Call(NamedTuple):

@@ -8,10 +8,12 @@ from collections.abc import Callable
 
 from kvstore_patch.shim import Shim
 from nalb.errors import one_line
+from nalb.failures import Cause
+from nalb.process.last_words import die
 from nalb.protocol import messages as m
 from nalb.protocol.worker_protocol import WorkerProtocol
 from nalb.settings import Settings
-from nalb.transport.client import Client, die
+from nalb.transport.client import Client
 from nalb.transport.curvezmq import knock
 from nalb.transport.keys import own_keys
 from nalb.transport.reachability import Reachability
@@ -103,12 +105,12 @@ class WorkerSession:
                 self.client.exchanging = -1
                 checked = sums()
             except Exception as error:
-                why = f"iteration {iteration} failed: {one_line(error)}"
-                self.client.close(m.Failed(why))
-                die(why, 1)
+                why = f"failed: {one_line(error)}"
+                self.client.fail(self.client.failure(Cause.PROCESS, why, iteration=iteration), 1)
             start_s = self.shim.first_sent_ns * 1e-9
             if not start_s:
-                die("the shim saw no push in a whole iteration: is it preloaded? Run `nalb doctor`")
+                why = "has a shim that saw no push in a whole iteration: is it preloaded? Run `nalb doctor`"
+                die(self.client.failure(Cause.PROCESS, why, iteration=iteration))
             if checked is not None:
                 self.client.send(checked)
             took_s = end_s - self._last_end_s

@@ -15,6 +15,7 @@ RAPID_THRESHOLD = 0.3  # RT: from here on, all sizes are set anew
 STEP = 1  # samples that fine tuning moves; "usually 1"
 WINDOW = 20  # iterations after a rapid tuning with fine tuning only; the paper gives no number
 FIRST_SIZE = 4  # where profiling begins: 2^p with p > 1
+BALANCED, FINE, RAPID = "balanced", "fine tuning", "rapid tuning"  # reasons; figures find the last in stored runs
 
 
 class Profile:
@@ -117,13 +118,13 @@ class ThresholdTuner:
         effect = straggler_effect(times)
         fine_only, self._fine_only = self._fine_only > 0, max(0, self._fine_only - 1)
         if effect < FINE_THRESHOLD:
-            return Decision(None, "balanced")
+            return Decision(None, BALANCED)
         overheads = np.where((self._overheads_s > 0) & (self._overheads_s < times), self._overheads_s, 0.0)
         slopes = (times - overheads) / np.array(present)
         if effect >= RAPID_THRESHOLD and not fine_only:
             self._fine_only = WINDOW
             lines = [Polynomial((float(a0), float(a1))) for a0, a1 in zip(overheads, slopes, strict=True)]
-            return settle(present, fastest(lines, self._bounds)[0], "rapid tuning")
+            return settle(present, fastest(lines, self._bounds)[0], RAPID)
         return self._tune_finely(present, times, slopes)
 
     def _tune_finely(self, present: Sizes, times: Floats, slopes: Floats) -> Decision:
@@ -137,4 +138,4 @@ class ThresholdTuner:
             return Decision(None, "as even as whole samples allow")
         sizes[slowest] -= STEP
         sizes[fastest_worker] += STEP
-        return Decision(tuple(int(size) for size in sizes), "fine tuning")
+        return Decision(tuple(int(size) for size in sizes), FINE)

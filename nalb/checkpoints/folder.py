@@ -43,7 +43,7 @@ def file_name(iteration: int) -> str:
 
 
 def write(folder: Path, checkpoint: Checkpoint, node: str) -> Path:
-    """Write the checkpoint, all or nothing. CheckpointError names phase, iteration and node; older ones stay as they are."""
+    """Write the checkpoint, all or nothing. CheckpointError names iteration and node; older ones stay as they are."""
     path = folder / file_name(checkpoint.progress.iteration)
     temporary = folder / f".{path.name}.{node}.writing"
     try:
@@ -59,8 +59,9 @@ def write(folder: Path, checkpoint: Checkpoint, node: str) -> Path:
         with suppress(OSError):
             temporary.unlink()
         raise CheckpointError(
-            f"node {node}, phase checkpoint of iteration {checkpoint.progress.iteration}: {error.strerror} in {folder}: "
-            "make room there; older checkpoints are as they were"
+            f"node {node} cannot write the checkpoint of iteration {checkpoint.progress.iteration}: {error.strerror} in "
+            f"{folder}: make room there; older checkpoints are as they were",
+            checkpoint.progress.iteration,
         ) from None
     except CheckpointError:
         temporary.unlink()

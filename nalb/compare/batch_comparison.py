@@ -12,6 +12,7 @@ import msgspec
 
 from nalb.batching.schemes import BASELINES
 from nalb.errors import JobError, MachineError
+from nalb.events import AnyEvent, BatchEvent, decode_line
 from nalb.launch.network import Changes, inside, job_network, places_in
 from nalb.launch.roles import process_specs
 from nalb.launch.supervisor import Job
@@ -30,8 +31,8 @@ class EventTail:
     path: Path
     _read: int = field(default=0, init=False)
 
-    def fresh(self) -> Iterator[dict[str, Any]]:
-        """Whole lines only."""
+    def fresh(self) -> Iterator[AnyEvent]:
+        """Those of whole lines."""
         if not self.path.exists():
             return
         with open(self.path, "rb") as file:
@@ -40,7 +41,8 @@ class EventTail:
         text = text[: text.rfind(b"\n") + 1]
         self._read += len(text)
         for line in text.splitlines():
-            yield msgspec.json.decode(line)
+            if (event := decode_line(line)) is not None:
+                yield event
 
 
 def run_batching(
@@ -49,7 +51,7 @@ def run_batching(
     command: Sequence[str],
     options: JobOptions,
     run_dir: Path,
-    on_event: Callable[[dict[str, Any]], None],
+    on_batch: Callable[[BatchEvent], None],
 ) -> BatchingResult:
     """One training, observed. JobError where it fails.
 
@@ -89,11 +91,11 @@ def run_batching(
             changes.check()
             time.sleep(POLL_S)
             for event in tail.fresh():
-                if event["event"] == "batch":
+                if isinstance(event, BatchEvent):
                     if not changes.started:
                         stack.enter_context(changes.start(emulation))
                     result.add(event)
-                    on_event(event)
+                    on_batch(event)
     if not result.sizes:
         raise JobError(f"the training under batching {batching} reported no batch; its logs: {run_dir / 'logs'}")
     return result

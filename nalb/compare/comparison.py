@@ -8,13 +8,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from nalb.compare.ring import RING, Ring
 from nalb.compare.variants import Variant
 from nalb.errors import JobError
+from nalb.events import BlockEvent, IdleEvent, IterationEvent, LayoutEvent
 from nalb.launch.network import Changes, configured_message
 from nalb.launch.supervisor import Job
 from nalb.protocol import messages as m
@@ -49,17 +50,17 @@ class Series:
         """What ran before, or was waited for, is none of the next iteration's time."""
         self._ended_s = at_s
 
-    def add(self, data: dict[str, Any]) -> None:
-        """One 'iteration' event.
+    def add(self, event: IterationEvent) -> None:
+        """One iteration.
 
         An iteration is as long as from one's last end to the next one's: in the workers' own times, what the first waits for the
         last would count in two.
         """
-        began_s, self._ended_s = self._ended_s, max(data["finished_s"].values())
-        self.communication_s.append(max(data["communication_s"].values()))
+        began_s, self._ended_s = self._ended_s, max(event.finished_s.values())
+        self.communication_s.append(max(event.communication_s.values()))
         self.iteration_s.append(max(0.0, self._ended_s - began_s))
-        self.plan_wait_s.append(max(data["plan_wait_s"].values()))
-        self.link_errors.extend(link_errors(data))
+        self.plan_wait_s.append(max(event.plan_wait_s.values()))
+        self.link_errors.extend(link_errors(event))
 
     def result(self, workers: int, batch: int) -> SchemeResult:
         """The numbers of run.json."""
@@ -73,17 +74,17 @@ class Series:
         )
 
 
-def link_errors(data: dict[str, Any]) -> list[float]:
+def link_errors(event: IterationEvent) -> list[float]:
     """|estimate / (configured less headers) - 1| of each node direction that the iteration's plan filled."""
-    configured, estimate = data.get("configured"), data.get("estimate")
-    if not configured or not estimate or not data.get("measured"):
+    configured, estimate, planned_s = event.configured, event.estimate, event.planned_s
+    if configured is None or estimate is None or planned_s is None or not event.measured:
         return []
     errors = []
-    for direction in ("up", "down"):
-        for node, load_bytes in data["load_bytes"].items():
-            rate = configured[direction][node]
-            if load_bytes >= FILLED_PART * rate * data["planned_s"] and estimate[direction].get(node):
-                errors.append(abs(estimate[direction][node] / (rate * GOODPUT_PART) - 1))
+    for rates, found in ((configured.up, estimate.up), (configured.down, estimate.down)):
+        for node, load_bytes in event.load_bytes.items():
+            rate, estimated = rates[node], found.get(node)
+            if load_bytes and rate and estimated and load_bytes >= FILLED_PART * rate * planned_s:
+                errors.append(abs(estimated / (rate * GOODPUT_PART) - 1))
     return errors
 
 
@@ -114,7 +115,7 @@ class ComparisonProgress(Protocol):
     def turn(self, scheme: str, count: int) -> None:
         """A scheme begins its next `count` iterations."""
 
-    def iteration(self, scheme: str, data: dict[str, Any]) -> None:
+    def iteration(self, scheme: str, event: IterationEvent) -> None:
         """One has ended."""
 
 
@@ -158,7 +159,7 @@ def _wait_for_layout(job: Job, observer: Observer | Ring, bound_s: float) -> Non
     end_s = time.monotonic() + limit_s
     while time.monotonic() < end_s:
         job.finished()
-        if any(event.kind == "idle" for event in observer.events(0.2)):
+        if any(isinstance(event, IdleEvent) for event in observer.events(0.2)):
             return
     raise JobError(f"the job did not register its tensors within {limit_s:.0f} s; see the run's logs")
 
@@ -185,13 +186,13 @@ def run_alphas(
             while not done:
                 job.finished()
                 for event in observer.events(0.1):
-                    if event.kind == "layout":
-                        found[alpha].slice_bytes = int(event.data["slice_bytes"])
-                    elif event.kind == "iteration":
+                    if isinstance(event, LayoutEvent):
+                        found[alpha].slice_bytes = event.slice_bytes
+                    elif isinstance(event, IterationEvent):
                         iteration += 1
                         if iteration > 1:  # the first makes the slots
-                            found[alpha].times_s.append(max(event.data["communication_s"].values()))
-                    done = done or event.kind == "block"
+                            found[alpha].times_s.append(max(event.communication_s.values()))
+                    done = done or isinstance(event, BlockEvent)
     observer.send(m.EndJob())
     job.wait()
     return found
@@ -214,8 +215,8 @@ def _run_block(
         if changes is not None:
             changes.tell(lane.observer.send)
         for event in lane.observer.events(0.1):
-            if event.kind == "iteration" and event.data["scheme"] == scheme:
-                series.add(event.data)
-                progress.iteration(scheme, event.data)
-            elif event.kind == "block":
+            if isinstance(event, IterationEvent) and event.scheme == scheme:
+                series.add(event)
+                progress.iteration(scheme, event)
+            elif isinstance(event, BlockEvent):
                 done = True

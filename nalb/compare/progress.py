@@ -6,7 +6,6 @@ A round is one iteration of each scheme. Schemes take turns of several iteration
 import sys
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
 
 from rich import box
 from rich.console import Console, Group
@@ -15,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from nalb.events import IterationEvent
 from nalb.launch.supervisor import discard_output, print_line
 from nalb.reporting.run_file import WARM_UP
 
@@ -60,19 +60,19 @@ class Lines:
         if len(self._times_s) > 1:
             say(self._turn_text(scheme, count))
 
-    def iteration(self, scheme: str, data: dict[str, Any]) -> None:
+    def iteration(self, scheme: str, event: IterationEvent) -> None:
         """An iteration ended."""
-        took_s, number = self._add(scheme, data)
+        took_s, number = self._add(scheme, event)
         of = f"{self._unit} {number} of {self._iterations}"
         if not self._takes_turns:
-            bound_s = data.get("bound_s", self._bound_s)
+            bound_s = self._bound_s if event.bound_s is None else event.bound_s
             say(f"{scheme}, {of}: {took_s:.2f} s" + (f", {took_s / bound_s:.2f} x bound" if bound_s else ""))
         elif all(len(times_s) >= number for times_s in self._times_s.values()):
             say(f"{of}: " + ", ".join(f"{name} {times_s[number - 1]:.2f} s" for name, times_s in self._times_s.items()))
 
-    def _add(self, scheme: str, data: dict[str, Any]) -> tuple[float, int]:
+    def _add(self, scheme: str, event: IterationEvent) -> tuple[float, int]:
         """(seconds that the iteration took, its number from 1)."""
-        took_s = max(data["communication_s"].values())
+        took_s = max(event.communication_s.values())
         self._times_s[scheme].append(took_s)
         return took_s, len(self._times_s[scheme])
 
@@ -123,8 +123,8 @@ class LiveTable(Lines):
         self._caption = self._turn_text(scheme, count)
         self._draw(lambda: self._live.update(self._table(), refresh=True))
 
-    def iteration(self, scheme: str, data: dict[str, Any]) -> None:
-        self._add(scheme, data)
+    def iteration(self, scheme: str, event: IterationEvent) -> None:
+        self._add(scheme, event)
         self._draw(lambda: self._live.update(self._table(), refresh=True))
 
     def _draw(self, draw: Callable[[], None]) -> None:

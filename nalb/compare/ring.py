@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import msgspec
 import zmq
 
 from nalb.compare.peers.messages import End, Iterated, Joined, Run
 from nalb.errors import MachineError
+from nalb.events import AnyEvent, BlockEvent, IdleEvent, IterationEvent, encode_line
 from nalb.launch.roles import Place, ProcessSpec
 from nalb.planning.nodes import Node
 from nalb.planning.shares import bound_s
@@ -72,7 +72,7 @@ class Ring:
         self._joined: set[int] = set()
         self._reports: list[deque[Iterated]] = [deque() for _ in self._names]
         self._bound_s: float | None = None
-        self._iteration = self._left = 0
+        self._iteration = self._left = self._block = 0
 
     def __enter__(self) -> "Ring":
         return self
@@ -89,13 +89,13 @@ class Ring:
             capacities = message.capacities([node.name for node in self._nodes])
             self._bound_s = bound_s(self._nodes, self._model_bytes, capacities)
         elif isinstance(message, m.RunBlock):
-            self._left = message.iterations
+            self._left = self._block = message.iterations
             self._tell_all(Run(message.iterations))
         elif isinstance(message, m.EndJob):
             self._tell_all(End())
 
-    def events(self, for_s: float) -> Iterator[m.Event]:
-        """'idle' once all workers have joined, 'iteration' as each is complete, 'block' after the last of a block."""
+    def events(self, for_s: float) -> Iterator[AnyEvent]:
+        """IdleEvent once all workers have joined, IterationEvent as each is complete, BlockEvent after the last of a block."""
         end_s = time.monotonic() + for_s
         while (left_s := end_s - time.monotonic()) > 0:
             if not self._socket.poll(max(1, int(left_s * 1000))):
@@ -105,37 +105,38 @@ class Ring:
             if isinstance(message, Joined):
                 self._joined.add(int(identity))
                 if len(self._joined) == len(self._names):
-                    yield m.Event("idle", time.monotonic(), {})
+                    yield IdleEvent(at_s=time.monotonic())
                 continue
             self._reports[int(identity)].append(message)
             if all(self._reports):
                 yield self._complete([reports.popleft() for reports in self._reports])
                 self._left -= 1
                 if not self._left:
-                    yield m.Event("block", time.monotonic(), {"scheme": RING})
+                    yield BlockEvent(at_s=time.monotonic(), scheme=RING, iterations=self._block)
 
     def _tell_all(self, message: Run | End) -> None:
         for rank in self._joined:
             self._socket.send_multipart([str(rank).encode(), msgspec.json.encode(message)])
 
-    def _complete(self, reports: list[Iterated]) -> m.Event:
+    def _complete(self, reports: list[Iterated]) -> IterationEvent:
         told = dict(zip(self._names, reports, strict=True))
-        data: dict[str, Any] = {
-            "iteration": self._iteration,
-            "scheme": RING,
-            "communication_s": {name: one.finished_s - one.started_s for name, one in told.items()},
-            "iteration_s": {name: one.iteration_s for name, one in told.items()},
-            "plan_wait_s": dict.fromkeys(told, 0.0),
-            "started_s": {name: one.started_s for name, one in told.items()},
-            "computed_s": {name: one.started_s for name, one in told.items()},  # a replay's are ready at once
-            "finished_s": {name: one.finished_s for name, one in told.items()},
-            "bound_s": self._bound_s,
-        }
+        started_s = {name: one.started_s for name, one in told.items()}
+        event = IterationEvent(
+            at_s=time.monotonic(),
+            iteration=self._iteration,
+            scheme=RING,
+            communication_s={name: one.finished_s - one.started_s for name, one in told.items()},
+            iteration_s={name: one.iteration_s for name, one in told.items()},
+            plan_wait_s=dict.fromkeys(told, 0.0),
+            started_s=started_s,
+            computed_s=started_s,  # a replay's are ready at once
+            finished_s={name: one.finished_s for name, one in told.items()},
+            bound_s=self._bound_s,
+        )
         self._iteration += 1
-        event = m.Event("iteration", time.monotonic(), data)
         try:
             with open(self._path, "ab") as log:
-                log.write(msgspec.json.encode({"event": event.kind, "at_s": event.at_s, **data}) + b"\n")
+                log.write(encode_line(event))
         except OSError as error:
             raise MachineError(f"{self._path}: {error.strerror}: make room or choose another --out") from None
         return event

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from nalb.compare.batch_comparison import run_batching
 from nalb.compare.comparison import SAMPLES_PER_BATCH, Lane, Series, compare
@@ -14,6 +13,7 @@ from nalb.compare.progress import Lines, progress_of, say
 from nalb.compare.ring import RING, Ring, ring_specs
 from nalb.compare.variants import Variant
 from nalb.errors import InputError
+from nalb.events import BatchEvent, IterationEvent, LayoutEvent
 from nalb.launch.network import (
     NAMESPACE_PORT,
     Changes,
@@ -101,9 +101,9 @@ def compare_batchings(request: CompareRequest, batchings: Sequence[str]) -> Batc
     with ending_on_signals():
         for name in batchings:
 
-            def show(event: dict[str, Any], name: str = name) -> None:
-                times = " ".join(f"{one:.3f}" for one in event["compute_s"])
-                say(f"{name}, iteration {event['iteration'] + 1}: compute s {times}")
+            def show(event: BatchEvent, name: str = name) -> None:
+                times = " ".join(f"{one:.3f}" for one in event.compute_s)
+                say(f"{name}, iteration {event.iteration + 1}: compute s {times}")
 
             say(f"training {request.train} with batching {name}")
             results[name] = run_batching(name, request.network, command, options, request.run_dir / name, show)
@@ -183,13 +183,13 @@ def _train(request: CompareRequest, schemes: Sequence[str]) -> tuple[dict[str, S
             changes = Changes(network, run_dir)
             while not job.finished():
                 for event in observer.events(0.1):
-                    if event.kind == "layout" and not changes.started:
+                    if isinstance(event, LayoutEvent) and not changes.started:
                         one.begin(event.at_s)
-                        model_bytes = event.data["model_bytes"]
+                        model_bytes = event.model_bytes
                         stack.enter_context(changes.start(emulation))
-                    if event.kind == "iteration":
-                        one.add(event.data)
-                        progress.iteration(scheme, event.data)
+                    if isinstance(event, IterationEvent):
+                        one.add(event)
+                        progress.iteration(scheme, event)
                 changes.tell(observer.send)
         series[scheme] = one
     return series, model_bytes

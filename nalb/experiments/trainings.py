@@ -4,15 +4,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from nalb.errors import JobError
+from nalb.events import BatchEvent
 from nalb.experiments.runs import another_run, clear
 from nalb.launch.processes import die_with_parent
 from nalb.launch.supervisor import print_line
 from nalb.reporting.batching_file import BatchingFile, read_batchings
+from nalb.reporting.run_file import read_events
 from netem.network_file import find_network, load_network
 
 
@@ -54,7 +53,6 @@ def compare_batchings(
     return run
 
 
-def batch_events(run_dir: Path) -> list[dict[str, Any]]:
-    """What the coordinator noted of each iteration of one training; `workers` are node names in the order of ranks."""
-    lines = (run_dir / "samples.jsonl").read_bytes().splitlines()
-    return [event for event in map(msgspec.json.decode, lines) if event["event"] == "batch"]
+def batch_events(run_dir: Path) -> list[BatchEvent]:
+    """What the coordinator noted of each iteration of one training."""
+    return [event for event in read_events(run_dir) if isinstance(event, BatchEvent)]

@@ -1,33 +1,51 @@
 """In which phase a job was when it failed, by what its coordinator has noted: it writes each event as it happens."""
 
-import json
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-FIRST_BYTES = 65_536  # of the file: 'ready' stands there
+import msgspec
+
+from nalb.events import AnyEvent, IterationEvent, PlanEvent, ReadyEvent, decode_line
+from nalb.failures import Phase
+
+FIRST_BYTES = 1_000_000  # of the file: 'ready' stands there, with each node's name twice
 LAST_BYTES = 4_000_000  # some iterations, whatever their samples
+
+Moment = tuple[Phase | None, int | None]  # phase and iteration, of a Failure
 
 
 def have_met(samples: Path) -> bool:
     """Whether the coordinator has noted that all processes are there."""
     with suppress(FileNotFoundError), open(samples, "rb") as file:
-        return b'{"event":"ready"' in file.read(FIRST_BYTES)  # after days the whole may be more than memory holds
+        head = file.read(FIRST_BYTES).splitlines()  # after days the whole may be more than memory holds
+        return any(isinstance(event, ReadyEvent) for event in _whole(head))
     return False
 
 
-def phase_of(samples: Path) -> str:
-    """'phase start' (not all processes have met), 'phase init' (no plan yet), 'iteration 3' (its plan is out), 'phase plan of
-    iteration 4'; '' where no coordinator writes such a file.
+def moment_of(samples: Path) -> Moment:
+    """START (not all processes have met), INIT (no plan yet), an iteration (its plan is out), or PLAN of the next one; nothing
+    where no coordinator writes such a file.
     """
     try:
         with open(samples, "rb") as file:
             file.seek(max(0, samples.stat().st_size - LAST_BYTES))
             lines = file.read().splitlines()
     except OSError:
-        return ""
-    for line in reversed(lines):
-        for kind, words in ((b"plan", "iteration {}"), (b"iteration", "phase plan of iteration {}")):
-            if line.startswith(b'{"event":"%s",' % kind):
-                with suppress(ValueError):  # half a line: the coordinator was killed, or its disk is full
-                    return words.format(json.loads(line)["iteration"] + (kind == b"iteration"))
-    return "phase init" if any(line.startswith(b'{"event":"ready"') for line in lines) else "phase start"
+        return None, None
+    have_met = False
+    for event in _whole(reversed(lines)):
+        if isinstance(event, PlanEvent):
+            return None, event.iteration
+        if isinstance(event, IterationEvent):
+            return Phase.PLAN, event.iteration + 1
+        have_met |= isinstance(event, ReadyEvent)
+    return Phase.INIT if have_met else Phase.START, None
+
+
+def _whole(lines: Iterable[bytes]) -> Iterator[AnyEvent]:
+    """The events of those that are whole: the coordinator may have been killed amid one, or its disk be full."""
+    for line in lines:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            if (event := decode_line(line)) is not None:
+                yield event

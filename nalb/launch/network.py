@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from nalb.errors import MachineError
+from nalb.events import ChangeEvent, NetworkChange, encode_line
 from nalb.launch.roles import Place, ProcessSpec
 from nalb.launch.supervisor import print_line
 from nalb.planning.goodput import goodput_capacities
@@ -115,10 +116,11 @@ class Changes:
     def _changed(self, elapsed_s: float, what: Mapping[str, object]) -> None:
         with self._lock:
             self._news = True
-            row = {"event": "change", "at_s": time.monotonic(), "elapsed_s": elapsed_s, "change": dict(what)}
+            change = msgspec.convert(what, NetworkChange)
+            event = ChangeEvent(at_s=time.monotonic(), elapsed_s=elapsed_s, change=change)
             try:
                 with open(self._path, "ab") as log:
-                    log.write(msgspec.json.encode(row) + b"\n")
+                    log.write(encode_line(event))
             except OSError as error:
                 raise MachineError(f"{self._path}: {error.strerror}: make room or choose another --out") from None
         print_line(f"network change at {elapsed_s:.1f} s: {dict(what)}")

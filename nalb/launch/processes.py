@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nalb.errors import InputError
+from nalb.failures import Failure
 from nalb.launch.machine_env import is_for_ps_lite, machine_environment
 from nalb.launch.roles import ProcessSpec
 from nalb.process import guardian
 from nalb.process.exhaustion import explained
+from nalb.process.last_words import failure_in
 from nalb.transport.keys import VARIABLE
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 TAIL_LINES = 50
-OURS = "nalb: "  # how every line of nalb's own processes begins that says why they end
 SENT_BY_PEOPLE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the output says nothing about these
 
 
@@ -68,6 +69,7 @@ class LocalProcess:
     def __init__(self, spec: ProcessSpec, popen: "subprocess.Popen[bytes]"):
         self.spec, self.popen = spec, popen
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.failure: Failure | None = None  # why it ends, as it has said itself
         self.is_read = False  # its output has ended, and all of it was taken
 
     def poll(self) -> Ending | None:
@@ -81,14 +83,16 @@ class LocalProcess:
 
     def take_line(self, line: str) -> str | None:
         """A line of its output came; returns what of it is to be logged and shown."""
-        self.tail.append(line)
-        return line
+        text, failure = failure_in(line)
+        self.failure = failure or self.failure
+        if failure is not None and not text:
+            return None
+        self.tail.append(text)
+        return text
 
-    def reason(self) -> str:
-        """Its last words: nalb's own line if there is one, else the last of its output."""
-        lines = [line.strip() for line in self.tail if line.strip()]
-        ours = [line.removeprefix(OURS) for line in lines if line.startswith(OURS)]
-        return (ours or lines or [""])[-1]
+    def last_line(self) -> str:
+        """Of its output, but for empty ones."""
+        return next((line.strip() for line in reversed(self.tail) if line.strip()), "")
 
     def ask_to_end(self) -> None:
         """Politely."""

@@ -7,12 +7,17 @@ the machine got wrong, nor Ctrl-C, which is no JobError here.
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from nalb.checkpoints import folder
 from nalb.errors import CheckpointError, InputError, JobError, listed
-from nalb.launch.job_phase import phase_of
+from nalb.events import FailureEvent, encode_line
+from nalb.failures import Failure, JobFailed, Phase
+from nalb.launch.job_phase import moment_of
 
 FIRST_WAIT_S, LONGEST_WAIT_S = (
     1.0,
@@ -94,13 +99,16 @@ def see_through(
         try:
             run(attempt)
             return attempt.run_dir
-        except JobError as error:
-            message = f"{_phase(attempt, policy.checkpoints, error)}{error}"
+        except JobFailed as error:
+            failure = _dated(error.failure, attempt, policy.checkpoints)
+            _note(failure, attempt.run_dir)
+            dated = JobFailed(failure, error.exit_code, error.where)
+            message = str(dated)
             if not policy.max_restarts:
-                raise JobError(message, error.exit_code, error.node) from None
+                raise dated from None
             if attempt.number == policy.max_restarts:
                 raise JobError(f"{message}; restarts: all {policy.max_restarts} are used", error.exit_code) from None
-            following, where = after_failure(attempt, error.node, unreachable(), nodes, policy.min_nodes)
+            following, where = after_failure(attempt, failure.culprit, unreachable(), nodes, policy.min_nodes)
             if following is None:
                 raise JobError(f"{message}; no restart: {where}", error.exit_code) from None
             attempt = following
@@ -116,16 +124,26 @@ def see_through(
             wait(min(FIRST_WAIT_S * 2 ** (attempt.number - 1), LONGEST_WAIT_S))
 
 
-def _phase(attempt: Attempt, checkpoints: Path | None, error: JobError) -> str:
-    """In words, what the job was about, unless the error says so; sweeps what was left of a checkpoint."""
+def _dated(failure: Failure, attempt: Attempt, checkpoints: Path | None) -> Failure:
+    """The failure with what the job was about, unless it says so itself; sweeps what was left of a checkpoint."""
     cut_short = {} if checkpoints is None else folder.cut_short(checkpoints)
     if checkpoints is not None:
         folder.sweep(checkpoints)
-    if error.node in cut_short:
-        return f"phase checkpoint of iteration {cut_short[error.node]}: "
-    told = any(word in str(error) for word in (" phase ", " iteration "))
-    phase = "" if told else phase_of(attempt.run_dir / "samples.jsonl")
-    return f"{phase}: " if phase else ""
+    if failure.node in cut_short:
+        return msgspec.structs.replace(failure, phase=Phase.CHECKPOINT, iteration=cut_short[failure.node])
+    if failure.has_moment:
+        return failure
+    phase, iteration = moment_of(attempt.run_dir / "samples.jsonl")
+    return msgspec.structs.replace(failure, phase=phase, iteration=iteration)
+
+
+def _note(failure: Failure, run_dir: Path) -> None:
+    """Into the run's file, for whoever reads it as data."""
+    with (
+        suppress(OSError),
+        open(run_dir / "samples.jsonl", "ab") as file,
+    ):  # a full disk is no other failure: it is said anyway
+        file.write(encode_line(FailureEvent(at_s=time.monotonic(), failure=failure)))
 
 
 def _goes_on(checkpoints: Path | None) -> str:

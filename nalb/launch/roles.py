@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from nalb.failures import Cause, Failure, Phase
 from nalb.options import JobOptions, variables_of
 from nalb.schemes import by_name
 from nalb.transport import keys
@@ -49,6 +50,10 @@ class ProcessSpec:
     def name(self) -> str:
         """'worker n2': how messages call it."""
         return f"{self.role} {self.node}"
+
+    def failure(self, cause: Cause, detail: str, phase: Phase | None = None) -> Failure:
+        """A failure of this process."""
+        return Failure(cause=cause, detail=detail, role=self.role, node=self.node, phase=phase)
 
     @property
     def slug(self) -> str:

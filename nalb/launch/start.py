@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nalb.checkpoints import folder
 from nalb.errors import InputError, MachineError, listed
+from nalb.events import LayoutEvent
 from nalb.launch.encryption import Encryption, job_keys, keys_here
 from nalb.launch.environments import hosts_lines, local_lines, network_lines
 from nalb.launch.hosts import Hosts, load_hosts
@@ -160,7 +161,7 @@ def _in_network(request: LaunchRequest, network: Network, attempt: Attempt) -> N
         observer.send(configured_message(network, 0.0, nodes))
         while not job.finished():
             for event in observer.events(0.1):
-                if event.kind == "layout" and not changes.started:
+                if isinstance(event, LayoutEvent) and not changes.started:
                     stack.enter_context(changes.start(emulation))
             changes.tell(observer.send)
 

@@ -1,8 +1,9 @@
 """Starts a job's processes, passes their output on, names the first that fails, and ends all of them, always.
 
 Which failure is the first? Processes of nalb that end because of another one exit with PeerError's code and repeat the
-coordinator's verdict, often before the culprit itself is gone. So on the first failure the supervisor waits a moment:
-one that was killed or failed by itself is the culprit, and only where there is none the verdict is the answer.
+coordinator's verdict, for the launcher as data (last_words.py), often before the culprit itself is gone. So on the first failure
+the supervisor waits a moment: one that was killed or failed by itself is the culprit, and only where there is none the verdict is
+the answer.
 """
 
 import os
@@ -15,7 +16,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from nalb.errors import JobError, MachineError, PeerError, listed
+from msgspec.structs import replace
+
+from nalb.errors import MachineError, PeerError, listed
+from nalb.failures import Cause, Failure, JobFailed, Phase
 from nalb.launch.processes import LocalProcess, start_here
 from nalb.launch.roles import ProcessSpec
 from nalb.process.exhaustion import explained
@@ -35,7 +39,7 @@ Wrap = Callable[[ProcessSpec], list[str]]
 
 
 class Job:
-    """A context: the processes live inside it. `wait` returns when the job succeeded, JobError says that it failed."""
+    """A context: the processes live inside it. `wait` returns when the job succeeded, JobFailed says that it failed."""
 
     def __init__(
         self,
@@ -88,13 +92,13 @@ class Job:
         return start_here(spec, self._wrap(spec), self._inherited, self.id)
 
     def wait(self, check: Callable[[], None] = lambda: None) -> None:
-        """Until every process has ended well. JobError names the first that failed; `check` raises what else ends the job."""
+        """Until every process has ended well. JobFailed names the first that failed; `check` raises what else ends the job."""
         while not self.finished():
             check()
             time.sleep(0.05)
 
     def finished(self) -> bool:
-        """Whether every process has ended well; JobError as soon as any has failed, or will never end."""
+        """Whether every process has ended well; JobFailed as soon as any has failed, or will never end."""
         if self._log_error is not None:
             raise self._log_error
         for child in self.children:
@@ -113,16 +117,18 @@ class Job:
         self._workers_ended_s = self._workers_ended_s or now_s
         waiting = [child for child in self.children if not _ended_well(child)]  # or failed meanwhile: the next look
         if waiting and now_s - self._workers_ended_s > AFTER_WORKERS_S:
-            raise JobError(
-                f"all workers ended well, but {waiting[0].spec.name} still waits for them {AFTER_WORKERS_S:g} s later: "
-                f"the command must create a KVStore ('nalb') on every worker; logs: {self._log_dir}"
+            detail = (
+                f"all workers ended well, but {waiting[0].spec.name} still waits for them {AFTER_WORKERS_S:g} s later: the command "
+                "must create a KVStore ('nalb') on every worker"
             )
+            failure = Failure(cause=Cause.NO_STORE, detail=detail, phase=Phase.END)
+            raise JobFailed(failure, where=f"logs: {self._log_dir}")
         return not waiting
 
     # ---- failures
 
     def _check_stopped(self) -> None:
-        """JobError for a process that a signal has stopped for too long, and that nobody else ends the job for.
+        """JobFailed for a process that a signal has stopped for too long, and that nobody else ends the job for.
 
         Before all have met, after the farewell, and where MXNet runs alone, no coordinator hears of it.
         """
@@ -138,13 +144,10 @@ class Job:
             if silent_s > limit_s:
                 is_before = self._has_joined is not None and not self._has_joined()
                 if is_before or silent_s > limit_s + STOPPED_GRACE_S:
-                    phase = " in phase start" if is_before else " in phase end" if self._workers_ended_s else ""
-                    raise JobError(
-                        f"{child.spec.name} has been stopped by a signal for {silent_s:.1f} s{phase}: only SIGCONT wakes it; "
-                        f"its log: {self._log_dir / (child.spec.slug + '.log')}",
-                        PeerError.exit_code,
-                        child.spec.node,
-                    )
+                    phase = Phase.START if is_before else Phase.END if self._workers_ended_s else None
+                    detail = f"has been stopped by a signal for {silent_s:.1f} s: only SIGCONT wakes it"
+                    failure = child.spec.failure(Cause.STOPPED, detail, phase)
+                    raise JobFailed(failure, PeerError.exit_code, self._log_of(child))
 
     def _note_failed(self) -> bool:
         for child in self.children:
@@ -162,22 +165,27 @@ class Job:
             time.sleep(0.02)
             self._note_failed()
 
-    def _failure(self) -> JobError:
+    def _failure(self) -> JobFailed:
         culprits = _culprits(self._failed)
         child = (culprits or self._failed)[0]
         ending = child.poll()
         assert ending is not None
         self._readers[self.children.index(child)].join(timeout=1.0)  # its last words
-        why = child.reason() if ending.is_explained else ""
-        if not culprits and why:  # the coordinator's verdict, repeated by everyone
-            node = next((spec.node for spec in self._specs if why.startswith(f"{spec.name} ")), None)
-            others = [one for one in self.children if one.spec.name not in why]
-            stopped = [one.spec.name for one in others if one.stopped_at() is not None]
-            what = f" ({listed(stopped)} stopped by a signal)" if stopped else ""
-            return JobError(f"{why}{what}; logs: {self._log_dir}", ending.exit_code, node)
-        log = self._log_dir / f"{child.spec.slug}.log"
-        what = f"{child.spec.name} {ending.what}{': ' + why if why else ''}"
-        return JobError(f"{what}; its log: {log}", ending.exit_code, child.spec.node)
+        told = child.failure if ending.is_explained else None
+        if not culprits and told is not None:  # the coordinator's verdict, repeated by everyone
+            others = [one for one in self.children if not told.is_of(one.spec.role, one.spec.node)]
+            if stopped := [one.spec.name for one in others if one.stopped_at() is not None]:
+                told = replace(told, detail=f"{told.detail} ({listed(stopped)} stopped by a signal)")
+            return JobFailed(told, ending.exit_code, f"logs: {self._log_dir}")
+        why = told.detail if told else child.last_line() if ending.is_explained else ""
+        detail = f"{ending.what}: {why}" if why else ending.what
+        failure = child.spec.failure(Cause.ENDED, detail)
+        if told is not None:
+            failure = replace(failure, cause=told.cause, phase=told.phase, iteration=told.iteration)
+        return JobFailed(failure, ending.exit_code, self._log_of(child))
+
+    def _log_of(self, child: LocalProcess) -> str:
+        return f"its log: {self._log_dir / (child.spec.slug + '.log')}"
 
     def _check_joined(self, ended: LocalProcess) -> None:
         if self._has_joined is None:
@@ -185,10 +193,10 @@ class Job:
         end_s = time.monotonic() + JOINED_S
         while not self._has_joined():
             if time.monotonic() > end_s:
-                raise JobError(
-                    f"{ended.spec.name} ended well before the job had begun: the command must create a KVStore "
-                    f"('nalb') on every worker; its log: {self._log_dir / (ended.spec.slug + '.log')}"
+                detail = (
+                    "ended well before the job had begun: the command must create a KVStore ('nalb') on every worker"
                 )
+                raise JobFailed(ended.spec.failure(Cause.NO_STORE, detail, Phase.START), where=self._log_of(ended))
             time.sleep(0.05)
         self._has_joined = None
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from nalb.batching.joint_control import LinkKnowledge
 from nalb.batching.speed import Predictor
 from nalb.errors import InputError, listed
+from nalb.failures import Cause, Failure
 from nalb.protocol import messages as m
 from nalb.protocol.batching import BatchSizeManager
 from nalb.protocol.participant import Process
@@ -38,21 +39,23 @@ class BatchAdmission:
                 network,
             )
 
-    def take(self, rank: int, name: str, message: m.JoinBatching | m.Computed, now_s: float) -> str | None:
+    def take(self, process: Process, message: m.JoinBatching | m.Computed, now_s: float) -> Failure | None:
         """A worker joins or reports a batch; what follows from it is in the manager's outbox and events."""
         if self.manager is None:
-            return f"{name} asks for batch sizes, but nobody chooses them: launch with --batching"
+            return process.failure(
+                Cause.BATCHING, "asks for batch sizes, but nobody chooses them: launch with --batching"
+            )
         try:
             if isinstance(message, m.Computed):
-                self.manager.computed(rank, message)
+                self.manager.computed(process.rank, message)
             else:
                 self._since_s = self._since_s or now_s
-                self.manager.join(rank, message)
+                self.manager.join(process.rank, message)
         except InputError as error:
-            return f"batch sizes, {name}: {error}"
+            return process.failure(Cause.BATCHING, f"cannot have its batch sized: {error}")
         return None
 
-    def check_joined(self, workers: Sequence[Process], now_s: float) -> str | None:
+    def check_joined(self, workers: Sequence[Process], now_s: float) -> Failure | None:
         """A worker whose script knows nothing of batching would let the others wait for ever.
 
         One that still times its profile or loads data has made no more calls than those that have joined.
@@ -63,14 +66,17 @@ class BatchAdmission:
             return None
         missing = set(self.manager.missing)
         calls = min(worker.calls for worker in workers if worker.rank not in missing)
-        training = listed([worker.name for worker in workers if worker.rank in missing and worker.calls > calls])
-        return f"{training} did not join the batching: {JOIN}" if training else None
+        training = [worker for worker in workers if worker.rank in missing and worker.calls > calls]
+        if not training:
+            return None
+        others = f"and {listed([worker.name for worker in training[1:]])} " if training[1:] else ""
+        return training[0].failure(Cause.BATCHING, f"{others}did not join the batching: {JOIN}")
 
-    def leave(self, rank: int, name: str) -> str | None:
+    def leave(self, process: Process) -> Failure | None:
         """A worker ends in good order."""
         if self.manager is None:
             return None
-        if rank in self.manager.missing:
-            return f"{name} trained without joining the batching that was asked for: {JOIN}"
-        why = self.manager.leave(rank)
-        return f"{name} left: {why}" if why else None
+        if process.rank in self.manager.missing:
+            return process.failure(Cause.BATCHING, f"trained without joining the batching that was asked for: {JOIN}")
+        why = self.manager.leave(process.rank)
+        return process.failure(Cause.UNEQUAL, f"left: {why}") if why else None

@@ -9,8 +9,10 @@ No controller sees the first iterations, nor those in which a worker's batch is 
 itself up then and gets memory, which takes up to three times as much computing and says nothing about speed.
 """
 
+import math
 from collections.abc import Callable
-from typing import Any
+
+from msgspec import UNSET
 
 from nalb.batching.decisions import Controller, Observation
 from nalb.batching.joint_control import JointBalancer, LinkKnowledge
@@ -19,6 +21,7 @@ from nalb.batching.sizes import Bounds, Sizes, apportion
 from nalb.batching.speed import Predictor
 from nalb.batching.time_models import Polynomial, fit
 from nalb.errors import InputError
+from nalb.events import BatchEvent
 from nalb.planning.nodes import Floats
 from nalb.protocol import messages as m
 
@@ -27,10 +30,12 @@ SET_UP = (
     2  # iterations at a larger size than ever; of the second ones a tenth took 3 times as long, of the third 1.4 times
 )
 WARM_UP = 5  # iterations: MXNet's first ones take up to ten times as long as later ones, on slow machines for longer
+ON_THEIR_WAY, NEW_SIZE = "sizes on their way", "new at a larger size"  # reasons why nobody decides
 
 
 class BatchSizeManager:
-    """Workers by rank. `outbox` collects what all workers must get, `events` what observers see.
+    """Workers by rank. `outbox` collects what all workers must get, `events` what observers see, but for the time and the
+    names of the workers.
 
     scheme: a name of nalb.batching.schemes, or a baseline, whose sizes stay as they are. total, most: None where the
     workers say. predictor: makes the predictor of a rank; None: the default one. network: for joint plans, what is known of the
@@ -60,7 +65,7 @@ class BatchSizeManager:
         self._left: set[int] = set()
         self._reports: dict[int, dict[int, m.Computed]] = {}  # iteration -> rank -> report, until all have reported
         self.outbox: list[m.BatchSizes] = []
-        self.events: list[dict[str, Any]] = []
+        self.events: list[BatchEvent] = []
 
     @property
     def missing(self) -> list[int]:
@@ -156,9 +161,9 @@ class BatchSizeManager:
         if iteration < WARM_UP:
             reason = "first iterations"
         elif ran != self._sizes:  # it would judge sizes that it has changed
-            reason = "sizes on their way"
+            reason = ON_THEIR_WAY
         elif self._setting_up:
-            reason = "new at a larger size"
+            reason = NEW_SIZE
         else:
             if isinstance(self._controller, JointBalancer):
                 self._controller.network = self._network()
@@ -168,22 +173,23 @@ class BatchSizeManager:
         if self._lag < m.FOREVER:
             self._send(iteration + 1 + self._lag, iteration + 1 + self._lag)
         profiles = [self._joined[rank].profile for rank in range(self._workers)]
-        told = {"profiles": profiles} if iteration == 0 and any(profiles) else {}
         self.events.append(
-            {
-                "iteration": iteration,
-                "batching": self._scheme,
-                "sizes": [one.batch_size for one in reports],
-                "compute_s": [one.compute_s for one in reports],
-                "period_s": [one.period_s for one in reports],
-                "wait_s": [one.wait_s for one in reports],
-                "cpu_share": [one.cpu_share for one in reports],
-                "memory_share": [one.memory_share for one in reports],
-                "next_sizes": list(self._sizes),
-                "reason": reason,
-                "remove": remove,
-                **told,
-            }
+            BatchEvent(
+                at_s=math.nan,
+                workers=[],
+                iteration=iteration,
+                batching=self._scheme,
+                sizes=[one.batch_size for one in reports],
+                compute_s=[one.compute_s for one in reports],
+                period_s=[one.period_s for one in reports],
+                wait_s=[one.wait_s for one in reports],
+                cpu_share=[one.cpu_share for one in reports],
+                memory_share=[one.memory_share for one in reports],
+                next_sizes=list(self._sizes),
+                reason=reason,
+                remove=remove,
+                profiles=profiles if iteration == 0 and any(profiles) else UNSET,
+            )
         )
 
     def _send(self, first: int, last: int) -> None:

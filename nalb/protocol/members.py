@@ -1,4 +1,4 @@
-"""Who takes part in a job: whom the coordinator admits, who falls silent, who has left. What is wrong is returned as a text."""
+"""Who takes part in a job: whom the coordinator admits, who falls silent, who has left. What is wrong is returned as a Failure."""
 
 import statistics
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from nalb.errors import listed
+from nalb.failures import Cause, Failure, Phase
 from nalb.measurement.cores import Work
 from nalb.protocol import messages as m
 from nalb.protocol.participant import Process, moment, natural_order
@@ -35,32 +36,40 @@ class Members:
         """Who has this identity, if he has said Hello."""
         return self._by_identity.get(identity)
 
-    def false_name(self, identity: bytes, message: m.FromNode | m.FromObserver, key_node: str) -> str | None:
+    def false_name(self, identity: bytes, message: m.FromNode | m.FromObserver, key_node: str) -> Failure | None:
         """Why the sender, whose key is `key_node`'s, may not speak as it does, if so."""
         known = self.get(identity)
         claimed = message if isinstance(message, m.Hello) else known.hello if known else None
         if claimed is None or claimed.node == key_node:
             return None
-        return (
-            f"node {key_node}, by its key, calls itself {claimed.role} {claimed.node}: give each process its node's own "
-            "NALB_NODE and NALB_KEYS"
+        return Failure(
+            cause=Cause.IDENTITY,
+            detail=f"node {key_node}, by its key, calls itself {claimed.role} {claimed.node}: give each process its node's own "
+            "NALB_NODE and NALB_KEYS",
         )
 
     # ---- coming
 
-    def admit(self, identity: bytes, hello: m.Hello, now_s: float) -> str | None:
+    def admit(self, identity: bytes, hello: m.Hello, now_s: float) -> Failure | None:
         """Take it in; why it cannot take part, if so."""
-        who = f"{hello.role} {hello.node}"
+        process = Process(identity, hello, now_s, now_s)
         if hello.version != m.VERSION:
-            return f"{who} speaks control version {hello.version}, the coordinator {m.VERSION}: install the same nalb everywhere"
-        if hello.ps_id not in self._ps_ids(hello.role):
-            return (
-                f"{who} has ps-lite id {hello.ps_id}, which no {hello.role} of this job can have: start it with the "
-                "environment that `nalb launch --print-env` shows"
+            return process.failure(
+                Cause.PROTOCOL,
+                f"speaks control version {hello.version}, the coordinator {m.VERSION}: install the same nalb everywhere",
             )
-        if any(p.hello.ps_id == hello.ps_id or p.name == who for p in self):
-            return f"two processes call themselves {who} (or have ps-lite id {hello.ps_id}): give each node its own NALB_NODE"
-        process = self._by_identity[identity] = Process(identity, hello, now_s, now_s)
+        if hello.ps_id not in self._ps_ids(hello.role):
+            return process.failure(
+                Cause.IDENTITY,
+                f"has ps-lite id {hello.ps_id}, which no {hello.role} of this job can have: start it with the "
+                "environment that `nalb launch --print-env` shows",
+            )
+        if any(p.hello.ps_id == hello.ps_id or p.name == process.name for p in self):
+            return process.failure(
+                Cause.IDENTITY,
+                f"has the name or the ps-lite id {hello.ps_id} of another process: give each node its own NALB_NODE",
+            )
+        self._by_identity[identity] = process
         (self.workers if hello.role == "worker" else self.servers).append(process)
         return None
 
@@ -80,12 +89,13 @@ class Members:
         """Whether everyone has come."""
         return len(self._by_identity) == self._expected
 
-    def missing(self) -> str:
+    def missing(self) -> Failure:
         """Who has come in time, where some have not."""
         here = listed(sorted(p.name for p in self)) or "nobody"
-        return (
-            f"only {len(self._by_identity)} of {self._expected} processes came within "
-            f"{self._settings.startup_s:g} s ({here}): see the others' logs"
+        return Failure(
+            cause=Cause.ABSENT,
+            detail=f"only {len(self._by_identity)} of {self._expected} processes came within "
+            f"{self._settings.startup_s:g} s ({here}): see the others' logs",
         )
 
     def nodes(self) -> list[str]:
@@ -125,7 +135,7 @@ class Members:
     def _have_workers_left(self) -> bool:
         return len(self.left) == len(self.workers)
 
-    def silent(self, phase: str, iteration: int, now_s: float) -> str | None:
+    def silent(self, phase: str, iteration: int, now_s: float) -> Failure | None:
         """Who has been silent for too long, if anyone; workers until all may leave, servers until their Goodbye."""
         for process in self:
             silent_s = now_s - process.last_heard_s
@@ -133,24 +143,27 @@ class Members:
             if (direct_s := now_s - process.last_direct_s) > LOST_DEADLINES * self._settings.deadline_s:
                 silent_s = direct_s  # it lives and can be reached, but its connection never came back
             if waits and silent_s > self._settings.silence_s:
-                return (
-                    f"{process.name} (pid {process.hello.pid}) has not reported for {silent_s:.1f} s in "
-                    f"{moment(process, phase, iteration)}: it is dead, stopped or cut off"
+                return process.failure(
+                    Cause.SILENT,
+                    f"(pid {process.hello.pid}) has not reported for {silent_s:.1f} s: it is dead, stopped or cut off",
+                    *moment(process, phase, iteration),
                 )
         return None
 
-    def lingering(self, now_s: float) -> str | None:
+    def lingering(self, now_s: float) -> Failure | None:
         """All workers have said Goodbye but ps-lite's last barrier never opens: nobody else would notice."""
         serving = [p for p in self if p.left_after is None]
         waited_s = now_s - self._last_goodbye_s
         if serving and not any(p.hello.role == "worker" for p in serving) and waited_s > self._settings.silence_s:
-            return (
-                f"every worker left {waited_s:.1f} s ago, in order, but ps-lite has not ended: {serving[0].name} still "
-                "serves; the training itself is complete"
+            return Failure(
+                cause=Cause.LINGERING,
+                detail=f"every worker left {waited_s:.1f} s ago, in order, but ps-lite has not ended: {serving[0].name} still "
+                "serves; the training itself is complete",
+                phase=Phase.END,
             )
         return None
 
-    def stuck(self, iteration: int, moved_s: float) -> str | None:
+    def stuck(self, iteration: int, moved_s: float) -> Failure | None:
         """Why an exchange will never end, if so: slices are missing, all report, and nothing is under way between any nodes.
 
         moved_s: when something last was, or arrived. A connection that was reset does that: ps-lite sends nothing twice. A slow
@@ -165,7 +178,10 @@ class Members:
         if idle_s <= self._settings.silence_s:
             return None
         names = listed([worker.name for worker in waiting])
-        return (
-            f"{names}: in phase exchange of iteration {iteration} slices are missing, but nothing has been under way between any "
-            f"nodes for {idle_s:.1f} s, although all report: a connection between two of them was lost with what it carried"
+        return Failure(
+            cause=Cause.STUCK,
+            detail=f"{names}: slices are missing, but nothing has been under way between any nodes for {idle_s:.1f} s, although "
+            "all report: a connection between two of them was lost with what it carried",
+            phase=Phase.EXCHANGE,
+            iteration=iteration,
         )

@@ -23,24 +23,25 @@ Batch sizes have a count of iterations of their own, since a job may balance the
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
 from nalb.errors import InputError, PeerError
+from nalb.events import AnyEvent
+from nalb.failures import Failure
 from nalb.options import BATCH_MOST
 from nalb.planning.nodes import Capacities
 from nalb.settings import NODE_MOST
 
-VERSION = 12
+VERSION = 13
 # Round trips, in s: shorter ones fit into queues, longer ones need pacing (measured at 0.05 ms: pacing changes nothing).
 FAR_S = 0.005
 # A message beyond a bound ends the job. So either 1,000 nodes cannot reach the bound in years, or the sender keeps it too.
 FOREVER = 1 << 62  # iterations
 NAME_MOST = 256  # characters of a tensor's name
 ROWS_MOST = 100_000  # of a Report
-TEXT_MOST = 4096  # characters of what people read
 POWER_MOST = 1e30
 
 Index = Annotated[int, Meta(ge=0, le=1 << 31)]  # a place or a size: it does not grow with the run
@@ -55,7 +56,6 @@ BatchSize = Annotated[int, Meta(ge=1, le=BATCH_MOST)]
 Positive = Annotated[float, Meta(gt=0.0, le=1e9)]  # seconds
 Power = Annotated[float, Meta(gt=0.0, le=POWER_MOST)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-Text = Annotated[str, Meta(max_length=TEXT_MOST)]
 
 
 class Message(Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -191,7 +191,7 @@ class Goodbye(Message, frozen=True):
 class Failed(Message, frozen=True):
     """The process fails; everyone must end."""
 
-    reason: Text
+    failure: Failure
 
 
 # ---- from the coordinator
@@ -291,9 +291,9 @@ class Finish(Message, frozen=True):
 
 
 class Abort(Message, frozen=True):
-    """The job is over; the reason names the culprit."""
+    """The job is over."""
 
-    reason: Text
+    failure: Failure
 
 
 # ---- observers: the launcher, compare, a live view
@@ -341,12 +341,10 @@ class EndJob(Message, frozen=True):
     """A held job is done."""
 
 
-class Event(Message, frozen=True):
-    """Something that observers see: 'iteration', 'plan', 'ready', 'block', 'layout', 'abort', 'end'."""
+class Told(Message, frozen=True):
+    """What observers are told as it happens."""
 
-    kind: Name
-    at_s: float  # the coordinator's monotonic clock
-    data: dict[str, Any]
+    event: AnyEvent
 
 
 FromNode = (
@@ -364,18 +362,13 @@ FromNode = (
     | Failed
 )
 FromCoordinator = (
-    Welcome | Setup | PrepareSlots | Plan | BatchSizes | Measure | Collect | Alive | Farewell | Finish | Abort | Event
+    Welcome | Setup | PrepareSlots | Plan | BatchSizes | Measure | Collect | Alive | Farewell | Finish | Abort | Told
 )
 FromObserver = Observe | RunBlock | Configured | EndJob
 
 _encoder = msgspec.msgpack.Encoder()
 _to_coordinator: msgspec.msgpack.Decoder[FromNode | FromObserver] = msgspec.msgpack.Decoder(FromNode | FromObserver)
 _to_client: msgspec.msgpack.Decoder[FromCoordinator] = msgspec.msgpack.Decoder(FromCoordinator)
-
-
-def as_text(words: str, most: int = TEXT_MOST) -> str:
-    """As much of these words as a message can carry, with ? for what is no character, as in the names of foreign files."""
-    return words[:most].encode("utf-8", "replace").decode()
 
 
 def encode(message: Message) -> bytes:

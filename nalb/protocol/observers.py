@@ -4,11 +4,21 @@ A job that is not held has one block without end.
 """
 
 from collections import deque
-from typing import Any
+from typing import NamedTuple
 
+from nalb.events import AnyEvent, BlockEvent, StateEvent
+from nalb.measurement.samples import Samples
 from nalb.protocol import messages as m
 
 Outgoing = tuple[bytes, m.Message]
+
+
+class Measured(NamedTuple):
+    """A SamplesEvent in the making: the shell makes rows of its samples where no worker waits for them."""
+
+    at_s: float
+    iteration: int
+    samples: Samples
 
 
 class Observers:
@@ -19,15 +29,15 @@ class Observers:
         self._identities: list[bytes] = []
         self._blocks = deque([] if hold else [m.RunBlock(scheme, m.FOREVER)])
         self.left = 0  # iterations of the first block, if it has begun, that are not complete
-        self.events: list[m.Event] = []
+        self.events: list[AnyEvent | Measured] = []
         self.configured: m.Configured | None = None
         self.is_ending = False
 
-    def receive(self, identity: bytes, message: m.FromObserver, present: m.Event) -> None:
+    def receive(self, identity: bytes, message: m.FromObserver, present: StateEvent) -> None:
         """Take one message in; who says something for the first time is told the present state."""
         if identity not in self._identities:
             self._identities.append(identity)
-            self._outbox.append((identity, present))
+            self._outbox.append((identity, m.Told(present)))
         if isinstance(message, m.Configured):
             self.configured = message
         elif isinstance(message, m.RunBlock):
@@ -36,11 +46,11 @@ class Observers:
         elif isinstance(message, m.EndJob):
             self.is_ending = True
 
-    def tell(self, kind: str, now_s: float, data: dict[str, Any]) -> None:
+    def tell(self, event: AnyEvent) -> None:
         """An event, to all."""
-        event = m.Event(kind, now_s, data)
         self.events.append(event)
-        self._outbox.extend((identity, event) for identity in self._identities)
+        told = m.Told(event)  # one object: encoded once
+        self._outbox.extend((identity, told) for identity in self._identities)
 
     @property
     def block(self) -> m.RunBlock | None:
@@ -63,5 +73,5 @@ class Observers:
         """An iteration of the block under way is complete; its last ends the block."""
         self.left -= 1
         if self.left == 0:
-            self.tell("block", now_s, {"scheme": self.label, "iterations": self._blocks[0].iterations})
+            self.tell(BlockEvent(at_s=now_s, scheme=self.label, iterations=self._blocks[0].iterations))
             self._blocks.popleft()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from nalb.failures import Cause, Failure, Phase
 from nalb.protocol import messages as m
 
 
@@ -59,6 +60,11 @@ class Process:
         """How people and logs call it."""
         return f"{self.hello.role} {self.hello.node}"
 
+    def failure(self, cause: Cause, detail: str, phase: Phase | None = None, iteration: int | None = None) -> Failure:
+        """A failure of this process."""
+        role, node = self.hello.role, self.hello.node
+        return Failure(cause=cause, detail=detail, role=role, node=node, phase=phase, iteration=iteration)
+
     @property
     def rank(self) -> int:
         """Among its role's: ps-lite numbers servers 8, 10, ... and workers 9, 11, ..."""
@@ -71,16 +77,19 @@ def natural_order(name: str) -> tuple[object, ...]:
     return (name[: len(name) - len(digits)], int(digits) if digits.isdecimal() else -1, name)
 
 
-def disagreement(process: Process, workers: list[Process]) -> str | None:
+def disagreement(process: Process, workers: list[Process]) -> Failure | None:
     """How the worker's registration differs from another's, if so. All have said what they push."""
     for other in workers:
         if other.tensors != process.tensors:
-            return (
-                f"{process.name} and {other.name} push different tensors: {_difference(process.tensors, other.tensors)}; "
-                "all workers must make the same calls"
+            return process.failure(
+                Cause.UNEQUAL,
+                f"and {other.name} push different tensors: {_difference(process.tensors, other.tensors)}; "
+                "all workers must make the same calls",
             )
         if other.registration != process.registration:
-            return f"{process.name} and {other.name} have registered unequally often: please report this"
+            return process.failure(
+                Cause.PROTOCOL, f"and {other.name} have registered unequally often: please report this"
+            )
     return None
 
 
@@ -94,30 +103,33 @@ def _difference(mine: list[m.TensorSpec] | None, other: list[m.TensorSpec] | Non
     return f"number {first} is {mine[first].name} ({mine[first].elements}) against {other[first].name} ({other[first].elements})"
 
 
-def left_behind(process: Process, left: list[Process]) -> str | None:
+def left_behind(process: Process, left: list[Process]) -> Failure | None:
     """Why a process would wait for ever for workers that have left, if so: every call and every iteration needs all."""
     if not left:  # as for nearly every report
         return None
     behind = [p for p in left if p.calls < process.calls]
     gone = [p for p in left if p.left_after is not None and p.left_after < process.exchanging]
     if behind:
-        return (
-            f"{behind[0].name} left after {behind[0].calls} calls of pushpull and broadcast, {process.name} has made "
-            f"{process.calls}: all workers must make the same number of steps"
+        return behind[0].failure(
+            Cause.UNEQUAL,
+            f"left after {behind[0].calls} calls of pushpull and broadcast, {process.name} has made "
+            f"{process.calls}: all workers must make the same number of steps",
         )
     if process.exchanging >= 0 and gone:
-        return (
-            f"{gone[0].name} left after iteration {gone[0].left_after} while {process.name} began iteration "
-            f"{process.exchanging}: all workers must make the same number of steps"
+        return gone[0].failure(
+            Cause.UNEQUAL,
+            f"left after iteration {gone[0].left_after} while {process.name} began iteration "
+            f"{process.exchanging}: all workers must make the same number of steps",
         )
     return None
 
 
-def moment(process: Process, phase: str, iteration: int) -> str:
-    """What a process was about, by the coordinator's phase and by its own last report; for people."""
+def moment(process: Process, phase: str, iteration: int) -> tuple[Phase | None, int | None]:
+    """What a process was about, by the coordinator's phase and by its own last report."""
     if phase != "RUN":
-        return "phase init" if phase == "REGISTER" else f"phase plan of iteration {iteration + 1}"
+        return (Phase.INIT, None) if phase == "REGISTER" else (Phase.PLAN, iteration + 1)
     if process.hello.role == "server":
-        return f"iteration {iteration}"
-    doing = "exchange" if process.exchanging == iteration else "end" if process.finished == iteration else "forward"
-    return f"phase {doing} of iteration {iteration}"
+        return None, iteration
+    if process.exchanging == iteration:
+        return Phase.EXCHANGE, iteration
+    return Phase.END if process.finished == iteration else Phase.FORWARD, iteration

@@ -4,12 +4,14 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from nalb.batching.joint_control import LinkKnowledge
 from nalb.errors import InputError
+from nalb.events import ByNode, IterationEvent, LayoutEvent, PlanEvent, Rates
 from nalb.feedback.routing import Routing
 from nalb.feedback.trust import Outcome, Trust
 from nalb.measurement.cores import CoreEstimator, Work
@@ -362,53 +364,68 @@ class Planner:
 
     # ---- what observers are told
 
-    def describe_layout(self) -> dict[str, Any]:
-        """Once per registration."""
-        assert self._layout is not None
-        return {
-            "model_bytes": self._layout.model_bytes,
-            "slices": len(self._layout.slices),
-            "probes": sum(s.is_probe for s in self._layout.slices),
-            "slice_bytes": max(s.size_bytes for s in self._layout.slices),
-        }
+    def layout_event(
+        self, now_s: float, iteration: int, alpha_bytes: float, fixed_slice_bytes: float | None, num_probe: int
+    ) -> LayoutEvent:
+        """How the registered tensors are cut from this iteration on; the last three are what `register` was given."""
+        layout = self.layout
+        return LayoutEvent(
+            at_s=now_s,
+            model_bytes=layout.model_bytes,
+            slices=len(layout.slices),
+            probes=sum(s.is_probe for s in layout.slices),
+            slice_bytes=max(s.size_bytes for s in layout.slices),
+            iteration=iteration,
+            alpha_bytes=alpha_bytes,
+            fixed_slice_bytes=fixed_slice_bytes,
+            num_probe=num_probe,
+            tensors=[(one.name, one.elements, one.dtype, one.group) for one in layout.tensors],
+        )
 
-    def describe_plan(self) -> dict[str, Any]:
-        """Who holds how much, and why."""
-        if self._present is None:
-            return {"reason": self._reason}
-        shares = np.array(self._present.shares_bytes, dtype=float)
-        return {"reason": self._reason, "shares": self._by_name(shares), "predicted_s": self._present.predicted_s}
+    def explain_plan(self, event: PlanEvent) -> PlanEvent:
+        """Add who holds how much, and why."""
+        return replace(event, reason=self._reason, shares=self._shares_by_name(), predicted_s=self._predicted_s)
 
-    def describe_iteration(self, samples: Samples) -> dict[str, Any]:
-        """What the iteration was planned on and what it measured; rates in bytes per second."""
-        assert self._layout is not None
-        model = self._layout.model_bytes
-        slots = sum(self._next_slot.values())
-        told: dict[str, Any] = {"measured": self._measured, "round_trip_s": self.round_trip_s, "slots": slots}
-        told |= self.describe_plan()
+    def explain_iteration(self, event: IterationEvent, samples: Samples) -> IterationEvent:
+        """Add what the iteration was planned on and what it measured; rates in bytes per second."""
+        model = self.layout.model_bytes
         shares = None if self._present is None else np.array(self._present.shares_bytes, dtype=float)
-        if shares is not None:
-            told["load_bytes"] = self._by_name(load_bytes(self._nodes, shares, model))
         estimate = self._estimator.estimate()
-        told["estimate"] = {
-            "up": self._by_name(estimate.up),
-            "down": self._by_name(estimate.down),
-            "pairs": [[self._names[i], self._names[j], rate] for (i, j), rate in estimate.pairs.items()],
-        }
-        if shares is not None and (cores := self._cores.times()) is not None:
-            told["cores_s"] = self._by_name(cores.of_shares(shares))
-        if self._configured is not None:
-            told["configured"] = {
-                "up": self._by_name(self._configured.up),
-                "down": self._by_name(self._configured.down),
-            }
-            told["bound_s"] = bound_s(self._nodes, model, self._configured)
+        told = replace(
+            event,
+            measured=self._measured,
+            round_trip_s=self.round_trip_s,
+            slots=sum(self._next_slot.values()),
+            reason=self._reason,
+            shares=self._shares_by_name(),
+            predicted_s=self._predicted_s,
+            estimate=Rates(
+                up=self._by_name(estimate.up),
+                down=self._by_name(estimate.down),
+                pairs=[(self._names[i], self._names[j], rate) for (i, j), rate in estimate.pairs.items()],
+            ),
+        )
+        if shares is not None:
+            told = replace(told, load_bytes=self._by_name(load_bytes(self._nodes, shares, model)))
+            if (cores := self._cores.times()) is not None:
+                told = replace(told, cores_s=self._by_name(cores.of_shares(shares)))
+        if (rates := self._configured) is not None:
+            configured = Rates(up=self._by_name(rates.up), down=self._by_name(rates.down))
+            told = replace(told, configured=configured, bound_s=bound_s(self._nodes, model, rates))
             if shares is not None:
-                told["planned_s"] = completion_s(self._nodes, shares, model, self._configured)
+                told = replace(told, planned_s=completion_s(self._nodes, shares, model, rates))
         if len(samples):
-            told["span_s"] = float(samples["end_s"].max() - samples["start_s"].min())
+            told = replace(told, span_s=float(samples["end_s"].max() - samples["start_s"].min()))
         return told
 
-    def _by_name(self, values: Floats) -> dict[str, float | None]:
+    def _shares_by_name(self) -> ByNode:
+        """Of the present plan, bytes per server by node; none where MXNet places."""
+        return {} if self._present is None else self._by_name(np.array(self._present.shares_bytes, dtype=float))
+
+    @property
+    def _predicted_s(self) -> float | UnsetType | None:
+        return UNSET if self._present is None else self._present.predicted_s
+
+    def _by_name(self, values: Floats) -> ByNode:
         told = (value if math.isfinite(value) else None for value in values.tolist())
         return dict(zip(self._names, told, strict=True))

@@ -7,11 +7,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from nalb.events import DoubtEvent
 from nalb.measurement.samples import FAULTS, ClockAlignment, Floats, Ints, Mask, Samples, check, samples_of
 from nalb.protocol import messages as m
 from nalb.protocol.members import Members
@@ -26,7 +27,7 @@ CLOCK_S = 0.01  # ... and younger than its report by rounding
 class SampleCollector:
     """The reports of an iteration, the clocks of those who sent them, and what was not believed."""
 
-    def __init__(self, members: Members, rejected: Counter[str], tell: Callable[[str, float, dict[str, Any]], None]):
+    def __init__(self, members: Members, rejected: Counter[str], tell: Callable[[DoubtEvent], None]):
         self._members, self._rejected, self._tell = members, rejected, tell
         self._clock = ClockAlignment()
         self.node_of_peer: dict[int, int] = {}  # by ps-lite's id
@@ -61,7 +62,7 @@ class SampleCollector:
             self._rejected[reason] += count
             if reason in IMPOSSIBLE and (process.name, reason) not in self._accused:
                 self._accused.add((process.name, reason))
-                self._tell("doubt", now_s, {"process": process.name, "node": process.hello.node, "reason": reason})
+                self._tell(DoubtEvent(at_s=now_s, process=process.name, node=process.hello.node, reason=reason))
         return samples
 
     def aligned(self, moment: str) -> dict[str, float]:

@@ -19,16 +19,20 @@ from collections.abc import Callable, Mapping
 from statistics import mean
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from nalb.batching.joint_control import LinkKnowledge
 from nalb.batching.speed import Predictor
 from nalb.errors import InputError
+from nalb.events import AbortEvent, IdleEvent, IterationEvent, PlanEvent, ReadyEvent, StateEvent
+from nalb.failures import Cause, Failure, Phase, carried, render
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.planning.granularity import Granularity
 from nalb.planning.slices import NUM_PROBE
 from nalb.protocol import messages as m
 from nalb.protocol.batch_admission import BatchAdmission
 from nalb.protocol.members import Members
-from nalb.protocol.observers import Observers, Outgoing
+from nalb.protocol.observers import Measured, Observers, Outgoing
 from nalb.protocol.participant import Process, disagreement, left_behind
 from nalb.protocol.planner import PlanDecision, Planner
 from nalb.protocol.sample_collector import SampleCollector
@@ -64,16 +68,16 @@ class Coordinator:
         self._started_s = self._last_alive_s = now_s
         self.phase = "GATHER"
         self.outbox: deque[Outgoing] = deque()
-        self.verdict: str | None = None  # why the job was aborted
+        self.verdict: Failure | None = None  # why the job was aborted
         self._members = Members(settings, now_s)
         self._running = 0  # workers that have not yet reported this iteration done
         self._observers = Observers(self.outbox, settings.scheme, settings.hold)
-        self._event = self._observers.tell
+        self._tell = self._observers.tell
         self.events = self._observers.events  # not yet written by the shell
         self._planner: Planner | None = None
         self._nodes: list[str] = []
         self.rejected: Counter[str] = Counter()
-        self._collector = SampleCollector(self._members, self.rejected, self._event)
+        self._collector = SampleCollector(self._members, self.rejected, self._tell)
         self._registration, self._layout_version, self._iteration = -1, -1, -1
         self._tensors: list[m.TensorSpec] = []
         self._granularity = Granularity(settings.alpha_bytes)
@@ -149,15 +153,30 @@ class Coordinator:
             self._collector.forget(self._iteration, self._settings.silence_s)
         self._end_collecting(now_s)
 
-    def abort(self, reason: str, now_s: float) -> None:
-        """End the job everywhere."""
+    def abort(self, failure: Failure, now_s: float) -> None:
+        """End the job everywhere. A failure that does not say when came in the job's present phase."""
         if self.phase == "OVER":
             return
-        reason = m.as_text(reason)
-        self.phase, self.verdict = "OVER", reason
+        if not failure.has_moment:
+            phase, iteration = self._moment()
+            failure = replace(failure, phase=phase, iteration=iteration)
+        failure = carried(failure)
+        self.phase, self.verdict = "OVER", failure
         for process in self._members:
-            self._send(process, m.Abort(reason))
-        self._event("abort", now_s, {"reason": reason})
+            self._send(process, m.Abort(failure))
+        self._tell(AbortEvent(at_s=now_s, reason=render(failure), failure=failure))
+
+    def accuse(self, identity: bytes, detail: str, now_s: float) -> None:
+        """Someone has said what cannot be understood. If it is one of the job's, the job would wait for what is lost."""
+        if (process := self._members.get(identity)) is not None:
+            self.abort(process.failure(Cause.PROTOCOL, detail), now_s)
+
+    def _moment(self) -> tuple[Phase | None, int | None]:
+        """What the job as a whole is about."""
+        if self.phase in ("RUN", "COLLECT"):
+            return None, self._iteration
+        early = {"GATHER": Phase.START, "REGISTER": Phase.INIT}
+        return (early[self.phase], None) if self.phase in early else (Phase.PLAN, self._iteration + 1)
 
     # ---- gathering
 
@@ -201,7 +220,7 @@ class Coordinator:
             )
         self.phase = "REGISTER"
         servers = [p.hello.node for p in sorted(self._members.servers, key=lambda p: p.hello.ps_id)]
-        self._event("ready", now_s, {"nodes": self._nodes, "servers": servers})
+        self._tell(ReadyEvent(at_s=now_s, nodes=self._nodes, servers=servers))
 
     def _new_planner(self) -> Planner:
         planner = Planner(
@@ -221,7 +240,7 @@ class Coordinator:
         try:
             self._planner.configure(self._observers.configured)
         except InputError as error:
-            self.abort(str(error), now_s)
+            self.abort(Failure(cause=Cause.REFUSED, detail=str(error)), now_s)
 
     # ---- running
 
@@ -245,29 +264,27 @@ class Coordinator:
         elif isinstance(message, m.JoinBatching | m.Computed):
             self._batch(process, message, now_s)
         elif isinstance(message, m.Goodbye):
-            if process.hello.role == "worker" and (why := self._admission.leave(process.rank, process.name)):
+            if process.hello.role == "worker" and (why := self._admission.leave(process)):
                 self.abort(why, now_s)
             if self._members.leave(process, now_s):
                 for worker in self._members.workers:
                     self._send(worker, m.Farewell())
             self._collected(process, now_s)
         elif isinstance(message, m.Failed):
-            self.abort(
-                message.reason if process.hello.node in message.reason else f"{process.name}: {message.reason}", now_s
-            )
+            self.abort(replace(message.failure, role=process.hello.role, node=process.hello.node), now_s)
 
     # ---- batch sizes
 
     def _batch(self, process: Process, message: m.JoinBatching | m.Computed, now_s: float) -> None:
-        if why := self._admission.take(process.rank, process.name, message, now_s):
+        if why := self._admission.take(process, message, now_s):
             self.abort(why, now_s)
         elif manager := self._admission.manager:
             for sizes in manager.outbox:
                 for worker in self._members.workers:
                     self._send(worker, sizes)
             names = [worker.hello.node for worker in sorted(self._members.workers, key=lambda worker: worker.rank)]
-            for data in manager.events:
-                self._event("batch", now_s, {"workers": names, **data})
+            for event in manager.events:
+                self._tell(replace(event, at_s=now_s, workers=names))
             manager.outbox.clear()
             manager.events.clear()
 
@@ -309,7 +326,8 @@ class Coordinator:
         try:
             self._begin_layout(now_s)
         except InputError as error:
-            self.abort(f"the registered tensors cannot be planned: {error}", now_s)
+            detail = f"the registered tensors cannot be planned: {error}"
+            self.abort(Failure(cause=Cause.REFUSED, detail=detail), now_s)
             return
         self.phase = "READY"
         self._next(now_s)
@@ -332,8 +350,7 @@ class Coordinator:
                     self._iteration + 1,
                 ),
             )
-        cut = {"iteration": self._iteration + 1, **self._cut._asdict(), "tensors": self._tensors}
-        self._event("layout", now_s, self._planner.describe_layout() | cut)
+        self._tell(self._planner.layout_event(now_s, self._iteration + 1, *self._cut))
 
     def _next(self, now_s: float) -> None:
         """Plan the next iteration, or wait for an observer to ask for one."""
@@ -351,13 +368,13 @@ class Coordinator:
                 for worker in self._members.workers:
                     self._send(worker, m.Finish())
             else:
-                self._event("idle", now_s, {})
+                self._tell(IdleEvent(at_s=now_s))
             return
         number = self._iteration + 1
         try:
             decision = self._decide(number, block, now_s)
         except InputError as error:
-            self.abort(f"iteration {number} cannot be planned: {error}", now_s)
+            self.abort(Failure(cause=Cause.REFUSED, detail=f"cannot be planned: {error}"), now_s)
             return
         self._plan = decision.plan
         for identity, slots in self._slot_orders(decision.new_slots).items():
@@ -454,11 +471,14 @@ class Coordinator:
         """The iteration's."""
         assert self._planner is not None
         assert self._plan is not None
-        sent: dict[str, object] = {"inflight_bytes": self._plan.inflight_bytes}
-        if self._is_recorded(self._iteration):
-            sent["server_of_slice"] = self._plan.server_of_slice
-        told = {"iteration": self._iteration, "scheme": self._observers.label, **self._planner.describe_plan(), **sent}
-        self._event("plan", now_s, told)
+        event = PlanEvent(
+            at_s=now_s,
+            iteration=self._iteration,
+            scheme=self._observers.label,
+            inflight_bytes=self._plan.inflight_bytes,
+            server_of_slice=self._plan.server_of_slice if self._is_recorded(self._iteration) else None,
+        )
+        self._tell(self._planner.explain_plan(event))
 
     def _done(self, process: Process, message: m.Done, now_s: float) -> None:
         if message.iteration <= process.finished:
@@ -468,11 +488,8 @@ class Coordinator:
             process.finished = message.iteration
             return
         if self.phase != "RUN" or message.iteration != self._iteration:
-            self.abort(
-                f"{process.name} reported iteration {message.iteration} done while {self._iteration} runs "
-                f"({self.phase}): please report this",
-                now_s,
-            )
+            detail = f"reported iteration {message.iteration} done while {self._iteration} runs ({self.phase})"
+            self.abort(process.failure(Cause.PROTOCOL, f"{detail}: please report this"), now_s)
             return
         self._running -= process.done is None
         process.done, process.finished = message, message.iteration
@@ -524,7 +541,7 @@ class Coordinator:
             self._planner.observe(samples, took_s, self._collector.exposed_s(), work, iteration_s)
             first_s = float(samples["start_s"].min()) if len(samples) else 0.0
             if self._is_recorded(self._iteration):
-                self.events.append(m.Event("samples", first_s, {"iteration": self._iteration, "rows": samples}))
+                self.events.append(Measured(first_s, self._iteration, samples))
         ended_s = now_s
         finished_s = self._collector.aligned("finished_s")
         if not self._plan.measure:
@@ -532,24 +549,21 @@ class Coordinator:
             self._planner.note_unmeasured(iteration_s)
             for server in self._members.servers:
                 server.cpu_s = math.nan  # nobody asked: what it told last is of before
-        self._event(
-            "iteration",
-            ended_s,
-            {
-                "iteration": self._iteration,
-                "scheme": self._observers.label,
-                "communication_s": {node: d.communication_s for node, d in done.items()},
-                "iteration_s": {node: d.iteration_s for node, d in done.items()},
-                "plan_wait_s": {node: d.plan_wait_s for node, d in done.items()},
-                "started_s": self._collector.aligned("started_s"),
-                "computed_s": self._collector.aligned("computed_s"),
-                "finished_s": finished_s,
-                "samples": len(samples),
-                "drops": sum(p.drops for p in self._members),
-                "rejected": dict(self.rejected),
-                **self._planner.describe_iteration(samples),
-            },
+        event = IterationEvent(
+            at_s=ended_s,
+            iteration=self._iteration,
+            scheme=self._observers.label,
+            communication_s={node: d.communication_s for node, d in done.items()},
+            iteration_s={node: d.iteration_s for node, d in done.items()},
+            plan_wait_s={node: d.plan_wait_s for node, d in done.items()},
+            started_s=self._collector.aligned("started_s"),
+            computed_s=self._collector.aligned("computed_s"),
+            finished_s=finished_s,
+            samples=len(samples),
+            drops=sum(p.drops for p in self._members),
+            rejected=dict(self.rejected),
         )
+        self._tell(self._planner.explain_iteration(event, samples))
         self._observers.count(now_s)
         self.phase = "READY"
 
@@ -558,21 +572,23 @@ class Coordinator:
         step = 10 ** max(0, len(str(iteration)) - 2)
         return self._settings.hold or iteration < RECORDED or iteration % step == 0
 
-    def _wrong_sum(self, planner: Planner, plan: m.Plan) -> str | None:
+    def _wrong_sum(self, planner: Planner, plan: m.Plan) -> Failure | None:
         """What find_wrong_sum says; plans of MXNet's own have no slices to check."""
         if not plan.server_of_slice:
             return None
         told = {worker.hello.node: worker.sums for worker in self._members.workers if worker.sums is not None}
-        silent = [worker.name for worker in self._members.workers if worker.sums is None]
+        silent = [worker for worker in self._members.workers if worker.sums is None]
         if silent:
-            return f"{silent[0]} does not verify sums, others do: set NALB_VERIFY_SUMS=1 for every process, or for none"
+            detail = "does not verify sums, others do: set NALB_VERIFY_SUMS=1 for every process, or for none"
+            return silent[0].failure(Cause.UNEQUAL, detail)
         node_of_rank = {server.rank: server.hello.node for server in self._members.servers}
-        return find_wrong_sum(planner.layout, plan, told, node_of_rank.__getitem__)
+        wrong = find_wrong_sum(planner.layout, plan, told, node_of_rank.__getitem__)
+        return wrong.failure if wrong else None
 
     # ---- observers
 
     def _from_observer(self, identity: bytes, message: m.FromObserver, now_s: float) -> None:
-        present = m.Event("state", now_s, {"phase": self.phase, "nodes": list(self._nodes)})
+        present = StateEvent(at_s=now_s, phase=self.phase, nodes=list(self._nodes))
         self._observers.receive(identity, message, present)
         if isinstance(message, m.Configured):
             self._configure(now_s)

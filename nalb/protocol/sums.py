@@ -11,12 +11,13 @@ changes by less than that, over a whole slice, cannot be seen.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from nalb.errors import listed
+from nalb.failures import Cause, Failure
 from nalb.planning.slices import Layout
 from nalb.protocol import messages as m
 
@@ -37,18 +38,26 @@ def digest(slice_values: npt.NDArray[Any], drawn: Floats) -> m.SliceSum:
         return m.SliceSum(float(values.sum()), float(values @ drawn[: values.size]), float(np.abs(values).sum()))
 
 
+class WrongSum(NamedTuple):
+    """What is wrong with the first slice whose sum is."""
+
+    failure: Failure
+    slice_index: int | None  # None: not all sums are there
+    workers: list[str]  # that got it, or did not say their sums
+
+
 def find_wrong_sum(
     layout: Layout, plan: m.Plan, told: Mapping[str, m.Sums], server_name: Callable[[int], str]
-) -> str | None:
-    """What is wrong with the first slice whose sum is: iteration, slice, keys, server and slot; None where all are right.
+) -> WrongSum | None:
+    """The first wrong sum, whose failure names iteration, slice, keys, server and slot; None where all are right.
 
     told: by worker. server_name: of a rank. Where a worker pushed what is not finite the sum must not be finite either.
     """
     short = [name for name, sums in told.items() if not len(sums.sent) == len(sums.received) == len(layout.slices)]
     if short:
-        return (
-            f"worker {short[0]} did not say the sums of all {len(layout.slices)} slices of iteration {plan.iteration}"
-        )
+        detail = f"did not say the sums of all {len(layout.slices)} slices"
+        failure = Failure(cause=Cause.PROTOCOL, detail=detail, role="worker", node=short[0], iteration=plan.iteration)
+        return WrongSum(failure, None, short)
     sent = np.array([_rows(sums.sent) for sums in told.values()])  # (workers, slices, 3)
     received = np.array([_rows(sums.received) for sums in told.values()])
     with np.errstate(all="ignore"):
@@ -69,15 +78,17 @@ def find_wrong_sum(
     if not len(wrong):
         return None
     index, worker = (int(one) for one in wrong[0])
-    names = sorted(f"worker {name}" for name, is_right in zip(told, right[:, index], strict=True) if not is_right)
+    wronged = sorted(name for name, is_right in zip(told, right[:, index], strict=True) if not is_right)
+    names = [f"worker {name}" for name in wronged]
     keys = sorted({layout.tensors[fragment.tensor].name for fragment in layout.slices[index].fragments})
     place = f"server {server_name(plan.server_of_slice[index])}, slot {plan.slot_of_slice[index]}"
-    return (
-        f"wrong sum in iteration {plan.iteration}: slice {index} (keys {listed(keys, KEYS)}) of "
+    detail = (
+        f"wrong sum: slice {index} (keys {listed(keys, KEYS)}) of "
         f"{place}: {listed(names)} got elements that add up to {received[worker, index, 0]:.9g}, with signs "
         f"{received[worker, index, 1]:.9g}; what the workers pushed to {expected[index, 0]:.9g} and {expected[index, 1]:.9g}, "
         f"give or take {allowed[index]:.2g}"
     )
+    return WrongSum(Failure(cause=Cause.WRONG_SUM, detail=detail, iteration=plan.iteration), index, wronged)
 
 
 def _rows(sums: Sequence[m.SliceSum]) -> list[tuple[float, float, float]]:

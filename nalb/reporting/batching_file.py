@@ -1,7 +1,6 @@
 """A comparison of batchings: batching.json in the run directory, and its table for terminals."""
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -9,6 +8,7 @@ import numpy.typing as npt
 from rich.markup import escape
 from rich.table import Table
 
+from nalb.events import BatchEvent
 from nalb.reporting.run_file import read_json, write_json
 
 
@@ -28,10 +28,12 @@ class BatchingResult(msgspec.Struct, forbid_unknown_fields=True):
         """How many updates it took until the tested accuracy was reached for the first time; None: it was not."""
         return next((updates for updates, reached in self.curve if reached >= accuracy), None)
 
-    def add(self, event: dict[str, Any]) -> None:
-        """A 'batch' event of samples.jsonl."""
-        for name in ("sizes", "compute_s", "period_s", "wait_s"):
-            getattr(self, name).append(event[name])
+    def add(self, event: BatchEvent) -> None:
+        """One iteration."""
+        self.sizes.append(event.sizes)
+        self.compute_s.append(event.compute_s)
+        self.period_s.append(event.period_s)
+        self.wait_s.append(event.wait_s)
 
     def _later(self, rows: list[list[float]] | list[list[int]]) -> npt.NDArray[np.float64]:
         """The later half: the sizes have settled."""

@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from nalb.events import Row
 from nalb.reporting.drawing import grid, notice, shown, top, whole_ticks
-from nalb.reporting.record import Record, Row, Step, rate
+from nalb.reporting.record import Record, Step, rate
 from nalb.reporting.run_file import WARM_UP
 from nalb.units import GOODPUT_PART, bytes_per_s_to_mbps
 

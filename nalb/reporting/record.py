@@ -5,76 +5,17 @@ iteration event of the same number; numbers start again with every job ('ready')
 What a file does not say stays None or empty here: no figure may fill it in.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
-
-import msgspec
 
 from nalb.errors import InputError
+from nalb.events import ChangeEvent, IterationEvent, Rates, ReadyEvent, Row, SamplesEvent
 from nalb.reporting.run_file import LONGEST_S, RunFile, read_events, read_run
 from nalb.units import GOODPUT_PART
 
 SATURATED_PART = 0.85  # a node that moved this part of what it could was limited by its own link
 LONGEST_US = 1e6 * LONGEST_S
 LARGEST_BYTES = 1e15  # of one message; above it is a damaged file
-
-Row = tuple[int, int, int, int, int, int]  # source, target, is_push, bytes, start_us, end_us
-ByNode = dict[str, float | None]
-E = TypeVar("E", bound=msgspec.Struct)
-
-
-class Ready(msgspec.Struct, frozen=True):
-    """A job's processes are all there."""
-
-    at_s: float
-    nodes: list[str]  # in the order that rows of samples number them
-    servers: list[str] = []  # the nodes of server ranks 0, 1, ...
-
-
-class Samples(msgspec.Struct, frozen=True):
-    """The messages that carried data in one measured iteration."""
-
-    at_s: float  # the first message's start; rows count from here
-    iteration: int
-    rows: list[Row]
-
-
-class Rates(msgspec.Struct, frozen=True):
-    """Bytes per second by node; null where not known."""
-
-    up: ByNode = {}
-    down: ByNode = {}
-
-
-class Iteration(msgspec.Struct, frozen=True):
-    """One iteration; see docs/run-files.md for the fields."""
-
-    at_s: float
-    iteration: int
-    scheme: str
-    communication_s: dict[str, float]
-    iteration_s: dict[str, float] = {}
-    started_s: dict[str, float] = {}
-    computed_s: dict[str, float] = {}
-    finished_s: dict[str, float] = {}
-    measured: bool = False
-    bound_s: float | None = None
-    planned_s: float | None = None
-    shares: ByNode = {}
-    load_bytes: ByNode = {}
-    estimate: Rates | None = None
-    configured: Rates | None = None
-    reason: str = ""
-
-
-class Change(msgspec.Struct, frozen=True):
-    """The network changed."""
-
-    at_s: float
-    elapsed_s: float
-    change: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -83,7 +24,7 @@ class Step:
 
     place: int  # among all iterations of the run
     begin_s: float  # when the one before it ended; its own end where it is the first
-    event: Iteration
+    event: IterationEvent
     rows: list[Row]  # [] where it was not measured
     rows_at_s: float = 0.0  # what their times count from
 
@@ -107,7 +48,7 @@ class Timeline:
     nodes: list[str] = field(default_factory=list)
     servers: list[str] = field(default_factory=list)  # nodes by server rank
     steps: dict[str, list[Step]] = field(default_factory=dict)
-    changes: list[Change] = field(default_factory=list)
+    changes: list[ChangeEvent] = field(default_factory=list)
     has_events: bool = False
 
     def ordered(self) -> list[Step]:
@@ -164,34 +105,22 @@ def read_timeline(run_dir: Path) -> Timeline:
 def _read_into(record: Timeline, run_dir: Path) -> None:
     path = run_dir / "samples.jsonl"
     previous_s, place = 0.0, 0
-    rows: dict[int, Samples] = {}
+    rows: dict[int, SamplesEvent] = {}
     for number, event in enumerate(read_events(run_dir), 1):
-        kind, where = event.get("event"), f"{path}, event {number}"
-        if kind == "ready":
-            ready = _convert(event, Ready, where)
-            record.nodes, rows, previous_s = ready.nodes, {}, ready.at_s
-            record.servers = ready.servers
-        elif kind == "samples":
-            samples = _convert(event, Samples, where)
-            rows[samples.iteration] = samples
-        elif kind == "change":
-            record.changes.append(_convert(event, Change, where))
-        elif kind == "iteration":
-            told = _convert(event, Iteration, where)
-            record.nodes = record.nodes or list(told.estimate.up if told.estimate else told.communication_s)
-            own = rows.pop(told.iteration, Samples(0.0, told.iteration, []))
-            step = Step(place, min(previous_s or told.at_s, told.at_s), told, own.rows, own.at_s)
-            _check_step(step, record.nodes, where)
-            record.steps.setdefault(told.scheme, []).append(step)
-            previous_s, place = told.at_s, place + 1
+        if isinstance(event, ReadyEvent):
+            record.nodes, record.servers, rows, previous_s = event.nodes, event.servers, {}, event.at_s
+        elif isinstance(event, SamplesEvent):
+            rows[event.iteration] = event
+        elif isinstance(event, ChangeEvent):
+            record.changes.append(event)
+        elif isinstance(event, IterationEvent):
+            record.nodes = record.nodes or list(event.estimate.up if event.estimate else event.communication_s)
+            own = rows.pop(event.iteration, SamplesEvent(at_s=0.0, iteration=event.iteration, rows=[]))
+            step = Step(place, min(previous_s or event.at_s, event.at_s), event, own.rows, own.at_s)
+            _check_step(step, record.nodes, f"{path}, event {number}")
+            record.steps.setdefault(event.scheme, []).append(step)
+            previous_s, place = event.at_s, place + 1
     record.has_events = place > 0
-
-
-def _convert(event: Mapping[str, Any], to: type[E], where: str) -> E:
-    try:
-        return msgspec.convert(event, to)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{where} ({event.get('event')}): {error}; restore the file, or remove it") from None
 
 
 def _check_step(step: Step, nodes: list[str], where: str) -> None:

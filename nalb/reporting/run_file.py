@@ -6,11 +6,12 @@ import statistics
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from nalb.errors import InputError, MachineError
+from nalb.events import AnyEvent, decode_line
 
 T = TypeVar("T")
 
@@ -126,8 +127,9 @@ def _what_is_wrong(run: RunFile) -> str | None:
     return None
 
 
-def read_events(run_dir: Path) -> list[dict[str, Any]]:
-    """The events of samples.jsonl, in order; none where the file is missing. A torn last line is left out."""
+def read_events(run_dir: Path) -> list[AnyEvent]:
+    """The events of samples.jsonl, in order; none where the file is missing. A torn last line and kinds that are not known are
+    left out. InputError names the line that is damaged."""
     path = run_dir / "samples.jsonl"
     try:
         lines = path.read_bytes().split(b"\n")
@@ -135,16 +137,18 @@ def read_events(run_dir: Path) -> list[dict[str, Any]]:
         return []
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; make it a readable file, or remove it") from None
-    events = []
+    events: list[AnyEvent] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            events.append(msgspec.json.decode(line, type=dict[str, Any]))
+            event = decode_line(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            if number == len(lines):
+            if number == len(lines) and not isinstance(error, msgspec.ValidationError):
                 break
             raise InputError(f"{path}, line {number}: {error}; remove the line, or restore the file") from None
+        if event is not None:
+            events.append(event)
     return events
 
 

@@ -7,12 +7,13 @@ An iteration is simulated at the rates that held when it ended: changes within i
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from nalb.errors import InputError
+from nalb.events import AnyEvent, IterationEvent, LayoutEvent, PlanEvent, Rates, ReadyEvent, SamplesEvent
 from nalb.measurement.samples import Samples, samples_of
 from nalb.measurement.traffic import Traffic
 from nalb.planning.nodes import Capacities, Floats, Node, Pair
@@ -22,59 +23,12 @@ from nalb.schemes import SCHEMES
 from nalb.simulation.exchange import WITH_HEADERS, MessageWeight, SimulatedExchange, exchange
 from nalb.simulation.noise import LEAST_S, Noise
 
-E = TypeVar("E", bound=msgspec.Struct)
+T = TypeVar("T")
 
 OTHERS = (*(name for name, scheme in SCHEMES.items() if scheme.ps_lite_kind), "gloo")  # route by ways of their own
 CONNECTION = ("source", "target", "is_push")
 LATE = 0.5  # of the exact fluid's speed
 AT_ONCE_S = 0.5e-3  # between two frames that were there already, on a machine whose cores are busy
-
-
-class Ready(msgspec.Struct, frozen=True):
-    """Who takes part."""
-
-    nodes: list[str]
-    servers: list[str]  # by rank
-
-
-class Cut(msgspec.Struct, frozen=True):
-    """What the workers push, and how it was cut."""
-
-    tensors: list[tuple[str, int, str, int]]
-    alpha_bytes: float
-    fixed_slice_bytes: float | None = None  # in place of what alpha gives
-    num_probe: int = NUM_PROBE
-
-
-class Sent(msgspec.Struct, frozen=True):
-    """The plan of one iteration."""
-
-    iteration: int
-    scheme: str
-    inflight_bytes: int
-    server_of_slice: list[int]  # ranks
-
-
-class Rates(msgspec.Struct, frozen=True):
-    """Bytes per second, by node."""
-
-    up: dict[str, float]
-    down: dict[str, float]
-
-
-class Done(msgspec.Struct, frozen=True):
-    """What one iteration took."""
-
-    iteration: int
-    communication_s: dict[str, float]
-    configured: Rates
-
-
-class Rows(msgspec.Struct, frozen=True):
-    """What the receivers of one iteration saw."""
-
-    iteration: int
-    rows: list[tuple[int, int, int, int, int, int]]
 
 
 @dataclass(frozen=True)
@@ -102,7 +56,7 @@ class Compared:
 
 
 def simulate_events(
-    events: Iterable[Mapping[str, Any]],
+    events: Iterable[AnyEvent],
     pairs: Mapping[tuple[str, str], float],
     wire: MessageWeight = WITH_HEADERS,
     noise: Noise | None = None,
@@ -112,45 +66,45 @@ def simulate_events(
     pairs: caps of directed pairs in bytes per second, by names. Equal iterations are simulated once, but for noise. A node that
     tells how long its communication took is a worker; those in `servers` are servers.
     """
-    ready: Ready | None = None
+    ready: ReadyEvent | None = None
     sizes, stock = np.zeros(0, dtype=np.int64), (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-    sent: dict[int, Sent] = {}
+    sent: dict[int, PlanEvent] = {}
     timed: dict[int, Samples] = {}
     known: dict[bytes, SimulatedExchange] = {}
     compared = []
     for number, event in enumerate(events, 1):
-        kind, where = event.get("event"), f"samples.jsonl, event {number}"
-        if kind == "ready":
-            ready, sent = _convert(event, Ready, where), {}
+        where = f"samples.jsonl, event {number}"
+        if isinstance(event, ReadyEvent):
+            ready, sent = event, {}
             timed.clear()
-        elif kind == "layout" and ready is not None:
-            sizes, stock = _cut(_convert(event, Cut, where), ready)
-        elif kind == "plan":
-            plan = _convert(event, Sent, where)
-            sent[plan.iteration] = plan
-        elif kind == "samples":
-            told = _convert(event, Rows, where)
-            timed[told.iteration] = samples_of(
+        elif isinstance(event, LayoutEvent) and ready is not None:
+            sizes, stock = _cut(event, ready, where)
+        elif isinstance(event, PlanEvent):
+            sent[event.iteration] = event
+        elif isinstance(event, SamplesEvent):
+            timed[event.iteration] = samples_of(
                 (source, target, size_bytes, start_us * 1e-6, end_us * 1e-6, bool(is_push))
-                for source, target, is_push, size_bytes, start_us, end_us in told.rows
+                for source, target, is_push, size_bytes, start_us, end_us in event.rows
             )
-        elif kind == "iteration" and event.get("scheme") not in OTHERS:
-            done = _convert(event, Done, where)
-            if ready is None or done.iteration not in sent:
-                raise InputError(f"{where}: iteration {done.iteration} without its plan: restore the file")
-            plan = sent[done.iteration]
-            is_stock = not plan.server_of_slice
-            size, rank = stock if is_stock else (sizes, np.array(plan.server_of_slice, dtype=np.int64))
-            workers, rates = sorted(done.communication_s), done.configured
-            key = msgspec.json.encode((is_stock, plan.inflight_bytes, plan.server_of_slice, workers, rates))
-            run = _exchange(ready, workers, rates, pairs, size, rank, plan.inflight_bytes, wire)
+        elif isinstance(event, IterationEvent) and event.scheme not in OTHERS:
+            if ready is None or event.iteration not in sent:
+                raise InputError(f"{where}: iteration {event.iteration} without its plan: restore the file")
+            plan = sent[event.iteration]
+            routed = _told(plan.server_of_slice, "server_of_slice", where)
+            inflight_bytes = plan.window_bytes if plan.inflight_bytes is None else plan.inflight_bytes
+            inflight_bytes = _told(inflight_bytes, "inflight_bytes", where)
+            rates = _rates(_told(event.configured, "configured", where), ready, where)
+            size, rank = (sizes, np.array(routed, dtype=np.int64)) if routed else stock
+            workers = sorted(event.communication_s)
+            key = msgspec.json.encode((inflight_bytes, routed, workers, rates))
+            run = _exchange(ready, workers, rates, pairs, size, rank, inflight_bytes, wire)
             if key not in known:
                 known[key] = run(noise=None)
-            exact, measured_s = known[key], max(done.communication_s.values(), default=0.0)
-            blurred = run(noise=noise.at(done.iteration)) if noise else exact
-            both = [seen(samples, exact.samples) for samples in (timed.pop(done.iteration, None), blurred.samples)]
+            exact, measured_s = known[key], max(event.communication_s.values(), default=0.0)
+            blurred = run(noise=noise.at(event.iteration)) if noise else exact
+            both = [seen(samples, exact.samples) for samples in (timed.pop(event.iteration, None), blurred.samples)]
             compared.append(
-                Compared(plan.scheme, done.iteration, measured_s, blurred.time_s, both[0], both[1] if noise else None)
+                Compared(plan.scheme, event.iteration, measured_s, blurred.time_s, both[0], both[1] if noise else None)
             )
     return compared
 
@@ -185,25 +139,27 @@ def _pauses_s(traffic: Traffic) -> Floats:
     return np.asarray(np.diff(read_s[order])[is_same])
 
 
-def _cut(cut: Cut, ready: Ready) -> tuple[Ints, tuple[Ints, Ints]]:
+def _cut(cut: LayoutEvent, ready: ReadyEvent, where: str) -> tuple[Ints, tuple[Ints, Ints]]:
     """The sizes of the slices, and stock's messages with their servers' ranks."""
-    tensors = [Tensor(*row) for row in cut.tensors]
+    tensors = [Tensor(*row) for row in _told(cut.tensors, "tensors", where)]
+    if not ready.servers:
+        raise _lacks("servers", where)
     layout = build_layout(
         tensors,
         num_nodes=len(ready.nodes),
         num_servers=len(ready.servers),
-        alpha_bytes=cut.alpha_bytes,
+        alpha_bytes=_told(cut.alpha_bytes, "alpha_bytes", where),
         fixed_slice_bytes=cut.fixed_slice_bytes,
-        num_probe=cut.num_probe,
+        num_probe=NUM_PROBE if cut.num_probe is None else cut.num_probe,
     )
     keys = [int(t.name) if t.name.isdecimal() else k for k, t in enumerate(tensors)]
     return layout.sizes_bytes, route(tensors, len(ready.servers), keys)
 
 
 def _exchange(
-    ready: Ready,
+    ready: ReadyEvent,
     workers: Collection[str],
-    rates: Rates,
+    rates: tuple[list[float], list[float]],
     caps: Mapping[tuple[str, str], float],
     size: Ints,
     rank: Ints,
@@ -213,15 +169,25 @@ def _exchange(
     index = {name: i for i, name in enumerate(ready.nodes)}
     nodes = [Node(name, name in workers, name in ready.servers) for name in ready.nodes]
     pairs: dict[Pair, float] = {(index[a], index[b]): rate for (a, b), rate in caps.items()}
-    up, down = ([one[name] for name in ready.nodes] for one in (rates.up, rates.down))
     server = np.array([index[name] for name in ready.servers], dtype=np.int64)[rank]
-    return partial(exchange, nodes, Capacities.from_lists(up, down, pairs), size, server, window, wire)
+    return partial(exchange, nodes, Capacities.from_lists(*rates, pairs), size, server, window, wire)
 
 
-def _convert(event: Mapping[str, Any], to: type[E], where: str) -> E:
-    try:
-        return msgspec.convert(event, to)
-    except msgspec.ValidationError as error:
-        raise InputError(
-            f"{where} ({event.get('event')}): {error}; simulate runs that `nalb compare --network` of this version wrote"
-        ) from None
+def _rates(configured: Rates, ready: ReadyEvent, where: str) -> tuple[list[float], list[float]]:
+    """Up and down of every node."""
+    up, down = (
+        [_told(one.get(name), f"configured rates of {name}", where) for name in ready.nodes]
+        for one in (configured.up, configured.down)
+    )
+    return up, down
+
+
+def _told(value: T | None, name: str, where: str) -> T:
+    """The value; InputError where the file lacks it."""
+    if value is None:
+        raise _lacks(name, where)
+    return value
+
+
+def _lacks(name: str, where: str) -> InputError:
+    return InputError(f"{where}: no {name}; simulate runs that `nalb compare --network` of this version wrote")

@@ -11,17 +11,18 @@ heartbeats break it where the link is lost, and libzmq connects anew until the l
 
 import os
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TypeVar, cast
+from typing import NoReturn, TypeVar, cast
 
 import zmq
 
 from nalb.errors import PeerError
+from nalb.failures import Cause, Failure, Phase, carried
 from nalb.process.available_cores import Cores
+from nalb.process.last_words import die
 from nalb.protocol import messages as m
 from nalb.transport.curvezmq import secure_client
 from nalb.transport.keys import NodeKeys
@@ -34,16 +35,6 @@ SIGNS = 6  # of life on the second connection, within the silence that is allowe
 TTL_MOST_MS = 6_553_500  # ZeroMQ sends it as tenths of seconds in 16 bits
 # Heartbeats that a report waits beyond its time for the coordinator's Alive, which it answers: to wake costs as much as to report.
 UNASKED = 0.5
-REASON_MOST = m.TEXT_MOST - 296  # characters of a Failed: the coordinator's Abort names the process as well
-
-
-def die(reason: str, exit_code: int = PeerError.exit_code) -> None:
-    """End this process now, whatever ps-lite is doing, with one line that says why."""
-    with suppress(Exception):  # the script may have closed it, or put something else there
-        sys.stdout.flush()
-    with suppress(Exception):
-        print(f"nalb: {reason}", file=sys.stderr, flush=True)
-    os._exit(exit_code)
 
 
 class Client:
@@ -86,7 +77,7 @@ class Client:
     def send(self, message: m.Message, waits: bool = False) -> None:
         """Queue a message; any thread. waits: it goes with the next sign of life, or with what is sent before that."""
         if isinstance(message, m.Failed):  # MXNet's errors may carry a long trace
-            message = m.Failed(m.as_text(message.reason, REASON_MOST))
+            message = m.Failed(carried(message.failure))
         self._outbox.put(message)
         if not waits:
             self._wake()
@@ -108,10 +99,15 @@ class Client:
                 self._arrived.wait(timeout=1.0)
             return chosen
 
-    def fail(self, reason: str) -> None:
+    def failure(self, cause: Cause, detail: str, phase: Phase | None = None, iteration: int | None = None) -> Failure:
+        """A failure of this process."""
+        role, node = self._hello.role, self._hello.node
+        return Failure(cause=cause, detail=detail, role=role, node=node, phase=phase, iteration=iteration)
+
+    def fail(self, failure: Failure, exit_code: int = PeerError.exit_code) -> NoReturn:
         """End this process, and the job, if the coordinator can be told."""
-        self.close(m.Failed(reason))
-        die(reason)
+        self.close(m.Failed(failure))
+        die(failure, exit_code)
 
     def close(self, last_word: m.Message | None = None) -> None:
         """Say the last word, if there is one left to say, and end the thread."""
@@ -138,9 +134,9 @@ class Client:
         try:
             self._loop()
         except PeerError as error:
-            die(str(error))
+            die(self.failure(Cause.PROTOCOL, f"cannot go on: {error}"))
         except Exception as error:  # the control plane is broken: without it the job would hang
-            die(f"{self._hello.role} {self._hello.node}: control plane failed: {type(error).__name__}: {error}")
+            die(self.failure(Cause.PROCESS, f"has lost its control plane: {type(error).__name__}: {error}"))
 
     def _loop(self) -> None:
         identity = f"{self._hello.role}-{self._hello.node}-{os.getpid()}"
@@ -199,12 +195,14 @@ class Client:
                 poller.register(life, zmq.POLLIN)
             limit_s = self._silence_s if self._welcome else self._startup_s
             if now_s - last_heard_s > limit_s:
-                phase = f" in phase exchange of iteration {self.exchanging}" if self.exchanging >= 0 else ""
-                raise PeerError(
-                    f"{self._hello.role} {self._hello.node}: the coordinator at {self._endpoint} has been silent for "
-                    f"{limit_s:g} s{phase if self._welcome else ' in phase start'}: is the scheduler's process alive and its "
-                    "port reachable?"
+                moment: tuple[Phase | None, int | None] = (Phase.START, None)
+                if self._welcome:
+                    moment = (Phase.EXCHANGE, self.exchanging) if self.exchanging >= 0 else (None, None)
+                detail = (
+                    f"has heard nothing from the coordinator at {self._endpoint} for {limit_s:g} s: is the scheduler's process "
+                    "alive and its port reachable?"
                 )
+                die(self.failure(Cause.NO_COORDINATOR, detail, *moment))
 
     @property
     def _sign_s(self) -> float:
@@ -239,7 +237,7 @@ class Client:
             return
         if isinstance(message, m.Abort):
             if not self._leaving:
-                die(message.reason)
+                die(message.failure)
             return
         if isinstance(message, m.PrepareSlots) and self.on_prepare:
             self.on_prepare(message)

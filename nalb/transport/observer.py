@@ -6,6 +6,7 @@ from types import TracebackType
 
 import zmq
 
+from nalb.events import AnyEvent
 from nalb.protocol import messages as m
 
 
@@ -32,11 +33,11 @@ class Observer:
         """Ask for something."""
         self._socket.send(m.encode(message))
 
-    def events(self, for_s: float) -> Iterator[m.Event]:
+    def events(self, for_s: float) -> Iterator[AnyEvent]:
         """The events that arrive within the next `for_s` seconds."""
         end_s = time.monotonic() + for_s
         while (left_s := end_s - time.monotonic()) > 0:
             if self._socket.poll(max(1, int(left_s * 1000))):
                 message = m.decode_at_client(self._socket.recv())
-                if isinstance(message, m.Event):
-                    yield message
+                if isinstance(message, m.Told):
+                    yield message.event

@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from nalb.failures import Cause, Failure, Phase
+from nalb.process.last_words import die
 from nalb.protocol.members import LOST_DEADLINES
 from nalb.protocol.messages import FAR_S
 from nalb.settings import Settings
-from nalb.transport.client import die
 from nalb.transport.tcp_info import Address, Connection, Ways, connections
 
 KNOCKS = 5  # within the silence that is allowed
@@ -46,10 +47,12 @@ def reach_kept(settings: Settings) -> Iterator[None]:
             if answers((host, int(port)), limit_s):
                 heard_s = time.monotonic()
             elif (silent_s := time.monotonic() - heard_s) > settings.silence_s and not is_over.is_set():
-                die(
-                    f"{settings.role} {settings.node} in phase start: nothing at {settings.endpoint}, the coordinator's place, "
-                    f"has answered for {silent_s:.1f} s: the link is down, or the host is off"
+                detail = (
+                    f"has no answer from {settings.endpoint}, the coordinator's place, for {silent_s:.1f} s: the link is down, or "
+                    "the host is off"
                 )
+                role, node = settings.role, settings.node
+                die(Failure(cause=Cause.UNREACHABLE, detail=detail, role=role, node=node, phase=Phase.START))
             is_over.wait(max(0.0, knocked_s + limit_s - time.monotonic()))
 
     threading.Thread(target=watch, name="nalb-reach", daemon=True).start()
@@ -71,7 +74,7 @@ class Reachability:
     What the user's script connects to elsewhere, a store or a tracking server, is the script's to wait for.
     """
 
-    def __init__(self, settings: Settings, fail: Callable[[str], None]):
+    def __init__(self, settings: Settings, fail: Callable[[Failure], None]):
         self._settings, self._fail = settings, fail
         self._coordinator_port = int(settings.endpoint.rpartition(":")[2])
         self._is_over = threading.Event()
@@ -90,13 +93,13 @@ class Reachability:
     def _run(self) -> None:
         while not self._is_over.wait(self._settings.silence_s / LOOKS):
             try:
-                why = self._look()
+                cause, why = Cause.UNREACHABLE, self._look()
             except (OSError, RuntimeError):  # no file or thread to be had just now: the next look may have them
                 continue
             except Exception as error:
-                why = f"its connections cannot be watched: {type(error).__name__}: {error}"
+                cause, why = Cause.PROCESS, f"cannot watch its connections: {type(error).__name__}: {error}"
             if why is not None and not self._is_over.is_set():
-                self._fail(f"{self._settings.role} {self._settings.node}: {why}")
+                self._fail(Failure(cause=cause, detail=why, role=self._settings.role, node=self._settings.node))
                 return
 
     def _look(self) -> str | None:
@@ -127,15 +130,15 @@ class Reachability:
         for (host, port), since_s in self._silent_since_s.items():
             if (silent_s := now_s - since_s) > self._settings.silence_s:
                 return (
-                    f"{host} has acknowledged nothing for {silent_s:.1f} s, and nothing answers at its port {port}: the link "
-                    "between them is down, or that host is off"
+                    f"cannot reach {host}, which has acknowledged nothing for {silent_s:.1f} s, and nothing answers at its port "
+                    f"{port}: the link between them is down, or that host is off"
                 )
         for connection in doubtful:
             if connection.waiting_s > LOST_DEADLINES * self._settings.deadline_s:
                 host, port = connection.peer
                 return (
-                    f"{host} answers at its port {port}, but has acknowledged nothing on a connection for "
-                    f"{connection.waiting_s:.1f} s: something between them, as a firewall, has dropped that connection"
+                    f"has a connection to {host} on which nothing was acknowledged for {connection.waiting_s:.1f} s, although "
+                    f"{host} answers at its port {port}: something between them, as a firewall, has dropped that connection"
                 )
         return None
 

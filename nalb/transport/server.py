@@ -9,19 +9,21 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import IO
 
-import msgspec
 import numpy as np
 import zmq
 
 from nalb.batching.speed import Predictor
 from nalb.errors import InputError, MachineError, NalbError, PeerError
+from nalb.events import Row, SamplesEvent, encode_line
+from nalb.failures import Cause, Failure
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.measurement.samples import Samples
+from nalb.process.last_words import die
 from nalb.protocol import messages as m
+from nalb.protocol.observers import Measured
 from nalb.protocol.state import Coordinator
 from nalb.schemes import SCHEMES, Scheme
 from nalb.settings import Settings
-from nalb.transport.client import die
 from nalb.transport.curvezmq import door_kept, node_of_user, secure_server
 from nalb.transport.keys import own_keys
 
@@ -82,11 +84,12 @@ class CoordinatorThread:
                 why = (
                     str(error)
                     if isinstance(error, NalbError)
-                    else f"coordinator failed: {type(error).__name__}: {error}"
+                    else f"failed as coordinator: {type(error).__name__}: {error}"
                 )
                 if isinstance(error, OSError) and log is not None:
-                    why = f"the coordinator cannot write {self._settings.samples_path} ({error.strerror}): make room"
-                state.abort(why, time.monotonic())
+                    why = f"cannot write {self._settings.samples_path} ({error.strerror}): make room"
+                node = self._settings.node
+                state.abort(Failure(cause=Cause.COORDINATOR, detail=why, role="scheduler", node=node), time.monotonic())
                 _flush(router, state, None)
             verdict = state.verdict
         if verdict is not None:  # the sockets are closed: every Abort has left
@@ -134,8 +137,7 @@ def _take(state: Coordinator, frames: list[bytes], node: str | None = None) -> N
         state.receive(identity, m.decode_at_coordinator(frames[1], peer), time.monotonic(), node)
     except PeerError as error:
         state.rejected["undecodable message"] += 1  # anyone can reach the port
-        if name:  # what it said is lost, and the job would wait for it
-            state.abort(str(error), time.monotonic())
+        state.accuse(identity, f"cannot be understood: {error}", time.monotonic())
 
 
 def _flush(router: "zmq.Socket[bytes]", state: Coordinator, log: IO[bytes] | None) -> None:
@@ -147,14 +149,14 @@ def _flush(router: "zmq.Socket[bytes]", state: Coordinator, log: IO[bytes] | Non
         router.send_multipart([identity, frame])
     if log is not None:
         for event in state.events:
-            data = event.data
-            if event.kind == "samples":  # made rows of here, where no worker waits for its plan any more
-                data = data | {"rows": sample_rows(data["rows"], event.at_s)}
-            log.write(msgspec.json.encode({"event": event.kind, "at_s": event.at_s, **data}) + b"\n")
+            if isinstance(event, Measured):  # made rows of here, where no worker waits for its plan any more
+                rows = sample_rows(event.samples, event.at_s)
+                event = SamplesEvent(at_s=event.at_s, iteration=event.iteration, rows=rows)
+            log.write(encode_line(event))
     state.events.clear()
 
 
-def sample_rows(samples: Samples, first_s: float) -> list[tuple[int, ...]]:
+def sample_rows(samples: Samples, first_s: float) -> list[Row]:
     """Samples as samples.jsonl has them: (source, target, is_push, bytes, start_us, end_us), times since `first_s`."""
     times_us = [np.rint((samples[name] - first_s) * 1e6) for name in ("start_s", "end_s")]
     columns = [samples["source"], samples["target"], samples["is_push"], samples["size_bytes"], *times_us]

@@ -64,7 +64,7 @@ def main(out: Path, quick: bool) -> None:
     for heading in ("batching", *(f"{quota:.2f} cores" for quota in cores), "longest mean over shortest", "paper"):
         table.add_column(heading, justify="right")
     for name, one in run.batchings.items():
-        by_node = np.argsort(batch_events(out / "figure-3" / name)[0]["workers"])  # columns are ranks
+        by_node = np.argsort(batch_events(out / "figure-3" / name)[0].workers)  # columns are ranks
         times = np.array(one.compute_s[len(one.compute_s) // 2 :])[:, by_node] * 1e3
         low, high = np.percentile(times, [10, 90], axis=0)
         cells = [f"{mean:.0f} [{a:.0f}, {b:.0f}]" for mean, a, b in zip(times.mean(axis=0), low, high, strict=True)]

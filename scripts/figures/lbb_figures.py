@@ -18,9 +18,10 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import pearsonr, spearmanr
 
-from nalb.batching.lbb import FINE_THRESHOLD, RAPID_THRESHOLD, straggler_effect
+from nalb.batching.lbb import FINE_THRESHOLD, RAPID, RAPID_THRESHOLD, straggler_effect
 from nalb.batching.sizes import Bounds, fastest
 from nalb.batching.time_models import Polynomial, fit
+from nalb.events import BatchEvent
 from nalb.experiments.networks import uneven_network, write_network
 from nalb.experiments.runs import another_run, clear, run_script
 from nalb.experiments.trainings import batch_events, compare_batchings, nalb
@@ -48,17 +49,17 @@ def plan_their_table(console: Console) -> None:
     console.print(f"Table 2, the paper's times: {shown}, {longest:.2f} ms; equal 392.92, the paper's sizes 104.94")
 
 
-def show_profiles(console: Console, events: list[dict]) -> None:
+def show_profiles(console: Console, events: list[BatchEvent]) -> None:
     """Fig. 3 and Table 3: the fits, and what they foretell while sizes are the first ones, but for fine tuning's samples."""
-    first = np.array(next(event for event in events if event["iteration"] == 5)["sizes"])  # the first five are left out
-    near = [np.abs(np.array(event["sizes"]) / first - 1).max() < NEAR for event in events[5:]]
+    first = np.array(next(event for event in events if event.iteration == 5).sizes)  # the first five are left out
+    near = [np.abs(np.array(event.sizes) / first - 1).max() < NEAR for event in events[5:]]
     steady = list(itertools.compress(events[5:], near))
-    actual_s = np.median([event["compute_s"] for event in steady], axis=0)
+    actual_s = np.median([event.compute_s for event in steady], axis=0)
     table = Table(title=f"Fig. 3 and Table 3: profiles, fits, and the first sizes over {len(steady)} iterations")
     headings = ("worker", "points", "Pearson", "Spearman", "batch", "foretold ms", "measured ms", "error")
     for heading in headings:
         table.add_column(heading, justify="right")
-    for name, points, size, t in zip(events[0]["workers"], events[0]["profiles"], first, actual_s, strict=True):
+    for name, points, size, t in zip(events[0].workers, events[0].profiles, first, actual_s, strict=True):
         sizes, seconds = np.array(points, dtype=float).T
         curve = fit([int(b) for b in sizes], list(seconds))
         fitted, foretold = curve(sizes), float(curve(np.array(float(size))))
@@ -68,10 +69,10 @@ def show_profiles(console: Console, events: list[dict]) -> None:
     console.print(table, "paper: both above 0.99; errors -6.5 to 1.2 %, by rapid tuning -11.8 to 5.3 %")
 
 
-def show_disturbance(console: Console, title: str, events: list[dict], begins: int) -> None:
+def show_disturbance(console: Console, title: str, events: list[BatchEvent], begins: int) -> None:
     """Fig. 7: the straggler effect around the disturbance, by updates of the sizes since."""
-    effect = np.array([straggler_effect(np.array(event["compute_s"])) for event in events])
-    sizes = [event["sizes"] for event in events]
+    effect = np.array([straggler_effect(np.array(event.compute_s)) for event in events])
+    sizes = [event.sizes for event in events]
     updates = np.cumsum([False] + [a != b for a, b in itertools.pairwise(sizes)])
     since = updates - updates[begins]
     one = int(np.argmax(since >= 1)) if (since >= 1).any() else None
@@ -90,19 +91,19 @@ def show_disturbance(console: Console, title: str, events: list[dict], begins: i
     foretell_rapid(console, events, begins)
 
 
-def foretell_rapid(console: Console, events: Sequence[dict], begins: int) -> None:
+def foretell_rapid(console: Console, events: Sequence[BatchEvent], begins: int) -> None:
     """Table 3's right half: the line through the last time (a0 from the profile), for the sizes of a rapid tuning."""
     for k, event in enumerate(events):
-        if k < begins or event["reason"] != "rapid tuning":
+        if k < begins or event.reason != RAPID:
             continue
-        after = next((later for later in events[k:] if later["sizes"] == event["next_sizes"]), None)
+        after = next((later for later in events[k:] if later.sizes == event.next_sizes), None)
         if after is None:
             continue
-        fits = [fit([b for b, _ in points], [s for _, s in points]) for points in events[0]["profiles"]]
-        now, times = np.array(event["sizes"]), np.array(event["compute_s"])
+        fits = [fit([b for b, _ in points], [s for _, s in points]) for points in events[0].profiles]
+        now, times = np.array(event.sizes), np.array(event.compute_s)
         fixed = np.array([curve.overhead_s for curve in fits])
         fixed = np.where((fixed > 0) & (fixed < times), fixed, 0.0)
-        foretold = fixed + (times - fixed) / now * np.array(event["next_sizes"])
+        foretold = fixed + (times - fixed) / now * np.array(event.next_sizes)
         errors = foretold / np.array(after["compute_s"]) - 1
         console.print("rapid tuning's forecast, error by worker:", " ".join(f"{error:+.1%}" for error in errors))
 

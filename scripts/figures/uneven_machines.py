@@ -19,12 +19,13 @@ from rich.table import Table
 from nalb.batching.joint import overlapped_s, plan_after_slowest
 from nalb.batching.sizes import Bounds
 from nalb.batching.time_models import Polynomial
+from nalb.events import BatchEvent, LayoutEvent
 from nalb.experiments.runs import another_run, clear, run_script
 from nalb.experiments.trainings import compare_batchings, nalb
 from nalb.launch.network import configured_capacities
 from nalb.planning.nodes import Capacities, Node
 from nalb.reporting.batching_file import batching_table
-from nalb.reporting.run_file import write_whole
+from nalb.reporting.run_file import read_events, write_whole
 from netem.network_file import find_network, load_network
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,11 +64,11 @@ def ceilings(out: Path, network_file: str, batchings: list[str]) -> dict[str, fl
     links = Capacities(rates.up * PAYLOAD, rates.down * PAYLOAD, rates.pairs)
     speeds: dict[str, list[float]] = {node.name: [] for node in nodes}
     for name in batchings:
-        events = [json.loads(line) for line in (out / name / "samples.jsonl").read_text(encoding="utf-8").splitlines()]
-        batches = [event for event in events if event["event"] == "batch"]
-        model_bytes = next(event["model_bytes"] for event in events if event["event"] == "layout")
+        events = read_events(out / name)
+        batches = [event for event in events if isinstance(event, BatchEvent)]
+        model_bytes = next(event.model_bytes for event in events if isinstance(event, LayoutEvent))
         for event in batches[len(batches) // 2 :]:
-            for node, size, seconds in zip(event["workers"], event["sizes"], event["compute_s"], strict=True):
+            for node, size, seconds in zip(event.workers, event.sizes, event.compute_s, strict=True):
                 speeds[node].append(size / seconds)
     total = sum(batches[0]["sizes"])
     speed = np.array([np.median(speeds[node.name]) for node in nodes])

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nalb.batching.lbb import RAPID_THRESHOLD, WINDOW, Profile, ThresholdTuner, straggler_effect
+from nalb.batching.lbb import BALANCED, FINE, RAPID, RAPID_THRESHOLD, WINDOW, Profile, ThresholdTuner, straggler_effect
 from nalb.batching.sizes import Bounds, fastest
 from nalb.batching.time_models import Polynomial
 from nalb.errors import InputError
@@ -46,7 +46,7 @@ def test_table_2_balances_to_at_most_its_time():
 def test_table_2_is_reached_from_equal_sizes_by_rapid_and_fine_tuning():
     times = affine(*zip(*[curve.coefficients_s for curve in TABLE_2_LINES], strict=True))
     seen, ran, decisions = train(ThresholdTuner((128,) * 4, Bounds.of(512, 4)), (128,) * 4, times, 60)
-    assert decisions[0].reason == "rapid tuning"
+    assert decisions[0].reason == RAPID
     assert seen[0].max() == pytest.approx(0.39292)
     assert straggler_effect(seen[-1]) < 0.05
     assert seen[-1].max() <= 0.10494 * 1.03
@@ -65,7 +65,7 @@ def test_a_sudden_50_ms_is_tuned_away(disturbed):
     effects = [straggler_effect(now) for now in seen]
     assert max(effects[:5]) < 0.05
     assert effects[5] >= RAPID_THRESHOLD
-    assert decisions[5].reason == "rapid tuning"
+    assert decisions[5].reason == RAPID
     assert effects[6] < 0.3
     assert min(effects[6:]) < 0.05
     assert effects[-1] < 0.05
@@ -82,7 +82,7 @@ def test_straggler_effect_is_their_ratio():
 
 def test_thresholds_choose_the_tuning():
     bounds = Bounds.of(100, 2)
-    for slower, reason in ((1.04, "balanced"), (1.2, "fine tuning"), (1.5, "rapid tuning")):
+    for slower, reason in ((1.04, BALANCED), (1.2, FINE), (1.5, RAPID)):
         assert ThresholdTuner((50, 50), bounds).update(observe((50, 50), (1.0, slower))).reason == reason
 
 
@@ -94,7 +94,7 @@ def test_fine_tuning_keeps_the_total():
 def test_within_the_window_only_fine_tuning():
     tuner = ThresholdTuner((50, 50), Bounds.of(100, 2))
     reasons = [tuner.update(observe((50, 50), (1.0, 1.5))).reason for _ in range(WINDOW + 2)]
-    assert reasons == ["rapid tuning", *["fine tuning"] * WINDOW, "rapid tuning"]
+    assert reasons == [RAPID, *[FINE] * WINDOW, RAPID]
 
 
 def test_a_step_that_only_swaps_is_not_made():

@@ -7,10 +7,10 @@ of all records in DIR, and how long it took everyone to end; exit code 1 where a
 """
 
 import argparse
+import errno
 import json
 import os
 import random
-import re
 import signal
 import statistics
 import subprocess
@@ -29,9 +29,13 @@ sys.path.insert(0, str(ROOT))
 
 from nalb.checkpoints import folder as checkpoints  # noqa: E402 - the repository need not be installed
 from nalb.errors import InputError  # noqa: E402
+from nalb.events import AnyEvent, PlanEvent, ReadyEvent  # noqa: E402
+from nalb.failures import Cause, Failure, render  # noqa: E402
+from nalb.reporting.run_file import read_events  # noqa: E402
 from netem.build import BRIDGE, port_name, take_down  # noqa: E402
 from netem.namespaces import hub_namespace, standing  # noqa: E402
 from netem.network_file import load_network  # noqa: E402
+from tests.failures import all_noted_in  # noqa: E402
 from tests.launch.conftest import MARK, Launched, processes_with  # noqa: E402
 
 NETWORK = 'name = "{}"\n[defaults]\nup_mbps = 300\ndown_mbps = 300\n[[nodes]]\nname = "a"\n[[nodes]]\nname = "b"\n'
@@ -86,10 +90,10 @@ def draw(rng: random.Random) -> Case:
 
 def await_phase(job: Launched, case: Case) -> None:
     """Until the job is there; in phase start, until the victim's process is."""
-    samples, place = job.run_dir / "samples.jsonl", job.run_dir / "checkpoints"
+    place = job.run_dir / "checkpoints"
 
-    def noted(event: str) -> bool:
-        return samples.exists() and f'{{"event":"{event}'.encode() in samples.read_bytes()
+    def noted(kind: type[AnyEvent], more_than: int = 0) -> bool:
+        return sum(isinstance(event, kind) for event in read_events(job.run_dir)) > more_than
 
     def is_there() -> bool:
         with suppress(StopIteration):
@@ -103,8 +107,8 @@ def await_phase(job: Launched, case: Case) -> None:
 
     came: dict[str, Callable[[], bool]] = {
         "start": is_there,
-        "init": lambda: noted("ready"),
-        "plan": lambda: noted("plan") and samples.read_bytes().count(b'{"event":"plan"') > STEP,
+        "init": lambda: noted(ReadyEvent),
+        "plan": lambda: noted(PlanEvent, STEP),
         "checkpoint": lambda: bool(checkpoints.cut_short(place)),  # being written
         "end": lambda: printed("last step"),
     }
@@ -147,26 +151,27 @@ def strike(job: Launched, case: Case, network: Path, deadline_s: float) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-def judge(case: Case, code: int, output: str) -> tuple[str, bool]:
-    """(what became of it, whether that is right)."""
+def judge(case: Case, code: int, output: str, failures: list[Failure]) -> tuple[str, bool]:
+    """(what became of it, whether that is right). failures: as the launcher has noted them, of all attempts."""
     own = [line.removeprefix("nalb launch: ") for line in output.splitlines() if line.startswith("nalb launch: ")]
-    said = [line for line in own if not line.startswith("all processes ended well")]
-    if "AssertionError" in output or "wrong sum" in output:
+    if "AssertionError" in output or any(failure.cause is Cause.WRONG_SUM for failure in failures):
         return "a wrong sum", False
-    if code == 0 and not said:
+    if code == 0 and not failures:
         # what is needed no more is not missed; a fault of the last moment may come too late
         return "went on, ended well", case.heals or case.phase == "end" or case.fault in ("memory full", "disk full")
     if (case.fault, case.victim) == ("kill", "launcher"):
-        return "everyone ended", code == -signal.SIGKILL and not said
-    what = re.split(r"; (?:its log|logs|restart)\b", said[0])[0] if said else f"ended with {code}, without a word"
-    names = [f"{case.victim} {case.node}"] + ["coordinator"] * (case.victim == "scheduler")
-    if case.victim == "node":  # from the other side of a link, it is the other node that is lost
-        names = ["worker a", "worker b", "server a", "server b", "scheduler a", "coordinator"]
+        return "everyone ended", code == -signal.SIGKILL and not own
+    said = [line for line in own if render(failures[0]) in line] if failures else own
+    what = render(failures[0]) if failures else said[0] if said else f"ended with {code}, without a word"
     if case.fault == "disk full":
-        names = ["File too large"]
-    is_named = any(name in what for name in names)
-    when = case.victim == "launcher" or re.search(r"\b(phase|iteration) \w", what) is not None
-    is_well = not case.restarts or case.victim == "launcher" or (code == 0 and "; restart 1 of 1 " in said[0])
+        is_named = os.strerror(errno.EFBIG) in what
+    elif case.victim == "node":  # from the other side of a link, it is the other node that is lost
+        is_named = bool(failures)
+    else:
+        of_coordinator = (Cause.COORDINATOR, Cause.NO_COORDINATOR) if case.victim == "scheduler" else ()
+        is_named = any(one.is_of(case.victim, case.node) or one.cause in of_coordinator for one in failures)
+    when = case.victim == "launcher" or all(failure.has_moment for failure in failures)
+    is_well = not case.restarts or case.victim == "launcher" or (code == 0 and len(failures) == 1)
     what += ", restarted, ended well" if case.restarts and code == 0 else ""
     return what[:240], len(said) == 1 and is_named and when and is_well and not case.heals
 
@@ -187,7 +192,7 @@ def run(case: Case, folder: Path, number: int, deadline_s: float) -> tuple[str, 
             strike(job, case, network, deadline_s)
         except (StopIteration, ProcessLookupError, FileNotFoundError, subprocess.CalledProcessError):
             assert case.phase == "end", "the victim was gone before the fault"
-        while job.popen.poll() is None and not any("; restart 1 of 1 " in line for line in job.lines):
+        while job.popen.poll() is None and not (job.run_dir / "restart-1").exists():
             assert time.monotonic() - struck_s < END_LIMIT_S, "no end"
             time.sleep(0.01)
         while job.popen.poll() is not None and job.processes():  # of a launcher that was killed
@@ -195,7 +200,8 @@ def run(case: Case, folder: Path, number: int, deadline_s: float) -> tuple[str, 
             time.sleep(0.01)
         took_s = time.monotonic() - struck_s
         code, _ = job.end(END_LIMIT_S)
-        outcome, right = judge(case, code, job.output)
+        failures = [one for path in (job.run_dir, job.run_dir / "restart-1") for one in all_noted_in(path)]
+        outcome, right = judge(case, code, job.output, failures)
         job.assert_nothing_left()
         end_s = time.monotonic() + 15  # after a killed launcher the network's guardian takes it down
         while standing(name):

@@ -15,6 +15,7 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from nalb.events import IterationEvent  # noqa: E402
 from nalb.reporting.run_file import read_events  # noqa: E402 - the repository need not be installed
 from tests.launch.conftest import STEPS, Launched  # noqa: E402
 
@@ -33,9 +34,9 @@ def look_at_all(job: Launched, nodes: int) -> dict[str, tuple[float, int, int]]:
     return {f"{role} {node}": look(job.pid(role, node)) for role, node in places}
 
 
-def iterations(job: Launched) -> list[dict]:
+def iterations(job: Launched) -> list[IterationEvent]:
     """The run's iterations so far."""
-    return [event for event in read_events(job.run_dir) if event["event"] == "iteration"]
+    return [event for event in read_events(job.run_dir) if isinstance(event, IterationEvent)]
 
 
 def main() -> int:
@@ -49,14 +50,14 @@ def main() -> int:
         job = Launched(["--local", str(args.nodes), "--", *STEPS, "--steps", str(steps)], Path(folder) / "run", [], {})
         seen, slots = [], []
         try:
-            job.wait_for_event("iteration")
+            job.wait_for_event(IterationEvent)
             for goal in (args.iterations // 5, args.iterations):
                 while len(iterations(job)) < goal and job.popen.poll() is None:
                     time.sleep(0.3)
                 seen.append(look_at_all(job, args.nodes))
-                slots.append(iterations(job)[-1]["slots"])
+                slots.append(iterations(job)[-1].slots)
             code, _ = job.end(60.0)
-            took = [max(one["communication_s"].values()) for one in iterations(job)]
+            took = [max(one.communication_s.values()) for one in iterations(job)]
         finally:
             job.destroy()
     fifth = args.iterations // 5

@@ -133,10 +133,11 @@ def no_large_files() -> Iterator[None]:
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     write(tmp_path, 20)
     with (
-        pytest.raises(CheckpointError, match=r"node n1, phase checkpoint of iteration 40: .* in ") as caught,
+        pytest.raises(CheckpointError) as caught,
         no_large_files(),
     ):
         folder.write(tmp_path, example(40, 5000), "n1")
+    assert caught.value.writing == 40
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == [folder.file_name(20)]
     found, skipped = folder.newest(tmp_path)
@@ -145,8 +146,9 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match="phase checkpoint"):
-        folder.write(tmp_path / "file", example(), "n1")
+    with pytest.raises(CheckpointError) as caught:
+        folder.write(tmp_path / "file", example(40), "n1")
+    assert caught.value.writing == 40
     with pytest.raises(CheckpointError, match="choose another"):
         folder.newest(tmp_path / "file")
 

@@ -1,15 +1,19 @@
 """What a comparison makes of the events of its iterations."""
 
 from nalb.compare.comparison import Series
+from nalb.events import IterationEvent
 
 
 def iteration(finished_s, took_s):
-    return {
-        "communication_s": dict.fromkeys(finished_s, 1.0),
-        "iteration_s": took_s,
-        "plan_wait_s": dict.fromkeys(finished_s, 0.0),
-        "finished_s": finished_s,
-    }
+    return IterationEvent(
+        at_s=0.0,
+        iteration=0,
+        scheme="exact",
+        communication_s=dict.fromkeys(finished_s, 1.0),
+        iteration_s=took_s,
+        plan_wait_s=dict.fromkeys(finished_s, 0.0),
+        finished_s=finished_s,
+    )
 
 
 def test_a_wait_for_the_slowest_counts_once():

@@ -15,6 +15,7 @@ import time
 import pytest
 
 from nalb.compare.progress import Lines, show_table
+from nalb.events import IterationEvent
 from nalb.reporting.record import read_record
 from nalb.reporting.table import comparison_table
 from tests.reporting.runs import write_fake_run
@@ -27,11 +28,13 @@ from rich.table import Table
 from nalb.launch.signals import ending_on_signals
 from nalb.compare.progress import progress_of, say, show_table
 from nalb.errors import JobError
+from nalb.events import IterationEvent
 
 def turn(scheme, *times_s):
     progress.turn(scheme, len(times_s))
     for took_s in times_s:
-        progress.iteration(scheme, {"communication_s": {"n0": took_s / 2, "n1": took_s}})
+        told = {"n0": took_s / 2, "n1": took_s}
+        progress.iteration(scheme, IterationEvent(at_s=0.0, iteration=0, scheme=scheme, communication_s=told))
 
 say("starting")
 try:
@@ -47,8 +50,9 @@ HEIGHT = 30
 HEAD = "Seconds from first push to last pull:"
 
 
-def data(took_s: float, **more: float) -> dict:
-    return {"communication_s": {"n0": took_s / 2, "n1": took_s}, **more}
+def took(took_s: float, bound_s: float | None = None) -> IterationEvent:
+    told = {"n0": took_s / 2, "n1": took_s}
+    return IterationEvent(at_s=0.0, iteration=0, scheme="stock", communication_s=told, bound_s=bound_s)
 
 
 def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -59,10 +63,10 @@ def test_turns_are_told_and_rounds_stand_side_by_side(capsys: pytest.CaptureFixt
     with Lines(["stock", "average", "exact"], 3, takes_turns=True, bound_s=1.5) as progress:
         for scheme, took_s in (("stock", 3.0), ("average", 2.0), ("exact", 1.6)):
             progress.turn(scheme, 2)
-            progress.iteration(scheme, data(took_s))
-            progress.iteration(scheme, data(took_s + 0.1))
+            progress.iteration(scheme, took(took_s))
+            progress.iteration(scheme, took(took_s + 0.1))
         progress.turn("stock", 1)
-        progress.iteration("stock", data(3.2))
+        progress.iteration("stock", took(3.2))
     assert lines_of(capsys) == [
         "stock, average and exact take turns on the same network; a round is one iteration of each",
         "the first 2 rounds do not count in the result, since links are measured in them",
@@ -80,8 +84,8 @@ def test_schemes_that_run_in_one_go_have_a_line_for_each_iteration(capsys: pytes
     with Lines(["stock", "exact"], 2, takes_turns=False, bound_s=1.5) as progress:
         for scheme in ("stock", "exact"):
             progress.turn(scheme, 2)
-            progress.iteration(scheme, data(3.0))
-            progress.iteration(scheme, data(3.0, bound_s=2.0))
+            progress.iteration(scheme, took(3.0))
+            progress.iteration(scheme, took(3.0, bound_s=2.0))
     assert lines_of(capsys) == [
         "the network changes with time, so each scheme runs in one go, from the network's start",
         "the bound of an iteration is 1.50 s",
@@ -97,7 +101,7 @@ def test_schemes_that_run_in_one_go_have_a_line_for_each_iteration(capsys: pytes
 def test_one_scheme_takes_no_turns(capsys: pytest.CaptureFixture[str]):
     with Lines(["exact"], 3, takes_turns=True, bound_s=None) as progress:
         progress.turn("exact", 3)
-        progress.iteration("exact", data(3.0))
+        progress.iteration("exact", took(3.0))
     assert lines_of(capsys) == [
         "3 iterations of exact",
         "the first 2 iterations do not count in the result, since links are measured in them",

@@ -15,6 +15,7 @@ from nalb.compare import ring as ring_module
 from nalb.compare.peers.messages import End, Iterated, Joined, Run
 from nalb.compare.ring import Ring, require_torch, ring_specs
 from nalb.errors import MachineError
+from nalb.events import BlockEvent, IdleEvent, IterationEvent, decode_line
 from nalb.launch.roles import Place
 from nalb.planning.nodes import Node
 from nalb.protocol import messages as m
@@ -72,7 +73,7 @@ def test_the_driver_turns_workers_reports_into_events(tmp_path):
             workers[-1].connect(address)
             workers[-1].send(msgspec.json.encode(Joined()))
         try:
-            assert next(ring.events(10)).kind == "idle"
+            assert isinstance(next(ring.events(10)), IdleEvent)
             rates = {"a": 1e6, "b": 2e6, "s": 4e6}
             ring.send(m.Configured(rates, rates, []))
             ring.send(m.RunBlock("gloo", 1))
@@ -81,11 +82,11 @@ def test_the_driver_turns_workers_reports_into_events(tmp_path):
                 worker.send(msgspec.json.encode(Iterated(10.0 + rank, 13.0, 4.0)))
             events = ring.events(10)
             iteration, block = next(events), next(events)
-            assert (iteration.kind, block.kind) == ("iteration", "block")
-            assert iteration.data["communication_s"] == {"a": 3.0, "b": 2.0}
-            assert iteration.data["iteration_s"] == {"a": 4.0, "b": 4.0}
-            assert iteration.data["bound_s"] == pytest.approx(8.0)
-            assert json.loads(samples.read_text())["scheme"] == "gloo"
+            assert (type(iteration), type(block)) == (IterationEvent, BlockEvent)
+            assert iteration.communication_s == {"a": 3.0, "b": 2.0}
+            assert iteration.iteration_s == {"a": 4.0, "b": 4.0}
+            assert iteration.bound_s == pytest.approx(8.0)
+            assert decode_line(samples.read_bytes()) == iteration
             ring.send(m.EndJob())
             assert all(msgspec.json.decode(worker.recv(), type=Run | End) == End() for worker in workers)
         finally:

@@ -2,6 +2,7 @@ import pytest
 
 from nalb.compare.variants import parse_variant
 from nalb.errors import InputError
+from nalb.events import IterationEvent
 from nalb.planning.slices import NUM_PROBE
 from nalb.protocol import messages as m
 from tests.protocol.test_state import Driver
@@ -67,7 +68,7 @@ def test_probes_forecasts_slices_and_names_are_switched_block_by_block():
     assert len(plan.server_of_slice) < usual
     assert driver.last("s0", m.Measure).on
     driver.done(1)
-    names = [e.data["scheme"] for e in driver.state.events if e.kind == "iteration"]
+    names = [e.scheme for e in driver.state.events if isinstance(e, IterationEvent)]
     assert names == ["average", "average-probes+forecasts@500000"]
     setup, plan = begin(driver, parse_variant("average").block(1))
     assert (setup.num_probe, setup.fixed_slice_bytes, plan.measure) == (NUM_PROBE, None, False)

@@ -2,8 +2,9 @@ import math
 
 import pytest
 
+from nalb.events import ChangeEvent, IterationEvent
 from nalb.experiments.recovery import Recovery, recoveries
-from nalb.reporting.record import Change, Iteration, Record, Step
+from nalb.reporting.record import Record, Step
 from nalb.reporting.run_file import RunFile, SchemeResult
 
 BOUND_S = 2.0
@@ -14,14 +15,19 @@ def record_of(times_s, changes_s, bounds_s=None):
     steps, now_s = [], 0.0
     for number, took_s in enumerate(times_s):
         bound_s = (bounds_s or [BOUND_S] * len(times_s))[number]
-        event = Iteration(
-            now_s + 0.1 + took_s, number, "aware", {"n0": took_s}, bound_s=bound_s, started_s={"n0": now_s + 0.1, "n1": now_s + 0.2}
-        )  # fmt: skip
+        event = IterationEvent(
+            at_s=now_s + 0.1 + took_s,
+            iteration=number,
+            scheme="aware",
+            communication_s={"n0": took_s},
+            started_s={"n0": now_s + 0.1, "n1": now_s + 0.2},
+            bound_s=bound_s,
+        )
         steps.append(Step(number, now_s, event, []))
         now_s = event.at_s
     result = SchemeResult(list(times_s), list(times_s), 1.0, [0.0] * len(times_s), None)
     run = RunFile("net", "replay mobilenet", 2, 1, BOUND_S, {"aware": result})
-    changes = [Change(at_s, at_s) for at_s in changes_s]
+    changes = [ChangeEvent(at_s=at_s, elapsed_s=at_s) for at_s in changes_s]
     return Record(["n0", "n1"], ["n0", "n1"], {"aware": steps}, changes, True, run=run)
 
 

@@ -7,11 +7,14 @@ from contextlib import suppress
 import msgspec
 
 from nalb.errors import PeerError
+from nalb.events import StateEvent
+from nalb.failures import Cause, Failure, Phase
 from nalb.protocol import messages as m
 from nalb.protocol.state import Coordinator
 from nalb.settings import from_environment
 from tests.fuzz.mutation import mutate_value
 
+FAILURE = Failure(cause=Cause.SCRIPT, detail="no number", role="worker", node="n1", phase=Phase.FORWARD, iteration=3)
 JOB = {"DMLC_ROLE": "scheduler", "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": "9091"}
 IDENTITIES = (b"s0", b"s1", b"w0", b"w1", b"o", b"x")  # who speaks in a conversation, by its number; x is nobody
 MOST_ANSWERS = 100  # to one message
@@ -30,12 +33,12 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.Hello(m.VERSION, "worker", "n0", 9, 100), m.Register(TENSORS, 0), m.SlotsReady(1, 0),
     m.Report(1.0, 1, [m.SampleRow(9, 40_000, 10**9, 2 * 10**9), m.SampleRow(8, 4_000, 10**9, 10**9 + 10**6)], 0, 3),
     m.Done(1, 1.0, 1.5, 0.1, 5.0, 6.0, 5.5), m.Sums(1, [m.SliceSum(1.0, -1.0, 2.0)], [m.SliceSum(1.0, -1.0, 2.0)]),
-    m.JoinBatching(32, 64), m.Computed(1, 32, 0.1, 0.9, 0.5, 0.2, 0.0), m.Goodbye(), m.Failed("no number"), m.Still("w0"),
+    m.JoinBatching(32, 64), m.Computed(1, 32, 0.1, 0.9, 0.5, 0.2, 0.0), m.Goodbye(), m.Failed(FAILURE), m.Still("w0"),
     m.Observe(m.VERSION), m.RunBlock("aware", 3, alpha_bytes=1e4, inflight_bytes=10**6, probes=False, label="x"),
     m.Configured({"n0": 1e7, "n1": 2e7}, {"n0": 1e7, "n1": 2e7}, [("n0", "n1", 5e6)]), m.EndJob(),
     m.Welcome(m.VERSION, ["n0", "n1"], 0.25, 10.0, 2), m.Setup(0, 0, 2, 2, 1e3, None, 2, "abc", 0),
     m.PrepareSlots(1, 0, [m.NewSlots(0, 0, 2, 100, "float32")]), m.Plan(1, 1, 0, "aware", True, 10**6, [0, 1], [0, 0]),
-    m.BatchSizes(0, 0, [32, 32]), m.Abort("worker n1 is dead"), m.Event("state", 1.0, {"phase": "RUN", "nodes": ["n0"]}),
+    m.BatchSizes(0, 0, [32, 32]), m.Abort(FAILURE), m.Told(StateEvent(at_s=1.0, phase="RUN", nodes=["n0"])),
 )  # fmt: skip
 
 Due = list[tuple[bytes, m.Message]]

@@ -7,9 +7,10 @@ import pytest
 
 BEGIN = """
 import atexit, os, sys
+from nalb.failures import render
 from kvstore_patch.gluon import script_end
 atexit.register(os.write, 1, b", then the rest")
-script_end.at_exit("n1", lambda: os.write(1, b"closed"), lambda why: os.write(1, why.encode()))
+script_end.at_exit("n1", lambda: os.write(1, b"closed"), lambda failure: os.write(1, render(failure).encode()))
 """
 
 
@@ -18,7 +19,7 @@ script_end.at_exit("n1", lambda: os.write(1, b"closed"), lambda why: os.write(1,
     [
         ("", "closed, then the rest", 0),
         ("raise ValueError('no number\\nat all')", "worker n1 failed: ValueError: no number", 1),
-        ("script_end.at_exit('n2', lambda: 1 / 0, lambda why: os.write(1, why.encode()))",
+        ("script_end.at_exit('n2', lambda: 1 / 0, lambda failure: os.write(1, render(failure).encode()))",
          "worker n2 failed: ZeroDivisionError: division by zero", 1),
         ("raise ValueError('Traceback (most recent call last):\\n  File \"x.cc\", line 1\\nValueError: no number\\nat all')",
          "worker n1 failed: ValueError: no number", 1),

@@ -13,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from nalb.events import AnyEvent
+from nalb.failures import Failure, render
 from nalb.process.guardian import VARIABLE
+from nalb.reporting.run_file import read_events
+from tests.failures import noted_in
 
 ROOT = Path(__file__).parents[2]
 STEPS = [sys.executable, str(Path(__file__).with_name("steps.py"))]
@@ -78,10 +82,10 @@ class Launched:
                 assert time.monotonic() < end_s, self.output
                 self._news.wait(0.5)
 
-    def wait_for_event(self, kind: str) -> None:
+    def wait_for_event(self, kind: type[AnyEvent]) -> None:
         """Until the coordinator has noted such an event."""
-        path, end_s = self.run_dir / "samples.jsonl", time.monotonic() + START_LIMIT_S
-        while not path.exists() or f'{{"event":"{kind}"'.encode() not in path.read_bytes():
+        end_s = time.monotonic() + START_LIMIT_S
+        while not any(isinstance(event, kind) for event in read_events(self.run_dir)):
             assert self.popen.poll() is None, self.output
             assert time.monotonic() < end_s, self.output
             time.sleep(0.05)
@@ -111,6 +115,12 @@ class Launched:
         own = [line for line in self.lines if line.startswith("nalb launch: ")]
         assert len(own) == 1, self.output
         return own[0]
+
+    def failure(self) -> Failure:
+        """Why the job failed, as nalb has noted it; exactly once, and said in the verdict."""
+        failure = noted_in(self.run_dir)
+        assert render(failure) in self.verdict()
+        return failure
 
     def processes(self) -> dict[int, dict[str, str]]:
         """What lives of it: the launcher's processes and ssh clients, and those with its job's mark anywhere on this machine.

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nalb.errors import InputError
+from nalb.failures import Cause, Failure, render
 from netem import qdiscs, rootless
 from tests.campaigns import faults
 from tests.campaigns.faults import Case, judge, table
@@ -52,32 +54,37 @@ def test_ten_jobs_with_a_fault_each_end_as_they_should(tmp_path: Path) -> None:
 
 
 KILL = Case("kill", "worker", "b", "push", False)
-SAID = "nalb launch: iteration 4: worker b was killed by SIGKILL; its log: x"
+KILLED = Failure(cause=Cause.ENDED, detail="was killed", role="worker", node="b", iteration=4)
+SAID = f"nalb launch: {render(KILLED)}; its log: x"
+AGAIN = f"nalb launch: {render(KILLED)}; restart 1\nnalb launch: well"
 
 
 @pytest.mark.parametrize(
-    ("case", "code", "output", "right"),
+    ("case", "code", "output", "failures", "right"),
     [
-        (KILL, 137, SAID, True),
-        (KILL, 137, SAID.replace("worker b", "worker a"), False),  # another is named
-        (KILL, 137, SAID.replace("iteration 4: ", ""), False),  # no phase
-        (KILL, 137, f"{SAID}\n{SAID}", False),  # more than one line
-        (KILL, 137, "", False),
-        (KILL, 0, "nalb launch: all processes ended well; logs in x", False),  # as if nothing had happened
-        (KILL, 1, f"AssertionError: wrong sum in step 3\n{SAID}", False),
-        (Case("pause", "worker", "b", "push", False), 0, "nalb launch: all processes ended well; logs in x", True),
-        (Case("pause", "worker", "b", "push", False), 4, SAID, False),  # a slow node is not a dead node
-        (Case("kill", "worker", "b", "push", True), 137, SAID, False),  # it should have been started again
-        (
-            Case("kill", "worker", "b", "push", True),
-            0,
-            SAID.replace("; its", "; restart 1 of 1 on all nodes; its"),
-            True,
-        ),
+        (KILL, 137, SAID, [KILLED], True),
+        (KILL, 137, SAID, [replace(KILLED, node="a")], False),  # another is named
+        (KILL, 137, SAID, [replace(KILLED, iteration=None)], False),  # no phase
+        (KILL, 137, f"{SAID}\n{SAID}", [KILLED], False),  # more than one line
+        (KILL, 137, "", [KILLED], False),
+        (KILL, 137, "", [], False),
+        (KILL, 0, "nalb launch: well", [], False),  # as if nothing had happened
+        (KILL, 1, f"AssertionError: wrong sum in step 3\n{SAID}", [KILLED], False),
+        (KILL, 4, SAID, [KILLED, replace(KILLED, cause=Cause.WRONG_SUM)], False),
+        (Case("pause", "worker", "b", "push", False), 0, "nalb launch: well", [], True),
+        (Case("pause", "worker", "b", "push", False), 4, SAID, [KILLED], False),  # a slow node is not a dead node
+        (Case("kill", "worker", "b", "push", True), 137, SAID, [KILLED], False),  # it should have been started again
+        (Case("kill", "worker", "b", "push", True), 0, AGAIN, [KILLED], True),
+        (Case("kill", "scheduler", "a", "push", False), 4, SAID, [replace(KILLED, cause=Cause.NO_COORDINATOR)], True),
+        (Case("link lost", "node", "a", "push", False), 4, SAID, [KILLED], True),
+        (Case("kill", "launcher", "a", "push", False), -9, "", [], True),
+        (Case("disk full", "launcher", "a", "push", False), 3, "nalb launch: x: File too large: make room", [], True),
     ],
 )
-def test_an_outcome_is_right_only_where_it_is(case: Case, code: int, output: str, right: bool) -> None:
-    assert judge(case, code, output)[1] is right
+def test_an_outcome_is_right_only_where_it_is(
+    case: Case, code: int, output: str, failures: list[Failure], right: bool
+) -> None:
+    assert judge(case, code, output, failures)[1] is right
 
 
 def test_jobs_with_another_deadline_are_no_part_of_a_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from nalb.checkpoints import folder
 from nalb.cli.main import run
+from nalb.failures import Cause, Phase
+from tests.failures import noted_in, when, who
 from tests.launch.conftest import ROOT, START_LIMIT_S, Launch, Launched
 
 TRAINING = [sys.executable, str(ROOT / "tests/launch/training.py")]
@@ -59,7 +61,8 @@ def test_on_one_node_the_curve_is_exactly_the_same(launch: Launch) -> None:
     assert whole.end(START_LIMIT_S)[0] == 0, whole.output
     assert job.end(2 * START_LIMIT_S)[0] == 0, job.output
     (line,) = restarts(job)
-    assert line.startswith("nalb launch: phase checkpoint of iteration 15: worker n0 was killed by SIGKILL")
+    failure = noted_in(job.run_dir)
+    assert (failure.cause, who(failure), when(failure)) == (Cause.ENDED, ("worker", "n0"), (Phase.CHECKPOINT, 15))
     assert line.endswith("restart 1 of 1 on all nodes, from iteration 10 (epoch 0, batch 10)")
     assert len(curve(whole)) == 37
     assert curve(job) == curve(whole)
@@ -88,7 +91,8 @@ def test_on_two_nodes_when_a_server_is_killed(launch: Launch, plain: dict[int, f
     code, _ = job.end(START_LIMIT_S)
     assert code == 0, job.output
     (line,) = restarts(job)
-    assert "server n1 was killed by SIGKILL" in line
+    assert line
+    assert (noted_in(job.run_dir).cause, who(noted_in(job.run_dir))) == (Cause.ENDED, ("server", "n1"))
     resumed = [line for line in job.lines if "goes on from checkpoint" in line]
     assert [line.rpartition("/")[2] for line in resumed] == [folder.file_name(10)]
     twice = [[value for key, value in values(job) if key == iteration] for iteration in (10, 11, 12)]
@@ -119,7 +123,7 @@ def test_a_node_that_fails_twice_is_left_out(launch: Launch, plain: dict[int, fl
     code, _ = job.end(3 * START_LIMIT_S)
     assert code == 0, job.output
     first, second = restarts(job)
-    assert "worker n1 was killed by SIGKILL" in first
+    assert who(noted_in(job.run_dir)) == who(noted_in(job.run_dir / "restart-1")) == ("worker", "n1")
     assert "restart 1 of 2 on all nodes, from iteration 10" in first
     assert "restart 2 of 2 without n1, from iteration 10" in second
     assert_same_loss(job, plain)
@@ -138,8 +142,8 @@ def test_the_disk_is_full(launch: Launch) -> None:
     job = launch("--local", "1", "--", *TRAINING, "--fault", "full")
     code, _ = job.end(START_LIMIT_S)
     assert code == 1, job.output
-    assert "worker n0 exited with 1: " in job.verdict()
-    assert "node n0, phase checkpoint of iteration 15: File too large in" in job.verdict()
+    failure = job.failure()
+    assert (failure.cause, who(failure), when(failure)) == (Cause.CHECKPOINT, ("worker", "n0"), (Phase.CHECKPOINT, 15))
     found, skipped = folder.newest(job.run_dir / "checkpoints")
     assert found is not None
     assert (found.checkpoint.progress.iteration, skipped) == (10, [])

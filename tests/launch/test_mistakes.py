@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from nalb.cli.main import run
+from nalb.failures import Cause, Phase, render
 from nalb.launch.run_dir import make_run_dir
+from tests.failures import noted_in, when, who
 from tests.launch.conftest import START_LIMIT_S, STEPS, Launch
 
 needs_mxnet = pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
@@ -87,21 +89,20 @@ def test_keys_that_are_there_are_not_the_jobs_to_remove(tmp_path: Path, capsys: 
 @pytest.mark.mxnet
 @needs_mxnet
 @pytest.mark.parametrize(
-    ("command", "exit_code", "says"),
+    ("command", "exit_code", "cause", "quotes"),  # the script's or Python's own last line
     [
-        ([sys.executable, "-c", NOBODY], 1, r"worker n\d ended well before the job had begun: the command must create"),
-        (
-            [sys.executable, "-c", NO_DATA],
-            1,
-            r"worker n\d exited with 1: FileNotFoundError: .*train-images.*; its log: ",
-        ),
-        ([sys.executable, "nowhere.py"], 2, r"worker n\d exited with 2: .*can't open file .*nowhere.py.*; its log: "),
+        ([sys.executable, "-c", NOBODY], 1, Cause.NO_STORE, ""),
+        ([sys.executable, "-c", NO_DATA], 1, Cause.ENDED, r"FileNotFoundError: .*train-images"),
+        ([sys.executable, "nowhere.py"], 2, Cause.ENDED, r"can't open file .*nowhere.py"),
     ],
 )
-def test_a_command_that_cannot_train(launch: Launch, command: list[str], exit_code: int, says: str) -> None:
+def test_a_command_that_cannot_train(
+    launch: Launch, command: list[str], exit_code: int, cause: Cause, quotes: str
+) -> None:
     job = launch("--local", "2", "--", *command)
     code, _ = job.end(START_LIMIT_S)
-    assert re.search(says, job.verdict())
+    assert (job.failure().cause, job.failure().role) == (cause, "worker")
+    assert re.search(quotes, job.failure().detail)
     assert code == exit_code
     job.assert_nothing_left(within_s=0)
 
@@ -113,7 +114,9 @@ def test_our_output_closed_by_its_reader(tmp_path: Path) -> None:
         ["bash", "-o", "pipefail", "-c", shell], capture_output=True, text=True, check=False, timeout=30
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("nalb launch: phase start: worker n0 exited with 1; its log: ")
+    failure = noted_in(tmp_path / "run")
+    assert (failure.cause, who(failure), when(failure)) == (Cause.ENDED, ("worker", "n0"), (Phase.START, None))
+    assert render(failure) in done.stderr
 
 
 @pytest.mark.mxnet

@@ -1,16 +1,19 @@
 """What follows a failure: which nodes, which attempt, and what is said."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
 
 from nalb.checkpoints import folder
 from nalb.errors import InputError, JobError, MachineError
+from nalb.events import DoubtEvent, Event, IterationEvent, LayoutEvent, PlanEvent, ReadyEvent, encode_line
+from nalb.failures import Cause, Failure, JobFailed, Phase, render
 from nalb.launch.job_phase import have_met
 from nalb.launch.restarts import Attempt, Policy, after_failure, see_through
 from tests.checkpoints.examples import example
+from tests.failures import When, noted_in, when, who
 
 NODES = ["n0", "n1", "n2"]
 
@@ -62,6 +65,11 @@ def test_many_lost_nodes_are_counted() -> None:
     assert "n9, n10 and 989 more would be left out" in after_failure(attempt, None, nodes[1:], nodes, 2)[1]
 
 
+def failed(code: int = 137, cause: Cause = Cause.ENDED, **moment: object) -> JobFailed:
+    """A failure of worker n1's."""
+    return JobFailed(Failure(cause=cause, detail="failed", role="worker", node="n1", **moment), code)
+
+
 def run_job(
     tmp_path: Path, failures: list[Exception], policy: Policy, unreachable: Collection[str] = ()
 ) -> tuple[list[Attempt], list[str]]:
@@ -81,11 +89,11 @@ def run_job(
 def test_restarts_say_where_the_job_goes_on(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     policy = Policy(3, 2, checkpoints)
-    failure = JobError("worker n1 exited with 1", 1, "n1")
+    failure = failed(1)
     attempts, said = run_job(tmp_path, [failure], policy)
     assert [one.run_dir for one in attempts] == [tmp_path, tmp_path / "restart-1"]
     assert said == [
-        "nalb launch: worker n1 exited with 1; restart 1 of 3 on all nodes, "
+        f"nalb launch: {render(failure.failure)}; restart 1 of 3 on all nodes, "
         f"from the beginning: no checkpoint in {checkpoints}"
     ]
     folder.write(checkpoints, example(40), "n0")
@@ -93,7 +101,7 @@ def test_restarts_say_where_the_job_goes_on(tmp_path: Path) -> None:
     attempts, said = run_job(tmp_path, [failure, failure], policy)
     assert [one.left_out for one in attempts] == [(), (), ("n1",)]
     assert said[1] == (
-        "nalb launch: worker n1 exited with 1; restart 2 of 3 without n1, "
+        f"nalb launch: {render(failure.failure)}; restart 2 of 3 without n1, "
         "from iteration 40 (epoch 1, batch 3) (1 damaged, skipped)"
     )
 
@@ -106,15 +114,18 @@ def test_an_interrupted_checkpoint_is_named_once(tmp_path: Path) -> None:
             assert folder.cut_short(tmp_path) == {}
             (tmp_path / ".checkpoint-000000040.nalb.n1.writing").touch()
         if attempt.number < 2:
-            raise JobError("worker n1 was killed", 137, "n1")
+            raise failed()
 
     said: list[str] = []
     (tmp_path / ".checkpoint-000000020.nalb.n1.writing").touch()
     waited: list[float] = []
+    (tmp_path / "run").mkdir()
     see_through(run, tmp_path / "run", NODES, policy, set, said.append, waited.append)
     assert waited == [1.0, 2.0]
-    assert said[0].startswith("nalb launch: phase checkpoint of iteration 40: worker n1 was killed; restart 1")
-    assert said[1].startswith("nalb launch: worker n1 was killed; restart 2")
+    noted = [noted_in(tmp_path / "run" / name) for name in (".", "restart-1")]
+    assert [when(failure) for failure in noted] == [(Phase.CHECKPOINT, 40), (None, None)]
+    for number, (failure, line) in enumerate(zip(noted, said, strict=True), 1):
+        assert line.startswith(f"nalb launch: {render(failure)}; restart {number}")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +140,7 @@ def test_an_interrupted_checkpoint_is_named_once(tmp_path: Path) -> None:
     ],
 )
 def test_the_end_of_patience_has_the_last_exit_code(tmp_path: Path, policy: Policy, says: str) -> None:
-    failures: list[Exception] = [JobError("worker n1 failed", code, "n1") for code in (137, 7, 7)]
+    failures: list[Exception] = [failed(code) for code in (137, 7, 7)]
     with pytest.raises(JobError, match=says) as caught:
         run_job(tmp_path, failures, policy)
     assert caught.value.exit_code == (137 if policy.max_restarts == 0 else 7)
@@ -139,7 +150,7 @@ def test_no_room_for_a_restart(tmp_path: Path) -> None:
     """The job's own failure and its exit code are what counts."""
     (tmp_path / "restart-1").touch()
     with pytest.raises(JobError, match=r"^worker n1 failed; no restart: .*/restart-1: File exists\Z") as caught:
-        run_job(tmp_path, [JobError("worker n1 failed", 137, "n1")], Policy(3, None, None))
+        run_job(tmp_path, [failed()], Policy(3, None, None))
     assert caught.value.exit_code == 137
 
 
@@ -156,35 +167,57 @@ def test_mistakes(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("events", "says"),
+    ("events", "moment"),
     [
-        ([], "phase start: "),
-        (["ready"], "phase init: "),
-        (["ready", "layout", "plan 0"], "iteration 0: "),
-        (["ready", "plan 0", "iteration 0"], "phase plan of iteration 1: "),
-        (["ready", "plan 0", "iteration 0", "plan 1", "doubt"], "iteration 1: "),
+        ([], (Phase.START, None)),
+        (["ready"], (Phase.INIT, None)),
+        (["ready", "layout", "plan 0"], (None, 0)),
+        (["ready", "plan 0", "iteration 0"], (Phase.PLAN, 1)),
+        (["ready", "plan 0", "iteration 0", "plan 1", "doubt"], (None, 1)),
     ],
 )
-def test_a_failure_says_in_which_phase_the_job_was(tmp_path: Path, events: list[str], says: str) -> None:
-    words = [event.partition(" ") for event in events]
-    lines = [f'{{"event":"{kind}","iteration":{number or 0}}}' for kind, _, number in words]
-    (tmp_path / "samples.jsonl").write_text("\n".join([*lines, '{"event":"plan","itera']))  # the last one was cut short
-    with pytest.raises(JobError, match=rf"^{says}worker n1 failed\Z"):
-        run_job(tmp_path, [JobError("worker n1 failed", 1, "n1")], Policy(0, None, None))
+def test_a_failure_says_in_which_phase_the_job_was(tmp_path: Path, events: list[str], moment: When) -> None:
+    lines = []
+    for event in events:
+        kind, _, number = event.partition(" ")
+        lines.append(encode_line(EVENTS[kind](int(number or 0))))
+    (tmp_path / "samples.jsonl").write_bytes(
+        b"".join([*lines, b'{"event":"plan","itera'])
+    )  # the last one was cut short
+    with pytest.raises(JobFailed) as caught:
+        run_job(tmp_path, [failed()], Policy(0, None, None))
+    assert (when(caught.value.failure), who(caught.value.failure)) == (moment, ("worker", "n1"))
+
+
+EVENTS: dict[str, Callable[[int], Event]] = {
+    "ready": lambda _: ReadyEvent(at_s=1.0, nodes=["n0"]),
+    "layout": lambda _: LayoutEvent(at_s=1.0, model_bytes=1),
+    "plan": lambda number: PlanEvent(at_s=1.0, iteration=number, scheme="exact"),
+    "iteration": lambda number: IterationEvent(at_s=1.0, iteration=number, scheme="exact", communication_s={}),
+    "doubt": lambda _: DoubtEvent(at_s=1.0, process="server n0", node="n0", reason="too fast"),
+}
 
 
 def test_the_head_of_a_file_tells_whether_all_have_met(tmp_path: Path) -> None:
     """Whatever the size of the rest, more than any memory here; it has no blocks on the disk."""
     samples = tmp_path / "samples.jsonl"
     assert not have_met(samples)
-    samples.write_text('{"event":"joined"}\n{"event":"rea')
+    samples.write_bytes(b'{"event":"joined"}\n{"event":"rea')
     assert not have_met(samples)
-    samples.write_text('{"event":"joined"}\n{"event":"ready"}\n')
+    samples.write_bytes(b'{"event":"joined"}\n' + encode_line(EVENTS["ready"](0)))
     os.truncate(samples, 1 << 40)
     assert have_met(samples)
 
 
-def test_a_failure_that_names_its_phase_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_failure_that_says_when_it_came_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "samples.jsonl").touch()
-    with pytest.raises(JobError, match=r"^worker n1 fell silent in phase init\Z"):
-        run_job(tmp_path, [JobError("worker n1 fell silent in phase init", 1, "n1")], Policy(0, None, None))
+    with pytest.raises(JobFailed) as caught:
+        run_job(tmp_path, [failed(phase=Phase.FORWARD, iteration=3)], Policy(0, None, None))
+    assert when(caught.value.failure) == (Phase.FORWARD, 3)
+    assert noted_in(tmp_path) == caught.value.failure
+
+
+def test_a_lost_link_is_not_held_against_the_node_that_tells_of_it(tmp_path: Path) -> None:
+    lost = [failed(cause=Cause.UNREACHABLE) for _ in range(2)]
+    attempts, _ = run_job(tmp_path, lost, Policy(2, 1, None))
+    assert [one.left_out for one in attempts] == [(), (), ()]

@@ -19,9 +19,11 @@ import pytest
 from pyroute2 import IPRoute
 
 from nalb.errors import MachineError
+from nalb.failures import Cause
 from netem import build, namespaces, qdiscs, rootless
 from netem.emulation import Emulation, network_up
 from netem.network_file import parse_network
+from tests.failures import noted_in, who
 from tests.launch.conftest import ROOT, START_LIMIT_S, STEPS, Launch, Launched
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
@@ -225,7 +227,7 @@ def test_a_worker_on_a_host_is_killed(cluster: Cluster, launch: Launch) -> None:
     os.kill(pid, signal.SIGKILL)
     code, _ = job.end()
     assert code == 128 + signal.SIGKILL
-    assert "worker b was killed by SIGKILL" in job.verdict()
+    assert (job.failure().cause, who(job.failure())) == (Cause.ENDED, ("worker", "b"))
     job.assert_nothing_left(within_s=0)
 
 
@@ -240,7 +242,7 @@ def test_a_process_on_a_host_is_stopped_before_all_have_met(cluster: Cluster, la
     os.kill(pid, signal.SIGSTOP)
     code, _ = job.end(START_LIMIT_S)
     assert code == 4, job.output
-    assert "server b has been stopped by a signal for" in job.verdict()
+    assert (job.failure().cause, who(job.failure())) == (Cause.STOPPED, ("server", "b"))
     job.assert_nothing_left(within_s=0)
 
 
@@ -259,7 +261,7 @@ def test_the_connection_to_a_host_is_lost(cluster: Cluster, launch: Launch) -> N
     os.kill(job.child("b.worker.ssh"), signal.SIGKILL)
     code, _ = job.end()
     assert code == 255
-    assert f"worker b lost its ssh connection to {cluster.emulation.address('b')}" in job.verdict()
+    assert who(job.failure()) == ("worker", "b")
     assert not Path(f"/proc/{worker}").exists()
     job.assert_nothing_left(within_s=0)
 
@@ -280,7 +282,8 @@ def test_a_host_is_cut_off_and_the_job_goes_on_without_it(cluster: Cluster, laun
         set_link(cluster.emulation, port, "up")
     assert code == 0, job.output
     (line,) = [line for line in job.lines if "; restart 1 of 1" in line]
-    assert re.match(r"nalb launch: (worker|server) b \(pid \d+\) has not reported for", line)
+    failure = noted_in(job.run_dir)
+    assert (failure.cause, failure.node) == (Cause.SILENT, "b")
     assert line.endswith("; restart 1 of 1 without b, from the newest checkpoint on the hosts")
     assert "[a worker] goes on from checkpoint" in job.output
     assert "[a worker] evaluated" in job.output
@@ -299,11 +302,11 @@ def set_link(emulation: Emulation, name: str, state: str) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (("user_key", "other_key"), "did not start: ssh to {b} failed: .*Permission denied"),
-        (("directory = '", "directory = '/nowhere"), "did not start: the agent on {b} failed: .*/nowhere.*"),
-        (("python = '", "python = '/nowhere"), "did not start: the agent on {b} failed: .*/nowhere.*"),
-        (("port = 2222", "port = 2223"), "did not start: ssh to {b} failed: .*port 2223: Connection refused"),
-        (("known_hosts = ", "# "), "did not start: ssh to {b} failed: .*Host key verification failed"),
+        (("user_key", "other_key"), "{b} .*Permission denied"),
+        (("directory = '", "directory = '/nowhere"), "{b} .*/nowhere.*"),
+        (("python = '", "python = '/nowhere"), "{b} .*/nowhere.*"),
+        (("port = 2222", "port = 2223"), "{b} .*port 2223: Connection refused"),
+        (("known_hosts = ", "# "), "{b} .*Host key verification failed"),
     ],
 )
 def test_a_host_that_cannot_be_entered(
@@ -315,5 +318,7 @@ def test_a_host_that_cannot_be_entered(
     code, _ = job.end()
     assert code not in (0, 4)
     addresses = "|".join(cluster.emulation.address(node) for node in ("a", "b"))
-    assert re.search(says.replace("{b}", f"({addresses})"), job.verdict()), job.output
+    assert re.search(says.replace("{b}", f"({addresses})"), job.failure().detail), (
+        job.output
+    )  # the words of ssh and its shell
     job.assert_nothing_left(within_s=0)

@@ -9,21 +9,26 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from nalb.cli.main import run
-from nalb.errors import InputError, JobError, MachineError
+from nalb.errors import InputError, MachineError
+from nalb.failures import Cause, Failure, JobFailed, Phase
 from nalb.launch import ssh, supervisor
 from nalb.launch.hosts import load_hosts
 from nalb.launch.roles import ProcessSpec
 from nalb.launch.supervisor import Job
 from nalb.process.guardian import marked
+from nalb.process.last_words import FAILURE
+from tests.failures import when, who
 from tests.launch.conftest import ROOT
 
 pytestmark = pytest.mark.jobs
 
 ENVIRONMENT = {"NALB_STOCK": "1"}  # neither shim nor control plane
 FOREVER = "import time; time.sleep(600)"
+NO_PLAN = Failure(cause=Cause.PROCESS, detail="has no plan")
 
 
 def spec(role: str, node: str, code: str) -> ProcessSpec:
@@ -36,14 +41,20 @@ def job_of(folder: Path, specs: list[ProcessSpec], **more: object) -> Job:
     return Job(specs, lambda one: list(one.argv), os.environ, folder / "logs", **more)  # type: ignore[arg-type]
 
 
-def failure_of(folder: Path, specs: list[ProcessSpec], **more: object) -> tuple[str, int]:
-    """(message, exit code); everything is gone afterwards."""
+def failure_of(folder: Path, specs: list[ProcessSpec], **more: object) -> JobFailed:
+    """Everything is gone afterwards."""
     job = job_of(folder, specs, **more)
-    with pytest.raises(JobError) as caught, job:
+    with pytest.raises(JobFailed) as caught, job:
         job.wait()
     assert marked(job.id) == []
     assert "\n" not in str(caught.value)
-    return str(caught.value), caught.value.exit_code
+    return caught.value
+
+
+def telling(failure: Failure, then: str) -> str:
+    """A line of Python that says the failure as processes of nalb do, for people and for the launcher."""
+    told = FAILURE + msgspec.json.encode(failure).decode()
+    return f"print('nalb: for people'); print({told!r}, flush=True); {then}"
 
 
 def test_output_is_shown_with_its_origin_and_logged_apart(tmp_path: Path) -> None:
@@ -57,23 +68,22 @@ def test_output_is_shown_with_its_origin_and_logged_apart(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("code", "says", "exit_code"),
+    ("code", "cause", "quotes", "exit_code"),
     [
-        ("raise SystemExit(7)", "worker n1 exited with 7; its log: ", 7),
-        ("raise ValueError('no data')", "worker n1 exited with 1: ValueError: no data; its log: ", 1),
-        ("print('nalb: no plan'); print('x'); raise SystemExit(5)", "worker n1 exited with 5: no plan; its log: ", 5),
-        ("import os; os.kill(os.getpid(), 15)", "worker n1 was killed by SIGTERM; its log: ", 143),
-        (
-            "import os; print('Check failed', flush=True); os.abort()",
-            "worker n1 was killed by SIGABRT: Check failed; its log: ",
-            134,
-        ),
+        ("raise SystemExit(7)", Cause.ENDED, "", 7),
+        ("raise ValueError('no data')", Cause.ENDED, "ValueError: no data", 1),
+        (telling(NO_PLAN, "print('x'); raise SystemExit(5)"), Cause.PROCESS, NO_PLAN.detail, 5),
+        ("import os; os.kill(os.getpid(), 15)", Cause.ENDED, "SIGTERM", 143),
+        ("import os; print('Check failed', flush=True); os.abort()", Cause.ENDED, "Check failed", 134),
     ],
 )
-def test_the_first_failure_is_named(tmp_path: Path, code: str, says: str, exit_code: int) -> None:
-    message, got = failure_of(tmp_path, [spec("scheduler", "n0", FOREVER), spec("worker", "n1", code)])
-    assert message.startswith(says)
-    assert got == exit_code
+def test_the_first_failure_is_named(tmp_path: Path, code: str, cause: Cause, quotes: str, exit_code: int) -> None:
+    """With its own last words, or with the last line of its output."""
+    error = failure_of(tmp_path, [spec("scheduler", "n0", FOREVER), spec("worker", "n1", code)])
+    assert (error.failure.cause, who(error.failure), error.exit_code) == (cause, ("worker", "n1"), exit_code)
+    assert error.failure.detail.endswith(quotes)
+    assert error.where.endswith("n1.worker.log")
+    assert FAILURE not in (tmp_path / "logs" / "n1.worker.log").read_text()
 
 
 @pytest.mark.parametrize("role", ["worker", "server"])
@@ -89,40 +99,55 @@ def test_who_fails_while_we_look_has_not_ended_well(tmp_path: Path, role: str) -
     codes[role] += "; raise SystemExit(3)"
     specs = [spec(one, "n1", code) for one, code in codes.items()]
     job = LateJob(specs, lambda one: list(one.argv), os.environ, tmp_path / "logs", has_joined=lambda: role == "server")
-    with pytest.raises(JobError, match=rf"^{role} n1 exited with 3; its log: "), job:
+    with pytest.raises(JobFailed) as caught, job:
         job.wait()
+    assert (who(caught.value.failure), caught.value.exit_code) == ((role, "n1"), 3)
 
 
 def test_those_that_repeat_the_verdict_are_not_the_culprit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "CULPRIT_S", 20.0)  # a busy machine starts the culprit late; the wait ends with it
-    verdict = "print('nalb: worker n2 failed: out of range'); raise SystemExit(4)"
-    message, code = failure_of(
+    verdict = telling(Failure(cause=Cause.SCRIPT, detail="failed", role="worker", node="n2"), "raise SystemExit(4)")
+    error = failure_of(
         tmp_path,
         [
             spec("scheduler", "n0", verdict),
             spec("worker", "n2", "import time; time.sleep(0.6); raise IndexError('out')"),
         ],
     )
-    assert message.startswith("worker n2 exited with 1: IndexError: out")
-    assert code == 1
+    assert (who(error.failure), error.exit_code) == (("worker", "n2"), 1)
+    assert error.failure.detail.endswith("IndexError: out")
 
 
 def test_the_verdict_is_the_answer_where_no_culprit_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "CULPRIT_S", 0.5)  # however long nobody ends
-    verdict = "print('nalb: worker n2 (pid 5) has not reported for 3.1 s'); raise SystemExit(4)"
-    message, code = failure_of(tmp_path, [spec("scheduler", "n0", verdict), spec("worker", "n2", FOREVER)])
-    assert message == f"worker n2 (pid 5) has not reported for 3.1 s; logs: {tmp_path / 'logs'}"
-    assert code == 4
+    silent = Failure(cause=Cause.SILENT, detail="is silent", role="worker", node="n2", phase=Phase.FORWARD, iteration=3)
+    code = telling(silent, "raise SystemExit(4)")
+    error = failure_of(tmp_path, [spec("scheduler", "n0", code), spec("worker", "n2", FOREVER)])
+    assert (error.failure, error.exit_code) == (silent, 4)
+    assert error.where.endswith(str(tmp_path / "logs"))
+
+
+def test_others_that_a_signal_has_stopped_are_told_with_the_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "CULPRIT_S", 0.5)
+    silent = Failure(cause=Cause.SILENT, detail="is silent", role="worker", node="n2")
+    stopped = "import os; os.kill(os.getpid(), 19)"
+    late = "import time; time.sleep(0.5); " + telling(silent, "raise SystemExit(4)")
+    specs = [spec("scheduler", "n0", late), spec("worker", "n2", stopped), spec("server", "n3", stopped)]
+    error = failure_of(tmp_path, specs)
+    assert (error.failure.cause, who(error.failure)) == (Cause.SILENT, ("worker", "n2"))
+    assert [name in error.failure.detail for name in ("server n3", "worker n2", "scheduler n0")] == [True, False, False]
 
 
 def test_workers_that_never_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "AFTER_WORKERS_S", 0.2)
     monkeypatch.setattr(supervisor, "JOINED_S", 0.2)
     specs = [spec("scheduler", "n0", FOREVER), spec("worker", "n1", "pass")]
-    message, _ = failure_of(tmp_path, specs)
-    assert message.startswith("all workers ended well, but scheduler n0 still waits")
-    message, _ = failure_of(tmp_path, specs, has_joined=lambda: False)
-    assert message.startswith("worker n1 ended well before the job had begun: the command must create a KVStore")
+    failure = failure_of(tmp_path, specs).failure
+    assert (failure.cause, who(failure), when(failure)) == (Cause.NO_STORE, (None, None), (Phase.END, None))
+    failure = failure_of(tmp_path, specs, has_joined=lambda: False).failure
+    assert (failure.cause, who(failure), when(failure)) == (Cause.NO_STORE, ("worker", "n1"), (Phase.START, None))
 
 
 def test_what_a_worker_detached_ends_too(tmp_path: Path) -> None:
@@ -217,11 +242,11 @@ def test_a_process_that_is_stopped_before_all_have_met_ends_the_job(tmp_path: Pa
             os.kill(pid, signal.SIGCONT)
             assert not job.finished()
         os.kill(pid, signal.SIGSTOP)
-        with pytest.raises(
-            JobError, match=r"worker n1 has been stopped by a signal for \d+\.\d s in phase start"
-        ) as caught:
+        with pytest.raises(JobFailed) as caught:
             job.wait()
-    assert (caught.value.exit_code, caught.value.node) == (4, "n1")
+    failure = caught.value.failure
+    assert (failure.cause, who(failure), when(failure)) == (Cause.STOPPED, ("worker", "n1"), (Phase.START, None))
+    assert caught.value.exit_code == 4
     assert marked(job.id) == []
 
 

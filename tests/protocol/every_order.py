@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
+from nalb.failures import Cause, Failure, render
 from nalb.planning.distribution import Distribution
 from nalb.planning.slices import Layout
 from nalb.protocol import messages as m
@@ -173,7 +174,7 @@ class World:
         what, name, index = move
         if what == "fail":
             self.failures -= 1
-            self.upward[name].insert(0, m.Failed("its disk is full"))
+            self.upward[name].insert(0, m.Failed(Failure(cause=Cause.SCRIPT, detail="its disk is full")))
         elif what == "step":
             self.go_on(name)
         else:
@@ -191,10 +192,10 @@ class World:
         while self.coordinator.outbox:
             identity, answer = self.coordinator.outbox.popleft()
             self.check_sent(identity.decode(), answer)
-            if not isinstance(answer, m.Measure | m.Event):  # they change nothing here
+            if not isinstance(answer, m.Measure | m.Told):  # they change nothing here
                 self.downward[identity.decode()].append(answer)
         if self.coordinator.phase == "OVER":
-            self.aborted = self.coordinator.verdict or "?"
+            self.aborted = "?" if self.coordinator.verdict is None else render(self.coordinator.verdict)
             known = {process.identity.decode() for process in self.coordinator._members}
             told = {peer for peer, sent in self.downward.items() if any(isinstance(x, m.Abort) for x in sent)}
             law(told == known, f"an abort reaches {told}, not {known}")

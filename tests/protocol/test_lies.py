@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from nalb.events import DoubtEvent, IterationEvent
 from nalb.measurement.capacity import CapacityEstimator
 from nalb.planning.nodes import Capacities, Node
 from nalb.protocol import messages as m
@@ -122,11 +123,11 @@ def test_who_reports_the_impossible_is_named_once_and_not_believed(reason):
     for _ in range(3):
         driver.say("s0", m.Report(5.0, -1, [ABSURD[reason]] * 10, 0))
     driver.done(0)
-    told = [event.data for event in driver.state.events if event.kind == "doubt"]
-    assert told == [{"process": "server n0", "node": "n0", "reason": reason}]
-    iterations = [event.data for event in driver.state.events if event.kind == "iteration"]
-    assert iterations[0]["samples"] == 0
-    assert iterations[0]["rejected"] == {reason: 30}
+    told = [event for event in driver.state.events if isinstance(event, DoubtEvent)]
+    assert [(one.process, one.node, one.reason) for one in told] == [("server n0", "n0", reason)]
+    iterations = [event for event in driver.state.events if isinstance(event, IterationEvent)]
+    assert iterations[0].samples == 0
+    assert iterations[0].rejected == {reason: 30}
 
 
 def test_a_busy_receiver_is_not_doubted():
@@ -136,9 +137,9 @@ def test_a_busy_receiver_is_not_doubted():
     driver.now_s = 5.0
     driver.say("s0", m.Report(5.0, -1, [m.SampleRow(11, 1000, 10**9, 10**9 + 10)] * 20, 0))
     driver.done(0)
-    assert not [event for event in driver.state.events if event.kind == "doubt"]
-    iterations = [event.data for event in driver.state.events if event.kind == "iteration"]
-    assert (iterations[0]["samples"], iterations[0]["rejected"]) == (20, {})
+    assert not [event for event in driver.state.events if isinstance(event, DoubtEvent)]
+    iterations = [event for event in driver.state.events if isinstance(event, IterationEvent)]
+    assert (iterations[0].samples, iterations[0].rejected) == (20, {})
 
 
 def test_a_server_that_reports_many_short_iterations_at_once_is_not_doubted():
@@ -152,9 +153,9 @@ def test_a_server_that_reports_many_short_iterations_at_once_is_not_doubted():
             row = m.SampleRow(11, size // 2, 10**9, 4 * 10**9)
             driver.say("s0", m.Report(5.0, -1, [row] * 20, 0))
         driver.done(iteration)
-    assert not [event for event in driver.state.events if event.kind == "doubt"]
-    iterations = [event.data for event in driver.state.events if event.kind == "iteration"]
-    assert (iterations[-1]["samples"], iterations[-1]["rejected"]) == (20, {})
+    assert not [event for event in driver.state.events if isinstance(event, DoubtEvent)]
+    iterations = [event for event in driver.state.events if isinstance(event, IterationEvent)]
+    assert (iterations[-1].samples, iterations[-1].rejected) == (20, {})
 
 
 def test_honest_reports_are_not_doubted():
@@ -167,4 +168,4 @@ def test_honest_reports_are_not_doubted():
         assert role in ("server", "worker")
         driver.say(peer, m.Report(5.0, 0, [m.SampleRow(other, size, 10**9, 4 * 10**9)], 0))
     driver.done(0)
-    assert not [event for event in driver.state.events if event.kind == "doubt"]
+    assert not [event for event in driver.state.events if isinstance(event, DoubtEvent)]

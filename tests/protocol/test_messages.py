@@ -6,6 +6,8 @@ import pytest
 
 from nalb.batching.lbb import Profile
 from nalb.errors import InputError, listed
+from nalb.events import IterationEvent, Rates
+from nalb.failures import DETAIL_MOST, Cause, Failure, Phase
 from nalb.measurement.capacity import CapacityEstimator
 from nalb.protocol import messages as m
 from nalb.protocol.batching import BatchSizeManager
@@ -23,7 +25,15 @@ ITERATIONS = 10 * 365 * 86400 * 1000  # of a millisecond each
 CALLS = 10_000 * ITERATIONS  # one for each tensor
 YEARS_S = 3e8
 NS = int(YEARS_S * 1e9)
-TEXT = "é" * m.TEXT_MOST
+DETAIL = "é" * DETAIL_MOST
+FAILURE = Failure(
+    cause=Cause.NO_COORDINATOR,
+    detail=DETAIL,
+    role="scheduler",
+    node="é" * 64,
+    phase=Phase.CHECKPOINT,
+    iteration=ITERATIONS,
+)
 ROW = m.SampleRow(9 + 2 * NODES, 8 * MOST, NS, NS)
 SUM = m.SliceSum(1e308, float("-inf"), 1e308)
 # on each connection the most that ioctl(SIOCOUTQ) can say
@@ -69,7 +79,7 @@ LARGEST = [
     m.JoinBatching(1 << 31, 1 << 31, profiled(), 1e18),  # FLOP/s, of a large machine
     m.Computed(ITERATIONS, 1 << 31, YEARS_S, 1.0, 1.0, YEARS_S, YEARS_S),
     m.Goodbye(),
-    m.Failed(TEXT),
+    m.Failed(FAILURE),
     m.Welcome(m.VERSION, NAMES, 60.0, 86400.0, NODES),
     m.Setup(ITERATIONS, ITERATIONS, NODES, NODES, 1e12, 1e12, 2, DIGEST, ITERATIONS),
     m.PrepareSlots(ITERATIONS, ITERATIONS, DECISION.new_slots),
@@ -80,8 +90,16 @@ LARGEST = [
     m.Alive(),
     m.Farewell(),
     m.Finish(),
-    m.Abort(TEXT),
-    m.Event("iteration", YEARS_S, {"iteration": ITERATIONS, "estimate": {"up": RATES, "down": RATES}}),
+    m.Abort(FAILURE),
+    m.Told(
+        IterationEvent(
+            at_s=YEARS_S,
+            iteration=ITERATIONS,
+            scheme="exact",
+            communication_s=RATES,
+            estimate=Rates(up=RATES, down=RATES),
+        )
+    ),
     m.Observe(m.VERSION),
     m.RunBlock("exact", ITERATIONS, 1e12, 10**12, 999_999_999_999.0, False, False, "oracle-probes+forecasts@999999999999"),
     m.Configured(RATES, RATES, [(*pair, 50e9) for pair in pairwise(NAMES)]),
@@ -144,9 +162,9 @@ def test_a_job_of_a_thousand_nodes_from_its_first_message_to_its_last():
     driver.state.tick(1.0)
     for worker in workers:
         driver.say(worker, m.Goodbye())
-    driver.state.abort("the test ends", 1.0)
+    driver.state.abort(Failure(cause=Cause.SCRIPT, detail="the test ends"), 1.0)
     driver.collect()
-    assert driver.state.verdict == "the test ends"
+    assert driver.state.verdict.cause is Cause.SCRIPT
     assert all(driver.last(worker, m.Plan).iteration == 1 for worker in workers)
     assert {*m.FromCoordinator.__args__} - driver.kinds == {m.Finish, m.BatchSizes}
 
@@ -216,34 +234,33 @@ def not_joined():
 def failed():
     """A worker's last words are as long as a message."""
     driver, workers = gathered(2)
-    driver.say(workers[1], m.Failed(TEXT))
+    driver.say(workers[1], m.Failed(FAILURE))
     return driver
 
 
 def foreign():
     """The coordinator's own failure names a file whose name is no text."""
     driver, _ = gathered(2)
-    driver.state.abort("coordinator failed: /data/\udcff", 1.0)
+    driver.state.abort(Failure(cause=Cause.COORDINATOR, detail="cannot write /data/\udcff"), 1.0)
     return driver
 
 
 @pytest.mark.parametrize(
-    ("happens", "says"),
-    [(missing, "only 999 of 2000 processes came within 120 s (worker 0"), (stuck, "slices are missing"),
-     (wrong_sums, "wrong sum in iteration 0: slice 0 "), (not_joined, "did not join the batching"),
-     (failed, "é"), (foreign, "/data/?")],
+    ("happens", "cause"),
+    [(missing, Cause.ABSENT), (stuck, Cause.STUCK), (wrong_sums, Cause.WRONG_SUM), (not_joined, Cause.BATCHING),
+     (failed, Cause.NO_COORDINATOR), (foreign, Cause.COORDINATOR)],
 )  # fmt: skip
-def test_every_process_is_told_why_the_job_ends_however_many_nodes_it_has(happens, says):
+def test_every_process_is_told_why_the_job_ends_however_many_nodes_it_has(happens, cause):
     driver = happens()
     driver.collect()
-    told = {driver.last(peer, m.Abort).reason for peer in driver.sent}
-    assert told == {driver.state.verdict}
-    assert says in driver.state.verdict
+    told = {driver.last(peer, m.Abort) for peer in driver.sent}
+    assert told == {m.Abort(driver.state.verdict)}
+    assert m.decode_at_client(m.encode(*told)) == m.Abort(driver.state.verdict)
+    assert driver.state.verdict.cause is cause
 
 
 def test_the_first_of_many_are_named_and_the_others_counted():
-    assert [name in missing().state.verdict for name in NAMES[:12]] == [False, *[True] * 10, False]
-    assert f"worker {NAMES[10]} and 989 more)" in missing().state.verdict
+    assert [name in missing().state.verdict.detail for name in NAMES[:12]] == [False, *[True] * 10, False]
     _, workers = gathered(10)
     assert listed(workers) == "w0, w1, w2, w3, w4, w5, w6, w7, w8, w9"
 

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from nalb.failures import Cause
 from nalb.planning.slices import Tensor, build_layout
 from nalb.protocol import messages as m
 from nalb.protocol.sums import digest, find_wrong_sum, signs
+from tests.failures import when, who
 
 BIG = 12  # a slice of the common size; the first ones are probes and small
 WORKERS = ("n0", "n1", "n2")
@@ -79,33 +81,31 @@ def not_a_number(answered, _):
 def test_a_wrong_sum_is_named(fault):
     layout, plan, pushed, answered = iteration("float32")
     fault(answered, pushed)
-    text = judge(layout, plan, pushed, answered)
-    assert text.startswith(
-        "wrong sum in iteration 3: slice 12 (keys weight) of server a, slot 12: worker n0, worker n1, worker n2 got"
-    )
-    assert "\n" not in text
+    found = judge(layout, plan, pushed, answered)
+    assert (found.failure.cause, found.failure.iteration) == (Cause.WRONG_SUM, 3)
+    assert (found.slice_index, found.workers) == (12, ["n0", "n1", "n2"])
+    assert "\n" not in found.failure.detail
 
 
 def test_two_slices_in_each_others_place_are_seen():
     layout, plan, pushed, answered = iteration("float32")
     alike = [k for k, piece in enumerate(layout.slices) if piece.elements == layout.slices[BIG].elements and k > BIG]
     answered[BIG], answered[alike[0]] = answered[alike[0]], answered[BIG]
-    assert "slice 12 " in judge(layout, plan, pushed, answered)
+    assert judge(layout, plan, pushed, answered).slice_index == 12
 
 
 def test_what_one_worker_alone_received_wrong_is_told_so():
     layout, plan, pushed, answered = iteration("float32")
     damaged = [one.copy() for one in answered]
     damaged[2][0] = 1e6
-    text = judge(layout, plan, pushed, {"n0": answered, "n1": damaged, "n2": answered})
-    assert "slice 2" in text
-    assert "worker n1 got" in text
+    found = judge(layout, plan, pushed, {"n0": answered, "n1": damaged, "n2": answered})
+    assert (found.slice_index, found.workers) == (2, ["n1"])
 
 
 def test_gradients_that_are_not_finite_must_come_back_so():
     layout, plan, pushed, answered = iteration("float32")
     pushed["n0"][1][7] = np.inf
-    assert "slice 1" in judge(layout, plan, pushed, answered)
+    assert judge(layout, plan, pushed, answered).slice_index == 1
     answered[1][7] = np.inf
     assert judge(layout, plan, pushed, answered) is None
 
@@ -119,4 +119,6 @@ def test_an_overflow_in_half_precision_is_no_fault():
 def test_too_few_sums_are_named():
     layout, plan, _, _ = iteration("float32")
     told = {name: m.Sums(3, [], []) for name in WORKERS}
-    assert "worker n0 did not say the sums" in find_wrong_sum(layout, plan, told, "abc".__getitem__)
+    found = find_wrong_sum(layout, plan, told, "abc".__getitem__)
+    assert (found.failure.cause, found.slice_index) == (Cause.PROTOCOL, None)
+    assert (who(found.failure), when(found.failure)) == (("worker", "n0"), (None, plan.iteration))

@@ -1,16 +1,18 @@
 import copy
+import json
 
 import numpy as np
 import pytest
 
 from nalb.errors import InputError
+from nalb.events import decode_line
 from nalb.measurement.samples import samples_of
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.slices import Tensor, build_layout
 from nalb.planning.stock import route
 from nalb.simulation.exchange import exchange
 from nalb.simulation.noise import Noise
-from nalb.simulation.recorded import seen, simulate_events
+from nalb.simulation.recorded import Compared, seen, simulate_events
 
 NAMES = ["n0", "n1", "n2"]
 SERVERS = ["n2", "n0", "n1"]  # by rank
@@ -30,6 +32,11 @@ def iteration(number, scheme, took_s, ranks, window):
     return [plan, {"event": "samples", "at_s": 1.5, "iteration": number, "rows": []}, done]
 
 
+def simulate_dicts(events, *arguments, **more) -> list[Compared]:
+    """simulate_events of what a file says."""
+    return simulate_events((decode_line(json.dumps(event).encode()) for event in events), *arguments, **more)
+
+
 EVENTS = [
     {"event": "ready", "at_s": 0.0, "nodes": NAMES, "servers": SERVERS},
     {"event": "layout", "at_s": 0.1, "model_bytes": LAYOUT.model_bytes, "alpha_bytes": 1000.0, "tensors": TENSORS},
@@ -45,21 +52,21 @@ def test_exactly_the_recorded_plan_is_simulated():
     exact_s = exchange(NODES, CAPACITIES, LAYOUT.sizes_bytes, by_rank[RANKS], 2_000_000).time_s
     sizes, ranks = route([Tensor(*row) for row in TENSORS], 3, [0, 1, 7])
     stock_s = exchange(NODES, CAPACITIES, sizes, by_rank[ranks]).time_s
-    found = [(one.scheme, one.iteration, one.measured_s, one.simulated_s) for one in simulate_events(EVENTS, {})]
+    found = [(one.scheme, one.iteration, one.measured_s, one.simulated_s) for one in simulate_dicts(EVENTS, {})]
     assert found == [("exact", 0, 3.0, exact_s), ("stock", 1, 4.0, stock_s), ("exact", 3, 3.5, exact_s)]
 
 
 def test_a_node_that_tells_no_time_is_no_worker():
     events = copy.deepcopy(EVENTS[:5])
     del events[-1]["communication_s"]["n1"]
-    (found,) = simulate_events(events, {})
+    (found,) = simulate_dicts(events, {})
     nodes = [Node("n0"), Node("n1", is_worker=False), Node("n2")]
     by_rank = np.array([2, 0, 1])
     assert found.simulated_s == exchange(nodes, CAPACITIES, LAYOUT.sizes_bytes, by_rank[RANKS], 2_000_000).time_s
 
 
 def test_caps_of_pairs_count():
-    (plain, *_), (capped, *_) = (simulate_events(EVENTS, caps) for caps in ({}, {("n0", "n1"): 1e5}))
+    (plain, *_), (capped, *_) = (simulate_dicts(EVENTS, caps) for caps in ({}, {("n0", "n1"): 1e5}))
     assert capped.simulated_s > 2 * plain.simulated_s
 
 
@@ -69,13 +76,13 @@ def test_caps_of_pairs_count():
 def test_a_run_that_lacks_something_is_refused_by_name(event, field):
     events = copy.deepcopy(EVENTS)
     del events[event][field]
-    with pytest.raises(InputError, match=rf"event {event + 1}.*`{field}`"):
-        simulate_events(events, {})
+    with pytest.raises(InputError, match=rf"samples.jsonl, event \d: no {field}"):
+        simulate_dicts(events, {})
 
 
 def test_an_iteration_without_its_plan_is_refused():
     with pytest.raises(InputError, match="without its plan"):
-        simulate_events([EVENTS[0], EVENTS[1], *EVENTS[3:5]], {})
+        simulate_dicts([EVENTS[0], EVENTS[1], *EVENTS[3:5]], {})
 
 
 def test_slices_of_their_own_size_without_probes_are_cut_as_the_run_cut_them():
@@ -84,7 +91,7 @@ def test_slices_of_their_own_size_without_probes_are_cut_as_the_run_cut_them():
     ranks = np.arange(len(layout.slices)) % 3
     events = [EVENTS[0], EVENTS[1] | own, *iteration(0, "exact@50000", 3.0, ranks.tolist(), 0)]
     by_rank = np.array([2, 0, 1])
-    (found,) = simulate_events(events, {})
+    (found,) = simulate_dicts(events, {})
     assert found.simulated_s == exchange(NODES, CAPACITIES, layout.sizes_bytes, by_rank[ranks]).time_s
 
 
@@ -102,16 +109,16 @@ def test_what_receivers_saw_stands_beside_the_same_with_noise():
     exact = exchange(NODES, CAPACITIES, LAYOUT.sizes_bytes, by_rank[RANKS], 2_000_000).samples
     events = copy.deepcopy(EVENTS[:5])
     events[3]["rows"] = recorded(exact)
-    (found,) = simulate_events(events, {})
+    (found,) = simulate_dicts(events, {})
     assert found.measured.usual == pytest.approx(1, rel=1e-3)
     assert (found.measured.late_part, found.simulated) == (0, None)
-    (blurred,), (again,), (other,) = (simulate_events(events, {}, noise=Noise((seed,))) for seed in (1, 1, 2))
+    (blurred,), (again,), (other,) = (simulate_dicts(events, {}, noise=Noise((seed,))) for seed in (1, 1, 2))
     assert blurred == again != other
     assert blurred.measured == found.measured
     assert blurred.simulated.slow < 0.9 < 1.1 < blurred.simulated.fast
     assert blurred.simulated_s != found.simulated_s
     events[3]["rows"].pop()
-    (found,) = simulate_events(events, {}, noise=Noise((1,)))
+    (found,) = simulate_dicts(events, {}, noise=Noise((1,)))
     assert found.measured is None
     assert found.simulated == blurred.simulated
 

@@ -7,8 +7,10 @@ import threading
 import pytest
 import zmq
 
+from nalb.failures import Cause, Failure, Phase
 from nalb.protocol import messages as m
 from nalb.transport.client import Client
+from tests.failures import AS_LAUNCHED, told_in, when, who
 
 pytestmark = pytest.mark.jobs
 
@@ -29,7 +31,11 @@ def test_the_thread_may_end_before_its_last_wake_up(monkeypatch: pytest.MonkeyPa
             wake()
 
         monkeypatch.setattr(client, "_wake", wake_late)
-        closing = threading.Thread(target=client.close, args=(m.Failed("a trace of \udcff" * 1000),), daemon=True)
+        closing = threading.Thread(
+            target=client.close,
+            args=(m.Failed(Failure(cause=Cause.SCRIPT, detail="a trace of \udcff" * 1000)),),
+            daemon=True,
+        )
         closing.start()
         closing.join(5.0)
         assert not closing.is_alive()
@@ -42,6 +48,7 @@ def test_the_thread_may_end_before_its_last_wake_up(monkeypatch: pytest.MonkeyPa
 # a coordinator that welcomes a worker and then is silent on its connection, as after an outage; sys.argv: whether it hears others
 HALF = """
 import os, sys, zmq
+from nalb.failures import Cause, Failure
 from nalb.protocol import messages as m
 from nalb.transport.client import Client
 context = zmq.Context()
@@ -57,7 +64,7 @@ while signs < 12:  # one every third of a second: for longer than the silence th
         assert m.decode_at_coordinator(frame, "n1") == m.Still(first.decode())
         signs += 1
         router.send_multipart([identity, m.encode(m.Alive())])
-router.send_multipart([first, m.encode(m.Abort("as the test ends"))])
+router.send_multipart([first, m.encode(m.Abort(Failure(cause=Cause.SILENT, detail="as the test ends")))])
 client.wait_for(m.Setup)
 """
 
@@ -108,11 +115,13 @@ def test_the_longest_deadline_has_signs_of_life_too():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(("how", "says"), [("hears", "nalb: as the test ends"), ("is deaf", "has been silent for 2 s")])
-def test_signs_of_life_find_another_way_while_the_connection_is_silent(how, says):
-    done = subprocess.run([sys.executable, "-c", HALF, how], capture_output=True, text=True, check=False, timeout=60)
+@pytest.mark.parametrize(("how", "cause"), [("hears", Cause.SILENT), ("is deaf", Cause.NO_COORDINATOR)])
+def test_signs_of_life_find_another_way_while_the_connection_is_silent(how, cause):
+    done = subprocess.run(
+        [sys.executable, "-c", HALF, how], env=AS_LAUNCHED, capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode == 4, done.stderr
-    assert says in done.stderr
+    assert told_in(done.stderr).cause is cause
 
 
 def test_a_coordinator_that_never_comes_is_told_however_many_reports_wait():
@@ -123,17 +132,21 @@ def test_a_coordinator_that_never_comes_is_told_however_many_reports_wait():
         "client._heartbeat_s = 0.0001  # more than libzmq's thousand\n"
         "client.wait_for(m.Welcome)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=AS_LAUNCHED, capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode == 4, done.stderr
-    assert "has been silent for 4 s in phase start" in done.stderr
+    told = told_in(done.stderr)
+    assert (told.cause, who(told), when(told)) == (Cause.NO_COORDINATOR, ("worker", "n1"), (Phase.START, None))
 
 
 @pytest.mark.parametrize("stream", ["None", "open(__file__)", "object()"])
 def test_a_process_ends_whatever_the_script_has_made_of_its_output(tmp_path, stream):
     script = tmp_path / "script.py"
     script.write_text(
-        f"import sys\nfrom nalb.transport.client import die\nsys.stdout = sys.stderr = one = {stream}\n"
-        "getattr(one, 'close', int)()\ndie('a test')\n"
+        "import sys\nfrom nalb.failures import Cause, Failure\nfrom nalb.process.last_words import die\n"
+        f"sys.stdout = sys.stderr = one = {stream}\n"
+        "getattr(one, 'close', int)()\ndie(Failure(cause=Cause.PROCESS, detail='a test'))\n"
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 4, done.stderr

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 from nalb.errors import InputError
+from nalb.failures import Cause, Phase
 from nalb.settings import from_environment
 from nalb.transport import reachability as module
 from nalb.transport.reachability import Reachability, answers
@@ -22,6 +23,7 @@ from netem.build import port_name
 from netem.emulation import network_up
 from netem.namespaces import hub_namespace
 from netem.network_file import parse_network
+from tests.failures import AS_LAUNCHED, told_in, who
 
 pytestmark = pytest.mark.jobs
 
@@ -58,13 +60,17 @@ with reachability.reach_kept(from_environment(environment, "n1")):
 )
 def test_a_host_that_no_longer_answers(how: str, heard: str, code: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", WATCH, how, heard], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", WATCH, how, heard],
+        env=AS_LAUNCHED,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert done.returncode == code, done.stderr
     if code:
-        assert done.stderr.startswith(
-            "nalb: server n1 in phase start: nothing at tcp://192.0.2.1:9092, the coordinator's place, "
-        )
+        told = told_in(done.stderr)
+        assert (told.cause, who(told), told.phase) == (Cause.UNREACHABLE, ("server", "n1"), Phase.START)
 
 
 def test_a_closed_port_is_an_answer() -> None:
@@ -103,16 +109,12 @@ def test_a_peer_that_neither_acknowledges_nor_answers_is_lost() -> None:
 
     assert look(10.0, {B: 1.0, C: 1.0}, {C}) is None  # B since 9; C is there: its packets were lost, or wait
     assert look(14.0, {B: 3.0, C: 6.0}, {C}) is None
-    why = "192.0.2.2 has acknowledged nothing for 7.0 s, and nothing answers at its port 4000: the link between them is"
-    assert (look(16.0, {B: 6.0, C: 6.0}, set()) or "").startswith(why)
+    assert look(16.0, {B: 6.0, C: 6.0}, set()) is not None  # of B, in doubt for 7 s
     assert look(17.0, {C: 1.0}, set()) is None  # B is back
     assert look(18.0, {B: 0.7}, set()) is None  # and is in doubt anew
     assert reach.lost([Connection(C, 1, 9.0, 1)], set(), 30.0) is None  # one packet may be lost
     assert look(40.0, {C: 20.0}, {C}) is None  # TCP may be about to repeat what an outage has lost
-    why = (
-        "192.0.2.3 answers at its port 4000, but has acknowledged nothing on a connection for 25.4 s: something between"
-    )
-    assert (look(46.0, {C: 25.4}, {C}) or "").startswith(why)
+    assert look(46.0, {C: 25.4}, {C}) is not None
 
 
 def test_far_nodes_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +148,7 @@ def test_the_watch_goes_on_where_it_could_not_look_once(monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "connections", lambda *_: (one for one in ()).throw(faults.pop(0)))
     Reachability(settings, lambda why: (said.append(why), has_failed.set()))
     assert has_failed.wait(60.0)
-    assert said == ["worker n1: its connections cannot be watched: ValueError: a mistake of ours"]
+    assert [(failure.cause, who(failure)) for failure in said] == [(Cause.PROCESS, ("worker", "n1"))]
 
 
 def test_where_no_file_is_left_nothing_is_known_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +169,7 @@ def test_hosts_are_asked_while_the_interpreter_ends() -> None:
 
 SENDER = """
 import os, socket, sys, time
-from nalb.transport.client import die
+from nalb.process.last_words import die
 from nalb.transport.reachability import Reachability
 from nalb.settings import from_environment
 from nalb.transport.tcp_info import connections
@@ -204,7 +206,12 @@ def test_a_way_that_is_lost_far_from_both_ends() -> None:
         def start(node: str, code: str, *words: str) -> "subprocess.Popen[str]":
             argv = emulation.command(node, [sys.executable, "-c", code, *words])
             process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                argv,
+                env=AS_LAUNCHED,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
             )
             stack.enter_context(process)
             stack.callback(process.kill)
@@ -228,4 +235,5 @@ def test_a_way_that_is_lost_far_from_both_ends() -> None:
         lose("a")
         said, _ = sender.communicate(timeout=60)
     assert sender.returncode == 4
-    assert f"nalb: worker b: {emulation.address('a')} has acknowledged nothing for" in said
+    told = told_in(said)
+    assert (told.cause, who(told)) == (Cause.UNREACHABLE, ("worker", "b"))

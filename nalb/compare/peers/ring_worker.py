@@ -15,6 +15,8 @@ import zmq
 
 from nalb.compare.peers.messages import End, Iterated, Joined, Run
 from nalb.errors import NalbError, PeerError
+from nalb.failures import Cause, Failure
+from nalb.process.last_words import die
 from nalb.workloads import NAMES, load
 
 OPERATION_LIMIT = timedelta(hours=1)  # of one all-reduce: 228 MB at 1 Mbit/s take as long
@@ -63,5 +65,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except NalbError as error:
-        print(f"nalb: {error}", file=sys.stderr, flush=True)
-        sys.exit(error.exit_code)
+        die(Failure(cause=Cause.PROCESS, detail=str(error)), error.exit_code)

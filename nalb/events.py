@@ -1,0 +1,236 @@
+"""What a run notes as it happens. Each kind of event is declared here once, for who writes it and for who reads it.
+
+samples.jsonl has one event per line, as JSON: `event` names the kind, `at_s` is the coordinator's monotonic clock, the other
+fields are the Struct's, in its order. Observers get the same Structs in messages. docs/run-files.md says what each field means.
+Readers pass over kinds and fields that they do not know. A field with a default may be missing from a file.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType, field
+
+from nalb.failures import Failure
+
+ByNode = dict[str, float | None]  # None: not known
+Times = dict[str, float]  # seconds by worker's node
+Row = tuple[int, int, int, int, int, int]  # source, target, is_push, bytes, start_us, end_us
+
+
+def _no_times() -> Times:
+    """A default that is written too: msgspec leaves out empty dicts that `dict` itself made."""
+    return {}
+
+
+class Event(Struct, frozen=True, kw_only=True, tag_field="event", tag=lambda name: name.removesuffix("Event").lower()):
+    """Base of every event."""
+
+    at_s: float
+
+
+class StateEvent(Event, frozen=True, kw_only=True):
+    """To a new observer alone: how far the job is."""
+
+    phase: str
+    nodes: list[str]
+
+
+class ReadyEvent(Event, frozen=True, kw_only=True):
+    """All processes of a job are there."""
+
+    nodes: list[str]  # in the order in which rows of samples number them
+    servers: list[str] = []  # the nodes of server ranks 0, 1, ...
+
+
+class LayoutEvent(Event, frozen=True, kw_only=True):
+    """The tensors were cut."""
+
+    model_bytes: int
+    slices: int = 0
+    probes: int = 0
+    slice_bytes: int = 0  # of the largest
+    iteration: int = 0  # the first that is cut so
+    alpha_bytes: float | None = None
+    fixed_slice_bytes: float | None = None  # in place of what alpha gives
+    num_probe: int | None = None  # per server
+    tensors: list[tuple[str, int, str, int]] | None = None  # name, elements, dtype, group
+
+
+class IdleEvent(Event, frozen=True, kw_only=True):
+    """A held job has nothing to iterate."""
+
+
+class PlanEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """An iteration begins."""
+
+    iteration: int
+    scheme: str
+    reason: str | None = None
+    shares: ByNode = {}
+    predicted_s: float | UnsetType | None = UNSET
+    inflight_bytes: int | None = None
+    window_bytes: int | None = None  # what files of former versions call inflight_bytes
+    server_of_slice: list[int] | None = None  # ranks
+
+
+class SamplesEvent(Event, frozen=True, kw_only=True):
+    """The messages of one measured iteration; `at_s` is when the first one started, and rows count from there."""
+
+    iteration: int
+    rows: list[Row]
+
+
+class Rates(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Bytes per second."""
+
+    up: ByNode = {}
+    down: ByNode = {}
+    pairs: list[tuple[str, str, float]] | None = None  # source, target and rate of those found to be capped
+
+
+class IterationEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """All workers are done with an iteration."""
+
+    iteration: int
+    scheme: str
+    communication_s: Times
+    iteration_s: Times = field(default_factory=_no_times)
+    plan_wait_s: Times = field(default_factory=_no_times)
+    started_s: Times = field(default_factory=_no_times)
+    computed_s: Times = field(default_factory=_no_times)
+    finished_s: Times = field(default_factory=_no_times)
+    samples: int | None = None
+    drops: int | None = None
+    rejected: dict[str, int] | None = None
+    measured: bool | None = None
+    round_trip_s: float | None = None
+    slots: int | None = None
+    reason: str | None = None
+    shares: ByNode = {}
+    predicted_s: float | UnsetType | None = UNSET
+    load_bytes: ByNode = {}
+    estimate: Rates | None = None
+    cores_s: ByNode = {}
+    configured: Rates | None = None
+    bound_s: float | None = None
+    planned_s: float | None = None
+    span_s: float | None = None
+
+
+class BlockEvent(Event, frozen=True, kw_only=True):
+    """A scheme's turn ends."""
+
+    scheme: str
+    iterations: int
+
+
+class NodeChange(Struct, frozen=True):
+    """A node's new rates."""
+
+    up_mbps: float | int
+    down_mbps: float | int
+
+
+class LinkChange(Struct, frozen=True):
+    """A directed pair's new cap."""
+
+    src: str
+    dst: str
+    mbps: float | int
+
+
+class NetworkChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What changed in the emulated network."""
+
+    at_s: float | int  # by the network file
+    nodes: dict[str, NodeChange]
+    links: list[LinkChange]
+    cpu_quotas: dict[str, float | int] = {}  # cores by node
+
+
+class ChangeEvent(Event, frozen=True, kw_only=True):
+    """The emulated network changed."""
+
+    elapsed_s: float
+    change: NetworkChange | None = None
+
+
+class BatchEvent(Event, frozen=True, kw_only=True):
+    """An iteration's batches were computed. Lists are by worker's rank."""
+
+    workers: list[str]  # nodes
+    iteration: int
+    batching: str
+    sizes: list[int]
+    compute_s: list[float]
+    period_s: list[float]
+    wait_s: list[float]
+    cpu_share: list[float]
+    memory_share: list[float]
+    next_sizes: list[int]
+    reason: str
+    remove: int | None  # the rank of a worker that the scheme would leave out
+    profiles: list[list[tuple[int, float]] | None] | UnsetType = UNSET  # samples and seconds; of the first iteration
+
+
+class DoubtEvent(Event, frozen=True, kw_only=True):
+    """A process reported what cannot be."""
+
+    process: str
+    node: str
+    reason: str
+
+
+class AbortEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """The coordinator ended the job."""
+
+    reason: str  # for people
+    failure: Failure | None = None
+
+
+class FailureEvent(Event, frozen=True, kw_only=True):
+    """The launcher saw the job fail: the last event of the run, by the launcher's clock."""
+
+    failure: Failure
+
+
+AnyEvent = (
+    StateEvent
+    | ReadyEvent
+    | LayoutEvent
+    | IdleEvent
+    | PlanEvent
+    | SamplesEvent
+    | IterationEvent
+    | BlockEvent
+    | ChangeEvent
+    | BatchEvent
+    | DoubtEvent
+    | AbortEvent
+    | FailureEvent
+)
+
+
+class _Kind(Struct, frozen=True):
+    event: Any = None
+
+
+_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+_kind = msgspec.json.Decoder(_Kind)
+_KINDS = {one.__struct_config__.tag for one in Event.__subclasses__()}
+
+
+def encode_line(event: Event) -> bytes:
+    """A line of samples.jsonl, with its end."""
+    return msgspec.json.encode(event) + b"\n"
+
+
+def decode_line(line: bytes) -> AnyEvent | None:
+    """The event of a line; None for a kind that is not known. Raises msgspec.ValidationError for one with wrong fields;
+    UnicodeDecodeError, RecursionError and other msgspec.DecodeErrors for what is no JSON."""
+    try:
+        return _decoder.decode(line)
+    except msgspec.ValidationError:
+        if _kind.decode(line).event in _KINDS:
+            raise
+        return None

@@ -1,0 +1,104 @@
+"""Why a job ends: made where it is found, carried as it is by messages and files, put into words once.
+
+Code asks a Failure for its fields. `detail` is for people alone: no code looks into it, so that it can be worded anew at any time.
+"""
+
+from enum import Enum
+from typing import Annotated
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from nalb.errors import JobError
+
+DETAIL_MOST = 4096  # characters
+
+
+class Phase(Enum):
+    """What the job was about."""
+
+    START = "start"  # not all processes have met
+    INIT = "init"  # all have; nothing is planned yet
+    PLAN = "plan"
+    FORWARD = "forward"
+    EXCHANGE = "exchange"
+    END = "end"
+    CHECKPOINT = "checkpoint"
+
+
+class Cause(Enum):
+    """What went wrong."""
+
+    ABSENT = "absent"  # not all processes came in time
+    SILENT = "silent"  # a process gives no sign of life
+    STOPPED = "stopped"  # a signal has stopped a process
+    ENDED = "ended"  # a process exited or was killed
+    SCRIPT = "script"  # the training script failed
+    CHECKPOINT = "checkpoint"  # a checkpoint could not be written
+    NO_STORE = "no-store"  # a worker ended without a KVStore of nalb's
+    UNREACHABLE = "unreachable"  # nothing passes between two nodes
+    STUCK = "stuck"  # slices are missing, and nothing is under way
+    LINGERING = "lingering"  # all have left, but ps-lite does not end
+    NO_COORDINATOR = "no-coordinator"  # a process hears nothing from the coordinator
+    COORDINATOR = "coordinator"  # the coordinator itself failed
+    IDENTITY = "identity"  # a process is not who it says, or two say the same
+    PROTOCOL = "protocol"  # a process said what it may not say
+    UNEQUAL = "unequal"  # workers do not make the same calls
+    BATCHING = "batching"  # workers do not take part in batch sizes as they should
+    REFUSED = "refused"  # the network's rates or the tensors cannot be planned
+    WRONG_SUM = "wrong-sum"  # servers answered something else than the sum
+    PROCESS = "process"  # something of nalb or MXNet failed in a process
+
+
+# One node tells of these, but another may be at fault, or the script on all of them.
+_BLAME_NOBODY = {Cause.UNREACHABLE, Cause.NO_COORDINATOR, Cause.UNEQUAL, Cause.NO_STORE}
+
+Role = Annotated[str, Meta(pattern=r"^(worker|server|scheduler)\Z")]
+Node = Annotated[str, Meta(min_length=1, max_length=255)]
+
+
+class Failure(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Why a job ends. None: not known, or not of one process."""
+
+    cause: Cause
+    detail: Annotated[str, Meta(max_length=DETAIL_MOST)]  # what happened and what to do, without who and when
+    role: Role | None = None
+    node: Node | None = None
+    phase: Phase | None = None
+    iteration: Annotated[int, Meta(ge=0, le=1 << 62)] | None = None
+
+    @property
+    def has_moment(self) -> bool:
+        """Whether it says when."""
+        return self.phase is not None or self.iteration is not None
+
+    @property
+    def culprit(self) -> str | None:
+        """The node that failed, where that is known."""
+        return None if self.cause in _BLAME_NOBODY else self.node
+
+    def is_of(self, role: str, node: str) -> bool:
+        """Whether it names this process."""
+        return (self.role, self.node) == (role, node)
+
+
+def carried(failure: Failure) -> Failure:
+    """The failure with as many words as a message can carry, and ? for what is no character, as in names of foreign files."""
+    return replace(failure, detail=failure.detail[:DETAIL_MOST].encode("utf-8", "replace").decode())
+
+
+def render(failure: Failure) -> str:
+    """The failure in one line: `phase exchange of iteration 3: worker n1 has not reported for 3.1 s`."""
+    moments = [f"phase {failure.phase.value}"] if failure.phase else []
+    moments += [] if failure.iteration is None else [f"iteration {failure.iteration}"]
+    who = " ".join(word for word in (failure.role, failure.node) if word)
+    text = f"{who} {failure.detail}" if who else failure.detail
+    return f"{' of '.join(moments)}: {text}" if moments else text
+
+
+class JobFailed(JobError):
+    """A process of a job failed. `where` says where to read more: its log."""
+
+    def __init__(self, failure: Failure, exit_code: int = 1, where: str = ""):
+        super().__init__(render(failure) + (f"; {where}" if where else ""), exit_code)
+        self.failure, self.where = failure, where

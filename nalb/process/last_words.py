@@ -1,0 +1,49 @@
+"""How a process of a job ends because of a failure: one line for people, and the same as data for the launcher.
+
+The launcher reads the output of its processes, over ssh too. What is for it alone begins with FAILURE, which no text has, and the
+launcher takes it out of the output. A process that no launcher started writes the line for people alone.
+"""
+
+import os
+import sys
+from contextlib import suppress
+from typing import NoReturn
+
+import msgspec
+
+from nalb.errors import PeerError
+from nalb.failures import Failure, carried, render
+from nalb.process.guardian import VARIABLE
+
+FAILURE = "\x1enalb-failure "  # begins with the ASCII record separator, as the agent's reports do
+
+
+def say(failure: Failure) -> None:
+    """Tell people and the launcher."""
+    with suppress(Exception):  # the script may have closed it, or put something else there
+        sys.stdout.flush()
+    with suppress(Exception):
+        print(f"nalb: {render(failure)}", file=sys.stderr, flush=True)
+    tell_launcher(failure)
+
+
+def tell_launcher(failure: Failure) -> None:
+    """Tell the launcher alone, if there is one."""
+    if VARIABLE in os.environ:
+        with suppress(OSError):  # it is gone
+            os.write(2, FAILURE.encode() + msgspec.json.encode(carried(failure)) + b"\n")
+
+
+def die(failure: Failure, exit_code: int = PeerError.exit_code) -> NoReturn:
+    """End this process now, whatever ps-lite is doing, with one line that says why."""
+    say(failure)
+    os._exit(exit_code)
+
+
+def failure_in(line: str) -> tuple[str, Failure | None]:
+    """A line of output without what is for the launcher, and that."""
+    text, _, told = line.partition(FAILURE)
+    if told:
+        with suppress(msgspec.MsgspecError):  # another thread wrote in between: the line for people is there
+            return text, msgspec.json.decode(told, type=Failure)
+    return line, None

@@ -1,0 +1,49 @@
+"""How a failure is put into words, and how it travels. This is the one test that knows the words."""
+
+import msgspec
+import pytest
+
+from nalb.failures import DETAIL_MOST, Cause, Failure, JobFailed, Phase, carried, render
+from nalb.process.last_words import FAILURE, failure_in
+
+WHOLE = Failure(
+    cause=Cause.SILENT, detail="has not reported", role="worker", node="n1", phase=Phase.EXCHANGE, iteration=3
+)
+
+
+@pytest.mark.parametrize(
+    ("leave_out", "says"),
+    [
+        ((), "phase exchange of iteration 3: worker n1 has not reported"),
+        (("phase",), "iteration 3: worker n1 has not reported"),
+        (("iteration",), "phase exchange: worker n1 has not reported"),
+        (("phase", "iteration"), "worker n1 has not reported"),
+        (("role", "node"), "phase exchange of iteration 3: has not reported"),
+        (("role", "node", "phase", "iteration"), "has not reported"),
+    ],
+)
+def test_a_failure_in_words(leave_out: tuple[str, ...], says: str) -> None:
+    failure = msgspec.structs.replace(WHOLE, **dict.fromkeys(leave_out))
+    assert render(failure) == says
+    assert str(JobFailed(failure, 7, "its log: x")) == f"{says}; its log: x"
+    assert str(JobFailed(failure)) == says
+
+
+def test_what_a_process_tells_its_launcher_is_taken_out_of_its_output() -> None:
+    line = FAILURE + msgspec.json.encode(WHOLE).decode()
+    assert failure_in(line) == ("", WHOLE)
+    assert failure_in(f"half a line{line}") == ("half a line", WHOLE)
+    assert failure_in("all is well") == ("all is well", None)
+    assert failure_in(line[:-5]) == (line[:-5], None)  # another thread wrote in between: nothing is hidden
+
+
+def test_words_that_no_message_can_carry_are_cut_and_replaced() -> None:
+    failure = msgspec.structs.replace(WHOLE, detail="é\udcff" * DETAIL_MOST)
+    assert carried(failure).detail == "é?" * (DETAIL_MOST // 2)
+    assert msgspec.json.decode(msgspec.json.encode(carried(failure)), type=Failure) == carried(failure)
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_whom_a_restart_may_blame(cause: Cause) -> None:
+    nobody = {Cause.UNREACHABLE, Cause.NO_COORDINATOR, Cause.UNEQUAL, Cause.NO_STORE}
+    assert msgspec.structs.replace(WHOLE, cause=cause).culprit == (None if cause in nobody else "n1")
