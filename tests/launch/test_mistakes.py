@@ -45,7 +45,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
         (["--local", "0", "--", "true"], "--local 0: choose 1 to 64 nodes"),
         (["--local", "2", "--deadline-s", "0", "--", "true"], "--deadline-s 0: choose 1 to 86400"),
         (["--network", "wan99", "--", "true"], "no network file 'wan99': give a path, or one of"),
-        (["--hosts", "nowhere.toml", "--", "true"], "--hosts nowhere.toml: cannot be read (No such file or directory)"),
+        (["--hosts", "nowhere.toml", "--", "true"], "nowhere.toml: cannot be read (No such file or directory)"),
     ],
 )
 def test_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
