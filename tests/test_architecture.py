@@ -240,7 +240,7 @@ def test_pure_rooms(room):
 
 PROSE = {"detail", "error", "failure", "message", "reason", "why"}  # names of what people read
 SEARCHES = {"count", "endswith", "find", "index", "partition", "rfind", "rpartition", "split", "startswith"}
-# MXNet says in words alone that memory was too small, msgspec at which field. The doctor shows what an error says and advises in two columns.
+# MXNet says in words alone that memory was too small, msgspec at which field. The doctor shows error and advice in two columns.
 READS_WORDS = {"kvstore_patch/gluon/profiling.py", "nalb/doctor/software.py", "nalb/toml_file.py"}
 
 
