@@ -234,7 +234,7 @@ class Planner:
         chosen = find_scheme(scheme, self._schemes)
         if chosen.may_leave_routing:
             return self._reason == NOT_NEEDED and self._routing.is_settled
-        return not (chosen.measures or forecasts)
+        return (chosen.routes_itself or chosen.is_equal) and not (chosen.measures or forecasts)
 
     def most_bytes(self, iterations: int) -> Floats:
         """What plans have let one node send to the server on each node, or have from it, over so many iterations, shape (N,).

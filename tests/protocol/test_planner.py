@@ -313,6 +313,14 @@ def test_elastic_does_not_keep_another_schemes_plan():
     assert planner.decide(2, 0, "elastic").plan.server_of_slice == begun.server_of_slice
 
 
+def test_only_a_plan_that_cannot_change_is_settled():
+    """A settled plan goes out before the iteration ends, when no slots can be made for it."""
+    turning = Scheme("turning", lambda _: (None, "in turn"), measures=False)
+    planner = planner_of(schemes={**SCHEMES, "turning": turning})
+    settled = [name for name in (*SCHEMES, "turning") if planner.is_settled(name)]
+    assert settled == ["stock", "p3", "average"]
+
+
 def test_a_scheme_that_keeps_what_it_has_not_made_is_refused():
     planner = planner_of(schemes={"idle": Scheme("idle", lambda _: (None, "nothing to do"))})
     with pytest.raises(InputError, match="scheme idle keeps a plan that it has not made yet"):
