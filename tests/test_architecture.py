@@ -46,6 +46,7 @@ ALLOWED = {
         "nalb.batching",
         "nalb.measurement",
         "nalb.protocol",
+        "nalb.process",
         "nalb.transport",
         "nalb.checkpoints",
         "nalb.workloads",

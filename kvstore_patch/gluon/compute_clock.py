@@ -16,7 +16,7 @@ from typing import NamedTuple
 from mxnet.ndarray import NDArray
 
 from kvstore_patch.store import ndarrays
-from nalb.transport.client import die
+from nalb.process.die import die
 
 
 class Instant(NamedTuple):

@@ -23,9 +23,9 @@ from kvstore_patch.shim import Shim
 from kvstore_patch.store.kvstore import NALB, ndarrays
 from nalb.batching.schemes import BASELINES
 from nalb.errors import StoreError
+from nalb.process.die import die
 from nalb.settings import from_environment
 from nalb.transport import keys
-from nalb.transport.client import die
 from nalb.transport.reachability import Reachability
 
 

@@ -18,9 +18,10 @@ from kvstore_patch.store.session import ShimFeed, check_encryption
 from nalb.batching.schemes import PREDICTORS
 from nalb.batching.speed import Predictor
 from nalb.errors import NalbError
+from nalb.process.die import die
 from nalb.protocol import messages as m
 from nalb.settings import Settings, from_environment
-from nalb.transport.client import Client, die
+from nalb.transport.client import Client
 from nalb.transport.keys import own_keys
 from nalb.transport.reachability import Reachability, reach_kept
 
@@ -115,8 +116,7 @@ def main() -> int:
                 serve(settings)
             end()
     except NalbError as error:
-        print(f"nalb: {error}", file=sys.stderr, flush=True)
-        os._exit(error.exit_code)
+        die(str(error), error.exit_code)
     return 0
 
 

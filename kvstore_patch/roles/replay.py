@@ -5,11 +5,11 @@ communication. It runs until the coordinator says Finish (compare) or for --iter
 """
 
 import argparse
-import os
 import sys
 import time
 
 from nalb.errors import NalbError
+from nalb.process.die import die
 from nalb.workloads import NAMES, load
 
 
@@ -47,8 +47,7 @@ def main() -> int:
         except JobFinished:
             pass
     except NalbError as error:
-        print(f"nalb: {error}", file=sys.stderr, flush=True)
-        os._exit(error.exit_code)
+        die(str(error), error.exit_code)
     return 0
 
 

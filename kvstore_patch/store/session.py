@@ -6,10 +6,11 @@ import time
 
 from kvstore_patch.shim import Shim
 from nalb.errors import one_line
+from nalb.process.die import die
 from nalb.protocol import messages as m
 from nalb.protocol.worker_protocol import WorkerProtocol
 from nalb.settings import Settings
-from nalb.transport.client import Client, die
+from nalb.transport.client import Client
 from nalb.transport.curvezmq import knock
 from nalb.transport.keys import own_keys
 from nalb.transport.reachability import Reachability

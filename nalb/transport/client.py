@@ -7,7 +7,6 @@ Other threads talk to it through `send` and `wait_for`; the socket is touched by
 
 import os
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import zmq
 
 from nalb.errors import PeerError
 from nalb.process.available_cores import Cores
+from nalb.process.die import die
 from nalb.protocol import messages as m
 from nalb.transport.backup_connection import BackupConnection
 from nalb.transport.curvezmq import secure_client
@@ -28,15 +28,6 @@ T = TypeVar("T", bound=m.Message)
 C = TypeVar("C", bound=m.Message)
 Drain = Callable[[], tuple[list[m.SampleRow], int]]  # at most ROWS_MOST
 REASON_MOST = m.TEXT_MOST - 296  # characters of a Failed: the coordinator's Abort names the process as well
-
-
-def die(reason: str, exit_code: int = PeerError.exit_code) -> None:
-    """End this process now, whatever ps-lite is doing, with one line that says why."""
-    with suppress(Exception):  # the script may have closed it, or put something else there
-        sys.stdout.flush()
-    with suppress(Exception):
-        print(f"nalb: {reason}", file=sys.stderr, flush=True)
-    os._exit(exit_code)
 
 
 class Client:

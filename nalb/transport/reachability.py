@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from nalb.process.die import die
 from nalb.protocol.members import LOST_DEADLINES
 from nalb.protocol.messages import FAR_S
 from nalb.settings import Settings
-from nalb.transport.client import die
 from nalb.transport.tcp_info import Address, Connection, Ways, connections
 
 KNOCKS = 5  # within the silence that is allowed

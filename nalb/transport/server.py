@@ -16,10 +16,10 @@ import zmq
 from nalb.batching.speed import Predictor
 from nalb.errors import InputError, MachineError, PeerError
 from nalb.measurement.samples import Samples
+from nalb.process.die import die
 from nalb.protocol import messages as m
 from nalb.protocol.state import Coordinator
 from nalb.settings import Settings
-from nalb.transport.client import die
 from nalb.transport.curvezmq import door_kept, node_of_user, secure_server
 from nalb.transport.keys import own_keys
 

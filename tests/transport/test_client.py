@@ -108,14 +108,3 @@ def test_a_coordinator_that_never_comes_is_told_however_many_reports_wait():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 4, done.stderr
     assert "has been silent for 4 s in phase start" in done.stderr
-
-
-@pytest.mark.parametrize("stream", ["None", "open(__file__)", "object()"])
-def test_a_process_ends_whatever_the_script_has_made_of_its_output(tmp_path, stream):
-    script = tmp_path / "script.py"
-    script.write_text(
-        f"import sys\nfrom nalb.transport.client import die\nsys.stdout = sys.stderr = one = {stream}\n"
-        "getattr(one, 'close', int)()\ndie('a test')\n"
-    )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 4, done.stderr

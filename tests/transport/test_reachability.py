@@ -165,7 +165,7 @@ def test_hosts_are_asked_while_the_interpreter_ends() -> None:
 
 SENDER = """
 import os, socket, sys, time
-from nalb.transport.client import die
+from nalb.process.die import die
 from nalb.transport.reachability import Reachability
 from nalb.settings import from_environment
 from nalb.transport.tcp_info import connections
