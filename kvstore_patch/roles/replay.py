@@ -7,10 +7,14 @@ communication. It runs until the coordinator says Finish (compare) or for --iter
 import argparse
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from nalb.errors import NalbError
 from nalb.process.die import die
 from nalb.workloads import NAMES, load
+
+if TYPE_CHECKING:
+    from mxnet.ndarray import NDArray
 
 
 def main() -> int:
@@ -24,7 +28,7 @@ def main() -> int:
     import mxnet as mx
 
     from kvstore_patch.gluon.patch import install
-    from kvstore_patch.store.kvstore import JobFinished
+    from kvstore_patch.store.exchange import JobFinished
 
     install()
     try:
@@ -51,7 +55,7 @@ def main() -> int:
     return 0
 
 
-def _check(gradients: list, expected: float, fill: float) -> None:
+def _check(gradients: "list[NDArray]", expected: float, fill: float) -> None:
     for index, gradient in enumerate(gradients):
         low, high = float(gradient.min().asscalar()), float(gradient.max().asscalar())
         if (low, high) != (expected, expected):
