@@ -15,8 +15,7 @@ Besides ps-lite's own DMLC_* variables:
     NALB_BATCHING        how batch sizes are chosen (default: nobody chooses; they stay as the script has them)
     NALB_BATCH_TOTAL     samples of one iteration over all workers (default: what the workers begin with)
     NALB_BATCH_MOST      the most samples of a worker: one number for all, or one each, by rank, separated by commas
-    NALB_PREDICTOR       how lb-bsp foresees speeds (default: narx, which is EMA for the first 500 iterations; of
-                         more than 16 workers, ema)
+    NALB_PREDICTOR       how lb-bsp foresees speeds (default: memoryless, the last speed again)
     NALB_PREDICTOR_MODELS  folder from which networks that predict begin, and where they are stored at the end
     NALB_FIRST_WORKERS   how many workers the job began with, where it goes on with fewer: the global batch stays
     NALB_CHECKPOINTS     folder for checkpoints (kvstore_patch/checkpoints.py); nalb launch also reads it
@@ -33,7 +32,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from nalb.batching.schemes import BASELINES
+from nalb.batching.schemes import BASELINES, DEFAULT_PREDICTOR
 from nalb.batching.schemes import SCHEMES as BATCH_SCHEMES
 from nalb.errors import InputError, listed
 
@@ -48,8 +47,6 @@ SCHEMES = ("auto", "stock", "p3", "average", "elastic", "aware", "exact", "oracl
 BATCHINGS = (*(name for name in BATCH_SCHEMES if name != JOINT), *BASELINES)
 NETWORK_PREDICTORS = ("rnn", "lstm", "narx")  # live beside Gluon
 PREDICTORS = ("memoryless", "ema", "arima", *NETWORK_PREDICTORS)
-DEFAULT_PREDICTOR = "narx"  # Chen et al.'s choice
-NETWORKS_MOST = 16  # workers up to which it is the default: a network costs some 2 ms an iteration and worker
 ESTIMATOR_NAMES = ("capacity", "paper")
 
 
@@ -166,7 +163,7 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
         batch_most=batch_maxima(
             environ.get("NALB_BATCH_MOST") or None, num_workers, "environment variable NALB_BATCH_MOST"
         ),
-        predictor=choice("NALB_PREDICTOR", DEFAULT_PREDICTOR if num_workers <= NETWORKS_MOST else "ema", PREDICTORS),
+        predictor=choice("NALB_PREDICTOR", DEFAULT_PREDICTOR, PREDICTORS),
         predictor_models=environ.get("NALB_PREDICTOR_MODELS") or None,
         addresses=_addresses(environ.get("NALB_ADDRESSES") or None),
     )

@@ -1,28 +1,25 @@
 """`python -m netem.ballast MB`: the competing process of a node with memory_mb. It holds the memory and does nothing."""
 
-import os
 import signal
 import sys
-from pathlib import Path
+
+import psutil
 
 from nalb.errors import MachineError
 from nalb.process import daemon
 from netem.network_file import Network
 
 MB = 1_000_000
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def require(network: Network) -> None:
     """Raises MachineError where this machine has less memory free than the network's nodes are to hold."""
     wanted_mb = sum(node.memory_mb for node in network.nodes)
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable" and wanted_mb * MB > (free_bytes := int(value.split()[0]) * 1024):
-            raise MachineError(
-                f"network {network.name} holds {wanted_mb:g} MB (memory_mb) where {free_bytes // MB} MB are free:"
-                " lower memory_mb"
-            )
+    if wanted_mb * MB > (free_bytes := psutil.virtual_memory().available):
+        raise MachineError(
+            f"network {network.name} holds {wanted_mb:g} MB (memory_mb) where {free_bytes // MB} MB are free:"
+            " lower memory_mb"
+        )
 
 
 def start_argv(memory_mb: float) -> list[str]:
@@ -41,8 +38,7 @@ def check_held(said: str, memory_mb: float, node_name: str) -> None:
 def main(argv: list[str]) -> int:
     """Fill the memory, go to the background, wait for the end."""
     held = bytearray(b"\1") * int(float(argv[0]) * MB)  # written, so each page is there
-    resident_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    daemon.detach(f"{resident_pages * PAGE_BYTES / MB:.1f}")
+    daemon.detach(f"{psutil.Process().memory_info().rss / MB:.1f}")
     while held:
         signal.pause()
     return 0

@@ -14,10 +14,8 @@ from nalb.errors import InputError, listed
 from nalb.process import daemon
 from netem import ballast, build, cpu_limits, namespaces, qdiscs, shaping
 from netem.change_clock import ChangeClock, OnChange
-from netem.file_table import HIGH_MBPS, LOW_MBPS
 from netem.guardian import NetworkGuardian
-from netem.machines import HIGH_CPU_QUOTA, LOW_CPU_QUOTA
-from netem.network_file import Network, NetworkNode
+from netem.network_file import HIGH_CPU_QUOTA, HIGH_MBPS, LOW_CPU_QUOTA, LOW_MBPS, Network, NetworkNode
 from netem.schedule import CpuQuotas, NodeRates, PairCaps, pair_caps_at, quotas_at, rates_at
 
 

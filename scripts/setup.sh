@@ -86,7 +86,7 @@ install_nalb() { # extras: '' or '[dev]'
     python=$(python311) && quietly "$python" -m venv "$venv" || return
   fi
   local pip=("$venv/bin/python" -m pip install -q --disable-pip-version-check)
-  quietly "${pip[@]}" --upgrade pip 'setuptools>=75' wheel || return
+  quietly "${pip[@]}" --upgrade pip 'setuptools>=77' wheel || return
   quietly "${pip[@]}" --no-build-isolation -e "$repo$1" || return
   echo "$want$1" >"$stamp"
 }

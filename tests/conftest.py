@@ -2,8 +2,17 @@
 
 import signal
 
+import pytest
+
 
 def pytest_configure() -> None:
     """Tests signal what they start: under nohup or in a shell's background, children would inherit deaf ears."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What starts MXNet or makes networks belongs to the jobs, which the fast tier (`-m "not jobs"`) leaves out."""
+    for item in items:
+        if item.get_closest_marker("mxnet") or item.get_closest_marker("root"):
+            item.add_marker("jobs")

@@ -165,6 +165,7 @@ def install_nalb(venv: Path, extras: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.jobs
 def test_an_environment_without_pip_is_mended(tmp_path: Path) -> None:
     """As `python -m venv` leaves it where ensurepip is missing."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path)], check=True)

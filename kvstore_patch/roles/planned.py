@@ -17,7 +17,7 @@ from pathlib import Path
 from kvstore_patch.shim import Shim
 from kvstore_patch.store.session import ShimFeed, check_encryption
 from nalb.batching.schemes import PREDICTORS
-from nalb.batching.speed import Predictor
+from nalb.batching.speed import Predictor, require_library
 from nalb.errors import NalbError
 from nalb.process.die import die
 from nalb.protocol import messages as m
@@ -89,6 +89,7 @@ def _predictor(settings: Settings) -> tuple[Callable[[int], Predictor] | None, C
     """
     if settings.batching not in ("lb-bsp", "joint"):
         return None, lambda: None
+    require_library(settings.predictor)
     if settings.predictor in PREDICTORS:
         return PREDICTORS[settings.predictor], lambda: None
     os.environ["DMLC_ROLE"] = "worker"  # as in serve

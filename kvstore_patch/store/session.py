@@ -90,7 +90,7 @@ class WorkerSession:
             return None, 0.0
         self.shim.set_forecasts(message.measure)
         self.shim.mark()
-        self.client.note(exchanging=message.iteration)
+        self.client.note(exchanging=self.protocol.iteration)
         return message, time.monotonic() - start_s
 
     def finish(
@@ -102,7 +102,7 @@ class WorkerSession:
         plan_wait_s: float,
     ) -> None:
         """Wait on a thread for the iteration's gradients, then for its slices, then report it done, `sums()` first if any."""
-        iteration, last_end_s = plan.iteration, self._last_end_s
+        iteration, last_end_s = self.protocol.iteration, self._last_end_s
 
         def work() -> float:
             try:
@@ -124,14 +124,14 @@ class WorkerSession:
                 self.client.send(checked)
             took_s = end_s - last_end_s
             done = m.Done(iteration, end_s - start_s, took_s, plan_wait_s, start_s, end_s, computed_s, cpu_s)
-            self.client.send(done)
+            self.client.send(done, waits=iteration < plan.until)
             return end_s
 
         self._is_under_way = True
         self._waits.put(work)
 
     def _finish_all(self) -> None:
-        """The thread, one for all iterations."""
+        """The thread: one for all iterations, since to start one costs more than what it does."""
         while True:
             self._ends_s.put(self._waits.get()())
 

@@ -29,6 +29,7 @@ PREDICTORS: dict[str, Callable[[int], Predictor]] = {
     "ema": lambda _: Ema(),
     "arima": lambda worker: Deferred(Ema(), Arima(late=worker), after=0),
 }
+DEFAULT_PREDICTOR = "memoryless"  # within 1 % of a trained network, and from the start: docs/speed-prediction.md
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class BatchJob:
     most: Sizes | None = None  # per worker, e.g. from memory; None: no bound
     power: tuple[float, ...] | None = None  # per worker, in any one unit, e.g. CPU cores; None: not known
     curves: tuple[Polynomial, ...] | None = None  # per worker, from a profile; None: not profiled
-    predictors: tuple[Predictor, ...] | None = None  # per worker; None: EMA
+    predictors: tuple[Predictor, ...] | None = None  # per worker; None: DEFAULT_PREDICTOR's
 
     def __post_init__(self) -> None:
         for name in ("most", "power", "curves", "predictors"):
@@ -51,6 +52,11 @@ class BatchJob:
     def bounds(self) -> Bounds:
         """The bounds that every decision keeps. Raises InputError where they contradict each other."""
         return Bounds.of(sum(self.sizes), len(self.sizes), self.most)
+
+    @property
+    def predictors_or_default(self) -> Sequence[Predictor]:
+        """Of the speeds, per worker."""
+        return self.predictors or [PREDICTORS[DEFAULT_PREDICTOR](worker) for worker in range(len(self.sizes))]
 
 
 class Off:
@@ -80,15 +86,11 @@ SCHEMES: dict[str, Scheme] = {
     "off": Scheme(lambda _start, bounds, _job: Off(bounds), waits=False),
     "static": Scheme(lambda start, bounds, job: OpenLoop(start, bounds, job.power), waits=False),
     "dynamic": Scheme(lambda start, bounds, job: ProportionalControl(start, bounds, job.power), waits=False),
-    "lb-bsp": Scheme(
-        lambda start, bounds, job: SpeedBalancer(bounds, job.predictors or [Ema() for _ in start], SLACK), waits=True
-    ),
+    "lb-bsp": Scheme(lambda _start, bounds, job: SpeedBalancer(bounds, job.predictors_or_default, SLACK), waits=True),
     "lb-bsp-gpu": Scheme(lambda _start, bounds, _job: StepBalancer(bounds), waits=False),
     "lb-bsp-federated": Scheme(lambda start, bounds, _job: SpeedBalancer(bounds, [Ema() for _ in start]), waits=True),
     "lbb": Scheme(lambda start, bounds, job: ThresholdTuner(start, bounds, job.curves), waits=False, profiles=True),
-    "joint": Scheme(
-        lambda start, bounds, job: JointBalancer(bounds, job.predictors or [Ema() for _ in start]), waits=True
-    ),
+    "joint": Scheme(lambda _start, bounds, job: JointBalancer(bounds, job.predictors_or_default), waits=True),
 }
 
 

@@ -7,12 +7,13 @@ The driving resources are those of *now*, when the worker reports after iteratio
 calls them usage in one place and what is available in another; a controller passes on what the worker reports.
 """
 
+import importlib.util
 from collections import deque
 from typing import Any, Protocol
 
 import numpy as np
 
-from nalb.errors import InputError
+from nalb.errors import InputError, MachineError
 from nalb.planning.nodes import Floats
 
 EMA_WEIGHT = 0.2  # of the newest speed; Chen et al., Table 3
@@ -67,6 +68,15 @@ class Ema:
         return self._speed
 
 
+def require_library(predictor: str | None) -> None:
+    """MachineError where the library that the predictor of this name needs is not installed."""
+    if predictor == "arima" and importlib.util.find_spec("statsmodels") is None:
+        raise MachineError(
+            "predictor arima needs statsmodels, which is not there: `pip install -e '.[arima]'` in the clone, or choose "
+            "another --predictor"
+        )
+
+
 class Arima:
     """ARIMA(2, 2, 1): w = second differences of v, w_k = phi_1 w_(k-1) + phi_2 w_(k-2) + e_k + theta e_(k-1).
 
@@ -77,6 +87,7 @@ class Arima:
     """
 
     def __init__(self, late: int = 0) -> None:
+        require_library("arima")
         self._speeds: deque[float] = deque(maxlen=ARIMA_WINDOW)
         self._until_fit = ARIMA_FIRST + late
         self._model: Any = None  # statsmodels' SARIMAXParams; None before the first fit

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nalb.batching.schemes import BASELINES
+from nalb.batching.speed import require_library
 from nalb.cli.launch import (
     NAMESPACE_PORT,
     add_batch_flags,
@@ -133,6 +134,7 @@ def main(args: argparse.Namespace) -> int:
         raise InputError("--schemes joint sizes batches, which a replay does not compute: use --train")
     if RING in schemes:
         require_torch()
+    require_library(args.predictor)
     network = load_network(find_network(args.network))
     ensure_privilege()
     run_dir = make_run_dir(args.out)

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from nalb.batching.schemes import BASELINES
+from nalb.batching.speed import require_library
 from nalb.checkpoints import folder
 from nalb.errors import InputError, JobError, MachineError, listed
 from nalb.launch.encryption import add_encryption_flags, is_encrypted, job_keys, keys_here
@@ -97,7 +98,7 @@ def add_batch_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-total", type=int, metavar="N", help="samples of an iteration, over all workers")
     parser.add_argument("--batch-most", metavar="N[,N...]", help="most samples of a worker, for all or for each")
     parser.add_argument(
-        "--predictor", choices=PREDICTORS, help="of lb-bsp: speeds to come (default: narx; ema from 17 workers on)"
+        "--predictor", choices=PREDICTORS, help="of lb-bsp and joint: how they foresee speeds (default: memoryless)"
     )
     parser.add_argument(
         "--predictor-models",
@@ -130,6 +131,8 @@ def main(args: argparse.Namespace) -> int:
         if args.max_restarts or args.min_nodes:
             raise InputError("--print-env starts nothing, so nothing again: leave out --max-restarts and --min-nodes")
         return _print_environment(args)
+    if args.hosts is None:  # on hosts the coordinator's machine must have it
+        require_library(args.predictor)
     if args.hosts is None and shutil.which(args.command[0]) is None:
         raise InputError(f"COMMAND {args.command[0]!r} is not a program here: give a path, or a name on PATH")
     return _see_through(args)

@@ -3,8 +3,9 @@
 import argparse
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from nalb import __version__
 from nalb.errors import NalbError
 
 SUBCOMMANDS = {
@@ -19,28 +20,57 @@ SUBCOMMANDS = {
     "keys": "make a job's keys for encrypted, authenticated transport",
     "net": "build, verify, remove or draw an emulated network",
 }
+COMPLETION = "--print-completion"
 
 
-def build_parser(chosen: str | None) -> argparse.ArgumentParser:
-    """The parser; only the chosen subcommand's module is imported, so that `nalb --help` stays instant."""
+def build_parser(*chosen: str) -> argparse.ArgumentParser:
+    """The parser; only the chosen subcommands' modules are imported, so that `nalb --help` stays instant."""
     parser = argparse.ArgumentParser(
         prog="nalb", description="network-aware load balancing for parameter-server training"
+    )
+    parser.add_argument("--version", action="version", version=f"nalb {__version__}")
+    shells = ("bash", "zsh")
+    parser.add_argument(
+        COMPLETION, choices=shells, action=_PrintCompletion, help="print what completes nalb's words there"
     )
     subparsers = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
     for name, help_text in SUBCOMMANDS.items():
         sub = subparsers.add_parser(name, help=help_text, description=help_text)
-        if name == chosen:
+        if name in chosen:
             module = importlib.import_module(f"nalb.cli.{name}")
             module.configure(sub)
             sub.set_defaults(main=module.main)
     return parser
 
 
+class _PrintCompletion(argparse.Action):
+    """Print a script for the shell that the argument names, and end. Files and directories are told by their metavar."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _args: object, shell: object, _option: object = None) -> None:
+        import shtab  # it takes longer than all of `nalb --help`
+
+        for action in _actions(parser):
+            complete = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}.get(str(action.metavar))
+            if complete:
+                action.complete = complete  # type: ignore[attr-defined]  # shtab looks for it there
+        print(shtab.complete(parser, str(shell)))
+        parser.exit()
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """All arguments of a parser and of its subcommands."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for sub in action.choices.values():
+                yield from _actions(sub)
+
+
 def run(argv: Sequence[str] | None = None) -> int:
     """Parse and run; a NalbError becomes one line on stderr and its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    chosen = next((word for word in words if word in SUBCOMMANDS), None)
-    args = build_parser(chosen).parse_args(words)
+    chosen = [word for word in words if word in SUBCOMMANDS][:1]
+    args = build_parser(*(SUBCOMMANDS if words[:1] == [COMPLETION] else chosen)).parse_args(words)
     try:
         return int(args.main(args))
     except NalbError as error:

@@ -3,9 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 
 from nalb.compare.comparison import turns
 from nalb.errors import InputError
@@ -47,9 +49,19 @@ def overhead(values_s: Sequence[float], base_s: Sequence[float], seed: int = 0) 
     if len(values_s) != len(base_s) or not values_s:
         raise InputError(f"{len(values_s)} iterations against {len(base_s)}: an overhead needs as many of each")
     values, base = round_means(values_s), round_means(base_s)
-    drawn = np.random.default_rng(seed).integers(0, len(values), (RESAMPLES, len(values)))
-    ratios = values[drawn].sum(axis=1) / base[drawn].sum(axis=1) - 1
-    low, high = np.quantile(ratios, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    if len(values) < FEWEST_ROUNDS:
-        low = high = math.nan
-    return Overhead(float(values.sum() / base.sum() - 1), float(low), float(high), len(values))
+    low = high = math.nan
+    if len(values) >= FEWEST_ROUNDS:
+        low, high = stats.bootstrap(
+            (values, base),
+            _relative,
+            n_resamples=RESAMPLES,
+            paired=True,
+            confidence_level=CONFIDENCE,
+            method="percentile",
+            random_state=np.random.default_rng(seed),
+        ).confidence_interval
+    return Overhead(float(_relative(values, base)), float(low), float(high), len(values))
+
+
+def _relative(values: npt.NDArray[np.float64], base: npt.NDArray[np.float64], axis: int = -1) -> Any:
+    return values.sum(axis=axis) / base.sum(axis=axis) - 1

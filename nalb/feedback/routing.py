@@ -29,6 +29,9 @@ TRIAL = 5  # iterations; the first of them, which makes MXNet's buffers, is not 
 PRICE = 0.01  # of the time: what looking at the slower way may cost
 LONGEST = 256  # iterations without a look, whatever it costs: the network may have changed
 REMEMBERED = 9  # iterations of either way, which are compared by their medians
+# What of MXNet's own routing is chosen at once: workers then ask nobody in between, and nothing that they show changes it.
+RUN = 8  # iterations
+RUN_S = 1.0  # longer ones hardly notice that they ask
 
 
 class Routing:
@@ -53,10 +56,15 @@ class Routing:
         """Whether MXNet routes the next iteration too, whatever the present one shows."""
         return self._left > 0
 
-    def choose_own(self) -> bool:
-        """Whether MXNet routes the next iteration; to be asked once for each."""
-        self._left, is_own = max(0, self._left - 1), self._left > 0
-        return is_own
+    def choose_own(self, most: int = 1) -> int:
+        """How many of the next iterations MXNet routes, at most so many at once; 0: a plan routes the next one.
+
+        They count as chosen from then on, whatever the first of them show.
+        """
+        run = 1 if self._is_trial or not self._own else max(1, int(RUN_S / median(self._own)))
+        run = min(run, RUN, most, self._left)
+        self._left -= run
+        return run
 
     def judge_plan(self, took_s: float, is_explained: bool, is_own_less: bool) -> None:
         """Take in an iteration by plan.

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 FEW_FREE = 5  # iterations without a window cost up to 10 %: every fifth costs 2 %
 MANY_FREE = 40  # where nothing changes, less
-LATE = 1.25  # times: TCP's sharing, headers and acknowledgements explain 1.05 to 1.2 (docs/results.md)
+# Times: TCP's sharing, headers and acknowledgements explain 1.05 to 1.2 (docs/results/close-to-the-bound.md).
+LATE = 1.25
 BEATEN = 1.03  # times what equal shares took: medians of equal plans differ by up to 2 % on a busy machine
 MOST_REGRET = 1.0  # iterations of equal shares that plans may cost more than those
 REGRET_OF_ONE = 0.5  # of an iteration: the network may have changed within it

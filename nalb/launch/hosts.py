@@ -5,14 +5,13 @@ Every mistake is an InputError of one line that names the file and the field. Un
 
 import ipaddress
 import socket
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta, Struct
 
+from nalb import toml_file
 from nalb.errors import InputError
 from nalb.launch.roles import Place
 
@@ -20,13 +19,23 @@ DEFAULT_ROOT_PORT = 9091  # ps-lite's customary one; the coordinator takes the n
 DEFAULT_PYTHON = "python3"
 
 # \Z, not $, which a newline may follow
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")]
-Address = Annotated[
-    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
-]  # IPv4 or a name; nothing ssh takes for an option
-User = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*\Z")]
-Port = Annotated[int, Meta(ge=1, le=65535)]
-Text = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\x00\n]*\Z")]
+Name = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z",
+        description="1 to 63 letters, digits, '_', '.' and '-', first a letter or digit",
+    ),
+]
+Address = Annotated[  # nothing ssh takes for an option
+    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z", description="an IPv4 address or a host's name")
+]
+User = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*\Z", description="a user's name")]
+Port = Annotated[int, Meta(ge=1, le=65535, description="a port, from 1 to 65535")]
+Text = Annotated[
+    str,
+    Meta(min_length=1, max_length=4096, pattern=r"^[^\x00\n]*\Z", description="one line of at most 4096 characters"),
+]
+Flag = Annotated[bool, Meta(description="true or false")]
 Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z")]
 
 
@@ -39,23 +48,23 @@ class _Access(Struct, frozen=True, forbid_unknown_fields=True):
     directory: Text | None = None
     identity_file: Text | None = None
     known_hosts: Text | None = None
-    ssh_options: list[Text] | None = None
+    ssh_options: Annotated[list[Text], Meta(description="a list of texts")] | None = None
 
 
 class _HostTable(_Access, frozen=True, kw_only=True):
     name: Name
     address: Address
-    worker: bool = True
-    server: bool = True
+    worker: Flag = True
+    server: Flag = True
 
 
 class _Defaults(_Access, frozen=True, kw_only=True):
-    root_port: Annotated[int, Meta(ge=1, le=65534)] = DEFAULT_ROOT_PORT
-    environment: dict[Variable, str] = {}
+    root_port: Annotated[int, Meta(ge=1, le=65534, description="a port, from 1 to 65534")] = DEFAULT_ROOT_PORT
+    environment: Annotated[dict[Variable, str], Meta(description="variables' names and texts")] = {}
 
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
-    hosts: list[_HostTable]
+    hosts: Annotated[list[_HostTable], Meta(description="each as [[hosts]]")]
     defaults: _Defaults = _Defaults()
 
 
@@ -96,16 +105,8 @@ class Hosts:
 
 def load_hosts(path: str | Path) -> Hosts:
     """Read and check a hosts file, and look its addresses up. Raises InputError."""
-    try:
-        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        table = msgspec.convert(document, _File)
-    except OSError as error:
-        raise InputError(f"--hosts {path}: cannot be read ({error.strerror}): give a hosts file in TOML") from None
-    except msgspec.ValidationError as error:
-        what, _, place = str(error).replace("`$.", "`").partition(" - at ")
-        raise InputError(f"{path}: {place.replace('`', '') or 'top level'}: {what}: see docs/hosts.md") from None
-    except (ValueError, RecursionError) as error:  # not TOML, or not UTF-8
-        raise InputError(f"{path}: is not TOML ({error}): correct that line") from None
+    document = toml_file.parse(toml_file.read_text(path, "hosts file"), str(path))
+    table = toml_file.convert(document, _File, str(path))
     hosts = tuple(_host(str(path), index, one, table.defaults) for index, one in enumerate(table.hosts))
     _check(str(path), hosts)
     return Hosts(hosts, table.defaults.root_port, tuple(table.defaults.environment.items()))

@@ -18,7 +18,7 @@ the noise: iterations on busy cores vary by a tenth and more.
 
 from collections import deque
 
-# All figures: docs/results.md, "Slice sizes that follow from the rate", four nodes on two cores.
+# All figures: docs/results/slice-sizes.md, four nodes on two cores.
 SLICE_S = 300e-6  # by which each slice more makes an iteration longer where the cores set the pace: 0.27 to 0.34 ms
 FIRST_ALPHA_BYTES = 1000.0  # what a job begins with; best or as good as the best from 25 to 200 Mbit/s
 LEAST_RATE = FIRST_ALPHA_BYTES / SLICE_S  # bytes per second

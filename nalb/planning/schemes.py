@@ -162,7 +162,7 @@ SCHEMES: dict[str, Callable[[Situation], ChosenDistribution]] = {
     "elastic": _elastic,
     "aware": _aware,
     "exact": _exact,
-    "auto": _exact,  # the best of those that measure: docs/results.md, schemes and estimators
+    "auto": _exact,  # the best of those that measure: docs/results/networks.md
     "oracle": _oracle,
     "joint": _joint,
 }

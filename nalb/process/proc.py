@@ -1,7 +1,8 @@
 """Processes by id, as /proc shows them and as signals take them: the same only where /proc is of our own PID namespace."""
 
 import os
-from pathlib import Path
+
+import psutil
 
 from nalb.errors import MachineError
 
@@ -22,6 +23,4 @@ def require_own_proc() -> None:
 def others() -> list[int]:
     """The ids of all processes but this one. Raises MachineError as `require_own_proc`."""
     require_own_proc()
-    return [
-        int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and int(entry.name) != os.getpid()
-    ]
+    return [pid for pid in psutil.pids() if pid != os.getpid()]

@@ -33,7 +33,8 @@ class BatchSizeManager:
     """Workers by rank. `outbox` collects what all workers must get, `events` what observers see.
 
     scheme: a name of nalb.batching.schemes, or a baseline, whose sizes stay as they are. total, most: None where the
-    workers say. predictor: makes the predictor of a rank; None: EMA. network: for joint plans, what is known of the links now.
+    workers say. predictor: makes the predictor of a rank; None: the default one. network: for joint plans, what is known of the
+    links now.
     """
 
     def __init__(

@@ -12,6 +12,9 @@ The order of one iteration k (C coordinator, W worker, S server):
     W -> C  SlotsReady(k)      every worker that was asked
     C -> W  Plan(k)            no worker communicates iteration k before this; as soon as k-1 begins where that cannot change it
 
+A plan that MXNet's own routing takes the place of may hold for several iterations, k to k+n. A worker asks nobody in between, and
+tells of them with its next sign of life: Done(k), ..., Done(k+n) come together. The plan after it goes out when k begins.
+
 Batch sizes have a count of iterations of their own, since a job may balance them without plans:
 
     W -> C  JoinBatching
@@ -29,7 +32,7 @@ from nalb.errors import InputError, PeerError
 from nalb.planning.nodes import Capacities
 from nalb.settings import BATCH_MOST, NODE_MOST
 
-VERSION = 10
+VERSION = 12
 # Round trips, in s: shorter ones fit into queues, longer ones need pacing (measured at 0.05 ms: pacing changes nothing).
 FAR_S = 0.005
 # A message beyond a bound ends the job. So either 1,000 nodes cannot reach the bound in years, or the sender keeps it too.
@@ -112,7 +115,7 @@ class Report(Message, frozen=True):
 
 
 class Still(Message, frozen=True):
-    """I live: on a second connection, while nothing comes through the first (client.py)."""
+    """I live: on a second connection, which carries nothing else (client.py)."""
 
     identity: Identity  # of the first
 
@@ -237,9 +240,10 @@ class PrepareSlots(Message, frozen=True):
 
 
 class Plan(Message, frozen=True):
-    """Where each slice of the iteration goes."""
+    """Where each slice of some iterations goes."""
 
-    iteration: Count
+    iteration: Count  # from this one
+    until: Count  # to this one, both included
     layout_version: Count  # of the registration whose slices these are
     scheme: Name
     measure: bool  # forecasts on
@@ -269,9 +273,7 @@ class Collect(Message, frozen=True):
 
 
 class Alive(Message, frozen=True):
-    """The coordinator's sign of life, on which it also tells what only it can see."""
-
-    unheard_s: Seconds = 0.0  # how long nothing has come over the receiver's own connection
+    """The coordinator's sign of life."""
 
 
 class Farewell(Message, frozen=True):

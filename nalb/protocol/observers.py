@@ -18,7 +18,7 @@ class Observers:
         self._outbox = outbox
         self._identities: list[bytes] = []
         self._blocks = deque([] if hold else [m.RunBlock(scheme, m.FOREVER)])
-        self._left = 0  # iterations of the first block, if it has begun
+        self.left = 0  # iterations of the first block, if it has begun, that are not complete
         self.events: list[m.Event] = []
         self.configured: m.Configured | None = None
         self.is_ending = False
@@ -52,21 +52,16 @@ class Observers:
         """What events call the iterations under way."""
         return self._blocks[0].label or self._blocks[0].scheme
 
-    @property
-    def goes_on(self) -> bool:
-        """Whether the block under way has another iteration."""
-        return self._left > 1
-
     def begin(self) -> bool:
         """Begin the next block; False where one is under way."""
-        if self._left:
+        if self.left:
             return False
-        self._left = self._blocks[0].iterations
+        self.left = self._blocks[0].iterations
         return True
 
     def count(self, now_s: float) -> None:
         """An iteration of the block under way is complete; its last ends the block."""
-        self._left -= 1
-        if self._left == 0:
+        self.left -= 1
+        if self.left == 0:
             self.tell("block", now_s, {"scheme": self.label, "iterations": self._blocks[0].iterations})
             self._blocks.popleft()

@@ -1,5 +1,6 @@
 """A worker or server as the coordinator knows it, and how it is told from others."""
 
+from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -33,9 +34,9 @@ class Process:
     registration: int = -1  # number of its last Register
     tensors: list[m.TensorSpec] | None = None
     done: m.Done | None = None
-    early: m.Done | None = None  # of the next iteration, whose plan was sent ahead
+    early: deque[m.Done] = field(default_factory=deque)  # of the next iterations, whose plan it has already
     sums: m.Sums | None = None  # of the iteration that runs
-    finished: int = -1  # the last iteration that it reported done
+    finished: int = -1  # the last iteration that it reported done, early or not
     left_after: int | None = None  # said Goodbye after this iteration
     reports: list[Reported] = field(default_factory=list)  # of this iteration
     reported: int = -1  # the iteration in which its last report came

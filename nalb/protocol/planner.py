@@ -271,20 +271,23 @@ class Planner:
         ranks = [rank_of_node[node.name] for node in self._nodes if node.is_worker]
         return LinkKnowledge(self._nodes, ranks, self._layout.model_bytes, capacities)
 
-    def decide(self, iteration: int, layout_version: int, scheme: str, forecasts: bool | None = None) -> PlanDecision:
-        """The plan of an iteration. MXNet's own schemes (stock, p3) route by themselves: their plan is empty.
+    def decide(
+        self, iteration: int, layout_version: int, scheme: str, forecasts: bool | None = None, most: int = 1
+    ) -> PlanDecision:
+        """The plan of an iteration, or of some from it on. MXNet's own schemes (stock, p3) route by themselves: an empty plan.
 
-        forecasts: whether messages are timed; None: as the scheme needs.
+        forecasts: whether messages are timed; None: as the scheme needs. most: iterations.
         """
         assert self._layout is not None
         self._measured = scheme not in UNMEASURED if forecasts is None else forecasts
-        is_own = scheme in OWN_ROUTING and self._routing.choose_own()
-        if is_own or scheme in ("stock", "p3"):
-            self._measured &= not is_own
+        own = self._routing.choose_own(most) if scheme in OWN_ROUTING else 0
+        if own or scheme in ("stock", "p3"):
+            self._measured &= not own
             self._present, self._sent_window = None, 0
-            self._reason = NOT_NEEDED if is_own else f"{scheme}: MXNet's own routing"
+            self._reason = NOT_NEEDED if own else f"{scheme}: MXNet's own routing"
+            until = iteration + (own or 1) - 1
             return PlanDecision(
-                m.Plan(iteration, layout_version, "stock" if is_own else scheme, self._measured, 0, [], []), []
+                m.Plan(iteration, until, layout_version, "stock" if own else scheme, self._measured, 0, [], []), []
             )
         situation = Situation(
             iteration,
@@ -305,9 +308,8 @@ class Planner:
         slots, new_slots = self._place(self._present)
         ranks = [self._rank_of_node[node] for node in self._present.server_of_slice]
         self._sent_window = self._window()
-        return PlanDecision(
-            m.Plan(iteration, layout_version, scheme, self._measured, self._sent_window, ranks, slots), new_slots
-        )
+        plan_of = m.Plan(iteration, iteration, layout_version, scheme, self._measured, self._sent_window, ranks, slots)
+        return PlanDecision(plan_of, new_slots)
 
     def _window(self) -> int:
         """Bytes of a worker under way at a time: enough for the links' delay and queues, little enough to keep all in step."""

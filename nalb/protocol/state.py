@@ -4,7 +4,7 @@
     REGISTER  until every worker has said what it pushes             -> Setup
     READY     between iterations; a held job waits here for RunBlock
     PREPARE   until the new slots that the plan needs exist
-    RUN       plan sent, and the next one too where nothing can change it; until every worker is Done
+    RUN       plan sent, and the next one too where nothing can change it; until every worker is Done with all its iterations
     COLLECT   until servers have told all that they timed
     OVER      aborted or ended
 
@@ -124,7 +124,7 @@ class Coordinator:
         if now_s - self._last_alive_s >= self._settings.heartbeat_s:
             self._last_alive_s = now_s
             for process in self._members:
-                self._send(process, m.Alive(now_s - process.last_direct_s))
+                self._send(process, m.Alive())
         if self.phase == "GATHER":
             if now_s - self._started_s > self._settings.startup_s:
                 self.abort(self._members.missing(), now_s)
@@ -290,20 +290,21 @@ class Coordinator:
                 return
         for worker in self._members.workers:
             worker.tensors = None
-        self._iteration += self._ahead is not None  # its number is used up, and nobody will run it
-        self._ahead = None
+            worker.early.clear()
+        self._iteration = max(self._iteration, self._granted)  # their numbers are used up, and nobody will run them
+        self._plan = self._ahead = None
         self._tensors, self._registration = message.tensors, message.number
         if block := self._observers.block:
             self._cut = self._cut_of(block)
         try:
-            self._begin_epoch(now_s)
+            self._begin_layout(now_s)
         except InputError as error:
             self.abort(f"the registered tensors cannot be planned: {error}", now_s)
             return
         self.phase = "READY"
         self._next(now_s)
 
-    def _begin_epoch(self, now_s: float) -> None:
+    def _begin_layout(self, now_s: float) -> None:
         """Tell every worker how to cut the registered tensors."""
         assert self._planner is not None
         self._layout_version += 1
@@ -328,8 +329,10 @@ class Coordinator:
         """Plan the next iteration, or wait for an observer to ask for one."""
         if self.phase != "READY":
             return
-        if self._ahead is not None:
-            self._plan, self._ahead = self._ahead, None
+        if self._iteration < self._granted:
+            assert self._plan is not None
+            if self._iteration == self._plan.until:
+                self._plan, self._ahead = self._ahead, None
             self._begin_iteration(now_s)
             return
         block = self._observers.block
@@ -361,11 +364,11 @@ class Coordinator:
             self._planner.inflight_bytes = block.inflight_bytes
         if (wanted := self._cut_of(block)) != self._cut:  # another block's, or what was measured asks for it
             self._cut = wanted
-            self._begin_epoch(now_s)
+            self._begin_layout(now_s)
         if self._admission.manager is not None:
             self._planner.joint_shares = self._admission.manager.plan_shares()
         self._planner.round_trip_s = self._members.round_trip_s
-        return self._planner.decide(number, self._layout_version, block.scheme, block.forecasts)
+        return self._planner.decide(number, self._layout_version, block.scheme, block.forecasts, self._observers.left)
 
     def _slot_orders(self, slots: list[m.NewSlots]) -> dict[bytes, list[m.NewSlots]]:
         """Who creates which slots: its own node's worker over loopback, where there is one, else the lowest-ranked worker."""
@@ -389,7 +392,7 @@ class Coordinator:
             self._measuring = self._plan.measure
             for server in self._members.servers:
                 self._send(server, m.Measure(self._plan.measure))
-        self._send_plan(self._plan, now_s)
+        self._send_plan(self._plan)
         self._begin_iteration(now_s)
 
     def _begin_iteration(self, now_s: float) -> None:
@@ -398,46 +401,60 @@ class Coordinator:
         self._released_s = self._moved_s = now_s
         self.phase = "RUN"
         for process in self._members:
-            process.done, process.early, process.sums = process.early, None, None
+            process.done, process.sums = process.early.popleft() if process.early else None, None
             process.cpu_before_s = process.cpu_s
             process.reports, process.covers = [], 0
         self._running = sum(worker.done is None for worker in self._members.workers)
-        self._send_ahead(now_s)
+        self._tell_plan(now_s)
+        self._send_ahead()
         if self._running == 0:
             self._collect_from_servers(now_s)
 
-    def _send_ahead(self, now_s: float) -> None:
-        """Send the next plan as well, where nothing that this iteration shows can change it: then nobody waits for it."""
+    @property
+    def _granted(self) -> int:
+        """The last iteration that workers have the plan of; -1: they have none."""
+        last = self._ahead or self._plan
+        return -1 if last is None else last.until
+
+    def _send_ahead(self) -> None:
+        """Send the next plan as well, where nothing that this one's iterations show can change it: then nobody waits for it."""
         assert self._planner is not None
-        block = self._observers.block
+        block, number = self._observers.block, self._granted + 1
+        left = self._observers.left - (number - self._iteration)
         if (
             block is None
-            or not self._observers.goes_on
+            or left <= 0
+            or self._ahead is not None
             or self._settings.verify_sums
             or self._cut_of(block) != self._cut
         ):
             return
         if self._planner.is_settled(block.scheme, block.forecasts):
-            decision = self._planner.decide(self._iteration + 1, self._layout_version, block.scheme, block.forecasts)
+            decision = self._planner.decide(number, self._layout_version, block.scheme, block.forecasts, left)
             assert not decision.new_slots, "the same shares of the same layout need no other slots"
             self._ahead = decision.plan
-            self._send_plan(decision.plan, now_s)
+            self._send_plan(decision.plan)
 
-    def _send_plan(self, plan: m.Plan, now_s: float) -> None:
-        assert self._planner is not None
+    def _send_plan(self, plan: m.Plan) -> None:
         for worker in self._members.workers:
             self._send(worker, plan)
-        sent: dict[str, object] = {"inflight_bytes": plan.inflight_bytes}
-        if self._is_recorded(plan.iteration):
-            sent["server_of_slice"] = plan.server_of_slice
-        told = {"iteration": plan.iteration, "scheme": self._observers.label, **self._planner.describe_plan(), **sent}
+
+    def _tell_plan(self, now_s: float) -> None:
+        """The iteration's."""
+        assert self._planner is not None
+        assert self._plan is not None
+        sent: dict[str, object] = {"inflight_bytes": self._plan.inflight_bytes}
+        if self._is_recorded(self._iteration):
+            sent["server_of_slice"] = self._plan.server_of_slice
+        told = {"iteration": self._iteration, "scheme": self._observers.label, **self._planner.describe_plan(), **sent}
         self._event("plan", now_s, told)
 
     def _done(self, process: Process, message: m.Done, now_s: float) -> None:
         if message.iteration <= process.finished:
             return  # a repetition
-        if self._ahead is not None and process.done is not None and message.iteration == self._ahead.iteration:
-            process.early, process.finished = message, message.iteration
+        if process.done is not None and process.finished + 1 == message.iteration <= self._granted:
+            process.early.append(message)
+            process.finished = message.iteration
             return
         if self.phase != "RUN" or message.iteration != self._iteration:
             self.abort(
@@ -497,13 +514,16 @@ class Coordinator:
             first_s = float(samples["start_s"].min()) if len(samples) else 0.0
             if self._is_recorded(self._iteration):
                 self.events.append(m.Event("samples", first_s, {"iteration": self._iteration, "rows": samples}))
-        else:
+        ended_s = now_s
+        finished_s = self._collector.aligned("finished_s")
+        if not self._plan.measure:
+            ended_s = min(now_s, max(finished_s.values(), default=now_s))  # workers may have told of it later
             self._planner.note_unmeasured(iteration_s)
             for server in self._members.servers:
                 server.cpu_s = math.nan  # nobody asked: what it told last is of before
         self._event(
             "iteration",
-            now_s,
+            ended_s,
             {
                 "iteration": self._iteration,
                 "scheme": self._observers.label,
@@ -512,7 +532,7 @@ class Coordinator:
                 "plan_wait_s": {node: d.plan_wait_s for node, d in done.items()},
                 "started_s": self._collector.aligned("started_s"),
                 "computed_s": self._collector.aligned("computed_s"),
-                "finished_s": self._collector.aligned("finished_s"),
+                "finished_s": finished_s,
                 "samples": len(samples),
                 "drops": sum(p.drops for p in self._members),
                 "rejected": dict(self.rejected),

@@ -1,7 +1,7 @@
 """What a worker obeys next among the coordinator's messages, in whatever order, how late and how often they come. Pure.
 
     registration n, Setup(n, layout version e, i)  the worker cuts its tensors; a later version of the same registration replaces it
-    Plan(e, k)                            the worker sums iteration k: of its own version only, i first, then one after another
+    Plan(e, k to n)                       the worker sums iterations k to n: of its own version, i first, then one by one
 
 What is of an earlier registration, layout version or iteration is void; what is of a later one waits for what comes before it.
 """
@@ -18,7 +18,8 @@ class WorkerProtocol:
 
     registration: int = -1  # how often the worker has registered, less one
     layout_version: int = -1  # of the last Setup obeyed
-    iteration: int = -1  # of the last Plan obeyed, or the one before the Setup's first
+    iteration: int = -1  # the last one chosen, or the one before the Setup's first
+    plan: m.Plan | None = None  # the last one obeyed; None: the Setup came after it
     _is_registering: bool = False
     _orders: set[tuple[int, int]] = field(default_factory=set)  # of slots: iteration and layout_version
 
@@ -29,21 +30,28 @@ class WorkerProtocol:
         return m.Register(list(tensors), self.registration)
 
     def choose(self, inbox: list[m.Message]) -> m.Setup | m.Plan | m.Finish | None:
-        """The next message, taken out of the inbox together with all that is void; the others stay."""
+        """The next message, taken out of the inbox together with all that is void; the others stay.
+
+        A plan that holds for the next iteration too is given again.
+        """
         inbox[:] = [message for message in inbox if not self._is_void(message)]
         setups = [x for x in inbox if isinstance(x, m.Setup) and x.registration == self.registration]
         if setups:
             setup = max(setups, key=lambda one: one.layout_version)
             inbox.remove(setup)
             self.layout_version, self.iteration, self._is_registering = setup.layout_version, setup.iteration - 1, False
+            self.plan = None
             return setup
         if self._is_registering:
             return None
+        if self.plan is not None and self.iteration < self.plan.until:
+            self.iteration += 1
+            return self.plan
         of_layout = (x for x in inbox if isinstance(x, m.Plan) and x.layout_version == self.layout_version)
         plan = next((x for x in of_layout if x.iteration == self.iteration + 1), None)
         if plan is not None:
             inbox.remove(plan)
-            self.iteration = plan.iteration
+            self.iteration, self.plan = plan.iteration, plan
             return plan
         finish = next((x for x in inbox if isinstance(x, m.Finish)), None)
         if finish is not None:

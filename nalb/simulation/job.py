@@ -24,7 +24,7 @@ from nalb.simulation.exchange import WITH_HEADERS, MessageWeight, SimulatedExcha
 from nalb.simulation.flows import MAX_CLASSES, flow
 from nalb.simulation.noise import Noise
 
-CORE_S_PER_BYTE = 5e-9  # of a core, at either end (docs/results.md, what a byte costs the cores)
+CORE_S_PER_BYTE = 5e-9  # of a core, at either end (docs/results/cost.md)
 SCHEMES = ("stock", "average", "elastic", "aware", "exact")
 
 

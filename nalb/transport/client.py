@@ -1,16 +1,20 @@
-"""A process's end of the control plane: one thread, one DEALER socket, one limit of silence.
+"""A process's end of the control plane: one thread, two DEALER sockets, one limit of silence.
 
 The thread sends the process's samples every heartbeat, hands arriving messages over, and ends the process with one line
 when the coordinator says Abort or falls silent: the main thread may be stuck inside ps-lite, where nothing can be raised.
 Other threads talk to it through queues, by `send`, `note`, `close` and `wait_for`; sockets and state are touched by the thread
 alone.
+
+All messages use one connection, which only TCP keeps: nothing on it is lost or overtaken. But TCP repeats what a link has lost ever
+more rarely: after an outage of 4 s it may be silent for 7. So a second connection carries signs of life alone. libzmq's
+heartbeats break it where the link is lost, and libzmq connects anew until the link is back; what was on it is lost.
 """
 
 import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple, TypedDict, TypeVar, Unpack, cast
 
@@ -20,7 +24,6 @@ from nalb.errors import PeerError
 from nalb.process.available_cores import Cores
 from nalb.process.die import die
 from nalb.protocol import messages as m
-from nalb.transport.backup_connection import BackupConnection
 from nalb.transport.curvezmq import secure_client
 from nalb.transport.keys import NodeKeys
 from nalb.transport.tcp_info import Ways
@@ -28,6 +31,10 @@ from nalb.transport.tcp_info import Ways
 T = TypeVar("T", bound=m.Message)
 C = TypeVar("C", bound=m.Message)
 Drain = Callable[[], tuple[list[m.SampleRow], int]]  # at most ROWS_MOST
+SIGNS = 6  # of life on the second connection, within the silence that is allowed; fewer where heartbeats are rare
+TTL_MOST_MS = 6_553_500  # ZeroMQ sends it as tenths of seconds in 16 bits
+# Heartbeats that a report waits beyond its time for the coordinator's Alive, which it answers: to wake costs as much as to report.
+UNASKED = 0.5
 REASON_MOST = m.TEXT_MOST - 296  # characters of a Failed: the coordinator's Abort names the process as well
 
 
@@ -70,7 +77,7 @@ class Client:
         self._arrived = threading.Condition()
         self._inbox: list[m.Message] = []
         self._welcome: m.Welcome | None = None
-        self._unheard_s = 0.0  # how long the coordinator has heard nothing over this connection, as it said last
+        self._next_report_s = 0.0
         self._context = zmq.Context()
         self._wake_out = self._context.socket(zmq.PAIR)
         self._wake_out.bind("inproc://wake")
@@ -78,10 +85,11 @@ class Client:
         self._thread = threading.Thread(target=self._run, name="nalb-control", daemon=True)
         self._thread.start()
 
-    def send(self, message: m.Message) -> None:
-        """Queue a message; any thread."""
+    def send(self, message: m.Message, waits: bool = False) -> None:
+        """Queue a message; any thread. waits: it goes with the next sign of life, or with what is sent before that."""
         self._outbox.put(_cut_to_size(message))
-        self._wake()
+        if not waits:
+            self._wake()
 
     def note(self, **news: Unpack[Noted]) -> None:
         """Let the next report tell it; any thread."""
@@ -137,23 +145,23 @@ class Client:
 
     def _loop(self) -> None:
         identity = f"{self._hello.role}-{self._hello.node}-{os.getpid()}"
-        socket = self._connect(2000, identity)
+        socket = self._connect({zmq.LINGER: 2000, zmq.IDENTITY: identity.encode()})
+        life: zmq.Socket[bytes] | None = None  # the second connection
         wake = self._context.socket(zmq.PAIR)
         wake.connect("inproc://wake")
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
         poller.register(wake, zmq.POLLIN)
-        backup = BackupConnection(lambda: self._connect(0), poller, identity)
         socket.send(m.encode(self._hello))
-        last_heard_s = direct_s = time.monotonic()  # on either line; on the first
-        next_report_s = last_heard_s + self._heartbeat_s
+        last_heard_s = signed_s = time.monotonic()
+        self._next_report_s = last_heard_s + self._heartbeat_s
         while True:
-            timeout_ms = max(0.0, next_report_s - time.monotonic()) * 1000
+            timeout_ms = max(0.0, self._next_report_s - time.monotonic()) * 1000
             ready = dict(poller.poll(int(timeout_ms)))
             now_s = time.monotonic()
             if wake in ready:
                 wake.recv()
-            report_due = now_s >= next_report_s
+            report_due = now_s >= self._next_report_s
             urgent = is_over = False
             while not is_over and not self._outbox.empty():
                 message = self._outbox.get()
@@ -174,25 +182,30 @@ class Client:
             if report_due or urgent:
                 if not urgent:
                     socket.send(m.encode(self._report(now_s)))
-                next_report_s = now_s + self._heartbeat_s
+                self._next_report_s = now_s + (1 + UNASKED) * self._heartbeat_s
             if is_over:
                 socket.close()
                 wake.close()
-                backup.close()
+                if life is not None:
+                    life.close()
                 return
-            if backup.is_heard(ready, now_s):
+            if life is not None and life in ready:
+                life.recv()
                 last_heard_s = now_s
-            if report_due:
-                backup.say()
+            if life is not None and report_due and now_s - signed_s >= self._sign_s:
+                with suppress(zmq.Again):  # libzmq still connects anew
+                    life.send(m.encode(m.Still(identity)), zmq.NOBLOCK)
+                    signed_s = now_s
             while socket in ready:
                 try:
                     frame = socket.recv(zmq.NOBLOCK)
                 except zmq.Again:
                     break
-                last_heard_s = direct_s = now_s
+                last_heard_s = now_s
                 self._handle(m.decode_at_client(frame))
-            if self._welcome:
-                backup.keep(min(direct_s, now_s - self._unheard_s), now_s, self._welcome)
+            if self._welcome and life is None:
+                life = self._connect_for_life()
+                poller.register(life, zmq.POLLIN)
             limit_s = self._silence_s if self._welcome else self._startup_s
             if now_s - last_heard_s > limit_s:
                 exchanging = self._noted["exchanging"]
@@ -203,12 +216,23 @@ class Client:
                     "port reachable?"
                 )
 
-    def _connect(self, linger_ms: int, identity: str | None = None) -> "zmq.Socket[bytes]":
+    @property
+    def _sign_s(self) -> float:
+        """Between signs of life on the second connection; as long without an answer breaks it."""
+        return max(self._silence_s / SIGNS, 2 * self._heartbeat_s)
+
+    def _connect_for_life(self) -> "zmq.Socket[bytes]":
+        sign_ms = int(self._sign_s * 1000)
+        waits = dict.fromkeys((zmq.HEARTBEAT_IVL, zmq.HEARTBEAT_TIMEOUT), sign_ms // 2)
+        waits |= dict.fromkeys((zmq.CONNECT_TIMEOUT, zmq.HANDSHAKE_IVL), sign_ms)
+        ttl_ms = min(SIGNS * sign_ms, TTL_MOST_MS)  # then the coordinator's end goes too
+        return self._connect(waits | {zmq.HEARTBEAT_TTL: ttl_ms, zmq.IMMEDIATE: 1, zmq.LINGER: 0})
+
+    def _connect(self, options: Mapping[zmq.SocketOption, int | bytes]) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, linger_ms)
         socket.setsockopt(zmq.SNDHWM, 0)  # while nobody takes anything, the thread must still see that time is over
-        if identity is not None:
-            socket.setsockopt(zmq.IDENTITY, identity.encode())
+        for option, value in options.items():
+            socket.setsockopt(option, value)
         if self._keys is not None:
             secure_client(socket, self._keys, self._endpoint)
         socket.connect(self._endpoint)
@@ -222,7 +246,7 @@ class Client:
 
     def _handle(self, message: m.FromCoordinator) -> None:
         if isinstance(message, m.Alive):
-            self._unheard_s = message.unheard_s
+            self._next_report_s -= self._heartbeat_s
             return
         if isinstance(message, m.Abort):
             die(message.reason)

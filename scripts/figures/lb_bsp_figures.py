@@ -4,7 +4,7 @@
 
 8   Algorithm 2 on four lines through the figure's own equilibrium; at iteration 150 the M60's link gets slower
 9   the same on eight workers, one of which has a link that changes between 480 and 160 Mbit/s
-10  four machines whose cores change at random: BSP, SSP and LB-BSP
+10  four machines whose cores change at random: BSP, SSP and LB-BSP; first simulated, with the sizes that would be best
 12  machines alike, the slowest at 1/2 and at 1/3 of the fastest: all four, and the updates that an accuracy takes
 
 The rest: 11 and Table 3 are lb_bsp_prediction.py's, 13 uneven_machines.py's, 14 `benchmarks/batching_cost.py --workers N`.
@@ -14,16 +14,21 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from nalb.control.batching import BatchSizeManager
+from nalb.control.messages import Computed, JoinBatching
 from rich.console import Console
 from rich.table import Table
 
 from nalb.batching.decisions import Observation
 from nalb.batching.lb_bsp import StepBalancer
+from nalb.batching.schemes import PREDICTORS
 from nalb.batching.sizes import Bounds
 from nalb.experiments.networks import changing_machines, uneven_network, write_network
 from nalb.experiments.runs import run_script
 from nalb.experiments.trainings import compare_batchings
 from nalb.reporting.batching_file import BatchingFile
+from netem.network_file import Network, parse_network
+from netem.schedule import quotas_at
 
 NOISE = 0.02  # of a simulated worker's time
 LEVELS = {  # Fig. 12: cores, 1.2 in all; the slowest has 1, 1/2 and 1/3 of the fastest
@@ -33,6 +38,9 @@ LEVELS = {  # Fig. 12: cores, 1.2 in all; the slowest has 1, 1/2 and 1/3 of the 
 }
 CHANGING = (0.06, 0.3)  # Fig. 10: cores; under LB-BSP all compute at once, so all together must be there
 EVERY_S = 30  # some tens of iterations
+SAMPLE_CPU_S = 0.15 / 1600  # of the CNN (docs/batching.md)
+OVERHEAD_CPU_S = 0.03  # of an iteration, whatever its size: 20 to 80 ms were measured
+SPEED_NOISE = (0.03, 0.15)  # as in the traces of speeds; as measured of these machines with others at work beside them
 BEGUN_S = 15  # Fig. 10 looks at what comes after: MXNet's first iterations are set-up
 TARGET = 0.70  # accuracy that Fig. 12 counts updates to, within reach of a few dozen
 TEST_EVERY = 5  # updates: the iterations that hold a test are few enough for medians not to see them
@@ -85,6 +93,48 @@ def figure_9(console: Console) -> None:
     console.print(table, f"after the drop: {narrow_s / wide_s - 1:+.1%}")
 
 
+def updates_in_s(network: Network, balanced_by: str, noise: float, until_s: float) -> int:
+    """Simulated iterations from BEGUN_S on. balanced_by: a predictor, "bsp" (equal sizes), or "ideal" (by the cores of now)."""
+    workers = len(network.nodes)
+    generator = np.random.default_rng(0)
+    batching = "lb-bsp" if balanced_by in PREDICTORS else "off"
+    manager = BatchSizeManager(batching, workers, predictor=PREDICTORS.get(balanced_by))
+    for rank in range(workers):
+        manager.join(rank, JoinBatching(TRAINING[1] // workers, None))
+    now_s, updates, iteration = 0.0, 0, 0
+    while now_s < until_s:
+        cores = np.array([quotas_at(network, now_s)[node.name] for node in network.nodes], float)
+        sizes = np.array(manager.outbox[-1].sizes)
+        samples = TRAINING[1] * cores / cores.sum() if balanced_by == "ideal" else sizes
+        compute_s = SAMPLE_CPU_S * samples / cores * np.exp(noise * generator.standard_normal(workers))
+        for rank in range(workers):
+            manager.computed(rank, Computed(iteration, int(sizes[rank]), float(compute_s[rank]), 1.0, 0.0, 0.0, 0.0))
+        updates += now_s >= BEGUN_S
+        now_s += float((compute_s + OVERHEAD_CPU_S / cores).max())
+        iteration += 1
+    return updates
+
+
+def figure_10_simulated(console: Console) -> None:
+    """What there is to gain on such machines, and what the predictors gain of it."""
+    table = Table(
+        title=f"Fig. 10, simulated: iteration time over BSP's, cores from {CHANGING[0]} to {CHANGING[1]}, 10 draws"
+    )
+    for heading in ("noise of speeds", "drawn every s", "ema", "memoryless", "best sizes"):
+        table.add_column(heading, justify="right")
+    for noise in SPEED_NOISE:
+        for every_s in (EVERY_S, 5 * EVERY_S):
+            over: dict[str, list[float]] = {"ema": [], "memoryless": [], "ideal": []}
+            for seed in range(10):
+                network = parse_network(changing_machines("lb10", 4, seed, CHANGING, every_s), "lb10.toml")
+                bsp = updates_in_s(network, "bsp", noise, 12 * EVERY_S)
+                for name, ratios in over.items():
+                    ratios.append(bsp / updates_in_s(network, name, noise, 12 * EVERY_S))
+            spread = (f"{np.median(one):.2f} [{min(one):.2f}, {max(one):.2f}]" for one in over.values())
+            table.add_row(f"{noise:.0%}", str(every_s), *spread)
+    console.print(table)
+
+
 def times_table(title: str, run: BatchingFile, paper: dict[str, str]) -> Table:
     """Iterations against BSP's and the ideal; where tested, updates to TARGET and the last accuracy."""
     table = Table(title=title)
@@ -119,6 +169,7 @@ def main(out: Path, quick: bool) -> None:
     console = Console(width=max(110, Console().width))
     figure_8(console)
     figure_9(console)
+    figure_10_simulated(console)
     networks = out / "networks"
     changing = write_network(networks, "lb10", changing_machines("lb10", 4, 1, CHANGING, EVERY_S))
     run = compare_batchings(out / "figure-10", changing, "bsp,ssp,lb-bsp", 60 if quick else 150, *TRAINING)

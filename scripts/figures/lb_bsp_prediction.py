@@ -4,9 +4,9 @@
 
 WORKERS simulated workers of unequal machines follow traces (nalb/batching/traces.py); LB-BSP's Algorithm 1 sets their batch
 sizes by each predictor in turn. An iteration lasts as long as its slowest worker, batch / speed. Networks begin to learn at
-iteration 500 and take up to 100 iterations: everything is measured from iteration 600 on. "foreseeable" knows the
-model of the traces and the true resources as an iteration begins, which bounds what can be predicted; "ideal" knows the
-speeds themselves; BSP keeps equal sizes. Writes RUN_DIRECTORY/prediction.json, and as figure-11.png what NARX foresaw of one
+iteration 500 and take up to 100 iterations: all is measured from iteration 600 on, and times also before 500. "foreseeable"
+knows the model of the traces and the true resources as an iteration begins, which bounds what can be predicted; "ideal" knows
+the speeds themselves; BSP keeps equal sizes. Writes RUN_DIRECTORY/prediction.json, and as figure-11.png what NARX foresaw of one
 worker for a hundred iterations (their Fig. 11).
 """
 
@@ -27,7 +27,7 @@ from nalb.batching.decisions import Observation
 from nalb.batching.lb_bsp import SpeedBalancer
 from nalb.batching.schemes import PREDICTORS
 from nalb.batching.sizes import Bounds
-from nalb.batching.speed import Predictor
+from nalb.batching.speed import NETWORK_AFTER, Predictor
 from nalb.batching.traces import Trace, trace
 from nalb.errors import InputError, NalbError
 
@@ -98,6 +98,7 @@ def train(traces: list[Trace], predictors: list[Watched]) -> dict[str, float]:
     return {
         "rmse": float(np.sqrt(np.mean(errors[:, MEASURED_FROM - 1 :] ** 2, axis=1)).mean()),
         "iteration_s": float(np.mean(iteration_s[MEASURED_FROM:])),
+        "early_iteration_s": float(np.mean(iteration_s[:NETWORK_AFTER])),
         "cost_mean_ms": float(cost_s.mean() * 1e3),
         "cost_most_ms": float(cost_s.max() * 1e3),
     }
@@ -109,14 +110,16 @@ def measure(seeds: int, names: list[str]) -> dict[str, object]:
         raise InputError(f"--predictors {unknown[0]}: choose of {', '.join(known)}")
     made_by = {name: known[name] for name in known if name in {"ema", "narx", *names}}  # what others are held against
     results: dict[str, list[dict[str, float]]] = {name: [] for name in [*made_by, "foreseeable"]}
-    ideal_s, equal_s = [], []
+    ideal_s, early_ideal_s, equal_s = [], [], []
     shown: dict[str, list[float]] = {}
     for seed in range(seeds):
         generator = np.random.default_rng(seed)
         traces = [trace(fastest, ITERATIONS, generator) for fastest in generator.uniform(*FASTEST, WORKERS)]
-        speeds = np.array([made.speed[MEASURED_FROM:] for made in traces])
-        ideal_s.append(float(np.mean(BATCH / speeds.sum(axis=0))))
-        equal_s.append(float(np.mean(BATCH / WORKERS / speeds.min(axis=0))))
+        speeds = np.array([made.speed for made in traces])
+        ideal = BATCH / speeds.sum(axis=0)
+        ideal_s.append(float(np.mean(ideal[MEASURED_FROM:])))
+        early_ideal_s.append(float(np.mean(ideal[:NETWORK_AFTER])))
+        equal_s.append(float(np.mean(BATCH / WORKERS / speeds[:, MEASURED_FROM:].min(axis=0))))
         for name, runs in results.items():
             predictors = [
                 Watched(made_by[name](seed * WORKERS + worker) if name in made_by else Foreseeing(made))
@@ -135,6 +138,7 @@ def measure(seeds: int, names: list[str]) -> dict[str, object]:
         "batch": BATCH,
         "seeds": list(range(seeds)),
         "ideal_s": ideal_s,
+        "early_ideal_s": early_ideal_s,
         "bsp_s": equal_s,
         "figure_11": shown,
         "predictors": {
@@ -163,6 +167,7 @@ def show(record: dict, console: Console) -> None:
         "RMSE (samples/s)",
         "RMSE / EMA's",
         "iteration / ideal",
+        f"the same before {NETWORK_AFTER}",
         "iteration / BSP",
         "ms per iteration",
     )
@@ -182,10 +187,11 @@ def show(record: dict, console: Console) -> None:
             spread(rmse, ".2f"),
             spread(rmse / ema, ".2f"),
             spread(elapsed / ideal, ".3f"),
+            spread(np.array(runs["early_iteration_s"]) / record["early_ideal_s"], ".3f"),
             spread(elapsed / bsp, ".3f"),
         )
         table.add_row(name, *figures, "" if name == "foreseeable" else cost, *paper)
-    table.add_row("ideal", "", "", "1", spread(ideal / bsp, ".3f"), "", "", "")
+    table.add_row("ideal", "", "", "1", "1", spread(ideal / bsp, ".3f"), "", "", "")
     console.print(table)
 
 

@@ -95,6 +95,14 @@ def test_every_predictor_balances_steady_workers(predictor):
     assert np.mean([now.max() for now in times[30:]]) <= 1.10 * 128 / sum(HETERO_L3)
 
 
+@pytest.mark.parametrize("scheme", ["lb-bsp", "joint"])
+def test_by_default_sizes_follow_a_change_of_speed_in_the_next_iteration(scheme):
+    controller, sizes = build(scheme, BatchJob((50, 50)))
+    for _ in range(10):
+        assert controller.update(observe(sizes, (1.0, 1.0))).sizes is None
+    assert controller.update(observe(sizes, (4.0, 1.0))).sizes == (20, 80)
+
+
 @pytest.mark.parametrize("scheme", sorted(SCHEMES))
 def test_an_answer_that_has_not_taken_effect_is_given_again(scheme):
     """Where the next iteration does not wait, a controller may see the old sizes once more."""

@@ -1,8 +1,10 @@
+import sys
+
 import numpy as np
 import pytest
 
 from nalb.batching.speed import ARIMA_FIRST, Arima, Deferred, Ema, Memoryless
-from nalb.errors import InputError
+from nalb.errors import InputError, MachineError
 
 
 def feed(predictor, speeds):
@@ -51,6 +53,12 @@ def test_arima_forecasts_as_the_library_does():
     model = ARIMA(speeds, order=(2, 2, 1), trend="n")
     expected = model.filter([*fitted.ar_params, *fitted.ma_params, fitted.sigma2]).forecast(1)[0]
     assert prediction == pytest.approx(expected, rel=1e-4)
+
+
+def test_arima_without_its_library_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "statsmodels", None)  # as where it is not installed
+    with pytest.raises(MachineError, match=r"arima needs statsmodels.*pip install -e '\.\[arima\]'"):
+        Arima()
 
 
 def test_arima_extrapolates_a_line_and_a_constant():

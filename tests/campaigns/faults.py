@@ -22,6 +22,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
@@ -136,8 +138,8 @@ def strike(job: Launched, case: Case, network: Path, deadline_s: float) -> None:
     elif case.fault == "disk full":
         subprocess.run(["prlimit", "--pid", str(pid), "--fsize=1"], check=True)
     elif case.fault == "memory full":
-        size_kb = int(re.search(r"VmSize:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1])
-        subprocess.run(["prlimit", "--pid", str(pid), f"--as={size_kb * 1024 + 100_000}"], check=True)
+        size_bytes = psutil.Process(pid).memory_info().vms
+        subprocess.run(["prlimit", "--pid", str(pid), f"--as={size_bytes + 100_000}"], check=True)
     else:
         os.kill(pid, signal.SIGSTOP)
         if case.fault == "pause" or case.victim == "launcher":

@@ -16,6 +16,8 @@ import time
 from functools import partial
 from pathlib import Path
 
+import psutil
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
@@ -39,8 +41,7 @@ LONGEST_BYTES = 8192  # of a guided input
 
 def resident_mb() -> float:
     """Of this process."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return psutil.Process().memory_info().rss / 1e6
 
 
 def fuzz(target: str, count: int, seed: int, folder: Path) -> str:

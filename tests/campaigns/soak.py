@@ -4,12 +4,13 @@ Looks at every process after a fifth of the iterations and at the end, and at th
 """
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -22,9 +23,8 @@ ROLES = ("scheduler", "server", "worker")
 
 def look(pid: int) -> tuple[float, int, int]:
     """(resident MB, open files, threads) of a process."""
-    folder = Path(f"/proc/{pid}")
-    status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-    return int(status["VmRSS"].split()[0]) * 1024 / 1e6, len(os.listdir(folder / "fd")), int(status["Threads"])
+    process = psutil.Process(pid)
+    return process.memory_info().rss / 1e6, process.num_fds(), process.num_threads()
 
 
 def look_at_all(job: Launched, nodes: int) -> dict[str, tuple[float, int, int]]:

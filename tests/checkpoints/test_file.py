@@ -62,6 +62,7 @@ def file_of(checkpoint: Checkpoint) -> bytes:
     return b"".join(encode(checkpoint))
 
 
+@pytest.mark.jobs
 @given(checkpoints)
 def test_what_is_written_is_read(checkpoint: Checkpoint) -> None:
     read = decode(file_of(checkpoint))

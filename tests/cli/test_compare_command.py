@@ -14,7 +14,7 @@ import pytest
 
 from nalb.cli.main import run
 from nalb.compare.comparison import BLOCK, turns
-from nalb.errors import InputError
+from nalb.errors import InputError, MachineError
 from nalb.protocol.messages import FAR_S
 from nalb.reporting.run_file import read_events, read_run
 
@@ -210,6 +210,23 @@ def test_bad_flags_are_one_line_and_start_nothing(tmp_path, capsys, flags, text)
     assert text in told
     assert told.count("\n") == 1
     assert not Path(tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compare", "--network", "uneven4-cpu", "--train", "cnn", "--batching", "bsp,lb-bsp", "--out", "run"],
+        ["launch", "--network", "uneven4-cpu", "--batching", "lb-bsp", "--", "true"],
+    ],
+)
+def test_a_predictor_whose_library_is_missing_starts_nothing(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "statsmodels", None)  # as where it is not installed
+    assert run([words[0], "--predictor", "arima", *words[1:]]) == MachineError.exit_code
+    told = capsys.readouterr().err
+    assert ".[arima]" in told
+    assert told.count("\n") == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_training_takes_no_compute_time(tmp_path, capsys):

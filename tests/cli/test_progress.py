@@ -19,6 +19,8 @@ from nalb.reporting.record import read_record
 from nalb.reporting.table import comparison_table
 from tests.reporting.runs import write_fake_run
 
+pytestmark = pytest.mark.jobs
+
 SHOWN = """
 import sys, time
 from rich.table import Table

@@ -46,6 +46,7 @@ def undrawn(monkeypatch):
     monkeypatch.setattr("nalb.reporting.page.png", lambda _: b"\x89PNG\r\n\x1a\n")
 
 
+@pytest.mark.jobs
 def test_report_is_one_page_with_all_figures(tmp_path, capsys):
     write_fake_run(tmp_path)
     assert run(["report", str(tmp_path)]) == 0

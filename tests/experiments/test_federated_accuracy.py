@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.jobs
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "figures" / "federated_accuracy.py"
 
 

@@ -14,6 +14,8 @@ from nalb.reporting.run_file import read_run
 from scripts.figures import lbb_figures, uneven_machines
 from tests.reporting.runs import write_fake_run
 
+pytestmark = pytest.mark.jobs
+
 SCHEMES = ("stock", "aware")
 
 

@@ -10,6 +10,8 @@ import pytest
 from nalb.cli.main import run
 from nalb.simulation.families import draw_network
 
+pytestmark = pytest.mark.jobs
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "figures" / "simulate_families.py"
 FOUR_NODES = 23  # a seed that draws so many
 

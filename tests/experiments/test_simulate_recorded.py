@@ -14,6 +14,8 @@ from nalb.simulation.noise import Noise
 from tests.reporting.runs import write_events
 from tests.simulation.test_recorded import CAPACITIES, EVENTS, LAYOUT, NODES, RANKS, iteration, recorded
 
+pytestmark = pytest.mark.jobs
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "figures" / "simulate_recorded.py"
 NETWORK = """name = "three"
 nodes = [

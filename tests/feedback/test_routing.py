@@ -2,7 +2,7 @@
 
 import pytest
 
-from nalb.feedback.routing import LONGEST, LOOK, PRICE, SURE, TRIAL, Routing
+from nalb.feedback.routing import LONGEST, LOOK, PRICE, RUN, SURE, TRIAL, Routing
 
 
 def play(routing, count, planned_s, own_s, explained=False, own_is_less=True):
@@ -77,6 +77,45 @@ def test_when_iterations_grow_plans_are_back_at_once_and_stay_where_links_make_m
     play(routing, 3, 1.0, 0.9)
     assert play(routing, 4, 3.0, 9.0, own_is_less=False) == "ooop"
     assert play(routing, 100, 3.0, 9.0, own_is_less=False) == 100 * "p"
+
+
+def settled(own_s):
+    """Routing that has left all to MXNet for a while."""
+    routing = Routing()
+    play(routing, SURE + TRIAL, 1.0, own_s)
+    assert routing.is_settled
+    play(routing, 1, 1.0, own_s)
+    return routing
+
+
+@pytest.mark.parametrize(("own_s", "most", "run"), [(0.01, 99, RUN), (0.3, 99, 3), (0.01, 2, 2), (0.9, 99, 1)])
+def test_short_iterations_are_chosen_several_at_once(own_s, most, run):
+    assert settled(own_s).choose_own(most) == run
+
+
+def test_no_more_are_chosen_at_once_than_until_plans_are_looked_at():
+    routing = settled(0.01)
+    chosen = 0
+    while routing.is_settled:
+        chosen += routing.choose_own(99)
+    assert chosen == LONGEST - 1
+    assert routing.choose_own(99) == 0
+
+
+def test_trials_are_chosen_one_by_one():
+    routing = Routing()
+    play(routing, SURE, 1.0, 0.01)
+    for _ in range(TRIAL):
+        assert routing.choose_own(99) == 1
+        routing.judge_own(0.01)
+
+
+def test_what_is_chosen_already_does_not_keep_plans_away():
+    routing = settled(0.01)
+    assert routing.choose_own(99) == RUN
+    for _ in range(LOOK):
+        routing.judge_own(1.0)
+    assert routing.choose_own(99) == 0
 
 
 def test_other_tensors_are_looked_at_anew():

@@ -34,7 +34,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.Observe(m.VERSION), m.RunBlock("aware", 3, alpha_bytes=1e4, inflight_bytes=10**6, probes=False, label="x"),
     m.Configured({"n0": 1e7, "n1": 2e7}, {"n0": 1e7, "n1": 2e7}, [("n0", "n1", 5e6)]), m.EndJob(),
     m.Welcome(m.VERSION, ["n0", "n1"], 0.25, 10.0, 2), m.Setup(0, 0, 2, 2, 1e3, None, 2, "abc", 0),
-    m.PrepareSlots(1, 0, [m.NewSlots(0, 0, 2, 100, "float32")]), m.Plan(1, 0, "aware", True, 10**6, [0, 1], [0, 0]),
+    m.PrepareSlots(1, 0, [m.NewSlots(0, 0, 2, 100, "float32")]), m.Plan(1, 1, 0, "aware", True, 10**6, [0, 1], [0, 0]),
     m.BatchSizes(0, 0, [32, 32]), m.Abort("worker n1 is dead"), m.Event("state", 1.0, {"phase": "RUN", "nodes": ["n0"]}),
 )  # fmt: skip
 

@@ -12,6 +12,8 @@ from nalb.launch.hosts import load_hosts
 from nalb.protocol import messages as m
 from tests.fuzz.targets import TARGETS, steps
 
+pytestmark = pytest.mark.jobs
+
 SCRIPT = Path(__file__).parents[2] / "tests" / "campaigns" / "fuzz.py"
 INPUTS = {"control": 20_000, "coordinator": 3_000}
 

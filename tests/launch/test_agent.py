@@ -16,6 +16,8 @@ from nalb.launch.agent import REPORT, VERSION, AgentReport, Order
 from nalb.process.guardian import kill_marked, marked
 from nalb.transport.keys import make_keys
 
+pytestmark = pytest.mark.jobs
+
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {"DMLC_ROLE": "scheduler", "NALB_STOCK": "1"}  # needs neither shim nor bootstrap
 SHOW = "import json, os; print(json.dumps(dict(os.environ)))"

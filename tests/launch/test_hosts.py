@@ -88,13 +88,19 @@ def test_words_reach_the_hosts_shell_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("hosts = 3", "hosts: Expected `array`"),
+        ("hosts = 3", "hosts is 3: give each as [[hosts]]"),
         ("[[hosts]]\nname = 'a'", "hosts[0]: Object missing required field `address`"),
         ("[[hosts]]\nname = 'a'\naddress = '10.0.0.1'\nspeed = 3", "hosts[0]: Object contains unknown field `speed`"),
-        ("[[hosts]]\nname = 'a'\naddress = '10.0.0.1'\nport = '22'", "hosts[0].port: Expected `int"),
-        ("[[hosts]]\nname = 'a'\naddress = '10.0.0.1'\nport = 0", "hosts[0].port: Expected `int` >= 1"),
-        ("[[hosts]]\nname = 'a'\naddress = '-oProxyCommand=x'", "hosts[0].address: Expected `str` matching"),
-        ("[[hosts]]\nname = 'a/b'\naddress = '10.0.0.1'", "hosts[0].name: Expected `str` matching"),
+        (
+            "[[hosts]]\nname = 'a'\naddress = '10.0.0.1'\nport = '22'",
+            "hosts[0].port is '22': give a port, from 1 to 65535",
+        ),
+        ("[[hosts]]\nname = 'a'\naddress = '10.0.0.1'\nport = 0", "hosts[0].port is 0: give a port, from 1 to 65535"),
+        (
+            "[[hosts]]\nname = 'a'\naddress = '-oProxyCommand=x'",
+            "hosts[0].address is '-oProxyCommand=x': give an IPv4 address or a host's name",
+        ),
+        ("[[hosts]]\nname = 'a/b'\naddress = '10.0.0.1'", "hosts[0].name is 'a/b': give 1 to 63 letters"),
         ("[[hosts]]\nname = 'a'\naddress = 'nowhere.invalid'", "hosts[0].address: 'nowhere.invalid' is not known"),
         (
             "[defaults]\ncolour = 'red'\n[[hosts]]\nname = 'a'\naddress = '10.0.0.1'",
@@ -135,7 +141,7 @@ def test_no_word_ends_with_a_newline(tmp_path: Path, field: str) -> None:
     """A line of its own in a log, a key file or an ssh option."""
     words = {"name": "a", "address": "10.0.0.1"} | {field: "10.0.0.1" + r"\n"}
     text = "[[hosts]]\n" + "\n".join(f'{one} = "{word}"' for one, word in words.items())
-    with pytest.raises(InputError, match=rf"hosts\[0\]\.{field}: Expected `str` matching"):
+    with pytest.raises(InputError, match=rf"hosts\[0\]\.{field} is '10\.0\.0\.1\\n': give "):
         load_hosts(write(tmp_path, text))
 
 

@@ -20,6 +20,8 @@ from nalb.launch.supervisor import Job
 from nalb.process.guardian import marked
 from tests.launch.conftest import ROOT
 
+pytestmark = pytest.mark.jobs
+
 ENVIRONMENT = {"NALB_STOCK": "1"}  # neither shim nor control plane
 FOREVER = "import time; time.sleep(600)"
 

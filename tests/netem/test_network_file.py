@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nalb.errors import InputError
-from netem.machines import CpuChange, CpuRedraws
 from netem.network_file import (
     DEFAULT_QUEUE_MS,
     Change,
+    CpuChange,
+    CpuRedraws,
     Link,
     NetworkNode,
     RandomRedraws,
@@ -46,11 +47,11 @@ def test_everything_is_read():
         changes = [{at_s = 9, src = "a", dst = "b-2", mbps = 2}, {at_s = 4.5, node = "a", up_mbps = 6}]
     """
     network = parse_network(text, "all.toml")
-    assert network.nodes == (NetworkNode("a", 7, 8, 20, 3, 0, 0), NetworkNode("b-2", 1, 2, 9, 2, 1.5, 0.5))
+    assert network.nodes == (NetworkNode(7, 8, 20, 3, name="a"), NetworkNode(1, 2, 9, 2, 1.5, 0.5, name="b-2"))
     assert network.links == (Link("a", "b-2", 0.5, 40, 4, 1),)
     assert network.changes == (
-        Change(4.5, "a", None, 6, None, None),
-        Change(9, None, ("a", "b-2"), None, None, 2),
+        Change(4.5, node="a", up_mbps=6),
+        Change(9, src="a", dst="b-2", mbps=2),
     )
     assert network.random is None
 
@@ -92,18 +93,22 @@ def test_carried_networks_load_by_their_bare_name(name: str):
 
 BAD = {
     "not TOML": ("name = ", "is not TOML"),
+    "huge number in hexadecimal": (GOOD.replace("= 10", "= 0x" + "f" * 6000), "nodes[0].up_mbps is beyond all limits"),
     "huge number": (GOOD + "x = " + "9" * 5000, "is not TOML"),
-    "no name": (NODES, "name is missing"),
+    "no name": (NODES, "top level: Object missing required field `name`"),
     "name in capitals": (GOOD.replace('"net"', '"Net"'), "name is 'Net'"),
-    "name too long": (GOOD.replace('"net"', '"' + "n" * 16 + '"'), "use 1 to 15"),
+    "name too long": (GOOD.replace('"net"', '"' + "n" * 16 + '"'), "give 1 to 15"),
     "name with a dot": (GOOD.replace('"net"', '"a.b"'), "name is 'a.b'"),
     "name starting with a dash": (GOOD.replace('"a"', '"-a"'), "nodes[0].name is '-a'"),
     "name is a number": (GOOD.replace('"a"', "1"), "nodes[0].name is 1"),
-    "unknown field": ("speed = 1\n" + GOOD, "speed is not a field"),
-    "unknown node field": (GOOD + "cpus = 1", "nodes[1].cpus is not a field"),
-    "unknown default": (GOOD + "[defaults]\nmtu = 9000", "defaults.mtu is not a field"),
-    "unknown link field": (GOOD + LINK + "up_mbps = 1", "links[0].up_mbps is not a field"),
-    "unknown random field": ('name = "net"' + RANDOM + "end_s = 1" + BARE_NODES, "random.end_s is not a field"),
+    "unknown field": ("speed = 1\n" + GOOD, "top level: Object contains unknown field `speed`"),
+    "unknown node field": (GOOD + "cpus = 1", "nodes[1]: Object contains unknown field `cpus`"),
+    "unknown default": (GOOD + "[defaults]\nmtu = 9000", "defaults: Object contains unknown field `mtu`"),
+    "unknown link field": (GOOD + LINK + "up_mbps = 1", "links[0]: Object contains unknown field `up_mbps`"),
+    "unknown random field": (
+        'name = "net"' + RANDOM + "end_s = 1" + BARE_NODES,
+        "random: Object contains unknown field `end_s`",
+    ),
     "a role is a number": (GOOD + "worker = 1", "nodes[1].worker is 1: give true or false"),
     "a default role is text": ('defaults = {server = "no"}\n' + GOOD, "defaults.server is 'no': give true or false"),
     "a node without a role": (
@@ -115,28 +120,31 @@ BAD = {
         "defaults = {server = false}\n" + GOOD,
         "nodes has no node with server = true: give at least one",
     ),
-    "nodes is a table": ('name = "net"\n[nodes]\na = 1', "nodes is not a list"),
+    "nodes is a table": (
+        'name = "net"\n[nodes]\na = 1',
+        "nodes: Expected `array`, got `object`: give 2 to 200 [[nodes]]",
+    ),
     "a node is a number": ('name = "net"\nnodes = [1, 2]', "nodes[0] is 1"),
-    "defaults is a list": ("defaults = []\n" + GOOD, "defaults is []"),
-    "no nodes": ('name = "net"', "nodes has 0 nodes"),
-    "one node": ('name = "net"\n[[nodes]]\nname = "a"\nup_mbps = 1\ndown_mbps = 1', "nodes has 1 nodes"),
+    "defaults is a list": ("defaults = []\n" + GOOD, "defaults: Expected `object`, got `array`"),
+    "no nodes": ('name = "net"', "top level: Object missing required field `nodes`"),
+    "one node": ('name = "net"\n[[nodes]]\nname = "a"\nup_mbps = 1\ndown_mbps = 1', "give 2 to 200 [[nodes]]"),
     "too many nodes": (
         'name = "net"\ndefaults = {up_mbps = 1, down_mbps = 1}\n'
         + "".join(f'[[nodes]]\nname = "n{index}"\n' for index in range(201)),
         "give 2 to 200",
     ),
-    "same node twice": (GOOD.replace('"b"', '"a"'), "nodes[1].name repeats 'a'"),
+    "same node twice": (GOOD.replace('"b"', '"a"'), "nodes[1] repeats an earlier name"),
     "no up rate": (GOOD.replace("up_mbps = 30", ""), "nodes[1].up_mbps is missing"),
     "no down rate": (GOOD.replace("down_mbps = 40", ""), "nodes[1].down_mbps is missing"),
     "zero rate": (GOOD.replace("= 10", "= 0"), "nodes[0].up_mbps is 0"),
     "negative rate": (GOOD.replace("= 10", "= -3.5"), "nodes[0].up_mbps is -3.5"),
     "rate too small": (GOOD.replace("= 10", "= 0.001"), "nodes[0].up_mbps is 0.001"),
     "rate too large": (GOOD.replace("= 10", "= 200_000"), "nodes[0].up_mbps is 200000"),
-    "rate beyond any float": (GOOD.replace("= 10", "= 1" + "0" * 400), "nodes[0].up_mbps is 1000"),
+    "rate beyond any float": (GOOD.replace("= 10", "= 1" + "0" * 400), "nodes[0].up_mbps is beyond all limits"),
     "rate is not a number": (GOOD.replace("= 10", "= nan"), "nodes[0].up_mbps is nan"),
     "rate is infinite": (GOOD.replace("= 10", "= inf"), "nodes[0].up_mbps is inf"),
-    "rate is text": (GOOD.replace("= 10", '= "10"'), "nodes[0].up_mbps is '10', not a number"),
-    "rate is true": (GOOD.replace("= 10", "= true"), "nodes[0].up_mbps is True, not a number"),
+    "rate is text": (GOOD.replace("= 10", '= "10"'), "nodes[0].up_mbps is '10': give a number"),
+    "rate is true": (GOOD.replace("= 10", "= true"), "nodes[0].up_mbps is True: give a number"),
     "bad default rate": (GOOD + "[defaults]\nup_mbps = -1", "defaults.up_mbps is -1"),
     "bad default queue": (GOOD + '[defaults]\nqueue_ms = "x"', "defaults.queue_ms is 'x'"),
     "no queue": (GOOD + "queue_ms = 0", "nodes[1].queue_ms is 0"),
@@ -158,22 +166,28 @@ BAD = {
     "with its jitter": (GOOD + "delay_ms = 400\njitter_ms = 301", "nodes[1].jitter_ms is 301 beside a delay of 400 ms"),
     "loss above all": (GOOD + "loss_percent = 101", "nodes[1].loss_percent is 101"),
     "link from nowhere": (GOOD + LINK.replace('src = "a"', 'src = "z"'), "links[0].src is 'z', which is no node"),
-    "link to nowhere": (GOOD + LINK.replace('dst = "b"', ""), "links[0].dst is missing"),
+    "link to nowhere": (GOOD + LINK.replace('dst = "b"', ""), "links[0]: Object missing required field `dst`"),
     "link to itself": (GOOD + LINK.replace('dst = "b"', 'dst = "a"'), "links[0].dst is 'a', the same as src"),
-    "link twice": (GOOD + LINK + LINK, "repeat a -> b"),
-    "link without a rate": (GOOD + LINK.replace("mbps = 5", ""), "links[0].mbps is missing"),
-    "change without a time": (GOOD + '[[changes]]\nnode = "a"\nup_mbps = 1', "changes[0].at_s is missing"),
+    "link twice": (GOOD + LINK + LINK, "links[1] repeats an earlier src and dst"),
+    "link without a rate": (GOOD + LINK.replace("mbps = 5", ""), "links[0]: Object missing required field `mbps`"),
+    "change without a time": (
+        GOOD + '[[changes]]\nnode = "a"\nup_mbps = 1',
+        "changes[0]: Object missing required field `at_s`",
+    ),
     "change at the start": (GOOD + '[[changes]]\nat_s = 0\nnode = "a"\nup_mbps = 1', "changes[0].at_s is 0"),
     "change of nothing": (GOOD + "[[changes]]\nat_s = 1\nup_mbps = 1", "changes[0].node is missing"),
-    "change to nothing": (GOOD + '[[changes]]\nat_s = 1\nnode = "a"', "changes[0].up_mbps is missing"),
+    "change to nothing": (
+        GOOD + '[[changes]]\nat_s = 1\nnode = "a"',
+        "changes[0].node is given: give up_mbps, down_mbps or both",
+    ),
     "change of an unknown node": (GOOD + '[[changes]]\nat_s = 1\nnode = "z"\nup_mbps = 1', "changes[0].node is 'z'"),
     "change of node and pair": (
         GOOD + LINK + '[[changes]]\nat_s = 1\nnode = "a"\ndst = "b"\nup_mbps = 1',
-        "changes[0].dst stands beside node",
+        "changes[0].node is given: give up_mbps, down_mbps or both with it, and no src",
     ),
     "change of a pair's up rate": (
         GOOD + LINK + '[[changes]]\nat_s = 1\nsrc = "a"\ndst = "b"\nup_mbps = 1',
-        "changes[0].up_mbps is a node's rate",
+        "changes[0].node is missing",
     ),
     "change of an undeclared pair": (
         GOOD + '[[changes]]\nat_s = 1\nsrc = "a"\ndst = "b"\nmbps = 1',
@@ -181,18 +195,24 @@ BAD = {
     ),
     "change twice at once": (
         GOOD + 2 * '[[changes]]\nat_s = 1\nnode = "a"\nup_mbps = 1\n',
-        "changes[1].at_s repeats a change at 1 s",
+        "changes[1] repeats an earlier at_s and node",
     ),
-    "random and a rate": ('name = "net"' + RANDOM + NODES, "nodes[0].up_mbps is given although [random] draws it"),
+    "random and a rate": (
+        'name = "net"' + RANDOM + NODES,
+        "nodes[0].up_mbps is given, there or in [defaults], although [random] draws it",
+    ),
     "random and a default rate": (
         'name = "net"' + RANDOM + BARE_NODES + "[defaults]\ndown_mbps = 1",
-        "defaults.down_mbps is given although",
+        "nodes[0].down_mbps is given, there or in [defaults], although",
     ),
     "random and a node's change": (
         'name = "net"' + RANDOM + BARE_NODES + '[[changes]]\nat_s = 1\nnode = "a"\nup_mbps = 1',
         "changes[0].node changes a rate that [random] draws",
     ),
-    "random without a seed": ('name = "net"' + RANDOM.replace("seed = 1", "") + BARE_NODES, "random.seed is missing"),
+    "random without a seed": (
+        'name = "net"' + RANDOM.replace("seed = 1", "") + BARE_NODES,
+        "random: Object missing required field `seed`",
+    ),
     "random with a fractional seed": (
         'name = "net"' + RANDOM.replace("seed = 1", "seed = 1.5") + BARE_NODES,
         "random.seed is 1.5",
@@ -203,7 +223,7 @@ BAD = {
     ),
     "no CPU at all": (GOOD + "cpu_quota = 0", "nodes[1].cpu_quota is 0: give a number from 0.01 to 1024 cores"),
     "more CPU than there is": (GOOD + "cpu_quota = 2000", "nodes[1].cpu_quota is 2000"),
-    "CPU in words": (GOOD + 'cpu_quota = "half"', "nodes[1].cpu_quota is 'half', not a number"),
+    "CPU in words": (GOOD + 'cpu_quota = "half"', "nodes[1].cpu_quota is 'half': give a number"),
     "bad default quota": (GOOD + "[defaults]\ncpu_quota = nan", "defaults.cpu_quota is nan"),
     "negative memory": (GOOD + "memory_mb = -1", "nodes[1].memory_mb is -1"),
     "absurd memory": (GOOD + "memory_mb = 1e9", "nodes[1].memory_mb is 1000000000.0"),
@@ -211,25 +231,34 @@ BAD = {
     "CPU change at the start": (GOOD + CPU_CHANGE.format(0, "a", 1), "cpu_changes[0].at_s is 0"),
     "CPU change without a quota": (
         GOOD + '[[cpu_changes]]\nat_s = 1\nnode = "a"',
-        "cpu_changes[0].cpu_quota is missing",
+        "cpu_changes[0]: Object missing required field `cpu_quota`",
     ),
-    "CPU change of a rate": (GOOD + CPU_CHANGE.format(1, "a", 1) + "mbps = 1", "cpu_changes[0].mbps is not a field"),
+    "CPU change of a rate": (
+        GOOD + CPU_CHANGE.format(1, "a", 1) + "mbps = 1",
+        "cpu_changes[0]: Object contains unknown field `mbps`",
+    ),
     "CPU change twice at once": (
         GOOD + 2 * CPU_CHANGE.format(1, "a", 1),
-        "cpu_changes[1].at_s repeats a change at 1 s",
+        "cpu_changes[1] repeats an earlier at_s and node",
     ),
     "drawn CPU and a quota": (GOOD + "cpu_quota = 1" + CPU_RANDOM, "although [cpu_random] draws it"),
     "drawn CPU and a default": (
         GOOD + "[defaults]\ncpu_quota = 1" + CPU_RANDOM,
-        "defaults.cpu_quota is given although",
+        "nodes[0].cpu_quota is given, there or in [defaults], although",
     ),
     "drawn CPU and a change": (
         GOOD + CPU_RANDOM + CPU_CHANGE.format(1, "a", 1),
         "cpu_changes[0].node changes a quota that [cpu_random] draws",
     ),
-    "drawn CPU without a seed": (GOOD + CPU_RANDOM.replace("seed = 1", ""), "cpu_random.seed is missing"),
+    "drawn CPU without a seed": (
+        GOOD + CPU_RANDOM.replace("seed = 1", ""),
+        "cpu_random: Object missing required field `seed`",
+    ),
     "drawn CPU upside down": (GOOD + CPU_RANDOM.replace("0.1", "0.6"), "cpu_random.low_cpu_quota is above"),
-    "drawn CPU with an unknown field": (GOOD + CPU_RANDOM + "nodes = 1", "cpu_random.nodes is not a field"),
+    "drawn CPU with an unknown field": (
+        GOOD + CPU_RANDOM + "nodes = 1",
+        "cpu_random: Object contains unknown field `nodes`",
+    ),
     "random upside down": (
         'name = "net"' + RANDOM.replace("low_mbps = 1", "low_mbps = 10") + BARE_NODES,
         "random.low_mbps is above",

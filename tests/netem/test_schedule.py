@@ -1,11 +1,11 @@
 """Rates over time: the same for everyone, whichever way they are asked for."""
 
-import dataclasses
 import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from netem.network_file import Network, find_network, load_network
 from netem.schedule import TimedChange, highest_total_quota, pair_caps_at, quotas_at, rates_at, timed_changes
@@ -94,7 +94,7 @@ def test_draws_are_the_same_on_every_machine():
 
 
 def test_redraws_and_pair_changes_interleave():
-    network = dataclasses.replace(
+    network = replace(
         drawn(3, 2), links=CHANGING.links, changes=tuple(change for change in CHANGING.changes if change.pair)
     )
     times = [change.at_s for change in schedule(network, 6)]
@@ -146,7 +146,7 @@ def test_cpu_changes_come_with_the_changes_of_the_same_moment():
 def test_drawn_quotas_are_the_same_whichever_way_they_are_asked_for(seed: int, every_s: float, quarters: int):
     until_s = quarters / 4
     cpu = f"[cpu_random]\nseed = {seed}\nevery_s = {every_s}\nlow_cpu_quota = 0.1\nhigh_cpu_quota = 0.6\n"
-    network = dataclasses.replace(drawn(seed, 2), cpu_random=network_of("net", TWO_NODES + cpu).cpu_random)
+    network = replace(drawn(seed, 2), cpu_random=network_of("net", TWO_NODES + cpu).cpu_random)
     quotas = quotas_at(network, 0)
     for change in schedule(network, until_s):
         quotas.update(change.cpu_quotas)

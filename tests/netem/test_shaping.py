@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from nalb.errors import InputError
 from nalb.units import mbps_to_bytes_per_s
 from netem import shaping
-from netem.file_table import LOW_MBPS
-from netem.network_file import HIGH_QUEUE_MS, Link, Network, NetworkNode, parse_network
+from netem.network_file import HIGH_QUEUE_MS, LOW_MBPS, Link, Network, NetworkNode, parse_network
 from netem.shaping import FRAME_BYTES, Impairment
 
 MBPS = st.floats(LOW_MBPS, 34_000)
@@ -17,7 +16,7 @@ MBPS = st.floats(LOW_MBPS, 34_000)
 
 def network_with(up_mbps: float, caps: list[float], others: int) -> Network:
     """A node n0 with a cap towards each of the first others."""
-    nodes = tuple(NetworkNode(f"n{index}", up_mbps, up_mbps, 50, 0, 0, 0) for index in range(1 + len(caps) + others))
+    nodes = tuple(NetworkNode(up_mbps, up_mbps, name=f"n{index}") for index in range(1 + len(caps) + others))
     links = tuple(Link("n0", f"n{index + 1}", cap, 0, 0, 0) for index, cap in enumerate(caps))
     return Network("net", nodes, links, (), None)
 
@@ -76,7 +75,7 @@ def test_a_plain_node_has_a_bucket():
 
 
 def test_impairments_of_node_and_link_add_up():
-    nodes = (NetworkNode("n0", 10, 10, 50, 5, 1, 10), NetworkNode("n1", 10, 10, 50, 0, 0, 0))
+    nodes = (NetworkNode(10, 10, 50, 5, 1, 10, name="n0"), NetworkNode(10, 10, name="n1"))
     network = Network("net", nodes, (Link("n0", "n1", 1, 20, 2, 50),), (), None)
     egress = uplink_of(network)
     assert [leaf.impairment for leaf in egress.leaves] == [Impairment(25, 3, 55), Impairment(5, 1, 10)]

@@ -87,6 +87,6 @@ def test_every_server_keeps_some_slices_and_two_watchers_agree(rates, model_byte
     (190e6, 94e6, 500e3, 1.7e6),  # ... ResNet-50
 ])  # fmt: skip
 def test_sizes_lie_where_iterations_were_measured_to_be_short(rate, model_bytes, low, high):
-    """The ranges of docs/results.md, "Slice sizes", four nodes."""
+    """The ranges of docs/results/slice-sizes.md, four nodes."""
     alpha = watch(Granularity(), *[rate] * ITERATIONS, model_bytes=int(model_bytes))[-1]
     assert low <= slice_bytes(model_bytes, NODES, alpha) <= high

@@ -5,7 +5,8 @@ order, or whichever of its channel), arrives and stays on its way to arrive agai
 the laws:
 
     all plans of an iteration are equal, and no worker is sent two
-    plan k + 1 goes out only when every worker has finished k, or k - 1 where nothing is measured, or when all have registered anew
+    all iterations before a plan's are finished by every worker when it goes out, or all before the last plan's where that is not
+    measured, or all have registered anew
     a slot is created once, before anyone pushes to it; what it sums is one slice of one iteration, once from every worker
     an abort reaches every process
     where nothing more can happen, every worker has left in order
@@ -43,7 +44,9 @@ def _value(constant: object) -> object:
     if isinstance(constant, Layout):
         return constant.digest()
     return (
-        repr(constant) if isinstance(constant, Settings | Distribution) else (type(constant), msgspec.msgpack.encode(constant))
+        repr(constant)
+        if isinstance(constant, Settings | Distribution)
+        else (type(constant), msgspec.msgpack.encode(constant))
     )
 
 
@@ -71,7 +74,14 @@ def _interned_at(number: int) -> object:
 
 _REDUCERS = {
     kind: lambda constant: (_interned_at, (_number(constant),))
-    for kind in (Layout, Settings, Distribution, *m.FromNode.__args__, *m.FromCoordinator.__args__, *m.FromObserver.__args__)
+    for kind in (
+        Layout,
+        Settings,
+        Distribution,
+        *m.FromNode.__args__,
+        *m.FromCoordinator.__args__,
+        *m.FromObserver.__args__,
+    )
 }
 
 
@@ -191,11 +201,14 @@ class World:
         """The laws of what the coordinator says."""
         if not isinstance(message, m.Plan):
             return
-        first = self.plans.setdefault(message.iteration, message)
-        law(first == message, f"two plans of iteration {message.iteration}")
+        for iteration in range(message.iteration, message.until + 1):
+            first = self.plans.setdefault(iteration, message)
+            law(first == message, f"two plans of iteration {iteration}")
         law(message not in self.downward[name], f"{name} is sent plan {message.iteration} twice")
         before = self.plans.get(message.iteration - 1)
-        needed = message.iteration - (1 if message.measure or (before and before.measure) else 2)
+        needed = message.iteration - 1
+        if before and not (message.measure or before.measure):
+            needed = before.iteration - 1
         if needed in self.plans and self.plans[needed].layout_version == message.layout_version:
             late = [one for one, worker in self.workers.items() if worker.finished < needed]
             law(not late, f"plan {message.iteration} is out before {late} have finished {needed}")
@@ -245,9 +258,10 @@ class World:
             return
         if worker.doing == "sums":
             assert worker.plan is not None
-            worker.finished, worker.doing = worker.plan.iteration, ""
+            iteration = worker.finished = worker.protocol.iteration
+            worker.doing = ""
             worker.step += 1
-            self.send(name, worker.plan.iteration, m.Done(worker.plan.iteration, self.took_s, 1.0, 0.0, 0.0, 1.0))
+            self.send(name, iteration, m.Done(iteration, self.took_s, 1.0, 0.0, 0.0, 1.0))
             return
         what, tensors = worker.program[worker.step]
         if worker.doing == "" and what == REGISTER:
@@ -275,12 +289,13 @@ class World:
             worker.step = len(worker.program) - 1
         else:
             assert isinstance(message, m.Plan)
-            law(message == self.plans[message.iteration], "a plan nobody sent")
+            iteration = worker.protocol.iteration
+            law(message == self.plans.get(iteration), f"a plan nobody sent for iteration {iteration}")
             worker.plan, worker.doing, worker.answered = message, "sums", 0
-            worker.executed.append(message.iteration)
+            worker.executed.append(iteration)
             for index, place in enumerate(zip(message.server_of_slice, message.slot_of_slice, strict=True)):
                 law(place in self.slots, f"{name} pushes to slot {place} before it exists")
-                self.push(place, (name, message.iteration, index))
+                self.push(place, (name, iteration, index))
 
     def push(self, place: tuple[int, int], push: tuple[str, int, int]) -> None:
         """A server: adds up, and answers when as many have come as there are workers."""

@@ -74,9 +74,9 @@ def test_the_first_two_iterations_at_a_larger_size_are_not_judged():
         iterate(manager, iteration, (40, 20), paces)
     assert [tuple(message.sizes) for message in manager.outbox] == [(40, 20)] * 4
     assert [event["reason"] for event in manager.events][1:3] == ["new at a larger size"] * 2
-    iterate(manager, WARM_UP + 4, (40, 20), (0.002, 0.001))
-    assert manager.outbox[-1].sizes != [40, 20]
-    iterate(manager, WARM_UP + 5, manager.outbox[-1].sizes, (0.001, 0.002))
+    iterate(manager, WARM_UP + 4, (40, 20), (0.001, 0.001))
+    assert manager.outbox[-1].sizes == [30, 30]
+    iterate(manager, WARM_UP + 5, (30, 30), (0.001, 0.002))
     assert manager.events[-1]["reason"] != "new at a larger size"
 
 
@@ -219,6 +219,13 @@ def test_a_job_whose_script_does_not_take_part_ends_with_the_reason():
 def test_settings_name_the_variable(name, value):
     with pytest.raises(InputError, match=name):
         from_environment({**ENVIRONMENT, name: value}, "host")
+
+
+@pytest.mark.parametrize("workers", [2, 64])
+def test_lb_bsp_expects_the_last_speed_again_unless_told_otherwise(workers):
+    environment = {**ENVIRONMENT, "DMLC_NUM_WORKER": str(workers)}
+    assert from_environment(environment, "host").predictor == "memoryless"
+    assert from_environment({**environment, "NALB_PREDICTOR": "narx"}, "host").predictor == "narx"
 
 
 def test_scheme_joint_sizes_the_batches_by_itself():

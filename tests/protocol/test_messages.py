@@ -76,7 +76,7 @@ LARGEST = [
     endless(),
     m.Measure(True),
     m.Collect(ITERATIONS),
-    m.Alive(YEARS_S),
+    m.Alive(),
     m.Farewell(),
     m.Finish(),
     m.Abort(TEXT),

@@ -202,6 +202,7 @@ def test_where_cores_set_the_pace_mxnet_routes_and_is_left_when_links_become_slo
     assert "o" not in routed(planner, nodes, slow, 100, cores_s=0.2)[1:]
 
 
+@pytest.mark.jobs
 def test_where_links_set_the_pace_mxnet_never_routes():
     planner, nodes = alike(6)
     planner.register([m.TensorSpec(str(k), 100_000, "float32", 0) for k in range(32)], 1e3)
@@ -252,6 +253,7 @@ def test_whatever_the_rates_every_slot_has_a_key_and_plans_are_near_the_bound(mo
             assert max(planner._next_slot.values()) <= planner._most_of_class.total()
 
 
+@pytest.mark.jobs
 def test_layouts_whose_slices_might_outnumber_a_servers_keys_are_refused():
     """As they are registered, before any plan: equal shares would need few of those slots."""
     planner, _ = alike(2000)

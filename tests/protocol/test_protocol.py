@@ -11,6 +11,8 @@ from nalb.settings import from_environment
 from tests.protocol.every_order import ITERATE, LEAVE, REGISTER, Broken, World, explore, to_gathered, wander
 from tests.protocol.test_state import ENVIRONMENT
 
+pytestmark = pytest.mark.jobs
+
 ONE = (REGISTER, [m.TensorSpec("w", 6000, "float32", 0)])
 OTHER = (REGISTER, [m.TensorSpec("v", 9000, "float64", 0)])  # needs slots of its own
 STEP, END = (ITERATE, None), (LEAVE, None)
@@ -79,6 +81,63 @@ def test_tensors_that_are_cut_anew_because_links_are_fast_end_well_in_every_orde
     assert wander(world, 0).coordinator._layout_version == layouts - 1
 
 
+OWN_S = 0.45  # what iterations took so far: two of them make a plan
+
+
+def to_own_routing(world):
+    """As far on, and MXNet routes the first four iterations: 0 and 1 by one plan, 2 and 3 by the next."""
+    world = to_gathered(world)
+    routing = world.coordinator._planner._routing
+    routing._left = 4
+    routing._own.append(OWN_S)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("program", "freedom", "executed"),
+    [
+        ((ONE, *[STEP] * 5, END), {}, range(5)),
+        ((ONE, STEP, STEP, END), {"repeats": 1}, range(2)),
+        ((ONE, STEP, END), {"servers": 2}, range(1)),
+        ((ONE, STEP, OTHER, STEP, END), {}, (0, 4)),
+        ((ONE, STEP, STEP, OTHER, STEP, END), {"servers": 2}, (0, 1, 4)),
+    ],
+    ids=[
+        "back to plans",
+        "a repeated message",
+        "left within a plan's iterations",
+        "new tensors within them",
+        "new tensors",
+    ],
+)
+def test_plans_for_several_iterations_end_well_in_every_order(program, freedom, executed):
+    world = to_own_routing(job(program, scheme="exact", **freedom))
+    explore(world)
+    end = wander(world, 0)
+    assert end.workers["w0"].executed == list(executed)
+    assert any(plan.until > plan.iteration for plan in end.plans.values())
+
+
+@pytest.mark.parametrize("freedom", [{"overtakings": 1}, {"failures": 1}], ids=str)
+def test_where_messages_overtake_or_workers_fail_no_plan_is_obeyed_for_too_long(freedom):
+    explore(to_own_routing(job((ONE, STEP, OTHER, STEP, END), scheme="exact", **freedom)), may_abort=True)
+
+
+def test_obeying_a_plan_for_too_long_would_be_seen(monkeypatch):
+    choose = WorkerProtocol.choose
+
+    def eager(turn, inbox):
+        chosen = choose(turn, inbox)
+        if chosen is None and turn.plan is not None and not turn._is_registering:
+            turn.iteration += 1
+            return turn.plan
+        return chosen
+
+    monkeypatch.setattr(WorkerProtocol, "choose", eager)
+    with pytest.raises(Broken, match="nobody sent"):
+        explore(to_own_routing(job((ONE, *[STEP] * 5, END), scheme="exact")), may_abort=True)
+
+
 def test_gathering_in_every_order():
     explore(job((END,), servers=2))
 
@@ -140,7 +199,7 @@ def test_slots_of_another_order_taken_for_these_would_be_seen(monkeypatch):
 
         return method
 
-    broken_coordinator(monkeypatch, "_begin_epoch", forgetful)
+    broken_coordinator(monkeypatch, "_begin_layout", forgetful)
     with pytest.raises(Broken, match="before it exists"):
         explore(to_gathered(job((ONE, STEP, (REGISTER, ONE[1]), STEP, END), CUT_ANEW)))
 

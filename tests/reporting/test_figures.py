@@ -16,6 +16,7 @@ ALL = ("stock", "p3", "average", "elastic", "aware", "exact", "oracle")
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize(
     ("schemes", "nodes", "iterations"), [(("stock",), 1, 1), (("aware", "stock"), 3, 3), (ALL, 13, 4), (ALL[:4], 2, 0)]
 )

@@ -10,6 +10,8 @@ from nalb.errors import InputError
 from nalb.transport.keys import load_keys, make_keys, write_keys
 from tests.shim.conftest import SCENARIO_LIMIT_S, Build
 
+pytestmark = pytest.mark.jobs
+
 HERE = {"n0": "127.0.0.1", "n1": "10.0.0.1"}
 
 

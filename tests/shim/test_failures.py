@@ -4,6 +4,8 @@ import pytest
 
 from tests.shim.conftest import Build
 
+pytestmark = pytest.mark.jobs
+
 INTERRUPTED, REFUSED = "Interrupted system call", "Resource temporarily unavailable"
 SCRIPTS = {
     "forecast_interrupted": ["wire NALBFC01", "wire meta +", "wire data"],

@@ -2,7 +2,11 @@
 
 from collections import Counter
 
+import pytest
+
 from tests.shim.conftest import Build
+
+pytestmark = pytest.mark.jobs
 
 EXCHANGE_BYTES = 40 + 2 * 100_000  # meta and two data frames
 RING_CELLS = 65_536  # ring.h

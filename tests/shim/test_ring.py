@@ -8,6 +8,8 @@ import pytest
 
 from tests.shim.conftest import SOURCES, compile_c, require_compiler
 
+pytestmark = pytest.mark.jobs
+
 LAYOUT = "unexpected memory mapping"  # in ThreadSanitizer's complaint: the kernel has moved addresses too far
 
 

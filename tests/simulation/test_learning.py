@@ -13,6 +13,8 @@ from nalb.protocol.planner import usual_inflight_bytes
 from nalb.simulation.families import draw_network
 from nalb.simulation.job import by_planner, by_slices, planner_of
 
+pytestmark = pytest.mark.jobs
+
 TENSORS = [Tensor("w", 3_200_000, "float32")]
 ALPHA_BYTES = 4000.0  # fewer, larger slices: a simulation takes a fifth of the time
 FAMILIES = ("even", "near", "heavy", "asymmetric", "adsl", "capped", "roles")

@@ -10,6 +10,8 @@ import zmq
 from nalb.protocol import messages as m
 from nalb.transport.client import Client
 
+pytestmark = pytest.mark.jobs
+
 
 def test_the_thread_may_end_before_its_last_wake_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A heartbeat may find the client closing before `close` wakes the thread: then nobody is there to be woken."""
@@ -56,7 +58,7 @@ def test_what_is_noted_is_told_in_order_with_what_is_sent() -> None:
 
 # a coordinator that welcomes a worker and then is silent on its connection, as after an outage; sys.argv: whether it hears others
 HALF = """
-import sys, time, zmq
+import os, sys, zmq
 from nalb.protocol import messages as m
 from nalb.transport.client import Client
 context = zmq.Context()
@@ -66,7 +68,7 @@ client = Client(f"tcp://127.0.0.1:{port}", m.Hello(m.VERSION, "worker", "n1", 9,
 first = router.recv_multipart()[0]
 router.send_multipart([first, m.encode(m.Welcome(m.VERSION, ["n1"], 0.05, 2.0, 1))])
 signs = 0
-while signs < 60:  # one every 0.05 s at most
+while signs < 12:  # one every third of a second: for longer than the silence that is allowed
     identity, frame = router.recv_multipart()
     if identity != first and sys.argv[1] == "hears":
         assert m.decode_at_coordinator(frame, "n1") == m.Still(first.decode())
@@ -76,35 +78,51 @@ router.send_multipart([first, m.encode(m.Abort("as the test ends"))])
 client.wait_for(m.Setup)
 """
 
-# one that hears nothing over a worker's own connection, says so there, and later hears it again
-DEAF = (
-    HALF.partition("signs = 0")[0].replace("0.05, 2.0", "0.05, 6.0")  # it looks for another way after 1 s
+# as HALF, but what connects the two loses all connections once both are in use, and takes new ones
+STUCK = (
+    """
+import select, socket, threading
+door, ways, lost = socket.create_server(("127.0.0.1", 0)), {}, set()
+def carry(port):
+    while True:
+        for one in select.select([door, *(way for way in ways if way not in lost)], [], [], 0.05)[0]:
+            if one is door:
+                near, far = door.accept()[0], socket.create_connection(("127.0.0.1", port))
+                ways.update({near: far, far: near})
+            elif one not in lost:
+                said = one.recv(65536)
+                ways[one].sendall(said) if said else lost.add(one)
+"""
+    + HALF.partition("signs = 0")[0].replace(
+        "client =",
+        "threading.Thread(target=carry, args=(port,), daemon=True).start()\nport = door.getsockname()[1]\nclient =",
+    )
     + """
-def count_signs(seconds, unheard_s):
-    signs, end_s = 0, time.monotonic() + seconds
-    while time.monotonic() < end_s:
-        identity, frame = router.recv_multipart()
-        router.send_multipart([first, m.encode(m.Alive(unheard_s))])
-        if identity != first:
-            assert m.decode_at_coordinator(frame, "n1") == m.Still(first.decode())
-            router.send_multipart([identity, m.encode(m.Alive())])
-            signs += 1
-    return signs
-print(count_signs(1.0, 0.2), count_signs(1.0, 1.5), flush=True)
-count_signs(0.5, 0.0)  # until the worker has been told
-print(count_signs(1.0, 0.0), flush=True)
-router.send_multipart([first, m.encode(m.Abort("as the test ends"))])
-client.wait_for(m.Setup)
+used = {first}
+while len(used) < 2:
+    used.add(router.recv_multipart()[0])
+lost.update(ways)
+signs = 0
+while signs < 12:
+    identity = router.recv_multipart()[0]
+    router.send_multipart([identity, m.encode(m.Alive())])
+    signs += identity not in used
+print("made anew", flush=True)
+os._exit(0)
 """
 )
 
 
-def test_signs_of_life_find_another_way_while_the_coordinator_does_not_hear_them():
-    done = subprocess.run([sys.executable, "-c", DEAF], capture_output=True, text=True, check=False, timeout=60)
-    assert done.stderr == "nalb: as the test ends\n"
-    heard, unheard, heard_again = map(int, done.stdout.split())
-    assert (heard, heard_again) == (0, 0)
-    assert unheard > 5  # of some twenty
+def test_signs_of_life_are_sent_anew_where_all_connections_are_stuck():
+    done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == ("made anew\n", "")
+
+
+def test_the_longest_deadline_has_signs_of_life_too():
+    script = HALF.partition("signs = 0")[0].replace("0.05, 2.0", "60.0, 51840.0")  # of NALB_DEADLINE_S=86400
+    script += "client.wait_for(m.Welcome)\nclient.close(m.Goodbye())\n"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(("how", "says"), [("hears", "nalb: as the test ends"), ("is deaf", "has been silent for 2 s")])

@@ -23,6 +23,8 @@ from netem.emulation import network_up
 from netem.namespaces import hub_namespace
 from netem.network_file import parse_network
 
+pytestmark = pytest.mark.jobs
+
 # the host's answers, one after the other, then the process is let go
 WATCH = """
 import sys, threading

@@ -1,0 +1,18 @@
+"""Sphinx settings of the documentation: `sphinx-build -W docs OUT`. The build reads the tree alone, never the network."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "extensions"))
+
+project = "nalb"
+extensions = [
+    "myst_parser",  # pages are Markdown
+    "sphinxarg.ext",  # reference of the commands, from their parsers
+    "structs",  # reference of the files, from the msgspec Structs that read and write them
+]
+myst_heading_anchors = 3  # `page.md#heading` works as on a forge
+exclude_patterns = ["extensions"]
+smartquotes = False  # `--out` is no dash
+html_theme = "furo"
+html_title = "nalb"

@@ -1,0 +1,218 @@
+"""The figures of docs/results, drawn from the run files in docs/results/data or from the tables of the pages.
+
+    python scripts/figures/results_figures.py [--out DIRECTORY]
+
+Writes one SVG for each figure; by default into docs/results/figures, where the pages show them. The same input gives the same file.
+"""
+
+import argparse
+import re
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("svg")
+import msgspec
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.ticker import NullFormatter
+
+from nalb.reporting.batching_file import BatchingFile
+from nalb.reporting.run_file import RunFile, median_s
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+FAMILIES = (
+    "adsl",
+    "asymmetric",
+    "capped",
+    "even",
+    "roles",
+    "near",
+    "shared-cores",
+)  # rates of `changing` have no one bound
+SLICES = {
+    "mobilenet-25": 56_000,
+    "mobilenet-500": 56_000,
+    "mobilenet-4000": 56_000,
+    "resnet50-4000": 153_000,
+}  # first sizes
+JOINT = {
+    "uneven4-joint": "uneven4-joint",
+    "uneven4-both": "uneven4-both",
+    "half-joint": "uneven4-joint, half",
+    "half-both": "uneven4-both, half",
+}
+LAST = 6  # iterations of a comparison of batchings that count
+GREYS = ("0.85", "0.6", "0.35", "0.1")
+MARKERS = ("o", "s", "^", "D")
+STYLE = {
+    "svg.hashsalt": "nalb",
+    "svg.fonttype": "none",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+
+def run_file(name: str) -> RunFile:
+    """A stored run.json."""
+    return msgspec.json.decode((RESULTS / "data" / f"{name}.json").read_bytes(), type=RunFile)
+
+
+def last_iterations_s(name: str) -> dict[str, float]:
+    """Median period of the slowest worker over the last iterations, by batching, of a stored batching.json."""
+    run = msgspec.json.decode((RESULTS / "data" / f"joint-{name}.json").read_bytes(), type=BatchingFile)
+    return {key: statistics.median(max(row) for row in one.period_s[-LAST:]) for key, one in run.batchings.items()}
+
+
+def table(page: str, first: str) -> list[list[str]]:
+    """The rows of the page's table whose first heading is `first`, headings first. ValueError where there is none."""
+    lines = (RESULTS / f"{page}.md").read_text(encoding="utf-8").splitlines()
+    begin = next((i for i, line in enumerate(lines) if line.startswith(f"| {first} |")), None)
+    if begin is None:
+        raise ValueError(f"docs/results/{page}.md has no table that begins with {first!r}")
+    end = next(i for i in range(begin, len(lines) + 1) if i == len(lines) or not lines[i].startswith("|"))
+    rows = [[cell.strip(" *") for cell in line.strip("| ").split(" | ")] for line in lines[begin:end]]
+    return [rows[0], *rows[2:]]
+
+
+def number(cell: str) -> float:
+    """The first number of a cell."""
+    found = re.search(r"-?[\d,]*\.?\d+", cell)
+    if found is None:
+        raise ValueError(f"no number in the cell {cell!r}")
+    return float(found.group().replace(",", ""))
+
+
+def bars(axes: Axes, groups: list[str], series: dict[str, list[float]]) -> None:
+    """Bars side by side, a group for each word."""
+    width = 0.8 / len(series)
+    for place, (name, values) in enumerate(series.items()):
+        left = [i - 0.4 + width * (place + 0.5) for i in range(len(groups))]
+        axes.bar(left, values, width, label=name, color=GREYS[place], edgecolor="0.2", linewidth=0.5)
+    axes.set_xticks(range(len(groups)), groups)
+    axes.legend(frameon=False, ncols=len(series))
+    axes.margins(y=0.2)
+
+
+def families(axes: Axes) -> None:
+    """Time over the bound, by family."""
+    runs = {family: run_file(f"family-{family}") for family in FAMILIES}
+    series = {
+        scheme: [median_s(run.schemes[scheme].communication_s) / run.bound_s for run in runs.values()]
+        for scheme in ("average", "oracle", "exact")
+    }
+    series["goodput bound"] = [run.goodput_factor for run in runs.values()]
+    bars(axes, list(FAMILIES), series)
+    axes.axhline(1, color="black", linestyle="--", linewidth=1)
+    axes.set_ylabel("communication time / lossless bound")
+
+
+def figure_4(axes: Axes) -> None:
+    """Time over the bound on ten networks, MobileNet."""
+    rows = {row[0]: [number(cell) for cell in row[1:]] for row in table("cai-2023", "network")}
+    networks = [f"{value:.0f}" for value in rows["network"]]
+    series = {
+        name: [took / bound for took, bound in zip(rows[name], rows["bound"], strict=True)]
+        for name in ("stock", "average", "elastic", "exact")
+    }
+    bars(axes, networks, series)
+    axes.axhline(1, color="black", linestyle="--", linewidth=1)
+    axes.set_xlabel("network")
+    axes.set_ylabel("communication time / lossless bound")
+
+
+def figure_6(axes: Axes) -> None:
+    """Iteration time over slice size."""
+    head, *rows = table("cai-2023", "slice bytes")
+    sizes = [number(cell) for cell in head[1:-1]]
+    for row, marker in zip(rows, MARKERS, strict=False):
+        axes.loglog(sizes, [number(cell) for cell in row[1:-1]], marker=marker, color="0.2", markersize=4, label=row[0])
+    axes.axvline(32_748, color="black", linestyle="--", linewidth=1, label="size by alpha")
+    axes.set_xlabel("slice size (bytes)")
+    axes.set_ylabel("iteration (s)")
+    axes.set_yticks([3, 5, 10], ["3", "5", "10"])
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.legend(frameon=False)
+
+
+def slice_sizes(axes: Axes) -> None:
+    """Communication time with equal shares over stock's, by slice size, one line for each network."""
+    for (name, first_bytes), marker in zip(SLICES.items(), MARKERS, strict=True):
+        run = run_file(f"slices-{name}")
+        times_s = {first_bytes: median_s(run.schemes["average"].communication_s)} if name != "resnet50-4000" else {}
+        for scheme, result in run.schemes.items():
+            if scheme.startswith("average@"):
+                times_s[int(scheme.partition("@")[2])] = median_s(result.communication_s)
+        stock_s = median_s(run.schemes["stock"].communication_s)
+        sizes = sorted(times_s)
+        model, mbps = name.split("-")
+        label = f"{'MobileNet' if model == 'mobilenet' else 'ResNet-50'}, {mbps} Mbit/s"
+        axes.semilogx(
+            sizes, [times_s[s] / stock_s for s in sizes], marker=marker, color="0.2", markersize=4, label=label
+        )
+    axes.axhline(1, color="black", linestyle="--", linewidth=1)
+    axes.set_xlabel("slice size (bytes)")
+    axes.set_ylabel("communication time / stock MXNet's")
+    axes.legend(frameon=False)
+
+
+def tyagi_6(axes: Axes) -> None:
+    """Dynamic batching's gain over H."""
+    head, *rows = table("tyagi-2020", "H")
+    levels = [number(row[0]) for row in rows]
+    for name, marker in zip(("gain", "ideal gain"), MARKERS, strict=False):
+        column = head.index(name)
+        axes.plot(levels, [number(row[column]) for row in rows], marker=marker, color="0.2", markersize=4, label=name)
+    paper = head.index("paper (ResNet)")
+    told = [(number(row[0]), number(row[paper])) for row in rows if row[paper:] and row[paper].strip("| ")]
+    axes.plot(*zip(*told, strict=True), "*", color="black", markersize=9, label="the paper's gain (ResNet)")
+    axes.set_xlabel("H: largest machine's cores over smallest's")
+    axes.set_ylabel("uniform time / dynamic time")
+    axes.legend(frameon=False)
+
+
+def both_balances(axes: Axes) -> None:
+    """Iteration time of the network alone, machines alone, and both."""
+    runs = [last_iterations_s(name) for name in JOINT]
+    names = {"off@exact": "network alone: exact", "lb-bsp@average": "machines alone: lb-bsp", "joint": "both: joint"}
+    bars(axes, list(JOINT.values()), {label: [run[name] for run in runs] for name, label in names.items()})
+    axes.set_ylabel("iteration (s)")
+
+
+FIGURES: dict[str, Callable[[Axes], None]] = {
+    "families": families,
+    "figure-4": figure_4,
+    "figure-6": figure_6,
+    "slice-sizes": slice_sizes,
+    "tyagi-6": tyagi_6,
+    "both-balances": both_balances,
+}
+
+
+def draw(folder: Path) -> None:
+    """Every figure into the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context(STYLE):
+        for name, fill in FIGURES.items():
+            figure, axes = pyplot.subplots(figsize=(7.2, 3.2), layout="constrained")
+            fill(axes)
+            axes.grid(axis="y", color="0.9")
+            axes.set_axisbelow(True)
+            figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+            pyplot.close(figure)
+
+
+def main() -> None:
+    """Parse and draw."""
+    parser = argparse.ArgumentParser(description="draw the figures of docs/results")
+    parser.add_argument("--out", metavar="DIRECTORY", type=Path, default=RESULTS / "figures")
+    folder = parser.parse_args().out
+    draw(folder)
+    print(f"{len(FIGURES)} figures in {folder}")
+
+
+if __name__ == "__main__":
+    main()

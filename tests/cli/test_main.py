@@ -1,0 +1,58 @@
+"""`nalb` itself: its version, and completion as a real bash does it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nalb
+from nalb.cli.main import SUBCOMMANDS, run
+
+
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"nalb {nalb.__version__}\n")
+
+
+@pytest.fixture(scope="module")
+def script() -> str:
+    """What bash is to read."""
+    argv = [sys.executable, "-m", "nalb.cli.main", "--print-completion", "bash"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+def completed(script: str, folder: Path, *words: str) -> set[str]:
+    """What bash offers for the last of the words after `nalb`."""
+    typed = " ".join(f"'{word}'" for word in ("nalb", *words))
+    ask = f"""{script}
+        COMP_WORDS=({typed}) COMP_CWORD={len(words)} COMP_LINE="nalb {" ".join(words)}" COMP_POINT=${{#COMP_LINE}}
+        function=$(complete -p nalb | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+        compopt() {{ :; }}
+        $function nalb "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD-1]}}"
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(["bash", "-c", ask], cwd=folder, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return set(done.stdout.split())
+
+
+def test_bash_completes_commands_flags_choices_and_files(script: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").touch()
+    (tmp_path / "runs").mkdir()
+    assert set(SUBCOMMANDS) <= completed(script, tmp_path, "")
+    assert completed(script, tmp_path, "comp") == {"compare"}
+    assert "--max-restarts" in completed(script, tmp_path, "launch", "--max")
+    assert completed(script, tmp_path, "launch", "--transport", "") == {"mxnet", "pyzmq"}
+    assert completed(script, tmp_path, "net", "r") == {"random"}
+    assert completed(script, tmp_path, "launch", "--hosts", "m") == {"mine.toml"}
+    assert completed(script, tmp_path, "report", "r") == {"runs"}
+    assert completed(script, tmp_path, "net", "up", "m") == {"mine.toml"}
+
+
+def test_zsh_has_a_script_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(["--print-completion", "zsh"])
+    assert ended.value.code == 0
+    assert "#compdef nalb" in capsys.readouterr().out

@@ -1,0 +1,148 @@
+"""The documentation builds without a warning, and its tables are those of the code."""
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from nalb.reporting.run_file import median_s
+
+ROOT = Path(__file__).resolve().parents[1]
+CONF = """
+import sys
+sys.path[:0] = [{extensions!r}, {here!r}]
+extensions = ["myst_parser", "structs"]
+"""
+MODULE = '''
+import msgspec
+
+class Told(msgspec.Struct):
+    """What was told."""
+
+    at_s: float  # when
+    words: list[str] = []
+'''
+
+
+def build(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    """Build the site, where any warning is an error. Python's own warnings about its libraries do not count."""
+    return subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", source, out],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=os.environ | {"LC_ALL": "C.UTF-8"},
+        check=False,
+    )
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    done = build(ROOT / "docs", tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "commands.html").read_text(encoding="utf-8")
+    assert "--max-restarts" in page  # the reference is of the parsers
+    assert "goodput_bound_s" in (tmp_path / "run-files.html").read_text(encoding="utf-8")  # and of the Structs
+    pages = [path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.html")]
+    assert not any(
+        re.search(r'(src|rel="stylesheet"[^>]*href)="https?:', page) for page in pages
+    )  # read without a network
+
+
+@pytest.mark.parametrize(
+    ("lines", "complaint"),
+    [
+        ("", "Told.words has no meaning"),
+        ("    words: said\n    gone: not there", "Told has no field gone"),
+        ("    words: said", None),
+    ],
+)
+def test_a_table_of_a_struct_is_whole(tmp_path: Path, lines: str, complaint: str | None) -> None:
+    (tmp_path / "told.py").write_text(MODULE)
+    (tmp_path / "conf.py").write_text(CONF.format(extensions=str(ROOT / "docs/extensions"), here=str(tmp_path)))
+    (tmp_path / "index.md").write_text(f"# Told\n\n```{{structs}} told\nTold\n{lines}\n```\n")
+    done = build(tmp_path, tmp_path / "out")
+    if complaint:
+        assert done.returncode != 0
+        assert complaint in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+        page = (tmp_path / "out/index.html").read_text(encoding="utf-8")
+        assert "What was told." in page
+        assert "list of text" in page
+        assert "when" in page
+
+
+def load(path: str) -> ModuleType:
+    """A file of Python that is in no package."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def drawing() -> ModuleType:
+    """The script that draws the figures of the results."""
+    return load("scripts/figures/results_figures.py")
+
+
+def commands_shown() -> list[str]:
+    """Each `nalb ...` line of code in the pages, without its comment."""
+    found = set()
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
+        is_fenced = False
+        for line in page.read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
+            if line.startswith("```"):
+                is_fenced = not is_fenced
+            elif re.match(r"nalb [a-z]+( |$)" if is_fenced else r" {4}nalb [a-z]+( |$)", line):
+                found.add(line.partition(" #")[0].partition(" > ")[0].strip())
+    return sorted(found)
+
+
+def test_commands_in_the_pages_are_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = load("docs/extensions/commands.py").parser()
+    assert len(commands_shown()) > 30
+    for command in commands_shown():
+        try:
+            parser.parse_args(shlex.split(command)[1:])
+        except SystemExit:
+            pytest.fail(f"{command}: {capsys.readouterr().err.splitlines()[-1]}")
+
+
+def test_every_figure_of_the_results_is_drawn_and_shown(drawing: ModuleType, tmp_path: Path) -> None:
+    drawing.draw(tmp_path)
+    drawn = {path.name for path in tmp_path.iterdir()}
+    stored = {path.name for path in (drawing.RESULTS / "figures").iterdir()}
+    pages = "".join(page.read_text(encoding="utf-8") for page in drawing.RESULTS.glob("*.md"))
+    assert drawn == stored == set(re.findall(r"\(figures/([\w.-]+)\)", pages))
+
+
+def test_tables_of_stored_runs_have_their_numbers(drawing: ModuleType) -> None:
+    head, *rows = drawing.table("networks", "family")
+    for row in rows:
+        run = drawing.run_file(f"family-{row[0].partition(',')[0]}")
+        for name in ("oracle", "exact", "average"):
+            told = drawing.number(row[head.index(f"{name} s")])
+            assert told == pytest.approx(median_s(run.schemes[name].communication_s), rel=0.002), (row[0], name)
+    head, *rows = drawing.table("both-balances", "network")
+    for (name, label), row in zip(drawing.JOINT.items(), rows, strict=True):
+        assert row[0].startswith(label)
+        took_s = drawing.last_iterations_s(name)
+        for batching, cell in zip(("off@exact", "lb-bsp@average", "joint"), row[1:4], strict=True):
+            assert drawing.number(cell) == pytest.approx(took_s[batching], abs=0.006), (name, batching)
+    head, *rows = drawing.table("slice-sizes", "gradients")
+    for model, row in zip(("mobilenet", "resnet50"), rows, strict=True):
+        schemes = drawing.run_file(f"follow-{model}").schemes
+        fixed = next(name for name in schemes if name.startswith("average@")).partition("@")[2]
+        for name, cell in zip(
+            ("stock", f"average@{fixed}", "average", f"exact@{fixed}", "exact"), row[1:], strict=True
+        ):
+            assert drawing.number(cell) == pytest.approx(median_s(schemes[name].communication_s), abs=0.0006), name

@@ -1,0 +1,118 @@
+"""The sdist and the wheel, built from the tracked files alone, and a fresh environment that the wheel is installed in.
+
+pip takes what nalb depends on from the package index of this machine.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from nalb import __version__
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("nalb", "netem", "kvstore_patch")
+CARRIED = (".py", ".toml", ".json", ".html")  # what a package reads when it runs
+SOURCES = (".c", ".h")
+MACHINE_PATH = re.compile(rb"(?<![\w.])/(root|home|work)/\w")
+
+pytestmark = pytest.mark.jobs
+
+
+def said(*argv: str | Path, cwd: Path) -> str:
+    """Run outside the repository's own Python path; what it prints, or a failure with all that it said."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(argv, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tracked files as they are now, without what an earlier build left beside them."""
+    copy = tmp_path_factory.mktemp("tracked") / "nalb"
+    for name in said("git", "ls-files", cwd=ROOT).splitlines():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def built(tracked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the sdist and of the wheel, which is built from the sdist."""
+    folder = tmp_path_factory.mktemp("built")
+    said(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, cwd=tracked)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def contents(built: Path) -> dict[str, dict[str, bytes]]:
+    """kind of archive -> path within -> content."""
+    sdist, wheel = built / f"nalb-{__version__}.tar.gz", next(built.glob(f"nalb-{__version__}-cp311-*.whl"))
+    with tarfile.open(sdist) as tar:
+        files = {member.name.partition("/")[2]: tar.extractfile(member) for member in tar if member.isfile()}
+        from_sdist = {name: file.read() for name, file in files.items() if file is not None}
+    with zipfile.ZipFile(wheel) as zipped:
+        return {"sdist": from_sdist, "wheel": {name: zipped.read(name) for name in zipped.namelist()}}
+
+
+def test_both_carry_all_files_of_the_packages(tracked: Path, contents: dict[str, dict[str, bytes]]) -> None:
+    of_packages = [path for package in PACKAGES for path in (tracked / package).rglob("*") if path.is_file()]
+    names = {str(path.relative_to(tracked)) for path in of_packages}
+    assert {Path(name).suffix for name in names} == {*CARRIED, *SOURCES}, "a new kind of file: say who carries it"
+    assert not names - contents["sdist"].keys()
+    assert not {name for name in names if name.endswith(CARRIED)} - contents["wheel"].keys()
+    assert {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml"} <= contents["sdist"].keys()
+    assert f"nalb-{__version__}.dist-info/licenses/LICENSE" in contents["wheel"]
+
+
+@pytest.mark.parametrize("kind", ["sdist", "wheel"])
+def test_neither_carries_tests_or_a_path_of_this_machine(kind: str, contents: dict[str, dict[str, bytes]]) -> None:
+    for name, content in contents[kind].items():
+        assert not name.startswith(("tests/", "docs/", "benchmarks/", "scripts/", ".ci/", "build/")), name
+        assert not MACHINE_PATH.search(content), name
+        assert b"/build-via-sdist" not in content, f"{name} says where it was built"
+
+
+def test_the_changelog_names_the_version() -> None:
+    assert f"\n## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """bin/ of a fresh environment that has the wheel and what it asks for."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder, with_pip=True)
+    wheel = next(built.glob("*.whl"))
+    said(folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile", wheel, cwd=folder)
+    return folder / "bin"
+
+
+def test_the_installed_wheel_works(installed: Path, tmp_path: Path) -> None:
+    assert said(installed / "nalb", "--version", cwd=tmp_path) == f"nalb {__version__}\n"
+    text = said(installed / "nalb", "net", "random", "--family", "even", "--nodes", "3", "--seed", "1", cwd=tmp_path)
+    assert len(tomllib.loads(text)["nodes"]) == 3
+    planned = said(installed / "nalb", "plan", "--capacities-mbps", "200,100,50", "--model-bytes", "9e6", cwd=tmp_path)
+    assert "n2" in planned
+
+
+def test_a_job_runs_from_the_installed_wheel(installed: Path, tmp_path: Path) -> None:
+    """Two nodes add arrays up, through the C extension of the wheel: without it no job starts."""
+    (tmp_path / "train.py").write_text(
+        "import mxnet as mx\n"
+        "store = mx.kv.create('nalb')\n"
+        "array = mx.nd.ones(4) * (store.rank + 1)\n"
+        "store.add_up_once('x', array)\n"
+        "print('sum', array.asnumpy().tolist())\n"
+    )
+    python = installed / "python"
+    out = said(installed / "nalb", "launch", "--local", "2", "--out", "run", "--", python, "train.py", cwd=tmp_path)
+    assert out.count("sum [3.0, 3.0, 3.0, 3.0]") == 2, out
