@@ -28,9 +28,10 @@ import mxnet as mx
 import numpy as np
 import psutil
 
-from kvstore_patch.gluon import agreement, script_end
+from kvstore_patch.gluon import agreement
 from kvstore_patch.gluon.compute_clock import ComputeClock, Computing
 from kvstore_patch.gluon.profiling import Points, Work, measure
+from kvstore_patch.store import script_end
 from kvstore_patch.store.kvstore import NALB
 from nalb.batching.partitions import TRAVERSALS_APART, Ints, PartitionedStream
 from nalb.batching.schemes import SCHEMES
@@ -269,7 +270,7 @@ def join(
         raise InputError(f"batch_size {batch_size}, most {most}: give 1 to {BATCH_MOST} samples")
     if power is not None and not 0 < power <= m.POWER_MOST:
         raise InputError(f"power {power}: give a positive number of one unit on all machines, e.g. cores")
-    settings = store._settings if isinstance(store, NALB) else from_environment(os.environ, socket.gethostname())
+    settings = store.settings if isinstance(store, NALB) else from_environment(os.environ, socket.gethostname())
     if settings.batching == "lb-bsp-federated":
         raise InputError("--batching lb-bsp-federated averages models: see kvstore_patch/federated.py")
     total = batch_size * (settings.first_workers or store.num_workers)
@@ -277,10 +278,14 @@ def join(
     if settings.batching is None:
         source: SizeSource = FixedSizes(first_sizes(store, own, total))
     else:
-        client = store._session.client if isinstance(store, NALB) else _client_alone(settings, store.rank)
+        client = store.client if isinstance(store, NALB) else _client_alone(settings, store.rank)
         points = None
         if profile is not None and settings.batching in SCHEMES and SCHEMES[settings.batching].profiles:
-            limits = (settings.batch_total or total, most, settings.batch_maxima and settings.batch_maxima[store.rank])
+            limits = (
+                settings.batch_total or total,
+                most,
+                settings.batch_maxima[store.rank] if settings.batch_maxima else None,
+            )
             points, most = measure(profile, min(limit for limit in limits if limit is not None))
         source = ChosenSizes(client, own, most, points, power)
     balancer = Balancer(store.rank, source)
@@ -310,17 +315,17 @@ def _watch_trainers(balancer: Balancer) -> None:
     check, allreduce, update = trainer._check_and_rescale_grad, trainer._allreduce_grads, trainer._update
 
     @functools.wraps(check)
-    def check_and_rescale_grad(self, scale):
+    def check_and_rescale_grad(self: mx.gluon.Trainer, scale: float) -> None:
         balancer.check_step(self._scale / scale)
-        return check(self, scale)
+        check(self, scale)
 
     @functools.wraps(allreduce)
-    def allreduce_grads(self):
+    def allreduce_grads(self: mx.gluon.Trainer) -> None:
         balancer.before_push(self)
-        return allreduce(self)
+        allreduce(self)
 
     @functools.wraps(update)
-    def update_parameters(self, ignore_stale_grad=False):
+    def update_parameters(self: mx.gluon.Trainer, ignore_stale_grad: bool = False) -> None:
         update(self, ignore_stale_grad)
         balancer.after_update(self)
 

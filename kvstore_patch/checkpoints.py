@@ -24,6 +24,7 @@ from pathlib import Path
 
 import mxnet as mx
 import numpy as np
+from mxnet.kvstore.base import KVStoreBase
 
 from kvstore_patch.gluon import agreement, training_state
 from nalb.checkpoints import folder as folders
@@ -128,7 +129,7 @@ class Checkpoints:
         np.random.seed(int(words[0]))
         random.seed(int(words[0]))
 
-    def _join(self) -> "mx.kvstore.KVStore | None":
+    def _join(self) -> KVStoreBase | None:
         """The Trainer's store, once the initial parameters are there."""
         trainer = self._trainer
         try:

@@ -16,7 +16,8 @@ import mxnet as mx
 import psutil
 
 from kvstore_patch.batching import ChosenSizes, FixedSizes, SizeSource, first_sizes
-from kvstore_patch.store.kvstore import NALB, ndarrays
+from kvstore_patch.store import ndarrays
+from kvstore_patch.store.kvstore import NALB
 from nalb.errors import StoreError
 from nalb.protocol import messages as m
 
@@ -65,13 +66,13 @@ def join(store: NALB, parameters: Iterable[mx.gluon.Parameter], batch_size: int)
     """
     if not isinstance(store, NALB):
         raise StoreError("federated rounds average with kvstore 'nalb': create that one, without --scheme stock")
-    batching = store._settings.batching
+    batching = store.settings.batching
     if batching not in (None, *FEDERATED):
         raise StoreError(f"--batching {batching} is for steps, not for rounds: choose one of {', '.join(FEDERATED)}")
     arrays = [parameter.data() for parameter in parameters]
     if batching is None:
         source: SizeSource = FixedSizes(first_sizes(store, batch_size, batch_size * store.num_workers))
     else:
-        source = ChosenSizes(store._session.client, batch_size, None, None)
+        source = ChosenSizes(store.client, batch_size, None, None)
     store.broadcast(list(range(len(arrays))), arrays, arrays)
     return Rounds(store, arrays, source)

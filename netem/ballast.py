@@ -3,7 +3,7 @@
 import signal
 import sys
 
-import psutil  # type: ignore[import-untyped]  # it carries no types
+import psutil
 
 from nalb.errors import MachineError
 from nalb.process import daemon

@@ -282,3 +282,13 @@ def test_no_tracked_file_names_a_path_of_a_machine():
     for path in ROOT.rglob("*"):
         if path.suffix in (".py", ".sh", ".md", ".toml", ".c", ".h") and not {".venv", "build"} & set(path.parts):
             assert not re.search(r"(?<![\w.])/(root|home|work)/\w", path.read_text(encoding="utf-8")), path
+
+
+def test_sums_need_no_front_end():
+    """The store is one front end of the exchange, Gluon's glue comes on top: neither is needed by another front end."""
+    store = ROOT / "kvstore_patch" / "store"
+    for path in store.glob("*.py"):
+        ours = {name for name in imported(path) if within(name, "kvstore_patch")}
+        below = {name for name in ours if within(name, "kvstore_patch.store") or within(name, "kvstore_patch.shim")}
+        assert ours == below, f"{path} imports {ours - below}"
+        assert "kvstore_patch.store.kvstore" not in ours, f"{path} imports the front end"

@@ -8,6 +8,8 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
+from types import ModuleType
 
 
 class _AfterMxnet(importlib.abc.MetaPathFinder):
@@ -15,7 +17,9 @@ class _AfterMxnet(importlib.abc.MetaPathFinder):
 
     _is_asking = False  # the other finders
 
-    def find_spec(self, fullname, path=None, target=None):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if fullname != "mxnet" or self._is_asking:
             return None
         self._is_asking = True  # and stay: a script may look for mxnet before it imports it
@@ -27,13 +31,13 @@ class _AfterMxnet(importlib.abc.MetaPathFinder):
             return None
         run = spec.loader.exec_module
 
-        def exec_module(module):
+        def exec_module(module: ModuleType) -> None:
             run(module)
             from kvstore_patch.gluon.patch import install
 
             install()
 
-        spec.loader.exec_module = exec_module
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader
         return spec
 
 

@@ -5,11 +5,16 @@ workers is the table. Where all have the same file, in a shared folder, nothing 
 rank pushes the file and the others zeros. Numbers travel as 16-bit pieces in float32, which servers add up exactly.
 """
 
+from typing import Any
+
 import mxnet as mx
 import numpy as np
+import numpy.typing as npt
+from mxnet.kvstore.base import KVStoreBase
 
 from kvstore_patch.store.kvstore import NALB
 from nalb.checkpoints.file import DIGEST_BYTES
+from nalb.errors import StoreError
 from nalb.planning.slots import STOCK_KEYS
 
 PIECE_ELEMENTS = 1 << 18  # of two bytes of the file each
@@ -18,7 +23,7 @@ NUMBER_BYTES = 8
 _made: set[int] = set()  # keys that MXNet's own servers have; a second init would count as one worker's push
 
 
-def agree(store: "mx.kvstore.KVStore | NALB", iteration: int, data: bytes | None) -> bytes | None:
+def agree(store: KVStoreBase, iteration: int, data: bytes | None) -> bytes | None:
     """The newest file of all workers, the same on each; None where nobody has one.
 
     data: this worker's newest, taken after `iteration` steps; None: it has none. Call it on every worker.
@@ -29,17 +34,16 @@ def agree(store: "mx.kvstore.KVStore | NALB", iteration: int, data: bytes | None
         rows[store.rank, 0] = 1
         rows[store.rank, 1:] = np.frombuffer(numbers + data[-DIGEST_BYTES:], np.uint16)
     table = add_up(store, TABLE_KEY, rows)
-    words = [row[1:].astype(np.uint16).tobytes() if row[0] else None for row in table]
-    holders = [rank for rank, word in enumerate(words) if word is not None]
-    if not holders:
+    words = {rank: row[1:].astype(np.uint16).tobytes() for rank, row in enumerate(table) if row[0]}
+    if not words:
         return None
-    holder = max(holders, key=lambda rank: (_number(words[rank], 0), -rank))
-    if all(word == words[holder] for word in words):
+    holder = max(words, key=lambda rank: (_number(words[rank], 0), -rank))
+    if all(words.get(rank) == words[holder] for rank in range(store.num_workers)):
         return data
     return _send(store, data if store.rank == holder else None, _number(words[holder], 1))
 
 
-def _send(store: "mx.kvstore.KVStore | NALB", data: bytes | None, size_bytes: int) -> bytes:
+def _send(store: KVStoreBase, data: bytes | None, size_bytes: int) -> bytes:
     pieces = []
     for start in range(0, size_bytes, 2 * PIECE_ELEMENTS):
         piece = np.zeros(PIECE_ELEMENTS, np.float32)
@@ -51,16 +55,18 @@ def _send(store: "mx.kvstore.KVStore | NALB", data: bytes | None, size_bytes: in
     return b"".join(pieces)[:size_bytes]
 
 
-def add_up(store: "mx.kvstore.KVStore | NALB", key: int, values: np.ndarray) -> np.ndarray:
+def add_up(store: KVStoreBase, key: int, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The sum over all workers."""
     array = mx.nd.array(values, dtype=values.dtype)
     if isinstance(store, NALB):
         store.add_up_once(key, array)
-    else:
+    elif isinstance(store, mx.kvstore.KVStore):
         if key not in _made:
             store.init(key, mx.nd.zeros_like(array))
             _made.add(key)
         store.pushpull(key, array, out=array)
+    else:
+        raise StoreError(f"kvstore {store.type!r} adds up gradients alone: use 'nalb' or one of MXNet's own")
     return array.asnumpy()
 
 

@@ -14,18 +14,22 @@
 import functools
 import os
 import socket
+from collections.abc import Mapping
 
 import mxnet as mx
 import numpy as np
+from mxnet.kvstore.base import KVStoreBase
+from mxnet.ndarray import NDArray
 
-from kvstore_patch.gluon import module_patch, script_end
+from kvstore_patch.gluon import module_patch
 from kvstore_patch.shim import Shim
-from kvstore_patch.store.kvstore import NALB, ndarrays
+from kvstore_patch.store import ndarrays, script_end
+from kvstore_patch.store.kvstore import NALB
 from nalb.batching.schemes import BASELINES
 from nalb.errors import StoreError
+from nalb.process.last_words import die
 from nalb.settings import from_environment
 from nalb.transport import keys
-from nalb.transport.client import die
 from nalb.transport.reachability import Reachability
 
 
@@ -39,9 +43,9 @@ def install() -> None:
         baseline = BASELINES.get(os.environ.get("NALB_BATCHING", ""))
         # Kept until the script has ended: the store's own end waits for all workers, for ever where this one fails. No longer than
         # that and the script's own references, or ps-lite's threads would outlive it.
-        alive = []
+        alive: list[KVStoreBase] = []
 
-        def create_stock():
+        def create_stock() -> KVStoreBase:
             if not alive:
                 settings = from_environment(os.environ, socket.gethostname())
                 Reachability(settings, die)
@@ -57,7 +61,9 @@ def install() -> None:
     allreduce, update = trainer_class._allreduce_grads, trainer_class._update
 
     @functools.wraps(create)
-    def create_kvstore(kvstore, num_device, arg_params):
+    def create_kvstore(
+        kvstore: KVStoreBase | str | None, num_device: int, arg_params: Mapping[str, NDArray]
+    ) -> tuple[KVStoreBase | None, bool]:
         if isinstance(kvstore, str) and kvstore.lower() == "nalb":
             kvstore = mx.kvstore.create(kvstore)
         store, on_servers = create(kvstore, num_device, arg_params)
@@ -72,17 +78,18 @@ def install() -> None:
         return store, on_servers
 
     @functools.wraps(init)
-    def init_kvstore(self):
+    def init_kvstore(self: mx.gluon.Trainer) -> None:
         init(self)
         if isinstance(self._kvstore, NALB):
             first = self._kvstore.first_key(tuple((p.name, p.shape, np.dtype(p.dtype).name) for p in self._params))
             self._param2idx = {p.name: first + i for i, p in enumerate(self._params)}
 
     @functools.wraps(allreduce)
-    def allreduce_grads(self):
+    def allreduce_grads(self: mx.gluon.Trainer) -> None:
         if not isinstance(self._kvstore, NALB):
             script_end.goes_on()
-            return allreduce(self)
+            allreduce(self)
+            return
         chosen = _trained(self)
         sparse = [p.name for p in chosen if p._grad_stype != "default"]
         if sparse:
@@ -96,12 +103,12 @@ def install() -> None:
                         ndarrays.clear(grad)  # it held the last iteration's sum
         if chosen:
             self._kvstore.add_up_gradients([self._param2idx[p.name] for p in chosen], [p.list_grad() for p in chosen])
-        return None
 
     @functools.wraps(update)
-    def update_parameters(self, ignore_stale_grad=False):
+    def update_parameters(self: mx.gluon.Trainer, ignore_stale_grad: bool = False) -> None:
         if not isinstance(self._kvstore, NALB):
-            return update(self, ignore_stale_grad)
+            update(self, ignore_stale_grad)
+            return
         for parameter in _trained(self):
             parameter._was_updated = True
         if ignore_stale_grad:
@@ -109,7 +116,6 @@ def install() -> None:
         update(self, ignore_stale_grad)
         if ignore_stale_grad:  # also where loss scaling has skipped the update
             _mark_gradients(self, fresh=False)
-        return None
 
     trainer_module._create_kvstore = mx.model._create_kvstore = create_kvstore
     trainer_class._init_kvstore, trainer_class._allreduce_grads = init_kvstore, allreduce_grads
@@ -121,7 +127,7 @@ def _check_encryption() -> None:
     create = mx.kvstore.create
 
     @functools.wraps(create)
-    def create_checked(name="local"):
+    def create_checked(name: str = "local") -> KVStoreBase:
         if keys.VARIABLE in os.environ and "dist" in str(name).lower():
             Shim.loaded()
         return create(name)

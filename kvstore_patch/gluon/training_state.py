@@ -6,9 +6,11 @@ copied in. With the counters of updates Adam's bias correction and learning-rate
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import mxnet as mx
 import numpy as np
+import numpy.typing as npt
 from mxnet.ndarray import NDArray
 
 from nalb.checkpoints.file import OptimizerState
@@ -16,9 +18,10 @@ from nalb.errors import CheckpointError
 
 CHANGING = ("m_schedule", "last_lr", "cur_lr")  # numbers that Nadam and LARS keep between updates
 UNSUPPORTED = ("LBSGD",)  # keeps arrays beside its state
+Kind = tuple[tuple[int, ...], np.dtype[Any]]  # of an array
 
 
-def collect(net: mx.gluon.Block, trainer: mx.gluon.Trainer) -> tuple[dict[str, np.ndarray], OptimizerState]:
+def collect(net: mx.gluon.Block, trainer: mx.gluon.Trainer) -> tuple[dict[str, npt.NDArray[Any]], OptimizerState]:
     """Copies of everything that training changes; waits for it."""
     arrays = {f"weight/{name}": p.list_data()[0].asnumpy() for name, p in net._collect_params_with_prefix().items()}
     optimizer, updater = trainer.optimizer, trainer._updaters[0]
@@ -33,13 +36,13 @@ def collect(net: mx.gluon.Block, trainer: mx.gluon.Trainer) -> tuple[dict[str, n
 
 
 def apply(
-    net: mx.gluon.Block, trainer: mx.gluon.Trainer, arrays: Mapping[str, np.ndarray], state: OptimizerState
+    net: mx.gluon.Block, trainer: mx.gluon.Trainer, arrays: Mapping[str, npt.NDArray[Any]], state: OptimizerState
 ) -> None:
     """Put it back. CheckpointError, before anything is changed, where net or optimizer are not those of the checkpoint."""
     parameters = net._collect_params_with_prefix()
     _check(parameters, trainer, arrays, state)
     optimizer, first = trainer.optimizer, trainer._contexts[0]
-    wanted = {}
+    wanted: dict[str, Kind] = {}
     for index in state.index_updates:
         made = optimizer.create_state_multi_precision(index, trainer._params[index].data(first))
         wanted |= {f"state/{index}/{place}": _kind(array) for place, array in enumerate(_leaves(made))}
@@ -74,7 +77,7 @@ def check_supported(trainer: mx.gluon.Trainer) -> None:
 def _check(
     parameters: Mapping[str, mx.gluon.Parameter],
     trainer: mx.gluon.Trainer,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Mapping[str, npt.NDArray[Any]],
     state: OptimizerState,
 ) -> None:
     kind = type(trainer.optimizer).__name__
@@ -94,7 +97,7 @@ def _check(
         raise CheckpointError("it is of a Trainer with more parameters: use another folder")
 
 
-def _kind(array: NDArray | np.ndarray) -> tuple[tuple[int, ...], np.dtype]:
+def _kind(array: NDArray | npt.NDArray[Any]) -> Kind:
     return array.shape, np.dtype(array.dtype)
 
 

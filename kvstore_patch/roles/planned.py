@@ -6,6 +6,7 @@ imports first and serves then, reports what its shim saw, and refuses pickles. T
 
 import ctypes
 import os
+import queue
 import socket
 import sys
 import threading
@@ -56,27 +57,30 @@ def run_server(settings: Settings) -> None:
     shim = Shim.loaded()
     feed = ShimFeed(shim)
     keys = own_keys(settings)
-    holder: list[Client] = []
-    watched: list[Reachability] = []
+    ends: queue.LifoQueue[Callable[[], None]] = queue.LifoQueue()  # of what the thread makes: the last first
 
     def join() -> None:
         with reach_kept(settings):
             while shim.self_id < 0:  # ps-lite gives the id once all processes are there
                 time.sleep(0.05)
             hello = m.Hello(m.VERSION, "server", settings.node, shim.self_id, os.getpid())
-            holder.append(Client(settings.endpoint, hello, feed.drain, settings.silence_s, settings.startup_s, keys))
-            holder[0].on_measure = shim.set_forecasts
-            holder[0].wait_for(m.Welcome)
-        reach = Reachability(settings, holder[0].fail)
-        holder[0].ways = reach.ways
-        watched.append(reach)
+            client = Client(
+                settings.endpoint,
+                hello,
+                feed.drain,
+                settings.silence_s,
+                settings.startup_s,
+                keys,
+                on_measure=shim.set_forecasts,
+            )
+            ends.put(lambda: client.close(m.Goodbye()))
+            client.wait_for(m.Welcome)
+        ends.put(Reachability(settings, client.fail, lambda ways: client.note(ways=ways)).close)
 
     threading.Thread(target=join, name="nalb-join", daemon=True).start()
     serve(settings)
-    for reach in watched:
-        reach.close()
-    if holder:
-        holder[0].close(m.Goodbye())
+    while not ends.empty():
+        ends.get()()
 
 
 def _predictor(settings: Settings) -> tuple[Callable[[int], Predictor] | None, Callable[[], None]]:

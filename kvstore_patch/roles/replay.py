@@ -7,11 +7,15 @@ communication. It runs until the coordinator says Finish (compare) or for --iter
 import argparse
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from nalb.errors import NalbError
 from nalb.failures import Cause, Failure
 from nalb.process.last_words import die
 from nalb.workloads import NAMES, load
+
+if TYPE_CHECKING:
+    from mxnet.ndarray import NDArray
 
 
 def main() -> int:
@@ -25,7 +29,7 @@ def main() -> int:
     import mxnet as mx
 
     from kvstore_patch.gluon.patch import install
-    from kvstore_patch.store.kvstore import JobFinished
+    from kvstore_patch.store.exchange import JobFinished
 
     install()
     try:
@@ -52,7 +56,7 @@ def main() -> int:
     return 0
 
 
-def _check(gradients: list, expected: float, fill: float) -> None:
+def _check(gradients: "list[NDArray]", expected: float, fill: float) -> None:
     for index, gradient in enumerate(gradients):
         low, high = float(gradient.min().asscalar()), float(gradient.max().asscalar())
         if (low, high) != (expected, expected):

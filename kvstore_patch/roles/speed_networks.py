@@ -30,11 +30,16 @@ import io
 import os
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import mxnet as mx
 import numpy as np
+import numpy.typing as npt
 from mxnet.gluon import nn, rnn
+from mxnet.ndarray import NDArray
 
 from nalb.batching.speed import NETWORK_AFTER, Deferred, Ema, Predictor
 from nalb.errors import InputError
@@ -64,7 +69,7 @@ class _LastStep(nn.HybridBlock):
         super().__init__()
         self.recurrent, self.output = layer, nn.Dense(1, in_units=HIDDEN)
 
-    def hybrid_forward(self, F, windows):
+    def hybrid_forward(self, F: ModuleType, windows: NDArray) -> NDArray:
         states = self.recurrent(F.expand_dims(windows, axis=2))
         return self.output(F.slice_axis(states, axis=1, begin=-1, end=None))
 
@@ -81,7 +86,8 @@ KINDS: dict[str, Callable[[], nn.HybridBlock]] = {
     "narx": _narx,
 }
 
-Weights = dict[str, np.ndarray]  # parameter name within the network -> values
+Floats = npt.NDArray[Any]
+Weights = dict[str, Floats]  # parameter name within the network -> values
 
 
 class SpeedNetwork:
@@ -146,7 +152,15 @@ class SpeedNetwork:
 class _Session:
     """Training on one set of samples with early stopping; `best` are the weights of least error on what is held back."""
 
-    def __init__(self, net, inputs, targets, mean_speed, generator, must_adopt: bool):
+    def __init__(
+        self,
+        net: nn.HybridBlock,
+        inputs: Floats,
+        targets: Floats,
+        mean_speed: float,
+        generator: np.random.Generator,
+        must_adopt: bool,
+    ):
         last = min(HELD_BACK, len(inputs) // BLOCK) - 1  # where there are fewer blocks, the last whole one judges
         held_back = np.arange(len(inputs)) // BLOCK % HELD_BACK == last
         self._net, self._generator, self.mean_speed = net, generator, mean_speed
@@ -186,9 +200,7 @@ def predictor(kind: str, seed: int, stored: Path | None = None) -> Predictor:
 
 
 # name -> the predictor of the worker of that index, as schemes.PREDICTORS
-NETWORKS: dict[str, Callable[[int], Predictor]] = {
-    kind: lambda worker, kind=kind: predictor(kind, seed=worker) for kind in KINDS
-}
+NETWORKS: dict[str, Callable[[int], Predictor]] = {kind: partial(predictor, kind) for kind in KINDS}
 
 
 class ModelFolder:
@@ -292,7 +304,7 @@ def _mean_speed(reports: "deque[tuple[float, float, float]]") -> float:
     return float(np.mean([speed for speed, _, _ in reports]))
 
 
-def _inputs(kind: str, reports: np.ndarray, mean_speed: float) -> np.ndarray:
+def _inputs(kind: str, reports: Floats, mean_speed: float) -> Floats:
     """What the network sees after each report that has LOOK_BACK before it; reports of shape (n, 3), oldest first.
 
     Shape (n - 2, 2) for RNN and LSTM: log(v / mean), oldest first. (n - 2, 8) for NARX: the change of log v, both changes of
@@ -303,10 +315,17 @@ def _inputs(kind: str, reports: np.ndarray, mean_speed: float) -> np.ndarray:
         return np.stack(_steps(np.log(speed / mean_speed))[1:], axis=1).astype(np.float32)
     speeds, shares = _steps(np.log(speed)), _steps(cpu)
     logs, used = _steps(np.log(np.maximum(cpu, LEAST_CPU))), _steps(FINE * (memory - NO_ROOM))
-    changes = [speeds[2] - speeds[1], logs[1] - logs[0], logs[2] - logs[1], used[1] - used[0], used[2] - used[1]]
-    return np.stack([*changes, FINE * (shares[2] - shares[1]), used[2], shares[2]], axis=1).astype(np.float32)
+    changes: list[Floats] = [
+        speeds[2] - speeds[1],
+        logs[1] - logs[0],
+        logs[2] - logs[1],
+        used[1] - used[0],
+        used[2] - used[1],
+    ]
+    levels: list[Floats] = [FINE * (shares[2] - shares[1]), used[2], shares[2]]
+    return np.stack(changes + levels, axis=1).astype(np.float32)
 
 
-def _steps(values: np.ndarray) -> list[np.ndarray]:
+def _steps(values: Floats) -> list[Floats]:
     """Values two iterations ago, one ago and now, for every iteration that has both before it."""
     return [values[back : len(values) - LOOK_BACK + back] for back in range(LOOK_BACK + 1)]

@@ -150,22 +150,22 @@ class Shim:
     @property
     def first_sent_ns(self) -> int:
         """When the first data message since `mark` was handed to libzmq, on the monotonic clock; 0: none was."""
-        return self._library.nalb_shim_first_sent_ns()
+        return int(self._library.nalb_shim_first_sent_ns())
 
     @property
     def drops(self) -> int:
         """Samples lost so far because nobody drained in time."""
-        return self._library.nalb_shim_drops()
+        return int(self._library.nalb_shim_drops())
 
     @property
     def self_id(self) -> int:
         """This process's ps-lite id; -1 before it has one."""
-        return self._library.nalb_shim_self_id()
+        return int(self._library.nalb_shim_self_id())
 
     @property
     def transport(self) -> str:
         """File of the libzmq that ps-lite runs on; empty before its first socket."""
-        return self._library.nalb_shim_transport().decode()
+        return str(self._library.nalb_shim_transport().decode())
 
     def set_forecasts(self, on: bool) -> None:
         """Whether data messages are announced from now on, so that their receivers can time them."""

@@ -10,7 +10,9 @@ each parameter would leave there.
 """
 
 from collections import deque
+from collections.abc import Sequence
 
+import mxnet as mx
 from mxnet import nd
 from mxnet.ndarray import NDArray
 
@@ -21,23 +23,23 @@ from nalb.planning.slots import DEPTH, DTYPES, PIECE_ELEMENTS, slot_key
 class DirectPath:
     """Piecewise sums over stock dist_sync; every worker must call in the same order."""
 
-    def __init__(self, inner: "mx.kvstore.KVStore", num_servers: int):  # noqa: F821
+    def __init__(self, inner: mx.kvstore.KVStore, num_servers: int):
         self._inner, self._num_servers = inner, num_servers
         self._buffers: dict[tuple[str, int], list[NDArray]] = {}
         self._next_buffer = 0
 
-    def broadcast(self, key: object, value: NDArray, outs: list[NDArray]) -> None:
+    def broadcast(self, key: object, value: NDArray, outs: Sequence[NDArray]) -> None:
         """Rank 0's value to every out."""
         _settle(value, *outs)
         source = value if self._inner.rank == 0 else None
         self._sum(source, ndarrays.dtype_name(value, key), [ndarrays.flat(out) for out in outs])
 
-    def add_up(self, key: object, values: list[NDArray], outs: list[NDArray]) -> None:
+    def add_up(self, key: object, values: Sequence[NDArray], outs: Sequence[NDArray]) -> None:
         """The sum over workers and devices to every out."""
         _settle(*values, *outs)
         self._sum(ndarrays.add_up(values), ndarrays.dtype_name(values[0], key), [ndarrays.flat(out) for out in outs])
 
-    def _sum(self, source: NDArray | None, dtype: str, outs: list[NDArray]) -> None:
+    def _sum(self, source: NDArray | None, dtype: str, outs: Sequence[NDArray]) -> None:
         size, done = outs[0].size, 0
         flat_source = ndarrays.flat(source) if source is not None and size else None
         under_way: deque[tuple[NDArray, int, int]] = deque()

@@ -1,132 +1,248 @@
-"""One iteration's traffic: gradients -> slices -> slots -> slices -> gradients, all of it queued with MXNet's engine.
+"""Sums of arrays over all workers, for any front end. MXNet's KVStore API is one (kvstore.py).
 
-Each slice has an NDArray of its own: views of one big buffer would share an engine variable and travel one after another.
-Copies in and out are engine operations, so a slice leaves once the gradients of its fragments are ready, while the rest of
-the backward pass still computes, and nothing here blocks. A slice may mix tensors of one group (one pushpull call) only:
-when that call returns, every gradient of it has its sum queued, as MXNet's users expect.
+    exchange, recorder = Exchange(settings), IterationRecorder()     # one per process; waits for all processes of the job
+    call = exchange.prepare(["weight", "bias"], gradients, gradients)
+    exchange.add_up(call, recorder.place(call.group))                # queued: reading the arrays waits for the sums
+
+Arrays are MXNet's; `mx.nd.from_dlpack` and `mx.nd.from_numpy` make them of other libraries' without a copy. All workers make the
+same calls. A front end that knows what its iterations are makes each PlaceInIteration by itself and needs no recorder.
+
+Each sum takes one of three ways. What belongs to no known iteration goes directly (direct.py). An iteration goes as its plan
+says: cut into slices (sliced.py), or whole by MXNet's own routing (own_routing.py).
 """
 
-import bisect
-import itertools
+import ctypes
+import os
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 import mxnet as mx
-from mxnet import nd
+from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 
-from kvstore_patch.store import ndarrays
-from nalb.planning.slices import Layout
-from nalb.planning.slots import plan_slot_key
+from kvstore_patch.shim import Shim
+from kvstore_patch.store import ndarrays, script_end
+from kvstore_patch.store.calls import Arrays, Call, Calls
+from kvstore_patch.store.direct import DirectPath
+from kvstore_patch.store.own_routing import OwnRouting
+from kvstore_patch.store.session import WorkerSession, check_encryption
+from kvstore_patch.store.sliced import SlicedPath
+from kvstore_patch.store.slot_maker import Orders, SlotMaker
+from nalb.errors import StoreError
+from nalb.failures import Failure
+from nalb.planning.slices import MAX_SLICE_ELEMENTS, Tensor, build_layout
+from nalb.planning.slots import STOCK_KEYS
 from nalb.protocol import messages as m
-from nalb.protocol.sums import digest, signs
+from nalb.protocol.recorder import Group, Key, PlaceInIteration
+from nalb.schemes import by_name
+from nalb.settings import Settings
+from nalb.transport.client import Client
+from nalb.transport.reachability import reach_kept
+
+
+class JobFinished(Exception):
+    """The job wants no further iteration; only held jobs (compare) end so."""
 
 
 class Exchange:
-    """The slices of one layout and their journeys. Memory: one copy of the tensors, two where sums are verified.
+    """A worker's part in the job. One thread alone may call it; the script's end closes it."""
 
-    It outlives this: MXNet's store keeps the array that was last pushed through a key (KVStoreDist's comm_buf_).
-    """
+    def __init__(self, settings: Settings):
+        self._settings = settings
+        self._scheme = by_name(settings.scheme)
+        self._lock = threading.Lock()  # inner's calls, which the thread that makes slots also makes
+        Shim.loaded()  # said before ps-lite has met, whose end would wait for the others
+        orders = Orders()
+        with reach_kept(settings):
+            check_encryption(settings)
+            if not self._scheme.routes_itself:  # MXNet would split larger slices over all servers
+                os.environ["MXNET_KVSTORE_BIGARRAY_BOUND"] = str(MAX_SLICE_ELEMENTS + 1)
+            inner = mx.kvstore.create("dist_sync")
+            assert isinstance(inner, mx.kvstore.KVStore)
+            self._inner = inner
+            self._session = WorkerSession(settings, 9 + 2 * self._inner.rank, on_prepare=orders.put)
+        self.rank = int(self._inner.rank)  # this worker's in ps-lite
+        self._slot_maker = SlotMaker(orders, self._session, self._inner, self._lock, settings.num_servers)
+        self._calls_made = 0
+        self._calls = Calls(self._inner)
+        self._direct = DirectPath(self._inner, settings.num_servers)
+        self._own = OwnRouting(self._inner, self._lock)
+        self._sliced: SlicedPath | None = None  # of what is registered
+        self._tensors: list[Tensor] = []  # that are registered
+        self._first_tensor: list[int] = []  # of each group
+        self._first_own_key = 0  # of the tensors, where MXNet routes
+        self._plan: m.Plan | None = None  # of the iteration under way
+        self._plan_wait_s = 0.0
+        self._computed: list[NDArray] = []  # ready with the gradients of this iteration
+        self._outs: list[NDArray] = []  # ready with its sums, where MXNet routes
+        self._closed = False
+        script_end.at_exit(settings.node, self.close, self.fail)
+        # MXNet's own handler of forks waits for the exchange under way too, but with the GIL held: no sign of life would go out
+        os.register_at_fork(before=mx.nd.waitall, after_in_child=self._forget)
 
-    def __init__(
-        self, inner: "mx.kvstore.KVStore", lock: threading.Lock, layout: Layout, num_servers: int, verify: bool = False
-    ):
-        self._inner, self._lock, self._layout, self._num_servers = inner, lock, layout, num_servers
-        whole = [nd.zeros((s.elements + 1,), dtype=s.dtype) for s in layout.slices]
-        self._arrays = [ndarrays.part(w, 0, w.size - 1) for w in whole]
-        self._gates = [ndarrays.part(w, w.size - 1, 1) for w in whole]  # one element more, to order slices by
-        self._ends_bytes = list(itertools.accumulate(piece.size_bytes for piece in layout.slices))
-        self._exchanged = [ndarrays.PushPull(inner, [array], [array]) for array in self._arrays]
-        self._order_after: dict[tuple[int, int], ndarrays.Copy] = {}
-        self._slices_of_last: dict[int, list[int]] = {}  # last tensor of a slice -> slices that are full with it
-        self._fragments_of: dict[int, list[tuple[NDArray, int, int]]] = {}  # tensor -> (view of slice, offset, length)
-        self._places: list[list[tuple[int, int]]] = []  # slice -> (tensor, which of its fragments)
-        for index, (piece, array) in enumerate(zip(layout.slices, self._arrays, strict=True)):
-            self._slices_of_last.setdefault(piece.fragments[-1].tensor, []).append(index)
-            places = []
-            for fragment in piece.fragments:
-                fragments = self._fragments_of.setdefault(fragment.tensor, [])
-                places.append((fragment.tensor, len(fragments)))
-                view = ndarrays.part(array, fragment.slice_offset, fragment.length)
-                fragments.append((view, fragment.tensor_offset, fragment.length))
-            self._places.append(places)
-        self._pushed = [nd.zeros((s.elements,), dtype=s.dtype) for s in layout.slices] if verify else []
-        self._copies: dict[tuple[int, int], tuple[NDArray, list[ndarrays.Copy]]] = {}
+    @property
+    def client(self) -> Client:
+        """This worker's end of the control plane."""
+        return self._session.client
 
-    def push_group(self, plan: m.Plan, first_tensor: int, sources: list[NDArray], outs: list[list[NDArray]]) -> None:
-        """Queue the whole journey of one group; `sources[i]` and `outs[i]` belong to tensor first_tensor + i.
+    def prepare(self, keys: Sequence[Key], values: Arrays, outs: Arrays) -> Call:
+        """A call's arrays: per key those to be summed, one per device, and those that get the sum.
 
-        Slice by slice, so that the first is on its way while the others are still being queued.
+        The same arrays again give the same call, at once. Raises StoreError for arrays that cannot be summed. Keys of one call may
+        share slices, so put together what is ready together; earlier keys go first.
         """
-        copies_in = {first_tensor + i: self._copies_of(first_tensor + i, 0, source) for i, source in enumerate(sources)}
-        for index in sorted(i for tensor in copies_in for i in self._slices_of_last.get(tensor, ())):
-            for tensor, number in self._places[index]:
-                copies_in[tensor][number]()
-            if self._pushed:
-                ndarrays.copy(self._arrays[index], self._pushed[index])
-            gate = self._gate(index, plan.inflight_bytes)
-            if gate >= 0:
-                self._order(gate, index)
-            key = plan_slot_key(plan.server_of_slice[index], plan.slot_of_slice[index], self._num_servers)
+        return self._calls.prepare(keys, values, outs)
+
+    def add_up(self, call: Call, place: PlaceInIteration, are_gradients: bool = False) -> None:
+        """Queue the call's sums. Raises JobFinished instead of beginning an iteration that nobody wants.
+
+        are_gradients: a backward pass writes these arrays, and no convolution reads them while it infers.
+        """
+        self._note_call()
+        if place.breaks_off:
+            self._end_iteration()
+            self._sliced = None
+            self._calls.keep_only(call)
+        if place.learned:
+            self._register(place.learned)
+        if place.number >= 0:
+            self._add_up_as_planned(call, place, are_gradients)
+        elif self._scheme.ps_lite_kind:  # ps-lite cuts and routes every array by itself: no slots
+            self._own.push([self._own_key(key) for key in call.keys], call, are_gradients)
+        else:
             with self._lock:
-                self._exchanged[index](key, -index)
-        for offset, targets in enumerate(outs):
-            for device, target in enumerate(targets):
-                for copy_out in self._copies_of(first_tensor + offset, device + 1, target):
-                    copy_out()
+                for key, values, outs in zip(call.keys, call.values, call.outs, strict=True):
+                    self._direct.add_up(key, values, outs)
 
-    def _order(self, earlier: int, later: int) -> None:
-        """Let slice `later` wait for slice `earlier`: a copy that reads the one and writes the other, so the engine waits."""
-        copy = self._order_after.get((earlier, later))
-        if copy is None:
-            copy = self._order_after[earlier, later] = ndarrays.Copy(self._gates[earlier], self._gates[later])
-        copy()
+    def add_up_once(self, key: Key, array: NDArray) -> None:
+        """The sum into `array`, apart from what iterations consist of."""
+        self._note_call()
+        self._end_iteration()
+        with self._lock:
+            self._direct.add_up(key, [array], [array])
 
-    def _gate(self, index: int, inflight_bytes: int) -> int:
-        """The last slice that must be back before slice `index` leaves, so that at most the window is under way; -1: none."""
-        if not inflight_bytes:
-            return -1
-        return bisect.bisect_right(self._ends_bytes, self._ends_bytes[index] - inflight_bytes) - 1
+    def broadcast(self, keys: Sequence[Key], values: Arrays, outs: Arrays) -> None:
+        """Rank 0's values to `outs` on every worker."""
+        self._note_call()
+        self._end_iteration()
+        for key, sources, targets in zip(keys, values, outs, strict=True):
+            self._calls.check(key, [sources[0], *targets])
+            if self._scheme.ps_lite_kind:
+                name = self._scheme.name
+                raise StoreError(
+                    f"scheme {name} runs replays in `nalb compare`; to train with it: nalb launch --scheme {name}"
+                )
+            with self._lock:
+                self._direct.broadcast(key, sources[0], targets)
 
-    def wait(self) -> None:
-        """Block until every slice is back."""
-        ndarrays.wait_for_all(self._arrays)
+    def close(self) -> None:
+        """Leave the job: wait for what is under way, say goodbye, and let ps-lite finish with the others."""
+        if self._closed:
+            return
+        self._end_iteration()
+        mx.nd.waitall()  # raises what an operation that nobody waited for came to
+        self._closed = True
+        self._session.leave()
+        self._slot_maker.close()
+        handle = self._inner.handle
+        self._inner.handle = None  # whoever still has the store must not end it again
+        check_call(_LIB.MXKVStoreFree(handle))  # waits for all workers and stops the servers
 
-    def sums(self, iteration: int) -> m.Sums | None:
-        """Once all slices are back: what the coordinator needs to check them; None where nobody asked for it."""
-        if not self._pushed:
-            return None
-        drawn = signs(iteration, max(piece.elements for piece in self._layout.slices))
-        pushed, back = ([digest(one.asnumpy(), drawn) for one in arrays] for arrays in (self._pushed, self._arrays))
-        return m.Sums(iteration, pushed, back)
+    def fail(self, failure: Failure) -> None:
+        """Leave the job in disorder: everyone must end, and the peers would wait for ever in ps-lite's barrier."""
+        if not self._closed:
+            self._closed = True
+            self.client.close(m.Failed(failure))
 
-    def _copies_of(self, tensor: int, role: int, array: NDArray) -> list[ndarrays.Copy]:
-        """The copies between an array and its slices: role 0 into them, role 1 + device out of them.
+    # ---- the planned path
 
-        Kept while the caller passes the same array, which Gluon does.
-        """
-        kept = self._copies.get((tensor, role))
-        if kept is not None and kept[0] is array:
-            return kept[1]
-        whole = ndarrays.flat(array) if array.size else array
-        copies = []
-        for view, start, length in self._fragments_of.get(tensor, ()):
-            piece = ndarrays.part(whole, start, length)
-            copies.append(ndarrays.Copy(view, piece) if role else ndarrays.Copy(piece, view))
-        self._copies[tensor, role] = (array, copies)
-        return copies
+    def _register(self, groups: Sequence[Group]) -> None:
+        """Every iteration consists of these: agree with everyone on its slices."""
+        tensors = [
+            m.TensorSpec(str(key)[: m.NAME_MOST], elements, dtype, index)  # for people: as much as a name may have
+            for index, one in enumerate(groups)
+            for key, elements, dtype in one
+        ]
+        self._tensors = [Tensor(t.name, t.elements, t.dtype, t.group) for t in tensors]
+        self._first_tensor = [0]
+        for one in groups:
+            self._first_tensor.append(self._first_tensor[-1] + len(one))
+        self._first_own_key = self._own.first_key(self._tensors)
+        self._cut(self._session.register(tensors))
 
+    def _cut(self, setup: m.Setup) -> None:
+        """Make the slices that the coordinator counts on."""
+        layout = build_layout(
+            self._tensors,
+            num_nodes=setup.num_nodes,
+            num_servers=setup.num_servers,
+            alpha_bytes=setup.alpha_bytes,
+            fixed_slice_bytes=setup.fixed_slice_bytes,
+            num_probe=setup.num_probe,
+        )
+        if layout.digest() != setup.digest:
+            raise StoreError(
+                "this worker cuts the tensors differently from the coordinator: install the same nalb everywhere"
+            )
+        settings = self._settings
+        self._sliced = SlicedPath(self._inner, self._lock, layout, settings.num_servers, settings.verify_sums)
 
-def make_slots(
-    inner: "mx.kvstore.KVStore", lock: threading.Lock, slots: Sequence[m.NewSlots], num_servers: int
-) -> None:
-    """Create slots on servers (the first push of a key does) and wait until they exist. Any thread, under the lock."""
-    arrays = []
-    for new in slots:
-        for slot in range(new.first, new.first + new.count):
-            array = nd.zeros((new.elements,), dtype=new.dtype)
-            with lock:
-                inner.push(plan_slot_key(new.server, slot, num_servers), array)
-            arrays.append(array)
-    for array in arrays:
-        ndarrays.wait_until_sent(array)
+    def _begin_iteration(self) -> m.Plan:
+        self._session.wait_finished()
+        message, self._plan_wait_s = self._session.next_plan()
+        while isinstance(message, m.Setup):
+            self._cut(message)
+            message, self._plan_wait_s = self._session.next_plan()
+        if message is None:
+            raise JobFinished
+        self._outs, self._computed = [], []
+        return message
+
+    def _add_up_as_planned(self, call: Call, place: PlaceInIteration, are_gradients: bool) -> None:
+        plan = self._plan = self._plan or self._begin_iteration()
+        assert self._sliced is not None
+        first = self._first_tensor[place.number]
+        # backpropagation ends at one end of a group; queued before the sums, which are written into the same arrays
+        self._computed.append(ndarrays.probe([call.values[0][0], call.values[-1][0]]))
+        if plan.routes_itself:
+            keys = range(self._first_own_key + first, self._first_own_key + first + len(call.group))
+            self._outs.append(self._own.push(keys, call, are_gradients))
+        else:
+            sources = [ndarrays.add_up(arrays) for arrays in call.values]
+            self._sliced.push_group(plan, first, sources, call.outs)
+        if place.is_last:
+            self._finish_iteration(plan)
+
+    def _finish_iteration(self, plan: m.Plan) -> None:
+        assert self._sliced is not None
+        is_stock = plan.routes_itself
+        wait = partial(ndarrays.wait_for_all, self._outs) if is_stock else self._sliced.wait
+        sums = (lambda: None) if is_stock else partial(self._sliced.sums, plan.iteration)
+        self._plan = None
+        wait_computed = partial(ndarrays.wait_for_all, self._computed)
+        self._session.finish(plan, wait_computed, wait, sums, self._plan_wait_s)
+
+    def _end_iteration(self) -> None:
+        """Wait for the iteration under way, if any, which ends with what was pushed so far."""
+        if self._plan is not None:
+            self._finish_iteration(self._plan)
+        self._session.wait_finished()
+
+    def _own_key(self, key: Key) -> int:
+        if not isinstance(key, int) or not 0 <= key < STOCK_KEYS:
+            raise StoreError(f"scheme {self._scheme.name!r} needs integer keys below {STOCK_KEYS}, got {key!r}")
+        return key
+
+    def _note_call(self) -> None:
+        if self._closed:
+            raise StoreError("this worker has left the job: make no sums once the script ends")
+        self._calls_made += 1
+        self.client.note(calls=self._calls_made)
+        script_end.goes_on()
+
+    def _forget(self) -> None:
+        """In a fork, where ps-lite has no threads: the store's end would wait for all workers, and C++'s end for those threads."""
+        self._inner.handle = None
+        libc = ctypes.CDLL(None)
+        libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)  # with the status, once Python has ended

@@ -107,7 +107,7 @@ class PushPull:
 
     __slots__ = ("_inputs", "_kept", "_keys", "_outputs", "_store")
 
-    def __init__(self, store: "mx.kvstore.KVStore", sources: Sequence[NDArray], targets: Sequence[NDArray]):
+    def __init__(self, store: mx.kvstore.KVStore, sources: Sequence[NDArray], targets: Sequence[NDArray]):
         self._kept, self._store = (sources, targets), store
         self._inputs = (NDArrayHandle * len(sources))(*(array.handle for array in sources))
         self._outputs = (NDArrayHandle * len(targets))(*(array.handle for array in targets))

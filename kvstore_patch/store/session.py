@@ -47,20 +47,25 @@ class ShimFeed:
 class WorkerSession:
     """Joins the job, waits for plans, times iterations."""
 
-    def __init__(self, settings: Settings, ps_id: int):
+    def __init__(self, settings: Settings, ps_id: int, on_prepare: Callable[[m.PrepareSlots], None]):
+        """on_prepare is called on the client's thread and must not block."""
         self.shim = Shim.loaded()
-        self.feed = ShimFeed(self.shim)
         hello = m.Hello(m.VERSION, "worker", settings.node, ps_id, os.getpid())
         keys = own_keys(settings)
-        self.client = Client(settings.endpoint, hello, self.feed.drain, settings.silence_s, settings.startup_s, keys)
-        self.client.wait_for(m.Welcome)
-        self._reach = Reachability(settings, self.client.fail)
-        self.client.ways = self._reach.ways
+        self.client = client = Client(
+            settings.endpoint,
+            hello,
+            ShimFeed(self.shim).drain,
+            settings.silence_s,
+            settings.startup_s,
+            keys,
+            on_prepare=on_prepare,
+        )
+        client.wait_for(m.Welcome)
+        self._reach = Reachability(settings, client.fail, lambda ways: client.note(ways=ways))
         self.protocol = WorkerProtocol()
-        self._work: queue.SimpleQueue[Callable[[], None]] = (
-            queue.SimpleQueue()
-        )  # of the thread that waits for iterations' ends
-        self._ends: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._waits: queue.SimpleQueue[Callable[[], float]] = queue.SimpleQueue()  # until an iteration ends, for when
+        self._ends_s: queue.SimpleQueue[float] = queue.SimpleQueue()
         self._is_under_way = False
         threading.Thread(target=self._finish_all, name="nalb-finish", daemon=True).start()
         self._last_end_s = time.monotonic()  # of the last iteration, or of what came before the first
@@ -82,27 +87,32 @@ class WorkerSession:
         message = self.client.wait_until(self.protocol.choose)
         if isinstance(message, m.Setup):
             return message, time.monotonic() - start_s
-        if isinstance(message, m.Finish):
+        if not isinstance(message, m.Plan):  # Finish
             return None, 0.0
         self.shim.set_forecasts(message.measure)
         self.shim.mark()
-        self.client.exchanging = self.protocol.iteration
+        self.client.note(exchanging=self.protocol.iteration)
         return message, time.monotonic() - start_s
 
     def finish(
-        self, plan: m.Plan, wait_computed: "callable", wait: "callable", sums: "callable", plan_wait_s: float
+        self,
+        plan: m.Plan,
+        wait_computed: Callable[[], None],
+        wait: Callable[[], None],
+        sums: Callable[[], m.Sums | None],
+        plan_wait_s: float,
     ) -> None:
         """Wait on a thread for the iteration's gradients, then for its slices, then report it done, `sums()` first if any."""
-        iteration = self.protocol.iteration
+        iteration, last_end_s = self.protocol.iteration, self._last_end_s
 
-        def work() -> None:
+        def work() -> float:
             try:
                 wait_computed()
                 computed_s, cpu_before_s = time.monotonic(), time.process_time()
-                self.client.computed = iteration
+                self.client.note(computed=iteration)
                 wait()
                 end_s, cpu_s = time.monotonic(), time.process_time() - cpu_before_s
-                self.client.exchanging = -1
+                self.client.note(exchanging=-1)
                 checked = sums()
             except Exception as error:
                 why = f"failed: {one_line(error)}"
@@ -113,19 +123,18 @@ class WorkerSession:
                 die(self.client.failure(Cause.PROCESS, why, iteration=iteration))
             if checked is not None:
                 self.client.send(checked)
-            took_s = end_s - self._last_end_s
+            took_s = end_s - last_end_s
             done = m.Done(iteration, end_s - start_s, took_s, plan_wait_s, start_s, end_s, computed_s, cpu_s)
             self.client.send(done, waits=iteration < plan.until)
-            self._last_end_s = end_s
+            return end_s
 
         self._is_under_way = True
-        self._work.put(work)
+        self._waits.put(work)
 
     def _finish_all(self) -> None:
         """The thread: one for all iterations, since to start one costs more than what it does."""
         while True:
-            self._work.get()()
-            self._ends.put(None)
+            self._ends_s.put(self._waits.get()())
 
     def leave(self) -> None:
         """Say goodbye and stay until everyone has: whoever still pushes would mistake this worker's exit for its own barrier."""
@@ -137,5 +146,5 @@ class WorkerSession:
     def wait_finished(self) -> None:
         """Block until the iteration under way, if any, is done."""
         if self._is_under_way:
-            self._ends.get()
+            self._last_end_s = self._ends_s.get()
             self._is_under_way = False

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]  # it carries no types
+import psutil
 
 from nalb.doctor.finding import Finding
 

@@ -2,7 +2,7 @@
 
 import os
 
-import psutil  # type: ignore[import-untyped]  # it carries no types
+import psutil
 
 from nalb.errors import MachineError
 

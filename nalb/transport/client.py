@@ -2,7 +2,8 @@
 
 The thread sends the process's samples every heartbeat, hands arriving messages over, and ends the process with one line
 when the coordinator says Abort or falls silent: the main thread may be stuck inside ps-lite, where nothing can be raised.
-Other threads talk to it through `send` and `wait_for`; the sockets are touched by the thread alone.
+Other threads talk to it through queues, by `send`, `note`, `close` and `wait_for`; sockets and state are touched by the thread
+alone.
 
 All messages use one connection, which only TCP keeps: nothing on it is lost or overtaken. But TCP repeats what a link has lost ever
 more rarely: after an outage of 4 s it may be silent for 7. So a second connection carries signs of life alone. libzmq's
@@ -15,12 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import NoReturn, TypeVar, cast
+from typing import NamedTuple, NoReturn, TypedDict, TypeVar, Unpack, cast
 
 import zmq
 
 from nalb.errors import PeerError
-from nalb.failures import Cause, Failure, Phase, carried
+from nalb.failures import Cause, Failure, Phase
 from nalb.process.available_cores import Cores
 from nalb.process.last_words import die
 from nalb.protocol import messages as m
@@ -37,6 +38,21 @@ TTL_MOST_MS = 6_553_500  # ZeroMQ sends it as tenths of seconds in 16 bits
 UNASKED = 0.5
 
 
+class Noted(TypedDict, total=False):
+    """What other threads tell of this process, for its reports."""
+
+    exchanging: int  # the iteration whose sums are under way; -1: none
+    computed: int  # the last iteration whose gradients are complete
+    calls: int  # of the script, so far
+    ways: Ways  # to other nodes
+
+
+class _End(NamedTuple):
+    """The last that the thread is told. What answers it is not heard, and so cannot change this process's own exit code."""
+
+    last_word: m.Message | None
+
+
 class Client:
     """Connects to the coordinator and keeps the promise of liveness."""
 
@@ -48,25 +64,20 @@ class Client:
         silence_s: float,
         startup_s: float,
         keys: NodeKeys | None = None,
+        on_prepare: Callable[[m.PrepareSlots], None] | None = None,
+        on_measure: Callable[[bool], None] | None = None,
     ):
+        """drain, on_prepare and on_measure are called on the client's thread and must not block."""
         self._endpoint, self._hello, self._drain = endpoint, hello, drain
         self._silence_s, self._startup_s, self._heartbeat_s = silence_s, startup_s, 0.1
         self._keys, self._cores = keys, Cores()
-        self._outbox: queue.SimpleQueue[m.Message] = queue.SimpleQueue()
+        self._on_prepare, self._on_measure = on_prepare, on_measure
+        self._outbox: queue.SimpleQueue[m.Message | Noted | _End] = queue.SimpleQueue()
+        self._noted: Noted = {"exchanging": -1, "computed": -1, "calls": 0, "ways": Ways()}
         self._arrived = threading.Condition()
         self._inbox: list[m.Message] = []
         self._welcome: m.Welcome | None = None
         self._next_report_s = 0.0
-        self.exchanging = -1  # written by the exchange, read by the heartbeat
-        self.computed = -1  # likewise
-        self.ways: Callable[[], Ways] = Ways  # to other nodes
-        self.calls = 0  # written by the store, read by the heartbeat
-        self.on_prepare: Callable[[m.PrepareSlots], None] | None = (
-            None  # both are called on the client's thread and must not block
-        )
-        self.on_measure: Callable[[bool], None] | None = None
-        self._closing = threading.Event()
-        self._leaving = False  # set before the last word: the Abort that answers it must not change our own exit code
         self._context = zmq.Context()
         self._wake_out = self._context.socket(zmq.PAIR)
         self._wake_out.bind("inproc://wake")
@@ -76,11 +87,13 @@ class Client:
 
     def send(self, message: m.Message, waits: bool = False) -> None:
         """Queue a message; any thread. waits: it goes with the next sign of life, or with what is sent before that."""
-        if isinstance(message, m.Failed):  # MXNet's errors may carry a long trace
-            message = m.Failed(carried(message.failure))
-        self._outbox.put(message)
+        self._outbox.put(_cut_to_size(message))
         if not waits:
             self._wake()
+
+    def note(self, **news: Unpack[Noted]) -> None:
+        """Let the next report tell it; any thread."""
+        self._outbox.put(news)
 
     def wait_for(self, kind: type[T], matches: Callable[[T], bool] = lambda _: True) -> T:
         """Block until such a message is there, and take it. The thread ends the process when the coordinator is silent."""
@@ -111,10 +124,7 @@ class Client:
 
     def close(self, last_word: m.Message | None = None) -> None:
         """Say the last word, if there is one left to say, and end the thread."""
-        self._leaving = True
-        if last_word is not None:
-            self.send(last_word)
-        self._closing.set()
+        self._outbox.put(_End(None if last_word is None else _cut_to_size(last_word)))
         self._wake()
         self._thread.join(timeout=5.0)
         with self._wake_lock:
@@ -157,9 +167,17 @@ class Client:
             if wake in ready:
                 wake.recv()
             report_due = now_s >= self._next_report_s
-            urgent = False
-            while not self._outbox.empty():
+            urgent = is_over = False
+            while not is_over and not self._outbox.empty():
                 message = self._outbox.get()
+                if isinstance(message, dict):
+                    self._noted.update(message)
+                    continue
+                if isinstance(message, _End):
+                    is_over = True
+                    if message.last_word is None:
+                        break
+                    message = message.last_word
                 if isinstance(message, m.Done | m.Collected | m.Goodbye):  # its samples first
                     report = self._report(now_s)
                     if report.samples or not isinstance(message, m.Done):
@@ -170,7 +188,7 @@ class Client:
                 if not urgent:
                     socket.send(m.encode(self._report(now_s)))
                 self._next_report_s = now_s + (1 + UNASKED) * self._heartbeat_s
-            if self._closing.is_set() and self._outbox.empty():
+            if is_over:
                 socket.close()
                 wake.close()
                 if life is not None:
@@ -197,7 +215,8 @@ class Client:
             if now_s - last_heard_s > limit_s:
                 moment: tuple[Phase | None, int | None] = (Phase.START, None)
                 if self._welcome:
-                    moment = (Phase.EXCHANGE, self.exchanging) if self.exchanging >= 0 else (None, None)
+                    exchanging = self._noted["exchanging"]
+                    moment = (Phase.EXCHANGE, exchanging) if exchanging >= 0 else (None, None)
                 detail = (
                     f"has heard nothing from the coordinator at {self._endpoint} for {limit_s:g} s: is the scheduler's process "
                     "alive and its port reachable?"
@@ -229,22 +248,21 @@ class Client:
     def _report(self, now_s: float) -> m.Report:
         rows, drops = self._drain() if self._welcome else ([], 0)
         used_s, cores = time.process_time(), self._cores.now()
-        return m.Report(now_s, self.exchanging, rows, drops, self.calls, self.computed, *self.ways(), used_s, cores)
+        now, ways = self._noted, self._noted["ways"]
+        return m.Report(now_s, now["exchanging"], rows, drops, now["calls"], now["computed"], *ways, used_s, cores)
 
     def _handle(self, message: m.FromCoordinator) -> None:
         if isinstance(message, m.Alive):
             self._next_report_s -= self._heartbeat_s
             return
         if isinstance(message, m.Abort):
-            if not self._leaving:
-                die(message.failure)
-            return
-        if isinstance(message, m.PrepareSlots) and self.on_prepare:
-            self.on_prepare(message)
+            die(message.failure)
+        if isinstance(message, m.PrepareSlots) and self._on_prepare:
+            self._on_prepare(message)
             return
         if isinstance(message, m.Measure):
-            if self.on_measure:
-                self.on_measure(message.on)
+            if self._on_measure:
+                self._on_measure(message.on)
             return
         if isinstance(message, m.Collect):
             self.send(m.Collected(message.iteration))
@@ -259,3 +277,8 @@ class Client:
         with self._arrived:
             self._inbox.append(message)
             self._arrived.notify_all()
+
+
+def _cut_to_size(message: m.Message) -> m.Message:
+    """MXNet's errors may carry a long trace."""
+    return m.Failed(carried(message.failure)) if isinstance(message, m.Failed) else message

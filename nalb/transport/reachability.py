@@ -69,22 +69,21 @@ def process_age_s() -> float:
 
 
 class Reachability:
-    """Watches this process's connections to the job's nodes, on a thread; `fail` is told, once, of a peer that is out of reach.
+    """Watches this process's connections to the job's nodes, on a thread.
+
+    That thread calls `fail`, once, where a peer is out of reach, and `note` with what each look shows.
 
     What the user's script connects to elsewhere, a store or a tracking server, is the script's to wait for.
     """
 
-    def __init__(self, settings: Settings, fail: Callable[[Failure], None]):
-        self._settings, self._fail = settings, fail
+    def __init__(
+        self, settings: Settings, fail: Callable[[Failure], None], note: Callable[[Ways], None] = lambda _: None
+    ):
+        self._settings, self._fail, self._note = settings, fail, note
         self._coordinator_port = int(settings.endpoint.rpartition(":")[2])
         self._is_over = threading.Event()
         self._silent_since_s: dict[Address, float] = {}  # those in doubt
-        self._ways = Ways()
         threading.Thread(target=self._run, name="nalb-reach", daemon=True).start()
-
-    def ways(self) -> Ways:
-        """Those to other nodes, when it last looked."""
-        return self._ways
 
     def close(self) -> None:
         """Peers may leave from now on."""
@@ -105,7 +104,7 @@ class Reachability:
     def _look(self) -> str | None:
         now = [connection for connection in connections(self._is_paced) if self._is_watched(connection.peer)]
         farthest_s = max((connection.round_trip_s for connection in now), default=0.0)
-        self._ways = Ways(sum(connection.queued_bytes for connection in now), farthest_s)
+        self._note(Ways(sum(connection.queued_bytes for connection in now), farthest_s))
         doubtful = {connection.peer for connection in now if connection.is_doubtful}
         return self.lost(now, answering(doubtful, self._settings.silence_s / LOOKS), time.monotonic())
 

@@ -7,8 +7,8 @@ import pytest
 
 BEGIN = """
 import atexit, os, sys
+from kvstore_patch.store import script_end
 from nalb.failures import render
-from kvstore_patch.gluon import script_end
 atexit.register(os.write, 1, b", then the rest")
 script_end.at_exit("n1", lambda: os.write(1, b"closed"), lambda failure: os.write(1, render(failure).encode()))
 """

@@ -5,12 +5,12 @@ import sys
 import mxnet as mx
 
 from kvstore_patch.store import ndarrays
-from kvstore_patch.store.exchange import Exchange
+from kvstore_patch.store.sliced import SlicedPath
 
 store = mx.kv.create("nalb")
 fault = sys.argv[1] if store.rank == 1 else ""
 steps = waits = 0
-push, wait = ndarrays.PushPull.__call__, Exchange.wait
+push, wait = ndarrays.PushPull.__call__, SlicedPath.wait
 
 
 def push_other(self, key, priority):
@@ -29,7 +29,7 @@ def wait_and_damage(self):
         self._arrays[3][0:1] += 1
 
 
-ndarrays.PushPull.__call__, Exchange.wait = push_other, wait_and_damage
+ndarrays.PushPull.__call__, SlicedPath.wait = push_other, wait_and_damage
 for steps in range(6):  # noqa: B007 - the faults look at it
     arrays = [mx.nd.random.normal(shape=(300, 200)), mx.nd.random.normal(shape=(500,), dtype="float64")]
     store.pushpull([0, 1], arrays)

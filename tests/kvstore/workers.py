@@ -9,7 +9,7 @@ from mxnet import nd
 from mxnet.base import _LIB, check_call
 from mxnet.gluon import nn
 
-from kvstore_patch.store.kvstore import JobFinished
+from kvstore_patch.store.exchange import JobFinished
 
 store = mx.kv.create("nalb")
 RANK, COUNT = store.rank, store.num_workers
@@ -232,7 +232,7 @@ def first_sums_overlap():
         store.pushpull("large", array)
     else:
         store.pushpull("large", array)
-        buffers = store._direct._buffers["float32", PIECE_ELEMENTS[0]]
+        buffers = store._exchange._direct._buffers["float32", PIECE_ELEMENTS[0]]
         starts = set(expected[0][: pieces * PIECE_ELEMENTS[0] : PIECE_ELEMENTS[0]].tolist())
         end_s, found = time.monotonic() + 20, set()
         while found != starts and time.monotonic() < end_s:
@@ -247,18 +247,18 @@ def slots_asked_for_last():
     """Slots for a plan that nobody will use: their thread is still at work when the script ends."""
     import time
 
-    import kvstore_patch.store.kvstore as module
+    from kvstore_patch.store.slot_maker import SlotMaker
     from nalb.protocol import messages as m
 
-    make_slots = module.make_slots
+    make = SlotMaker._make
 
-    def slowly(inner, *rest):
-        make_slots(inner, *rest)
+    def slowly(self, slots):
+        make(self, slots)
         time.sleep(1)
 
     sums()
-    module.make_slots = slowly
-    store._prepare_slots(m.PrepareSlots(99, 0, [m.NewSlots(RANK, 500, 2, 4096, "float32")]))
+    SlotMaker._make = slowly
+    store._exchange._slot_maker._orders.put(m.PrepareSlots(99, 0, [m.NewSlots(RANK, 500, 2, 4096, "float32")]))
 
 
 def gluon():

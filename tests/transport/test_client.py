@@ -24,10 +24,9 @@ def test_the_thread_may_end_before_its_last_wake_up(monkeypatch: pytest.MonkeyPa
         wake = client._wake
 
         def wake_late() -> None:
-            if client._closing.is_set():
-                client._thread.join()
-                while client._wake_out.poll(0, zmq.POLLOUT):  # its end of the pair is closed in the background
-                    pass
+            client._thread.join()
+            while client._wake_out.poll(0, zmq.POLLOUT):  # its end of the pair is closed in the background
+                pass
             wake()
 
         monkeypatch.setattr(client, "_wake", wake_late)
@@ -43,6 +42,24 @@ def test_the_thread_may_end_before_its_last_wake_up(monkeypatch: pytest.MonkeyPa
         assert kinds == [m.Hello, m.Failed]  # as much of the trace as a message may carry
         monkeypatch.undo()
         client.send(m.Goodbye())  # too late, and harmless
+
+
+def test_what_is_noted_is_told_in_order_with_what_is_sent() -> None:
+    """Though a thread that is behind takes all of it at once: a report that goes before a message is of its time."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as coordinator:
+        port = coordinator.bind_to_random_port("tcp://127.0.0.1")
+        hello = m.Hello(version=m.VERSION, role="worker", node="n0", ps_id=9, pid=1)
+        client = Client(f"tcp://127.0.0.1:{port}", hello, lambda: ([], 0), silence_s=60.0, startup_s=60.0)
+        client.note(exchanging=4, calls=7)
+        client.send(m.Collected(4))
+        client.note(exchanging=-1)
+        client.send(m.Collected(5))
+        client.close()
+        said: list[m.Message] = []
+        while coordinator.poll(1000) and m.Collected(5) not in said:
+            said.append(m.decode_at_coordinator(coordinator.recv_multipart()[1], "a worker"))
+        before = [said[said.index(m.Collected(number)) - 1] for number in (4, 5)]
+        assert [(one.exchanging, one.calls) for one in before if isinstance(one, m.Report)] == [(4, 7), (-1, 7)]
 
 
 # a coordinator that welcomes a worker and then is silent on its connection, as after an outage; sys.argv: whether it hears others

@@ -17,7 +17,7 @@ from nalb.failures import Cause, Phase
 from nalb.settings import from_environment
 from nalb.transport import reachability as module
 from nalb.transport.reachability import Reachability, answers
-from nalb.transport.tcp_info import Address, Connection
+from nalb.transport.tcp_info import Address, Connection, Ways
 from netem import qdiscs, rootless
 from netem.build import port_name
 from netem.emulation import network_up
@@ -131,10 +131,11 @@ def test_far_nodes_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(module, "connections", connections)
     ours = replace(SETTINGS, addresses=frozenset({"192.0.2.1", "192.0.2.2", "192.0.2.3"}))
-    reach = Reachability(ours, pytest.fail)
+    noted: list[Ways] = []
+    reach = Reachability(ours, pytest.fail, noted.append)
     reach.close()
     assert reach._look() is None
-    assert reach.ways() == (12, 0.08)
+    assert noted == [(12, 0.08)]
     assert paced == [far]
     alone = Reachability(replace(ours, is_stock=True), pytest.fail)
     alone.close()

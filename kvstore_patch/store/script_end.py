@@ -31,11 +31,11 @@ def at_exit(node: str, close: Callable[[], None], fail: Callable[[Failure], None
     """
     exit_now, owner = sys.exit, os.getpid()
 
-    def note_exit(status: object = None) -> NoReturn:
+    def note_exit(status: str | int | None = None) -> NoReturn:
         global _status
         if threading.current_thread() is threading.main_thread():
             _status = status
-        exit_now(status)  # type: ignore[arg-type]
+        exit_now(status)
 
     def leave() -> None:
         if os.getpid() != owner:  # a fork of the script's own is no part of the job
@@ -60,7 +60,9 @@ def at_exit(node: str, close: Callable[[], None], fail: Callable[[Failure], None
         flush_all()
         os._exit(code & 0xFF or 1)
 
-    sys.exit = builtins.exit = builtins.quit = note_exit
+    sys.exit = note_exit
+    for name in ("exit", "quit"):
+        setattr(builtins, name, note_exit)
     atexit.register(leave)
 
 

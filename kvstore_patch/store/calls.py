@@ -1,0 +1,94 @@
+"""The arrays of a call, checked and prepared once: Gluon passes the same ones in every iteration."""
+
+import operator
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import mxnet as mx
+import numpy as np
+from mxnet.ndarray import NDArray
+
+from kvstore_patch.store import ndarrays
+from nalb.errors import StoreError
+from nalb.protocol.recorder import Group, Key
+
+Arrays = Sequence[Sequence[NDArray]]  # per key, one for each device
+
+
+class Call(NamedTuple):
+    """Arrays to be summed, and those that get the sums."""
+
+    values: Arrays
+    outs: Arrays
+    arrays: list[NDArray]  # all of both, once each, that are not empty
+    group: Group
+    copies: list[tuple[NDArray, NDArray]]  # to be made before MXNet's own routing, which sums in place
+    exchanged: list[ndarrays.PushPull]  # per key, for MXNet's own routing
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """In their order."""
+        return tuple(key for key, _, _ in self.group)
+
+
+class Calls:
+    """Those that were prepared, by their keys, each as it was last."""
+
+    def __init__(self, inner: mx.kvstore.KVStore):
+        self._inner = inner
+        self._known: dict[tuple[Key, ...], Call] = {}
+        self._shapes: dict[Key, tuple[tuple[int, ...], str]] = {}
+
+    def prepare(self, keys: Sequence[Key], values: Arrays, outs: Arrays) -> Call:
+        """Raises StoreError for arrays that cannot be summed."""
+        known = self._known.get(tuple(keys))
+        if known is not None and _are_same(known.values, values) and _are_same(known.outs, outs):
+            return known
+        for one, sources, targets in zip(keys, values, outs, strict=True):
+            self.check(one, [*sources, *targets])
+        firsts = [sources[0] for sources in values]
+        group = tuple((one, int(a.size), ndarrays.dtype_name(a, one)) for one, a in zip(keys, firsts, strict=True))
+        # MXNet sums in place where a value is one array, whatever out= says
+        own = [
+            [o[0]] if len(v) == 1 and all(one is not v[0] for one in o) else v
+            for v, o in zip(values, outs, strict=True)
+        ]
+        copies = [(v[0], o[0]) for v, o in zip(values, own, strict=True) if o is not v and v[0].size]
+        exchanged = [ndarrays.PushPull(self._inner, *both) for both in zip(own, outs, strict=True)]
+        arrays = [array for one in (*values, *outs) for array in one if array.size]
+        distinct = list({id(array): array for array in arrays}.values())
+        call = self._known[tuple(keys)] = Call(values, outs, distinct, group, copies, exchanged)
+        return call
+
+    def keep_only(self, call: Call) -> None:
+        """Iterations consist of something else now: the others' arrays would be kept for ever."""
+        self._known = {call.keys: call}
+
+    def check(self, key: Key, arrays: Sequence[NDArray]) -> None:
+        """StoreError unless these are arrays of one key that can be summed, and like those before."""
+        first = arrays[0]
+        for array in arrays:
+            if not isinstance(array, NDArray):
+                raise StoreError(f"key {key!r}: expected NDArrays, got {type(array).__name__}")
+            if array.stype != "default":
+                raise StoreError(
+                    f"key {key!r} is {array.stype}: kvstore 'nalb' sums dense arrays only; set stype='default'"
+                )
+            if array.shape != first.shape or array.dtype != first.dtype:
+                raise StoreError(
+                    f"key {key!r}: arrays of one key differ: {first.shape} {np.dtype(first.dtype).name} and "
+                    f"{array.shape} {np.dtype(array.dtype).name}"
+                )
+        seen = self._shapes.setdefault(key, (first.shape, ndarrays.dtype_name(first, key)))
+        if seen != (first.shape, ndarrays.dtype_name(first, key)):
+            raise StoreError(
+                f"key {key!r} was {seen[1]} of shape {seen[0]} and is now {ndarrays.dtype_name(first, key)} of shape "
+                f"{first.shape}: a key keeps its shape; use a new key"
+            )
+
+
+def _are_same(known: Arrays, arrays: Arrays) -> bool:
+    """Whether all are the same objects, in the same places."""
+    return len(known) == len(arrays) and all(
+        len(one) == len(other) and all(map(operator.is_, one, other)) for one, other in zip(known, arrays, strict=True)
+    )

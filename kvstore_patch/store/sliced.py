@@ -1,0 +1,118 @@
+"""Sums by plan: gradients -> slices -> slots -> slices -> gradients, all of it queued with MXNet's engine.
+
+Each slice has an NDArray of its own: views of one big buffer would share an engine variable and travel one after another.
+Copies in and out are engine operations, so a slice leaves once the gradients of its fragments are ready, while the rest of
+the backward pass still computes, and nothing here blocks. A slice may mix tensors of one group (one pushpull call) only:
+when that call returns, every gradient of it has its sum queued, as MXNet's users expect.
+"""
+
+import bisect
+import itertools
+import threading
+from collections.abc import Sequence
+
+import mxnet as mx
+from mxnet import nd
+from mxnet.ndarray import NDArray
+
+from kvstore_patch.store import ndarrays
+from kvstore_patch.store.calls import Arrays
+from nalb.planning.slices import Layout
+from nalb.planning.slots import plan_slot_key
+from nalb.protocol import messages as m
+from nalb.protocol.sums import digest, signs
+
+
+class SlicedPath:
+    """The slices of one layout and their journeys. Memory: one copy of the tensors, two where sums are verified.
+
+    The slices' arrays outlive this: MXNet's store keeps the array that was last pushed through a key (KVStoreDist's comm_buf_).
+    """
+
+    def __init__(
+        self, inner: mx.kvstore.KVStore, lock: threading.Lock, layout: Layout, num_servers: int, verify: bool = False
+    ):
+        self._inner, self._lock, self._layout, self._num_servers = inner, lock, layout, num_servers
+        whole = [nd.zeros((s.elements + 1,), dtype=s.dtype) for s in layout.slices]
+        self._arrays = [ndarrays.part(w, 0, w.size - 1) for w in whole]
+        self._gates = [ndarrays.part(w, w.size - 1, 1) for w in whole]  # one element more, to order slices by
+        self._ends_bytes = list(itertools.accumulate(piece.size_bytes for piece in layout.slices))
+        self._exchanged = [ndarrays.PushPull(inner, [array], [array]) for array in self._arrays]
+        self._order_after: dict[tuple[int, int], ndarrays.Copy] = {}
+        self._slices_of_last: dict[int, list[int]] = {}  # last tensor of a slice -> slices that are full with it
+        self._fragments_of: dict[int, list[tuple[NDArray, int, int]]] = {}  # tensor -> (view of slice, offset, length)
+        self._places: list[list[tuple[int, int]]] = []  # slice -> (tensor, which of its fragments)
+        for index, (piece, array) in enumerate(zip(layout.slices, self._arrays, strict=True)):
+            self._slices_of_last.setdefault(piece.fragments[-1].tensor, []).append(index)
+            places = []
+            for fragment in piece.fragments:
+                fragments = self._fragments_of.setdefault(fragment.tensor, [])
+                places.append((fragment.tensor, len(fragments)))
+                view = ndarrays.part(array, fragment.slice_offset, fragment.length)
+                fragments.append((view, fragment.tensor_offset, fragment.length))
+            self._places.append(places)
+        self._pushed = [nd.zeros((s.elements,), dtype=s.dtype) for s in layout.slices] if verify else []
+        self._copies: dict[tuple[int, int], tuple[NDArray, list[ndarrays.Copy]]] = {}
+
+    def push_group(self, plan: m.Plan, first_tensor: int, sources: Sequence[NDArray], outs: Arrays) -> None:
+        """Queue the whole journey of one group; `sources[i]` and `outs[i]` belong to tensor first_tensor + i.
+
+        Slice by slice, so that the first is on its way while the others are still being queued.
+        """
+        copies_in = {first_tensor + i: self._copies_of(first_tensor + i, 0, source) for i, source in enumerate(sources)}
+        for index in sorted(i for tensor in copies_in for i in self._slices_of_last.get(tensor, ())):
+            for tensor, number in self._places[index]:
+                copies_in[tensor][number]()
+            if self._pushed:
+                ndarrays.copy(self._arrays[index], self._pushed[index])
+            gate = self._gate(index, plan.inflight_bytes)
+            if gate >= 0:
+                self._order(gate, index)
+            key = plan_slot_key(plan.server_of_slice[index], plan.slot_of_slice[index], self._num_servers)
+            with self._lock:
+                self._exchanged[index](key, -index)
+        for offset, targets in enumerate(outs):
+            for device, target in enumerate(targets):
+                for copy_out in self._copies_of(first_tensor + offset, device + 1, target):
+                    copy_out()
+
+    def _order(self, earlier: int, later: int) -> None:
+        """Let slice `later` wait for slice `earlier`: a copy that reads the one and writes the other, so the engine waits."""
+        copy = self._order_after.get((earlier, later))
+        if copy is None:
+            copy = self._order_after[earlier, later] = ndarrays.Copy(self._gates[earlier], self._gates[later])
+        copy()
+
+    def _gate(self, index: int, inflight_bytes: int) -> int:
+        """The last slice that must be back before slice `index` leaves, so that at most the window is under way; -1: none."""
+        if not inflight_bytes:
+            return -1
+        return bisect.bisect_right(self._ends_bytes, self._ends_bytes[index] - inflight_bytes) - 1
+
+    def wait(self) -> None:
+        """Block until every slice is back."""
+        ndarrays.wait_for_all(self._arrays)
+
+    def sums(self, iteration: int) -> m.Sums | None:
+        """Once all slices are back: what the coordinator needs to check them; None where nobody asked for it."""
+        if not self._pushed:
+            return None
+        drawn = signs(iteration, max(piece.elements for piece in self._layout.slices))
+        pushed, back = ([digest(one.asnumpy(), drawn) for one in arrays] for arrays in (self._pushed, self._arrays))
+        return m.Sums(iteration, pushed, back)
+
+    def _copies_of(self, tensor: int, role: int, array: NDArray) -> list[ndarrays.Copy]:
+        """The copies between an array and its slices: role 0 into them, role 1 + device out of them.
+
+        Kept while the caller passes the same array, which Gluon does.
+        """
+        kept = self._copies.get((tensor, role))
+        if kept is not None and kept[0] is array:
+            return kept[1]
+        whole = ndarrays.flat(array) if array.size else array
+        copies = []
+        for view, start, length in self._fragments_of.get(tensor, ()):
+            piece = ndarrays.part(whole, start, length)
+            copies.append(ndarrays.Copy(view, piece) if role else ndarrays.Copy(piece, view))
+        self._copies[tensor, role] = (array, copies)
+        return copies

@@ -1,0 +1,58 @@
+"""Slots are made when the coordinator orders them, on a thread of their own: signs of life go on meanwhile."""
+
+import queue
+import threading
+from collections.abc import Sequence
+
+import mxnet as mx
+from mxnet import nd
+
+from kvstore_patch.store import ndarrays
+from kvstore_patch.store.session import WorkerSession
+from nalb.errors import one_line
+from nalb.failures import Cause, Phase
+from nalb.planning.slots import plan_slot_key
+from nalb.protocol import messages as m
+
+Orders = queue.SimpleQueue[m.PrepareSlots | None]  # None: no more will come
+
+
+class SlotMaker:
+    """Obeys the orders in the queue, each once: to the servers a second creation would be a push."""
+
+    def __init__(
+        self, orders: Orders, session: WorkerSession, inner: mx.kvstore.KVStore, lock: threading.Lock, num_servers: int
+    ):
+        self._orders, self._session, self._inner, self._lock = orders, session, inner, lock
+        self._num_servers = num_servers
+        self._thread = threading.Thread(target=self._run, name="nalb-slots", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Wait until what was ordered is made."""
+        self._orders.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (order := self._orders.get()) is not None:
+            if not self._session.protocol.is_new_order(order):
+                continue
+            try:
+                self._make(order.slots)
+            except Exception as error:
+                client, why = self._session.client, f"cannot make slots: {one_line(error)}"
+                client.send(m.Failed(client.failure(Cause.PROCESS, why, Phase.PLAN, order.iteration)))
+                continue
+            self._session.client.send(m.SlotsReady(order.iteration, order.layout_version))
+
+    def _make(self, slots: Sequence[m.NewSlots]) -> None:
+        """Create slots on servers, as the first push of a key does, and wait until they exist."""
+        arrays = []
+        for new in slots:
+            for slot in range(new.first, new.first + new.count):
+                array = nd.zeros((new.elements,), dtype=new.dtype)
+                with self._lock:
+                    self._inner.push(plan_slot_key(new.server, slot, self._num_servers), array)
+                arrays.append(array)
+        for array in arrays:
+            ndarrays.wait_until_sent(array)

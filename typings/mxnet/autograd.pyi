@@ -1,0 +1,3 @@
+from contextlib import AbstractContextManager
+
+def record() -> AbstractContextManager[None]: ...

@@ -1,0 +1,2 @@
+class Context:
+    device_id: int

@@ -1,0 +1,10 @@
+from . import data as data
+from . import loss as loss
+from . import nn as nn
+from . import parameter as parameter
+from . import rnn as rnn
+from . import trainer as trainer
+from .block import Block as Block
+from .block import HybridBlock as HybridBlock
+from .parameter import Parameter as Parameter
+from .trainer import Trainer as Trainer

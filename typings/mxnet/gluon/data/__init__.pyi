@@ -1,0 +1,1 @@
+from . import sampler as sampler

@@ -1,0 +1,4 @@
+from .block import HybridBlock
+
+class HuberLoss(HybridBlock):
+    def __init__(self, rho: float) -> None: ...

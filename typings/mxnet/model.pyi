@@ -1,0 +1,3 @@
+from .gluon import trainer
+
+_create_kvstore = trainer._create_kvstore

@@ -1,0 +1,2 @@
+from . import module as module
+from .module import Module as Module

@@ -1,0 +1,2 @@
+class DataParallelExecutorGroup:
+    batch_size: int

@@ -1,0 +1,15 @@
+from collections.abc import Callable
+
+from .ndarray import NDArray
+
+class Optimizer:
+    num_update: int
+    lr: float
+    lr_scheduler: Callable[[int], float] | None
+    _all_index_update_counts: dict[int, dict[int, int]]
+
+    def create_state_multi_precision(self, index: int, weight: NDArray) -> object: ...
+
+class Updater:
+    states: dict[int, object]
+    states_synced: dict[int, bool]

@@ -1,0 +1,33 @@
+"""What nalb uses of psutil, which has no types of its own. mypy alone reads this file."""
+
+from typing import NamedTuple
+
+class _Memory(NamedTuple):
+    available: int
+    percent: float
+
+class _Times(NamedTuple):
+    user: float
+    nice: float
+    system: float
+    idle: float
+    iowait: float
+    irq: float
+    softirq: float
+    steal: float
+
+class _Address(NamedTuple):
+    family: int
+    address: str
+
+class _ProcessMemory(NamedTuple):
+    rss: int
+
+class Process:
+    def cpu_affinity(self) -> list[int]: ...
+    def memory_info(self) -> _ProcessMemory: ...
+
+def cpu_times() -> _Times: ...
+def net_if_addrs() -> dict[str, list[_Address]]: ...
+def pids() -> list[int]: ...
+def virtual_memory() -> _Memory: ...
