@@ -21,7 +21,7 @@ from typing import NamedTuple, NoReturn, TypedDict, TypeVar, Unpack, cast
 import zmq
 
 from nalb.errors import PeerError
-from nalb.failures import Cause, Failure, Phase
+from nalb.failures import Cause, Failure, Phase, carried
 from nalb.process.available_cores import Cores
 from nalb.process.last_words import die
 from nalb.protocol import messages as m
