@@ -8,13 +8,14 @@ import os
 
 from kvstore_patch.shim import Shim
 from nalb.errors import MachineError
-from nalb.failures import Cause, Failure
-from nalb.process.last_words import die
 
 if __name__ == "__main__":
     if "NALB_KEYS" in os.environ:
         try:
             Shim.loaded()
         except MachineError as error:
+            from nalb.failures import Cause, Failure
+            from nalb.process.last_words import die
+
             die(Failure(cause=Cause.PROCESS, detail=str(error)), error.exit_code)
     import mxnet  # noqa: F401 - it serves until the job ends
