@@ -13,6 +13,7 @@ import pytest
 
 from nalb.events import Event
 from nalb.reporting.run_file import median_s
+from tests.test_architecture import ALLOWED
 
 ROOT = Path(__file__).resolve().parents[1]
 CONF = """
@@ -64,6 +65,14 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert not any(
         re.search(r'(src|rel="stylesheet"[^>]*href)="https?:', page) for page in pages
     )  # read without a network
+
+
+def test_every_room_is_told() -> None:
+    page = (ROOT / "docs/how-it-works.md").read_text(encoding="utf-8")
+    told = page[page.index("## Where things are") :]
+    for room in ALLOWED:
+        path = room.replace(".", "/")
+        assert f"`{path}`" in told or f"`{path}.py`" in told, f"docs/how-it-works.md, Where things are: add {room}"
 
 
 @pytest.mark.parametrize(
