@@ -11,7 +11,7 @@ extensions = [
     "sphinxarg.ext",  # reference of the commands, from their parsers
     "structs",  # reference of the files, from the msgspec Structs that read and write them
 ]
-myst_heading_anchors = 3  # `page.md#heading` works as on a forge
+myst_heading_anchors = 3  # links to the headings of another page work as on a forge
 exclude_patterns = ["extensions"]
 smartquotes = False  # `--out` is no dash
 html_theme = "furo"

@@ -25,7 +25,7 @@ def _no_times() -> Times:
 class Event(Struct, frozen=True, kw_only=True, tag_field="event", tag=lambda name: name.removesuffix("Event").lower()):
     """Base of every event."""
 
-    at_s: float
+    at_s: float  # when, on the coordinator's monotonic clock
 
 
 class StateEvent(Event, frozen=True, kw_only=True):

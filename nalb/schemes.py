@@ -175,7 +175,7 @@ AVERAGE = Scheme("average", _average, "equal slices", measures=False, is_equal=T
 EXACT = Scheme(
     "exact", _exact, "least time by the measured links, sees capped pairs", follows_estimates=True, may_leave_routing=True
 )  # fmt: skip
-AUTO = "auto"  # the best of those that measure: docs/results.md, schemes and estimators
+AUTO = "auto"  # the best of those that measure: docs/results/cai-2023.md, schemes and estimators
 ORACLE = Scheme("oracle", _oracle, "as exact, with the rates of the --network file", needs_configured=True)
 JOINT = Scheme("joint", _joint, "shares and batch sizes together", follows_estimates=True, sizes_batches=True)
 

@@ -1,6 +1,9 @@
 """The house's rules that a machine can check: who may import what, and that the deciding rooms are pure."""
 
 import ast
+import io
+import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -277,11 +280,36 @@ def test_no_code_reads_what_people_read():
 
 
 def test_no_tracked_file_names_a_path_of_a_machine():
-    import re
-
     for path in ROOT.rglob("*"):
         if path.suffix in (".py", ".sh", ".md", ".toml", ".c", ".h") and not {".venv", "build"} & set(path.parts):
             assert not re.search(r"(?<![\w.])/(root|home|work)/\w", path.read_text(encoding="utf-8")), path
+
+
+def comments_and_docstrings(path: Path) -> str:
+    """What a module says to its readers."""
+    source = path.read_text(encoding="utf-8")
+    said = [
+        token.string
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    ]
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    said += [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(source)) if isinstance(node, documented)]
+    return "\n".join(said)
+
+
+def test_comments_name_modules_and_pages_that_exist():
+    """By a path in the tree or its last part. `train.py` stands for a script of the user's."""
+    tops = ("benchmarks", "docs", "examples", "kvstore_patch", "nalb", "netem", "scripts", "tests")
+    ours = [
+        *ROOT.glob("*.md"),
+        *(path for top in tops for path in (ROOT / top).rglob("*.*") if path.suffix in (".py", ".md")),
+    ]
+    known = {"/train.py"} | {"/" + path.relative_to(ROOT).as_posix() for path in ours}
+    for path in ours:
+        if path.suffix == ".py":
+            for name in re.findall(r"(?<![\w./*<{-])[\w-]+(?:/[\w-]+)*\.(?:py|md)\b", comments_and_docstrings(path)):
+                assert any(one.endswith("/" + name) for one in known), f"{path} names {name}, which is gone"
 
 
 def test_sums_need_no_front_end():

@@ -11,7 +11,9 @@ from types import ModuleType
 
 import pytest
 
+from nalb.events import Event
 from nalb.reporting.run_file import median_s
+from tests.test_architecture import ALLOWED
 
 ROOT = Path(__file__).resolve().parents[1]
 CONF = """
@@ -20,13 +22,21 @@ sys.path[:0] = [{extensions!r}, {here!r}]
 extensions = ["myst_parser", "structs"]
 """
 MODULE = '''
+from enum import Enum
+from typing import Annotated
 import msgspec
 
 class Told(msgspec.Struct):
     """What was told."""
 
     at_s: float  # when
+    tone: Annotated[float, msgspec.Meta(ge=0, description="a number from 0 Hz")] | None = None  # how
     words: list[str] = []
+
+class Mood(Enum):
+    """How it was told."""
+
+    CALM = "at ease"  # as always
 '''
 
 
@@ -48,10 +58,21 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     page = (tmp_path / "commands.html").read_text(encoding="utf-8")
     assert "--max-restarts" in page  # the reference is of the parsers
     assert "goodput_bound_s" in (tmp_path / "run-files.html").read_text(encoding="utf-8")  # and of the Structs
+    events = (tmp_path / "run-files.html").read_text(encoding="utf-8")
+    for kind in Event.__subclasses__():
+        assert f">{kind.__struct_config__.tag}</span>" in events, f"docs/run-files.md tells nothing of {kind.__name__}"
     pages = [path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.html")]
     assert not any(
         re.search(r'(src|rel="stylesheet"[^>]*href)="https?:', page) for page in pages
     )  # read without a network
+
+
+def test_every_room_is_told() -> None:
+    page = (ROOT / "docs/how-it-works.md").read_text(encoding="utf-8")
+    told = page[page.index("## Where things are") :]
+    for room in ALLOWED:
+        path = room.replace(".", "/")
+        assert f"`{path}`" in told or f"`{path}.py`" in told, f"docs/how-it-works.md, Where things are: add {room}"
 
 
 @pytest.mark.parametrize(
@@ -65,7 +86,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 def test_a_table_of_a_struct_is_whole(tmp_path: Path, lines: str, complaint: str | None) -> None:
     (tmp_path / "told.py").write_text(MODULE)
     (tmp_path / "conf.py").write_text(CONF.format(extensions=str(ROOT / "docs/extensions"), here=str(tmp_path)))
-    (tmp_path / "index.md").write_text(f"# Told\n\n```{{structs}} told\nTold\n{lines}\n```\n")
+    (tmp_path / "index.md").write_text(f"# Told\n\n```{{structs}} told\nMood\nTold as story\n{lines}\n```\n")
     done = build(tmp_path, tmp_path / "out")
     if complaint:
         assert done.returncode != 0
@@ -73,9 +94,15 @@ def test_a_table_of_a_struct_is_whole(tmp_path: Path, lines: str, complaint: str
     else:
         assert done.returncode == 0, done.stderr
         page = (tmp_path / "out/index.html").read_text(encoding="utf-8")
-        assert "What was told." in page
-        assert "list of text" in page
-        assert "when" in page
+        text = re.sub(r"(<[^>]+>|\s)+", " ", page)
+        assert "story. What was told." in text
+        for row in (
+            "at_s float required when",
+            "tone a number from 0 Hz left out how",
+            "words list of text empty said",
+            "at ease as always",
+        ):
+            assert row in text, row
 
 
 def load(path: str) -> ModuleType:

@@ -3,7 +3,7 @@
 In, on stdin: one line, the Order; then a byte every few seconds as the launcher's sign of life. Out, on stdout: the
 process's own output, and lines that begin with REPORT, which the launcher takes out. The process is killed, with all it
 started, when stdin ends (launcher dead, connection closed) or stays silent (host or cable of the launcher gone).
-Paths in the process's environment are this machine's own: here.py finds them. The node's keys come with the order, since
+Paths in the process's environment are this machine's own: machine_env.py finds them. The node's keys come with the order, since
 ssh protects it, and lie in a private temporary directory until the process has ended.
 """
 

@@ -1,6 +1,6 @@
 """Where the coordinator deals with batch sizes: who joins, who is missing, and why a job cannot go on. No clock, no sockets.
 
-The sizes themselves are BatchSizeManager's. Where nobody chooses sizes, there is a desk all the same: it turns workers away.
+The sizes themselves are BatchSizeManager's. Where nobody chooses sizes, workers that ask for some are turned away.
 """
 
 from collections.abc import Callable, Sequence

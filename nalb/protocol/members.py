@@ -167,7 +167,7 @@ class Members:
         """Why an exchange will never end, if so: slices are missing, all report, and nothing is under way between any nodes.
 
         moved_s: when something last was, or arrived. A connection that was reset does that: ps-lite sends nothing twice. A slow
-        link is never without something under way, and one that is lost neither (reach.py).
+        link is never without something under way, and one that is lost neither (nalb/transport/reachability.py).
         """
         waiting = [worker for worker in self.workers if worker.finished < iteration]
         if not waiting or any(worker.computed < iteration or worker.exchanging != iteration for worker in waiting):

@@ -254,7 +254,7 @@ class World:
         return what == LEAVE or all(one.step >= worker.step for one in self.workers.values())
 
     def go_on(self, name: str) -> None:
-        """As store.py and session.py do."""
+        """As exchange.py and session.py do."""
         worker = self.workers[name]
         if worker.doing == "farewell":
             worker.doing = "gone"
