@@ -1,6 +1,5 @@
 """Real networks: they carry what the file says, change while packets flow, and stand side by side."""
 
-import dataclasses
 import os
 import socket
 import subprocess
@@ -10,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
+from msgspec.structs import replace
 
 from nalb.errors import InputError, MachineError
 from nalb.units import bytes_per_s_to_mbps
@@ -56,7 +56,7 @@ def assert_close(measurement: verify.Measurement) -> None:
 
 def carried(file: str, name: str):
     """A carried network under a name of this run."""
-    return dataclasses.replace(load_network(find_network(file)), name=name)
+    return replace(load_network(find_network(file)), name=name)
 
 
 def test_a_static_network_carries_its_rates(name: str):
