@@ -209,7 +209,7 @@ def test_the_example_runs_a_job_whose_sums_are_right(tmp_path):
     [
         (
             ("--scheme", "faulty:FAILS"),
-            "iteration 2 cannot be planned: scheme faulty:FAILS: ZeroDivisionError: division by zero ({file}, line {fails})",
+            "iteration 2: cannot be planned: scheme faulty:FAILS: ZeroDivisionError: division by zero ({file}, line {fails})",
         ),
         (("--estimator", "faulty:Estimates"), "estimator faulty:Estimates: KeyError: 2 ({file}, line {estimates})"),
     ],
