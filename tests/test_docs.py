@@ -52,6 +52,7 @@ def build(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.jobs
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = build(ROOT / "docs", tmp_path)
     assert done.returncode == 0, done.stderr
@@ -144,6 +145,7 @@ def test_commands_in_the_pages_are_commands(capsys: pytest.CaptureFixture[str]) 
             pytest.fail(f"{command}: {capsys.readouterr().err.splitlines()[-1]}")
 
 
+@pytest.mark.jobs
 def test_every_figure_of_the_results_is_drawn_and_shown(drawing: ModuleType, tmp_path: Path) -> None:
     drawing.draw(tmp_path)
     drawn = {path.name for path in tmp_path.iterdir()}

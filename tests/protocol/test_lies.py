@@ -13,6 +13,8 @@ from nalb.simulation.exchange import MessageWeight
 from nalb.simulation.job import by_planner
 from tests.protocol.test_state import PEERS, TENSORS, Driver
 
+pytestmark = pytest.mark.jobs
+
 RATES = [2.5e7, 1.5e7, 2e7, 6e6]
 NODES = [Node(f"n{i}") for i in range(4)]
 CAPACITIES = Capacities.from_lists(RATES, RATES)

@@ -142,6 +142,7 @@ class Wired(Driver):
             self.sent.setdefault(identity.decode(), []).append(decoded)
 
 
+@pytest.mark.jobs
 def test_a_job_of_a_thousand_nodes_from_its_first_message_to_its_last():
     driver = Wired(DMLC_NUM_WORKER=str(NODES), DMLC_NUM_SERVER=str(NODES))
     workers, servers = ([f"{role}{k}" for k in range(NODES)] for role in "ws")

@@ -148,6 +148,7 @@ def test_a_pair_is_found_to_be_capped_though_every_iteration_is_a_surprise():
     assert max(over[6:]) < 1.15
 
 
+@pytest.mark.jobs
 def test_a_cap_that_is_not_proven_again_is_doubted_where_every_iteration_has_a_window(monkeypatch):
     """Delay makes up more than a twentieth of an iteration."""
     planner, nodes = alike(6)
@@ -200,6 +201,7 @@ def routed(planner, nodes, capacities, iterations, cores_s):
     return word
 
 
+@pytest.mark.jobs
 def test_where_cores_set_the_pace_mxnet_routes_and_is_left_when_links_become_slow():
     planner, nodes = alike(4)
     planner.register([m.TensorSpec(str(k), 100_000, "float32", 0) for k in range(32)], 1e4)

@@ -78,6 +78,7 @@ def test_a_late_server_answers_late():
     assert (answered_s > pushed_s).all()
 
 
+@pytest.mark.jobs
 @laws
 @given(networks(mixed_nodes(), with_pairs=True), st.integers(0, 99), st.sampled_from([0, 60_000]))
 def test_every_message_arrives_in_order_and_a_seed_gives_the_same_noise(network, seed, window):
