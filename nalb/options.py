@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from nalb.batching.schemes import BASELINES
+from nalb.batching.schemes import PREDICTORS as PLAIN_PREDICTORS
 from nalb.batching.schemes import SCHEMES as BATCH_SCHEMES
 from nalb.errors import InputError
 from nalb.extensions import ESTIMATOR_GROUP, SCHEME_GROUP, is_own
@@ -22,7 +23,7 @@ BATCH_MOST = 1 << 31  # samples
 JOINT_BATCHING = JOINT.name  # the batch scheme that belongs to the distribution scheme of that name
 BATCHINGS = (*(name for name in BATCH_SCHEMES if name != JOINT_BATCHING), *BASELINES)
 NETWORK_PREDICTORS = ("rnn", "lstm", "narx")  # live beside Gluon
-PREDICTORS = ("memoryless", "ema", "arima", *NETWORK_PREDICTORS)
+PREDICTORS = (*PLAIN_PREDICTORS, *NETWORK_PREDICTORS)
 
 
 class Wording(Protocol):

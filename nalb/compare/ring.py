@@ -18,11 +18,13 @@ import zmq
 
 from nalb.compare.peers.messages import End, Iterated, Joined, Run
 from nalb.errors import MachineError
-from nalb.events import AnyEvent, BlockEvent, IdleEvent, IterationEvent, encode_line
+from nalb.events import AnyEvent, BlockEvent, IdleEvent, IterationEvent
 from nalb.launch.roles import Place, ProcessSpec
+from nalb.launch.run_dir import append_event
 from nalb.planning.nodes import Node
 from nalb.planning.shares import bound_s
 from nalb.protocol import messages as m
+from nalb.transport.observer import arriving
 
 RING = "gloo"
 
@@ -96,11 +98,7 @@ class Ring:
 
     def events(self, for_s: float) -> Iterator[AnyEvent]:
         """IdleEvent once all workers have joined, IterationEvent as each is complete, BlockEvent after the last of a block."""
-        end_s = time.monotonic() + for_s
-        while (left_s := end_s - time.monotonic()) > 0:
-            if not self._socket.poll(max(1, int(left_s * 1000))):
-                continue
-            identity, frame = self._socket.recv_multipart()
+        for identity, frame in arriving(self._socket, for_s):
             message = msgspec.json.decode(frame, type=Joined | Iterated)
             if isinstance(message, Joined):
                 self._joined.add(int(identity))
@@ -134,9 +132,5 @@ class Ring:
             bound_s=self._bound_s,
         )
         self._iteration += 1
-        try:
-            with open(self._path, "ab") as log:
-                log.write(encode_line(event))
-        except OSError as error:
-            raise MachineError(f"{self._path}: {error.strerror}: make room or choose another --out") from None
+        append_event(self._path, event)
         return event

@@ -19,6 +19,7 @@ from nalb.launch.network import (
     Changes,
     configured_bound_s,
     configured_message,
+    followed,
     goodput_bound_s,
     inside,
     job_network,
@@ -181,16 +182,13 @@ def _train(request: CompareRequest, schemes: Sequence[str]) -> tuple[dict[str, S
             observer = stack.enter_context(Observer(address))
             observer.send(configured_message(network, 0.0))
             changes = Changes(network, run_dir)
-            while not job.finished():
-                for event in observer.events(0.1):
-                    if isinstance(event, LayoutEvent) and not changes.started:
-                        one.begin(event.at_s)
-                        model_bytes = event.model_bytes
-                        stack.enter_context(changes.start(emulation))
-                    if isinstance(event, IterationEvent):
-                        one.add(event)
-                        progress.iteration(scheme, event)
-                changes.tell(observer.send)
+            for event in followed(job, observer, changes, emulation, stack):
+                if isinstance(event, LayoutEvent) and not changes.started:
+                    one.begin(event.at_s)
+                    model_bytes = event.model_bytes
+                if isinstance(event, IterationEvent):
+                    one.add(event)
+                    progress.iteration(scheme, event)
         series[scheme] = one
     return series, model_bytes
 

@@ -3,20 +3,21 @@
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from nalb.errors import MachineError
-from nalb.events import ChangeEvent, NetworkChange, encode_line
+from nalb.events import AnyEvent, ChangeEvent, LayoutEvent, NetworkChange
 from nalb.launch.roles import Place, ProcessSpec
-from nalb.launch.supervisor import print_line
+from nalb.launch.run_dir import append_event
+from nalb.launch.supervisor import Job, print_line
 from nalb.planning.goodput import goodput_capacities
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
 from nalb.protocol import messages as m
+from nalb.transport.observer import Observer
 from nalb.units import mbps_to_bytes_per_s
 from netem.change_clock import ChangeClock
 from netem.emulation import Emulation, network_up
@@ -117,10 +118,17 @@ class Changes:
         with self._lock:
             self._news = True
             change = msgspec.convert(what, NetworkChange)
-            event = ChangeEvent(at_s=time.monotonic(), elapsed_s=elapsed_s, change=change)
-            try:
-                with open(self._path, "ab") as log:
-                    log.write(encode_line(event))
-            except OSError as error:
-                raise MachineError(f"{self._path}: {error.strerror}: make room or choose another --out") from None
+            append_event(self._path, ChangeEvent(at_s=time.monotonic(), elapsed_s=elapsed_s, change=change))
         print_line(f"network change at {elapsed_s:.1f} s: {dict(what)}")
+
+
+def followed(
+    job: Job, observer: Observer, changes: Changes, emulation: Emulation, stack: ExitStack
+) -> Iterator[AnyEvent]:
+    """The job's events until it ends. Its first layout, once the caller has seen it, starts the network's changes."""
+    while not job.finished():
+        for event in observer.events(0.1):
+            yield event
+            if isinstance(event, LayoutEvent) and not changes.started:
+                stack.enter_context(changes.start(emulation))
+        changes.tell(observer.send)

@@ -14,10 +14,11 @@ from pathlib import Path
 import msgspec
 
 from nalb.checkpoints import folder
-from nalb.errors import CheckpointError, InputError, JobError, listed
-from nalb.events import FailureEvent, encode_line
+from nalb.errors import CheckpointError, InputError, JobError, MachineError, listed
+from nalb.events import FailureEvent
 from nalb.failures import Failure, JobFailed, Phase
 from nalb.launch.job_phase import moment_of
+from nalb.launch.run_dir import append_event
 
 FIRST_WAIT_S, LONGEST_WAIT_S = (
     1.0,
@@ -139,11 +140,8 @@ def _dated(failure: Failure, attempt: Attempt, checkpoints: Path | None) -> Fail
 
 def _note(failure: Failure, run_dir: Path) -> None:
     """Into the run's file, for whoever reads it as data."""
-    with (
-        suppress(OSError),
-        open(run_dir / "samples.jsonl", "ab") as file,
-    ):  # a full disk is no other failure: it is said anyway
-        file.write(encode_line(FailureEvent(at_s=time.monotonic(), failure=failure)))
+    with suppress(MachineError):  # a full disk is no other failure: it is said anyway
+        append_event(run_dir / "samples.jsonl", FailureEvent(at_s=time.monotonic(), failure=failure))
 
 
 def _goes_on(checkpoints: Path | None) -> str:

@@ -1,11 +1,12 @@
-"""A run's directory, and the socket in it on which the coordinator listens for observers."""
+"""A run's directory, its file of events, and the socket on which the coordinator listens for observers."""
 
 import os
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from nalb.errors import InputError
+from nalb.errors import InputError, MachineError
+from nalb.events import AnyEvent, encode_line
 
 SIGNS_OF_A_RUN = ("samples.jsonl", "run.json", "batching.json", "logs", "checkpoints")  # it leaves one at least
 SOCKET_PATH_BYTES = 107  # sun_path of a unix socket, less its end
@@ -35,6 +36,15 @@ def _new_folder(path: Path) -> Path:
         except FileExistsError:
             number += 1
             new = path.with_name(f"{path.name}-{number}")
+
+
+def append_event(samples: Path, event: AnyEvent) -> None:
+    """Note an event that no coordinator writes. Raises MachineError."""
+    try:
+        with open(samples, "ab") as file:
+            file.write(encode_line(event))
+    except OSError as error:
+        raise MachineError(f"{samples}: {error.strerror}: make room or choose another --out") from None
 
 
 def observer_address(stack: ExitStack, run_dir: Path, name: str = "observers") -> str:

@@ -9,12 +9,11 @@ from pathlib import Path
 
 from nalb.checkpoints import folder
 from nalb.errors import InputError, MachineError, listed
-from nalb.events import LayoutEvent
 from nalb.launch.encryption import Encryption, job_keys, keys_here
 from nalb.launch.environments import hosts_lines, local_lines, network_lines
 from nalb.launch.hosts import Hosts, load_hosts
 from nalb.launch.job_phase import have_met
-from nalb.launch.network import NAMESPACE_PORT, Changes, configured_message, inside, job_network, places_in
+from nalb.launch.network import NAMESPACE_PORT, Changes, configured_message, followed, inside, job_network, places_in
 from nalb.launch.ports import free_pair
 from nalb.launch.restarts import Attempt, Policy, see_through
 from nalb.launch.roles import Place, ProcessSpec, process_specs
@@ -151,7 +150,7 @@ def _in_network(request: LaunchRequest, network: Network, attempt: Attempt) -> N
         specs, options = _specs_here(request, places_in(emulation), attempt, NAMESPACE_PORT, observers, stack)
         logs = run_dir / "logs"
         job = stack.enter_context(Job(specs, inside(emulation), os.environ, logs, print_line, has_joined(options)))
-        nodes = [place.name for place in _remaining(places_in(emulation), attempt)[0]]
+        nodes = {spec.node for spec in specs}
         changes = Changes(network, run_dir, nodes)
         if observers is None:
             stack.enter_context(changes.start(emulation))
@@ -159,11 +158,8 @@ def _in_network(request: LaunchRequest, network: Network, attempt: Attempt) -> N
             return
         observer = stack.enter_context(Observer(observers))
         observer.send(configured_message(network, 0.0, nodes))
-        while not job.finished():
-            for event in observer.events(0.1):
-                if isinstance(event, LayoutEvent) and not changes.started:
-                    stack.enter_context(changes.start(emulation))
-            changes.tell(observer.send)
+        for _ in followed(job, observer, changes, emulation, stack):
+            pass
 
 
 def _specs_here(

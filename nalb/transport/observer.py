@@ -10,6 +10,14 @@ from nalb.events import AnyEvent
 from nalb.protocol import messages as m
 
 
+def arriving(socket: "zmq.Socket[bytes]", for_s: float) -> Iterator[list[bytes]]:
+    """The frames of each message that arrives within the next `for_s` seconds."""
+    end_s = time.monotonic() + for_s
+    while (left_s := end_s - time.monotonic()) > 0:
+        if socket.poll(max(1, int(left_s * 1000))):
+            yield socket.recv_multipart()
+
+
 class Observer:
     """Sees every event; may set the configured rates and, in a held job, ask for iterations. One thread only."""
 
@@ -35,9 +43,7 @@ class Observer:
 
     def events(self, for_s: float) -> Iterator[AnyEvent]:
         """The events that arrive within the next `for_s` seconds."""
-        end_s = time.monotonic() + for_s
-        while (left_s := end_s - time.monotonic()) > 0:
-            if self._socket.poll(max(1, int(left_s * 1000))):
-                message = m.decode_at_client(self._socket.recv())
-                if isinstance(message, m.Told):
-                    yield message.event
+        for (frame,) in arriving(self._socket, for_s):
+            message = m.decode_at_client(frame)
+            if isinstance(message, m.Told):
+                yield message.event
