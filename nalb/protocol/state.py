@@ -1,55 +1,32 @@
 """The coordinator's mind: messages in, messages out, no sockets, no clock. `now_s` is always an argument.
 
     GATHER    until every worker and server has said Hello          -> Welcome to all
-    REGISTER  until every worker has said what it pushes             -> Setup
-    READY     between iterations; a held job waits here for RunBlock
-    PREPARE   until the new slots that the plan needs exist
-    RUN       plan sent, and the next one too where nothing can change it; until every worker is Done with all its iterations
-    COLLECT   until servers have told all that they timed
+    then the phases of iterations.py
     OVER      aborted or ended
 
 Batch sizes run beside this, iteration by iteration of their own (batching.py). Where MXNet runs alone, servers take no part and
 nothing is registered: REGISTER is then the whole job.
-A registration may come again at any time outside RUN's traffic; it begins a new layout version.
 """
 
-import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from statistics import mean
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from nalb.batching.joint_control import LinkKnowledge
 from nalb.batching.speed import Predictor
-from nalb.errors import InputError
-from nalb.events import AbortEvent, IdleEvent, IterationEvent, PlanEvent, ReadyEvent, StateEvent
+from nalb.events import AbortEvent, ReadyEvent, StateEvent
 from nalb.failures import Cause, Failure, Phase, carried, render
 from nalb.measurement.estimators import ESTIMATORS, Estimator
-from nalb.planning.granularity import Granularity
-from nalb.planning.slices import NUM_PROBE
 from nalb.protocol import messages as m
 from nalb.protocol.batch_admission import BatchAdmission
+from nalb.protocol.iterations import Iterations
 from nalb.protocol.members import Members
-from nalb.protocol.observers import Measured, Observers, Outgoing
-from nalb.protocol.participant import Process, disagreement, left_behind
-from nalb.protocol.planner import PlanDecision, Planner
-from nalb.protocol.sample_collector import SampleCollector
-from nalb.protocol.sums import find_wrong_sum
+from nalb.protocol.observers import Observers, Outgoing
+from nalb.protocol.participant import Process, left_behind
+from nalb.protocol.planner import Planner
 from nalb.schemes import SCHEMES, Scheme
 from nalb.settings import Settings
-
-RECORDED = 200  # iterations of a training, of which every message is told
-COLLECT_S = 1.0  # a plan waits no longer for what servers have still to tell: they are measured less well then
-
-
-class SlicingOptions(NamedTuple):
-    """How tensors become slices, where it is not the same for all jobs."""
-
-    alpha_bytes: float
-    fixed_slice_bytes: float | None = None  # in place of what alpha gives
-    num_probe: int = NUM_PROBE  # probe slices per server
 
 
 class Coordinator:
@@ -66,31 +43,30 @@ class Coordinator:
         """schemes, estimators: by the names that settings and observers use."""
         self._settings, self._schemes, self._estimators = settings, schemes, estimators
         self._started_s = self._last_alive_s = now_s
-        self.phase = "GATHER"
+        self._is_gathered = False
         self.outbox: deque[Outgoing] = deque()
         self.verdict: Failure | None = None  # why the job was aborted
         self._members = Members(settings, now_s)
-        self._running = 0  # workers that have not yet reported this iteration done
         self._observers = Observers(self.outbox, settings.scheme, settings.hold)
         self._tell = self._observers.tell
         self.events = self._observers.events  # not yet written by the shell
-        self._planner: Planner | None = None
         self._nodes: list[str] = []
-        self.rejected: Counter[str] = Counter()
-        self._collector = SampleCollector(self._members, self.rejected, self._tell)
-        self._registration, self._layout_version, self._iteration = -1, -1, -1
-        self._tensors: list[m.TensorSpec] = []
-        self._granularity = Granularity(settings.alpha_bytes)
-        self._cut = SlicingOptions(self._granularity.alpha_bytes)
-        self._measuring = False
-        self._plan: m.Plan | None = None
-        self._ahead: m.Plan | None = None  # the next one, where workers have it already
-        # Orders that are not yet carried out: worker, iteration, layout version.
-        self._preparing: set[tuple[bytes, int, int]] = set()
-        self._collecting: set[bytes] = set()  # servers that have not yet told all of the iteration
-        self._collect_by_s = now_s
-        self._released_s = self._moved_s = now_s  # when the last plan went out, and when anything was last under way
         self._admission = BatchAdmission(settings, predictor, self._network)
+        self._iterations = Iterations(
+            settings, self._members, self._observers, self._admission, schemes, self.outbox, now_s
+        )
+
+    @property
+    def phase(self) -> str:
+        """GATHER, OVER, or that of the iterations."""
+        if self.verdict is not None:
+            return "OVER"
+        return self._iterations.phase if self._is_gathered else "GATHER"
+
+    @property
+    def rejected(self) -> Counter[str]:
+        """How many messages and samples were not believed, by reason."""
+        return self._iterations.rejected
 
     def name_of(self, identity: bytes) -> str | None:
         """What people call the process that speaks, if it has said Hello."""
@@ -143,15 +119,13 @@ class Coordinator:
                 self.abort(self._members.missing(), now_s)
             return
         if why := (
-            self._members.silent(self.phase, self._iteration, now_s)
+            self._members.silent(self.phase, self._iterations.number, now_s)
             or self._members.lingering(now_s)
-            or (self._members.stuck(self._iteration, self._moved_s) if self.phase == "RUN" else None)
+            or self._iterations.stuck()
             or self._admission.check_joined(self._members.workers, now_s)
+            or self._iterations.tick(now_s)
         ):
             self.abort(why, now_s)
-        if self.phase == "RUN":
-            self._collector.forget(self._iteration, self._settings.silence_s)
-        self._end_collecting(now_s)
 
     def abort(self, failure: Failure, now_s: float) -> None:
         """End the job everywhere. A failure that does not say when came in the job's present phase."""
@@ -161,7 +135,7 @@ class Coordinator:
             phase, iteration = self._moment()
             failure = replace(failure, phase=phase, iteration=iteration)
         failure = carried(failure)
-        self.phase, self.verdict = "OVER", failure
+        self.verdict = failure
         for process in self._members:
             self._send(process, m.Abort(failure))
         self._tell(AbortEvent(at_s=now_s, reason=render(failure), failure=failure))
@@ -174,9 +148,9 @@ class Coordinator:
     def _moment(self) -> tuple[Phase | None, int | None]:
         """What the job as a whole is about."""
         if self.phase in ("RUN", "COLLECT"):
-            return None, self._iteration
+            return None, self._iterations.number
         early = {"GATHER": Phase.START, "REGISTER": Phase.INIT}
-        return (early[self.phase], None) if self.phase in early else (Phase.PLAN, self._iteration + 1)
+        return (early[self.phase], None) if self.phase in early else (Phase.PLAN, self._iterations.number + 1)
 
     # ---- gathering
 
@@ -199,13 +173,10 @@ class Coordinator:
 
     def _welcome(self, now_s: float) -> None:
         self._nodes = self._members.nodes()
-        index = {name: i for i, name in enumerate(self._nodes)}
-        self._collector.node_of_peer = {p.hello.ps_id: index[p.hello.node] for p in self._members}
-        if not self._settings.is_stock:
-            self._planner = self._new_planner()
-            self._configure(now_s)
-            if self.phase == "OVER":
-                return
+        self._iterations.begin(None if self._settings.is_stock else self._new_planner(), self._nodes)
+        if why := self._iterations.configure():
+            self.abort(why, now_s)
+            return
         for process in self._members:
             process.last_heard_s = process.last_direct_s = now_s
             self._send(
@@ -218,7 +189,7 @@ class Coordinator:
                     self._settings.num_servers,
                 ),
             )
-        self.phase = "REGISTER"
+        self._is_gathered = True
         servers = [p.hello.node for p in sorted(self._members.servers, key=lambda p: p.hello.ps_id)]
         self._tell(ReadyEvent(at_s=now_s, nodes=self._nodes, servers=servers))
 
@@ -234,51 +205,52 @@ class Coordinator:
         planner.may_leave_routing = not self._settings.verify_sums
         return planner
 
-    def _configure(self, now_s: float) -> None:
-        if self._planner is None or self._observers.configured is None:
-            return
-        try:
-            self._planner.configure(self._observers.configured)
-        except InputError as error:
-            self.abort(Failure(cause=Cause.REFUSED, detail=str(error)), now_s)
-
     # ---- running
 
     def _from_process(self, process: Process, message: m.FromNode, now_s: float) -> None:
+        if why := self._taken(process, message, now_s):
+            self.abort(why, now_s)
+
+    def _taken(self, process: Process, message: m.FromNode, now_s: float) -> Failure | None:
+        """Why the job must end after this message, if so."""
+        iterations = self._iterations
         if isinstance(message, m.Report):
-            self._report(process, message, now_s)
-        elif isinstance(message, m.Register):
-            self._register(process, message, now_s)
-        elif isinstance(message, m.SlotsReady):
-            self._preparing.discard((process.identity, message.iteration, message.layout_version))
-            if self.phase == "PREPARE" and not self._preparing:
-                self._release(now_s)
-        elif isinstance(message, m.Sums):
-            if message.iteration == self._iteration:
+            iterations.report(process, message, now_s)
+            return left_behind(process, self._members.left)
+        if isinstance(message, m.Register):
+            return iterations.register(process, message, now_s)
+        if isinstance(message, m.SlotsReady):
+            return iterations.slots_ready(process, message, now_s)
+        if isinstance(message, m.Sums):
+            if message.iteration == iterations.number:
                 process.sums = message
         elif isinstance(message, m.Done):
-            self._done(process, message, now_s)
+            return iterations.done(process, message, now_s)
         elif isinstance(message, m.Collected):
-            if message.iteration == self._iteration:
-                self._collected(process, now_s)
+            return iterations.collected(process, now_s) if message.iteration == iterations.number else None
         elif isinstance(message, m.JoinBatching | m.Computed):
-            self._batch(process, message, now_s)
+            return self._batch(process, message, now_s)
         elif isinstance(message, m.Goodbye):
-            if process.hello.role == "worker" and (why := self._admission.leave(process)):
-                self.abort(why, now_s)
-            if self._members.leave(process, now_s):
-                for worker in self._members.workers:
-                    self._send(worker, m.Farewell())
-            self._collected(process, now_s)
+            return self._leave(process, now_s)
         elif isinstance(message, m.Failed):
-            self.abort(replace(message.failure, role=process.hello.role, node=process.hello.node), now_s)
+            return replace(message.failure, role=process.hello.role, node=process.hello.node)
+        return None
+
+    def _leave(self, process: Process, now_s: float) -> Failure | None:
+        """A process ends in good order."""
+        if process.hello.role == "worker" and (why := self._admission.leave(process)):
+            return why
+        if self._members.leave(process, now_s):
+            for worker in self._members.workers:
+                self._send(worker, m.Farewell())
+        return self._iterations.collected(process, now_s)
 
     # ---- batch sizes
 
-    def _batch(self, process: Process, message: m.JoinBatching | m.Computed, now_s: float) -> None:
+    def _batch(self, process: Process, message: m.JoinBatching | m.Computed, now_s: float) -> Failure | None:
         if why := self._admission.take(process, message, now_s):
-            self.abort(why, now_s)
-        elif manager := self._admission.manager:
+            return why
+        if manager := self._admission.manager:
             for sizes in manager.outbox:
                 for worker in self._members.workers:
                     self._send(worker, sizes)
@@ -287,313 +259,26 @@ class Coordinator:
                 self._tell(replace(event, at_s=now_s, workers=names))
             manager.outbox.clear()
             manager.events.clear()
+        return None
 
     def _network(self) -> LinkKnowledge | None:
         """For joint plans."""
         rank_of_node = {worker.hello.node: worker.rank for worker in self._members.workers}
-        return self._planner.network(rank_of_node) if self._planner else None
-
-    # ---- what processes report
-
-    def _report(self, process: Process, report: m.Report, now_s: float) -> None:
-        process.note(report, self._iteration, now_s)
-        self._moved_s = now_s if report.samples or report.queued_bytes else self._moved_s
-        self._collector.take(process, report, self._released_s if self.phase in ("RUN", "COLLECT") else None, now_s)
-        if why := left_behind(process, self._members.left):
-            self.abort(why, now_s)
-
-    def _register(self, process: Process, message: m.Register, now_s: float) -> None:
-        if message.number <= process.registration:
-            return
-        process.registration, process.tensors = message.number, message.tensors
-        if any(p.tensors is None for p in self._members.workers):
-            return
-        if why := disagreement(process, self._members.workers):
-            self.abort(why, now_s)
-            return
-        if self.phase == "COLLECT":
-            self._complete(now_s)
-            if self.phase == "OVER":  # a sum of it is wrong
-                return
-        for worker in self._members.workers:
-            worker.tensors = None
-            worker.early.clear()
-        self._iteration = max(self._iteration, self._granted)  # their numbers are used up, and nobody will run them
-        self._plan = self._ahead = None
-        self._tensors, self._registration = message.tensors, message.number
-        if block := self._observers.block:
-            self._cut = self._cut_of(block)
-        try:
-            self._begin_layout(now_s)
-        except InputError as error:
-            detail = f"the registered tensors cannot be planned: {error}"
-            self.abort(Failure(cause=Cause.REFUSED, detail=detail), now_s)
-            return
-        self.phase = "READY"
-        self._next(now_s)
-
-    def _begin_layout(self, now_s: float) -> None:
-        """Tell every worker how to cut the registered tensors."""
-        assert self._planner is not None
-        self._layout_version += 1
-        digest = self._planner.register(self._tensors, *self._cut)
-        for worker in self._members.workers:
-            self._send(
-                worker,
-                m.Setup(
-                    self._registration,
-                    self._layout_version,
-                    len(self._nodes),
-                    self._settings.num_servers,
-                    *self._cut,
-                    digest,
-                    self._iteration + 1,
-                ),
-            )
-        self._tell(self._planner.layout_event(now_s, self._iteration + 1, *self._cut))
-
-    def _next(self, now_s: float) -> None:
-        """Plan the next iteration, or wait for an observer to ask for one."""
-        if self.phase != "READY":
-            return
-        if self._iteration < self._granted:
-            assert self._plan is not None
-            if self._iteration == self._plan.until:
-                self._plan, self._ahead = self._ahead, None
-            self._begin_iteration(now_s)
-            return
-        block = self._observers.block
-        if block is None:
-            if self._observers.is_ending:
-                for worker in self._members.workers:
-                    self._send(worker, m.Finish())
-            else:
-                self._tell(IdleEvent(at_s=now_s))
-            return
-        number = self._iteration + 1
-        try:
-            decision = self._decide(number, block, now_s)
-        except InputError as error:
-            self.abort(Failure(cause=Cause.REFUSED, detail=f"cannot be planned: {error}"), now_s)
-            return
-        self._plan = decision.plan
-        for identity, slots in self._slot_orders(decision.new_slots).items():
-            self._preparing.add((identity, number, self._layout_version))
-            self.outbox.append((identity, m.PrepareSlots(number, self._layout_version, slots)))
-        if self._preparing:  # perhaps by an order of the registration before, whose slots this plan may use
-            self.phase = "PREPARE"
-        else:
-            self._release(now_s)
-
-    def _decide(self, number: int, block: m.RunBlock, now_s: float) -> PlanDecision:
-        assert self._planner is not None
-        if self._observers.begin() and block.inflight_bytes is not None:
-            self._planner.inflight_bytes = block.inflight_bytes
-        if (wanted := self._cut_of(block)) != self._cut:  # another block's, or what was measured asks for it
-            self._cut = wanted
-            self._begin_layout(now_s)
-        if self._admission.manager is not None:
-            self._planner.joint_shares = self._admission.manager.plan_shares()
-        self._planner.round_trip_s = self._members.round_trip_s
-        return self._planner.decide(number, self._layout_version, block.scheme, block.forecasts, self._observers.left)
-
-    def _slot_orders(self, slots: list[m.NewSlots]) -> dict[bytes, list[m.NewSlots]]:
-        """Who creates which slots: its own node's worker over loopback, where there is one, else the lowest-ranked worker."""
-        node_of_rank = {server.rank: server.hello.node for server in self._members.servers}
-        maker_of_node = {worker.hello.node: worker.identity for worker in self._members.workers}
-        lowest = min(self._members.workers, key=lambda worker: worker.hello.ps_id).identity
-        orders: dict[bytes, list[m.NewSlots]] = {}
-        for slot in slots:
-            orders.setdefault(maker_of_node.get(node_of_rank[slot.server], lowest), []).append(slot)
-        return orders
-
-    def _cut_of(self, block: m.RunBlock) -> SlicingOptions:
-        scheme = self._schemes.get(block.scheme)  # an unknown one is refused where it is to decide
-        size_bytes = block.slice_bytes or (scheme.fixed_slice_bytes if scheme else None)
-        return SlicingOptions(
-            block.alpha_bytes or self._granularity.alpha_bytes, size_bytes, NUM_PROBE if block.probes else 0
-        )
-
-    def _release(self, now_s: float) -> None:
-        assert self._plan is not None
-        if self._plan.measure != self._measuring or self._iteration < 0:
-            self._measuring = self._plan.measure
-            for server in self._members.servers:
-                self._send(server, m.Measure(self._plan.measure))
-        self._send_plan(self._plan)
-        self._begin_iteration(now_s)
-
-    def _begin_iteration(self, now_s: float) -> None:
-        """The present plan's. Where it was sent ahead, workers may have done it already."""
-        self._iteration += 1
-        self._released_s = self._moved_s = now_s
-        self.phase = "RUN"
-        for process in self._members:
-            process.done, process.sums = process.early.popleft() if process.early else None, None
-            process.cpu_before_s = process.cpu_s
-            process.reports, process.covers = [], 0
-        self._running = sum(worker.done is None for worker in self._members.workers)
-        self._tell_plan(now_s)
-        self._send_ahead()
-        if self._running == 0:
-            self._collect_from_servers(now_s)
-
-    @property
-    def _granted(self) -> int:
-        """The last iteration that workers have the plan of; -1: they have none."""
-        last = self._ahead or self._plan
-        return -1 if last is None else last.until
-
-    def _send_ahead(self) -> None:
-        """Send the next plan as well, where nothing that this one's iterations show can change it: then nobody waits for it."""
-        assert self._planner is not None
-        block, number = self._observers.block, self._granted + 1
-        left = self._observers.left - (number - self._iteration)
-        if (
-            block is None
-            or left <= 0
-            or self._ahead is not None
-            or self._settings.verify_sums
-            or self._cut_of(block) != self._cut
-        ):
-            return
-        if self._planner.is_settled(block.scheme, block.forecasts):
-            decision = self._planner.decide(number, self._layout_version, block.scheme, block.forecasts, left)
-            assert not decision.new_slots, "the same shares of the same layout need no other slots"
-            self._ahead = decision.plan
-            self._send_plan(decision.plan)
-
-    def _send_plan(self, plan: m.Plan) -> None:
-        for worker in self._members.workers:
-            self._send(worker, plan)
-
-    def _tell_plan(self, now_s: float) -> None:
-        """The iteration's."""
-        assert self._planner is not None
-        assert self._plan is not None
-        event = PlanEvent(
-            at_s=now_s,
-            iteration=self._iteration,
-            scheme=self._observers.label,
-            inflight_bytes=self._plan.inflight_bytes,
-            server_of_slice=self._plan.server_of_slice if self._is_recorded(self._iteration) else None,
-        )
-        self._tell(self._planner.explain_plan(event))
-
-    def _done(self, process: Process, message: m.Done, now_s: float) -> None:
-        if message.iteration <= process.finished:
-            return  # a repetition
-        if process.done is not None and process.finished + 1 == message.iteration <= self._granted:
-            process.early.append(message)
-            process.finished = message.iteration
-            return
-        if self.phase != "RUN" or message.iteration != self._iteration:
-            detail = f"reported iteration {message.iteration} done while {self._iteration} runs ({self.phase})"
-            self.abort(process.failure(Cause.PROTOCOL, f"{detail}: please report this"), now_s)
-            return
-        self._running -= process.done is None
-        process.done, process.finished = message, message.iteration
-        if self._running == 0:
-            self._collect_from_servers(now_s)
-
-    def _collect_from_servers(self, now_s: float) -> None:
-        """Every worker is done. Servers report every heartbeat; a plan made without the rest would rest on the next iteration's."""
-        assert self._plan is not None
-        asked = [one for one in self._members.servers if self._plan.measure and one.left_after is None]
-        self.phase, self._collect_by_s = "COLLECT", now_s + COLLECT_S
-        self._collecting = {server.identity for server in asked}
-        order = m.Collect(self._iteration)  # one object: encoded once
-        for server in asked:
-            self._send(server, order)
-        self._end_collecting(now_s)
-
-    def _collected(self, server: Process, now_s: float) -> None:
-        """It has told all, or has left."""
-        self._collecting.discard(server.identity)
-        self._end_collecting(now_s)
-
-    def _end_collecting(self, now_s: float) -> None:
-        """Go on, once all have told what they had to, or have had their time."""
-        if self.phase == "COLLECT" and (not self._collecting or now_s > self._collect_by_s):
-            self._complete(now_s)
-            self._next(now_s)
-
-    def _complete(self, now_s: float) -> None:
-        """The iteration's books are closed; READY for the next, unless the job is over."""
-        assert self._planner is not None
-        assert self._plan is not None
-        if self._settings.verify_sums and (wrong := self._wrong_sum(self._planner, self._plan)):
-            self.abort(wrong, now_s)
-            return
-        done = {w.hello.node: w.done for w in self._members.workers if w.done}
-        samples = self._collector.samples(self._planner.most_bytes, now_s)
-        took_s = max(d.communication_s for d in done.values())
-        iteration_s = mean(
-            d.iteration_s for d in done.values()
-        )  # the longest would count in two what one waits for another
-        if self._cut.fixed_slice_bytes is None:
-            layout, servers = self._planner.layout, self._settings.num_servers
-            load_bytes = self._planner.mean_load_bytes
-            self._granularity.observe(load_bytes, took_s, layout.model_bytes, len(self._nodes), servers)
-        if self._plan.measure:
-            self._planner.compute_spread_s = self._collector.compute_spread_s()
-            work = self._members.work(self._nodes)
-            self._planner.observe(samples, took_s, self._collector.exposed_s(), work, iteration_s)
-            first_s = float(samples["start_s"].min()) if len(samples) else 0.0
-            if self._is_recorded(self._iteration):
-                self.events.append(Measured(first_s, self._iteration, samples))
-        ended_s = now_s
-        finished_s = self._collector.aligned("finished_s")
-        if not self._plan.measure:
-            ended_s = min(now_s, max(finished_s.values(), default=now_s))  # workers may have told of it later
-            self._planner.note_unmeasured(iteration_s)
-            for server in self._members.servers:
-                server.cpu_s = math.nan  # nobody asked: what it told last is of before
-        event = IterationEvent(
-            at_s=ended_s,
-            iteration=self._iteration,
-            scheme=self._observers.label,
-            communication_s={node: d.communication_s for node, d in done.items()},
-            iteration_s={node: d.iteration_s for node, d in done.items()},
-            plan_wait_s={node: d.plan_wait_s for node, d in done.items()},
-            started_s=self._collector.aligned("started_s"),
-            computed_s=self._collector.aligned("computed_s"),
-            finished_s=finished_s,
-            samples=len(samples),
-            drops=sum(p.drops for p in self._members),
-            rejected=dict(self.rejected),
-        )
-        self._tell(self._planner.explain_iteration(event, samples))
-        self._observers.count(now_s)
-        self.phase = "READY"
-
-    def _is_recorded(self, iteration: int) -> bool:
-        """Whether events tell every message of it: of a training, which may last weeks, ever fewer."""
-        step = 10 ** max(0, len(str(iteration)) - 2)
-        return self._settings.hold or iteration < RECORDED or iteration % step == 0
-
-    def _wrong_sum(self, planner: Planner, plan: m.Plan) -> Failure | None:
-        """What find_wrong_sum says; plans of MXNet's own have no slices to check."""
-        if not plan.server_of_slice:
-            return None
-        told = {worker.hello.node: worker.sums for worker in self._members.workers if worker.sums is not None}
-        silent = [worker for worker in self._members.workers if worker.sums is None]
-        if silent:
-            detail = "does not verify sums, others do: set NALB_VERIFY_SUMS=1 for every process, or for none"
-            return silent[0].failure(Cause.UNEQUAL, detail)
-        node_of_rank = {server.rank: server.hello.node for server in self._members.servers}
-        wrong = find_wrong_sum(planner.layout, plan, told, node_of_rank.__getitem__)
-        return wrong.failure if wrong else None
+        planner = self._iterations.planner
+        return planner.network(rank_of_node) if planner else None
 
     # ---- observers
 
     def _from_observer(self, identity: bytes, message: m.FromObserver, now_s: float) -> None:
         present = StateEvent(at_s=now_s, phase=self.phase, nodes=list(self._nodes))
         self._observers.receive(identity, message, present)
+        why = None
         if isinstance(message, m.Configured):
-            self._configure(now_s)
+            why = self._iterations.configure()
         elif isinstance(message, m.RunBlock | m.EndJob):
-            self._next(now_s)
+            why = self._iterations.go_on(now_s)
+        if why:
+            self.abort(why, now_s)
 
     def _send(self, process: Process, message: m.Message) -> None:
         self.outbox.append((process.identity, message))

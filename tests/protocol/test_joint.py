@@ -30,7 +30,7 @@ def test_sizes_and_shares_follow_links_and_machines(monkeypatch):
     for rank in range(NODES):
         say(f"w{rank}", m.Register([m.TensorSpec("w", 3_000_000, "float32", 0)]))
         say(f"w{rank}", m.JoinBatching(32, None))
-    planner = state._planner
+    planner = state._iterations.planner
     rates = [5e6, 5e6, 1e6]
     sizes, orders = [32] * NODES, 0
     for iteration in range(WARM_UP + 2):

@@ -78,7 +78,7 @@ LARGE = (REGISTER, [m.TensorSpec("w", 60_000, "float32", 0)])
 def test_tensors_that_are_cut_anew_because_links_are_fast_end_well_in_every_order(program, freedom, layouts):
     world = to_gathered(job(program, **FAST_LINKS, **freedom))
     explore(world)
-    assert wander(world, 0).coordinator._layout_version == layouts - 1
+    assert wander(world, 0).coordinator._iterations._layout_version == layouts - 1
 
 
 OWN_S = 0.45  # what iterations took so far: two of them make a plan
@@ -87,7 +87,7 @@ OWN_S = 0.45  # what iterations took so far: two of them make a plan
 def to_own_routing(world):
     """As far on, and MXNet routes the first four iterations: 0 and 1 by one plan, 2 and 3 by the next."""
     world = to_gathered(world)
-    routing = world.coordinator._planner._routing
+    routing = world.coordinator._iterations.planner._routing
     routing._left = 4
     routing._own.append(OWN_S)
     return world

@@ -161,7 +161,7 @@ def test_rates_of_another_network_end_the_job_before_it_begins():
 
 @pytest.mark.parametrize("hold", ["0", "1"])
 def test_a_long_training_tells_ever_fewer_iterations_whole(monkeypatch, hold):
-    monkeypatch.setattr("nalb.protocol.state.RECORDED", 5)
+    monkeypatch.setattr("nalb.protocol.iterations.RECORDED", 5)
     driver = Driver(NALB_HOLD=hold)
     driver.start()
     if hold == "1":
@@ -570,7 +570,7 @@ def left_to_mxnet(iterations, **environment):
     """A job whose first iterations are left to MXNet, four by one plan."""
     driver = Driver(NALB_SCHEME="exact", **environment)
     driver.gather()
-    routing = driver.state._planner._routing
+    routing = driver.state._iterations.planner._routing
     routing._left = iterations
     routing._own.append(0.25)
     for worker in ("w0", "w1"):
