@@ -118,18 +118,6 @@ ALLOWED = {
         "netem",
     },
     "nalb.doctor": {"nalb.errors", "netem", "kvstore_patch.shim"},
-    "nalb.experiments": {
-        "nalb.errors",
-        "nalb.events",
-        "nalb.units",
-        "nalb.planning",
-        "nalb.simulation",
-        "nalb.workloads",
-        "nalb.launch",
-        "nalb.compare",
-        "nalb.reporting",
-        "netem",
-    },
     "nalb.cli": {"nalb", "netem"},  # commands call every room; no room calls them
 }
 PURE = (
@@ -185,6 +173,13 @@ def test_commands_share_one_module():
         )
 
 
+def test_commands_compute_nothing():
+    """What has arrays or statistics, or reads TOML, stands in a room below, where anyone may call it."""
+    for path in modules("nalb.cli"):
+        found = imported(path) & {"numpy", "scipy", "statistics", "tomllib"}
+        assert not found, f"{path} imports {found}: move what needs it to the room that it concerns"
+
+
 def test_a_schemes_record_is_asked_and_not_its_name():
     """What differs between schemes stands in nalb/schemes.py: nobody else compares with a scheme's name."""
     names = set(SCHEMES) - {"auto", "joint"}  # words of other choices too
@@ -210,6 +205,14 @@ def test_rooms_form_no_circle():
         for other in others - {"nalb", "netem"} if room == "nalb.cli" else others:
             home = next(one for one in order if within(other, one))
             assert order.index(home) < order.index(room), f"{room} may import {other}, which stands below it"
+
+
+def test_every_room_is_needed_by_another():
+    """What scripts alone need stands beside them, not in the wheel. Users start nalb.cli, and their scripts kvstore_patch."""
+    paths = [path for package in ("nalb", "netem", "kvstore_patch") for path in modules(package)]
+    for room in set(ALLOWED) - {"nalb.cli", "kvstore_patch"}:
+        others = [path for path in paths if path not in modules(room)]
+        assert any(within(name, room) for path in others for name in imported(path)), f"nothing imports {room}"
 
 
 def test_each_heavy_library_stays_in_its_room():

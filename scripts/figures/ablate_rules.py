@@ -11,12 +11,12 @@ from itertools import product
 from types import ModuleType
 
 import numpy as np
-from simulate_families import simulate
 
 from nalb.feedback import trust
 from nalb.measurement import capacity, estimators, evidence
 from nalb.protocol import planner
 from nalb.simulation.families import FAMILIES
+from simulate_families import simulate
 
 RULES: dict[str, tuple[tuple[ModuleType, str, str], ...]] = {
     "all rules": (),
@@ -49,7 +49,7 @@ def leave_out(*edits: tuple[ModuleType, str, str]) -> None:
             source = source.replace(old, new)
         exec(compile(source, module.__name__, "exec"), module.__dict__)
     estimators.ESTIMATORS["capacity"] = capacity.CapacityEstimator
-    planner.Trust, planner.Outcome = trust.Trust, trust.Outcome
+    vars(planner).update(Trust=trust.Trust, Outcome=trust.Outcome)
 
 
 def main() -> int:
