@@ -1,0 +1,111 @@
+"""Where tokens wait, and which one a worker gets (the token distributor of Geng et al., III-D to III-F).
+
+Each worker has a bucket of its own. A worker takes from it; once it finds nothing there it helps another: the bucket with fewest
+helpers, then the one whose samples have most levels before them, then the lowest rank.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+from nalb.tokens.iteration import Token, TokenId
+from nalb.tokens.policies import Policy
+from nalb.tokens.shape import Shape
+
+# (worker, token, owner of the bucket) -> whether the worker should help with it
+Worth = Callable[[int, Token, int], bool]
+
+
+class Buckets:
+    """holder: who has a token's output; it must know all tokens that those in the buckets need.
+
+    cost: (worker, token) -> what taking it costs, lower is better; None: 1 - Eq. 1 of Geng et al. worth: None: help always is.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        policy: Policy,
+        workers: int,
+        holder: dict[TokenId, int],
+        cost: Callable[[int, Token], float] | None = None,
+        worth: Worth | None = None,
+    ):
+        self._shape, self._policy, self._holder = shape, policy, holder
+        self._cost, self._worth = cost or self._missing, worth
+        self._waiting: list[dict[TokenId, Token]] = [{} for _ in range(workers)]  # by owner; in order of their making
+        self._helped: dict[TokenId, int] = {}  # tokens that helpers compute -> whose
+        self._helpers: Counter[int] = Counter()
+        self._left: Counter[int] = Counter()  # by owner: samples x levels that wait
+
+    def put(self, token: Token) -> None:
+        """Into the bucket of the worker that holds most of its inputs and may compute it."""
+        owner = self._owner(token)
+        self._waiting[owner][token.id] = token
+        self._left[owner] += self._work(token)
+
+    def take(self, worker: int, until: int) -> tuple[Token, int] | None:
+        """The worker's next token and whose bucket it was in, if there is one for it of an iteration up to `until`."""
+        if self._waiting[worker] and (token := self._best(worker, worker, until)):
+            return self._remove(token, worker), worker
+        if not self._policy.helps:
+            return None
+        others = [owner for owner, waiting in enumerate(self._waiting) if waiting and owner != worker]
+        for owner in sorted(others, key=lambda one: (self._helpers[one], -self._left[one], one)):
+            if token := self._best(worker, owner, until):
+                self._helped[token.id] = owner
+                self._helpers[owner] += 1
+                return self._remove(token, owner), owner
+        return None
+
+    def complete(self, token: Token) -> None:
+        """A token that was taken is computed."""
+        owner = self._helped.pop(token.id, None)
+        if owner is not None:
+            self._helpers[owner] -= 1
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting))
+
+    def _owner(self, token: Token) -> int:
+        eligible = self._policy.eligible[self._shape.sub_model(token.id.level)]
+        if token.mirrors is not None:
+            return self._holder[token.mirrors]
+        if not token.inputs:
+            return token.home
+        held = Counter(self._holder[one] for one in token.inputs)
+        most = min(held, key=lambda rank: (-held[rank], rank))
+        return most if most in eligible else eligible[most % len(eligible)]
+
+    def _work(self, token: Token) -> int:
+        """Samples times the levels that they have before them, this one included."""
+        samples = sum(len(self._shape.samples_of(chunk)) for chunk in token.chunks)
+        return samples * (self._shape.levels - token.id.level)
+
+    def _best(self, worker: int, owner: int, until: int) -> Token | None:
+        policy, sub_model = self._policy, self._shape.sub_model
+        may = [
+            one
+            for one in self._waiting[owner].values()
+            if one.id.iteration <= until and worker in policy.eligible[sub_model(one.id.level)]
+        ]
+        if owner != worker and self._worth is not None:
+            may = [one for one in may if self._worth(worker, one, owner)]
+        if not may:
+            return None
+
+        def rank(token: Token) -> tuple[int, bool, int, float]:
+            first = policy.first is not None and sub_model(token.id.level) == policy.first
+            level = -token.id.level if policy.depth_first else 0
+            return token.id.iteration, not first, level, self._cost(worker, token) if policy.by_locality else 0.0
+
+        return min(may, key=rank)  # of equal ones the oldest
+
+    def _missing(self, worker: int, token: Token) -> float:
+        """1 - |H and D| / |D| (Geng et al., Eq. 1)."""
+        needs = token.needs
+        return sum(self._holder[one] != worker for one in needs) / len(needs) if needs else 1.0
+
+    def _remove(self, token: Token, owner: int) -> Token:
+        del self._waiting[owner][token.id]
+        self._left[owner] -= self._work(token)
+        return token

@@ -1,0 +1,216 @@
+"""The token server: what workers report in, orders to workers out (Geng et al., III-A). No clock, no sockets.
+
+A worker asks for a token, computes it, and reports it with its next request. Where there is none for it, its request waits until
+one is made or until it may go on to its next iteration. The coordinator, the simulator and the tests drive this same object.
+
+Iterations under staleness s (Geng et al., VI): a worker may leave iteration k once no token up to k is there for it and k - s is
+complete. s = 0 is bulk-synchronous; s = FOREVER is asynchronous. F1 tokens of k are made when the first worker enters k. A worker
+that ends its training drains: it stays in its last iteration until that is complete.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple
+
+from nalb.errors import PeerError
+from nalb.tokens.buckets import Buckets, Worth
+from nalb.tokens.iteration import Iteration, Token, TokenId
+from nalb.tokens.policies import Policy
+from nalb.tokens.shape import Shape, level_name
+
+FOREVER = 1 << 62  # iterations
+
+
+class Part(StrEnum):
+    """What of a computed token another one needs."""
+
+    OUTPUT = "output"  # of a forward token
+    INPUT = "input"  # of a forward token, to compute it again and go back through it
+    GRADIENT = "gradient"  # of the loss by the input of a token that went back
+
+
+class Fetch(NamedTuple):
+    """What a worker must get before it can compute: `part` of `token`, from `source`, a rank."""
+
+    token: TokenId
+    part: Part
+    source: int
+
+
+class Work(NamedTuple):
+    """Compute this token, once all of `fetches` are there. owner: whose bucket it was in; another rank than `worker` is helped."""
+
+    worker: int
+    token: Token
+    fetches: tuple[Fetch, ...]
+    owner: int
+
+
+class Send(NamedTuple):
+    """To the source of a fetch: send it to the worker that computes `wanted_by`."""
+
+    source: int
+    fetch: Fetch
+    worker: int
+    wanted_by: Token
+
+
+class Synchronise(NamedTuple):
+    """All gradients of a sub-model are there: sum them over `workers`, and take the step."""
+
+    iteration: int
+    sub_model: int
+    workers: tuple[int, ...]
+
+
+class GoOn(NamedTuple):
+    """The worker's iteration ends. Nobody needs the outputs of iterations up to `complete` any more."""
+
+    worker: int
+    iteration: int
+    complete: int
+
+
+Order = Work | Send | Synchronise | GoOn
+
+
+class Completed(NamedTuple):
+    """A token was computed: who, whose it was, when it was given and reported, and what it had to fetch."""
+
+    token: Token
+    worker: int
+    owner: int
+    given_s: float
+    done_s: float
+    fetches: tuple[Fetch, ...]
+
+
+class _Assigned(NamedTuple):
+    work: Work
+    given_s: float
+
+
+class TokenServer:
+    """One job's tokens. cost, worth: see Buckets; they may read `holder`."""
+
+    def __init__(
+        self,
+        workers: int,
+        shape: Shape,
+        policy: Policy,
+        staleness: int = 0,
+        cost: Callable[[int, Token], float] | None = None,
+        worth: Worth | None = None,
+    ):
+        self._workers, self._staleness, self._cost, self._worth = workers, staleness, cost, worth
+        self.holder: dict[TokenId, int] = {}  # who has a completed token's output
+        self._iterations: dict[int, Iteration] = {}  # begun and not complete
+        self._assigned: dict[int, _Assigned] = {}  # by worker
+        # worker -> its iteration and the one that must be complete before it goes on, in order of their requests
+        self._waiting: dict[int, tuple[int, int]] = {}
+        self._begun, self.complete = -1, -1  # the last iterations
+        self._begun_s: dict[int, float] = {}
+        self._unsynchronised: deque[tuple[int, int]] = deque()  # iteration and sub-model, in the order of the sums
+        self.completed: list[Completed] = []  # for observers, who clear it
+        self.iteration_s: list[float] = []  # from the first request to the last report; for observers, who clear it
+        self.configure(shape, policy)
+
+    def configure(self, shape: Shape, policy: Policy) -> None:
+        """What iterations from the next one on consist of. Call it between iterations: none may be under way."""
+        assert not self._iterations, "tokens of an iteration under way would change their shape"
+        self.shape, self.policy = shape, policy
+        front = policy.eligible[0]
+        self._homes = [front[chunk * len(front) // shape.chunks] for chunk in range(shape.chunks)]
+        self._buckets = Buckets(shape, policy, self._workers, self.holder, self._cost, self._worth)
+
+    def report(
+        self, worker: int, done: TokenId | None, iteration: int, now_s: float, drains: bool = False
+    ) -> list[Order]:
+        """A worker in `iteration` asks for its next token. done: what it has computed since it last asked.
+
+        Raises PeerError where the worker reports what it was not given, or asks twice.
+        """
+        orders: list[Order] = []
+        assigned = self._assigned.pop(worker, None)
+        if done != (assigned and assigned.work.token.id):
+            raise PeerError(
+                f"reported token {done}, was given {assigned and assigned.work.token.id}: please report this"
+            )
+        if worker in self._waiting:
+            raise PeerError("asked for a token twice: please report this")
+        if iteration > self._begun + 1:
+            raise PeerError(f"asked for tokens of iteration {iteration}, the last one begun is {self._begun}")
+        if assigned:
+            orders += self._take_in(assigned, now_s)
+        if iteration > self._begun:
+            self._begin(iteration, now_s)
+        # The one who reports goes first: what it has just completed is with it.
+        behind = iteration if drains else iteration - self._staleness
+        for one, (its, wants) in [(worker, (iteration, behind)), *self._waiting.items()]:
+            if answer := self._serve(one, its, wants, now_s):
+                self._waiting.pop(one, None)
+                orders += answer
+            else:
+                self._waiting[one] = its, wants
+        return orders
+
+    # ---- how it goes
+
+    def _begin(self, number: int, now_s: float) -> None:
+        self._begun, self._begun_s[number] = number, now_s
+        iteration = self._iterations[number] = Iteration(number, self.shape, self._homes)
+        self._unsynchronised += [(number, one) for one in reversed(range(self.shape.sub_models))]
+        for token in iteration.first():
+            self._buckets.put(token)
+
+    def _take_in(self, assigned: _Assigned, now_s: float) -> list[Order]:
+        """A token is computed."""
+        work = assigned.work
+        token, number = work.token, work.token.id.iteration
+        iteration = self._iterations[number]
+        self.holder[token.id] = work.worker
+        self._buckets.complete(token)
+        for one in iteration.complete(token):
+            self._buckets.put(one)
+        self.completed.append(Completed(token, work.worker, work.owner, assigned.given_s, now_s, work.fetches))
+        orders: list[Order] = []
+        while self._unsynchronised and self._is_back(*self._unsynchronised[0]):
+            at, sub_model = self._unsynchronised.popleft()
+            orders.append(Synchronise(at, sub_model, self.policy.eligible[sub_model]))
+        while (first := self._iterations.get(self.complete + 1)) and first.is_complete:
+            self.complete += 1
+            del self._iterations[self.complete]
+            self.iteration_s.append(now_s - self._begun_s.pop(self.complete))
+            for id_ in [id_ for id_ in self.holder if id_.iteration == self.complete]:
+                del self.holder[id_]
+        return orders
+
+    def _is_back(self, number: int, sub_model: int) -> bool:
+        iteration = self._iterations.get(number)
+        if iteration is None:
+            return number <= self.complete
+        return iteration.is_back(sub_model) if self.policy.overlaps else iteration.is_complete
+
+    def _serve(self, worker: int, iteration: int, behind: int, now_s: float) -> list[Order]:
+        """Orders that answer a request; none where it must wait."""
+        taken = self._buckets.take(worker, iteration)
+        if taken is None:
+            return [GoOn(worker, iteration, self.complete)] if self.complete >= behind else []
+        token, owner = taken
+        work = Work(worker, token, self._fetches(worker, token), owner)
+        self._assigned[worker] = _Assigned(work, now_s)
+        return [work, *(Send(one.source, one, worker, token) for one in work.fetches)]
+
+    def _fetches(self, worker: int, token: Token) -> tuple[Fetch, ...]:
+        """What the worker does not hold. A B_1 that is helped with needs F_1's input, which are samples: everyone has those."""
+        part = Part.OUTPUT if token.mirrors is None else Part.GRADIENT
+        wanted = [(one, part) for one in token.inputs]
+        if token.mirrors is not None and token.mirrors.level > 0:
+            wanted.insert(0, (token.mirrors, Part.INPUT))
+        return tuple(Fetch(one, what, self.holder[one]) for one, what in wanted if self.holder[one] != worker)
+
+
+def name_of(token: TokenId, sub_models: int) -> str:
+    """What people call a token: F1.3 of iteration 7 is 7/F1.3."""
+    return f"{token.iteration}/{level_name(token.level, sub_models)}.{token.number}"
