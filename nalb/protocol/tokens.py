@@ -4,7 +4,6 @@ The token server decides (nalb/tokens/server.py). Here its orders become message
 come: the shape of an iteration before its tokens, and sums to all in the same order.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nalb.errors import InputError, PeerError
@@ -12,6 +11,7 @@ from nalb.protocol import messages as m
 from nalb.tokens.policies import FELA, Policy, configuration
 from nalb.tokens.server import GoOn, Order, Send, Synchronise, TokenServer, Work
 from nalb.tokens.shape import Shape
+from nalb.tokens.tuning import Tuner
 
 Addressed = tuple[int, m.Message]  # to the worker of this rank
 
@@ -33,6 +33,7 @@ class TokenDealer:
         self._options, self._workers = options, workers
         self._joined: dict[int, m.JoinTokens] = {}
         self._server: TokenServer | None = None  # once all have joined
+        self._tuner: Tuner | None = None  # where weights and subset are to be found
         self._entered = [-1] * workers  # by rank, the last iteration that it has asked for tokens in
         self._due = [0] * workers  # by rank, the iteration whose tokens it may ask for
         self._gone: set[int] = set()
@@ -54,19 +55,19 @@ class TokenDealer:
         self._joined[rank] = message
         if self.missing:
             return
-        options = self._options
-        policy, shape = configuration(
-            options.parallel,
-            self._workers,
-            message.sub_models,
-            message.total,
-            message.threshold,
-            options.weights,
-            options.subset,
-        )
-        self._server = TokenServer(self._workers, shape, policy, options.staleness)
+        policy, shape = self._first_configuration(message)
+        self._server = TokenServer(self._workers, shape, policy, self._options.staleness)
         self._to_all(m.TokenPeers([self._joined[one].address for one in range(self._workers)]))
-        self._to_all(_shape_message(0, shape, policy))
+        self._tell_shape(0, shape, policy)
+
+    def _first_configuration(self, joined: m.JoinTokens) -> tuple[Policy, Shape]:
+        options, model = self._options, (joined.sub_models, joined.total, joined.threshold)
+        if options.parallel != FELA or options.weights is not None:
+            return configuration(options.parallel, self._workers, *model, options.weights, options.subset)
+        if options.staleness:
+            raise InputError("with staleness iterations overlap, so nothing can be tuned between them: give --weights")
+        self._tuner = Tuner(self._workers, *model)
+        return self._tuner.policy, self._tuner.shape
 
     def request(self, rank: int, message: m.TokenRequest, now_s: float) -> None:
         """A worker has computed a token, or enters an iteration. PeerError: it says what cannot be."""
@@ -79,8 +80,20 @@ class TokenDealer:
         self._entered[rank] = message.iteration
         for order in self._server.report(rank, message.done, message.iteration, now_s, message.drains):
             self._say(order)
+        self._tune(self._server)
         self._server.completed.clear()
         self._server.iteration_s.clear()
+
+    def _tune(self, server: TokenServer) -> None:
+        """The next iteration may be of another shape, where one has just been completed."""
+        if self._tuner is None:
+            return
+        before = self._tuner.configuration
+        for seconds in server.iteration_s:
+            self._tuner.observe(seconds)
+        if self._tuner.configuration != before:
+            server.configure(self._tuner.shape, self._tuner.policy)
+            self._tell_shape(server.complete + 1, self._tuner.shape, self._tuner.policy)
 
     def leave(self, rank: int) -> None:
         """A worker ends in good order."""
@@ -108,6 +121,10 @@ class TokenDealer:
             self._due[order.worker] = order.iteration + 1
             self._to(order.worker, m.NextIteration(order.iteration, order.complete))
 
+    def _tell_shape(self, iteration: int, shape: Shape, policy: Policy) -> None:
+        eligible = [list(ranks) for ranks in policy.eligible]
+        self._to_all(m.TokenShape(iteration, shape.chunks, list(shape.weights), eligible))
+
     def _to(self, rank: int, message: m.Message) -> None:
         self.outbox.append((rank, message))
 
@@ -125,8 +142,3 @@ def _difference(mine: m.JoinTokens, other: m.JoinTokens) -> str | None:
         if (a := getattr(mine, field)) != (b := getattr(other, field)):
             return f"{words}: {a} here, {b}"
     return None
-
-
-def _shape_message(iteration: int, shape: Shape, policy: Policy) -> m.TokenShape:
-    eligible: Sequence[Sequence[int]] = policy.eligible
-    return m.TokenShape(iteration, shape.chunks, list(shape.weights), [list(one) for one in eligible])

@@ -168,6 +168,25 @@ def test_a_slow_workers_tokens_are_computed_by_others_from_what_it_holds():
     assert {fetch.part for fetch in fetched} == {Part.OUTPUT, Part.INPUT, Part.GRADIENT}
 
 
+def test_weights_and_subset_are_tuned_between_iterations_unless_they_are_given():
+    workers = train(Job(), 22)
+    shapes = workers[0].shapes
+    assert all(worker.shapes == shapes for worker in workers)
+    assert [one.iteration for one in shapes][:4] == [0, 5, 10, 15]
+    assert [one.weights for one in shapes][:3] == [[1, 1, 1], [1, 1, 3], [1, 3, 3]]
+    assert [one.eligible[2] for one in shapes][:4] == [[0, 1, 2], [0, 1, 2], [0, 1, 2], [0]]
+    assert [(one.iteration, one.sub_model) for one in workers[1].sums] == [(k, i) for k in range(22) for i in (2, 1, 0)]
+    by_iteration = {one.iteration: one.workers for one in workers[1].sums if one.sub_model == 2}
+    assert {k for k, members in by_iteration.items() if members == [0]} >= set(range(15, 20))
+    assert len(train(Job(NALB_TOKEN_WEIGHTS="1,3,3"), 7)[0].shapes) == 1
+
+
+def test_nothing_can_be_tuned_while_iterations_overlap():
+    job = Job(NALB_PARALLEL="fela", NALB_STALENESS="1")
+    job.join()
+    assert "give --weights" in render(job.verdict)
+
+
 # ---- who is named
 
 
