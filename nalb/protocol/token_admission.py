@@ -47,7 +47,7 @@ class TokenAdmission:
                 self.dealer.request(process.rank, message, now_s)
             else:
                 self._since_s = self._since_s or now_s
-                self.dealer.join(process.rank, message)
+                self.dealer.join(process.rank, message, now_s)
         except PeerError as error:
             return process.failure(Cause.PROTOCOL, str(error))
         except InputError as error:

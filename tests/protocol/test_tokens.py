@@ -5,6 +5,7 @@ from collections import Counter, deque
 import pytest
 
 from nalb.errors import InputError
+from nalb.events import TokensEvent, TokenShapeEvent
 from nalb.failures import Cause, render
 from nalb.protocol import messages as m
 from nalb.protocol.state import Coordinator
@@ -166,6 +167,32 @@ def test_a_slow_workers_tokens_are_computed_by_others_from_what_it_holds():
     assert counts[0] < min(counts[1:])
     fetched = [fetch for worker in workers for one in worker.computed for fetch in one.fetches]
     assert {fetch.part for fetch in fetched} == {Part.OUTPUT, Part.INPUT, Part.GRADIENT}
+
+
+def test_what_was_computed_is_told_for_every_iteration_and_token_by_token_ever_more_rarely():
+    job = Job(NALB_PARALLEL="fela", NALB_TOKEN_WEIGHTS="1,2,4")
+    workers = train(job, 202, slow=[(0, 8)])
+    told = [event for event in job.state.events if isinstance(event, TokensEvent)]
+    assert [event.iteration for event in told] == list(range(202))
+    assert [event.iteration for event in told if event.rows] == list(range(201))
+    assert all(event.workers == ["n0", "n1", "n2"] for event in told)
+    for rank, worker in enumerate(workers):
+        assert sum(event.tokens[rank] for event in told) == len(worker.computed)
+        assert sum(event.fetched_bytes[rank] for event in told) == 1000 * len(worker.computed)
+        assert sum(event.compute_s[rank] for event in told) == pytest.approx(0.1 * len(worker.computed))
+    assert sum(event.helped[0] for event in told) < sum(event.helped[1] for event in told)
+    first = told[0]
+    assert sum(row.samples for row in first.rows if row.level == "FB3") == TOTAL
+    assert all(0 <= row.given_us < row.done_us <= 1e6 * first.iteration_s + 1 for row in first.rows)
+
+
+def test_the_shape_is_told_with_its_reason():
+    job = Job()
+    train(job, 6)
+    told = [event for event in job.state.events if isinstance(event, TokenShapeEvent)]
+    assert [(event.iteration, event.weights) for event in told] == [(0, [1, 1, 1]), (5, [1, 1, 3])]
+    assert told[1].reason == "weights 1,1,3, |S| = 3: case 2 of 4 is tried"
+    assert (told[0].workers, told[0].parallel, told[0].total, told[0].chunks) == (["n0", "n1", "n2"], "fela", TOTAL, 12)
 
 
 def test_weights_and_subset_are_tuned_between_iterations_unless_they_are_given():
