@@ -164,7 +164,7 @@ class Coordinator:
         if not failure.has_moment:
             phase, iteration = self._moment()
             failure = replace(failure, phase=phase, iteration=iteration)
-        failure = carried(failure)
+        failure = carried(self._tokens.with_token(failure, self._members.workers))
         self.phase, self.verdict = "OVER", failure
         for process in self._members:
             self._send(process, m.Abort(failure))

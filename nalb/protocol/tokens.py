@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from nalb.errors import InputError, PeerError
 from nalb.events import TokenRow, TokensEvent, TokenShapeEvent
 from nalb.protocol import messages as m
+from nalb.tokens.iteration import TokenId
 from nalb.tokens.policies import FELA, Policy, configuration
-from nalb.tokens.server import Completed, GoOn, Order, Send, Synchronise, TokenServer, Work
+from nalb.tokens.server import Completed, GoOn, Order, Send, Synchronise, TokenServer, Work, name_of
 from nalb.tokens.shape import Shape, level_name
 from nalb.tokens.tuning import Tuner
 
@@ -37,6 +38,7 @@ class TokenDealer:
         self._tuner: Tuner | None = None  # where weights and subset are to be found
         self._entered = [-1] * workers  # by rank, the last iteration that it has asked for tokens in
         self._due = [0] * workers  # by rank, the iteration whose tokens it may ask for
+        self._held: dict[int, TokenId] = {}  # by rank: given and not yet reported
         self._gone: set[int] = set()
         self._begun_s: dict[int, float] = {}  # of the iterations that are not complete, by the first request
         self._computed: dict[int, list[tuple[Completed, m.TokenRequest]]] = {}  # of these too
@@ -83,7 +85,9 @@ class TokenDealer:
             )
         self._entered[rank] = message.iteration
         self._begun_s.setdefault(message.iteration, now_s)
-        for order in self._server.report(rank, message.done, message.iteration, now_s, message.drains):
+        orders = self._server.report(rank, message.done, message.iteration, now_s, message.drains)
+        self._held.pop(rank, None)
+        for order in orders:
             self._say(order)
         for one in self._server.completed:
             self._computed.setdefault(one.token.id.iteration, []).append((one, message))
@@ -111,6 +115,10 @@ class TokenDealer:
             server.configure(self._tuner.shape, self._tuner.policy)
             self._tell_shape(server.complete + 1, self._tuner.shape, self._tuner.policy, self._tuner.reason, now_s)
 
+    def held(self, rank: int) -> str | None:
+        """The token that a worker computes, as people call it."""
+        return name_of(self._held[rank], self._joined[rank].sub_models) if rank in self._held else None
+
     def leave(self, rank: int) -> None:
         """A worker ends in good order."""
         self._gone.add(rank)
@@ -126,6 +134,7 @@ class TokenDealer:
     def _say(self, order: Order) -> None:
         if isinstance(order, Work):
             token = order.token
+            self._held[order.worker] = token.id
             inputs, chunks = list(token.inputs), list(token.chunks)
             self._to(order.worker, m.TokenWork(token.id, chunks, inputs, token.mirrors, list(order.fetches)))
         elif isinstance(order, Send):

@@ -11,7 +11,7 @@ from nalb.protocol import messages as m
 from nalb.protocol.state import Coordinator
 from nalb.settings import from_environment
 from nalb.tokens.iteration import TokenId
-from nalb.tokens.server import Part
+from nalb.tokens.server import Part, name_of
 from nalb.tokens.shape import Shape
 from nalb.tokens.stragglers import Stragglers
 from tests.failures import who
@@ -295,6 +295,44 @@ def test_a_worker_that_makes_fewer_steps_is_named():
     job.say(0, m.TokenRequest(2))
     assert job.verdict.cause is Cause.UNEQUAL
     assert "rank 2 left after 2 steps, another begins its step 3" in render(job.verdict)
+
+
+@pytest.mark.parametrize("level", range(5))
+def test_a_worker_that_falls_silent_is_named_with_its_token_at_every_level(level):
+    job = Job(NALB_PARALLEL="fela", NALB_TOKEN_WEIGHTS="1,2,4", NALB_DEADLINE_S="10")
+    job.join()
+    workers = [Worker(job, rank) for rank in job.workers]
+    for worker in workers:
+        worker.steps = 1
+        job.say(worker.rank, m.TokenRequest(0))
+    while workers[1].work is None or workers[1].work.token.level != level:
+        for worker in workers:
+            worker.turn(workers)
+    fell_silent_s = job.now_s
+    while job.verdict is None:
+        job.now_s += 0.5
+        for rank in (0, 2):
+            job.say(rank, m.Report(job.now_s, -1, [], 0))
+        for rank in job.workers:
+            job.say(rank, m.Report(job.now_s, -1, [], 0), "server")
+        job.state.tick(job.now_s)
+    assert job.now_s - fell_silent_s < 10
+    assert (job.verdict.cause, who(job.verdict)) == (Cause.SILENT, ("worker", "n1"))
+    assert f"it held token {name_of(workers[1].work.token, 3)}" in render(job.verdict)
+
+
+def test_a_worker_that_computes_for_long_and_gives_signs_of_life_is_waited_for():
+    job = Job(NALB_PARALLEL="fela", NALB_DEADLINE_S="10")
+    job.join()
+    for rank in job.workers:
+        job.say(rank, m.TokenRequest(0))
+    for _ in range(200):
+        job.now_s += 0.5
+        for rank in job.workers:
+            job.say(rank, m.Report(job.now_s, -1, [], 0))
+            job.say(rank, m.Report(job.now_s, -1, [], 0), "server")
+        job.state.tick(job.now_s)
+    assert job.verdict is None
 
 
 # ---- stragglers
