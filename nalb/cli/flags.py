@@ -18,7 +18,7 @@ from nalb.options import JOINT_BATCHING, NETWORK_PREDICTORS, PREDICTORS, STALENE
 from nalb.planning.slices import Tensor
 from nalb.schemes import AUTO, SCHEMES, Scheme
 from nalb.settings import batch_maxima
-from nalb.tokens.policies import FELA, PARALLELS
+from nalb.tokens.policies import FELA
 from nalb.tokens.shape import read_weights
 from nalb.tokens.stragglers import FORMS, Stragglers
 
@@ -92,10 +92,7 @@ def add_batch_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_token_flags(parser: argparse.ArgumentParser) -> None:
-    """How workers share the model's parts, for scripts that use fela.Trainer."""
-    parser.add_argument(
-        "--parallel", choices=PARALLELS, help="who computes which part of the model, with fela.Trainer; docs/fela.md"
-    )
+    """How workers share the model's parts, but for --parallel itself, for scripts that use fela.Trainer."""
     parser.add_argument(
         "--weights",
         dest="token_weights",
@@ -145,35 +142,37 @@ def check_batch_flags(args: argparse.Namespace, batchings: Sequence[str]) -> Non
         raise InputError(f"--predictor-models: name the network: --predictor {', '.join(NETWORK_PREDICTORS)}")
 
 
-def check_token_flags(args: argparse.Namespace, scheme: Scheme) -> None:
-    """InputError for flags of add_token_flags that cannot be, or do not fit each other or the scheme."""
+def check_token_flags(args: argparse.Namespace, parallels: Sequence[tuple[str, Scheme]]) -> None:
+    """InputError for flags of add_token_flags that cannot be, or do not fit each other or these ways and their schemes."""
     given = {
         "--weights": args.token_weights,
         "--subset": args.token_subset,
         "--staleness": args.staleness,
         "--stragglers": args.stragglers,
     }
-    if args.parallel is None:
+    if not parallels:
         if unused := [flag for flag, value in given.items() if value is not None]:
             raise InputError(f"{' and '.join(unused)} {'is' if len(unused) == 1 else 'are'} of tokens: add --parallel")
         return
-    if args.batching or scheme.sizes_batches:
-        raise InputError(
-            "--parallel shares out tokens, which need no batch sizes: leave out --batching and --scheme joint"
-        )
-    if scheme.routes_itself:
-        raise InputError(
-            f"--parallel needs nalb's store, and --scheme {args.scheme} is MXNet alone: choose another scheme"
-        )
-    if args.parallel != FELA and (args.token_weights or args.token_subset is not None):
-        raise InputError(f"--weights and --subset are fela's: leave them out of --parallel {args.parallel}")
+    for _, scheme in parallels:
+        if args.batching or scheme.sizes_batches:
+            raise InputError(
+                "--parallel shares out tokens, which need no batch sizes: leave out --batching and --scheme joint"
+            )
+        if scheme.routes_itself:
+            raise InputError(
+                f"--parallel needs nalb's store, and scheme {scheme.name} is MXNet alone: choose another scheme"
+            )
+    names = [name for name, _ in parallels]
+    if FELA not in names and (args.token_weights or args.token_subset is not None):
+        raise InputError(f"--weights and --subset are fela's: leave them out of --parallel {','.join(names)}")
     if args.token_subset is not None and not args.token_weights:
         raise InputError("--subset without --weights: give both, or none and they are tuned while training")
     if args.token_subset is not None and args.token_subset < 1:
         raise InputError(f"--subset {args.token_subset}: give 1 worker or more")
     if args.staleness is not None and not 0 <= args.staleness <= STALENESS_MOST:
         raise InputError(f"--staleness {args.staleness}: give 0 to {STALENESS_MOST} iterations")
-    if args.parallel == FELA and args.staleness and not args.token_weights:
+    if FELA in names and args.staleness and not args.token_weights:
         raise InputError("--staleness overlaps iterations, so nothing can be tuned between them: add --weights")
     if args.token_weights:
         read_weights(args.token_weights)
