@@ -10,7 +10,7 @@ from nalb.errors import InputError, PeerError
 from nalb.events import TokenRow, TokensEvent, TokenShapeEvent
 from nalb.protocol import messages as m
 from nalb.tokens.iteration import TokenId
-from nalb.tokens.policies import FELA, Policy, configuration
+from nalb.tokens.policies import FELA, Policy, configuration, conflict
 from nalb.tokens.server import Completed, GoOn, Order, Send, Synchronise, TokenServer, Work, name_of
 from nalb.tokens.shape import Shape, level_name
 from nalb.tokens.tuning import Tuner
@@ -68,10 +68,11 @@ class TokenDealer:
 
     def _first_configuration(self, joined: m.JoinTokens) -> tuple[Policy, Shape]:
         options, model = self._options, (joined.sub_models, joined.total, joined.threshold)
-        if options.parallel != FELA or options.weights is not None:
+        has_weights, has_subset = options.weights is not None, options.subset is not None
+        if why := conflict(options.parallel, has_weights, has_subset, options.staleness):
+            raise InputError(why)
+        if options.parallel != FELA or has_weights:
             return configuration(options.parallel, self._workers, *model, options.weights, options.subset)
-        if options.staleness:
-            raise InputError("with staleness iterations overlap, so nothing can be tuned between them: give --weights")
         self._tuner = Tuner(self._workers, *model)
         return self._tuner.policy, self._tuner.shape
 
@@ -84,7 +85,8 @@ class TokenDealer:
                 f"asks for tokens of iteration {message.iteration} while {self._due[rank]} is due: please report this"
             )
         self._entered[rank] = message.iteration
-        self._begun_s.setdefault(message.iteration, now_s)
+        if message.iteration > self._server.complete:  # others may have completed it while this worker slept
+            self._begun_s.setdefault(message.iteration, now_s)
         orders = self._server.report(rank, message.done, message.iteration, now_s, message.drains)
         self._held.pop(rank, None)
         for order in orders:

@@ -72,6 +72,17 @@ def model_parallel(workers: int, total: int, sub_models: int, micro_batches: int
     return Policy("mp", eligible, helps=False, overlaps=False), shape
 
 
+def conflict(parallel: str, has_weights: bool, has_subset: bool, staleness: int) -> str | None:
+    """Why a job cannot be asked for all of these, if so."""
+    if parallel != FELA and (has_weights or has_subset):
+        return f"weights and subset are fela's alone: leave them out with {parallel}"
+    if has_subset and not has_weights:
+        return "a subset needs weights: give both, or none and they are tuned while training"
+    if parallel == FELA and staleness and not has_weights:
+        return "with staleness iterations overlap, so nothing can be tuned between them: give weights"
+    return None
+
+
 def configuration(
     parallel: str,
     workers: int,

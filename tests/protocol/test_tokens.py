@@ -211,7 +211,7 @@ def test_weights_and_subset_are_tuned_between_iterations_unless_they_are_given()
 def test_nothing_can_be_tuned_while_iterations_overlap():
     job = Job(NALB_PARALLEL="fela", NALB_STALENESS="1")
     job.join()
-    assert "give --weights" in render(job.verdict)
+    assert "give weights" in render(job.verdict)
 
 
 # ---- who is named
@@ -230,11 +230,13 @@ def test_workers_that_disagree_are_named_with_what_they_say():
     ("environment", "words"),
     [
         ({"NALB_TOKEN_WEIGHTS": "1,2"}, "2 weights for 3 sub-models"),
+        ({"NALB_TOKEN_SUBSET": "2"}, "a subset needs weights"),
+        ({"NALB_PARALLEL": "hp", "NALB_TOKEN_WEIGHTS": "1,2,4"}, "fela's alone"),
         ({"NALB_TOKEN_WEIGHTS": "1,2,4", "NALB_TOKEN_SUBSET": "4"}, "a subset of 4 among 3 workers"),
     ],
 )
 def test_what_was_asked_for_must_fit_the_script(environment, words):
-    job = Job(NALB_PARALLEL="fela", **environment)
+    job = Job(**{"NALB_PARALLEL": "fela", **environment})
     job.join()
     assert words in render(job.verdict)
 
