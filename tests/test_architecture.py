@@ -83,6 +83,7 @@ ALLOWED = {
         "nalb.transport",
         "nalb.checkpoints",
         "nalb.workloads",
+        "nalb.tokens",
     },
     "nalb.launch": {
         "nalb.options",

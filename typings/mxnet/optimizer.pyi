@@ -1,10 +1,11 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from .ndarray import NDArray
 
 class Optimizer:
     num_update: int
     lr: float
+    rescale_grad: float
     lr_scheduler: Callable[[int], float] | None
     _all_index_update_counts: dict[int, dict[int, int]]
 
@@ -13,3 +14,5 @@ class Optimizer:
 class Updater:
     states: dict[int, object]
     states_synced: dict[int, bool]
+
+    def __call__(self, index: Sequence[int], grad: Sequence[NDArray], weight: Sequence[NDArray]) -> None: ...
