@@ -8,8 +8,8 @@
     COLLECT   until servers have told all that they timed
     OVER      aborted or ended
 
-Batch sizes run beside this, iteration by iteration of their own (batching.py). Where MXNet runs alone, servers take no part and
-nothing is registered: REGISTER is then the whole job.
+Batch sizes run beside this, iteration by iteration of their own (batching.py), and so do tokens (tokens.py). Where MXNet runs
+alone, servers take no part and nothing is registered: REGISTER is then the whole job.
 A registration may come again at any time outside RUN's traffic; it begins a new layout version.
 """
 
@@ -37,6 +37,7 @@ from nalb.protocol.participant import Process, disagreement, left_behind
 from nalb.protocol.planner import PlanDecision, Planner
 from nalb.protocol.sample_collector import SampleCollector
 from nalb.protocol.sums import find_wrong_sum
+from nalb.protocol.token_admission import TokenAdmission
 from nalb.schemes import SCHEMES, Scheme
 from nalb.settings import Settings
 
@@ -91,6 +92,7 @@ class Coordinator:
         self._collect_by_s = now_s
         self._released_s = self._moved_s = now_s  # when the last plan went out, and when anything was last under way
         self._admission = BatchAdmission(settings, predictor, self._network)
+        self._tokens = TokenAdmission(settings)
 
     def name_of(self, identity: bytes) -> str | None:
         """What people call the process that speaks, if it has said Hello."""
@@ -147,6 +149,7 @@ class Coordinator:
             or self._members.lingering(now_s)
             or (self._members.stuck(self._iteration, self._moved_s) if self.phase == "RUN" else None)
             or self._admission.check_joined(self._members.workers, now_s)
+            or self._tokens.check_joined(self._members.workers, now_s)
         ):
             self.abort(why, now_s)
         if self.phase == "RUN":
@@ -192,7 +195,7 @@ class Coordinator:
         """Said before all are there, by a server where only workers speak, or of plans where MXNet runs alone."""
         if isinstance(message, m.Report | m.Failed):
             return False
-        if self._settings.is_stock and not isinstance(message, m.JoinBatching | m.Computed | m.Goodbye):
+        if self._settings.is_stock and isinstance(message, m.Register | m.SlotsReady | m.Done | m.Collected | m.Sums):
             return True
         is_servers = isinstance(message, m.Goodbye | m.Collected)
         return self.phase == "GATHER" or (process.hello.role == "server" and not is_servers)
@@ -263,8 +266,12 @@ class Coordinator:
                 self._collected(process, now_s)
         elif isinstance(message, m.JoinBatching | m.Computed):
             self._batch(process, message, now_s)
+        elif isinstance(message, m.JoinTokens | m.TokenRequest):
+            self._deal_tokens(process, message, now_s)
         elif isinstance(message, m.Goodbye):
-            if process.hello.role == "worker" and (why := self._admission.leave(process)):
+            if process.hello.role == "worker" and (
+                why := self._admission.leave(process) or self._tokens.leave(process)
+            ):
                 self.abort(why, now_s)
             if self._members.leave(process, now_s):
                 for worker in self._members.workers:
@@ -287,6 +294,17 @@ class Coordinator:
                 self._tell(replace(event, at_s=now_s, workers=names))
             manager.outbox.clear()
             manager.events.clear()
+
+    def _deal_tokens(self, process: Process, message: m.JoinTokens | m.TokenRequest, now_s: float) -> None:
+        if why := self._tokens.take(process, message, now_s):
+            self.abort(why, now_s)
+            return
+        outbox = self._tokens.dealer.outbox
+        if outbox:
+            worker_of_rank = {worker.rank: worker for worker in self._members.workers}
+            for rank, answer in outbox:
+                self._send(worker_of_rank[rank], answer)
+            outbox.clear()
 
     def _network(self) -> LinkKnowledge | None:
         """For joint plans."""

@@ -1,0 +1,79 @@
+"""Tuning while training: the paper's cases in its order, and the fastest stays."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nalb.tokens.tuning import ITERATIONS, Configuration, Tuner
+
+
+def tune(tuner, seconds_of, set_up_s=0.0):
+    """All cases in order; an iteration takes what `seconds_of` says, the first of a case `set_up_s` more."""
+    tried = []
+    while not tuner.is_done:
+        case = tuner.configuration
+        tried.append(case)
+        for i in range(ITERATIONS):
+            assert tuner.configuration == case
+            tuner.observe(seconds_of(case) + (set_up_s if i == 0 else 0.0))
+    return tried
+
+
+def test_eight_workers_and_three_sub_models_have_the_thirteen_cases_of_the_paper():
+    tuner = Tuner(8, 3, 64, 16)
+    tried = tune(tuner, lambda case: 1.0 if case.weights == (1, 1, 4) else 2.0)
+    assert [one.weights for one in tried[:10]] == [
+        (1, 1, 1), (1, 1, 2), (1, 1, 4), (1, 1, 8), (1, 2, 2), (1, 2, 4), (1, 2, 8), (1, 4, 4), (1, 4, 8), (1, 8, 8),
+    ]  # fmt: skip
+    assert {len(one.subset) for one in tried[:10]} == {8}
+    assert [(one.weights, one.subset) for one in tried[10:]] == [
+        ((1, 1, 4), (0, 1, 2, 3)),
+        ((1, 1, 4), (0, 1)),
+        ((1, 1, 4), (0,)),
+    ]
+    assert tuner.cases == len(tried) == 13
+
+
+def test_it_ends_with_the_best_case_and_says_so():
+    tuner = Tuner(8, 3, 1024, 16)
+    tune(tuner, lambda case: sum(case.weights) + abs(len(case.subset) - 2))
+    assert tuner.configuration == Configuration((1, 1, 1), (0, 1))
+    assert tuner.reason == "weights 1,1,1, |S| = 2: the best of 13 cases, 3 s an iteration"
+    assert tuner.shape.weights == (1, 1, 1)
+    assert tuner.policy.eligible[2] == (0, 1)
+    tuner.observe(100.0)
+    assert tuner.configuration == Configuration((1, 1, 1), (0, 1))
+
+
+def test_a_cases_first_iteration_does_not_count():
+    tuner = Tuner(2, 2, 8, 1)
+    tune(tuner, lambda _: 1.0, set_up_s=9.0)
+    assert set(tuner.measured_s.values()) == {1.0}
+    assert tuner.best == Configuration((1, 1), (0, 1))  # of equal ones the earliest
+
+
+def test_members_of_the_subset_can_be_chosen():
+    tuner = Tuner(4, 2, 64, 16, members=lambda size: range(4 - size, 4))
+    tried = tune(tuner, lambda _: 1.0)
+    assert [one.subset for one in tried[-2:]] == [(2, 3), (3,)]
+
+
+@given(st.integers(1, 24), st.integers(1, 4), st.integers(1, 2000), st.integers(1, 64))
+def test_all_cases_have_a_shape_and_a_policy(workers, sub_models, total, threshold):
+    tuner = Tuner(workers, sub_models, total, threshold)
+    cases = []
+    for _ in range(tuner.cases):
+        cases.append(tuner.configuration)
+        assert tuner.shape.weights[-1] <= tuner.shape.chunks
+        assert len(tuner.policy.eligible) == sub_models
+        assert f"case {len(cases)} of {tuner.cases}" in tuner.reason
+        for _ in range(ITERATIONS):
+            tuner.observe(1.0)
+    assert tuner.is_done
+    assert len(set(cases)) == len(cases)
+
+
+@pytest.mark.parametrize(("workers", "sizes"), [(6, [3, 2, 1]), (8, [4, 2, 1]), (7, [1]), (1, [])])
+def test_subsets_have_sizes_that_divide_the_workers(workers, sizes):
+    tried = tune(Tuner(workers, 1, 64, 1), lambda _: 1.0)
+    assert [len(one.subset) for one in tried[1:]] == sizes
