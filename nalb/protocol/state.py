@@ -19,12 +19,13 @@ from collections.abc import Callable, Mapping
 from statistics import mean
 from typing import NamedTuple
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from nalb.batching.joint_control import LinkKnowledge
 from nalb.batching.speed import Predictor
 from nalb.errors import InputError
-from nalb.events import AbortEvent, IdleEvent, IterationEvent, PlanEvent, ReadyEvent, StateEvent
+from nalb.events import AbortEvent, IdleEvent, IterationEvent, PlanEvent, ReadyEvent, StateEvent, TokensEvent
 from nalb.failures import Cause, Failure, Phase, carried, render
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.planning.granularity import Granularity
@@ -163,7 +164,7 @@ class Coordinator:
         if not failure.has_moment:
             phase, iteration = self._moment()
             failure = replace(failure, phase=phase, iteration=iteration)
-        failure = carried(failure)
+        failure = carried(self._tokens.with_token(failure, self._members.workers))
         self.phase, self.verdict = "OVER", failure
         for process in self._members:
             self._send(process, m.Abort(failure))
@@ -299,12 +300,15 @@ class Coordinator:
         if why := self._tokens.take(process, message, now_s):
             self.abort(why, now_s)
             return
-        outbox = self._tokens.dealer.outbox
-        if outbox:
-            worker_of_rank = {worker.rank: worker for worker in self._members.workers}
-            for rank, answer in outbox:
-                self._send(worker_of_rank[rank], answer)
-            outbox.clear()
+        dealer, worker_of_rank = self._tokens.dealer, self._members.worker_of_rank
+        for rank, answer in dealer.outbox:
+            self._send(worker_of_rank[rank], answer)
+        for event in dealer.events:
+            if isinstance(event, TokensEvent) and not self._is_recorded(event.iteration):
+                event = replace(event, rows=UNSET)
+            self._tell(replace(event, workers=[worker_of_rank[k].hello.node for k in sorted(worker_of_rank)]))
+        dealer.outbox.clear()
+        dealer.events.clear()
 
     def _network(self) -> LinkKnowledge | None:
         """For joint plans."""

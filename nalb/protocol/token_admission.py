@@ -6,6 +6,8 @@ fela.Trainer.
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from nalb.errors import InputError, PeerError, listed
 from nalb.failures import Cause, Failure
 from nalb.protocol import messages as m
@@ -47,7 +49,7 @@ class TokenAdmission:
                 self.dealer.request(process.rank, message, now_s)
             else:
                 self._since_s = self._since_s or now_s
-                self.dealer.join(process.rank, message)
+                self.dealer.join(process.rank, message, now_s)
         except PeerError as error:
             return process.failure(Cause.PROTOCOL, str(error))
         except InputError as error:
@@ -68,6 +70,13 @@ class TokenAdmission:
             return None
         others = f"and {listed([worker.name for worker in training[1:]])} " if training[1:] else ""
         return training[0].failure(Cause.TOKENS, f"{others}did not join those that compute tokens: {JOIN}")
+
+    def with_token(self, failure: Failure, workers: Sequence[Process]) -> Failure:
+        """The failure, which also says which token the worker held that it names."""
+        for worker in workers:
+            if failure.is_of("worker", worker.hello.node) and (token := self.dealer.held(worker.rank)):
+                return replace(failure, detail=f"{failure.detail}; it held token {token}")
+        return failure
 
     def leave(self, process: Process) -> Failure | None:
         """A worker ends in good order."""

@@ -7,10 +7,12 @@ come: the shape of an iteration before its tokens, and sums to all in the same o
 from dataclasses import dataclass
 
 from nalb.errors import InputError, PeerError
+from nalb.events import TokenRow, TokensEvent, TokenShapeEvent
 from nalb.protocol import messages as m
+from nalb.tokens.iteration import TokenId
 from nalb.tokens.policies import FELA, Policy, configuration
-from nalb.tokens.server import GoOn, Order, Send, Synchronise, TokenServer, Work
-from nalb.tokens.shape import Shape
+from nalb.tokens.server import Completed, GoOn, Order, Send, Synchronise, TokenServer, Work, name_of
+from nalb.tokens.shape import Shape, level_name
 from nalb.tokens.tuning import Tuner
 
 Addressed = tuple[int, m.Message]  # to the worker of this rank
@@ -27,7 +29,7 @@ class TokenOptions:
 
 
 class TokenDealer:
-    """Workers by rank. `outbox` collects what they must be told."""
+    """Workers by rank. `outbox` collects what they must be told, `events` what observers see, but for the names of the workers."""
 
     def __init__(self, options: TokenOptions, workers: int):
         self._options, self._workers = options, workers
@@ -36,15 +38,19 @@ class TokenDealer:
         self._tuner: Tuner | None = None  # where weights and subset are to be found
         self._entered = [-1] * workers  # by rank, the last iteration that it has asked for tokens in
         self._due = [0] * workers  # by rank, the iteration whose tokens it may ask for
+        self._held: dict[int, TokenId] = {}  # by rank: given and not yet reported
         self._gone: set[int] = set()
+        self._begun_s: dict[int, float] = {}  # of the iterations that are not complete, by the first request
+        self._computed: dict[int, list[tuple[Completed, m.TokenRequest]]] = {}  # of these too
         self.outbox: list[Addressed] = []
+        self.events: list[TokenShapeEvent | TokensEvent] = []
 
     @property
     def missing(self) -> list[int]:
         """Ranks that have not joined."""
         return [rank for rank in range(self._workers) if rank not in self._joined]
 
-    def join(self, rank: int, message: m.JoinTokens) -> None:
+    def join(self, rank: int, message: m.JoinTokens, now_s: float) -> None:
         """A worker takes part; with the last one all learn of each other. InputError: what they ask for is impossible."""
         if rank in self._joined or not 0 <= rank < self._workers:
             raise InputError(f"rank {rank} joins twice or is none of {self._workers} workers: make one fela.Trainer")
@@ -58,7 +64,7 @@ class TokenDealer:
         policy, shape = self._first_configuration(message)
         self._server = TokenServer(self._workers, shape, policy, self._options.staleness)
         self._to_all(m.TokenPeers([self._joined[one].address for one in range(self._workers)]))
-        self._tell_shape(0, shape, policy)
+        self._tell_shape(0, shape, policy, self._tuner.reason if self._tuner else "as asked for", now_s)
 
     def _first_configuration(self, joined: m.JoinTokens) -> tuple[Policy, Shape]:
         options, model = self._options, (joined.sub_models, joined.total, joined.threshold)
@@ -78,13 +84,27 @@ class TokenDealer:
                 f"asks for tokens of iteration {message.iteration} while {self._due[rank]} is due: please report this"
             )
         self._entered[rank] = message.iteration
-        for order in self._server.report(rank, message.done, message.iteration, now_s, message.drains):
+        self._begun_s.setdefault(message.iteration, now_s)
+        orders = self._server.report(rank, message.done, message.iteration, now_s, message.drains)
+        self._held.pop(rank, None)
+        for order in orders:
             self._say(order)
-        self._tune(self._server)
+        for one in self._server.completed:
+            self._computed.setdefault(one.token.id.iteration, []).append((one, message))
+        self._tell_computed(self._server, now_s)
+        self._tune(self._server, now_s)
         self._server.completed.clear()
         self._server.iteration_s.clear()
 
-    def _tune(self, server: TokenServer) -> None:
+    def _tell_computed(self, server: TokenServer, now_s: float) -> None:
+        """Of iterations that are complete now."""
+        for iteration in [one for one in self._computed if one <= server.complete]:
+            begun_s, computed = self._begun_s.pop(iteration), self._computed.pop(iteration)
+            self.events.append(
+                _tokens_event(iteration, begun_s, now_s - begun_s, computed, self._workers, server.shape)
+            )
+
+    def _tune(self, server: TokenServer, now_s: float) -> None:
         """The next iteration may be of another shape, where one has just been completed."""
         if self._tuner is None:
             return
@@ -93,7 +113,11 @@ class TokenDealer:
             self._tuner.observe(seconds)
         if self._tuner.configuration != before:
             server.configure(self._tuner.shape, self._tuner.policy)
-            self._tell_shape(server.complete + 1, self._tuner.shape, self._tuner.policy)
+            self._tell_shape(server.complete + 1, self._tuner.shape, self._tuner.policy, self._tuner.reason, now_s)
+
+    def held(self, rank: int) -> str | None:
+        """The token that a worker computes, as people call it."""
+        return name_of(self._held[rank], self._joined[rank].sub_models) if rank in self._held else None
 
     def leave(self, rank: int) -> None:
         """A worker ends in good order."""
@@ -110,6 +134,7 @@ class TokenDealer:
     def _say(self, order: Order) -> None:
         if isinstance(order, Work):
             token = order.token
+            self._held[order.worker] = token.id
             inputs, chunks = list(token.inputs), list(token.chunks)
             self._to(order.worker, m.TokenWork(token.id, chunks, inputs, token.mirrors, list(order.fetches)))
         elif isinstance(order, Send):
@@ -121,9 +146,23 @@ class TokenDealer:
             self._due[order.worker] = order.iteration + 1
             self._to(order.worker, m.NextIteration(order.iteration, order.complete))
 
-    def _tell_shape(self, iteration: int, shape: Shape, policy: Policy) -> None:
-        eligible = [list(ranks) for ranks in policy.eligible]
-        self._to_all(m.TokenShape(iteration, shape.chunks, list(shape.weights), eligible))
+    def _tell_shape(self, iteration: int, shape: Shape, policy: Policy, reason: str, now_s: float) -> None:
+        weights, eligible = list(shape.weights), [list(ranks) for ranks in policy.eligible]
+        self._to_all(m.TokenShape(iteration, shape.chunks, weights, eligible))
+        self.events.append(
+            TokenShapeEvent(
+                at_s=now_s,
+                workers=[],
+                iteration=iteration,
+                parallel=policy.name,
+                staleness=self._options.staleness,
+                total=shape.total,
+                chunks=shape.chunks,
+                weights=weights,
+                eligible=eligible,
+                reason=reason,
+            )
+        )
 
     def _to(self, rank: int, message: m.Message) -> None:
         self.outbox.append((rank, message))
@@ -142,3 +181,50 @@ def _difference(mine: m.JoinTokens, other: m.JoinTokens) -> str | None:
         if (a := getattr(mine, field)) != (b := getattr(other, field)):
             return f"{words}: {a} here, {b}"
     return None
+
+
+def _tokens_event(
+    iteration: int,
+    begun_s: float,
+    took_s: float,
+    computed: list[tuple[Completed, m.TokenRequest]],
+    workers: int,
+    shape: Shape,
+) -> TokensEvent:
+    tokens, helped, fetched_bytes = [0] * workers, [0] * workers, [0] * workers
+    compute_s, fetch_s = [0.0] * workers, [0.0] * workers
+    rows = []
+    for one, told in computed:
+        rank = one.worker
+        tokens[rank] += 1
+        helped[rank] += one.owner != rank
+        fetched_bytes[rank] += told.fetched_bytes
+        compute_s[rank] += told.compute_s
+        fetch_s[rank] += told.fetch_s
+        samples = sum(len(shape.samples_of(chunk)) for chunk in one.token.chunks)
+        rows.append(
+            TokenRow(
+                level_name(one.token.id.level, shape.sub_models),
+                one.token.id.number,
+                rank,
+                one.owner,
+                samples,
+                given_us=round(1e6 * (one.given_s - begun_s)),
+                done_us=round(1e6 * (one.done_s - begun_s)),
+                fetch_us=round(1e6 * told.fetch_s),
+                compute_us=round(1e6 * told.compute_s),
+                fetched_bytes=told.fetched_bytes,
+            )
+        )
+    return TokensEvent(
+        at_s=begun_s,
+        workers=[],
+        iteration=iteration,
+        iteration_s=took_s,
+        tokens=tokens,
+        helped=helped,
+        compute_s=compute_s,
+        fetch_s=fetch_s,
+        fetched_bytes=fetched_bytes,
+        rows=rows,
+    )

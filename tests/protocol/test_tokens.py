@@ -5,12 +5,13 @@ from collections import Counter, deque
 import pytest
 
 from nalb.errors import InputError
+from nalb.events import TokensEvent, TokenShapeEvent
 from nalb.failures import Cause, render
 from nalb.protocol import messages as m
 from nalb.protocol.state import Coordinator
 from nalb.settings import from_environment
 from nalb.tokens.iteration import TokenId
-from nalb.tokens.server import Part
+from nalb.tokens.server import Part, name_of
 from nalb.tokens.shape import Shape
 from nalb.tokens.stragglers import Stragglers
 from tests.failures import who
@@ -168,6 +169,32 @@ def test_a_slow_workers_tokens_are_computed_by_others_from_what_it_holds():
     assert {fetch.part for fetch in fetched} == {Part.OUTPUT, Part.INPUT, Part.GRADIENT}
 
 
+def test_what_was_computed_is_told_for_every_iteration_and_token_by_token_ever_more_rarely():
+    job = Job(NALB_PARALLEL="fela", NALB_TOKEN_WEIGHTS="1,2,4")
+    workers = train(job, 202, slow=[(0, 8)])
+    told = [event for event in job.state.events if isinstance(event, TokensEvent)]
+    assert [event.iteration for event in told] == list(range(202))
+    assert [event.iteration for event in told if event.rows] == list(range(201))
+    assert all(event.workers == ["n0", "n1", "n2"] for event in told)
+    for rank, worker in enumerate(workers):
+        assert sum(event.tokens[rank] for event in told) == len(worker.computed)
+        assert sum(event.fetched_bytes[rank] for event in told) == 1000 * len(worker.computed)
+        assert sum(event.compute_s[rank] for event in told) == pytest.approx(0.1 * len(worker.computed))
+    assert sum(event.helped[0] for event in told) < sum(event.helped[1] for event in told)
+    first = told[0]
+    assert sum(row.samples for row in first.rows if row.level == "FB3") == TOTAL
+    assert all(0 <= row.given_us < row.done_us <= 1e6 * first.iteration_s + 1 for row in first.rows)
+
+
+def test_the_shape_is_told_with_its_reason():
+    job = Job()
+    train(job, 6)
+    told = [event for event in job.state.events if isinstance(event, TokenShapeEvent)]
+    assert [(event.iteration, event.weights) for event in told] == [(0, [1, 1, 1]), (5, [1, 1, 3])]
+    assert told[1].reason == "weights 1,1,3, |S| = 3: case 2 of 4 is tried"
+    assert (told[0].workers, told[0].parallel, told[0].total, told[0].chunks) == (["n0", "n1", "n2"], "fela", TOTAL, 12)
+
+
 def test_weights_and_subset_are_tuned_between_iterations_unless_they_are_given():
     workers = train(Job(), 22)
     shapes = workers[0].shapes
@@ -268,6 +295,44 @@ def test_a_worker_that_makes_fewer_steps_is_named():
     job.say(0, m.TokenRequest(2))
     assert job.verdict.cause is Cause.UNEQUAL
     assert "rank 2 left after 2 steps, another begins its step 3" in render(job.verdict)
+
+
+@pytest.mark.parametrize("level", range(5))
+def test_a_worker_that_falls_silent_is_named_with_its_token_at_every_level(level):
+    job = Job(NALB_PARALLEL="fela", NALB_TOKEN_WEIGHTS="1,2,4", NALB_DEADLINE_S="10")
+    job.join()
+    workers = [Worker(job, rank) for rank in job.workers]
+    for worker in workers:
+        worker.steps = 1
+        job.say(worker.rank, m.TokenRequest(0))
+    while workers[1].work is None or workers[1].work.token.level != level:
+        for worker in workers:
+            worker.turn(workers)
+    fell_silent_s = job.now_s
+    while job.verdict is None:
+        job.now_s += 0.5
+        for rank in (0, 2):
+            job.say(rank, m.Report(job.now_s, -1, [], 0))
+        for rank in job.workers:
+            job.say(rank, m.Report(job.now_s, -1, [], 0), "server")
+        job.state.tick(job.now_s)
+    assert job.now_s - fell_silent_s < 10
+    assert (job.verdict.cause, who(job.verdict)) == (Cause.SILENT, ("worker", "n1"))
+    assert f"it held token {name_of(workers[1].work.token, 3)}" in render(job.verdict)
+
+
+def test_a_worker_that_computes_for_long_and_gives_signs_of_life_is_waited_for():
+    job = Job(NALB_PARALLEL="fela", NALB_DEADLINE_S="10")
+    job.join()
+    for rank in job.workers:
+        job.say(rank, m.TokenRequest(0))
+    for _ in range(200):
+        job.now_s += 0.5
+        for rank in job.workers:
+            job.say(rank, m.Report(job.now_s, -1, [], 0))
+            job.say(rank, m.Report(job.now_s, -1, [], 0), "server")
+        job.state.tick(job.now_s)
+    assert job.verdict is None
 
 
 # ---- stragglers
