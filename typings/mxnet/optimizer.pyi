@@ -12,6 +12,7 @@ class Optimizer:
     def create_state_multi_precision(self, index: int, weight: NDArray) -> object: ...
 
 class Updater:
+    optimizer: Optimizer
     states: dict[int, object]
     states_synced: dict[int, bool]
 
