@@ -70,6 +70,7 @@ ALLOWED = {
         "nalb.measurement",
         "nalb.protocol",
         "nalb.process",
+        "nalb.tokens",
     },
     "nalb.workloads": {"nalb.errors"},
     "nalb.reporting": {"nalb.errors", "nalb.events", "nalb.units"},

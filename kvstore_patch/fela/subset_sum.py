@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from mxnet.ndarray import NDArray
 
-from kvstore_patch.fela.courier import Courier
-from kvstore_patch.fela.pieces import Phase, SumPiece
 from nalb.protocol import messages as m
+from nalb.transport.courier import Courier
+from nalb.transport.pieces import Phase, SumPiece
 
 
 def add_up_among(courier: Courier, rank: int, order: m.SumGradients, arrays: Sequence[NDArray]) -> None:

@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy.typing as npt
 
-from kvstore_patch.fela.courier import Courier
 from kvstore_patch.fela.gradients import Gradients
-from kvstore_patch.fela.pieces import Occasion, StatePiece
 from kvstore_patch.fela.subset_sum import add_up_among
 from kvstore_patch.fela.updates import Updates
 from kvstore_patch.store.kvstore import NALB
 from nalb.errors import one_line
 from nalb.failures import Cause
 from nalb.protocol import messages as m
+from nalb.transport.courier import Courier
+from nalb.transport.pieces import Occasion, StatePiece
 
 
 class Summing:

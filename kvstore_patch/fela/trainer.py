@@ -24,9 +24,7 @@ from mxnet.ndarray import NDArray
 
 from kvstore_patch.fela.chunks import Chunks
 from kvstore_patch.fela.compute import Compute, Loss
-from kvstore_patch.fela.courier import Courier, own_host
 from kvstore_patch.fela.gradients import Gradients
-from kvstore_patch.fela.pieces import TokenPiece
 from kvstore_patch.fela.summing import Summing
 from kvstore_patch.fela.updates import Updates
 from kvstore_patch.store import script_end
@@ -37,7 +35,9 @@ from nalb.failures import Cause
 from nalb.protocol import messages as m
 from nalb.tokens.shape import Shape
 from nalb.tokens.stragglers import Stragglers
+from nalb.transport.courier import Courier, own_host
 from nalb.transport.keys import own_keys
+from nalb.transport.pieces import TokenPiece
 
 THRESHOLD = 16  # samples: the smallest one at which layers are told apart (Geng et al., IV-A)
 BARRIER_KEY = "fela.gather"

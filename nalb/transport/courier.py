@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 import zmq
 
-from kvstore_patch.fela.pieces import FRAME_MOST_BYTES, Piece, TokenPiece, pack, unpack
 from nalb.errors import PeerError, one_line
 from nalb.transport.curvezmq import door_kept, node_of_user, secure_client, secure_server
 from nalb.transport.keys import NodeKeys
+from nalb.transport.pieces import FRAME_MOST_BYTES, Piece, TokenPiece, pack, unpack
 
 INBOX_MOST_BYTES = 4 << 30
 LINGER_MS = 2000  # how long the last pieces may take to leave
