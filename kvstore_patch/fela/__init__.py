@@ -11,6 +11,6 @@
 Arrays travel between workers by nalb/transport/courier.py.
 """
 
-from kvstore_patch.fela.trainer import Trainer
+from kvstore_patch.fela.trainer import THRESHOLD, Trainer
 
-__all__ = ["Trainer"]
+__all__ = ["THRESHOLD", "Trainer"]
