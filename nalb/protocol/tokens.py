@@ -80,7 +80,8 @@ class TokenDealer:
         """A worker has computed a token, or enters an iteration. PeerError: it says what cannot be."""
         if self._server is None:
             raise PeerError("asks for a token before all workers have joined: please report this")
-        if message.iteration != self._due[rank]:
+        is_back = message.drains and message.iteration == self._due[rank] - 1  # to stay until it is complete
+        if message.iteration != self._due[rank] and not is_back:
             raise PeerError(
                 f"asks for tokens of iteration {message.iteration} while {self._due[rank]} is due: please report this"
             )
