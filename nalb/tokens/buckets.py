@@ -1,7 +1,8 @@
 """Where tokens wait, and which one a worker gets (the token distributor of Geng et al., III-D to III-F).
 
 Each worker has a bucket of its own. A worker takes from it; once it finds nothing there it helps another: the bucket with fewest
-helpers, then the one whose samples have most levels before them, then the lowest rank.
+helpers, then the one whose samples have most levels before them, then the lowest rank. Nobody helps with a token whose owner waits
+for it (server.py).
 """
 
 from collections import Counter
@@ -36,20 +37,30 @@ class Buckets:
         self._helped: dict[TokenId, int] = {}  # tokens that helpers compute -> whose
         self._helpers: Counter[int] = Counter()
         self._left: Counter[int] = Counter()  # by owner: samples x levels that wait
+        self._owners: set[int] = set()  # whose buckets have tokens
+        self._of_sub_model = [0] * shape.sub_models  # tokens in all buckets
+        self._may = [[one for one, ranks in enumerate(policy.eligible) if rank in ranks] for rank in range(workers)]
 
-    def put(self, token: Token) -> None:
-        """Into the bucket of the worker that holds most of its inputs and may compute it."""
+    def put(self, token: Token) -> int:
+        """Into the bucket of the worker that holds most of its inputs and may compute it; who that is."""
         owner = self._owner(token)
         self._waiting[owner][token.id] = token
         self._left[owner] += self._work(token)
+        self._owners.add(owner)
+        self._of_sub_model[self._shape.sub_model(token.id.level)] += 1
+        return owner
 
-    def take(self, worker: int, until: int) -> tuple[Token, int] | None:
-        """The worker's next token and whose bucket it was in, if there is one for it of an iteration up to `until`."""
+    def take_own(self, worker: int, until: int) -> Token | None:
+        """The worker's next token of its own bucket, if there is one for it of an iteration up to `until`."""
         if self._waiting[worker] and (token := self._best(worker, worker, until)):
-            return self._remove(token, worker), worker
-        if not self._policy.helps:
+            return self._remove(token, worker)
+        return None
+
+    def take_others(self, worker: int, until: int) -> tuple[Token, int] | None:
+        """The worker's next token of others' buckets and whose it was in, if there is one for it; its own has none."""
+        if not self._policy.helps or not any(self._of_sub_model[one] for one in self._may[worker]):
             return None
-        others = [owner for owner, waiting in enumerate(self._waiting) if waiting and owner != worker]
+        others = [owner for owner in self._owners if owner != worker]
         for owner in sorted(others, key=lambda one: (self._helpers[one], -self._left[one], one)):
             if token := self._best(worker, owner, until):
                 self._helped[token.id] = owner
@@ -64,7 +75,7 @@ class Buckets:
             self._helpers[owner] -= 1
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting))
+        return sum(self._of_sub_model)
 
     def _owner(self, token: Token) -> int:
         eligible = self._policy.eligible[self._shape.sub_model(token.id.level)]
@@ -108,4 +119,7 @@ class Buckets:
     def _remove(self, token: Token, owner: int) -> Token:
         del self._waiting[owner][token.id]
         self._left[owner] -= self._work(token)
+        self._of_sub_model[self._shape.sub_model(token.id.level)] -= 1
+        if not self._waiting[owner]:
+            self._owners.remove(owner)
         return token

@@ -109,6 +109,7 @@ class TokenServer:
         self._assigned: dict[int, _Assigned] = {}  # by worker
         # worker -> its iteration and the one that must be complete before it goes on, in order of their requests
         self._waiting: dict[int, tuple[int, int]] = {}
+        self._fresh: set[int] = set()  # whose buckets got tokens since requests were last answered
         self._begun, self.complete = -1, -1  # the last iterations
         self._begun_s: dict[int, float] = {}
         self._unsynchronised: deque[tuple[int, int]] = deque()  # iteration and sub-model, in the order of the sums
@@ -145,15 +146,14 @@ class TokenServer:
             orders += self._take_in(assigned, now_s)
         if iteration > self._begun:
             self._begin(iteration, now_s)
-        # The one who reports goes first: what it has just completed is with it.
         behind = iteration if drains else iteration - self._staleness
-        for one, (its, wants) in [(worker, (iteration, behind)), *self._waiting.items()]:
-            if answer := self._serve(one, its, wants, now_s):
-                self._waiting.pop(one, None)
-                orders += answer
-            else:
-                self._waiting[one] = its, wants
+        self._waiting[worker] = iteration, behind
+        orders += self._answer(worker, now_s)
         return orders
+
+    def token(self, forward: TokenId) -> Token:
+        """A forward token of an iteration under way."""
+        return self._iterations[forward.iteration].token(forward)
 
     # ---- how it goes
 
@@ -161,8 +161,7 @@ class TokenServer:
         self._begun, self._begun_s[number] = number, now_s
         iteration = self._iterations[number] = Iteration(number, self.shape, self._homes)
         self._unsynchronised += [(number, one) for one in reversed(range(self.shape.sub_models))]
-        for token in iteration.first():
-            self._buckets.put(token)
+        self._put(iteration.first())
 
     def _take_in(self, assigned: _Assigned, now_s: float) -> list[Order]:
         """A token is computed."""
@@ -171,8 +170,7 @@ class TokenServer:
         iteration = self._iterations[number]
         self.holder[token.id] = work.worker
         self._buckets.complete(token)
-        for one in iteration.complete(token):
-            self._buckets.put(one)
+        self._put(iteration.complete(token))
         self.completed.append(Completed(token, work.worker, work.owner, assigned.given_s, now_s, work.fetches))
         orders: list[Order] = []
         while self._unsynchronised and self._is_back(*self._unsynchronised[0]):
@@ -192,12 +190,35 @@ class TokenServer:
             return number <= self.complete
         return iteration.is_back(sub_model) if self.policy.overlaps else iteration.is_complete
 
-    def _serve(self, worker: int, iteration: int, behind: int, now_s: float) -> list[Order]:
-        """Orders that answer a request; none where it must wait."""
-        taken = self._buckets.take(worker, iteration)
-        if taken is None:
-            return [GoOn(worker, iteration, self.complete)] if self.complete >= behind else []
-        token, owner = taken
+    def _put(self, tokens: list[Token]) -> None:
+        self._fresh.update(self._buckets.put(one) for one in tokens)
+
+    def _answer(self, reporter: int, now_s: float) -> list[Order]:
+        """Answers to the requests that can be answered.
+
+        The one who reports goes first: what it has just completed is with it. Then each takes its own new tokens, and only then
+        others help, so that nobody takes a token from a worker that waits for it. The rest may go on or wait.
+        """
+        orders: list[Order] = []
+        changed = bool(self._fresh) or self._worth is not None
+        for one in [reporter, *(rank for rank in sorted(self._fresh) if rank in self._waiting and rank != reporter)]:
+            if token := self._buckets.take_own(one, self._waiting[one][0]):
+                orders += self._give(one, token, one, now_s)
+        self._fresh.clear()
+        helpers = [reporter, *self._waiting] if reporter in self._waiting else [*self._waiting]
+        for one in dict.fromkeys(helpers) if changed else helpers[:1]:
+            if not len(self._buckets):
+                break
+            if taken := self._buckets.take_others(one, self._waiting[one][0]):
+                orders += self._give(one, *taken, now_s)
+        for one, (iteration, behind) in list(self._waiting.items()):
+            if self.complete >= behind:
+                del self._waiting[one]
+                orders.append(GoOn(one, iteration, self.complete))
+        return orders
+
+    def _give(self, worker: int, token: Token, owner: int, now_s: float) -> list[Order]:
+        del self._waiting[worker]
         work = Work(worker, token, self._fetches(worker, token), owner)
         self._assigned[worker] = _Assigned(work, now_s)
         return [work, *(Send(one.source, one, worker, token) for one in work.fetches)]
