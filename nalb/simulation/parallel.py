@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from nalb.simulation.profiles import Profile, SubModel
 from nalb.simulation.tokens import Machines, Simulated, Sleep, simulate
+from nalb.tokens.network_aware import NetworkAware
 from nalb.tokens.policies import Policy, data_parallel, fela, hybrid_parallel, model_parallel
 from nalb.tokens.server import TokenServer
 from nalb.tokens.shape import Shape
@@ -47,13 +48,19 @@ def train_fela(
     sleep: Sleep | None = None,
     with_policy: "dict[str, bool] | None" = None,
     staleness: int = 0,
+    aware: bool = True,
 ) -> Simulated:
-    """Fela with this configuration. with_policy: fields of Policy that are not as usual, for ablations."""
+    """Fela with this configuration. with_policy: fields of Policy that are not as usual, for ablations.
+
+    aware: it knows the network (network_aware.py); else by the paper's rules.
+    """
     shape, policy = fela_of(profile, machines.workers, total, configuration)
     if with_policy:
         policy = replace(policy, **with_policy)  # type: ignore[arg-type]
     server = TokenServer(machines.workers, shape, policy, staleness)
-    return simulate(machines, profile.sub_models, server, iterations, sleep, staleness)
+    links = machines.capacities
+    knows = NetworkAware(server, lambda: (links.up.tolist(), links.down.tolist())) if aware else None
+    return simulate(machines, profile.sub_models, server, iterations, sleep, staleness, knows)
 
 
 def fela_of(profile: Profile, workers: int, total: int, configuration: Configuration) -> tuple[Shape, Policy]:

@@ -22,7 +22,8 @@ from nalb.planning.nodes import Capacities
 from nalb.simulation.carried import Carried
 from nalb.simulation.profiles import FORWARD_PART, SubModel
 from nalb.tokens.iteration import Token
-from nalb.tokens.server import Fetch, GoOn, Part, Synchronise, TokenServer, Work
+from nalb.tokens.network_aware import NetworkAware
+from nalb.tokens.server import Fetch, GoOn, Synchronise, TokenServer, Work
 from nalb.tokens.shape import Shape
 
 REQUEST_S = 0.0005  # assumed: a message there and back on a local network, and what the coordinator does
@@ -76,9 +77,10 @@ def simulate(
     iterations: int,
     sleep: Sleep | None = None,
     staleness: int = 0,
+    aware: NetworkAware | None = None,
 ) -> Simulated:
-    """Train for so many iterations. server: new, for these sub-models and workers."""
-    return _Run(machines, sub_models, server, iterations, sleep, staleness).run()
+    """Train for so many iterations. server: new, for these sub-models and workers. aware: learns what workers report."""
+    return _Run(machines, sub_models, server, iterations, sleep, staleness, aware).run()
 
 
 @dataclass
@@ -87,8 +89,9 @@ class _Worker:
 
     iteration: int = 0
     work: Work | None = None
+    compute_s: float = 0.0  # of its work
+    fetched_bytes: float = 0.0  # for its work
     missing: set[int] = field(default_factory=set)
-    recomputes: bool = False
     finished: bool = False
 
 
@@ -101,9 +104,11 @@ class _Run:
         iterations: int,
         sleep: Sleep | None,
         staleness: int,
+        aware: NetworkAware | None,
     ):
         self._machines, self._models, self._server = machines, sub_models, server
         self._iterations, self._sleep, self._staleness = iterations, sleep, staleness
+        self._aware = aware
         self._carried = Carried(machines.capacities)
         self._workers = [_Worker() for _ in range(machines.workers)]
         self._now_s, self._order = 0.0, 0
@@ -153,6 +158,9 @@ class _Run:
                 self._sum(order)
             elif isinstance(order, GoOn):
                 self._go_on(order.worker)
+        for completed in self._server.completed:
+            if self._aware:
+                self._aware.observe(completed, one.compute_s, one.fetched_bytes)
         self._server.completed.clear()
 
     def _go_on(self, worker: int) -> None:
@@ -165,9 +173,7 @@ class _Run:
 
     def _begin(self, work: Work) -> None:
         one = self._workers[work.worker]
-        one.work = work
-        mirrors = work.token.mirrors
-        one.recomputes = mirrors is not None and self._server.holder[mirrors] != work.worker
+        one.work, one.fetched_bytes = work, 0.0
         self._done.tokens += 1
         self._done.helped += work.worker != work.owner
         for fetch in work.fetches:
@@ -175,7 +181,8 @@ class _Run:
             number = self._carried.transfer(fetch.source, work.worker, size_bytes)
             one.missing.add(number)
             self._fetching[number] = work.worker
-            self._done.fetched_bytes += size_bytes
+            one.fetched_bytes += size_bytes
+        self._done.fetched_bytes += one.fetched_bytes
         one.missing.add(_ANSWER)
         self._after(self._machines.request_s, lambda: self._answered(work))
 
@@ -184,7 +191,7 @@ class _Run:
         self._compute(work)
 
     def _fetch_bytes(self, token: Token, fetch: Fetch) -> float:
-        samples, sub_model = fetched_samples(self._server, token, fetch)
+        sub_model, samples = self._server.fetched(token, fetch)
         return samples * self._models[sub_model].output_bytes
 
     def _compute(self, work: Work) -> None:
@@ -197,9 +204,9 @@ class _Run:
         if token.mirrors is None and self._updated[sub_model, work.worker] < behind:
             return
         one.missing = {_RESULT}  # it computes: nothing else starts it
-        seconds = self._seconds(work.worker, token, one.recomputes)
-        self._done.computed_s[work.worker] += seconds
-        self._after(seconds, lambda: self._computed(work.worker))
+        one.compute_s = self._seconds(work.worker, token, work.recomputes)
+        self._done.computed_s[work.worker] += one.compute_s
+        self._after(one.compute_s, lambda: self._computed(work.worker))
 
     def _computed(self, worker: int) -> None:
         self._workers[worker].missing = set()
@@ -236,26 +243,9 @@ class _Run:
         self._compute(one.work)
 
 
-def fetched_samples(server: TokenServer, token: Token, fetch: Fetch) -> tuple[int, int]:
-    """How many samples a fetch carries, and of which sub-model's output they are the values or the gradients.
-
-    An output is fetched whole: a group covers all of it. Of a gradient only the mirrored token's samples are.
-    """
-    shape = server.shape
-    if fetch.part == Part.OUTPUT:
-        return samples_of(shape, server.token(fetch.token)), shape.sub_model(fetch.token.level)
-    sub_model = shape.sub_model(token.id.level)
-    return samples_of(shape, token), sub_model - 1 if fetch.part == Part.INPUT else sub_model
-
-
-def samples_of(shape: Shape, token: Token) -> int:
-    """Of its batch."""
-    return sum(len(shape.samples_of(chunk)) for chunk in token.chunks)
-
-
 def token_s(shape: Shape, sub_models: Sequence[SubModel], token: Token, recomputes: bool = False) -> float:
     """How long a token computes on a worker of slowness 1."""
-    both_s = sub_models[shape.sub_model(token.id.level)].seconds(samples_of(shape, token))
+    both_s = sub_models[shape.sub_model(token.id.level)].seconds(shape.samples(token.chunks))
     if token.id.level == shape.head or recomputes:
         return both_s
     return both_s * (FORWARD_PART if token.mirrors is None else 1 - FORWARD_PART)

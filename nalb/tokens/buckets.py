@@ -6,20 +6,21 @@ for it (server.py).
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from nalb.tokens.iteration import Token, TokenId
 from nalb.tokens.policies import Policy
 from nalb.tokens.shape import Shape
 
-# (worker, token, owner of the bucket) -> whether the worker should help with it
-Worth = Callable[[int, Token, int], bool]
+Cost = Callable[[int, Token], float]  # (worker, token) -> what taking it costs, lower is better
+# (worker, owner of the bucket, its tokens that the worker may compute, at least one) -> which to help with, if any
+Help = Callable[[int, int, Collection[Token]], Token | None]
 
 
 class Buckets:
     """holder: who has a token's output; it must know all tokens that those in the buckets need.
 
-    cost: (worker, token) -> what taking it costs, lower is better; None: 1 - Eq. 1 of Geng et al. worth: None: help always is.
+    cost: None: 1 - Eq. 1 of Geng et al. help: None: as with a token of one's own.
     """
 
     def __init__(
@@ -28,11 +29,11 @@ class Buckets:
         policy: Policy,
         workers: int,
         holder: dict[TokenId, int],
-        cost: Callable[[int, Token], float] | None = None,
-        worth: Worth | None = None,
+        cost: Cost | None = None,
+        help: Help | None = None,
     ):
         self._shape, self._policy, self._holder = shape, policy, holder
-        self._cost, self._worth = cost or self._missing, worth
+        self._cost, self._help = cost or self._missing, help
         self._waiting: list[dict[TokenId, Token]] = [{} for _ in range(workers)]  # by owner; in order of their making
         self._helped: dict[TokenId, int] = {}  # tokens that helpers compute -> whose
         self._helpers: Counter[int] = Counter()
@@ -74,6 +75,10 @@ class Buckets:
         if owner is not None:
             self._helpers[owner] -= 1
 
+    def of(self, owner: int) -> Collection[Token]:
+        """What waits in a worker's bucket, in order of its making."""
+        return self._waiting[owner].values()
+
     def __len__(self) -> int:
         return sum(self._of_sub_model)
 
@@ -89,8 +94,7 @@ class Buckets:
 
     def _work(self, token: Token) -> int:
         """Samples times the levels that they have before them, this one included."""
-        samples = sum(len(self._shape.samples_of(chunk)) for chunk in token.chunks)
-        return samples * (self._shape.levels - token.id.level)
+        return self._shape.samples(token.chunks) * (self._shape.levels - token.id.level)
 
     def _best(self, worker: int, owner: int, until: int) -> Token | None:
         policy, sub_model = self._policy, self._shape.sub_model
@@ -99,10 +103,10 @@ class Buckets:
             for one in self._waiting[owner].values()
             if one.id.iteration <= until and worker in policy.eligible[sub_model(one.id.level)]
         ]
-        if owner != worker and self._worth is not None:
-            may = [one for one in may if self._worth(worker, one, owner)]
         if not may:
             return None
+        if owner != worker and self._help is not None:
+            return self._help(worker, owner, may)
 
         def rank(token: Token) -> tuple[int, bool, int, float]:
             first = policy.first is not None and sub_model(token.id.level) == policy.first
