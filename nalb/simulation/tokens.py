@@ -35,11 +35,16 @@ Sleep = Callable[[int, int, int], float]  # (worker, iteration, workers) -> seco
 
 @dataclass(frozen=True, eq=False)
 class Machines:
-    """capacities: of the workers' links. slowness: times that computing takes, by worker; None: 1 for all."""
+    """capacities: of the workers' links. slowness: times that computing takes, by worker; None: 1 for all.
+
+    jitter: how far the logarithm of a token's time deviates, by lots that the seed decides.
+    """
 
     capacities: Capacities
     slowness: Sequence[float] | None = None
     request_s: float = REQUEST_S
+    jitter: float = 0.0
+    seed: int = 0
 
     @property
     def workers(self) -> int:
@@ -111,6 +116,7 @@ class _Run:
         self._aware = aware
         self._carried = Carried(machines.capacities)
         self._workers = [_Worker() for _ in range(machines.workers)]
+        self._lots = np.random.default_rng(machines.seed)
         self._now_s, self._order = 0.0, 0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._fetching: dict[int, int] = {}  # transfer -> worker
@@ -214,7 +220,8 @@ class _Run:
 
     def _seconds(self, worker: int, token: Token, recomputes: bool) -> float:
         slowness = self._machines.slowness[worker] if self._machines.slowness else 1.0
-        return slowness * token_s(self._server.shape, self._models, token, recomputes)
+        chance = float(np.exp(self._machines.jitter * self._lots.standard_normal())) if self._machines.jitter else 1.0
+        return slowness * chance * token_s(self._server.shape, self._models, token, recomputes)
 
     def _sum(self, order: Synchronise) -> None:
         if len(order.workers) == 1:
