@@ -72,7 +72,7 @@ class Compute:
             losses = self._loss(block(x), labels)
         if losses.shape[:1] != (_samples(work.chunks, shape),):
             raise InputError(f"the loss has shape {losses.shape}: give one for each sample, as Gluon's losses do")
-        autograd.backward([losses])
+        _back_through(losses, None)
         self._loss_sum += float(losses.sum().asscalar())
         self._loss_samples += _samples(work.chunks, shape)
         return self._leave(work, shape, x)
@@ -85,7 +85,7 @@ class Compute:
             x = batch(work.chunks)[0] if sub_model == 0 else _fed(_local(fetched[work.mirrors, Part.INPUT]))
             tape = x, self._record(sub_model, x)
         x, output = tape
-        autograd.backward([output], [self._array(work.inputs[0], Part.GRADIENT, work.chunks, fetched)])
+        _back_through(output, self._array(work.inputs[0], Part.GRADIENT, work.chunks, fetched))
         self._chunks.drop(work.mirrors)
         return self._leave(work, shape, x)
 
@@ -115,6 +115,11 @@ class Compute:
         assert x.grad is not None
         self._chunks.keep(work.token, Part.GRADIENT, x.grad, work.chunks, shape)
         return [*ready, x.grad]
+
+
+def _back_through(output: NDArray, gradient: NDArray | None) -> None:
+    """The tape stays, until nobody has the output: to drop it would break those that share running statistics with it."""
+    autograd.backward([output], None if gradient is None else [gradient], retain_graph=True)
 
 
 def _samples(chunks: Sequence[int], shape: Shape) -> int:

@@ -17,7 +17,7 @@ from nalb.tokens.policies import data_parallel, fela, hybrid_parallel, model_par
 from nalb.tokens.server import GoOn, Part, Synchronise, TokenServer, Work
 from nalb.tokens.shape import Shape
 
-STEPS, TOTAL, FEATURES = 20, 24, 5
+STEPS, TOTAL, FEATURES = 20, 24, 16
 generator = np.random.RandomState(1)
 DATA = generator.uniform(-1, 1, (STEPS, TOTAL, FEATURES)).astype(np.float32)
 TARGET = generator.uniform(-1, 1, (STEPS, TOTAL, 1)).astype(np.float32)
@@ -28,15 +28,19 @@ loss_of = gluon.loss.L2Loss()
 def build(kind):
     """Three blocks with known shapes, the same ones each time."""
     mx.random.seed(3)
-    blocks = []
-    for units, size in ((7, FEATURES), (6, 7), (1, 6)):
+    blocks, x = [], nd.zeros((2, FEATURES))
+    for units in (7, 6, 1):
         block = nn.HybridSequential()
-        block.add(nn.Dense(units, activation="tanh", in_units=size))
+        if kind == "conv" and units > 1:
+            block.add(nn.HybridLambda(lambda F, x: F.reshape(x, (0, -1, 4, 4))), nn.Conv2D(16, 3, padding=1))
+        else:
+            block.add(nn.Dense(units, activation="tanh"))
         if kind == "norm" and units > 1:
-            block.add(nn.BatchNorm(in_channels=units))
+            block.add(nn.BatchNorm())
         block.initialize(mx.init.Xavier())
-        if kind == "hybrid":
+        if kind != "plain":
             block.hybridize()
+        x = block(x)
         blocks.append(block)
     return blocks
 
@@ -144,6 +148,18 @@ def check(name, workers, policy, shape, kind="hybrid", optimizer="sgd", seed=1):
     return stolen
 
 
+def check_running_statistics():
+    """Batches are tokens, so means are close to those of one process and no more; but all workers have the same."""
+    many = [Worker(rank, "norm", "sgd") for rank in range(3)]
+    train(many, TokenServer(3, Shape(TOTAL, 6, (1, 2, 2)), fela(3, 3)), 1)
+    first, *others = [values(worker.blocks) for worker in many]
+    for other in others:
+        assert all(np.array_equal(a, b) for a, b in zip(first, other, strict=True)), "statistics differ"
+    expected = values([build("norm")[0]])
+    moved = [np.abs(a - b).max() for a, b in zip(first, expected, strict=False)]
+    assert min(moved) > 0, "statistics have not moved"
+
+
 def main():
     stolen = 0
     for workers, chunks, weights, subset in (
@@ -168,6 +184,10 @@ def main():
     check("hp", 3, policy, shape)
     policy, shape = model_parallel(3, TOTAL, 3, 4)
     check("mp", 3, policy, shape)
+    for workers, chunks in ((1, 1), (3, 6)):
+        check("conv", workers, fela(workers, 3), Shape(TOTAL, chunks, (1, 2, 2)), "conv")
+    check("norm alone", 1, fela(1, 3), Shape(TOTAL, 1, (1, 1, 1)), "norm")
+    check_running_statistics()
     print("stolen", stolen)
 
 
