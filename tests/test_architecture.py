@@ -70,6 +70,7 @@ ALLOWED = {
         "nalb.measurement",
         "nalb.protocol",
         "nalb.process",
+        "nalb.tokens",
     },
     "nalb.workloads": {"nalb.errors"},
     "nalb.reporting": {"nalb.errors", "nalb.events", "nalb.units"},
@@ -90,6 +91,7 @@ ALLOWED = {
         "nalb.transport",
         "nalb.checkpoints",
         "nalb.workloads",
+        "nalb.tokens",
     },
     "nalb.launch": {
         "nalb.options",

@@ -18,7 +18,7 @@ from nalb.options import JOINT_BATCHING, NETWORK_PREDICTORS, PREDICTORS, STALENE
 from nalb.planning.slices import Tensor
 from nalb.schemes import AUTO, SCHEMES, Scheme
 from nalb.settings import batch_maxima
-from nalb.tokens.policies import FELA
+from nalb.tokens.policies import FELAS, conflict
 from nalb.tokens.shape import read_weights
 from nalb.tokens.stragglers import FORMS, Stragglers
 
@@ -154,7 +154,9 @@ def check_token_flags(args: argparse.Namespace, parallels: Sequence[tuple[str, S
         if unused := [flag for flag, value in given.items() if value is not None]:
             raise InputError(f"{' and '.join(unused)} {'is' if len(unused) == 1 else 'are'} of tokens: add --parallel")
         return
-    for _, scheme in parallels:
+    has_weights, has_subset = args.token_weights is not None, args.token_subset is not None
+    is_fela = any(name in FELAS for name, _ in parallels)  # others beside it go without weights
+    for name, scheme in parallels:
         if args.batching or scheme.sizes_batches:
             raise InputError(
                 "--parallel shares out tokens, which need no batch sizes: leave out --batching and --scheme joint"
@@ -163,20 +165,16 @@ def check_token_flags(args: argparse.Namespace, parallels: Sequence[tuple[str, S
             raise InputError(
                 f"--parallel needs nalb's store, and scheme {scheme.name} is MXNet alone: choose another scheme"
             )
-    names = [name for name, _ in parallels]
-    if FELA not in names and (args.token_weights or args.token_subset is not None):
-        raise InputError(f"--weights and --subset are fela's: leave them out of --parallel {','.join(names)}")
-    if args.token_subset is not None and not args.token_weights:
-        raise InputError("--subset without --weights: give both, or none and they are tuned while training")
+        is_told = name in FELAS or not is_fela
+        if why := conflict(name, has_weights and is_told, has_subset and is_told, args.staleness or 0):
+            raise InputError(f"--parallel {name}: {why}")
     if args.token_subset is not None and args.token_subset < 1:
         raise InputError(f"--subset {args.token_subset}: give 1 worker or more")
     if args.staleness is not None and not 0 <= args.staleness <= STALENESS_MOST:
         raise InputError(f"--staleness {args.staleness}: give 0 to {STALENESS_MOST} iterations")
-    if FELA in names and args.staleness and not args.token_weights:
-        raise InputError("--staleness overlaps iterations, so nothing can be tuned between them: add --weights")
-    if args.token_weights:
+    if has_weights:
         read_weights(args.token_weights)
-    if args.stragglers:
+    if args.stragglers is not None:
         Stragglers.read(args.stragglers)
 
 

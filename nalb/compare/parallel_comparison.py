@@ -10,7 +10,7 @@ from nalb.errors import JobError
 from nalb.events import TokensEvent, TokenShapeEvent
 from nalb.options import JobOptions
 from nalb.reporting.parallel_file import ParallelResult
-from nalb.tokens.policies import FELA
+from nalb.tokens.policies import FELAS
 from netem.network_file import Network
 
 
@@ -29,7 +29,7 @@ def run_parallel(
     """
     name, _, scheme = way.partition("@")
     options = replace(options, parallel=name, scheme=scheme or options.scheme)
-    if name != FELA:
+    if name not in FELAS:
         options = replace(options, token_weights=None, token_subset=None)
     result = ParallelResult(options.scheme, 0)
 
