@@ -18,7 +18,7 @@ from nalb.options import JOINT_BATCHING, NETWORK_PREDICTORS, PREDICTORS, STALENE
 from nalb.planning.slices import Tensor
 from nalb.schemes import AUTO, SCHEMES, Scheme
 from nalb.settings import batch_maxima
-from nalb.tokens.policies import FELA, PARALLELS
+from nalb.tokens.policies import PARALLELS, conflict
 from nalb.tokens.shape import read_weights
 from nalb.tokens.stragglers import FORMS, Stragglers
 
@@ -165,19 +165,16 @@ def check_token_flags(args: argparse.Namespace, scheme: Scheme) -> None:
         raise InputError(
             f"--parallel needs nalb's store, and --scheme {args.scheme} is MXNet alone: choose another scheme"
         )
-    if args.parallel != FELA and (args.token_weights or args.token_subset is not None):
-        raise InputError(f"--weights and --subset are fela's: leave them out of --parallel {args.parallel}")
-    if args.token_subset is not None and not args.token_weights:
-        raise InputError("--subset without --weights: give both, or none and they are tuned while training")
+    has_weights, has_subset = args.token_weights is not None, args.token_subset is not None
+    if why := conflict(args.parallel, has_weights, has_subset, args.staleness or 0):
+        raise InputError(f"--parallel {args.parallel}: {why}")
     if args.token_subset is not None and args.token_subset < 1:
         raise InputError(f"--subset {args.token_subset}: give 1 worker or more")
     if args.staleness is not None and not 0 <= args.staleness <= STALENESS_MOST:
         raise InputError(f"--staleness {args.staleness}: give 0 to {STALENESS_MOST} iterations")
-    if args.parallel == FELA and args.staleness and not args.token_weights:
-        raise InputError("--staleness overlaps iterations, so nothing can be tuned between them: add --weights")
-    if args.token_weights:
+    if has_weights:
         read_weights(args.token_weights)
-    if args.stragglers:
+    if args.stragglers is not None:
         Stragglers.read(args.stragglers)
 
 

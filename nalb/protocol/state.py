@@ -39,6 +39,7 @@ from nalb.protocol.planner import PlanDecision, Planner
 from nalb.protocol.sample_collector import SampleCollector
 from nalb.protocol.sums import find_wrong_sum
 from nalb.protocol.token_admission import TokenAdmission
+from nalb.protocol.tokens import Rates
 from nalb.schemes import SCHEMES, Scheme
 from nalb.settings import Settings
 
@@ -93,7 +94,7 @@ class Coordinator:
         self._collect_by_s = now_s
         self._released_s = self._moved_s = now_s  # when the last plan went out, and when anything was last under way
         self._admission = BatchAdmission(settings, predictor, self._network)
-        self._tokens = TokenAdmission(settings)
+        self._tokens = TokenAdmission(settings, self._link_rates)
 
     def name_of(self, identity: bytes) -> str | None:
         """What people call the process that speaks, if it has said Hello."""
@@ -314,6 +315,17 @@ class Coordinator:
         """For joint plans."""
         rank_of_node = {worker.hello.node: worker.rank for worker in self._members.workers}
         return self._planner.network(rank_of_node) if self._planner else None
+
+    def _link_rates(self) -> Rates | None:
+        """For tokens: bytes per second out of and into each worker, by rank."""
+        network = self._network()
+        if network is None:
+            return None
+        place_of_rank = dict(
+            zip(network.ranks, [i for i, node in enumerate(network.nodes) if node.is_worker], strict=True)
+        )
+        places = [place_of_rank[rank] for rank in sorted(place_of_rank)]
+        return network.capacities.up[places].tolist(), network.capacities.down[places].tolist()
 
     # ---- what processes report
 

@@ -4,7 +4,7 @@ The tokens themselves are TokenDealer's. A job that was not asked for a way to s
 fela.Trainer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -12,7 +12,7 @@ from nalb.errors import InputError, PeerError, listed
 from nalb.failures import Cause, Failure
 from nalb.protocol import messages as m
 from nalb.protocol.participant import Process
-from nalb.protocol.tokens import TokenDealer, TokenOptions
+from nalb.protocol.tokens import Rates, TokenDealer, TokenOptions
 from nalb.settings import Settings
 from nalb.tokens.policies import FELA
 
@@ -22,12 +22,13 @@ JOIN = "make a fela.Trainer in every worker's script, or leave out --parallel"
 class TokenAdmission:
     """Each method returns why the job must end, or None. What workers must be told is in the dealer's outbox."""
 
-    def __init__(self, settings: Settings):
+    def __init__(self, settings: Settings, rates: Callable[[], Rates | None] = lambda: None):
         self._settings = settings
         self._since_s: float | None = None  # the first worker joined
         self.dealer = TokenDealer(
             TokenOptions(settings.parallel or FELA, settings.weights, settings.token_subset, settings.staleness),
             settings.num_workers,
+            rates,
         )
 
     @property

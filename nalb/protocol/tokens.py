@@ -4,18 +4,22 @@ The token server decides (nalb/tokens/server.py). Here its orders become message
 come: the shape of an iteration before its tokens, and sums to all in the same order.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nalb.errors import InputError, PeerError
 from nalb.events import TokenRow, TokensEvent, TokenShapeEvent
 from nalb.protocol import messages as m
 from nalb.tokens.iteration import TokenId
-from nalb.tokens.policies import FELA, Policy, configuration
+from nalb.tokens.network_aware import NetworkAware
+from nalb.tokens.policies import FELA, FELAS, Policy, configuration, conflict
 from nalb.tokens.server import Completed, GoOn, Order, Send, Synchronise, TokenServer, Work, name_of
 from nalb.tokens.shape import Shape, level_name
 from nalb.tokens.tuning import Tuner
 
 Addressed = tuple[int, m.Message]  # to the worker of this rank
+Rates = tuple[Sequence[float], Sequence[float]]  # bytes/s out of and into each worker, by rank
+UNKNOWN_BPS = 1e15  # of links that nobody knows yet: all alike, and as if they cost no time
 
 
 @dataclass(frozen=True)
@@ -29,13 +33,19 @@ class TokenOptions:
 
 
 class TokenDealer:
-    """Workers by rank. `outbox` collects what they must be told, `events` what observers see, but for the names of the workers."""
+    """Workers by rank. `outbox` collects what they must be told, `events` what observers see, but for the names of the workers.
 
-    def __init__(self, options: TokenOptions, workers: int):
+    rates: what is known of the links now, if anything.
+    """
+
+    def __init__(self, options: TokenOptions, workers: int, rates: Callable[[], Rates | None] = lambda: None):
         self._options, self._workers = options, workers
         self._joined: dict[int, m.JoinTokens] = {}
         self._server: TokenServer | None = None  # once all have joined
         self._tuner: Tuner | None = None  # where weights and subset are to be found
+        self._aware: NetworkAware | None = None  # where more than the paper's rules decides
+        self._rates = rates
+        self._present_rates: Rates | None = None  # of this iteration; None: to be asked for
         self._entered = [-1] * workers  # by rank, the last iteration that it has asked for tokens in
         self._due = [0] * workers  # by rank, the iteration whose tokens it may ask for
         self._held: dict[int, TokenId] = {}  # by rank: given and not yet reported
@@ -63,15 +73,18 @@ class TokenDealer:
             return
         policy, shape = self._first_configuration(message)
         self._server = TokenServer(self._workers, shape, policy, self._options.staleness)
+        if self._options.parallel == FELA:
+            self._aware = NetworkAware(self._server, self._link_rates)
         self._to_all(m.TokenPeers([self._joined[one].address for one in range(self._workers)]))
         self._tell_shape(0, shape, policy, self._tuner.reason if self._tuner else "as asked for", now_s)
 
     def _first_configuration(self, joined: m.JoinTokens) -> tuple[Policy, Shape]:
         options, model = self._options, (joined.sub_models, joined.total, joined.threshold)
-        if options.parallel != FELA or options.weights is not None:
+        has_weights, has_subset = options.weights is not None, options.subset is not None
+        if why := conflict(options.parallel, has_weights, has_subset, options.staleness):
+            raise InputError(why)
+        if options.parallel not in FELAS or has_weights:
             return configuration(options.parallel, self._workers, *model, options.weights, options.subset)
-        if options.staleness:
-            raise InputError("with staleness iterations overlap, so nothing can be tuned between them: give --weights")
         self._tuner = Tuner(self._workers, *model)
         return self._tuner.policy, self._tuner.shape
 
@@ -85,13 +98,16 @@ class TokenDealer:
                 f"asks for tokens of iteration {message.iteration} while {self._due[rank]} is due: please report this"
             )
         self._entered[rank] = message.iteration
-        self._begun_s.setdefault(message.iteration, now_s)
+        if message.iteration > self._server.complete:  # others may have completed it while this worker slept
+            self._begun_s.setdefault(message.iteration, now_s)
         orders = self._server.report(rank, message.done, message.iteration, now_s, message.drains)
         self._held.pop(rank, None)
         for order in orders:
             self._say(order)
         for one in self._server.completed:
             self._computed.setdefault(one.token.id.iteration, []).append((one, message))
+            if self._aware is not None:
+                self._aware.observe(one, message.compute_s, message.fetched_bytes)
         self._tell_computed(self._server, now_s)
         self._tune(self._server, now_s)
         self._server.completed.clear()
@@ -99,6 +115,8 @@ class TokenDealer:
 
     def _tell_computed(self, server: TokenServer, now_s: float) -> None:
         """Of iterations that are complete now."""
+        if server.iteration_s:
+            self._present_rates = None
         for iteration in [one for one in self._computed if one <= server.complete]:
             begun_s, computed = self._begun_s.pop(iteration), self._computed.pop(iteration)
             self.events.append(
@@ -115,6 +133,13 @@ class TokenDealer:
         if self._tuner.configuration != before:
             server.configure(self._tuner.shape, self._tuner.policy)
             self._tell_shape(server.complete + 1, self._tuner.shape, self._tuner.policy, self._tuner.reason, now_s)
+
+    def _link_rates(self) -> Rates:
+        """As they were known when this iteration first needed them."""
+        if self._present_rates is None:
+            unknown = [UNKNOWN_BPS] * self._workers
+            self._present_rates = self._rates() or (unknown, unknown)
+        return self._present_rates
 
     def held(self, rank: int) -> str | None:
         """The token that a worker computes, as people call it."""
@@ -155,7 +180,7 @@ class TokenDealer:
                 at_s=now_s,
                 workers=[],
                 iteration=iteration,
-                parallel=policy.name,
+                parallel=self._options.parallel,
                 staleness=self._options.staleness,
                 total=shape.total,
                 chunks=shape.chunks,

@@ -1,24 +1,26 @@
 """Where tokens wait, and which one a worker gets (the token distributor of Geng et al., III-D to III-F).
 
 Each worker has a bucket of its own. A worker takes from it; once it finds nothing there it helps another: the bucket with fewest
-helpers, then the one whose samples have most levels before them, then the lowest rank.
+helpers, then the one whose samples have most levels before them, then the lowest rank. Nobody helps with a token whose owner waits
+for it (server.py).
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from nalb.tokens.iteration import Token, TokenId
 from nalb.tokens.policies import Policy
 from nalb.tokens.shape import Shape
 
-# (worker, token, owner of the bucket) -> whether the worker should help with it
-Worth = Callable[[int, Token, int], bool]
+Cost = Callable[[int, Token], float]  # (worker, token) -> what taking it costs, lower is better
+# (worker, owner of the bucket, its tokens that the worker may compute, at least one) -> which to help with, if any
+Help = Callable[[int, int, Collection[Token]], Token | None]
 
 
 class Buckets:
     """holder: who has a token's output; it must know all tokens that those in the buckets need.
 
-    cost: (worker, token) -> what taking it costs, lower is better; None: 1 - Eq. 1 of Geng et al. worth: None: help always is.
+    cost: None: 1 - Eq. 1 of Geng et al. help: None: as with a token of one's own.
     """
 
     def __init__(
@@ -27,29 +29,39 @@ class Buckets:
         policy: Policy,
         workers: int,
         holder: dict[TokenId, int],
-        cost: Callable[[int, Token], float] | None = None,
-        worth: Worth | None = None,
+        cost: Cost | None = None,
+        help: Help | None = None,
     ):
         self._shape, self._policy, self._holder = shape, policy, holder
-        self._cost, self._worth = cost or self._missing, worth
+        self._cost, self._help = cost or self._missing, help
         self._waiting: list[dict[TokenId, Token]] = [{} for _ in range(workers)]  # by owner; in order of their making
         self._helped: dict[TokenId, int] = {}  # tokens that helpers compute -> whose
         self._helpers: Counter[int] = Counter()
         self._left: Counter[int] = Counter()  # by owner: samples x levels that wait
+        self._owners: set[int] = set()  # whose buckets have tokens
+        self._of_sub_model = [0] * shape.sub_models  # tokens in all buckets
+        self._may = [[one for one, ranks in enumerate(policy.eligible) if rank in ranks] for rank in range(workers)]
 
-    def put(self, token: Token) -> None:
-        """Into the bucket of the worker that holds most of its inputs and may compute it."""
+    def put(self, token: Token) -> int:
+        """Into the bucket of the worker that holds most of its inputs and may compute it; who that is."""
         owner = self._owner(token)
         self._waiting[owner][token.id] = token
         self._left[owner] += self._work(token)
+        self._owners.add(owner)
+        self._of_sub_model[self._shape.sub_model(token.id.level)] += 1
+        return owner
 
-    def take(self, worker: int, until: int) -> tuple[Token, int] | None:
-        """The worker's next token and whose bucket it was in, if there is one for it of an iteration up to `until`."""
+    def take_own(self, worker: int, until: int) -> Token | None:
+        """The worker's next token of its own bucket, if there is one for it of an iteration up to `until`."""
         if self._waiting[worker] and (token := self._best(worker, worker, until)):
-            return self._remove(token, worker), worker
-        if not self._policy.helps:
+            return self._remove(token, worker)
+        return None
+
+    def take_others(self, worker: int, until: int) -> tuple[Token, int] | None:
+        """The worker's next token of others' buckets and whose it was in, if there is one for it; its own has none."""
+        if not self._policy.helps or not any(self._of_sub_model[one] for one in self._may[worker]):
             return None
-        others = [owner for owner, waiting in enumerate(self._waiting) if waiting and owner != worker]
+        others = [owner for owner in self._owners if owner != worker]
         for owner in sorted(others, key=lambda one: (self._helpers[one], -self._left[one], one)):
             if token := self._best(worker, owner, until):
                 self._helped[token.id] = owner
@@ -63,8 +75,12 @@ class Buckets:
         if owner is not None:
             self._helpers[owner] -= 1
 
+    def of(self, owner: int) -> Collection[Token]:
+        """What waits in a worker's bucket, in order of its making."""
+        return self._waiting[owner].values()
+
     def __len__(self) -> int:
-        return sum(map(len, self._waiting))
+        return sum(self._of_sub_model)
 
     def _owner(self, token: Token) -> int:
         eligible = self._policy.eligible[self._shape.sub_model(token.id.level)]
@@ -78,8 +94,7 @@ class Buckets:
 
     def _work(self, token: Token) -> int:
         """Samples times the levels that they have before them, this one included."""
-        samples = sum(len(self._shape.samples_of(chunk)) for chunk in token.chunks)
-        return samples * (self._shape.levels - token.id.level)
+        return self._shape.samples(token.chunks) * (self._shape.levels - token.id.level)
 
     def _best(self, worker: int, owner: int, until: int) -> Token | None:
         policy, sub_model = self._policy, self._shape.sub_model
@@ -88,10 +103,10 @@ class Buckets:
             for one in self._waiting[owner].values()
             if one.id.iteration <= until and worker in policy.eligible[sub_model(one.id.level)]
         ]
-        if owner != worker and self._worth is not None:
-            may = [one for one in may if self._worth(worker, one, owner)]
         if not may:
             return None
+        if owner != worker and self._help is not None:
+            return self._help(worker, owner, may)
 
         def rank(token: Token) -> tuple[int, bool, int, float]:
             first = policy.first is not None and sub_model(token.id.level) == policy.first
@@ -108,4 +123,7 @@ class Buckets:
     def _remove(self, token: Token, owner: int) -> Token:
         del self._waiting[owner][token.id]
         self._left[owner] -= self._work(token)
+        self._of_sub_model[self._shape.sub_model(token.id.level)] -= 1
+        if not self._waiting[owner]:
+            self._owners.remove(owner)
         return token

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from nalb.errors import InputError
 from nalb.tokens.shape import Shape
 
-FELA = "fela"
-PARALLELS = (FELA, "dp", "hp", "mp")  # names of the ways to train
+FELA, FELA_BY_PAPER = "fela", "fela-paper"  # with what is known of network and workers, or by the paper's rules alone
+FELAS = (FELA, FELA_BY_PAPER)
+PARALLELS = (*FELAS, "dp", "hp", "mp")  # names of the ways to train
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,17 @@ def model_parallel(workers: int, total: int, sub_models: int, micro_batches: int
     stages = min(workers, sub_models)
     eligible = tuple((one * stages // sub_models,) for one in range(sub_models))
     return Policy("mp", eligible, helps=False, overlaps=False), shape
+
+
+def conflict(parallel: str, has_weights: bool, has_subset: bool, staleness: int) -> str | None:
+    """Why a job cannot be asked for all of these, if so."""
+    if parallel not in FELAS and (has_weights or has_subset):
+        return f"weights and subset are fela's alone: leave them out with {parallel}"
+    if has_subset and not has_weights:
+        return "a subset needs weights: give both, or none and they are tuned while training"
+    if parallel in FELAS and staleness and not has_weights:
+        return "with staleness iterations overlap, so nothing can be tuned between them: give weights"
+    return None
 
 
 def configuration(

@@ -9,12 +9,12 @@ that ends its training drains: it stays in its last iteration until that is comp
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Collection
 from enum import StrEnum
 from typing import NamedTuple
 
 from nalb.errors import PeerError
-from nalb.tokens.buckets import Buckets, Worth
+from nalb.tokens.buckets import Buckets, Cost, Help
 from nalb.tokens.iteration import Iteration, Token, TokenId
 from nalb.tokens.policies import Policy
 from nalb.tokens.shape import Shape, level_name
@@ -39,12 +39,16 @@ class Fetch(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Compute this token, once all of `fetches` are there. owner: whose bucket it was in; another rank than `worker` is helped."""
+    """Compute this token, once all of `fetches` are there. owner: whose bucket it was in; another rank than `worker` is helped.
+
+    recomputes: another worker went forward; this one does so again before it goes back.
+    """
 
     worker: int
     token: Token
     fetches: tuple[Fetch, ...]
     owner: int
+    recomputes: bool = False
 
 
 class Send(NamedTuple):
@@ -84,6 +88,7 @@ class Completed(NamedTuple):
     given_s: float
     done_s: float
     fetches: tuple[Fetch, ...]
+    recomputes: bool = False
 
 
 class _Assigned(NamedTuple):
@@ -92,7 +97,7 @@ class _Assigned(NamedTuple):
 
 
 class TokenServer:
-    """One job's tokens. cost, worth: see Buckets; they may read `holder`."""
+    """One job's tokens."""
 
     def __init__(
         self,
@@ -100,15 +105,18 @@ class TokenServer:
         shape: Shape,
         policy: Policy,
         staleness: int = 0,
-        cost: Callable[[int, Token], float] | None = None,
-        worth: Worth | None = None,
     ):
-        self._workers, self._staleness, self._cost, self._worth = workers, staleness, cost, worth
+        self._workers, self._staleness = workers, staleness
+        self._cost: Cost | None = None
+        self._help: Help | None = None
+        self._now_s = 0.0
         self.holder: dict[TokenId, int] = {}  # who has a completed token's output
         self._iterations: dict[int, Iteration] = {}  # begun and not complete
         self._assigned: dict[int, _Assigned] = {}  # by worker
+        self._tapes: list[dict[TokenId, Token]] = [{} for _ in range(workers)]  # see `tapes`
         # worker -> its iteration and the one that must be complete before it goes on, in order of their requests
         self._waiting: dict[int, tuple[int, int]] = {}
+        self._fresh: set[int] = set()  # whose buckets got tokens since requests were last answered
         self._begun, self.complete = -1, -1  # the last iterations
         self._begun_s: dict[int, float] = {}
         self._unsynchronised: deque[tuple[int, int]] = deque()  # iteration and sub-model, in the order of the sums
@@ -122,7 +130,12 @@ class TokenServer:
         self.shape, self.policy = shape, policy
         front = policy.eligible[0]
         self._homes = [front[chunk * len(front) // shape.chunks] for chunk in range(shape.chunks)]
-        self._buckets = Buckets(shape, policy, self._workers, self.holder, self._cost, self._worth)
+        self._buckets = Buckets(shape, policy, self._workers, self.holder, self._cost, self._help)
+
+    def advise(self, cost: Cost, help: Help) -> None:
+        """Decide by these, not by the paper's rules, which tokens go first and which are helped with. Before the first report."""
+        self._cost, self._help = cost, help
+        self.configure(self.shape, self.policy)
 
     def report(
         self, worker: int, done: TokenId | None, iteration: int, now_s: float, drains: bool = False
@@ -132,6 +145,7 @@ class TokenServer:
         Raises PeerError where the worker reports what it was not given, or asks twice.
         """
         orders: list[Order] = []
+        self._now_s = now_s
         assigned = self._assigned.pop(worker, None)
         if done != (assigned and assigned.work.token.id):
             raise PeerError(
@@ -145,15 +159,41 @@ class TokenServer:
             orders += self._take_in(assigned, now_s)
         if iteration > self._begun:
             self._begin(iteration, now_s)
-        # The one who reports goes first: what it has just completed is with it.
         behind = iteration if drains else iteration - self._staleness
-        for one, (its, wants) in [(worker, (iteration, behind)), *self._waiting.items()]:
-            if answer := self._serve(one, its, wants, now_s):
-                self._waiting.pop(one, None)
-                orders += answer
-            else:
-                self._waiting[one] = its, wants
+        self._waiting[worker] = iteration, behind
+        orders += self._answer(worker, now_s)
         return orders
+
+    def token(self, forward: TokenId) -> Token:
+        """A forward token of an iteration under way."""
+        return self._iterations[forward.iteration].token(forward)
+
+    def assigned(self, worker: int) -> tuple[Work, float] | None:
+        """What a worker computes, and for how many seconds it has had it."""
+        one = self._assigned.get(worker)
+        return None if one is None else (one.work, self._now_s - one.given_s)
+
+    def tapes(self, worker: int) -> Collection[Token]:
+        """The forward tokens that a worker has computed and nobody has gone back through yet."""
+        return self._tapes[worker].values()
+
+    def waiting(self, worker: int) -> Collection[Token]:
+        """The tokens in a worker's bucket."""
+        return self._buckets.of(worker)
+
+    def recomputes(self, worker: int, token: Token) -> bool:
+        """Whether the worker would have to go forward again before it goes back."""
+        return token.mirrors is not None and self.holder[token.mirrors] != worker
+
+    def fetched(self, token: Token, fetch: Fetch) -> tuple[int, int]:
+        """Whose output a fetch of this token's is (or the gradient by it), as a sub-model, and of how many samples.
+
+        An output is fetched whole, since a group covers all of it. Of a gradient only the token's own samples are wanted.
+        """
+        if fetch.part == Part.OUTPUT:
+            return fetch.token.level, self.shape.samples(self.token(fetch.token).chunks)
+        sub_model = self.shape.sub_model(token.id.level)
+        return sub_model - 1 if fetch.part == Part.INPUT else sub_model, self.shape.samples(token.chunks)
 
     # ---- how it goes
 
@@ -161,8 +201,7 @@ class TokenServer:
         self._begun, self._begun_s[number] = number, now_s
         iteration = self._iterations[number] = Iteration(number, self.shape, self._homes)
         self._unsynchronised += [(number, one) for one in reversed(range(self.shape.sub_models))]
-        for token in iteration.first():
-            self._buckets.put(token)
+        self._put(iteration.first())
 
     def _take_in(self, assigned: _Assigned, now_s: float) -> list[Order]:
         """A token is computed."""
@@ -170,10 +209,15 @@ class TokenServer:
         token, number = work.token, work.token.id.iteration
         iteration = self._iterations[number]
         self.holder[token.id] = work.worker
+        if token.id.level < self.shape.head:
+            self._tapes[work.worker][token.id] = token
+        elif token.mirrors is not None:
+            del self._tapes[self.holder[token.mirrors]][token.mirrors]
         self._buckets.complete(token)
-        for one in iteration.complete(token):
-            self._buckets.put(one)
-        self.completed.append(Completed(token, work.worker, work.owner, assigned.given_s, now_s, work.fetches))
+        self._put(iteration.complete(token))
+        self.completed.append(
+            Completed(token, work.worker, work.owner, assigned.given_s, now_s, work.fetches, work.recomputes)
+        )
         orders: list[Order] = []
         while self._unsynchronised and self._is_back(*self._unsynchronised[0]):
             at, sub_model = self._unsynchronised.popleft()
@@ -192,18 +236,41 @@ class TokenServer:
             return number <= self.complete
         return iteration.is_back(sub_model) if self.policy.overlaps else iteration.is_complete
 
-    def _serve(self, worker: int, iteration: int, behind: int, now_s: float) -> list[Order]:
-        """Orders that answer a request; none where it must wait."""
-        taken = self._buckets.take(worker, iteration)
-        if taken is None:
-            return [GoOn(worker, iteration, self.complete)] if self.complete >= behind else []
-        token, owner = taken
-        work = Work(worker, token, self._fetches(worker, token), owner)
+    def _put(self, tokens: list[Token]) -> None:
+        self._fresh.update(self._buckets.put(one) for one in tokens)
+
+    def _answer(self, reporter: int, now_s: float) -> list[Order]:
+        """Answers to the requests that can be answered.
+
+        The one who reports goes first: what it has just completed is with it. Then each takes its own new tokens, and only then
+        others help, so that nobody takes a token from a worker that waits for it. The rest may go on or wait.
+        """
+        orders: list[Order] = []
+        changed = bool(self._fresh) or self._help is not None
+        for one in [reporter, *(rank for rank in sorted(self._fresh) if rank in self._waiting and rank != reporter)]:
+            if token := self._buckets.take_own(one, self._waiting[one][0]):
+                orders += self._give(one, token, one, now_s)
+        self._fresh.clear()
+        helpers = [reporter, *self._waiting] if reporter in self._waiting else [*self._waiting]
+        for one in dict.fromkeys(helpers) if changed else helpers[:1]:
+            if not len(self._buckets):
+                break
+            if taken := self._buckets.take_others(one, self._waiting[one][0]):
+                orders += self._give(one, *taken, now_s)
+        for one, (iteration, behind) in list(self._waiting.items()):
+            if self.complete >= behind:
+                del self._waiting[one]
+                orders.append(GoOn(one, iteration, self.complete))
+        return orders
+
+    def _give(self, worker: int, token: Token, owner: int, now_s: float) -> list[Order]:
+        del self._waiting[worker]
+        work = Work(worker, token, self.fetches(worker, token), owner, self.recomputes(worker, token))
         self._assigned[worker] = _Assigned(work, now_s)
         return [work, *(Send(one.source, one, worker, token) for one in work.fetches)]
 
-    def _fetches(self, worker: int, token: Token) -> tuple[Fetch, ...]:
-        """What the worker does not hold. A B_1 that is helped with needs F_1's input, which are samples: everyone has those."""
+    def fetches(self, worker: int, token: Token) -> tuple[Fetch, ...]:
+        """What the worker would have to get. A B_1 that is helped with needs F_1's input, which are samples: everyone has those."""
         part = Part.OUTPUT if token.mirrors is None else Part.GRADIENT
         wanted = [(one, part) for one in token.inputs]
         if token.mirrors is not None and token.mirrors.level > 0:

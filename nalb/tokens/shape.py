@@ -4,6 +4,7 @@ With M sub-models there are 2M - 1 levels: F1 to F(M-1) go forward, FB_M goes fo
 goes back, and B(M-1) to B1 go back. Sub-models and levels are counted from 0 in the code.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -92,3 +93,7 @@ class Shape:
     def samples_of(self, chunk: int) -> range:
         """The places of an F1 token's samples among the iteration's."""
         return range(chunk * self.total // self.chunks, (chunk + 1) * self.total // self.chunks)
+
+    def samples(self, chunks: Sequence[int]) -> int:
+        """How many samples these F1 tokens have."""
+        return sum(len(self.samples_of(chunk)) for chunk in chunks)

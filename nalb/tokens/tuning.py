@@ -3,10 +3,13 @@
     phase   cases, in this order
     1       weights: w_1 = 1, each divides the next, all divide N; lexicographic; the conditional sub-model is everyone's
     2       at the best weights, |S| = N, N/2, .., 1 (N's divisors, falling); the first is known from phase 1
+    3       where the best |S| is not N: at that |S|, the other weights of the conditional sub-model (ours)
 
-For N = 8 and M = 3 these are 10 + 3 cases. A case's first iteration does not count: in it memory is taken for the new batch
-sizes, and newcomers to S get parameters. Of the others the median counts, so that one disturbed iteration decides nothing. Of
-equal cases the earlier one stays.
+The paper has no phase 3. It is there because a few workers want larger batches of the conditional sub-model than all together do,
+and phase 1 has tried all together only. For N = 8 and M = 3 these are 10 + 3 + 3 cases.
+
+A case's first iteration does not count: in it memory is taken for the new batch sizes, and newcomers to S get parameters. Of the
+others the median counts, so that one disturbed iteration decides nothing. Of equal cases the earlier one stays.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,8 +39,8 @@ class Configuration:
 class Tuner:
     """What each iteration consists of, from the times of those before it.
 
-    threshold: the smallest batch at which SM-1 computes at full speed. members: who makes up S; the paper does not say, and None is
-    the lowest ranks. conditional: counted from 0; None: the last sub-model.
+    threshold: the smallest batch at which SM-1 computes at full speed. members: who makes up S; the paper does not say, and
+    `range` is the lowest ranks. conditional: counted from 0; None: the last sub-model. phases: 2 as in the paper, or 3.
     """
 
     def __init__(
@@ -48,16 +51,15 @@ class Tuner:
         threshold: int,
         members: Members = range,
         conditional: int | None = None,
+        phases: int = 3,
     ):
         self._workers, self._total, self._threshold = workers, total, threshold
-        self._members, self._conditional = members, conditional
-        self._sizes = [size for size in reversed(divisors(workers)) if size < workers]
-        self._everyone = tuple(range(workers))
+        self._members, self._conditional = members, sub_models - 1 if conditional is None else conditional
+        everyone = tuple(range(workers))
         chunks = Shape.of(total, workers, (1,), threshold).chunks
-        self._cases = [
-            Configuration(one, self._everyone) for one in weight_cases(divisors(workers), sub_models, chunks)
-        ]
-        self.cases = len(self._cases) + len(self._sizes)
+        self._weights = weight_cases(divisors(workers), sub_models, chunks)
+        self._cases = [Configuration(one, everyone) for one in self._weights]  # of the phases so far
+        self._later = [self._subsets, self._conditional_weights][: phases - 1]  # what the other phases add
         self.measured_s: dict[Configuration, float] = {}  # an iteration of each case that has ended, in order
         self._times_s: list[float] = []  # of the present case
 
@@ -81,13 +83,13 @@ class Tuner:
     def reason(self) -> str:
         """Why the next iteration is what it is."""
         if self.is_done:
-            return f"{self.best}: the best of {self.cases} cases, {self.measured_s[self.best]:.4g} s an iteration"
-        return f"{self.configuration}: case {len(self.measured_s) + 1} of {self.cases} is tried"
+            return f"{self.best}: the best of {len(self._cases)} cases, {self.measured_s[self.best]:.4g} s an iteration"
+        return f"{self.configuration}: case {len(self.measured_s) + 1} is tried"
 
     @property
     def is_done(self) -> bool:
         """Whether all cases are measured; the configuration then stays."""
-        return len(self.measured_s) == self.cases
+        return len(self.measured_s) == len(self._cases)
 
     @property
     def best(self) -> Configuration:
@@ -103,9 +105,20 @@ class Tuner:
             return
         self.measured_s[self.configuration] = median(self._times_s[SET_UP:])
         self._times_s = []
-        if len(self.measured_s) == len(self._cases) < self.cases:
-            weights = self.best.weights
-            self._cases += [Configuration(weights, tuple(sorted(self._members(size)))) for size in self._sizes]
+        while self._later and self.is_done:
+            self._cases += self._later.pop(0)()
+
+    def _subsets(self) -> list[Configuration]:
+        sizes = divisors(self._workers)[-2::-1]
+        return [Configuration(self.best.weights, tuple(sorted(self._members(size)))) for size in sizes]
+
+    def _conditional_weights(self) -> list[Configuration]:
+        best, which = self.best, self._conditional
+        if len(best.subset) == self._workers:
+            return []
+        around = best.weights[:which], best.weights[which + 1 :]
+        alike = [one for one in self._weights if (one[:which], one[which + 1 :]) == around and one != best.weights]
+        return [Configuration(one, best.subset) for one in alike]
 
 
 def divisors(number: int) -> list[int]:

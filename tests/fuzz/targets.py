@@ -137,7 +137,7 @@ def corpus(target: str) -> list[bytes]:
         )
         return [(defaults + host.format(1, "true") + host.format(2, "false")).encode(), host.format(1, "true").encode()]
     with tempfile.TemporaryDirectory() as folder:
-        write_fake_run(Path(folder), nodes=2, iterations=1, schemes=("stock", "aware"), changes=True)
+        write_fake_run(Path(folder), nodes=2, iterations=1, schemes=("stock", "aware"), changes=True, tokens=True)
         return [b"\0".join((Path(folder) / name).read_bytes() for name in ("run.json", "samples.jsonl"))]
 
 

@@ -7,8 +7,10 @@ import pytest
 from nalb.errors import InputError
 from nalb.events import TokensEvent, TokenShapeEvent
 from nalb.failures import Cause, render
+from nalb.planning.nodes import Capacities
 from nalb.protocol import messages as m
 from nalb.protocol.state import Coordinator
+from nalb.protocol.tokens import TokenDealer, TokenOptions
 from nalb.settings import from_environment
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.server import Part, name_of
@@ -17,6 +19,7 @@ from nalb.tokens.stragglers import Stragglers
 from tests.failures import who
 
 ENVIRONMENT = {"DMLC_ROLE": "scheduler", "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": "9091"}
+COUNTS = {"DMLC_NUM_WORKER": "3", "DMLC_NUM_SERVER": "3"}
 TOTAL, SUB_MODELS, THRESHOLD = 24, 3, 2
 
 
@@ -111,6 +114,7 @@ def train(job, steps, slow=()):
 WAYS = {
     "fela": {},
     "fela by default": {"NALB_PARALLEL": ""},
+    "fela by the paper": {"NALB_PARALLEL": "fela-paper"},
     "fela with a subset": {"NALB_TOKEN_WEIGHTS": "1,2,4", "NALB_TOKEN_SUBSET": "2"},
     "fela on one head": {"NALB_TOKEN_WEIGHTS": "1,2,2", "NALB_TOKEN_SUBSET": "1"},
     "stale fela": {"NALB_TOKEN_WEIGHTS": "1,1,2", "NALB_STALENESS": "2"},
@@ -191,7 +195,7 @@ def test_the_shape_is_told_with_its_reason():
     train(job, 6)
     told = [event for event in job.state.events if isinstance(event, TokenShapeEvent)]
     assert [(event.iteration, event.weights) for event in told] == [(0, [1, 1, 1]), (5, [1, 1, 3])]
-    assert told[1].reason == "weights 1,1,3, |S| = 3: case 2 of 4 is tried"
+    assert told[1].reason == "weights 1,1,3, |S| = 3: case 2 is tried"
     assert (told[0].workers, told[0].parallel, told[0].total, told[0].chunks) == (["n0", "n1", "n2"], "fela", TOTAL, 12)
 
 
@@ -211,7 +215,37 @@ def test_weights_and_subset_are_tuned_between_iterations_unless_they_are_given()
 def test_nothing_can_be_tuned_while_iterations_overlap():
     job = Job(NALB_PARALLEL="fela", NALB_STALENESS="1")
     job.join()
-    assert "give --weights" in render(job.verdict)
+    assert "give weights" in render(job.verdict)
+
+
+def test_what_is_known_of_the_links_is_by_rank_and_asked_for_once_an_iteration(monkeypatch):
+    state = Coordinator(from_environment(ENVIRONMENT | COUNTS, "host"), 0.0)
+    for node, rank in enumerate((1, 2, 0)):
+        state.receive(b"s%d" % rank, m.Hello(m.VERSION, "server", f"n{node}", 8 + 2 * node, 1), 0.0)
+        state.receive(b"w%d" % rank, m.Hello(m.VERSION, "worker", f"n{node}", 9 + 2 * rank, 1), 0.0)
+    for rank in range(3):
+        state.receive(b"w%d" % rank, m.Register([m.TensorSpec("w", 3_000_000, "float32", 0)]), 0.0)
+    assert state._link_rates() is None
+    known = Capacities.from_lists([1e6, 2e6, 3e6], [4e6, 5e6, 6e6])
+    monkeypatch.setattr(state._planner, "_capacities", lambda: known)
+    assert state._link_rates() == ([3e6, 1e6, 2e6], [6e6, 4e6, 5e6])
+
+    asked = []
+    options = TokenOptions(weights=(1, 2, 4))
+    dealer = TokenDealer(options, 3, lambda: asked.append(1) or ([3e6, 1e6, 2e6], [6e6, 4e6, 5e6]))
+    for rank in range(3):
+        dealer.join(rank, m.JoinTokens("tcp://10.0.0.1:7000", SUB_MODELS, TOTAL, THRESHOLD), 0.0)
+    due = deque((rank, m.TokenRequest(0)) for rank in range(3))
+    while due:
+        dealer.request(*due.popleft(), 0.0)
+        for rank, message in dealer.outbox:
+            if isinstance(message, m.TokenWork):
+                due.append((rank, m.TokenRequest(message.token.iteration, message.token, compute_s=0.1)))
+            elif isinstance(message, m.NextIteration) and message.iteration < 4:
+                due.append((rank, m.TokenRequest(message.iteration + 1)))
+        dealer.outbox.clear()
+    assert len([event for event in dealer.events if isinstance(event, TokensEvent)]) == 5
+    assert 1 <= len(asked) <= 5
 
 
 # ---- who is named
@@ -230,11 +264,13 @@ def test_workers_that_disagree_are_named_with_what_they_say():
     ("environment", "words"),
     [
         ({"NALB_TOKEN_WEIGHTS": "1,2"}, "2 weights for 3 sub-models"),
+        ({"NALB_TOKEN_SUBSET": "2"}, "a subset needs weights"),
+        ({"NALB_PARALLEL": "hp", "NALB_TOKEN_WEIGHTS": "1,2,4"}, "fela's alone"),
         ({"NALB_TOKEN_WEIGHTS": "1,2,4", "NALB_TOKEN_SUBSET": "4"}, "a subset of 4 among 3 workers"),
     ],
 )
 def test_what_was_asked_for_must_fit_the_script(environment, words):
-    job = Job(NALB_PARALLEL="fela", **environment)
+    job = Job(**{"NALB_PARALLEL": "fela", **environment})
     job.join()
     assert words in render(job.verdict)
 

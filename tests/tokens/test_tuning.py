@@ -20,7 +20,7 @@ def tune(tuner, seconds_of, set_up_s=0.0):
 
 
 def test_eight_workers_and_three_sub_models_have_the_thirteen_cases_of_the_paper():
-    tuner = Tuner(8, 3, 64, 16)
+    tuner = Tuner(8, 3, 64, 16, phases=2)
     tried = tune(tuner, lambda case: 1.0 if case.weights == (1, 1, 4) else 2.0)
     assert [one.weights for one in tried[:10]] == [
         (1, 1, 1), (1, 1, 2), (1, 1, 4), (1, 1, 8), (1, 2, 2), (1, 2, 4), (1, 2, 8), (1, 4, 4), (1, 4, 8), (1, 8, 8),
@@ -31,14 +31,25 @@ def test_eight_workers_and_three_sub_models_have_the_thirteen_cases_of_the_paper
         ((1, 1, 4), (0, 1)),
         ((1, 1, 4), (0,)),
     ]
-    assert tuner.cases == len(tried) == 13
+    assert len(tried) == 13
+
+
+def test_a_third_phase_tries_the_conditional_sub_models_weights_with_few_workers():
+    def seconds(case):  # all together: the smaller, the better; one alone: best at 4
+        return 9.0 + case.weights[2] if len(case.subset) > 1 else 1.0 + abs(case.weights[2] - 4)
+
+    tuner = Tuner(8, 3, 64, 16)
+    tried = tune(tuner, lambda case: seconds(case) + case.weights[1])
+    assert [one.weights for one in tried[13:]] == [(1, 1, 2), (1, 1, 4), (1, 1, 8)]
+    assert {one.subset for one in tried[13:]} == {(0,)}
+    assert tuner.configuration == Configuration((1, 1, 4), (0,))
 
 
 def test_it_ends_with_the_best_case_and_says_so():
     tuner = Tuner(8, 3, 1024, 16)
     tune(tuner, lambda case: sum(case.weights) + abs(len(case.subset) - 2))
     assert tuner.configuration == Configuration((1, 1, 1), (0, 1))
-    assert tuner.reason == "weights 1,1,1, |S| = 2: the best of 13 cases, 3 s an iteration"
+    assert tuner.reason == "weights 1,1,1, |S| = 2: the best of 16 cases, 3 s an iteration"
     assert tuner.shape.weights == (1, 1, 1)
     assert tuner.policy.eligible[2] == (0, 1)
     tuner.observe(100.0)
@@ -58,19 +69,19 @@ def test_members_of_the_subset_can_be_chosen():
     assert [one.subset for one in tried[-2:]] == [(2, 3), (3,)]
 
 
-@given(st.integers(1, 24), st.integers(1, 4), st.integers(1, 2000), st.integers(1, 64))
-def test_all_cases_have_a_shape_and_a_policy(workers, sub_models, total, threshold):
-    tuner = Tuner(workers, sub_models, total, threshold)
+@given(st.integers(1, 24), st.integers(1, 4), st.integers(1, 2000), st.integers(1, 64), st.integers(0, 3))
+def test_all_cases_have_a_shape_and_a_policy(workers, sub_models, total, threshold, conditional):
+    tuner = Tuner(workers, sub_models, total, threshold, conditional=min(conditional, sub_models - 1))
     cases = []
-    for _ in range(tuner.cases):
+    while not tuner.is_done:
         cases.append(tuner.configuration)
         assert tuner.shape.weights[-1] <= tuner.shape.chunks
         assert len(tuner.policy.eligible) == sub_models
-        assert f"case {len(cases)} of {tuner.cases}" in tuner.reason
+        assert f"case {len(cases)} is tried" in tuner.reason
         for _ in range(ITERATIONS):
-            tuner.observe(1.0)
-    assert tuner.is_done
+            tuner.observe(len(tuner.configuration.subset))
     assert len(set(cases)) == len(cases)
+    assert len(tuner.configuration.subset) == 1
 
 
 @pytest.mark.parametrize(("workers", "sizes"), [(6, [3, 2, 1]), (8, [4, 2, 1]), (7, [1]), (1, [])])
