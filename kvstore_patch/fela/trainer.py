@@ -217,7 +217,7 @@ class Trainer:
     def _send(self, message: m.SendPart) -> None:
         token, part, _ = message.fetch
         piece = TokenPiece(token, part, message.wanted_by)
-        self._courier.send(message.worker, piece, lambda: self._chunks.get(token, part, message.chunks).asnumpy())
+        self._courier.send(message.worker, piece, lambda: self._chunks.read(token, part, message.chunks))
 
     def _fail(self, why: str) -> None:
         self._client.fail(self._client.failure(Cause.PROCESS, why), 1)

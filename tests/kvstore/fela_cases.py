@@ -74,7 +74,7 @@ class Worker:
         token = work.token
         message = m.TokenWork(token.id, list(token.chunks), list(token.inputs), token.mirrors, list(work.fetches))
         fetched = {
-            (one.token, one.part): workers[one.source].chunks.get(one.token, one.part, token.chunks).asnumpy()
+            (one.token, one.part): workers[one.source].chunks.read(one.token, one.part, token.chunks)
             for one in work.fetches
         }
 
