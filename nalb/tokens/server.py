@@ -9,7 +9,7 @@ that ends its training drains: it stays in its last iteration until that is comp
 """
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -243,12 +243,18 @@ class TokenServer:
         """Answers to the requests that can be answered.
 
         The one who reports goes first: what it has just completed is with it. Then each takes its own new tokens, and only then
-        others help, so that nobody takes a token from a worker that waits for it. The rest may go on or wait.
+        others help, so that nobody takes a token from a worker that waits for it. The rest may go on or wait. With advice, tokens
+        of owners that have not asked (they sleep) go before one's own last levels.
         """
         orders: list[Order] = []
         changed = bool(self._fresh) or self._help is not None
+        present = self._assigned.keys() | self._waiting.keys()
+        absent: Set[int] = self._buckets.owners - present if self._help is not None else frozenset()
         for one in [reporter, *(rank for rank in sorted(self._fresh) if rank in self._waiting and rank != reporter)]:
-            if token := self._buckets.take_own(one, self._waiting[one][0]):
+            until = self._waiting[one][0]
+            if absent and (taken := self._buckets.take_absent(one, until, absent)):
+                orders += self._give(one, *taken, now_s)
+            elif token := self._buckets.take_own(one, until):
                 orders += self._give(one, token, one, now_s)
         self._fresh.clear()
         helpers = [reporter, *self._waiting] if reporter in self._waiting else [*self._waiting]
