@@ -1,6 +1,7 @@
 """`nalb compare --network NET (--replay MODEL | --train NAME) --schemes A,B --iterations K --out DIR`
 
-With `--batching A,B` the ways to size batches are compared instead, under one scheme, by real training.
+With `--batching A,B` the ways to size batches are compared instead, under one scheme, by real training. With `--parallel A,B` the
+ways to share a model out by tokens are.
 """
 
 import argparse
@@ -8,11 +9,19 @@ from dataclasses import replace
 
 from nalb.batching.schemes import BASELINES
 from nalb.batching.speed import require_library
-from nalb.cli.flags import add_batch_flags, add_job_flags, check_batch_flags, job_options, parse_names
+from nalb.cli.flags import (
+    add_batch_flags,
+    add_job_flags,
+    add_token_flags,
+    check_batch_flags,
+    check_token_flags,
+    job_options,
+    parse_names,
+)
 from nalb.compare.comparison import COMPARED, PEERS
 from nalb.compare.progress import show_table
 from nalb.compare.ring import RING, require_torch
-from nalb.compare.run import CompareRequest, compare_batchings, compare_schemes
+from nalb.compare.run import CompareRequest, compare_batchings, compare_parallels, compare_schemes
 from nalb.compare.variants import Variant, parse_variants
 from nalb.errors import InputError
 from nalb.extensions import estimators_with
@@ -20,14 +29,18 @@ from nalb.launch.run_dir import make_run_dir
 from nalb.launch.supervisor import print_line
 from nalb.options import BATCHINGS, JOINT_BATCHING
 from nalb.reporting.batching_file import batching_table
+from nalb.reporting.parallel_file import parallel_table
 from nalb.reporting.record import read_record
 from nalb.reporting.table import comparison_table
-from nalb.schemes import AUTO, SCHEMES
+from nalb.schemes import AUTO, SCHEMES, Scheme
+from nalb.tokens.policies import PARALLELS
 from nalb.workloads import NAMES
 from netem.network_file import find_network, load_network
 from netem.rootless import ensure_privilege
 
 DEFAULT_SCHEMES = "stock,average,auto"
+VGG = "vgg"  # what is trained by tokens
+TOTAL = 512  # samples of its iterations
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--network", required=True, metavar="FILE", help="network file, or the name of a carried one")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--replay", choices=NAMES, help="the model's real tensors without its compute")
-    what.add_argument("--train", choices=("cnn", "mobilenet"), help="real training on Fashion-MNIST")
+    what.add_argument("--train", choices=("cnn", "mobilenet", VGG), help="real training on Fashion-MNIST")
     parser.add_argument(
         "--schemes",
         help=f"comma-separated (default: {DEFAULT_SCHEMES}), of: "
@@ -48,6 +61,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="compare batch sizing instead, NAME or NAME@SCHEME, of: " + ", ".join([*BATCHINGS, JOINT_BATCHING]),
     )
     add_batch_flags(parser)
+    parser.add_argument(
+        "--parallel",
+        dest="parallels",
+        metavar="A,B",
+        help="compare ways to share a model out by tokens instead, NAME or NAME@SCHEME, of: " + ", ".join(PARALLELS),
+    )
+    add_token_flags(parser)
     parser.add_argument(
         "--test-every", type=int, metavar="N", help="with --batching: accuracy after every N iterations"
     )
@@ -82,14 +102,30 @@ def parse_batchings(args: argparse.Namespace, schemes: list[Variant]) -> list[st
     return names
 
 
+def parse_parallels(args: argparse.Namespace, schemes: list[Variant]) -> list[str]:
+    """The ways named, NAME[@SCHEME], in order, none without the flag; InputError for what cannot be compared."""
+    ways: list[tuple[str, Scheme]] = []
+    words = parse_names("--parallel", args.parallels) if args.parallels is not None else []
+    for word in words:
+        name, at, scheme = word.partition("@")
+        if name not in PARALLELS or (at and scheme not in SCHEMES):
+            raise InputError(f"--parallel: unknown {word!r}: choose of {', '.join(PARALLELS)}, or one of them @SCHEME")
+        ways.append((name, SCHEMES[scheme or schemes[0].name]))
+    check_token_flags(args, ways)
+    if words and (args.train != VGG or len(schemes) != 1):
+        raise InputError(f"--parallel compares real training under one scheme: give --train {VGG} and one to --schemes")
+    return words
+
+
 def main(args: argparse.Namespace) -> int:
     """Compare, write the run directory and print its table."""
-    check_batch_flags(args, [word for word in (args.batching or "").split(",") if word])
-    schemes = parse_schemes(args.schemes or (AUTO if args.batching else DEFAULT_SCHEMES))
+    check_batch_flags(args, [word for word in (args.batching or args.parallels or "").split(",") if word])
+    schemes = parse_schemes(args.schemes or (AUTO if args.batching or args.parallels else DEFAULT_SCHEMES))
     batchings = parse_batchings(args, schemes)
+    ways = parse_parallels(args, schemes)
     _check(args, schemes)
     network = load_network(find_network(args.network))
-    options = replace(job_options(args), batching=None, scheme=schemes[0].name if batchings else AUTO)
+    options = replace(job_options(args), batching=None, scheme=schemes[0].name if batchings or ways else AUTO)
     ensure_privilege()
     run_dir = make_run_dir(args.out)
     request = CompareRequest(
@@ -97,6 +133,9 @@ def main(args: argparse.Namespace) -> int:
     )
     if batchings:
         show_table(batching_table(compare_batchings(request, batchings)), least_width=120)
+    elif ways:
+        request = replace(request, options=replace(options, batch_total=None))
+        show_table(parallel_table(compare_parallels(request, ways, args.batch_total or TOTAL)), least_width=120)
     else:
         compare_schemes(request, schemes)
         show_table(comparison_table(read_record(run_dir)))

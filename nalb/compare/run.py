@@ -9,11 +9,12 @@ from pathlib import Path
 
 from nalb.compare.batch_comparison import run_batching
 from nalb.compare.comparison import SAMPLES_PER_BATCH, Lane, Series, compare
+from nalb.compare.parallel_comparison import run_parallel
 from nalb.compare.progress import Lines, progress_of, say
 from nalb.compare.ring import RING, Ring, ring_specs
 from nalb.compare.variants import Variant
 from nalb.errors import InputError
-from nalb.events import BatchEvent, IterationEvent, LayoutEvent
+from nalb.events import BatchEvent, IterationEvent, LayoutEvent, TokensEvent
 from nalb.launch.network import (
     NAMESPACE_PORT,
     Changes,
@@ -32,6 +33,7 @@ from nalb.launch.signals import ending_on_signals
 from nalb.launch.supervisor import Job, print_line
 from nalb.options import JobOptions
 from nalb.reporting.batching_file import BatchingFile, write_batchings
+from nalb.reporting.parallel_file import ParallelFile, write_parallels
 from nalb.reporting.run_file import RunFile, write_run
 from nalb.schemes import AUTO, by_name
 from nalb.transport.observer import Observer
@@ -61,13 +63,18 @@ class CompareRequest:
     @property
     def training_command(self) -> list[str]:
         """What each worker runs, over as many epochs as the iterations take. InputError where it is not there."""
-        script = Path(__file__).resolve().parents[2] / "examples" / "train_fashion_mnist.py"
-        if not script.exists():
-            raise InputError(
-                f"--train needs the source tree: {script} is missing; use --replay, or `pip install -e .` in a clone"
-            )
         steps = self.iterations + 1  # the first records what is pushed
-        return [sys.executable, str(script), "--model", str(self.train), "--steps", str(steps)]
+        return [sys.executable, example("train_fashion_mnist.py"), "--model", str(self.train), "--steps", str(steps)]
+
+
+def example(name: str) -> str:
+    """The path of one of the examples. InputError where it is not there."""
+    script = Path(__file__).resolve().parents[2] / "examples" / name
+    if not script.exists():
+        raise InputError(
+            f"--train needs the source tree: {script} is missing; use --replay, or `pip install -e .` in a clone"
+        )
+    return str(script)
 
 
 def compare_schemes(request: CompareRequest, schemes: Sequence[Variant]) -> None:
@@ -111,6 +118,24 @@ def compare_batchings(request: CompareRequest, batchings: Sequence[str]) -> Batc
     total = sum(results[batchings[0]].sizes[0])
     run = BatchingFile(request.network.name, f"train {request.train}", options.scheme, total, results)
     write_batchings(request.run_dir, run)
+    return run
+
+
+def compare_parallels(request: CompareRequest, ways: Sequence[str], total: int) -> ParallelFile:
+    """Train once by each way to share the model out and write parallel.json. total: samples of an iteration."""
+    command = [sys.executable, example("train_fela.py"), "--steps", str(request.iterations), "--total", str(total)]
+    options = replace(request.options, root_port=NAMESPACE_PORT)
+    results = {}
+    with ending_on_signals():
+        for way in ways:
+
+            def show(event: TokensEvent, way: str = way) -> None:
+                say(f"{way}, iteration {event.iteration}: {event.iteration_s:.3f} s, tokens {event.tokens}")
+
+            say(f"training {request.train} by {way}")
+            results[way] = run_parallel(way, request.network, command, options, request.run_dir / way, show)
+    run = ParallelFile(request.network.name, f"train {request.train}", options.stragglers, results)
+    write_parallels(request.run_dir, run)
     return run
 
 

@@ -312,7 +312,7 @@ class Iterations:
             iteration=self.number,
             scheme=self._observers.label,
             inflight_bytes=self._plan.inflight_bytes,
-            server_of_slice=self._plan.server_of_slice if self._is_recorded(self.number) else None,
+            server_of_slice=self._plan.server_of_slice if self.is_recorded(self.number) else None,
         )
         self._tell(self.planner.explain_plan(event))
 
@@ -354,7 +354,7 @@ class Iterations:
             work = self._members.work(self._nodes)
             self.planner.observe(samples, took_s, self._collector.exposed_s(), work, iteration_s)
             first_s = float(samples["start_s"].min()) if len(samples) else 0.0
-            if self._is_recorded(self.number):
+            if self.is_recorded(self.number):
                 self._events.append(Measured(first_s, self.number, samples))
         ended_s = now_s
         finished_s = self._collector.aligned("finished_s")
@@ -382,7 +382,7 @@ class Iterations:
         self.phase = "READY"
         return None
 
-    def _is_recorded(self, iteration: int) -> bool:
+    def is_recorded(self, iteration: int) -> bool:
         """Whether events tell every message of it: of a training, which may last weeks, ever fewer."""
         step = 10 ** max(0, len(str(iteration)) - 2)
         return self._settings.hold or iteration < RECORDED or iteration % step == 0

@@ -20,6 +20,17 @@ Batch sizes have a count of iterations of their own, since a job may balance the
     W -> C  JoinBatching
     C -> W  BatchSizes(k)      no worker draws batch k before this
     W -> C  Computed(k)        the gradients of batch k are there
+
+Tokens (nalb/tokens) have one too:
+
+    W -> C  JoinTokens
+    C -> W  TokenPeers         every worker has joined
+    W -> C  TokenRequest(k)    once per token and once per iteration; the worker then waits for TokenWork or NextIteration
+    C -> W  TokenShape(k)      before any token of k, where it is not that of k-1
+    C -> W  TokenWork(k)       answers the request
+    C -> W  SendPart(k)        to whoever holds what the token needs
+    C -> W  SumGradients(k)    to every worker, in the same order
+    C -> W  NextIteration(k)   answers the request
 """
 
 from collections.abc import Sequence
@@ -34,8 +45,11 @@ from nalb.failures import Failure
 from nalb.options import BATCH_MOST
 from nalb.planning.nodes import Capacities
 from nalb.settings import NODE_MOST
+from nalb.tokens.iteration import TokenId
+from nalb.tokens.server import Fetch
+from nalb.tokens.shape import SUB_MODELS_MOST
 
-VERSION = 13
+VERSION = 14
 # Round trips, in s: shorter ones fit into queues, longer ones need pacing (measured at 0.05 ms: pacing changes nothing).
 FAR_S = 0.005
 # A message beyond a bound ends the job. So either 1,000 nodes cannot reach the bound in years, or the sender keeps it too.
@@ -184,6 +198,26 @@ class Computed(Message, frozen=True):
     wait_s: Seconds  # spent waiting for this batch's size
 
 
+class JoinTokens(Message, frozen=True):
+    """The worker computes tokens; all workers must say so with the same numbers."""
+
+    address: Identity  # tcp://host:port, where other workers' couriers reach this one's
+    sub_models: Annotated[int, Meta(ge=1, le=SUB_MODELS_MOST)]
+    total: BatchSize  # samples of an iteration, over all workers
+    threshold: BatchSize  # the smallest batch at which the first sub-model computes at full speed
+
+
+class TokenRequest(Message, frozen=True):
+    """A worker in `iteration` has computed `done` and asks for its next token."""
+
+    iteration: Count
+    done: TokenId | None = None
+    drains: bool = False  # its training ends: it stays until the iteration is complete
+    compute_s: Seconds = 0.0  # of `done`, from its inputs to its output
+    fetch_s: Seconds = 0.0  # from the token until its inputs were there
+    fetched_bytes: Bytes = 0
+
+
 class Goodbye(Message, frozen=True):
     """The process ends in good order."""
 
@@ -264,6 +298,55 @@ class BatchSizes(Message, frozen=True):
     iteration: Count  # from this one
     until: Count  # to this one, both included
     sizes: Annotated[list[BatchSize], Meta(min_length=1, max_length=100_000)]  # by worker rank
+
+
+class TokenPeers(Message, frozen=True):
+    """All workers have joined: where each one's courier is."""
+
+    addresses: list[Identity]  # by rank
+
+
+class TokenShape(Message, frozen=True):
+    """What iterations consist of, from `iteration` on (nalb/tokens/shape.py, policies.py)."""
+
+    iteration: Count
+    chunks: Index
+    weights: list[Index]  # by sub-model
+    eligible: list[list[Index]]  # by sub-model: ranks that may compute it
+
+
+class TokenWork(Message, frozen=True):
+    """Compute this token, once its fetches have come."""
+
+    token: TokenId
+    chunks: list[Index]  # whose samples it covers, in the order of its batch
+    inputs: list[TokenId]
+    mirrors: TokenId | None
+    fetches: list[Fetch]
+
+
+class SendPart(Message, frozen=True):
+    """Send what `fetch` says to the courier of `worker`, which computes `wanted_by`."""
+
+    fetch: Fetch
+    worker: Index
+    wanted_by: TokenId
+    chunks: list[Index]  # of wanted_by: of a gradient that covers more, only these samples' part is wanted
+
+
+class SumGradients(Message, frozen=True):
+    """All gradients of a sub-model are there: sum them over `workers`, and take the step."""
+
+    iteration: Count
+    sub_model: Index
+    workers: list[Index]
+
+
+class NextIteration(Message, frozen=True):
+    """The worker's iteration ends. Nobody needs what iterations up to `complete` left any more."""
+
+    iteration: Count
+    complete: Last
 
 
 class Measure(Message, frozen=True):
@@ -358,11 +441,30 @@ FromNode = (
     | Sums
     | JoinBatching
     | Computed
+    | JoinTokens
+    | TokenRequest
     | Goodbye
     | Failed
 )
 FromCoordinator = (
-    Welcome | Setup | PrepareSlots | Plan | BatchSizes | Measure | Collect | Alive | Farewell | Finish | Abort | Told
+    Welcome
+    | Setup
+    | PrepareSlots
+    | Plan
+    | BatchSizes
+    | TokenPeers
+    | TokenShape
+    | TokenWork
+    | SendPart
+    | SumGradients
+    | NextIteration
+    | Measure
+    | Collect
+    | Alive
+    | Farewell
+    | Finish
+    | Abort
+    | Told
 )
 FromObserver = Observe | RunBlock | Configured | EndJob
 

@@ -4,18 +4,19 @@
     then the phases of iterations.py
     OVER      aborted or ended
 
-Batch sizes run beside this, iteration by iteration of their own (batching.py). Where MXNet runs alone, servers take no part and
-nothing is registered: REGISTER is then the whole job.
+Batch sizes run beside this, iteration by iteration of their own (batching.py), and so do tokens (tokens.py). Where MXNet runs
+alone, servers take no part and nothing is registered: REGISTER is then the whole job.
 """
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from nalb.batching.joint_control import LinkKnowledge
 from nalb.batching.speed import Predictor
-from nalb.events import AbortEvent, ReadyEvent, StateEvent
+from nalb.events import AbortEvent, ReadyEvent, StateEvent, TokensEvent
 from nalb.failures import Cause, Failure, Phase, carried, render
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.protocol import messages as m
@@ -25,6 +26,8 @@ from nalb.protocol.members import Members
 from nalb.protocol.observers import Observers, Outgoing
 from nalb.protocol.participant import Process, left_behind
 from nalb.protocol.planner import Planner
+from nalb.protocol.token_admission import TokenAdmission
+from nalb.protocol.tokens import Rates
 from nalb.schemes import SCHEMES, Scheme
 from nalb.settings import Settings
 
@@ -55,6 +58,7 @@ class Coordinator:
         self._iterations = Iterations(
             settings, self._members, self._observers, self._admission, schemes, self.outbox, now_s
         )
+        self._tokens = TokenAdmission(settings, self._link_rates)
 
     @property
     def phase(self) -> str:
@@ -123,6 +127,7 @@ class Coordinator:
             or self._members.lingering(now_s)
             or self._iterations.stuck()
             or self._admission.check_joined(self._members.workers, now_s)
+            or self._tokens.check_joined(self._members.workers, now_s)
             or self._iterations.tick(now_s)
         ):
             self.abort(why, now_s)
@@ -134,7 +139,7 @@ class Coordinator:
         if not failure.has_moment:
             phase, iteration = self._moment()
             failure = replace(failure, phase=phase, iteration=iteration)
-        failure = carried(failure)
+        failure = carried(self._tokens.with_token(failure, self._members.workers))
         self.verdict = failure
         for process in self._members:
             self._send(process, m.Abort(failure))
@@ -166,7 +171,7 @@ class Coordinator:
         """Said before all are there, by a server where only workers speak, or of plans where MXNet runs alone."""
         if isinstance(message, m.Report | m.Failed):
             return False
-        if self._settings.is_stock and not isinstance(message, m.JoinBatching | m.Computed | m.Goodbye):
+        if self._settings.is_stock and isinstance(message, m.Register | m.SlotsReady | m.Done | m.Collected | m.Sums):
             return True
         is_servers = isinstance(message, m.Goodbye | m.Collected)
         return self.phase == "GATHER" or (process.hello.role == "server" and not is_servers)
@@ -230,6 +235,8 @@ class Coordinator:
             return iterations.collected(process, now_s) if message.iteration == iterations.number else None
         elif isinstance(message, m.JoinBatching | m.Computed):
             return self._batch(process, message, now_s)
+        elif isinstance(message, m.JoinTokens | m.TokenRequest):
+            return self._deal_tokens(process, message, now_s)
         elif isinstance(message, m.Goodbye):
             return self._leave(process, now_s)
         elif isinstance(message, m.Failed):
@@ -238,7 +245,7 @@ class Coordinator:
 
     def _leave(self, process: Process, now_s: float) -> Failure | None:
         """A process ends in good order."""
-        if process.hello.role == "worker" and (why := self._admission.leave(process)):
+        if process.hello.role == "worker" and (why := self._admission.leave(process) or self._tokens.leave(process)):
             return why
         if self._members.leave(process, now_s):
             for worker in self._members.workers:
@@ -261,11 +268,36 @@ class Coordinator:
             manager.events.clear()
         return None
 
+    def _deal_tokens(self, process: Process, message: m.JoinTokens | m.TokenRequest, now_s: float) -> Failure | None:
+        if why := self._tokens.take(process, message, now_s):
+            return why
+        dealer, worker_of_rank = self._tokens.dealer, self._members.worker_of_rank
+        for rank, answer in dealer.outbox:
+            self._send(worker_of_rank[rank], answer)
+        for event in dealer.events:
+            if isinstance(event, TokensEvent) and not self._iterations.is_recorded(event.iteration):
+                event = replace(event, rows=UNSET)
+            self._tell(replace(event, workers=[worker_of_rank[k].hello.node for k in sorted(worker_of_rank)]))
+        dealer.outbox.clear()
+        dealer.events.clear()
+        return None
+
     def _network(self) -> LinkKnowledge | None:
         """For joint plans."""
         rank_of_node = {worker.hello.node: worker.rank for worker in self._members.workers}
         planner = self._iterations.planner
         return planner.network(rank_of_node) if planner else None
+
+    def _link_rates(self) -> Rates | None:
+        """For tokens: bytes per second out of and into each worker, by rank."""
+        network = self._network()
+        if network is None:
+            return None
+        place_of_rank = dict(
+            zip(network.ranks, [i for i, node in enumerate(network.nodes) if node.is_worker], strict=True)
+        )
+        places = [place_of_rank[rank] for rank in sorted(place_of_rank)]
+        return network.capacities.up[places].tolist(), network.capacities.down[places].tolist()
 
     # ---- observers
 

@@ -50,7 +50,9 @@ def begin(driver, block):
     driver.say("observer", block)
     for worker in ("w0", "w1"):
         if driver.state.phase == "PREPARE":
-            driver.say(worker, m.SlotsReady(driver.state._iterations.number + 1, driver.state._iterations._layout_version))
+            driver.say(
+                worker, m.SlotsReady(driver.state._iterations.number + 1, driver.state._iterations._layout_version)
+            )
     return driver.last("w0", m.Setup), driver.last("w0", m.Plan)
 
 

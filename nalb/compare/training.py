@@ -1,0 +1,74 @@
+"""One training on an emulated network, and the events that its coordinator notes."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from nalb.errors import MachineError
+from nalb.events import AnyEvent, decode_line
+from nalb.launch.network import Changes, inside, job_network, places_in
+from nalb.launch.roles import process_specs
+from nalb.launch.supervisor import Job
+from nalb.options import JobOptions
+from netem.network_file import Network
+
+POLL_S = 0.1
+
+
+@dataclass
+class EventTail:
+    """The events that were written to a samples.jsonl since the last look; MXNet alone has no observers to tell."""
+
+    path: Path
+    _read: int = field(default=0, init=False)
+
+    def fresh(self) -> Iterator[AnyEvent]:
+        """Those of whole lines."""
+        if not self.path.exists():
+            return
+        with open(self.path, "rb") as file:
+            file.seek(self._read)
+            text = file.read()
+        text = text[: text.rfind(b"\n") + 1]
+        self._read += len(text)
+        for line in text.splitlines():
+            if (event := decode_line(line)) is not None:
+                yield event
+
+
+def observed_training(
+    network: Network,
+    command: Sequence[str],
+    options: JobOptions,
+    run_dir: Path,
+    note: Callable[[str], None],
+    counts: type[AnyEvent],
+) -> Iterator[AnyEvent]:
+    """Train, and give its events as they come; at the end all are given and nothing is left running. JobError where it fails.
+
+    run_dir: is made, with samples.jsonl and logs. note: is given each line that the script prints. counts: the network changes
+    by its clock from the first such event on.
+    """
+    try:
+        run_dir.mkdir()
+    except OSError as error:
+        raise MachineError(f"{run_dir}: {error.strerror}: choose another --out") from None
+    tail = EventTail(run_dir / "samples.jsonl")
+    options = replace(options, observers=None, samples_path=str(tail.path))
+    with ExitStack() as stack:
+        emulation = stack.enter_context(job_network(network))
+        specs = process_specs(places_in(emulation), list(command), options, os.environ)
+        job = stack.enter_context(Job(specs, inside(emulation), os.environ, run_dir / "logs", note))
+        changes = Changes(network, run_dir)
+        is_over = False
+        while not is_over:
+            is_over = job.finished()
+            changes.check()
+            time.sleep(POLL_S)
+            for event in tail.fresh():
+                if isinstance(event, counts) and not changes.started:
+                    stack.enter_context(changes.start(emulation))
+                yield event

@@ -1,0 +1,128 @@
+"""What a network carries at one time, as fluid: transfers between two nodes, and whole sums of gradients among several.
+
+All share links by max-min fairness, connection by connection (sharing.py has the same for plain connections). A transfer is one
+connection. A sum over n nodes has two connections per directed pair, pushes and answers, with shares by `exact`, so that its
+members' links end together; it is one fluid here, which moves as fast as the first of its links lets it. A node's own part costs
+nothing. Choice not taken: a flow per pair of a sum, n (n - 1) of them, which 1,000 nodes are too many for.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nalb.errors import InputError
+from nalb.planning.nodes import Capacities, Floats, Node, load_bytes
+from nalb.planning.shares import exact
+from nalb.planning.slices import Ints
+from nalb.simulation.sharing import LEVEL_PART
+
+ENDED_PART = 1e-9  # of a flow: less left over is rounding
+
+
+class Carried:
+    """Flows under way. capacities: of links alone; caps of pairs are not seen, and are refused."""
+
+    def __init__(self, capacities: Capacities):
+        if capacities.pairs:
+            raise InputError("caps of pairs: simulated transfers do not see them, give a network without")
+        self._capacities = capacities
+        self._full = np.concatenate([capacities.up, capacities.down])  # of each way: N out, then N in
+        self._number = 0  # of flows ever begun
+        self._ids: list[int] = []
+        self._ways: list[Ints] = []  # of each flow
+        self._connections: list[Floats] = []  # of each flow on each of its ways
+        self._left = np.zeros(0)  # bytes of each flow's connections, each
+        self._rounding = np.zeros(0)
+        self._rates: Floats | None = None  # bytes/s of one connection of each flow; None: to be solved
+        self._sums: dict[tuple[tuple[int, ...], float], tuple[Ints, Floats, float]] = {}
+
+    def transfer(self, source: int, target: int, size_bytes: float) -> int:
+        """Begin one; the number by which `advance` tells that it has ended."""
+        nodes = len(self._full) // 2
+        return self._begin(np.array([source, nodes + target]), np.ones(2), size_bytes)
+
+    def sum(self, members: Sequence[int], model_bytes: float) -> int:
+        """Begin one among two nodes or more; its number."""
+        key = tuple(members), model_bytes
+        if key not in self._sums:
+            self._sums[key] = self._sum(*key)
+        return self._begin(*self._sums[key])
+
+    def next_s(self) -> float:
+        """Until the next one ends; inf where there is none."""
+        if not self._ids:
+            return np.inf
+        if self._rates is None:
+            self._rates = self._solve()
+        return float((self._left / self._rates).min())
+
+    def advance(self, seconds: float) -> list[int]:
+        """Let time pass, at most `next_s`. The numbers of those that have ended, oldest first."""
+        if not self._ids:
+            return []
+        if self._rates is None:
+            self._rates = self._solve()
+        self._left -= self._rates * seconds
+        ended = self._left <= self._rounding
+        if not ended.any():
+            return []
+        numbers = [self._ids[place] for place in np.flatnonzero(ended).tolist()]
+        stay = np.flatnonzero(~ended).tolist()
+        self._ids = [self._ids[place] for place in stay]
+        self._ways = [self._ways[place] for place in stay]
+        self._connections = [self._connections[place] for place in stay]
+        self._left, self._rounding = self._left[stay], self._rounding[stay]
+        self._rates = None
+        return numbers
+
+    def alone_s(self, members: Sequence[int], model_bytes: float) -> float:
+        """How long a sum takes that has the links to itself."""
+        ways, connections, left = self._sum(tuple(members), model_bytes)
+        return float((left * connections / self._full[ways]).max())
+
+    def _sum(self, members: tuple[int, ...], model_bytes: float) -> tuple[Ints, Floats, float]:
+        """(ways, connections on each, bytes of a connection on the most loaded way)."""
+        assert len(members) > 1, "one node has nothing to send"
+        here = np.array(members)
+        nodes = [Node(f"n{rank}") for rank in members]
+        capacities = Capacities(self._capacities.up[here], self._capacities.down[here], {})
+        load = load_bytes(nodes, exact(nodes, model_bytes, capacities)[0], model_bytes)
+        connections = 2 * (len(members) - 1) * load / load.max()
+        ways = np.concatenate([here, here + len(self._full) // 2])
+        return ways, np.concatenate([connections, connections]), float(load.max()) / (2 * (len(members) - 1))
+
+    def _begin(self, ways: Ints, connections: Floats, left_bytes: float) -> int:
+        self._number += 1
+        self._ids.append(self._number)
+        self._ways.append(ways)
+        self._connections.append(connections)
+        self._left = np.append(self._left, left_bytes)
+        self._rounding = np.append(self._rounding, left_bytes * ENDED_PART)
+        self._rates = None
+        return self._number
+
+    def _solve(self) -> Floats:
+        """The rate of each flow's connections, shape (flows,): all rise together, and a way that is full stops its flows.
+
+        A way is filled as soon as it fills no later than all those that its flows use, so many are filled in one round. Cost: a
+        few rounds of O(flows and their ways).
+        """
+        ways, connections = np.concatenate(self._ways), np.concatenate(self._connections)
+        sizes = [len(one) for one in self._ways]
+        flow = np.repeat(np.arange(len(sizes)), sizes)
+        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        rates, rising, left = np.zeros(len(sizes)), np.ones(len(sizes), dtype=np.bool_), self._full.copy()
+        while rising.any():
+            weight = np.where(rising[flow], connections, 0.0)
+            load = np.bincount(ways, weight, len(left))
+            fair = np.divide(left, load, out=np.full(len(left), np.inf), where=load > 0)
+            first = np.minimum.reduceat(fair[ways], starts)  # of each flow: when its first way is full
+            first[~rising] = np.inf
+            earliest = np.full(len(left), np.inf)  # of each way: when the first of its flows stops
+            np.minimum.at(earliest, ways, first[flow])
+            full = fair <= earliest * (1 + LEVEL_PART)
+            stops = rising & np.logical_or.reduceat(full[ways] & (weight > 0), starts)
+            rates[stops] = first[stops]
+            left = left - np.bincount(ways, np.where(stops[flow], connections * rates[flow], 0.0), len(left))
+            rising &= ~stops
+        return rates

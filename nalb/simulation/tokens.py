@@ -1,0 +1,272 @@
+"""Fela as it would train, with the coordinator's own token server: workers compute, fetch, sum and sleep; only time is made up.
+
+    a token      computes for as long as its sub-model's batch-time curve says, times the worker's slowness: a third of it
+                 forward, the rest back; who goes back through what another computed computes it again
+    a fetch      is a transfer (carried.py) of the boundary's bytes for the samples that are needed; a worker fetches, then computes
+    a sum        begins when the token server says so, also with members that sleep, and shares the links with all else
+    an update    F_i of iteration k + 1 (+ staleness) waits at its worker for the sum of SM-i of iteration k; where sums
+                 do not overlap, the worker begins iteration k + 1 after all its sums of k
+    a request    takes `request_s`
+
+Not modelled: the optimizer's step, copies, memory, and the token server's own time (benchmarks/tokens.py). Deterministic; things
+that happen at once happen in order of their making.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+import numpy as np
+
+from nalb.planning.nodes import Capacities
+from nalb.simulation.carried import Carried
+from nalb.simulation.profiles import FORWARD_PART, SubModel
+from nalb.tokens.iteration import Token
+from nalb.tokens.network_aware import NetworkAware
+from nalb.tokens.server import Fetch, GoOn, Synchronise, TokenServer, Work
+from nalb.tokens.shape import Shape
+
+REQUEST_S = 0.0005  # assumed: a message there and back on a local network, and what the coordinator does
+_ANSWER, _RESULT = -1, -2  # what a worker waits for beside transfers
+AT_ONCE = 1e-9  # of the time: what happens within so much of it happens together
+
+Sleep = Callable[[int, int, int], float]  # (worker, iteration, workers) -> seconds before its first request
+
+
+@dataclass(frozen=True, eq=False)
+class Machines:
+    """capacities: of the workers' links. slowness: times that computing takes, by worker; None: 1 for all.
+
+    jitter: how far the logarithm of a token's time deviates, by lots that the seed decides.
+    """
+
+    capacities: Capacities
+    slowness: Sequence[float] | None = None
+    request_s: float = REQUEST_S
+    jitter: float = 0.0
+    seed: int = 0
+
+    @property
+    def workers(self) -> int:
+        """N."""
+        return len(self.capacities.up)
+
+    @staticmethod
+    def equal(workers: int, bytes_per_s: float) -> "Machines":
+        """Alike, with links of this rate both ways."""
+        return Machines(Capacities.from_lists([bytes_per_s] * workers, [bytes_per_s] * workers))
+
+
+@dataclass
+class Simulated:
+    """What a simulated training did."""
+
+    ends_s: list[float] = field(default_factory=list)  # when each iteration's last sum was done
+    tokens: int = 0
+    helped: int = 0  # tokens that others computed than those whose buckets they were in
+    fetched_bytes: float = 0.0
+    computed_s: list[float] = field(default_factory=list)  # per worker
+
+    def iteration_s(self, begin: int = 1) -> float:
+        """Of an iteration on average, from the `begin`th on: the first ones find nothing under way."""
+        begin = min(begin, len(self.ends_s) - 1)
+        if begin == 0:
+            return self.ends_s[0]
+        return (self.ends_s[-1] - self.ends_s[begin - 1]) / (len(self.ends_s) - begin)
+
+
+def simulate(
+    machines: Machines,
+    sub_models: Sequence[SubModel],
+    server: TokenServer,
+    iterations: int,
+    sleep: Sleep | None = None,
+    staleness: int = 0,
+    aware: NetworkAware | None = None,
+) -> Simulated:
+    """Train for so many iterations. server: new, for these sub-models and workers. aware: learns what workers report."""
+    return _Run(machines, sub_models, server, iterations, sleep, staleness, aware).run()
+
+
+@dataclass
+class _Worker:
+    """One worker. missing: what its work waits for, transfers by their numbers."""
+
+    iteration: int = 0
+    work: Work | None = None
+    compute_s: float = 0.0  # of its work
+    fetched_bytes: float = 0.0  # for its work
+    missing: set[int] = field(default_factory=set)
+    finished: bool = False
+
+
+class _Run:
+    def __init__(
+        self,
+        machines: Machines,
+        sub_models: Sequence[SubModel],
+        server: TokenServer,
+        iterations: int,
+        sleep: Sleep | None,
+        staleness: int,
+        aware: NetworkAware | None,
+    ):
+        self._machines, self._models, self._server = machines, sub_models, server
+        self._iterations, self._sleep, self._staleness = iterations, sleep, staleness
+        self._aware = aware
+        self._carried = Carried(machines.capacities)
+        self._workers = [_Worker() for _ in range(machines.workers)]
+        self._lots = np.random.default_rng(machines.seed)
+        self._now_s, self._order = 0.0, 0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._blocked: set[int] = set()  # workers that wait for sums before their next iteration
+        self._fetching: dict[int, int] = {}  # transfer -> worker
+        self._summing: dict[int, Synchronise] = {}  # flow -> sum
+        self._updated = np.full((len(sub_models), machines.workers), -1)  # last iteration whose update a worker has
+        self._unsummed: defaultdict[int, int] = defaultdict(lambda: len(sub_models))  # by iteration
+        self._ends_s: dict[int, float] = {}
+        self._done = Simulated(computed_s=[0.0] * machines.workers)
+
+    def run(self) -> Simulated:
+        for worker in range(len(self._workers)):
+            self._enter(worker)
+        while self._events or self._summing or self._fetching:
+            step_s = self._carried.next_s()
+            if self._events:
+                step_s = min(step_s, max(self._events[0][0] - self._now_s, 0.0))
+            ended = self._carried.advance(step_s)
+            self._now_s += step_s
+            for number in ended:
+                self._end(number)
+            while self._events and self._events[0][0] <= self._now_s * (1 + AT_ONCE):
+                heappop(self._events)[2]()
+        assert all(one.finished for one in self._workers), "workers wait for ever"
+        self._done.ends_s = [self._ends_s[k] for k in sorted(self._ends_s)]
+        return self._done
+
+    def _after(self, seconds: float, act: Callable[[], None]) -> None:
+        self._order += 1
+        heappush(self._events, (self._now_s + seconds, self._order, act))
+
+    def _enter(self, worker: int) -> None:
+        """A worker begins an iteration, after its sleep."""
+        iteration = self._workers[worker].iteration
+        asleep_s = self._sleep(worker, iteration, len(self._workers)) if self._sleep else 0.0
+        self._after(asleep_s, lambda: self._report(worker))
+
+    def _report(self, worker: int) -> None:
+        one = self._workers[worker]
+        done, one.work = one.work and one.work.token.id, None
+        drains = one.iteration == self._iterations - 1
+        for order in self._server.report(worker, done, one.iteration, self._now_s, drains):
+            if isinstance(order, Work):
+                self._begin(order)
+            elif isinstance(order, Synchronise):
+                self._sum(order)
+            elif isinstance(order, GoOn):
+                self._go_on(order.worker)
+        for completed in self._server.completed:
+            if self._aware:
+                self._aware.observe(completed, one.compute_s, one.fetched_bytes)
+        self._server.completed.clear()
+
+    def _go_on(self, worker: int) -> None:
+        one = self._workers[worker]
+        one.iteration += 1
+        if one.iteration == self._iterations:
+            one.finished = True
+        elif self._is_ready(worker):
+            self._enter(worker)
+        else:
+            self._blocked.add(worker)
+
+    def _is_ready(self, worker: int) -> bool:
+        """Whether the worker may begin its iteration: where sums do not overlap, it waits for those of the one before."""
+        if self._server.policy.overlaps:
+            return True
+        mine = [one for one, ranks in enumerate(self._server.policy.eligible) if worker in ranks]
+        return bool((self._updated[mine, worker] >= self._workers[worker].iteration - 1 - self._staleness).all())
+
+    def _begin(self, work: Work) -> None:
+        one = self._workers[work.worker]
+        one.work, one.fetched_bytes = work, 0.0
+        self._done.tokens += 1
+        self._done.helped += work.worker != work.owner
+        for fetch in work.fetches:
+            size_bytes = self._fetch_bytes(work.token, fetch)
+            number = self._carried.transfer(fetch.source, work.worker, size_bytes)
+            one.missing.add(number)
+            self._fetching[number] = work.worker
+            one.fetched_bytes += size_bytes
+        self._done.fetched_bytes += one.fetched_bytes
+        one.missing.add(_ANSWER)
+        self._after(self._machines.request_s, lambda: self._answered(work))
+
+    def _answered(self, work: Work) -> None:
+        self._workers[work.worker].missing.discard(_ANSWER)
+        self._compute(work)
+
+    def _fetch_bytes(self, token: Token, fetch: Fetch) -> float:
+        sub_model, samples = self._server.fetched(token, fetch)
+        return samples * self._models[sub_model].output_bytes
+
+    def _compute(self, work: Work) -> None:
+        """Once all is there. Whatever comes for a worker that waits ends up here."""
+        one, token = self._workers[work.worker], work.token
+        if one.work is not work or one.missing:
+            return
+        sub_model = self._server.shape.sub_model(token.id.level)
+        behind = token.id.iteration - 1 - self._staleness
+        if token.mirrors is None and self._updated[sub_model, work.worker] < behind:
+            return
+        one.missing = {_RESULT}  # it computes: nothing else starts it
+        one.compute_s = self._seconds(work.worker, token, work.recomputes)
+        self._done.computed_s[work.worker] += one.compute_s
+        self._after(one.compute_s, lambda: self._computed(work.worker))
+
+    def _computed(self, worker: int) -> None:
+        self._workers[worker].missing = set()
+        self._report(worker)
+
+    def _seconds(self, worker: int, token: Token, recomputes: bool) -> float:
+        slowness = self._machines.slowness[worker] if self._machines.slowness else 1.0
+        chance = float(np.exp(self._machines.jitter * self._lots.standard_normal())) if self._machines.jitter else 1.0
+        return slowness * chance * token_s(self._server.shape, self._models, token, recomputes)
+
+    def _sum(self, order: Synchronise) -> None:
+        if len(order.workers) == 1:
+            self._summed(order)
+        else:
+            number = self._carried.sum(order.workers, self._models[order.sub_model].parameters_bytes)
+            self._summing[number] = order
+
+    def _summed(self, order: Synchronise) -> None:
+        self._updated[order.sub_model, list(order.workers)] = order.iteration
+        self._unsummed[order.iteration] -= 1
+        if self._unsummed[order.iteration] == 0:
+            self._ends_s[order.iteration] = self._now_s
+        for rank in order.workers:
+            if work := self._workers[rank].work:
+                self._compute(work)
+            elif rank in self._blocked and self._is_ready(rank):
+                self._blocked.remove(rank)
+                self._enter(rank)
+
+    def _end(self, number: int) -> None:
+        """A transfer or a sum is done."""
+        if number in self._summing:
+            self._summed(self._summing.pop(number))
+            return
+        one = self._workers[self._fetching.pop(number)]
+        one.missing.discard(number)
+        assert one.work is not None
+        self._compute(one.work)
+
+
+def token_s(shape: Shape, sub_models: Sequence[SubModel], token: Token, recomputes: bool = False) -> float:
+    """How long a token computes on a worker of slowness 1."""
+    both_s = sub_models[shape.sub_model(token.id.level)].seconds(shape.samples(token.chunks))
+    if token.id.level == shape.head or recomputes:
+        return both_s
+    return both_s * (FORWARD_PART if token.mirrors is None else 1 - FORWARD_PART)

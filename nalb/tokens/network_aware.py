@@ -1,0 +1,145 @@
+"""Fela that knows its network and its workers: what the paper's rules leave out, learnt from what workers report. Pure.
+
+    rule of the paper                        here
+    of a level, most inputs held (Eq. 1)     least seconds to fetch the inputs
+    whoever has nothing to do helps          only who would end before the owner, both with all that they are in for
+    a helper takes the highest level         it takes what the owner would come to last
+    S: the lowest ranks                      S: those that would be done with the conditional sub-model first
+
+A worker is in for what is left of its present token, for the tokens in its bucket, and for going back through all that it has gone
+forward through or will: whoever helps forward must go back as well. Who helps to go back must first go forward again. With
+in_s the time that a worker is in for, a token is helped with where
+
+    in_s(helper) + fetch_s + compute_s(helper) < in_s(owner)
+    fetch_s = max( max over sources of bytes / up of the source,  bytes of all / down of the helper )
+
+An owner that is late with a token is expected to take as long again as it is late. An owner that has not asked for a token sleeps,
+and may not come back: help always pays. So it does while nothing is known of how long the token takes.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+
+from nalb.tokens.iteration import Token
+from nalb.tokens.server import Completed, Fetch, TokenServer
+
+BACK = 2.0  # times forward: two gradients instead of one output
+NEWEST = 0.5  # weight of the newest time among those of a kind of token
+
+Rates = Callable[[], tuple[Sequence[float], Sequence[float]]]  # bytes/s out of and into each worker, as estimated now
+
+
+class NetworkAware:
+    """cost and help for TokenServer, members for Tuner. rates: None where nothing is known of links: they then cost nothing."""
+
+    def __init__(self, server: TokenServer, rates: Rates | None = None):
+        self._server, self._rates = server, rates
+        # (sub-model, back, computed again) -> worker -> samples -> seconds
+        self._seconds: dict[tuple[int, bool, bool], dict[int, dict[int, float]]] = {}
+        self._sample_bytes: dict[int, float] = {}  # of each sub-model's output
+        server.advise(self.cost, self.help)
+
+    def observe(self, one: Completed, compute_s: float, fetched_bytes: float) -> None:
+        """Take in what a worker reports of a token that it has computed."""
+        shape = self._server.shape
+        kind = shape.sub_model(one.token.id.level), one.token.mirrors is not None, one.recomputes
+        samples = shape.samples(one.token.chunks)
+        known = self._seconds.setdefault(kind, {}).setdefault(one.worker, {})
+        known[samples] = NEWEST * compute_s + (1 - NEWEST) * known.get(samples, compute_s)
+        of_output = [self._server.fetched(one.token, fetch) for fetch in one.fetches]
+        if len({sub_model for sub_model, _ in of_output}) == 1:
+            self._sample_bytes[of_output[0][0]] = fetched_bytes / sum(count for _, count in of_output)
+
+    def compute_s(self, worker: int, forward: bool, back: bool, sub_model: int, samples: int) -> float | None:
+        """How long a worker computes forward, back, or both; None where nothing is known of it.
+
+        Of batches never seen: in proportion to samples. Until one has been seen, going back takes twice as long as forward.
+        """
+        kind = sub_model, back, forward and back
+        seconds = self._of_kind(kind, worker, samples)
+        if seconds is not None or not back:
+            return seconds
+        forward_s = self._of_kind((sub_model, False, False), worker, samples)
+        if forward_s is None:
+            return None
+        back_s = self._of_kind((sub_model, True, False), worker, samples)
+        return (forward_s if forward else 0.0) + (BACK * forward_s if back_s is None else back_s)
+
+    def _token_s(self, worker: int, token: Token, to_the_end: bool) -> float | None:
+        """Of a token; with what it is in for later where `to_the_end`."""
+        shape = self._server.shape
+        sub_model, samples = shape.sub_model(token.id.level), shape.samples(token.chunks)
+        if token.id.level == shape.head:
+            return self._of_kind((sub_model, False, False), worker, samples)
+        back = token.mirrors is not None
+        forward = not back or self._server.recomputes(worker, token)
+        if to_the_end and not back:
+            there, and_back = (self.compute_s(worker, not way, way, sub_model, samples) for way in (False, True))
+            return None if there is None or and_back is None else there + and_back
+        return self.compute_s(worker, forward, back, sub_model, samples)
+
+    def _of_kind(self, kind: tuple[int, bool, bool], worker: int, samples: int) -> float | None:
+        by_worker = self._seconds.get(kind)
+        if not by_worker:
+            return None
+        known = by_worker.get(worker) or next(iter(by_worker.values()))  # another one's, where it has none
+        if samples in known:
+            return known[samples]
+        nearest = min(known, key=lambda one: abs(one - samples))
+        return known[nearest] * samples / nearest
+
+    def fetch_s(self, worker: int, token: Token) -> float:
+        """How long it would take to get what the worker does not hold."""
+        fetches = self._server.fetches(worker, token)
+        if not fetches or self._rates is None:
+            return 0.0
+        up, down = self._rates()
+        by_source: dict[int, float] = {}
+        for fetch in fetches:
+            by_source[fetch.source] = by_source.get(fetch.source, 0.0) + self._bytes(token, fetch)
+        slowest_s = max(size_bytes / up[source] for source, size_bytes in by_source.items())
+        return max(slowest_s, sum(by_source.values()) / down[worker])
+
+    def _bytes(self, token: Token, fetch: Fetch) -> float:
+        sub_model, samples = self._server.fetched(token, fetch)
+        return self._sample_bytes.get(sub_model, 1.0) * samples  # nothing known: all links alike, fewest samples first
+
+    def cost(self, worker: int, token: Token) -> float:
+        """Of two tokens of a level the cheaper one goes first."""
+        if self._rates is None:
+            return float(sum(self._server.fetched(token, fetch)[1] for fetch in self._server.fetches(worker, token)))
+        return self.fetch_s(worker, token)
+
+    def help(self, worker: int, owner: int, tokens: Collection[Token]) -> Token | None:
+        """Which of the owner's tokens the worker should help with, if any. tokens: those that it may compute, at least one."""
+        token = max(tokens, key=lambda one: (one.id.iteration, -one.id.level, one.id.number))
+        if self._server.assigned(owner) is None:
+            return token
+        mine_s, in_s, owners_in_s = self._token_s(worker, token, True), self._in_s(worker), self._in_s(owner)
+        if mine_s is None or in_s is None or owners_in_s is None:
+            return token
+        return token if in_s + self.fetch_s(worker, token) + mine_s < owners_in_s else None
+
+    def _in_s(self, worker: int) -> float | None:
+        """How long a worker is in for; None where nobody knows."""
+        shape, total_s = self._server.shape, 0.0
+        if present := self._server.assigned(worker):
+            work, since_s = present
+            seconds = self._token_s(worker, work.token, False)
+            if seconds is None:
+                return None
+            total_s = abs(seconds + self.fetch_s(worker, work.token) - since_s)
+            if work.token.mirrors is None and work.token.id.level < shape.head:
+                back_s = self.compute_s(worker, False, True, work.token.id.level, shape.samples(work.token.chunks))
+                total_s += back_s or 0.0
+        gone_back = {one.mirrors for one in self._server.waiting(worker)}
+        for one in self._server.waiting(worker):
+            seconds = self._token_s(worker, one, True)
+            if seconds is None:
+                return None
+            total_s += seconds + self.fetch_s(worker, one)
+        if present:
+            gone_back.add(present[0].token.mirrors)
+        for one in self._server.tapes(worker):
+            if one.id not in gone_back:
+                total_s += self.compute_s(worker, False, True, one.id.level, shape.samples(one.chunks)) or 0.0
+        return total_s

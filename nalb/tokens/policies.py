@@ -1,0 +1,113 @@
+"""Who may compute what. Fela, and the ways of training that it is compared with, are records of one kind (Geng et al., VI)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nalb.errors import InputError
+from nalb.tokens.shape import Shape
+
+FELA, FELA_BY_PAPER = "fela", "fela-paper"  # with what is known of network and workers, or by the paper's rules alone
+FELAS = (FELA, FELA_BY_PAPER)
+PARALLELS = (*FELAS, "dp", "hp", "mp")  # names of the ways to train
+
+
+@dataclass(frozen=True)
+class Policy:
+    """eligible: per sub-model, the ranks of the workers that may compute it, ascending.
+
+    helps: a worker that has no token of its own takes others'. first: the sub-model whose tokens go before all others with the
+    workers that may compute it, if any. overlaps: a sub-model's gradients are summed as soon as they are there; else after the
+    last token of the iteration. depth_first, by_locality: tokens of higher levels go first, then those of which the worker holds
+    the most inputs (Geng et al., III-D); without, the oldest goes first.
+    """
+
+    name: str
+    eligible: tuple[tuple[int, ...], ...]
+    helps: bool = True
+    first: int | None = None
+    overlaps: bool = True
+    depth_first: bool = True
+    by_locality: bool = True
+
+
+def fela(workers: int, sub_models: int, subset: Sequence[int] | None = None, conditional: int | None = None) -> Policy:
+    """Everyone may compute everything, but for the conditional sub-model, which only `subset` computes.
+
+    subset: ranks; None: all. conditional: counted from 0; None: the last one. Raises InputError.
+    """
+    everyone = tuple(range(workers))
+    members = everyone if subset is None else tuple(sorted(set(subset)))
+    which = sub_models - 1 if conditional is None else conditional
+    if not members or not set(members) <= set(everyone):
+        raise InputError(f"subset {list(members)}: give ranks from 0 to {workers - 1}, at least one")
+    if not 0 <= which < sub_models:
+        raise InputError(f"conditional sub-model {which + 1}: there are {sub_models}")
+    eligible = tuple(members if one == which else everyone for one in range(sub_models))
+    return Policy(FELA, eligible, first=None if members == everyone else which)
+
+
+def data_parallel(workers: int, total: int, sub_models: int = 1) -> tuple[Policy, Shape]:
+    """Each worker computes the whole model for total / workers samples; gradients are summed after the backward pass."""
+    shape = Shape(total, workers, (1,) * sub_models)
+    return Policy("dp", (tuple(range(workers)),) * sub_models, helps=False, overlaps=False), shape
+
+
+def hybrid_parallel(workers: int, total: int, sub_models: int) -> tuple[Policy, Shape]:
+    """The last worker computes the last sub-model for all, the others compute the rest (Stanza, Wu et al., 2018)."""
+    if workers < 2 or sub_models < 2:
+        raise InputError(
+            f"hybrid parallelism of {sub_models} sub-models on {workers} workers: it needs two of each at least"
+        )
+    front = tuple(range(workers - 1))
+    shape = Shape(total, workers - 1, (1,) * (sub_models - 1) + (workers - 1,))
+    eligible = (front,) * (sub_models - 1) + ((workers - 1,),)
+    return Policy("hp", eligible, helps=False, overlaps=False), shape
+
+
+def model_parallel(workers: int, total: int, sub_models: int, micro_batches: int) -> tuple[Policy, Shape]:
+    """Each worker computes one stage; micro-batches go through one after the other, and a flush ends the iteration (GPipe, Huang
+    et al., 2018). Neighbouring sub-models make up a stage where there are more of them than workers."""
+    shape = Shape(total, micro_batches, (1,) * sub_models)
+    stages = min(workers, sub_models)
+    eligible = tuple((one * stages // sub_models,) for one in range(sub_models))
+    return Policy("mp", eligible, helps=False, overlaps=False), shape
+
+
+def conflict(parallel: str, has_weights: bool, has_subset: bool, staleness: int) -> str | None:
+    """Why a job cannot be asked for all of these, if so."""
+    if parallel not in FELAS and (has_weights or has_subset):
+        return f"weights and subset are fela's alone: leave them out with {parallel}"
+    if has_subset and not has_weights:
+        return "a subset needs weights: give both, or none and they are tuned while training"
+    if parallel in FELAS and staleness and not has_weights:
+        return "with staleness iterations overlap, so nothing can be tuned between them: give weights"
+    return None
+
+
+def configuration(
+    parallel: str,
+    workers: int,
+    sub_models: int,
+    total: int,
+    threshold: int,
+    weights: Sequence[int] | None = None,
+    subset: int | None = None,
+) -> tuple[Policy, Shape]:
+    """What a job trains by that asks for one of PARALLELS.
+
+    weights, subset: of fela, else None. Without, every weight is 1 and everyone computes everything. subset: how many workers
+    compute the last sub-model, those of the lowest ranks. Micro-batches of mp are as many as Fela's F1 tokens. Raises InputError.
+    """
+    if parallel == "dp":
+        return data_parallel(workers, total, sub_models)
+    if parallel == "hp":
+        return hybrid_parallel(workers, total, sub_models)
+    ones = (1,) * sub_models
+    if parallel == "mp":
+        return model_parallel(workers, total, sub_models, Shape.of(total, workers, ones, threshold).chunks)
+    if weights is not None and len(weights) != sub_models:
+        raise InputError(f"{len(weights)} weights for {sub_models} sub-models: give one for each")
+    if subset is not None and not 1 <= subset <= workers:
+        raise InputError(f"a subset of {subset} among {workers} workers: choose 1 to {workers}")
+    shape = Shape.of(total, workers, tuple(weights or ones), threshold)
+    return fela(workers, sub_models, None if subset is None else range(subset)), shape

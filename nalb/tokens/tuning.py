@@ -1,0 +1,134 @@
+"""Finding weights and subset while training (Geng et al., IV-B): each case runs for a few iterations, and the fastest stays. Pure.
+
+    phase   cases, in this order
+    1       weights: w_1 = 1, each divides the next, all divide N; lexicographic; the conditional sub-model is everyone's
+    2       at the best weights, |S| = N, N/2, .., 1 (N's divisors, falling); the first is known from phase 1
+    3       where the best |S| is not N: at that |S|, the other weights of the conditional sub-model (ours)
+
+The paper has no phase 3. It is there because a few workers want larger batches of the conditional sub-model than all together do,
+and phase 1 has tried all together only. For N = 8 and M = 3 these are 10 + 3 + 3 cases.
+
+A case's first iteration does not count: in it memory is taken for the new batch sizes, and newcomers to S get parameters. Of the
+others the median counts, so that one disturbed iteration decides nothing. Of equal cases the earlier one stays.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from nalb.tokens.policies import Policy, fela
+from nalb.tokens.shape import Shape
+
+ITERATIONS = 5  # of a case, the first included: Geng et al., IV-B
+SET_UP = 1  # of them, that do not count
+
+Members = Callable[[int], Sequence[int]]  # size of S -> the ranks in it
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """weights: as in Shape. subset: the ranks that compute the conditional sub-model, ascending."""
+
+    weights: tuple[int, ...]
+    subset: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"weights {','.join(map(str, self.weights))}, |S| = {len(self.subset)}"
+
+
+class Tuner:
+    """What each iteration consists of, from the times of those before it.
+
+    threshold: the smallest batch at which SM-1 computes at full speed. members: who makes up S; the paper does not say, and
+    `range` is the lowest ranks. conditional: counted from 0; None: the last sub-model. phases: 2 as in the paper, or 3.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        sub_models: int,
+        total: int,
+        threshold: int,
+        members: Members = range,
+        conditional: int | None = None,
+        phases: int = 3,
+    ):
+        self._workers, self._total, self._threshold = workers, total, threshold
+        self._members, self._conditional = members, sub_models - 1 if conditional is None else conditional
+        everyone = tuple(range(workers))
+        chunks = Shape.of(total, workers, (1,), threshold).chunks
+        self._weights = weight_cases(divisors(workers), sub_models, chunks)
+        self._cases = [Configuration(one, everyone) for one in self._weights]  # of the phases so far
+        self._later = [self._subsets, self._conditional_weights][: phases - 1]  # what the other phases add
+        self.measured_s: dict[Configuration, float] = {}  # an iteration of each case that has ended, in order
+        self._times_s: list[float] = []  # of the present case
+
+    @property
+    def configuration(self) -> Configuration:
+        """Of the next iteration."""
+        return self.best if self.is_done else self._cases[len(self.measured_s)]
+
+    @property
+    def shape(self) -> Shape:
+        """Of the next iteration."""
+        return Shape.of(self._total, self._workers, self.configuration.weights, self._threshold)
+
+    @property
+    def policy(self) -> Policy:
+        """Of the next iteration."""
+        weights, subset = self.configuration.weights, self.configuration.subset
+        return fela(self._workers, len(weights), subset, self._conditional)
+
+    @property
+    def reason(self) -> str:
+        """Why the next iteration is what it is."""
+        if self.is_done:
+            return f"{self.best}: the best of {len(self._cases)} cases, {self.measured_s[self.best]:.4g} s an iteration"
+        return f"{self.configuration}: case {len(self.measured_s) + 1} is tried"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all cases are measured; the configuration then stays."""
+        return len(self.measured_s) == len(self._cases)
+
+    @property
+    def best(self) -> Configuration:
+        """The fastest of the cases that have ended."""
+        return min(self.measured_s, key=self.measured_s.__getitem__)
+
+    def observe(self, seconds: float) -> None:
+        """Take in how long an iteration took, in order. The configuration may change by it."""
+        if self.is_done:
+            return
+        self._times_s.append(seconds)
+        if len(self._times_s) < ITERATIONS:
+            return
+        self.measured_s[self.configuration] = median(self._times_s[SET_UP:])
+        self._times_s = []
+        while self._later and self.is_done:
+            self._cases += self._later.pop(0)()
+
+    def _subsets(self) -> list[Configuration]:
+        sizes = divisors(self._workers)[-2::-1]
+        return [Configuration(self.best.weights, tuple(sorted(self._members(size)))) for size in sizes]
+
+    def _conditional_weights(self) -> list[Configuration]:
+        best, which = self.best, self._conditional
+        if len(best.subset) == self._workers:
+            return []
+        around = best.weights[:which], best.weights[which + 1 :]
+        alike = [one for one in self._weights if (one[:which], one[which + 1 :]) == around and one != best.weights]
+        return [Configuration(one, best.subset) for one in alike]
+
+
+def divisors(number: int) -> list[int]:
+    """Of a power of two: 1, 2, 4, up to it."""
+    return [one for one in range(1, number + 1) if number % one == 0]
+
+
+def weight_cases(candidates: Sequence[int], sub_models: int, most: int) -> list[tuple[int, ...]]:
+    """All weights of these candidates that a shape can have, lexicographic. most: F1 tokens; more of them none can cover."""
+    cases: list[tuple[int, ...]] = [(1,)]
+    for _ in range(sub_models - 1):
+        cases = [(*one, next_) for one in cases for next_ in candidates if next_ <= most and next_ % one[-1] == 0]
+    return cases

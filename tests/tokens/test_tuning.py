@@ -1,0 +1,90 @@
+"""Tuning while training: the paper's cases in its order, and the fastest stays."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nalb.tokens.tuning import ITERATIONS, Configuration, Tuner
+
+
+def tune(tuner, seconds_of, set_up_s=0.0):
+    """All cases in order; an iteration takes what `seconds_of` says, the first of a case `set_up_s` more."""
+    tried = []
+    while not tuner.is_done:
+        case = tuner.configuration
+        tried.append(case)
+        for i in range(ITERATIONS):
+            assert tuner.configuration == case
+            tuner.observe(seconds_of(case) + (set_up_s if i == 0 else 0.0))
+    return tried
+
+
+def test_eight_workers_and_three_sub_models_have_the_thirteen_cases_of_the_paper():
+    tuner = Tuner(8, 3, 64, 16, phases=2)
+    tried = tune(tuner, lambda case: 1.0 if case.weights == (1, 1, 4) else 2.0)
+    assert [one.weights for one in tried[:10]] == [
+        (1, 1, 1), (1, 1, 2), (1, 1, 4), (1, 1, 8), (1, 2, 2), (1, 2, 4), (1, 2, 8), (1, 4, 4), (1, 4, 8), (1, 8, 8),
+    ]  # fmt: skip
+    assert {len(one.subset) for one in tried[:10]} == {8}
+    assert [(one.weights, one.subset) for one in tried[10:]] == [
+        ((1, 1, 4), (0, 1, 2, 3)),
+        ((1, 1, 4), (0, 1)),
+        ((1, 1, 4), (0,)),
+    ]
+    assert len(tried) == 13
+
+
+def test_a_third_phase_tries_the_conditional_sub_models_weights_with_few_workers():
+    def seconds(case):  # all together: the smaller, the better; one alone: best at 4
+        return 9.0 + case.weights[2] if len(case.subset) > 1 else 1.0 + abs(case.weights[2] - 4)
+
+    tuner = Tuner(8, 3, 64, 16)
+    tried = tune(tuner, lambda case: seconds(case) + case.weights[1])
+    assert [one.weights for one in tried[13:]] == [(1, 1, 2), (1, 1, 4), (1, 1, 8)]
+    assert {one.subset for one in tried[13:]} == {(0,)}
+    assert tuner.configuration == Configuration((1, 1, 4), (0,))
+
+
+def test_it_ends_with_the_best_case_and_says_so():
+    tuner = Tuner(8, 3, 1024, 16)
+    tune(tuner, lambda case: sum(case.weights) + abs(len(case.subset) - 2))
+    assert tuner.configuration == Configuration((1, 1, 1), (0, 1))
+    assert tuner.reason == "weights 1,1,1, |S| = 2: the best of 16 cases, 3 s an iteration"
+    assert tuner.shape.weights == (1, 1, 1)
+    assert tuner.policy.eligible[2] == (0, 1)
+    tuner.observe(100.0)
+    assert tuner.configuration == Configuration((1, 1, 1), (0, 1))
+
+
+def test_a_cases_first_iteration_does_not_count():
+    tuner = Tuner(2, 2, 8, 1)
+    tune(tuner, lambda _: 1.0, set_up_s=9.0)
+    assert set(tuner.measured_s.values()) == {1.0}
+    assert tuner.best == Configuration((1, 1), (0, 1))  # of equal ones the earliest
+
+
+def test_members_of_the_subset_can_be_chosen():
+    tuner = Tuner(4, 2, 64, 16, members=lambda size: range(4 - size, 4))
+    tried = tune(tuner, lambda _: 1.0)
+    assert [one.subset for one in tried[-2:]] == [(2, 3), (3,)]
+
+
+@given(st.integers(1, 24), st.integers(1, 4), st.integers(1, 2000), st.integers(1, 64), st.integers(0, 3))
+def test_all_cases_have_a_shape_and_a_policy(workers, sub_models, total, threshold, conditional):
+    tuner = Tuner(workers, sub_models, total, threshold, conditional=min(conditional, sub_models - 1))
+    cases = []
+    while not tuner.is_done:
+        cases.append(tuner.configuration)
+        assert tuner.shape.weights[-1] <= tuner.shape.chunks
+        assert len(tuner.policy.eligible) == sub_models
+        assert f"case {len(cases)} is tried" in tuner.reason
+        for _ in range(ITERATIONS):
+            tuner.observe(len(tuner.configuration.subset))
+    assert len(set(cases)) == len(cases)
+    assert len(tuner.configuration.subset) == 1
+
+
+@pytest.mark.parametrize(("workers", "sizes"), [(6, [3, 2, 1]), (8, [4, 2, 1]), (7, [1]), (1, [])])
+def test_subsets_have_sizes_that_divide_the_workers(workers, sizes):
+    tried = tune(Tuner(workers, 1, 64, 1), lambda _: 1.0)
+    assert [len(one.subset) for one in tried[1:]] == sizes
