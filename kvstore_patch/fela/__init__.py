@@ -1,5 +1,6 @@
 """Training with tokens (Geng et al., ICDE 2020) on Gluon: workers compute parts of the model for parts of the samples.
 
+    cutting.py     a net into blocks, by how large batches its layers need
     trainer.py     the script's side
     compute.py     tokens on blocks
     chunks.py      what computed tokens left here
@@ -11,6 +12,7 @@
 Arrays travel between workers by nalb/transport/courier.py.
 """
 
+from kvstore_patch.fela.cutting import partition
 from kvstore_patch.fela.trainer import THRESHOLD, Trainer
 
-__all__ = ["THRESHOLD", "Trainer"]
+__all__ = ["THRESHOLD", "Trainer", "partition"]

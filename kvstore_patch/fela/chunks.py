@@ -3,8 +3,11 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import mxnet as mx
+import numpy as np
+import numpy.typing as npt
 from mxnet.ndarray import NDArray
 
 from nalb.errors import PeerError
@@ -34,6 +37,19 @@ class Chunks:
 
     def get(self, token: TokenId, part: Part, chunks: Sequence[int]) -> NDArray:
         """The rows of these chunks: all of an output or input, often a part of a gradient. PeerError where it is not here."""
+        kept, rows = self._rows(token, part, chunks)
+        # an operation of its own for each: a view of an array in oneDNN's layout is refused by others (ndarrays.py)
+        found = [mx.nd.slice_axis(kept, axis=0, begin=one.start, end=one.stop) for one in rows]
+        return kept if not found else found[0] if len(found) == 1 else mx.nd.concat(*found, dim=0)
+
+    def read(self, token: TokenId, part: Part, chunks: Sequence[int]) -> npt.NDArray[Any]:
+        """The same for another worker, at once: no operation that would wait for what is being computed."""
+        kept, rows = self._rows(token, part, chunks)
+        whole = kept.asnumpy()
+        return np.concatenate([whole[one] for one in rows]) if rows else whole
+
+    def _rows(self, token: TokenId, part: Part, chunks: Sequence[int]) -> tuple[NDArray, list[slice]]:
+        """What is kept, and which rows of it; none: all."""
         with self._lock:
             kept = self._kept.get((token, part))
         if kept is None:
@@ -41,15 +57,13 @@ class Chunks:
                 f"is asked for the {part} of token {tuple(token)}, which it does not hold: please report this"
             )
         if part is not Part.GRADIENT or tuple(chunks) == kept.chunks:
-            return kept.array
-        start, places = 0, {}
+            return kept.array, []
+        start, rows = 0, {}
         for chunk in kept.chunks:
             end = start + len(kept.shape.samples_of(chunk))
-            places[chunk] = (start, end)
+            rows[chunk] = slice(start, end)
             start = end
-        # an operation of its own for each: a view of an array in oneDNN's layout is refused by others (ndarrays.py)
-        rows = [mx.nd.slice_axis(kept.array, axis=0, begin=places[one][0], end=places[one][1]) for one in chunks]
-        return rows[0] if len(rows) == 1 else mx.nd.concat(*rows, dim=0)
+        return kept.array, [rows[one] for one in chunks]
 
     def drop(self, token: TokenId) -> None:
         """Nobody needs what this token left any more."""

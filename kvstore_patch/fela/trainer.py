@@ -24,6 +24,7 @@ from mxnet.ndarray import NDArray
 
 from kvstore_patch.fela.chunks import Chunks
 from kvstore_patch.fela.compute import Compute, Loss
+from kvstore_patch.fela.cutting import Blocks
 from kvstore_patch.fela.gradients import Gradients
 from kvstore_patch.fela.summing import Summing
 from kvstore_patch.fela.updates import Updates
@@ -56,12 +57,12 @@ class Trainer:
         optimizer_params: Mapping[str, Any],
         kvstore: NALB,
         total: int,
-        threshold: int = THRESHOLD,
+        threshold: int | None = None,
     ):
-        """blocks: the sub-models, in order. loss: of outputs and labels, one number for each sample, as Gluon's are.
-
-        total: samples of an iteration, over all workers. threshold: the smallest batch at which the first sub-model computes at
-        full speed. The learning rate may follow a schedule of the optimizer's; set it by hand only after `gather`.
+        """blocks: the sub-models, in order, as `partition` gives them or as you like. loss: of outputs and labels, one number for
+        each sample, as Gluon's are. total: samples of an iteration, over all workers. threshold: the smallest batch at which the
+        first sub-model computes at full speed; default: what `partition` has found, or THRESHOLD. The learning rate may follow a
+        schedule of the optimizer's; set it by hand only after `gather`.
         """
         if not isinstance(kvstore, NALB):
             raise StoreError("tokens are summed with kvstore 'nalb': create that one, without --scheme stock")
@@ -96,6 +97,8 @@ class Trainer:
         self._iteration, self._is_held = 0, False
         self._client.on(m.TokenShape, self._take_shape)
         self._client.on(m.SendPart, self._send)
+        if threshold is None:
+            threshold = blocks.threshold if isinstance(blocks, Blocks) else THRESHOLD
         self._client.send(m.JoinTokens(self._courier.address, len(blocks), total, threshold))
         self._courier.meet(kvstore.rank, self._client.wait_for(m.TokenPeers).addresses)
         kvstore.at_close(self._leave, self._courier.close)
@@ -214,7 +217,7 @@ class Trainer:
     def _send(self, message: m.SendPart) -> None:
         token, part, _ = message.fetch
         piece = TokenPiece(token, part, message.wanted_by)
-        self._courier.send(message.worker, piece, lambda: self._chunks.get(token, part, message.chunks).asnumpy())
+        self._courier.send(message.worker, piece, lambda: self._chunks.read(token, part, message.chunks))
 
     def _fail(self, why: str) -> None:
         self._client.fail(self._client.failure(Cause.PROCESS, why), 1)

@@ -8,6 +8,7 @@ import numpy as np
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
+from kvstore_patch.fela import partition
 from kvstore_patch.fela.chunks import Chunks
 from kvstore_patch.fela.compute import Compute
 from kvstore_patch.fela.gradients import Gradients
@@ -73,7 +74,7 @@ class Worker:
         token = work.token
         message = m.TokenWork(token.id, list(token.chunks), list(token.inputs), token.mirrors, list(work.fetches))
         fetched = {
-            (one.token, one.part): workers[one.source].chunks.get(one.token, one.part, token.chunks).asnumpy()
+            (one.token, one.part): workers[one.source].chunks.read(one.token, one.part, token.chunks)
             for one in work.fetches
         }
 
@@ -160,6 +161,22 @@ def check_running_statistics():
     assert min(moved) > 0, "statistics have not moved"
 
 
+def check_partition():
+    """Whatever the machine's speed: the blocks are the net, and each has something to learn."""
+    net = nn.HybridSequential()
+    net.add(nn.Flatten(), nn.Dense(64), nn.Activation("relu"), nn.Dense(64), nn.Dropout(0.5), nn.Dense(3))
+    net.initialize(mx.init.Xavier())
+    x = nd.random.uniform(shape=(4, 2, 8))
+    blocks = partition(net, x, most=32)
+    y = x
+    for block in blocks:
+        assert block.collect_params()
+        y = block(y)
+    assert np.array_equal(y.asnumpy(), net(x).asnumpy())
+    assert {id(one) for group in parameters_of(blocks) for one in group} == {*map(id, net.collect_params().values())}
+    assert 1 <= blocks.threshold <= 32
+
+
 def main():
     stolen = 0
     for workers, chunks, weights, subset in (
@@ -188,6 +205,7 @@ def main():
         check("conv", workers, fela(workers, 3), Shape(TOTAL, chunks, (1, 2, 2)), "conv")
     check("norm alone", 1, fela(1, 3), Shape(TOTAL, 1, (1, 1, 1)), "norm")
     check_running_statistics()
+    check_partition()
     print("stolen", stolen)
 
 
