@@ -28,14 +28,14 @@ KINDS: tuple[dict[str, str], ...] = (  # of jobs, by the first byte of a convers
     {"NALB_SCHEME": "joint", "NALB_PREDICTOR": "ema"},
     {"NALB_STOCK": "1", "NALB_BATCHING": "ssp"},
     {"NALB_SCHEME": "exact", "NALB_PARALLEL": "fela"},
-    {"NALB_SCHEME": "exact", "NALB_PARALLEL": "fela", "NALB_TOKEN_WEIGHTS": "1,1,2", "NALB_STALENESS": "2"},
+    {"NALB_SCHEME": "exact", "NALB_PARALLEL": "fela-paper", "NALB_TOKEN_WEIGHTS": "1,1,2", "NALB_TOKEN_SUBSET": "1"},
     {"NALB_SCHEME": "exact", "NALB_PARALLEL": "hp"},
 )
 RATES = {"n0": 1e7, "n1": 2e7}
 ORDERS = ((b"o", m.Observe(m.VERSION)), (b"o", m.Configured(RATES, RATES, [])), (b"o", m.RunBlock("oracle", 9)))
 BATCHES = 10  # of a worker in an honest conversation: sizes are decided from the sixth on
-STEPS = 12  # of a worker that computes tokens: the third shape is tried from the eleventh on
-JOIN_TOKENS = m.JoinTokens("tcp://10.0.0.1:7000", 3, 16, 4)
+STEPS = 7  # of a worker that computes tokens: the second shape is tried from the sixth on
+JOIN_TOKENS = m.JoinTokens("tcp://10.0.0.1:7000", 3, 16, 8)
 TENSORS = [m.TensorSpec("w", 60_000, "float32", 0), m.TensorSpec("b", 100, "float64", 0)]
 EXAMPLES: tuple[m.Message, ...] = (
     m.Hello(m.VERSION, "worker", "n0", 9, 100), m.Register(TENSORS, 0), m.SlotsReady(1, 0),
@@ -67,7 +67,8 @@ def honest_answers(identity: bytes, message: m.Message, now_s: float, rows: Call
         return [(identity, m.TokenRequest(0))]
     if isinstance(message, m.TokenWork):
         request = m.TokenRequest(message.token.iteration, message.token, False, 0.1, 0.01, 40_000)
-        return [(identity, request), (b"s" + identity[1:], m.Report(now_s, -1, rows(), 0))]
+        sign_of_life = [(b"s" + identity[1:], m.Report(now_s, -1, [], 0))] if message.token.level == 0 else []
+        return [(identity, request), *sign_of_life]
     if isinstance(message, m.NextIteration) and message.iteration + 1 < STEPS:
         return [(identity, m.TokenRequest(message.iteration + 1, drains=message.iteration + 2 == STEPS))]
     if isinstance(message, m.Welcome) and identity[:1] == b"w":
@@ -180,7 +181,7 @@ class CoordinatorUnderAttack:
         if deals_tokens and rng.random() < 0.3:
             environment |= {
                 "NALB_TOKEN_WEIGHTS": rng.choice(("1,1,1", "1,1,2", "1,2")),
-                "NALB_STALENESS": rng.choice("013"),
+                "NALB_TOKEN_SUBSET": rng.choice("123"),
             }
         self._now_s = 0.0
         self._state = Coordinator(from_environment(environment, "host"), 0.0)
