@@ -7,10 +7,13 @@ for it (server.py).
 
 from collections import Counter
 from collections.abc import Callable, Collection, Set
+from heapq import nsmallest
 
 from nalb.tokens.iteration import Token, TokenId
 from nalb.tokens.policies import Policy
 from nalb.tokens.shape import Shape
+
+ADVISED_MOST = 8  # owners that advice is asked about for one request: it takes up to 0.1 ms for each
 
 Cost = Callable[[int, Token], float]  # (worker, token) -> what taking it costs, lower is better
 # (worker, owner of the bucket, its tokens that the worker may compute, at least one) -> which to help with, if any
@@ -65,7 +68,7 @@ class Buckets:
         last = self._shape.levels - 1
         if not self._policy.helps or any(one.id.level < last for one in self._waiting[worker].values()):
             return None
-        for owner in sorted(absent, key=lambda one: (self._helpers[one], -self._left[one], one)):
+        for owner in sorted(absent, key=self._who_needs_help):
             may = [one for one in self._may_take(worker, owner, until) if one.id.level < last]
             if owner != worker and may:
                 return self._lend(min(may, key=lambda one: self._rank(worker, one)), owner)
@@ -76,7 +79,11 @@ class Buckets:
         if not self._policy.helps or not any(self._of_sub_model[one] for one in self._may[worker]):
             return None
         others = [owner for owner in self._owners if owner != worker]
-        for owner in sorted(others, key=lambda one: (self._helpers[one], -self._left[one], one)):
+        if self._help is not None:
+            order = nsmallest(ADVISED_MOST, others, key=self._who_needs_help)
+        else:
+            order = sorted(others, key=self._who_needs_help)
+        for owner in order:
             if token := self._best(worker, owner, until):
                 return self._lend(token, owner)
         return None
@@ -139,6 +146,10 @@ class Buckets:
         """1 - |H and D| / |D| (Geng et al., Eq. 1)."""
         needs = token.needs
         return sum(self._holder[one] != worker for one in needs) / len(needs) if needs else 1.0
+
+    def _who_needs_help(self, owner: int) -> tuple[int, int, int]:
+        """Lower is helped first: fewest helpers, slowest progress, lowest rank."""
+        return self._helpers[owner], -self._left[owner], owner
 
     def _lend(self, token: Token, owner: int) -> tuple[Token, int]:
         """To a helper."""

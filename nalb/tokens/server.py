@@ -263,6 +263,11 @@ class TokenServer:
                 break
             if taken := self._buckets.take_others(one, self._waiting[one][0]):
                 orders += self._give(one, *taken, now_s)
+            elif (
+                self._help is not None and one != reporter
+            ):  # advice is dear, and the others have hardly more reason to help
+                self._waiting[one] = self._waiting.pop(one)  # another one is asked about next time
+                break
         for one, (iteration, behind) in list(self._waiting.items()):
             if self.complete >= behind:
                 del self._waiting[one]
