@@ -26,6 +26,7 @@ import mxnet as mx
 import numpy as np
 from mxnet.kvstore.base import KVStoreBase
 
+from kvstore_patch import fela
 from kvstore_patch.gluon import agreement, training_state
 from nalb.checkpoints import folder as folders
 from nalb.checkpoints.file import Checkpoint, Progress, Setting, decode
@@ -42,7 +43,7 @@ class Checkpoints:
     def __init__(
         self,
         net: mx.gluon.Block,
-        trainer: mx.gluon.Trainer,
+        trainer: mx.gluon.Trainer | fela.Trainer,
         every: int,
         folder: str | Path | None = None,
         keep: int = 2,
@@ -55,7 +56,9 @@ class Checkpoints:
         """
         if every < 0 or keep < 1:
             raise CheckpointError(f"every={every}, keep={keep}: give every 0 or more, and keep 1 or more")
-        self._net, self._trainer, self._every, self._keep, self._seed = net, trainer, every, keep, seed
+        self._gather = trainer.gather if isinstance(trainer, fela.Trainer) else None
+        self._trainer = trainer.gluon if isinstance(trainer, fela.Trainer) else trainer
+        self._net, self._every, self._keep, self._seed = net, every, keep, seed
         self._settings: dict[str, Setting] = {"seed": seed, **(settings or {})}
         place = folder or os.environ.get(folders.VARIABLE)
         if every and not place:
@@ -102,12 +105,18 @@ class Checkpoints:
 
     def after_step(self, progress: Progress) -> None:
         """Save if it is time to. progress: where training goes on from here."""
-        if self._every and progress.iteration % self._every == 0:
+        if self.is_due(progress):
             self.save(progress)
+
+    def is_due(self, progress: Progress) -> bool:
+        """Whether it is time to save."""
+        return bool(self._every) and progress.iteration % self._every == 0
 
     def save(self, progress: Progress) -> None:
         """Save now; call it on every worker, rank 0 writes. CheckpointError, with the older ones kept, where the disk fails."""
         self._join()
+        if self._gather:
+            self._gather()  # one worker writes, and may not have computed all of the net
         if self._is_writer():
             self._write(progress)
         self._seed_random(progress.iteration)

@@ -173,6 +173,49 @@ class BatchEvent(Event, frozen=True, kw_only=True):
     profiles: list[list[tuple[int, float]] | None] | UnsetType = UNSET  # samples and seconds; of the first iteration
 
 
+class TokenShapeEvent(Event, frozen=True, kw_only=True):
+    """What iterations consist of, from one on, where workers compute tokens."""
+
+    workers: list[str]  # nodes by rank
+    iteration: int  # the first
+    parallel: str
+    staleness: int
+    total: int
+    chunks: int
+    weights: list[int]  # by sub-model
+    eligible: list[list[int]]  # by sub-model: ranks
+    reason: str
+
+
+class TokenRow(Struct, frozen=True, array_like=True):
+    """A token that was computed. Microseconds since the event's `at_s`."""
+
+    level: str  # F1, FB3, B2
+    number: int
+    worker: int  # rank
+    owner: int  # rank; another one than `worker` was helped
+    samples: int
+    given_us: int
+    done_us: int
+    fetch_us: int
+    compute_us: int
+    fetched_bytes: int
+
+
+class TokensEvent(Event, frozen=True, kw_only=True):
+    """All tokens of an iteration are computed; `at_s` is when it began. Lists are by worker's rank."""
+
+    workers: list[str]  # nodes
+    iteration: int
+    iteration_s: float
+    tokens: list[int]
+    helped: list[int]
+    compute_s: list[float]
+    fetch_s: list[float]
+    fetched_bytes: list[int]
+    rows: list[TokenRow] | UnsetType = UNSET
+
+
 class DoubtEvent(Event, frozen=True, kw_only=True):
     """A process reported what cannot be."""
 
@@ -205,6 +248,8 @@ AnyEvent = (
     | BlockEvent
     | ChangeEvent
     | BatchEvent
+    | TokenShapeEvent
+    | TokensEvent
     | DoubtEvent
     | AbortEvent
     | FailureEvent

@@ -45,6 +45,7 @@ class Cause(Enum):
     PROTOCOL = "protocol"  # a process said what it may not say
     UNEQUAL = "unequal"  # workers do not make the same calls
     BATCHING = "batching"  # workers do not take part in batch sizes as they should
+    TOKENS = "tokens"  # workers do not take part in tokens as they should
     REFUSED = "refused"  # the network's rates or the tensors cannot be planned
     WRONG_SUM = "wrong-sum"  # servers answered something else than the sum
     PROCESS = "process"  # something of nalb or MXNet failed in a process

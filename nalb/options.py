@@ -7,7 +7,7 @@ launcher may set them too, and `nalb launch --print-env` shows all. ps-lite's ow
 A field that is None or False was not asked for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
@@ -18,8 +18,12 @@ from nalb.errors import InputError
 from nalb.extensions import ESTIMATOR_GROUP, SCHEME_GROUP, is_own
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from nalb.schemes import AUTO, JOINT, SCHEMES, by_name
+from nalb.tokens.policies import PARALLELS
+from nalb.tokens.shape import read_weights
+from nalb.tokens.stragglers import FORMS, Stragglers
 
 BATCH_MOST = 1 << 31  # samples
+STALENESS_MOST = 1_000_000_000  # iterations: as good as without end
 JOINT_BATCHING = JOINT.name  # the batch scheme that belongs to the distribution scheme of that name
 BATCHINGS = (*(name for name in BATCH_SCHEMES if name != JOINT_BATCHING), *BASELINES)
 NETWORK_PREDICTORS = ("rnn", "lstm", "narx")  # live beside Gluon
@@ -44,6 +48,24 @@ class AnyText:
 
     def read(self, name: str, text: str) -> str:
         del name
+        return text
+
+    def __str__(self) -> str:
+        return self.kind
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Words that `check` can read; it raises InputError."""
+
+    kind: str
+    check: Callable[[str], object]
+
+    def read(self, name: str, text: str) -> str:
+        try:
+            self.check(text)
+        except InputError as error:
+            raise InputError(f"environment variable {name}: {error}") from None
         return text
 
     def __str__(self) -> str:
@@ -191,6 +213,36 @@ class JobOptions:
         AnyText("a folder"),
         "folder on the coordinator's machine from which networks that predict begin, and where they are stored at the end",
         is_coordinators=True,
+    )
+    parallel: str | None = _option(
+        None,
+        "NALB_PARALLEL",
+        Choice(PARALLELS),
+        "which worker may compute which part of the model, for scripts that use fela.Trainer; default: fela",
+    )
+    token_weights: str | None = _option(
+        None,
+        "NALB_TOKEN_WEIGHTS",
+        Checked("numbers with commas", read_weights),
+        "how many of the first sub-model's batches one of each sub-model's covers; default: tuned while training",
+    )
+    token_subset: int | None = _option(
+        None,
+        "NALB_TOKEN_SUBSET",
+        Number(1, BATCH_MOST, is_whole=True),
+        "how many workers compute the last sub-model, where the weights are given; default: all",
+    )
+    staleness: int | None = _option(
+        None,
+        "NALB_STALENESS",
+        Number(0, STALENESS_MOST, is_whole=True),
+        "iterations that a worker may lead the last complete one by; default: 0, all wait for each other",
+    )
+    stragglers: str | None = _option(
+        None,
+        "NALB_STRAGGLERS",
+        Checked(FORMS, Stragglers.read),
+        "workers sleep at the start of iterations: experiments",
     )
     first_workers: int | None = _option(
         None,

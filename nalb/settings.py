@@ -9,6 +9,7 @@ from nalb.batching.schemes import DEFAULT_PREDICTOR
 from nalb.errors import InputError, listed
 from nalb.options import BATCH_MOST, JOINT_BATCHING, Choice, JobOptions, Number, options_in
 from nalb.schemes import by_name
+from nalb.tokens.shape import read_weights
 
 NODE_MOST = 128  # bytes of a node's name
 WORKERS_MOST = 100_000
@@ -32,6 +33,7 @@ class Settings(JobOptions):
     startup_s: float = STARTUP_S
     deadline_s: float = DEADLINE_S
     predictor: str = DEFAULT_PREDICTOR
+    staleness: int = 0
     keys_path: str | None = (
         None  # NALB_KEYS: this node's key file (nalb/transport/keys.py): all is encrypted; default: nothing is
     )
@@ -43,6 +45,11 @@ class Settings(JobOptions):
     def silence_s(self) -> float:
         """How long nothing may be heard of a process, or of the coordinator."""
         return SILENCE * self.deadline_s
+
+    @property
+    def weights(self) -> tuple[int, ...] | None:
+        """Of Fela's sub-models; None: tuned."""
+        return read_weights(self.token_weights) if self.token_weights else None
 
     @property
     def batch_maxima(self) -> tuple[int, ...] | None:

@@ -24,8 +24,15 @@ ALLOWED = {
     "nalb.tokens": {"nalb.errors"},
     "nalb.measurement": {"nalb.errors", "nalb.units", "nalb.planning"},
     "nalb.extensions": {"nalb.errors", "nalb.planning", "nalb.measurement", "nalb.schemes"},
-    "nalb.options": {"nalb.errors", "nalb.batching", "nalb.measurement", "nalb.schemes", "nalb.extensions"},
-    "nalb.settings": {"nalb.errors", "nalb.batching", "nalb.schemes", "nalb.options"},
+    "nalb.options": {
+        "nalb.errors",
+        "nalb.batching",
+        "nalb.tokens",
+        "nalb.measurement",
+        "nalb.schemes",
+        "nalb.extensions",
+    },
+    "nalb.settings": {"nalb.errors", "nalb.batching", "nalb.tokens", "nalb.schemes", "nalb.options"},
     "nalb.checkpoints": {"nalb.errors"},
     "nalb.feedback": set(),
     "nalb.protocol": {
@@ -63,6 +70,7 @@ ALLOWED = {
         "nalb.measurement",
         "nalb.protocol",
         "nalb.process",
+        "nalb.tokens",
     },
     "nalb.workloads": {"nalb.errors"},
     "nalb.reporting": {"nalb.errors", "nalb.events", "nalb.units"},
@@ -83,6 +91,7 @@ ALLOWED = {
         "nalb.transport",
         "nalb.checkpoints",
         "nalb.workloads",
+        "nalb.tokens",
     },
     "nalb.launch": {
         "nalb.options",

@@ -23,7 +23,7 @@ def measure(work: Work, most: int) -> tuple[Points, int]:
     profile, points = Profile(most), []
     while (size := profile.next_size) is not None:
         try:
-            elapsed_s = min([_run(work, size) for _ in range(SET_UP + TIMED)][SET_UP:])
+            elapsed_s = best_time_s(work, size)
         except (MemoryError, mx.base.MXNetError) as error:
             if not _is_memory(error):
                 raise
@@ -32,6 +32,11 @@ def measure(work: Work, most: int) -> tuple[Points, int]:
         profile.measured(elapsed_s)
         points.append((size, elapsed_s))
     return points, profile.limit
+
+
+def best_time_s(work: Work, size: int) -> float:
+    """The fastest of TIMED runs, once the size is set up."""
+    return min([_run(work, size) for _ in range(SET_UP + TIMED)][SET_UP:])
 
 
 def _run(work: Work, size: int) -> float:

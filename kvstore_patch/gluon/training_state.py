@@ -26,7 +26,7 @@ def collect(net: mx.gluon.Block, trainer: mx.gluon.Trainer) -> tuple[dict[str, n
     arrays = {f"weight/{name}": p.list_data()[0].asnumpy() for name, p in net._collect_params_with_prefix().items()}
     optimizer, updater = trainer.optimizer, trainer._updaters[0]
     for index in sorted(updater.states):
-        for place, array in enumerate(_leaves(updater.states[index])):
+        for place, array in enumerate(leaves(updater.states[index])):
             arrays[f"state/{index}/{place}"] = array.asnumpy()
     numbers = {name: getattr(optimizer, name) for name in CHANGING if hasattr(optimizer, name)}
     if optimizer.lr_scheduler is None:
@@ -45,7 +45,7 @@ def apply(
     wanted: dict[str, Kind] = {}
     for index in state.index_updates:
         made = optimizer.create_state_multi_precision(index, trainer._params[index].data(first))
-        wanted |= {f"state/{index}/{place}": _kind(array) for place, array in enumerate(_leaves(made))}
+        wanted |= {f"state/{index}/{place}": _kind(array) for place, array in enumerate(leaves(made))}
     if wanted != {name: _kind(array) for name, array in arrays.items() if name.startswith("state/")}:
         raise CheckpointError("the optimizer's state is of another kind: same optimizer options?")
     for name, parameter in parameters.items():
@@ -53,7 +53,7 @@ def apply(
     for updater, context in zip(trainer._updaters, trainer._contexts, strict=True):
         for index in state.index_updates:
             made = optimizer.create_state_multi_precision(index, trainer._params[index].data(context))
-            for place, array in enumerate(_leaves(made)):
+            for place, array in enumerate(leaves(made)):
                 array[:] = arrays[f"state/{index}/{place}"]
             updater.states[index], updater.states_synced[index] = made, True
         counts = optimizer._all_index_update_counts.setdefault(context.device_id, {})
@@ -101,12 +101,12 @@ def _kind(array: NDArray | npt.NDArray[Any]) -> Kind:
     return array.shape, np.dtype(array.dtype)
 
 
-def _leaves(state: object) -> Iterator[NDArray]:
+def leaves(state: object) -> Iterator[NDArray]:
     """The arrays of an optimizer's state, which is None, an array, or a tuple of such."""
     if isinstance(state, NDArray):
         yield state
     elif isinstance(state, tuple | list):
         for one in state:
-            yield from _leaves(one)
+            yield from leaves(one)
     elif state is not None:
         raise CheckpointError(f"an optimizer's state holds {type(state).__name__}, which cannot be saved")

@@ -71,8 +71,8 @@ def run_server(settings: Settings) -> None:
                 settings.silence_s,
                 settings.startup_s,
                 keys,
-                on_measure=shim.set_forecasts,
             )
+            client.on(m.Measure, lambda message: shim.set_forecasts(message.on))
             ends.put(lambda: client.close(m.Goodbye()))
             client.wait_for(m.Welcome)
         ends.put(Reachability(settings, client.fail, lambda ways: client.note(ways=ways)).close)

@@ -14,7 +14,7 @@ says: cut into slices (sliced.py), or whole by MXNet's own routing (own_routing.
 import ctypes
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import mxnet as mx
@@ -77,6 +77,8 @@ class Exchange:
         self._computed: list[NDArray] = []  # ready with the gradients of this iteration
         self._outs: list[NDArray] = []  # ready with its sums, where MXNet routes
         self._closed = False
+        self._before_leaving: list[Callable[[], None]] = []
+        self._after_leaving: list[Callable[[], None]] = []
         script_end.at_exit(settings.node, self.close, self.fail)
         # MXNet's own handler of forks waits for the exchange under way too, but with the GIL held: no sign of life would go out
         os.register_at_fork(before=mx.nd.waitall, after_in_child=self._forget)
@@ -136,14 +138,23 @@ class Exchange:
             with self._lock:
                 self._direct.broadcast(key, sources[0], targets)
 
+    def at_close(self, before: Callable[[], None], after: Callable[[], None]) -> None:
+        """before: what `close` does first. after: what it does once every worker has said goodbye."""
+        self._before_leaving.append(before)
+        self._after_leaving.append(after)
+
     def close(self) -> None:
         """Leave the job: wait for what is under way, say goodbye, and let ps-lite finish with the others."""
         if self._closed:
             return
+        for act in self._before_leaving:
+            act()
         self._end_iteration()
         mx.nd.waitall()  # raises what an operation that nobody waited for came to
         self._closed = True
         self._session.leave()
+        for act in self._after_leaving:
+            act()
         self._slot_maker.close()
         handle = self._inner.handle
         self._inner.handle = None  # whoever still has the store must not end it again

@@ -8,7 +8,7 @@ Choice not taken: filling slices across calls. A call's result must be queued wh
 import os
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mxnet.kvstore.base import KVStoreBase
 from mxnet.ndarray import NDArray
@@ -85,6 +85,10 @@ class NALB(KVStoreBase):
         """The sum over all workers into `array`, apart from what iterations consist of. Call alike on every worker."""
         self._recorder.break_off()
         self._exchange.add_up_once(key, array)
+
+    def at_close(self, before: Callable[[], None], after: Callable[[], None]) -> None:
+        """What to do when the script has ended well, before this worker says goodbye, and once all have."""
+        self._exchange.at_close(before, after)
 
     def first_key(self, parameters: tuple[object, ...]) -> int:
         """Where a Trainer's keys begin: it has one for each parameter, which no Trainer of other ones has."""

@@ -59,8 +59,8 @@ class WorkerSession:
             settings.silence_s,
             settings.startup_s,
             keys,
-            on_prepare=on_prepare,
         )
+        client.on(m.PrepareSlots, on_prepare)
         client.wait_for(m.Welcome)
         self._reach = Reachability(settings, client.fail, lambda ways: client.note(ways=ways))
         self.protocol = WorkerProtocol()

@@ -14,10 +14,13 @@ from nalb.errors import InputError
 from nalb.extensions import ESTIMATOR_GROUP, is_own
 from nalb.launch.encryption import Encryption
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
-from nalb.options import JOINT_BATCHING, NETWORK_PREDICTORS, PREDICTORS, JobOptions
+from nalb.options import JOINT_BATCHING, NETWORK_PREDICTORS, PREDICTORS, STALENESS_MOST, JobOptions
 from nalb.planning.slices import Tensor
-from nalb.schemes import AUTO, SCHEMES
+from nalb.schemes import AUTO, SCHEMES, Scheme
 from nalb.settings import batch_maxima
+from nalb.tokens.policies import PARALLELS, conflict
+from nalb.tokens.shape import read_weights
+from nalb.tokens.stragglers import FORMS, Stragglers
 
 HIGH_ALPHA_BYTES = 1e12
 HIGH_MODEL_BYTES = 1e12  # 1 TB
@@ -88,6 +91,24 @@ def add_batch_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_token_flags(parser: argparse.ArgumentParser) -> None:
+    """How workers share the model's parts, for scripts that use fela.Trainer."""
+    parser.add_argument(
+        "--parallel", choices=PARALLELS, help="who computes which part of the model, with fela.Trainer; docs/fela.md"
+    )
+    parser.add_argument(
+        "--weights",
+        dest="token_weights",
+        metavar="1,W,...",
+        help="of fela's sub-models (default: tuned while training)",
+    )
+    parser.add_argument(
+        "--subset", dest="token_subset", type=int, metavar="N", help="workers that compute fela's last sub-model"
+    )
+    parser.add_argument("--staleness", type=int, metavar="S", help="iterations that a worker may lead by (default: 0)")
+    parser.add_argument("--stragglers", metavar="S", help=f"workers that sleep, for experiments: {FORMS}")
+
+
 def add_encryption_flags(parser: argparse.ArgumentParser) -> None:
     """How a user chooses."""
     choice = parser.add_mutually_exclusive_group()
@@ -122,6 +143,39 @@ def check_batch_flags(args: argparse.Namespace, batchings: Sequence[str]) -> Non
         raise InputError(f"--predictor {args.predictor} is of lb-bsp and joint alone: choose one, or leave it out")
     if args.predictor_models and args.predictor not in NETWORK_PREDICTORS:
         raise InputError(f"--predictor-models: name the network: --predictor {', '.join(NETWORK_PREDICTORS)}")
+
+
+def check_token_flags(args: argparse.Namespace, scheme: Scheme) -> None:
+    """InputError for flags of add_token_flags that cannot be, or do not fit each other or the scheme."""
+    given = {
+        "--weights": args.token_weights,
+        "--subset": args.token_subset,
+        "--staleness": args.staleness,
+        "--stragglers": args.stragglers,
+    }
+    if args.parallel is None:
+        if unused := [flag for flag, value in given.items() if value is not None]:
+            raise InputError(f"{' and '.join(unused)} {'is' if len(unused) == 1 else 'are'} of tokens: add --parallel")
+        return
+    if args.batching or scheme.sizes_batches:
+        raise InputError(
+            "--parallel shares out tokens, which need no batch sizes: leave out --batching and --scheme joint"
+        )
+    if scheme.routes_itself:
+        raise InputError(
+            f"--parallel needs nalb's store, and --scheme {args.scheme} is MXNet alone: choose another scheme"
+        )
+    has_weights, has_subset = args.token_weights is not None, args.token_subset is not None
+    if why := conflict(args.parallel, has_weights, has_subset, args.staleness or 0):
+        raise InputError(f"--parallel {args.parallel}: {why}")
+    if args.token_subset is not None and args.token_subset < 1:
+        raise InputError(f"--subset {args.token_subset}: give 1 worker or more")
+    if args.staleness is not None and not 0 <= args.staleness <= STALENESS_MOST:
+        raise InputError(f"--staleness {args.staleness}: give 0 to {STALENESS_MOST} iterations")
+    if has_weights:
+        read_weights(args.token_weights)
+    if args.stragglers is not None:
+        Stragglers.read(args.stragglers)
 
 
 def folder(word: str, flag: str) -> str:

@@ -13,7 +13,9 @@ from nalb.cli.flags import (
     add_batch_flags,
     add_encryption_flags,
     add_job_flags,
+    add_token_flags,
     check_batch_flags,
+    check_token_flags,
     folder,
     job_options,
     schemes_help,
@@ -40,6 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--batching", choices=BATCHINGS, help="who sizes the batches (default: the script); docs/batching.md"
     )
     add_batch_flags(parser)
+    add_token_flags(parser)
     parser.add_argument(
         "--verify-sums", action="store_true", help="check the sum of every slice against an independent one; costs time"
     )
@@ -80,6 +83,7 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
     if scheme.needs_configured and args.network is None:
         raise InputError(f"--scheme {args.scheme} needs the rates of a network file: add --network")
     check_batch_flags(args, [args.batching] * bool(args.batching) + [JOINT_BATCHING] * scheme.sizes_batches)
+    check_token_flags(args, scheme)
     if scheme.sizes_batches and args.batching:
         raise InputError(f"--scheme {args.scheme} sizes the batches itself: leave out --batching {args.batching}")
     if args.verify_sums and scheme.routes_itself:

@@ -1,22 +1,24 @@
-"""`nalb report DIR`: report.html and figures/ of a run directory, from its run.json and samples.jsonl alone."""
+"""`nalb report DIR`: report.html, tokens.html and figures/ of a run directory, from its run.json and samples.jsonl alone."""
 
 import argparse
 import sys
 from pathlib import Path
 
-from nalb.reporting.page import FIGURES, FOLDER, write_report
+from nalb.reporting.page import FOLDER, write_report
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The subcommand's arguments."""
-    parser.add_argument("run_dir", metavar="DIR", type=Path, help="a run directory that `nalb compare --out` wrote")
+    parser.add_argument(
+        "run_dir", metavar="DIR", type=Path, help="a run directory of `nalb compare`, or of `nalb launch --parallel`"
+    )
     parser.add_argument("--force", action="store_true", help="write over a report that is there")
 
 
 def main(args: argparse.Namespace) -> int:
     """Write the report and say where it is."""
-    page = write_report(args.run_dir, args.force, _show)
-    print(f"report: {page} (and {len(FIGURES)} figures in {args.run_dir / FOLDER})")
+    for page in write_report(args.run_dir, args.force, _show):
+        print(f"report: {args.run_dir / page.file} (and {len(page.figures)} figures in {args.run_dir / FOLDER})")
     return 0
 
 

@@ -26,7 +26,7 @@ def main(args: argparse.Namespace) -> int:
     if path.exists() and not args.force:
         raise InputError(f"{path} is there already: use --force to write over it")
     record = read_timeline(args.run_dir)
-    if not record.has_events:
+    if not record.has_events and not record.tokens:
         raise InputError(f"{args.run_dir / 'samples.jsonl'} has no iterations: there is nothing to draw")
     try:
         path.write_bytes(msgspec.json.encode(chrome_trace(record)))

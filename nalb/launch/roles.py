@@ -92,7 +92,7 @@ def process_specs(
             specs.append(ProcessSpec(place.name, "server", own, narrow | {"DMLC_ROLE": "server"}))
         if place.is_worker:
             worker = {"DMLC_ROLE": "worker"}
-            if options.sizes_batches:
+            if options.sizes_batches or options.parallel:
                 worker |= {name: inherited.get(name, value) for name, value in KEEP_MEMORY.items()}
             specs.append(
                 ProcessSpec(place.name, "worker", tuple(command), (here if place.is_machine else narrow) | worker)

@@ -24,6 +24,7 @@ class Members:
         self._settings = settings
         self._by_identity: dict[bytes, Process] = {}
         self.workers: list[Process] = []
+        self.worker_of_rank: dict[int, Process] = {}
         self.servers: list[Process] = []
         self.left: list[Process] = []  # workers that have said Goodbye
         self._last_goodbye_s = now_s
@@ -71,6 +72,8 @@ class Members:
             )
         self._by_identity[identity] = process
         (self.workers if hello.role == "worker" else self.servers).append(process)
+        if hello.role == "worker":
+            self.worker_of_rank[process.rank] = process
         return None
 
     def note_still(self, message: m.Still, key_node: str | None, now_s: float) -> None:

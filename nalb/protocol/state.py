@@ -8,8 +8,8 @@
     COLLECT   until servers have told all that they timed
     OVER      aborted or ended
 
-Batch sizes run beside this, iteration by iteration of their own (batching.py). Where MXNet runs alone, servers take no part and
-nothing is registered: REGISTER is then the whole job.
+Batch sizes run beside this, iteration by iteration of their own (batching.py), and so do tokens (tokens.py). Where MXNet runs
+alone, servers take no part and nothing is registered: REGISTER is then the whole job.
 A registration may come again at any time outside RUN's traffic; it begins a new layout version.
 """
 
@@ -19,12 +19,13 @@ from collections.abc import Callable, Mapping
 from statistics import mean
 from typing import NamedTuple
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from nalb.batching.joint_control import LinkKnowledge
 from nalb.batching.speed import Predictor
 from nalb.errors import InputError
-from nalb.events import AbortEvent, IdleEvent, IterationEvent, PlanEvent, ReadyEvent, StateEvent
+from nalb.events import AbortEvent, IdleEvent, IterationEvent, PlanEvent, ReadyEvent, StateEvent, TokensEvent
 from nalb.failures import Cause, Failure, Phase, carried, render
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.planning.granularity import Granularity
@@ -37,6 +38,8 @@ from nalb.protocol.participant import Process, disagreement, left_behind
 from nalb.protocol.planner import PlanDecision, Planner
 from nalb.protocol.sample_collector import SampleCollector
 from nalb.protocol.sums import find_wrong_sum
+from nalb.protocol.token_admission import TokenAdmission
+from nalb.protocol.tokens import Rates
 from nalb.schemes import SCHEMES, Scheme
 from nalb.settings import Settings
 
@@ -91,6 +94,7 @@ class Coordinator:
         self._collect_by_s = now_s
         self._released_s = self._moved_s = now_s  # when the last plan went out, and when anything was last under way
         self._admission = BatchAdmission(settings, predictor, self._network)
+        self._tokens = TokenAdmission(settings, self._link_rates)
 
     def name_of(self, identity: bytes) -> str | None:
         """What people call the process that speaks, if it has said Hello."""
@@ -147,6 +151,7 @@ class Coordinator:
             or self._members.lingering(now_s)
             or (self._members.stuck(self._iteration, self._moved_s) if self.phase == "RUN" else None)
             or self._admission.check_joined(self._members.workers, now_s)
+            or self._tokens.check_joined(self._members.workers, now_s)
         ):
             self.abort(why, now_s)
         if self.phase == "RUN":
@@ -160,7 +165,7 @@ class Coordinator:
         if not failure.has_moment:
             phase, iteration = self._moment()
             failure = replace(failure, phase=phase, iteration=iteration)
-        failure = carried(failure)
+        failure = carried(self._tokens.with_token(failure, self._members.workers))
         self.phase, self.verdict = "OVER", failure
         for process in self._members:
             self._send(process, m.Abort(failure))
@@ -192,7 +197,7 @@ class Coordinator:
         """Said before all are there, by a server where only workers speak, or of plans where MXNet runs alone."""
         if isinstance(message, m.Report | m.Failed):
             return False
-        if self._settings.is_stock and not isinstance(message, m.JoinBatching | m.Computed | m.Goodbye):
+        if self._settings.is_stock and isinstance(message, m.Register | m.SlotsReady | m.Done | m.Collected | m.Sums):
             return True
         is_servers = isinstance(message, m.Goodbye | m.Collected)
         return self.phase == "GATHER" or (process.hello.role == "server" and not is_servers)
@@ -263,8 +268,12 @@ class Coordinator:
                 self._collected(process, now_s)
         elif isinstance(message, m.JoinBatching | m.Computed):
             self._batch(process, message, now_s)
+        elif isinstance(message, m.JoinTokens | m.TokenRequest):
+            self._deal_tokens(process, message, now_s)
         elif isinstance(message, m.Goodbye):
-            if process.hello.role == "worker" and (why := self._admission.leave(process)):
+            if process.hello.role == "worker" and (
+                why := self._admission.leave(process) or self._tokens.leave(process)
+            ):
                 self.abort(why, now_s)
             if self._members.leave(process, now_s):
                 for worker in self._members.workers:
@@ -288,10 +297,35 @@ class Coordinator:
             manager.outbox.clear()
             manager.events.clear()
 
+    def _deal_tokens(self, process: Process, message: m.JoinTokens | m.TokenRequest, now_s: float) -> None:
+        if why := self._tokens.take(process, message, now_s):
+            self.abort(why, now_s)
+            return
+        dealer, worker_of_rank = self._tokens.dealer, self._members.worker_of_rank
+        for rank, answer in dealer.outbox:
+            self._send(worker_of_rank[rank], answer)
+        for event in dealer.events:
+            if isinstance(event, TokensEvent) and not self._is_recorded(event.iteration):
+                event = replace(event, rows=UNSET)
+            self._tell(replace(event, workers=[worker_of_rank[k].hello.node for k in sorted(worker_of_rank)]))
+        dealer.outbox.clear()
+        dealer.events.clear()
+
     def _network(self) -> LinkKnowledge | None:
         """For joint plans."""
         rank_of_node = {worker.hello.node: worker.rank for worker in self._members.workers}
         return self._planner.network(rank_of_node) if self._planner else None
+
+    def _link_rates(self) -> Rates | None:
+        """For tokens: bytes per second out of and into each worker, by rank."""
+        network = self._network()
+        if network is None:
+            return None
+        place_of_rank = dict(
+            zip(network.ranks, [i for i, node in enumerate(network.nodes) if node.is_worker], strict=True)
+        )
+        places = [place_of_rank[rank] for rank in sorted(place_of_rank)]
+        return network.capacities.up[places].tolist(), network.capacities.down[places].tolist()
 
     # ---- what processes report
 

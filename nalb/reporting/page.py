@@ -1,4 +1,5 @@
-"""Writes the report of a run directory: report.html, which needs no other file, and the same figures in figures/.
+"""Writes the report of a run directory: report.html of a comparison and tokens.html where workers computed tokens. Neither
+needs another file. The same figures are in figures/.
 
 Names come from files and may say anything: the template escapes all of them, and figures draw them as plain text.
 """
@@ -6,9 +7,10 @@ Names come from files and may say anything: the template escapes all of them, an
 import base64
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jinja2
 from matplotlib.figure import Figure
@@ -16,25 +18,45 @@ from matplotlib.figure import Figure
 from nalb.errors import InputError
 from nalb.reporting.drawing import png
 from nalb.reporting.link_figures import rates_over_run, throughput_inside
-from nalb.reporting.record import Record, read_record
+from nalb.reporting.record import Record, Timeline, read_record, read_timeline
 from nalb.reporting.share_figures import bytes_by_scheme, shares_over_iterations
 from nalb.reporting.summary import command_hint, counting_rule, summarise, verdicts, workload_meaning
 from nalb.reporting.time_figures import times_by_scheme, times_over_iterations
+from nalb.reporting.token_figures import shape_rows, tokens_over_run, tokens_over_time, worker_rows
 
 PAGE = "report.html"
+TOKENS_PAGE = "tokens.html"
 FOLDER = "figures"
 
 
 @dataclass(frozen=True)
 class FigureOf:
-    """One figure of every report."""
+    """One figure of a page."""
 
     file: str  # in FOLDER
     title: str
     words: str  # what it tells, for somebody who has not read the design
-    draw: Callable[[Record], Figure]
+    draw: Callable[[Any], Figure]  # from the page's record
 
 
+TOKEN_FIGURES = (
+    FigureOf(
+        "tokens.png",
+        "Who computed what, and who helped whom?",
+        "One iteration of median length, with the last shape. Each bar is a token: darker for later sub-models,"
+        " hatched where it goes backward, with a red edge where it was another worker's. A thin blue bar before it"
+        " is the wait for its inputs from other workers. White is idle time: no token was there for the worker.",
+        tokens_over_time,
+    ),
+    FigureOf(
+        "tokens_run.png",
+        "How did it go over the whole training?",
+        "Above, the time of each iteration; dotted lines are where the shape changed, as the table says. Below,"
+        " which part of each iteration's tokens every worker computed, and which part it took from others' buckets;"
+        " darker is more.",
+        tokens_over_run,
+    ),
+)
 FIGURES = (
     FigureOf(
         "times.png",
@@ -98,47 +120,63 @@ FIGURES = (
 )
 
 
-def existing_report(run_dir: Path) -> list[Path]:
+@dataclass(frozen=True)
+class Page:
+    """A page of a run's report."""
+
+    file: str
+    figures: Sequence[FigureOf]
+    record: Timeline
+    render: Callable[[Any, Mapping[str, bytes]], str]  # from its record and the pictures by file
+
+
+def pages_of(run_dir: Path) -> list[Page]:
+    """What a run directory has a report of. InputError where it cannot be read."""
+    if not (run_dir / "run.json").exists() and (timeline := read_timeline(run_dir)).tokens:
+        return [Page(TOKENS_PAGE, TOKEN_FIGURES, timeline, render_tokens)]
+    record = read_record(run_dir)
+    pages = [Page(PAGE, FIGURES, record, render)]
+    return [*pages, Page(TOKENS_PAGE, TOKEN_FIGURES, record, render_tokens)] if record.tokens else pages
+
+
+def existing_report(run_dir: Path, pages: Sequence[Page]) -> list[Path]:
     """What of a report is already there."""
-    paths = [run_dir / PAGE, *(run_dir / FOLDER / figure.file for figure in FIGURES)]
-    return [path for path in paths if path.exists() or path.is_symlink()]
+    names = [name for page in pages for name in (page.file, *(f"{FOLDER}/{figure.file}" for figure in page.figures))]
+    return [path for path in (run_dir / name for name in names) if path.exists() or path.is_symlink()]
 
 
-def write_report(run_dir: Path, force: bool, on_figure: Callable[[str], None]) -> Path:
-    """Draw everything, then write everything; returns the page. `on_figure` hears each file's name before it is drawn.
+def write_report(run_dir: Path, force: bool, on_figure: Callable[[str], None]) -> list[Page]:
+    """Draw everything, then write everything; returns the pages. `on_figure` hears each file's name before it is drawn.
 
     Raises InputError where the run cannot be read, a report is there without `force`, or nothing can be written.
     """
-    record = read_record(run_dir)
-    if not force and (old := existing_report(run_dir)):
+    pages = pages_of(run_dir)
+    if not force and (old := existing_report(run_dir, pages)):
         raise InputError(f"{old[0]} is there already: give --force to write the report again")
     pictures: dict[str, bytes] = {}
     try:
         (run_dir / FOLDER).mkdir(exist_ok=True)
-        for figure in FIGURES:
-            on_figure(figure.file)
-            pictures[figure.file] = png(lambda draw=figure.draw: draw(record))  # type: ignore[misc]
-        page = render(record, pictures)
+        for page in pages:
+            for figure in page.figures:
+                on_figure(figure.file)
+                pictures[figure.file] = png(lambda draw=figure.draw, record=page.record: draw(record))  # type: ignore[misc]
+        texts = {page.file: page.render(page.record, pictures) for page in pages}
         for name, picture in pictures.items():
             _replace(run_dir / FOLDER / name, picture)
-        _replace(run_dir / PAGE, page.encode("utf-8", errors="replace"))
+        for name, text in texts.items():
+            _replace(run_dir / name, text.encode("utf-8", errors="replace"))
     except OSError as error:
         raise InputError(f"{error.filename or run_dir}: {error.strerror}; make {run_dir} writable") from None
-    return run_dir / PAGE
+    return pages
 
 
-def render(record: Record, pictures: dict[str, bytes]) -> str:
-    """The page as HTML."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("nalb", "reporting"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["number"] = _number
+def render(record: Record, pictures: Mapping[str, bytes]) -> str:
+    """The comparison as HTML."""
     rows = summarise(record)
-    return environment.get_template("report.html").render(
+    return _filled(
+        "report.html",
+        FIGURES,
+        pictures,
         run=record.run,
         rows=rows,
         verdicts=verdicts(rows),
@@ -147,8 +185,32 @@ def render(record: Record, pictures: dict[str, bytes]) -> str:
         command=command_hint(record),
         has_events=record.has_events,
         changes=len(record.changes),
-        figures=[(figure, base64.b64encode(pictures[figure.file]).decode("ascii")) for figure in FIGURES],
     )
+
+
+def render_tokens(timeline: Timeline, pictures: Mapping[str, bytes]) -> str:
+    """Its tokens as HTML."""
+    return _filled(
+        "tokens.html",
+        TOKEN_FIGURES,
+        pictures,
+        iterations=len(timeline.tokens),
+        workers=worker_rows(timeline),
+        shapes=shape_rows(timeline),
+    )
+
+
+def _filled(template: str, figures: Sequence[FigureOf], pictures: Mapping[str, bytes], **values: object) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("nalb", "reporting"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = _number
+    drawn = [(figure, base64.b64encode(pictures[figure.file]).decode("ascii")) for figure in figures]
+    return environment.get_template(template).render(figures=drawn, **values)
 
 
 def _number(value: float, format_text: str) -> str:

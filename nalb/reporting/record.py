@@ -5,16 +5,27 @@ iteration event of the same number; numbers start again with every job ('ready')
 What a file does not say stays None or empty here: no figure may fill it in.
 """
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nalb.errors import InputError
-from nalb.events import ChangeEvent, IterationEvent, Rates, ReadyEvent, Row, SamplesEvent
+from nalb.events import (
+    ChangeEvent,
+    IterationEvent,
+    Rates,
+    ReadyEvent,
+    Row,
+    SamplesEvent,
+    TokensEvent,
+    TokenShapeEvent,
+)
 from nalb.reporting.run_file import LONGEST_S, RunFile, read_events, read_run
 from nalb.units import GOODPUT_PART
 
 SATURATED_PART = 0.85  # a node that moved this part of what it could was limited by its own link
 LONGEST_US = 1e6 * LONGEST_S
+LEVEL = re.compile(r"(F|B|FB)[1-9][0-9]?")
 LARGEST_BYTES = 1e15  # of one message; above it is a damaged file
 
 
@@ -50,6 +61,8 @@ class Timeline:
     steps: dict[str, list[Step]] = field(default_factory=dict)
     changes: list[ChangeEvent] = field(default_factory=list)
     has_events: bool = False
+    shapes: list[TokenShapeEvent] = field(default_factory=list)  # of the last job that computed tokens
+    tokens: list[TokensEvent] = field(default_factory=list)  # of the same, by iteration
 
     def ordered(self) -> list[Step]:
         """All iterations in the order that they ran."""
@@ -113,6 +126,14 @@ def _read_into(record: Timeline, run_dir: Path) -> None:
             rows[event.iteration] = event
         elif isinstance(event, ChangeEvent):
             record.changes.append(event)
+        elif isinstance(event, TokenShapeEvent):
+            if event.iteration == 0:
+                record.shapes, record.tokens = [], []
+            record.shapes.append(event)
+        elif isinstance(event, TokensEvent):
+            _check_tokens(event, f"{path}, event {number}")
+            record.nodes = record.nodes or event.workers
+            record.tokens.append(event)
         elif isinstance(event, IterationEvent):
             record.nodes = record.nodes or list(event.estimate.up if event.estimate else event.communication_s)
             own = rows.pop(event.iteration, SamplesEvent(at_s=0.0, iteration=event.iteration, rows=[]))
@@ -136,6 +157,26 @@ def _check_step(step: Step, nodes: list[str], where: str) -> None:
             raise InputError(
                 f"{where}: a sample of {size_bytes} bytes from {start_us} to {end_us} us; restore the file"
             )
+
+
+def _check_tokens(event: TokensEvent, where: str) -> None:
+    workers = len(event.workers)
+    lists = (event.tokens, event.helped, event.compute_s, event.fetch_s, event.fetched_bytes)
+    if any(len(one) != workers for one in lists):
+        raise InputError(f"{where}: tokens of {workers} workers have lists of other lengths; restore the file")
+    for value in (event.iteration_s, *event.compute_s, *event.fetch_s):
+        if not 0 <= value <= LONGEST_S:
+            raise InputError(f"{where}: a time of {value:g} s; restore the file, or remove it")
+    if not all(
+        0 <= count <= LARGEST_BYTES for count in (event.iteration, *event.tokens, *event.helped, *event.fetched_bytes)
+    ):
+        raise InputError(f"{where}: a count of tokens or bytes that cannot be; restore the file")
+    for row in event.rows or ():
+        in_time = 0 <= row.given_us <= row.done_us <= LONGEST_US
+        if not (in_time and 0 <= row.fetch_us <= LONGEST_US and 0 <= row.compute_us <= LONGEST_US):
+            raise InputError(f"{where}: a token from {row.given_us} to {row.done_us} us; restore the file")
+        if not (0 <= row.worker < workers and 0 <= row.owner < workers) or LEVEL.fullmatch(row.level) is None:
+            raise InputError(f"{where}: a token {row.level!r} of worker {row.worker} of {workers}; restore the file")
 
 
 def _check_agreement(record: Record, path: Path) -> None:

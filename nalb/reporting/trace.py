@@ -1,8 +1,9 @@
 """A run as a timeline for Chrome's tracing page or Perfetto, and what of its communication computing did not hide.
 
-A process per node, and in it a row for the worker's iterations, one for its computing, one for its exchange, and one per peer
-and direction for the messages: pushes on the row of the server that received them, answers on the worker's. Messages of one
-row that overlap in time (several connections, clock errors) are shown on rows of their own.
+A process per node, and in it a row for the worker's iterations, one for its computing, one for its exchange, one for the tokens
+that it computed and one for the wait for their inputs, and one per peer and direction for the messages: pushes on the row of the
+server that received them, answers on the worker's. Messages of one row that overlap in time (several connections, clock errors) are
+shown on rows of their own.
 """
 
 import statistics
@@ -10,11 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from nalb.events import TokensEvent
 from nalb.reporting.record import Step, Timeline
 from nalb.reporting.run_file import steady
 
 Event = dict[str, Any]
 ITERATIONS, COMPUTING, EXCHANGE = "worker: iterations", "worker: computing", "worker: exchange"
+TOKENS, INPUTS = "worker: tokens", "worker: inputs of tokens"
+FIRST = (ITERATIONS, COMPUTING, EXCHANGE, TOKENS, INPUTS)
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ def _most_exposed(step: Step) -> tuple[float, float, float]:
 
 def chrome_trace(record: Timeline) -> dict[str, Any]:
     """The JSON object of Chrome's trace event format ('X' events, microseconds since the run's first event)."""
-    zero_s = min((step.begin_s for step in record.ordered()), default=0.0)
+    zero_s = min([*(step.begin_s for step in record.ordered()), *(event.at_s for event in record.tokens)], default=0.0)
     rows = _Rows(record.nodes, zero_s)
     finished_s: dict[str, float] = {}  # of each worker's last iteration
     for step in record.ordered():
@@ -79,7 +83,21 @@ def chrome_trace(record: Timeline) -> dict[str, Any]:
             row = f"server: pushes from {sender}" if is_push else f"worker: sums from {sender}"
             start_s, end_s = step.rows_at_s + start_us * 1e-6, step.rows_at_s + end_us * 1e-6
             rows.add(receiver, row, "push" if is_push else "sum", start_s, end_s, {"bytes": size_bytes, "of": label})
+    for tokens in record.tokens:
+        _add_tokens(rows, tokens)
     return {"displayTimeUnit": "ms", "traceEvents": list(rows.events())}
+
+
+def _add_tokens(rows: "_Rows", event: TokensEvent) -> None:
+    """Those of one iteration that are listed. A report comes some moments after the computing has ended."""
+    for row in event.rows or ():
+        given_s, done_s = event.at_s + 1e-6 * row.given_us, event.at_s + 1e-6 * row.done_us
+        start_s = min(given_s + 1e-6 * row.fetch_us, done_s)
+        worker, name = event.workers[row.worker], f"{row.level}.{row.number}"
+        told = {"iteration": event.iteration, "samples": row.samples, "bucket of": event.workers[row.owner]}
+        if start_s > given_s:
+            rows.add(worker, INPUTS, name, given_s, start_s, {"bytes": row.fetched_bytes})
+        rows.add(worker, TOKENS, name, start_s, min(start_s + 1e-6 * row.compute_us, done_s), told)
 
 
 class _Rows:
@@ -100,7 +118,7 @@ class _Rows:
             yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}}
             tid = 0
             own = [(row, spans) for (owner, row), spans in self._spans.items() if owner == node]
-            for row, spans in sorted(own, key=lambda one: (one[0] not in (ITERATIONS, COMPUTING, EXCHANGE), one[0])):
+            for row, spans in sorted(own, key=lambda one: (one[0] not in FIRST, one[0])):
                 ends: list[float] = []  # of each row that this one is spread over
                 for start_s, end_s, name, args in sorted(spans, key=lambda span: span[:2]):
                     place = next((k for k, last_s in enumerate(ends) if last_s <= start_s), len(ends))

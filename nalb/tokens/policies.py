@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from nalb.errors import InputError
 from nalb.tokens.shape import Shape
 
+FELA, FELA_BY_PAPER = "fela", "fela-paper"  # with what is known of network and workers, or by the paper's rules alone
+FELAS = (FELA, FELA_BY_PAPER)
+PARALLELS = (*FELAS, "dp", "hp", "mp")  # names of the ways to train
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -41,7 +45,7 @@ def fela(workers: int, sub_models: int, subset: Sequence[int] | None = None, con
     if not 0 <= which < sub_models:
         raise InputError(f"conditional sub-model {which + 1}: there are {sub_models}")
     eligible = tuple(members if one == which else everyone for one in range(sub_models))
-    return Policy("fela", eligible, first=None if members == everyone else which)
+    return Policy(FELA, eligible, first=None if members == everyone else which)
 
 
 def data_parallel(workers: int, total: int, sub_models: int = 1) -> tuple[Policy, Shape]:
@@ -69,3 +73,43 @@ def model_parallel(workers: int, total: int, sub_models: int, micro_batches: int
     stages = min(workers, sub_models)
     eligible = tuple((one * stages // sub_models,) for one in range(sub_models))
     return Policy("mp", eligible, helps=False, overlaps=False), shape
+
+
+def conflict(parallel: str, has_weights: bool, has_subset: bool, staleness: int) -> str | None:
+    """Why a job cannot be asked for all of these, if so."""
+    if parallel not in FELAS and (has_weights or has_subset):
+        return f"weights and subset are fela's alone: leave them out with {parallel}"
+    if has_subset and not has_weights:
+        return "a subset needs weights: give both, or none and they are tuned while training"
+    if parallel in FELAS and staleness and not has_weights:
+        return "with staleness iterations overlap, so nothing can be tuned between them: give weights"
+    return None
+
+
+def configuration(
+    parallel: str,
+    workers: int,
+    sub_models: int,
+    total: int,
+    threshold: int,
+    weights: Sequence[int] | None = None,
+    subset: int | None = None,
+) -> tuple[Policy, Shape]:
+    """What a job trains by that asks for one of PARALLELS.
+
+    weights, subset: of fela, else None. Without, every weight is 1 and everyone computes everything. subset: how many workers
+    compute the last sub-model, those of the lowest ranks. Micro-batches of mp are as many as Fela's F1 tokens. Raises InputError.
+    """
+    if parallel == "dp":
+        return data_parallel(workers, total, sub_models)
+    if parallel == "hp":
+        return hybrid_parallel(workers, total, sub_models)
+    ones = (1,) * sub_models
+    if parallel == "mp":
+        return model_parallel(workers, total, sub_models, Shape.of(total, workers, ones, threshold).chunks)
+    if weights is not None and len(weights) != sub_models:
+        raise InputError(f"{len(weights)} weights for {sub_models} sub-models: give one for each")
+    if subset is not None and not 1 <= subset <= workers:
+        raise InputError(f"a subset of {subset} among {workers} workers: choose 1 to {workers}")
+    shape = Shape.of(total, workers, tuple(weights or ones), threshold)
+    return fela(workers, sub_models, None if subset is None else range(subset)), shape

@@ -13,6 +13,7 @@ from nalb.errors import InputError
 
 SUB_MODELS_MOST = 64
 SAMPLES_MOST = 1_000_000_000  # of an iteration
+CHUNKS_MOST = 100_000  # of an iteration: the coordinator keeps every token in memory
 
 
 def level_name(level: int, sub_models: int) -> str:
@@ -20,6 +21,14 @@ def level_name(level: int, sub_models: int) -> str:
     last = sub_models - 1
     kind = "F" if level < last else "FB" if level == last else "B"
     return f"{kind}{min(level, 2 * last - level) + 1}"
+
+
+def read_weights(text: str) -> tuple[int, ...]:
+    """From an option's words, as in 1,2,4. Raises InputError."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and len(word) < 10 for word in words):
+        raise InputError(f"weights {text!r}: give whole numbers with commas, as in 1,2,4")
+    return Shape(1, 1, tuple(map(int, words))).weights
 
 
 @dataclass(frozen=True)
@@ -41,9 +50,10 @@ class Shape:
             raise InputError(
                 f"weights {self.weights}: the first must be 1, and each must divide the next, as in 1, 2, 4"
             )
-        if not 1 <= self.chunks <= self.total <= SAMPLES_MOST:
+        if not 1 <= self.chunks <= self.total <= SAMPLES_MOST or self.chunks > CHUNKS_MOST:
             raise InputError(
-                f"{self.total} samples in {self.chunks} tokens: give 1 to {SAMPLES_MOST} samples, and one for each token"
+                f"{self.total} samples in {self.chunks} tokens: give 1 to {SAMPLES_MOST} samples, one at least for each "
+                f"token, and a threshold with which there are at most {CHUNKS_MOST} tokens"
             )
 
     @staticmethod

@@ -64,18 +64,16 @@ class Client:
         silence_s: float,
         startup_s: float,
         keys: NodeKeys | None = None,
-        on_prepare: Callable[[m.PrepareSlots], None] | None = None,
-        on_measure: Callable[[bool], None] | None = None,
     ):
-        """drain, on_prepare and on_measure are called on the client's thread and must not block."""
+        """drain is called on the client's thread and must not block."""
         self._endpoint, self._hello, self._drain = endpoint, hello, drain
         self._silence_s, self._startup_s, self._heartbeat_s = silence_s, startup_s, 0.1
         self._keys, self._cores = keys, Cores()
-        self._on_prepare, self._on_measure = on_prepare, on_measure
         self._outbox: queue.SimpleQueue[m.Message | Noted | _End] = queue.SimpleQueue()
         self._noted: Noted = {"exchanging": -1, "computed": -1, "calls": 0, "ways": Ways()}
         self._arrived = threading.Condition()
         self._inbox: list[m.Message] = []
+        self._handlers: dict[type[m.Message], Callable[[m.Message], None]] = {}
         self._welcome: m.Welcome | None = None
         self._next_report_s = 0.0
         self._context = zmq.Context()
@@ -94,6 +92,19 @@ class Client:
     def note(self, **news: Unpack[Noted]) -> None:
         """Let the next report tell it; any thread."""
         self._outbox.put(news)
+
+    def on(self, kind: type[T], handler: Callable[[T], None]) -> None:
+        """From now on such messages go to `handler` in place of the inbox, on the client's thread, which it must not block.
+
+        Those that have come already go there at once, in their order.
+        """
+        handle = cast(Callable[[m.Message], None], handler)
+        with self._arrived:
+            self._handlers[kind] = handle
+            early = [message for message in self._inbox if isinstance(message, kind)]
+            self._inbox = [message for message in self._inbox if not isinstance(message, kind)]
+            for message in early:
+                handle(message)
 
     def wait_for(self, kind: type[T], matches: Callable[[T], bool] = lambda _: True) -> T:
         """Block until such a message is there, and take it. The thread ends the process when the coordinator is silent."""
@@ -257,13 +268,6 @@ class Client:
             return
         if isinstance(message, m.Abort):
             die(message.failure)
-        if isinstance(message, m.PrepareSlots) and self._on_prepare:
-            self._on_prepare(message)
-            return
-        if isinstance(message, m.Measure):
-            if self._on_measure:
-                self._on_measure(message.on)
-            return
         if isinstance(message, m.Collect):
             self.send(m.Collected(message.iteration))
             return
@@ -275,6 +279,9 @@ class Client:
             self._welcome = message
             self._heartbeat_s, self._silence_s = message.heartbeat_s, message.silence_s
         with self._arrived:
+            if handler := self._handlers.get(type(message)):
+                handler(message)
+                return
             self._inbox.append(message)
             self._arrived.notify_all()
 

@@ -12,6 +12,9 @@ from nalb.failures import Cause, Failure, Phase
 from nalb.protocol import messages as m
 from nalb.protocol.state import Coordinator
 from nalb.settings import from_environment
+from nalb.tokens.iteration import TokenId
+from nalb.tokens.policies import PARALLELS
+from nalb.tokens.server import Fetch, Part
 from tests.fuzz.mutation import mutate_value
 
 FAILURE = Failure(cause=Cause.SCRIPT, detail="no number", role="worker", node="n1", phase=Phase.FORWARD, iteration=3)
@@ -24,21 +27,32 @@ KINDS: tuple[dict[str, str], ...] = (  # of jobs, by the first byte of a convers
     {"NALB_SCHEME": "elastic", "NALB_BATCHING": "lb-bsp", "NALB_PREDICTOR": "ema"},
     {"NALB_SCHEME": "joint", "NALB_PREDICTOR": "ema"},
     {"NALB_STOCK": "1", "NALB_BATCHING": "ssp"},
+    {"NALB_SCHEME": "exact", "NALB_PARALLEL": "fela"},
+    {"NALB_SCHEME": "exact", "NALB_PARALLEL": "fela-paper", "NALB_TOKEN_WEIGHTS": "1,1,2", "NALB_TOKEN_SUBSET": "1"},
+    {"NALB_SCHEME": "exact", "NALB_PARALLEL": "hp"},
 )
 RATES = {"n0": 1e7, "n1": 2e7}
 ORDERS = ((b"o", m.Observe(m.VERSION)), (b"o", m.Configured(RATES, RATES, [])), (b"o", m.RunBlock("oracle", 9)))
 BATCHES = 10  # of a worker in an honest conversation: sizes are decided from the sixth on
+STEPS = 7  # of a worker that computes tokens: the second shape is tried from the sixth on
+JOIN_TOKENS = m.JoinTokens("tcp://10.0.0.1:7000", 3, 16, 8)
 TENSORS = [m.TensorSpec("w", 60_000, "float32", 0), m.TensorSpec("b", 100, "float64", 0)]
 EXAMPLES: tuple[m.Message, ...] = (
     m.Hello(m.VERSION, "worker", "n0", 9, 100), m.Register(TENSORS, 0), m.SlotsReady(1, 0),
     m.Report(1.0, 1, [m.SampleRow(9, 40_000, 10**9, 2 * 10**9), m.SampleRow(8, 4_000, 10**9, 10**9 + 10**6)], 0, 3),
     m.Done(1, 1.0, 1.5, 0.1, 5.0, 6.0, 5.5), m.Sums(1, [m.SliceSum(1.0, -1.0, 2.0)], [m.SliceSum(1.0, -1.0, 2.0)]),
-    m.JoinBatching(32, 64), m.Computed(1, 32, 0.1, 0.9, 0.5, 0.2, 0.0), m.Goodbye(), m.Failed(FAILURE), m.Still("w0"),
+    m.JoinBatching(32, 64), m.Computed(1, 32, 0.1, 0.9, 0.5, 0.2, 0.0),
+    JOIN_TOKENS, m.TokenRequest(0, None), m.TokenRequest(0, TokenId(0, 2, 1), False, 0.1, 0.01, 40_000),
+    m.Goodbye(), m.Failed(FAILURE), m.Still("w0"),
     m.Observe(m.VERSION), m.RunBlock("aware", 3, alpha_bytes=1e4, inflight_bytes=10**6, probes=False, label="x"),
     m.Configured({"n0": 1e7, "n1": 2e7}, {"n0": 1e7, "n1": 2e7}, [("n0", "n1", 5e6)]), m.EndJob(),
     m.Welcome(m.VERSION, ["n0", "n1"], 0.25, 10.0, 2), m.Setup(0, 0, 2, 2, 1e3, None, 2, "abc", 0),
     m.PrepareSlots(1, 0, [m.NewSlots(0, 0, 2, 100, "float32")]), m.Plan(1, 1, 0, "aware", True, 10**6, [0, 1], [0, 0]),
-    m.BatchSizes(0, 0, [32, 32]), m.Abort(FAILURE), m.Told(StateEvent(at_s=1.0, phase="RUN", nodes=["n0"])),
+    m.BatchSizes(0, 0, [32, 32]),
+    m.TokenPeers(["tcp://10.0.0.1:7000"] * 2), m.TokenShape(0, 4, [1, 1, 2], [[0, 1], [0, 1], [0]]),
+    m.TokenWork(TokenId(0, 3, 1), [1], [TokenId(0, 2, 0)], TokenId(0, 1, 1), [Fetch(TokenId(0, 2, 0), Part.GRADIENT, 1)]),
+    m.SendPart(Fetch(TokenId(0, 2, 0), Part.GRADIENT, 1), 0, TokenId(0, 3, 1), [1]), m.SumGradients(0, 2, [0]),
+    m.NextIteration(0, 0), m.Abort(FAILURE), m.Told(StateEvent(at_s=1.0, phase="RUN", nodes=["n0"])),
 )  # fmt: skip
 
 Due = list[tuple[bytes, m.Message]]
@@ -49,6 +63,14 @@ def honest_answers(identity: bytes, message: m.Message, now_s: float, rows: Call
     if isinstance(message, m.BatchSizes):
         size, last = message.sizes[int(identity[1:])], min(message.until, BATCHES)
         return [(identity, m.Computed(k, size, 0.1, 0.9, 0.5, 0.2, 0.0)) for k in range(message.iteration, last + 1)]
+    if isinstance(message, m.TokenPeers):
+        return [(identity, m.TokenRequest(0))]
+    if isinstance(message, m.TokenWork):
+        request = m.TokenRequest(message.token.iteration, message.token, False, 0.1, 0.01, 40_000)
+        sign_of_life = [(b"s" + identity[1:], m.Report(now_s, -1, [], 0))] if message.token.level == 0 else []
+        return [(identity, request), *sign_of_life]
+    if isinstance(message, m.NextIteration) and message.iteration + 1 < STEPS:
+        return [(identity, m.TokenRequest(message.iteration + 1, drains=message.iteration + 2 == STEPS))]
     if isinstance(message, m.Welcome) and identity[:1] == b"w":
         return [(identity, m.Register(TENSORS, 0))]
     if isinstance(message, m.PrepareSlots):
@@ -114,6 +136,8 @@ def honest_conversation(iterations: int, kind: int = 0) -> bytes:
     due += ORDERS if "NALB_HOLD" in job else ()
     if "NALB_BATCHING" in job or job["NALB_SCHEME"] == "joint":
         due += [(worker, m.JoinBatching(32, 64)) for worker in (b"w0", b"w1")]
+    if "NALB_PARALLEL" in job:
+        due += [(worker, JOIN_TOKENS) for worker in (b"w0", b"w1")]
     last_words: Due = [(worker, m.Goodbye()) for worker in (b"w0", b"w1")]
     while due or last_words:
         identity, message = (due or last_words).pop(0)
@@ -138,7 +162,7 @@ class CoordinatorUnderAttack:
 
     def __init__(self, seed: int):
         self._rng = random.Random(seed)
-        self.jobs = self.iterations = 0
+        self.jobs = self.iterations = self.tokens = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -151,10 +175,20 @@ class CoordinatorUnderAttack:
         }  # fmt: skip
         if rng.random() < 0.2:
             environment["NALB_BATCHING"] = rng.choice(("lb-bsp", "lbb", "ssp"))
+        deals_tokens = "NALB_BATCHING" not in environment and rng.random() < 0.4
+        if deals_tokens:
+            environment["NALB_PARALLEL"] = rng.choice(PARALLELS)
+        if deals_tokens and rng.random() < 0.3:
+            environment |= {
+                "NALB_TOKEN_WEIGHTS": rng.choice(("1,1,1", "1,1,2", "1,2")),
+                "NALB_TOKEN_SUBSET": rng.choice("123"),
+            }
         self._now_s = 0.0
         self._state = Coordinator(from_environment(environment, "host"), 0.0)
         self._due: Due = hellos(3)
         rng.shuffle(self._due)
+        if deals_tokens:
+            self._due += [(worker, JOIN_TOKENS) for worker in (b"w0", b"w1", b"w2")]
         if environment["NALB_HOLD"] == "1":
             self._due.append((b"o", m.RunBlock(rng.choice(("aware", "exact", "stock")), 5)))
         self.jobs += 1
@@ -189,6 +223,7 @@ class CoordinatorUnderAttack:
         """What an honest process says to it."""
         m.encode(message)
         self.iterations += isinstance(message, m.Plan)
+        self.tokens += isinstance(message, m.TokenWork)
         self._due += honest_answers(identity, message, self._now_s, self._rows)
 
     def _rows(self) -> list[m.SampleRow]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from nalb.checkpoints import folder as checkpoints
 from nalb.checkpoints.file import DIGEST_BYTES, LENGTH_BYTES, MAGIC, Header, encode
@@ -16,7 +17,10 @@ from nalb.errors import CheckpointError, InputError, PeerError
 from nalb.launch.hosts import load_hosts
 from nalb.protocol import messages as m
 from nalb.reporting.record import read_record
+from nalb.tokens.iteration import TokenId
+from nalb.tokens.server import Part
 from nalb.transport.keys import load_keys, make_keys
+from nalb.transport.pieces import Occasion, Phase, StatePiece, SumPiece, TokenPiece, pack, unpack
 from netem.network_file import carried_networks, parse_network
 from tests.checkpoints.examples import example
 from tests.fuzz.conversations import EXAMPLES, KINDS, CoordinatorUnderAttack, converse, honest_conversation
@@ -24,6 +28,11 @@ from tests.fuzz.mutation import mutate_bytes, mutate_value
 from tests.reporting.runs import write_fake_run
 
 Target = Callable[[bytes], None]
+PIECES = (
+    TokenPiece(TokenId(3, 1, 2), Part.GRADIENT, TokenId(3, 2, 1)),
+    SumPiece(3, 1, Phase.SCATTER, "float32"),
+    StatePiece(3, 1, Occasion.JOINS, 2),
+)
 
 
 def decode_control(data: bytes) -> None:
@@ -31,6 +40,15 @@ def decode_control(data: bytes) -> None:
     for decode in (lambda frame: m.decode_at_coordinator(frame, "n9"), m.decode_at_client):
         with suppress(PeerError):
             m.encode(decode(data))
+
+
+def unpack_piece(data: bytes) -> None:
+    """An array between workers: the header's length in a byte, the header, the elements."""
+    end = 1 + (data[0] if data else 0)
+    with suppress(PeerError):
+        received = unpack([memoryview(data[1:end]), memoryview(data[end:])])
+        assert received.array.nbytes == len(data[end:])
+        hash(received.piece)
 
 
 def parse_network_text(data: bytes) -> None:
@@ -97,6 +115,12 @@ def corpus(target: str) -> list[bytes]:
     """A few good inputs."""
     if target == "control":
         return [m.encode(message) for message in EXAMPLES]
+    if target == "pieces":
+        found = []
+        for piece in PIECES:
+            header, elements = pack(1, piece, np.arange(6, dtype=np.float32).reshape(2, 3))
+            found.append(bytes([len(header)]) + header + elements)
+        return found
     if target == "conversation":
         return [honest_conversation(5), *(honest_conversation(2, kind) for kind in range(len(KINDS)))]
     if target == "checkpoint":
@@ -113,7 +137,7 @@ def corpus(target: str) -> list[bytes]:
         )
         return [(defaults + host.format(1, "true") + host.format(2, "false")).encode(), host.format(1, "true").encode()]
     with tempfile.TemporaryDirectory() as folder:
-        write_fake_run(Path(folder), nodes=2, iterations=1, schemes=("stock", "aware"), changes=True)
+        write_fake_run(Path(folder), nodes=2, iterations=1, schemes=("stock", "aware"), changes=True, tokens=True)
         return [b"\0".join((Path(folder) / name).read_bytes() for name in ("run.json", "samples.jsonl"))]
 
 
@@ -122,6 +146,7 @@ def byte_targets(folder: Path) -> dict[str, Target]:
     files = InFolder(folder)
     return {
         "control": decode_control,
+        "pieces": unpack_piece,
         "conversation": converse,
         "network": parse_network_text,
         "hosts": files.hosts,
@@ -178,4 +203,4 @@ def steps(target: str, seed: int, folder: Path) -> Callable[[], Any]:
     return step
 
 
-TARGETS = ("control", "coordinator", "conversation", "network", "hosts", "run", "keys", "checkpoint")
+TARGETS = ("control", "pieces", "coordinator", "conversation", "network", "hosts", "run", "keys", "checkpoint")

@@ -45,6 +45,29 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
         (["--local", "0", "--", "true"], "--local 0: choose 1 to 64 nodes"),
         (["--local", "2", "--deadline-s", "0", "--", "true"], "--deadline-s 0: choose 1 to 86400"),
         (["--network", "wan99", "--", "true"], "no network file 'wan99': give a path, or one of"),
+        (
+            ["--local", "2", "--weights", "1,2", "--subset", "1", "--", "true"],
+            "--weights and --subset are of tokens: add",
+        ),
+        (["--local", "2", "--parallel", "dp", "--weights", "1,2", "--", "true"], "weights and subset are fela's alone"),
+        (["--local", "2", "--parallel", "fela", "--subset", "1", "--", "true"], "a subset needs weights"),
+        (["--local", "2", "--parallel", "fela", "--staleness", "1", "--", "true"], "nothing can be tuned between them"),
+        (["--local", "2", "--parallel", "dp", "--staleness", "-1", "--", "true"], "--staleness -1: give 0 to"),
+        (
+            ["--local", "2", "--parallel", "fela", "--weights", "2,3", "--", "true"],
+            "weights (2, 3): the first must be 1",
+        ),
+        (
+            ["--local", "2", "--parallel", "fela", "--stragglers", "x", "--", "true"],
+            "stragglers 'x': give round-robin:SEC",
+        ),
+        (["--local", "2", "--parallel", "fela", "--scheme", "stock", "--", "true"], "--scheme stock is MXNet alone"),
+        (["--local", "2", "--parallel", "fela", "--scheme", "p3", "--", "true"], "--scheme p3 is MXNet alone"),
+        (["--local", "2", "--parallel", "fela", "--batching", "lb-bsp", "--", "true"], "leave out --batching"),
+        (
+            ["--local", "2", "--parallel", "fela", "--scheme", "joint", "--", "true"],
+            "leave out --batching and --scheme joint",
+        ),
         (["--hosts", "nowhere.toml", "--", "true"], "nowhere.toml: cannot be read (No such file or directory)"),
     ],
 )

@@ -13,6 +13,9 @@ from nalb.protocol import messages as m
 from nalb.protocol.batching import BatchSizeManager
 from nalb.protocol.planner import Planner
 from nalb.settings import from_environment
+from nalb.tokens.iteration import TokenId
+from nalb.tokens.server import Fetch, Part
+from nalb.tokens.shape import CHUNKS_MOST, SAMPLES_MOST, SUB_MODELS_MOST
 from nalb.transport.tcp_info import Ways
 from nalb.workloads import load
 from tests.protocol.test_state import ENVIRONMENT, Driver
@@ -37,6 +40,10 @@ FAILURE = Failure(
 ROW = m.SampleRow(9 + 2 * NODES, 8 * MOST, NS, NS)
 SUM = m.SliceSum(1e308, float("-inf"), 1e308)
 # on each connection the most that ioctl(SIOCOUTQ) can say
+TOKEN = TokenId(ITERATIONS, 2 * SUB_MODELS_MOST - 2, CHUNKS_MOST)
+CHUNKS = list(range(CHUNKS_MOST))  # of a last sub-model that takes the whole iteration at once
+FETCH = Fetch(TOKEN, Part.GRADIENT, NODES)
+OF_TOKENS = {m.TokenPeers, m.TokenShape, m.TokenWork, m.SendPart, m.SumGradients, m.NextIteration}
 WAYS = Ways(2 * NODES * MOST, ((1 << 32) - 2) / 1e6)
 
 
@@ -78,6 +85,8 @@ LARGEST = [
     m.Sums(ITERATIONS, *2 * [[SUM] * len(DECISION.plan.slot_of_slice)]),
     m.JoinBatching(1 << 31, 1 << 31, profiled(), 1e18),  # FLOP/s, of a large machine
     m.Computed(ITERATIONS, 1 << 31, YEARS_S, 1.0, 1.0, YEARS_S, YEARS_S),
+    m.JoinTokens(f"tcp://[{'f' * 32}]:65535", SUB_MODELS_MOST, SAMPLES_MOST, SAMPLES_MOST),
+    m.TokenRequest(ITERATIONS, TOKEN, True, YEARS_S, YEARS_S, 1 << 50),
     m.Goodbye(),
     m.Failed(FAILURE),
     m.Welcome(m.VERSION, NAMES, 60.0, 86400.0, NODES),
@@ -85,6 +94,12 @@ LARGEST = [
     m.PrepareSlots(ITERATIONS, ITERATIONS, DECISION.new_slots),
     DECISION.plan,
     endless(),
+    m.TokenPeers([f"tcp://{name}:65535" for name in NAMES]),
+    m.TokenShape(ITERATIONS, CHUNKS_MOST, [CHUNKS_MOST] * SUB_MODELS_MOST, [list(range(NODES))] * SUB_MODELS_MOST),
+    m.TokenWork(TOKEN, CHUNKS, [TOKEN] * CHUNKS_MOST, TOKEN, [FETCH] * CHUNKS_MOST),
+    m.SendPart(FETCH, NODES, TOKEN, CHUNKS),
+    m.SumGradients(ITERATIONS, SUB_MODELS_MOST, list(range(NODES))),
+    m.NextIteration(ITERATIONS, ITERATIONS),
     m.Measure(True),
     m.Collect(ITERATIONS),
     m.Alive(),
@@ -167,7 +182,7 @@ def test_a_job_of_a_thousand_nodes_from_its_first_message_to_its_last():
     driver.collect()
     assert driver.state.verdict.cause is Cause.SCRIPT
     assert all(driver.last(worker, m.Plan).iteration == 1 for worker in workers)
-    assert {*m.FromCoordinator.__args__} - driver.kinds == {m.Finish, m.BatchSizes}
+    assert {*m.FromCoordinator.__args__} - driver.kinds == {m.Finish, m.BatchSizes} | OF_TOKENS
 
 
 # ---- what people are told

@@ -20,8 +20,12 @@ def write_fake_run(
     network: str = "wan4-static",
     names: list[str] | None = None,
     changes: bool = False,
+    tokens: bool = False,
 ) -> RunFile:
-    """Every scheme's iterations in turn; node k has (k + 1) x 5 MB/s both ways, the first is always saturated."""
+    """Every scheme's iterations in turn; node k has (k + 1) x 5 MB/s both ways, the first is always saturated.
+
+    tokens: of one iteration, at the end.
+    """
     run_dir.mkdir(parents=True, exist_ok=True)
     names = names or [f"n{k}" for k in range(nodes)]
     configured = {name: 5e6 * (k + 1) for k, name in enumerate(names)}
@@ -48,6 +52,7 @@ def write_fake_run(
             plan_wait_s=[0.01] * iterations,
             link_error=None if scheme in UNMEASURED else LinkError(0.02, 0.08),
         )
+    events += token_events(now_s, names) if tokens else []
     run = RunFile(network, workload, nodes, MODEL_BYTES, 2.0, results, goodput_bound_s=2.1)
     write_run(run_dir, run)
     write_events(run_dir, events)
@@ -69,6 +74,19 @@ def iteration_event(now_s, number, scheme, took_s, names, configured, measured, 
         load = 2 * 5e6 * 4.0
         event |= {"shares": dict.fromkeys(names, share), "load_bytes": dict.fromkeys(names, load), "planned_s": 2.1}
     return event
+
+
+def token_events(now_s, names):
+    """One iteration: each worker goes forward for the next one."""
+    count = len(names)
+    rows = [["F1", k, k, (k + 1) % count, 16, 100, 300_100, 100_000, 200_000, 4096] for k in range(count)]
+    told = {"at_s": now_s, "workers": names, "iteration": 0}
+    shape = {"parallel": "fela", "staleness": 0, "total": 16 * count, "chunks": count, "weights": [1, 1]}
+    totals = {"tokens": [1] * count, "helped": [1] * count, "compute_s": [0.2] * count, "fetch_s": [0.1] * count}
+    return [
+        {"event": "tokenshape", **told, **shape, "eligible": [list(range(count))] * 2, "reason": "as asked for"},
+        {"event": "tokens", **told, "iteration_s": 1.5, **totals, "fetched_bytes": [4096] * count, "rows": rows},
+    ]
 
 
 def write_events(run_dir: Path, events: list[dict]) -> None:

@@ -14,6 +14,7 @@ class Parameter:
     shape: tuple[int, ...]
     dtype: type[np.generic]
     grad_req: str
+    _data: list[NDArray] | None
     _grad_stype: str
     _was_updated: bool  # ours
 

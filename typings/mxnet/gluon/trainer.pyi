@@ -1,5 +1,5 @@
-from collections.abc import Callable, Mapping
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from ..context import Context
 from ..kvstore.base import KVStoreBase
@@ -26,10 +26,11 @@ class Trainer:
 
     def __init__(
         self,
-        params: Mapping[str, Parameter],
+        params: Mapping[str, Parameter] | Sequence[Parameter],
         optimizer: str,
-        optimizer_params: Mapping[str, float],
+        optimizer_params: Mapping[str, Any],
         kvstore: KVStoreBase | str | None,
+        update_on_kvstore: bool | None = None,
     ) -> None: ...
     @property
     def optimizer(self) -> Optimizer: ...

@@ -1,0 +1,148 @@
+"""Train a VGG-like net on Fashion-MNIST by tokens (Fela): workers compute parts of the net for parts of the samples.
+
+    nalb launch --local 2 -- python examples/train_fela.py
+    nalb launch --local 2 --parallel dp -- python examples/train_fela.py                      # data parallelism by tokens
+    nalb launch --local 2 --parallel fela --weights 1,2,4 --subset 1 -- python examples/train_fela.py    # nothing is tuned
+    nalb launch --local 2 --max-restarts 3 -- python examples/train_fela.py --checkpoint-every 20
+    python examples/train_fela.py --alone                                                     # one process, same samples
+
+What makes it train by tokens: the net is cut into three blocks, fela.Trainer takes Gluon's Trainer's place, and a step is given a
+function that fetches the samples which this worker turns out to need.
+"""
+
+import argparse
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+from train_fashion_mnist import DATA, accuracy, load, to_input
+
+from kvstore_patch import fela
+from kvstore_patch.checkpoints import Checkpoints, Progress
+from nalb.batching.stream import Stream
+
+
+def build(seed: int) -> list[nn.HybridSequential]:
+    """Two blocks of convolutions with 91 % of the work, and one of dense layers with 97 % of the 7.8 MB."""
+    mx.random.seed(seed)
+    np.random.seed(seed)
+    front, middle, head = (nn.HybridSequential() for _ in range(3))
+    for block, channels in ((front, 32), (middle, 64)):
+        for _ in range(2):
+            block.add(nn.Conv2D(channels, 3, padding=1, activation="relu"))
+        block.add(nn.MaxPool2D(2))
+    head.add(nn.Dense(512, activation="relu"), nn.Dense(512, activation="relu"), nn.Dense(10))
+    x = mx.nd.zeros((1, 1, 28, 28))
+    for block in (front, middle, head):
+        block.initialize(mx.init.Xavier())
+        x = block(x)
+        block.hybridize()
+    return [front, middle, head]
+
+
+def train_alone(args: argparse.Namespace, net: nn.HybridSequential, images: np.ndarray, labels: np.ndarray) -> None:
+    """The same steps in one process, without a job."""
+    trainer = gluon.Trainer(net.collect_params(), args.optimizer, {"learning_rate": args.lr}, kvstore=None)
+    loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
+    stream = Stream(
+        len(images), args.total, lambda epoch: np.random.default_rng([args.seed, epoch]).permutation(len(images))
+    )
+    for iteration in range(args.steps or stream.end_of_epoch(0) * args.epochs):
+        chosen = stream.batch(iteration, 0, args.total)
+        with autograd.record():
+            loss = loss_of(net(to_input(images[chosen])), mx.nd.array(labels[chosen]))
+        loss.backward()
+        trainer.step(args.total)
+
+
+def train(args: argparse.Namespace, net: nn.HybridSequential, images: np.ndarray, labels: np.ndarray) -> None:
+    """By tokens; rank 0 prints one JSON line per epoch."""
+    store = mx.kv.create("nalb")
+    loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
+    trainer = fela.Trainer(
+        list(net), loss_of, args.optimizer, {"learning_rate": args.lr}, store, args.total, args.threshold
+    )
+    batches = trainer.batches(len(images), args.seed)
+    checkpoints = Checkpoints(net, trainer, args.checkpoint_every, seed=args.seed, settings={"total": args.total})
+
+    def samples(part: list[int]) -> tuple[mx.nd.NDArray, np.ndarray]:
+        """Those at these indices, and their labels."""
+        return to_input(images[part]), labels[part]
+
+    def loss_since() -> float:
+        """Of all workers, since the last call."""
+        trainer.gather()  # from here to the next step the parameters stay, and the store is the script's
+        losses = mx.nd.array([trainer.take_loss()[0]], dtype="float64")
+        store.add_up_once("loss", losses)
+        return float(losses.asscalar())
+
+    at = checkpoints.restore()
+    batches.go_to(at.iteration)
+    for epoch in range(at.epoch, args.steps or args.epochs):  # every epoch has a step
+        start_s, total = time.monotonic(), at.notes.get("total", 0.0)
+        end = at.batch + len(batches)
+        if args.steps:
+            end = min(end, at.batch + args.steps - at.iteration)
+        for _ in itertools.islice(batches, end - at.batch):
+            trainer.step(samples)
+            at = Progress(at.iteration + 1, epoch, at.batch + 1)
+            if at.batch < end and checkpoints.is_due(at):
+                total += loss_since()
+                checkpoints.save(Progress(at.iteration, epoch, at.batch, {"total": total}))
+        total += loss_since()
+        took_s = time.monotonic() - start_s
+        if store.rank == 0:
+            test_images, test_labels = load(args.data, "t10k")
+            right = accuracy(net, test_images[: args.test_images], test_labels[: args.test_images])
+            loss = round(total / (end * args.total), 6)
+            row = {
+                "epoch": epoch,
+                "updates": at.iteration,
+                "loss": loss,
+                "accuracy": right,
+                "seconds": round(took_s, 2),
+            }
+            print(json.dumps(row), flush=True)
+        if at.iteration == args.steps:
+            break
+        at = Progress(at.iteration, epoch + 1)
+        checkpoints.after_step(at)
+    trainer.gather()
+
+
+def main() -> int:
+    """Parse, train, save."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--alone", action="store_true", help="in this process alone")
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=0, help="in all, over as many epochs as they take; 0: --epochs")
+    parser.add_argument("--total", type=int, default=256, help="samples of a step, over all workers")
+    parser.add_argument("--threshold", type=int, default=fela.THRESHOLD, help="samples of a token of the first block")
+    parser.add_argument("--test-images", type=int, default=10_000)
+    parser.add_argument("--optimizer", default="sgd")
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--checkpoint-every", type=int, default=0, metavar="N", help="iterations; 0: no checkpoints")
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument(
+        "--save", help="file for the parameters, on every worker: {rank} in it becomes the worker's rank"
+    )
+    args = parser.parse_args()
+    images, labels = load(args.data, "train")
+    net = nn.HybridSequential()
+    net.add(*build(args.seed))
+    (train_alone if args.alone else train)(args, net, images, labels)
+    if args.save:
+        rank = 0 if args.alone else mx.kv.create("nalb").rank
+        net.save_parameters(args.save.replace("{rank}", str(rank)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

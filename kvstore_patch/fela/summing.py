@@ -1,0 +1,130 @@
+"""Sums over workers and the steps that follow, on a thread of their own: a worker that sleeps or computes takes part in them.
+
+The coordinator orders sums to all workers in one order, iterations ascending and sub-models M to 1. A sum over all workers is one
+call of the nalb store, and the calls of an iteration are one cycle to it. A sum over some of them goes through the couriers
+(subset_sum.py).
+
+An operation that is queued with MXNet's engine counts as done: whoever reads the parameters afterwards waits for it.
+"""
+
+import queue
+import threading
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy.typing as npt
+
+from kvstore_patch.fela.gradients import Gradients
+from kvstore_patch.fela.subset_sum import add_up_among
+from kvstore_patch.fela.updates import Updates
+from kvstore_patch.store.kvstore import NALB
+from nalb.errors import one_line
+from nalb.failures import Cause
+from nalb.protocol import messages as m
+from nalb.transport.courier import Courier
+from nalb.transport.pieces import Occasion, StatePiece
+
+
+class Summing:
+    """keys: per sub-model, the store's keys of all that is summed. Only this thread calls the store, until `hold` returns."""
+
+    def __init__(
+        self, store: NALB, courier: Courier, gradients: Gradients, updates: Updates, keys: Sequence[Sequence[int]]
+    ):
+        self._store, self._courier, self._gradients, self._updates = store, courier, gradients, updates
+        self._keys, self._rank, self._workers = keys, store.rank, store.num_workers
+        self._members: list[list[int]] | None = None  # by sub-model, who has its present parameters
+        self._updated, self._shape_from = [-1] * len(keys), -1  # by sub-model, the iteration of its last step
+        self._progress = threading.Condition()
+        self._turn = threading.Lock()  # held while an order is obeyed
+        self._orders: queue.SimpleQueue[m.SumGradients | m.TokenShape | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="nalb-sums", daemon=True)
+        self._thread.start()
+        store.client.on(m.SumGradients, self._orders.put)
+
+    def take_shape(self, shape: m.TokenShape) -> None:
+        """Who has which sub-model from now on, in its place among the sums; must be called in the order of the messages."""
+        self._orders.put(shape)
+
+    def wait(self, sub_model: int, iteration: int, shape_from: int) -> None:
+        """Until the sub-model's step of this iteration is queued, and who is new to it under this shape has it."""
+        with self._progress:
+            while self._updated[sub_model] < iteration or self._shape_from < shape_from:
+                self._progress.wait(timeout=1.0)
+
+    def hold(self) -> None:
+        """No step is taken until `go_on`."""
+        self._turn.acquire()
+
+    def go_on(self) -> None:
+        """See hold."""
+        self._turn.release()
+
+    def gather(self, iteration: int) -> None:
+        """Every worker gets all sub-models; between `hold` and `go_on`, after all steps of this iteration, on every worker."""
+        everyone = list(range(self._workers))
+        for sub_model, members in enumerate(self._members or []):
+            self._hand_over(sub_model, members, everyone, StatePiece(iteration, sub_model, Occasion.GATHER, 0))
+
+    def close(self) -> None:
+        """Obey what is ordered, and end."""
+        self._orders.put(None)
+        self._thread.join()
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        order: m.SumGradients | m.TokenShape | None = None
+        try:
+            while (order := self._orders.get()) is not None:
+                with self._turn:
+                    if isinstance(order, m.TokenShape):
+                        self._change_members(order)
+                    else:
+                        self._add_up(order)
+        except Exception as error:
+            client = self._store.client
+            iteration = order.iteration if order else None
+            client.fail(client.failure(Cause.PROCESS, f"cannot sum: {one_line(error)}", iteration=iteration), 1)
+
+    def _add_up(self, order: m.SumGradients) -> None:
+        sums = self._gradients.take(order.iteration, order.sub_model)
+        if self._rank in order.workers:
+            if 1 < len(order.workers) < self._workers:
+                add_up_among(self._courier, self._rank, order, sums.arrays)
+            elif len(order.workers) > 1:
+                self._store.add_up_gradients(self._keys[order.sub_model], [[array] for array in sums.arrays])
+            self._updates.apply(order.sub_model, sums)
+        self._gradients.give_back(order.sub_model, sums)
+        with self._progress:
+            self._updated[order.sub_model] = order.iteration
+            self._progress.notify_all()
+
+    def _change_members(self, shape: m.TokenShape) -> None:
+        for sub_model, new in enumerate(shape.eligible):
+            old = self._members[sub_model] if self._members else new
+            self._hand_over(sub_model, old, new, StatePiece(shape.iteration, sub_model, Occasion.JOINS, 0))
+        self._members = shape.eligible
+        with self._progress:
+            self._shape_from = shape.iteration
+            self._progress.notify_all()
+
+    def _hand_over(self, sub_model: int, holders: Sequence[int], takers: Sequence[int], piece: StatePiece) -> None:
+        """The first holder sends the sub-model to those that lack it."""
+        lacking = [rank for rank in takers if rank not in holders]
+        if self._rank == holders[0] and lacking:
+            for number, array in enumerate(self._updates.collect(sub_model)):
+                for rank in lacking:
+                    self._courier.send(rank, _numbered(piece, number), partial(_same, array))
+        elif self._rank in lacking:
+            pieces = [_numbered(piece, number) for number in range(self._updates.count(sub_model))]
+            self._updates.put(sub_model, [self._courier.take(one, holders[0]) for one in pieces])
+
+
+def _numbered(piece: StatePiece, number: int) -> StatePiece:
+    return StatePiece(piece.iteration, piece.sub_model, piece.occasion, number)
+
+
+def _same(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return array

@@ -1,0 +1,274 @@
+"""The script's side of training with tokens.
+
+    trainer = fela.Trainer([front, middle, head], loss, "sgd", {"learning_rate": 0.1}, kvstore=store, total=512)
+    for chosen in trainer.batches(len(images), seed=1):              # the whole iteration's indices
+        trainer.step(lambda part: (to_input(images[part]), labels[part]))
+    trainer.gather()                                                 # before parameters are read
+
+A step asks the coordinator for tokens, computes them one by one, and ends when the coordinator says so. Meanwhile sums and steps
+of the optimizer go on in a thread of their own (summing.py), and arrays for other workers in another (courier.py): a worker may be
+some iterations behind the others, as when it sleeps, and they still have its part in the sums.
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import numpy.typing as npt
+from mxnet.ndarray import NDArray
+
+from kvstore_patch.fela.chunks import Chunks
+from kvstore_patch.fela.compute import Compute, Loss
+from kvstore_patch.fela.cutting import Blocks
+from kvstore_patch.fela.gradients import Gradients
+from kvstore_patch.fela.summing import Summing
+from kvstore_patch.fela.updates import Updates
+from kvstore_patch.store import script_end
+from kvstore_patch.store.kvstore import NALB
+from nalb.batching.stream import Stream
+from nalb.errors import InputError, StoreError
+from nalb.failures import Cause
+from nalb.protocol import messages as m
+from nalb.tokens.shape import Shape
+from nalb.tokens.stragglers import Stragglers
+from nalb.transport.courier import Courier, own_host
+from nalb.transport.keys import own_keys
+from nalb.transport.pieces import TokenPiece
+
+THRESHOLD = 16  # samples: the smallest one at which layers are told apart (Geng et al., IV-A)
+BARRIER_KEY = "fela.gather"
+
+Samples = Callable[[list[int]], tuple[NDArray, NDArray | npt.NDArray[Any]]]  # indices -> the samples and their labels
+
+
+class Trainer:
+    """This worker's part. Make one in every worker, from blocks whose shapes are known; all begin with rank 0's parameters."""
+
+    def __init__(
+        self,
+        blocks: Sequence[mx.gluon.Block],
+        loss: Loss,
+        optimizer: str,
+        optimizer_params: Mapping[str, Any],
+        kvstore: NALB,
+        total: int,
+        threshold: int | None = None,
+    ):
+        """blocks: the sub-models, in order, as `partition` gives them or as you like. loss: of outputs and labels, one number for
+        each sample, as Gluon's are. total: samples of an iteration, over all workers. threshold: the smallest batch at which the
+        first sub-model computes at full speed; default: what `partition` has found, or THRESHOLD. The learning rate may follow a
+        schedule of the optimizer's; set it by hand only after `gather`.
+        """
+        if not isinstance(kvstore, NALB):
+            raise StoreError("tokens are summed with kvstore 'nalb': create that one, without --scheme stock")
+        self._store, self._client, self.total = kvstore, kvstore.client, total
+        groups = _parameters_of(blocks)
+        parameters = [one for group in groups for one in group]
+        self.gluon = mx.gluon.Trainer(parameters, optimizer, optimizer_params, kvstore, update_on_kvstore=False)
+        self.gluon._init_kvstore()
+        self.gluon._init_params()
+        for one in parameters:
+            one.list_data()[0].wait_to_read()  # MXNet 1.9.1 does not order the first push behind this pull
+        place = {one.name: i for i, one in enumerate(parameters)}
+        learning = [[one for one in group if one.grad_req != "null"] for group in groups]
+        running = [[one for one in group if one.grad_req == "null"] for group in groups]
+        learning_places, running_places = (
+            [[place[one.name] for one in group] for group in kind] for kind in (learning, running)
+        )
+        keys = [[self.gluon._param2idx[one.name] for one in (*a, *b)] for a, b in zip(learning, running, strict=True)]
+        settings = kvstore.settings
+        self._stragglers = Stragglers.read(settings.stragglers) if settings.stragglers else None
+        self._staleness = settings.staleness
+        self._chunks, gradients = Chunks(), Gradients(learning, running)
+        self._compute = Compute(blocks, loss, self._chunks, gradients)
+        self._courier = Courier(
+            os.environ.get("DMLC_NODE_HOST") or own_host(settings.endpoint), own_keys(settings), self._fail
+        )
+        updates = Updates(self.gluon, learning_places, running_places, total)
+        self._summing = Summing(kvstore, self._courier, gradients, updates, keys)
+        self._shapes: list[tuple[int, Shape]] = []  # from which iteration on, ascending
+        self._chosen: dict[int, tuple[list[int], Samples]] = {}  # by iteration
+        self._drawn: list[int] | None = None  # of the next step
+        self._iteration, self._is_held = 0, False
+        self._client.on(m.TokenShape, self._take_shape)
+        self._client.on(m.SendPart, self._send)
+        if threshold is None:
+            threshold = blocks.threshold if isinstance(blocks, Blocks) else THRESHOLD
+        self._client.send(m.JoinTokens(self._courier.address, len(blocks), total, threshold))
+        self._courier.meet(kvstore.rank, self._client.wait_for(m.TokenPeers).addresses)
+        kvstore.at_close(self._leave, self._courier.close)
+
+    def batches(self, samples: int, seed: int = 0) -> "Batches":
+        """The indices of each iteration, of a data set of so many samples, which every worker can read in full."""
+        return Batches(self, samples, seed)
+
+    def step(self, samples: Samples) -> None:
+        """One iteration. samples: gives the samples at some indices, and their labels; it may be called for earlier iterations'."""
+        if self._drawn is None:
+            raise StoreError("step without a batch: take one from trainer.batches for each step")
+        script_end.goes_on()
+        iteration, self._iteration = self._iteration, self._iteration + 1
+        self._chosen[iteration], self._drawn = (self._drawn, samples), None
+        self._go_on()
+        if self._stragglers:
+            time.sleep(self._stragglers.sleep_s(self._store.rank, iteration, self._store.num_workers))
+        self._compute_tokens(iteration, drains=False)
+
+    def take_loss(self) -> tuple[float, int]:
+        """The sum of the losses that this worker has taken since the last call, and of how many samples."""
+        return self._compute.take_loss()
+
+    def gather(self) -> None:
+        """Have all parameters here, as they are after as many steps as this worker has made; call it on every worker.
+
+        They stay so until the next step. Call it before parameters are read, as by an evaluation or a checkpoint: without it
+        steps may still be under way, other workers may be further, and a sub-model that only some workers compute is old here.
+        """
+        if self._is_held:
+            return
+        self._finish()
+        self._summing.hold()
+        self._is_held = True
+        if self._iteration:
+            self._summing.gather(self._iteration)
+        everyone = mx.nd.zeros((1,))
+        self._store.add_up_once(BARRIER_KEY, everyone)
+        everyone.wait_to_read()
+
+    # ---- how it goes
+
+    def _compute_tokens(self, iteration: int, drains: bool) -> None:
+        request = m.TokenRequest(iteration, drains=drains)
+        while isinstance(answer := self._ask(request), m.TokenWork):
+            request = self._take_token(answer, iteration, drains)
+        self._free(answer.complete)
+
+    def _ask(self, request: m.TokenRequest) -> m.TokenWork | m.NextIteration:
+        self._client.send(request)
+        answer = self._client.wait_until(_choose)
+        assert isinstance(answer, m.TokenWork | m.NextIteration)
+        return answer
+
+    def _take_token(self, work: m.TokenWork, iteration: int, drains: bool) -> m.TokenRequest:
+        """Fetch, compute, report."""
+        start_s = time.monotonic()
+        fetched = {
+            (one.token, one.part): self._courier.take(TokenPiece(one.token, one.part, work.token), one.source)
+            for one in work.fetches
+        }
+        fetched_s = time.monotonic()
+        number = work.token.iteration
+        shape_from, shape = next(one for one in reversed(self._shapes) if one[0] <= number)
+        self._summing.wait(shape.sub_model(work.token.level), number - 1 - self._staleness, shape_from)
+        ready_s = time.monotonic()
+        self._compute.run(work, shape, partial(self._batch, number, shape), fetched)
+        return m.TokenRequest(
+            iteration,
+            work.token,
+            drains,
+            time.monotonic() - ready_s,
+            fetched_s - start_s,
+            sum(array.nbytes for array in fetched.values()),
+        )
+
+    def _batch(self, iteration: int, shape: Shape, chunks: Sequence[int]) -> tuple[NDArray, NDArray]:
+        chosen, samples = self._chosen[iteration]
+        x, y = samples([chosen[place] for chunk in chunks for place in shape.samples_of(chunk)])
+        return x, y if isinstance(y, NDArray) else mx.nd.array(y, dtype=y.dtype)
+
+    def _free(self, complete: int) -> None:
+        self._compute.free(complete)
+        self._courier.free(complete)
+        self._chosen = {number: one for number, one in self._chosen.items() if number > complete}
+
+    def _finish(self) -> None:
+        """Wait until all iterations so far are complete and their steps queued."""
+        if self._iteration == 0:
+            return
+        if self._staleness:
+            self._compute_tokens(self._iteration - 1, drains=True)
+        # a new shape of the next iteration is known before this one ends, and everyone has it then
+        shape_from, shape = self._shapes[-1]
+        for sub_model in range(shape.sub_models):
+            self._summing.wait(sub_model, self._iteration - 1, shape_from)
+
+    def _go_on(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._summing.go_on()
+
+    def _leave(self) -> None:
+        self._go_on()
+        self._finish()
+        self._summing.close()
+
+    # ---- called on other threads
+
+    def _take_shape(self, message: m.TokenShape) -> None:
+        shape = Shape(self.total, message.chunks, tuple(message.weights))
+        self._shapes.append((message.iteration, shape))
+        self._summing.take_shape(message)
+
+    def _send(self, message: m.SendPart) -> None:
+        token, part, _ = message.fetch
+        piece = TokenPiece(token, part, message.wanted_by)
+        self._courier.send(message.worker, piece, lambda: self._chunks.read(token, part, message.chunks))
+
+    def _fail(self, why: str) -> None:
+        self._client.fail(self._client.failure(Cause.PROCESS, why), 1)
+
+
+class Batches(mx.gluon.data.sampler.Sampler):
+    """Indices of each iteration, the same on every worker. Iterate it once per epoch; take one step per batch.
+
+    A loop that is left early goes on where it stopped. Same seed, same samples.
+    """
+
+    def __init__(self, trainer: Trainer, samples: int, seed: int):
+        self._trainer, self._next = trainer, 0
+        self._stream = Stream(
+            samples, trainer.total, lambda epoch: np.random.default_rng([seed, epoch]).permutation(samples)
+        )
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(len(self)):
+            chosen = self._stream.batch(self._next, 0, self._trainer.total)
+            self._next, self._trainer._drawn = self._next + 1, chosen
+            yield chosen
+
+    def go_to(self, iteration: int) -> None:
+        """Go on with this iteration's batch, as a training that was interrupted does."""
+        self._next = iteration
+
+    def __len__(self) -> int:
+        """Batches until the end of the epoch."""
+        return self._stream.end_of_epoch(self._next) - self._next
+
+
+def _choose(inbox: list[m.Message]) -> m.Message | None:
+    index = next((i for i, one in enumerate(inbox) if isinstance(one, m.TokenWork | m.NextIteration)), None)
+    return None if index is None else inbox.pop(index)
+
+
+def _parameters_of(blocks: Sequence[mx.gluon.Block]) -> list[list[mx.gluon.Parameter]]:
+    """Per block. InputError for what tokens cannot have."""
+    groups = [list(block.collect_params().values()) for block in blocks]
+    times = Counter(one.name for group in groups for one in group)
+    for i, group in enumerate(groups, 1):
+        if not any(one.grad_req != "null" for one in group):
+            raise InputError(f"block {i} has no parameter that learns: join it with a neighbour")
+        for one in group:
+            if one._data is None:
+                raise InputError(
+                    f"parameter {one.name}: its shape or value is not known: let the blocks see one batch first"
+                )
+            if times[one.name] > 1:
+                raise InputError(f"parameter {one.name} is in several blocks: join those")
+            if one.grad_req == "add" or one._grad_stype != "default" or len(one.list_data()) > 1:
+                raise InputError(f"parameter {one.name}: give it dense gradients, grad_req='write', and one device")
+    return groups

@@ -1,0 +1,95 @@
+"""Where the coordinator deals with tokens: who joins, who is missing, and why a job cannot go on. No clock, no sockets.
+
+The tokens themselves are TokenDealer's. A job that was not asked for a way to share them is Fela's once its scripts make a
+fela.Trainer.
+"""
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from nalb.errors import InputError, PeerError, listed
+from nalb.failures import Cause, Failure
+from nalb.protocol import messages as m
+from nalb.protocol.participant import Process
+from nalb.protocol.tokens import Rates, TokenDealer, TokenOptions
+from nalb.settings import Settings
+from nalb.tokens.policies import FELA
+
+JOIN = "make a fela.Trainer in every worker's script, or leave out --parallel"
+
+
+class TokenAdmission:
+    """Each method returns why the job must end, or None. What workers must be told is in the dealer's outbox."""
+
+    def __init__(self, settings: Settings, rates: Callable[[], Rates | None] = lambda: None):
+        self._settings = settings
+        self._since_s: float | None = None  # the first worker joined
+        self.dealer = TokenDealer(
+            TokenOptions(settings.parallel or FELA, settings.weights, settings.token_subset, settings.staleness),
+            settings.num_workers,
+            rates,
+        )
+
+    @property
+    def _is_on(self) -> bool:
+        return self._settings.parallel is not None or self._since_s is not None
+
+    def take(self, process: Process, message: m.JoinTokens | m.TokenRequest, now_s: float) -> Failure | None:
+        """A worker joins or asks for a token."""
+        if self._settings.is_stock:
+            return process.failure(
+                Cause.TOKENS, "computes tokens, but MXNet runs alone: choose another --scheme than stock"
+            )
+        if self._settings.sizes_batches:
+            return process.failure(
+                Cause.TOKENS, "computes tokens, which need no batch sizes: leave out --batching and joint"
+            )
+        try:
+            if isinstance(message, m.TokenRequest):
+                self.dealer.request(process.rank, message, now_s)
+            else:
+                self._since_s = self._since_s or now_s
+                self.dealer.join(process.rank, message, now_s)
+        except PeerError as error:
+            return process.failure(Cause.PROTOCOL, str(error))
+        except InputError as error:
+            return process.failure(Cause.TOKENS, f"cannot have tokens: {error}")
+        return self._left_behind(process)
+
+    def check_joined(self, workers: Sequence[Process], now_s: float) -> Failure | None:
+        """A worker whose script knows nothing of tokens would let the others wait for ever.
+
+        One that still loads data has made no more calls than those that have joined.
+        """
+        if self._since_s is None or not self.dealer.missing or now_s - self._since_s <= self._settings.startup_s:
+            return None
+        missing = set(self.dealer.missing)
+        calls = min(worker.calls for worker in workers if worker.rank not in missing)
+        training = [worker for worker in workers if worker.rank in missing and worker.calls > calls]
+        if not training:
+            return None
+        others = f"and {listed([worker.name for worker in training[1:]])} " if training[1:] else ""
+        return training[0].failure(Cause.TOKENS, f"{others}did not join those that compute tokens: {JOIN}")
+
+    def with_token(self, failure: Failure, workers: Sequence[Process]) -> Failure:
+        """The failure, which also says which token the worker held that it names."""
+        for worker in workers:
+            if failure.is_of("worker", worker.hello.node) and (token := self.dealer.held(worker.rank)):
+                return replace(failure, detail=f"{failure.detail}; it held token {token}")
+        return failure
+
+    def leave(self, process: Process) -> Failure | None:
+        """A worker ends in good order."""
+        if not self._is_on:
+            return None
+        if process.rank in self.dealer.missing:
+            return process.failure(
+                Cause.TOKENS, f"ended without computing tokens, which others do or --parallel asked for: {JOIN}"
+            )
+        self.dealer.leave(process.rank)
+        return self._left_behind(process)
+
+    def _left_behind(self, process: Process) -> Failure | None:
+        why = self.dealer.left_behind()
+        return process.failure(Cause.UNEQUAL, f"cannot go on: {why}") if why else None

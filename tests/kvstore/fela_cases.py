@@ -1,0 +1,213 @@
+"""Tokens on Gluon blocks without a job: workers are objects of one process, driven by a token server. Run by test_fela.py.
+
+After 20 steps each worker has the parameters that one process gets from the same samples, to 1e-4 of the largest.
+"""
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+
+from kvstore_patch.fela import partition
+from kvstore_patch.fela.chunks import Chunks
+from kvstore_patch.fela.compute import Compute
+from kvstore_patch.fela.gradients import Gradients
+from kvstore_patch.fela.updates import Updates
+from nalb.protocol import messages as m
+from nalb.tokens.policies import data_parallel, fela, hybrid_parallel, model_parallel
+from nalb.tokens.server import GoOn, Part, Synchronise, TokenServer, Work
+from nalb.tokens.shape import Shape
+
+STEPS, TOTAL, FEATURES = 20, 24, 16
+generator = np.random.RandomState(1)
+DATA = generator.uniform(-1, 1, (STEPS, TOTAL, FEATURES)).astype(np.float32)
+TARGET = generator.uniform(-1, 1, (STEPS, TOTAL, 1)).astype(np.float32)
+OPTIMIZERS = {"sgd": {"learning_rate": 0.3, "momentum": 0.9}, "adam": {"learning_rate": 0.01}}
+loss_of = gluon.loss.L2Loss()
+
+
+def build(kind):
+    """Three blocks with known shapes, the same ones each time."""
+    mx.random.seed(3)
+    blocks, x = [], nd.zeros((2, FEATURES))
+    for units in (7, 6, 1):
+        block = nn.HybridSequential()
+        if kind == "conv" and units > 1:
+            block.add(nn.HybridLambda(lambda F, x: F.reshape(x, (0, -1, 4, 4))), nn.Conv2D(16, 3, padding=1))
+        else:
+            block.add(nn.Dense(units, activation="tanh"))
+        if kind == "norm" and units > 1:
+            block.add(nn.BatchNorm())
+        block.initialize(mx.init.Xavier())
+        if kind != "plain":
+            block.hybridize()
+        x = block(x)
+        blocks.append(block)
+    return blocks
+
+
+def parameters_of(blocks):
+    return [list(block.collect_params().values()) for block in blocks]
+
+
+def values(blocks):
+    return [one.data().asnumpy() for group in parameters_of(blocks) for one in group]
+
+
+class Worker:
+    """One worker's computing, without threads."""
+
+    def __init__(self, rank, kind, optimizer):
+        self.rank, self.blocks, self.iteration = rank, build(kind), 0
+        groups = parameters_of(self.blocks)
+        every = [one for group in groups for one in group]
+        self.trainer = gluon.Trainer(every, optimizer, dict(OPTIMIZERS[optimizer]), kvstore=None)
+        place = {name: i for i, name in enumerate(one.name for one in every)}
+        learning = [[one for one in group if one.grad_req != "null"] for group in groups]
+        running = [[one for one in group if one.grad_req == "null"] for group in groups]
+        self.chunks, self.gradients = Chunks(), Gradients(learning, running)
+        self.compute = Compute(self.blocks, loss_of, self.chunks, self.gradients)
+        indices = [[[place[one.name] for one in group] for group in kind] for kind in (learning, running)]
+        self.updates = Updates(self.trainer, *indices, TOTAL)
+
+    def run(self, work, shape, workers):
+        token = work.token
+        message = m.TokenWork(token.id, list(token.chunks), list(token.inputs), token.mirrors, list(work.fetches))
+        fetched = {
+            (one.token, one.part): workers[one.source].chunks.read(one.token, one.part, token.chunks)
+            for one in work.fetches
+        }
+
+        def batch(chunks):
+            places = [place for chunk in chunks for place in shape.samples_of(chunk)]
+            return nd.array(DATA[token.id.iteration, places]), nd.array(TARGET[token.id.iteration, places])
+
+        self.compute.run(message, shape, batch, fetched)
+
+
+def train(workers, server, seed):
+    """Who asks next is drawn by lot; sums are made as soon as they are ordered."""
+    random, steps = np.random.default_rng(seed), [0] * len(workers)
+    given, stolen, may_ask = {}, 0, set(range(len(workers)))
+    while min(steps) < STEPS:
+        ready = sorted({rank for rank in may_ask if steps[rank] < STEPS} | given.keys())
+        assert ready, "workers wait for ever"
+        rank = ready[random.integers(len(ready))]
+        may_ask.discard(rank)
+        work = given.pop(rank, None)
+        if work:
+            workers[rank].run(work, server.shape, workers)
+        for order in server.report(rank, work and work.token.id, steps[rank], 0.0, steps[rank] == STEPS - 1):
+            if isinstance(order, Work):
+                given[order.worker] = order
+                stolen += order.token.mirrors is not None and any(one.part is Part.INPUT for one in order.fetches)
+            elif isinstance(order, GoOn):
+                steps[order.worker] += 1
+                may_ask.add(order.worker)
+                workers[order.worker].compute.free(order.complete)
+            elif isinstance(order, Synchronise):
+                add_up(workers, order)
+    return stolen
+
+
+def add_up(workers, order):
+    sums = [worker.gradients.take(order.iteration, order.sub_model) for worker in workers]
+    for arrays in zip(*(sums[rank].arrays for rank in order.workers), strict=True):
+        whole = nd.add_n(*arrays)
+        for array in arrays:
+            array[:] = whole
+    for worker, own in zip(workers, sums, strict=True):
+        if worker.rank in order.workers:
+            worker.updates.apply(order.sub_model, own)
+        worker.gradients.give_back(order.sub_model, own)
+
+
+def by_one_process(kind, optimizer):
+    blocks = build(kind)
+    net = nn.HybridSequential()
+    net.add(*blocks)
+    trainer = gluon.Trainer(net.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=None)
+    for x, y in zip(DATA, TARGET, strict=True):
+        with autograd.record():
+            loss = loss_of(net(nd.array(x)), nd.array(y))
+        loss.backward()
+        trainer.step(TOTAL)
+    return values(blocks)
+
+
+def check(name, workers, policy, shape, kind="hybrid", optimizer="sgd", seed=1):
+    expected = by_one_process(kind, optimizer)
+    owners = [policy.eligible[sub_model] for sub_model, group in enumerate(parameters_of(build(kind))) for _ in group]
+    many = [Worker(rank, kind, optimizer) for rank in range(workers)]
+    stolen = train(many, TokenServer(workers, shape, policy), seed)
+    largest = max(np.abs(one).max() for one in expected)
+    for worker in many:
+        assert not len(worker.chunks), f"{name}: {len(worker.chunks)} arrays are left on worker {worker.rank}"
+        for owner, got, want in zip(owners, values(worker.blocks), expected, strict=True):
+            off = np.abs(got - want).max() / largest
+            assert worker.rank not in owner or off <= 1e-4, f"{name}: worker {worker.rank} is off by {off:.1e}"
+    return stolen
+
+
+def check_running_statistics():
+    """Batches are tokens, so means are close to those of one process and no more; but all workers have the same."""
+    many = [Worker(rank, "norm", "sgd") for rank in range(3)]
+    train(many, TokenServer(3, Shape(TOTAL, 6, (1, 2, 2)), fela(3, 3)), 1)
+    first, *others = [values(worker.blocks) for worker in many]
+    for other in others:
+        assert all(np.array_equal(a, b) for a, b in zip(first, other, strict=True)), "statistics differ"
+    expected = values([build("norm")[0]])
+    moved = [np.abs(a - b).max() for a, b in zip(first, expected, strict=False)]
+    assert min(moved) > 0, "statistics have not moved"
+
+
+def check_partition():
+    """Whatever the machine's speed: the blocks are the net, and each has something to learn."""
+    net = nn.HybridSequential()
+    net.add(nn.Flatten(), nn.Dense(64), nn.Activation("relu"), nn.Dense(64), nn.Dropout(0.5), nn.Dense(3))
+    net.initialize(mx.init.Xavier())
+    x = nd.random.uniform(shape=(4, 2, 8))
+    blocks = partition(net, x, most=32)
+    y = x
+    for block in blocks:
+        assert block.collect_params()
+        y = block(y)
+    assert np.array_equal(y.asnumpy(), net(x).asnumpy())
+    assert {id(one) for group in parameters_of(blocks) for one in group} == {*map(id, net.collect_params().values())}
+    assert 1 <= blocks.threshold <= 32
+
+
+def main():
+    stolen = 0
+    for workers, chunks, weights, subset in (
+        (1, 1, (1, 1, 1), None),
+        (2, 2, (1, 1, 1), None),
+        (2, 4, (1, 2, 4), [1]),
+        (3, 5, (1, 2, 4), [0, 2]),
+        (4, 8, (1, 1, 2), [0]),
+        (4, 24, (1, 8, 8), None),
+    ):
+        for optimizer in OPTIMIZERS:
+            shape, policy = Shape(TOTAL, chunks, weights), fela(workers, 3, subset)
+            stolen += check(
+                f"fela {workers} {weights} {subset} {optimizer}", workers, policy, shape, "hybrid", optimizer
+            )
+    assert stolen, "no backward token was computed by another worker than its forward token"
+    for middle in (0, 1):
+        check(f"conditional {middle}", 3, fela(3, 3, [1], middle), Shape(TOTAL, 6, (1, 2, 2)), "plain")
+    policy, shape = data_parallel(3, TOTAL, 3)
+    assert not check("dp", 3, policy, shape)
+    policy, shape = hybrid_parallel(3, TOTAL, 3)
+    check("hp", 3, policy, shape)
+    policy, shape = model_parallel(3, TOTAL, 3, 4)
+    check("mp", 3, policy, shape)
+    for workers, chunks in ((1, 1), (3, 6)):
+        check("conv", workers, fela(workers, 3), Shape(TOTAL, chunks, (1, 2, 2)), "conv")
+    check("norm alone", 1, fela(1, 3), Shape(TOTAL, 1, (1, 1, 1)), "norm")
+    check_running_statistics()
+    check_partition()
+    print("stolen", stolen)
+
+
+if __name__ == "__main__":
+    main()
