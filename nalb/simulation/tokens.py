@@ -4,7 +4,8 @@
                  forward, the rest back; who goes back through what another computed computes it again
     a fetch      is a transfer (carried.py) of the boundary's bytes for the samples that are needed; a worker fetches, then computes
     a sum        begins when the token server says so, also with members that sleep, and shares the links with all else
-    an update    F_i of iteration k + 1 (+ staleness) waits at its worker for the sum of SM-i of iteration k
+    an update    F_i of iteration k + 1 (+ staleness) waits at its worker for the sum of SM-i of iteration k; where sums
+                 do not overlap, the worker begins iteration k + 1 after all its sums of k
     a request    takes `request_s`
 
 Not modelled: the optimizer's step, copies, memory, and the token server's own time (benchmarks/tokens.py). Deterministic; things
@@ -119,6 +120,7 @@ class _Run:
         self._lots = np.random.default_rng(machines.seed)
         self._now_s, self._order = 0.0, 0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._blocked: set[int] = set()  # workers that wait for sums before their next iteration
         self._fetching: dict[int, int] = {}  # transfer -> worker
         self._summing: dict[int, Synchronise] = {}  # flow -> sum
         self._updated = np.full((len(sub_models), machines.workers), -1)  # last iteration whose update a worker has
@@ -174,8 +176,17 @@ class _Run:
         one.iteration += 1
         if one.iteration == self._iterations:
             one.finished = True
-        else:
+        elif self._is_ready(worker):
             self._enter(worker)
+        else:
+            self._blocked.add(worker)
+
+    def _is_ready(self, worker: int) -> bool:
+        """Whether the worker may begin its iteration: where sums do not overlap, it waits for those of the one before."""
+        if self._server.policy.overlaps:
+            return True
+        mine = [one for one, ranks in enumerate(self._server.policy.eligible) if worker in ranks]
+        return bool((self._updated[mine, worker] >= self._workers[worker].iteration - 1 - self._staleness).all())
 
     def _begin(self, work: Work) -> None:
         one = self._workers[work.worker]
@@ -238,6 +249,9 @@ class _Run:
         for rank in order.workers:
             if work := self._workers[rank].work:
                 self._compute(work)
+            elif rank in self._blocked and self._is_ready(rank):
+                self._blocked.remove(rank)
+                self._enter(rank)
 
     def _end(self, number: int) -> None:
         """A transfer or a sum is done."""
