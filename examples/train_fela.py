@@ -2,7 +2,7 @@
 
     nalb launch --local 2 -- python examples/train_fela.py
     nalb launch --local 2 --parallel dp -- python examples/train_fela.py                      # data parallelism by tokens
-    nalb launch --local 2 --weights 1,2,4 --subset 1 -- python examples/train_fela.py         # nothing is tuned
+    nalb launch --local 2 --parallel fela --weights 1,2,4 --subset 1 -- python examples/train_fela.py    # nothing is tuned
     nalb launch --local 2 --max-restarts 3 -- python examples/train_fela.py --checkpoint-every 20
     python examples/train_fela.py --alone                                                     # one process, same samples
 

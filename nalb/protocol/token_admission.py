@@ -85,7 +85,7 @@ class TokenAdmission:
             return None
         if process.rank in self.dealer.missing:
             return process.failure(
-                Cause.TOKENS, f"trained without the tokens that others compute, or were asked for: {JOIN}"
+                Cause.TOKENS, f"ended without computing tokens, which others do or --parallel asked for: {JOIN}"
             )
         self.dealer.leave(process.rank)
         return self._left_behind(process)

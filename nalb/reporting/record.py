@@ -132,6 +132,7 @@ def _read_into(record: Timeline, run_dir: Path) -> None:
             record.shapes.append(event)
         elif isinstance(event, TokensEvent):
             _check_tokens(event, f"{path}, event {number}")
+            record.nodes = record.nodes or event.workers
             record.tokens.append(event)
         elif isinstance(event, IterationEvent):
             record.nodes = record.nodes or list(event.estimate.up if event.estimate else event.communication_s)
