@@ -20,6 +20,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import numpy.typing as npt
+from mxnet.kvstore.base import KVStoreBase
 from mxnet.ndarray import NDArray
 
 from kvstore_patch.fela.chunks import Chunks
@@ -41,7 +42,7 @@ from nalb.transport.keys import own_keys
 from nalb.transport.pieces import TokenPiece
 
 THRESHOLD = 16  # samples: the smallest one at which layers are told apart (Geng et al., IV-A)
-BARRIER_KEY = "fela.gather"
+BARRIER_KEY, LOSS_KEY = "fela.gather", "fela.loss"
 
 Samples = Callable[[list[int]], tuple[NDArray, NDArray | npt.NDArray[Any]]]  # indices -> the samples and their labels
 
@@ -55,7 +56,7 @@ class Trainer:
         loss: Loss,
         optimizer: str,
         optimizer_params: Mapping[str, Any],
-        kvstore: NALB | str,
+        kvstore: KVStoreBase | str,
         total: int,
         threshold: int | None = None,
     ):
@@ -115,9 +116,12 @@ class Trainer:
             time.sleep(self._stragglers.sleep_s(self._store.rank, iteration, self._store.num_workers))
         self._compute_tokens(iteration, drains=False)
 
-    def take_loss(self) -> tuple[float, int]:
-        """The sum of the losses that this worker has taken since the last call, and of how many samples."""
-        return self._compute.take_loss()
+    def loss_sum(self) -> float:
+        """The sum of the samples' losses over all workers since the last call. Call it alike on every worker; it gathers."""
+        self.gather()
+        losses = mx.nd.array([self._compute.take_loss()[0]], dtype="float64")
+        self._store.add_up_once(LOSS_KEY, losses)
+        return float(losses.asscalar())
 
     def gather(self) -> None:
         """Have all parameters here, as they are after as many steps as this worker has made; call it on every worker.
