@@ -28,6 +28,7 @@ FAMILIES = (
     "asymmetric",
     "capped",
     "even",
+    "heavy",
     "roles",
     "near",
     "shared-cores",
