@@ -1,18 +1,19 @@
-"""A model trained by each way of parallelism, simulated: data, model and hybrid parallelism, and Fela with its tuner."""
+"""A model trained by each way of parallelism, simulated: Fela with its tuner, and data, model and hybrid parallelism."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from nalb.simulation.profiles import Profile, SubModel
+from nalb.errors import InputError
+from nalb.simulation.profiles import Profile
 from nalb.simulation.tokens import Machines, Simulated, Sleep, simulate
 from nalb.tokens.network_aware import NetworkAware
-from nalb.tokens.policies import Policy, data_parallel, fela, hybrid_parallel, model_parallel
+from nalb.tokens.policies import FELA, data_parallel, fela, hybrid_parallel, model_parallel
 from nalb.tokens.server import TokenServer
 from nalb.tokens.shape import Shape
-from nalb.tokens.tuning import ITERATIONS, Configuration, Members, Tuner
+from nalb.tokens.tuning import Configuration, Tuner
 
 MICRO_BATCH = 16  # samples, of model parallelism: SM-1 of VGG19 computes at full speed
-BASELINES = ("dp", "mp", "hp")
 
 
 def train(
@@ -24,18 +25,16 @@ def train(
     sleep: Sleep | None = None,
     micro_batch: int = MICRO_BATCH,
 ) -> Simulated:
-    """By one of BASELINES. Raises InputError."""
-    workers = machines.workers
+    """By data ("dp"), hybrid ("hp") or model parallelism ("mp"), `total` samples an iteration. Raises InputError."""
+    workers, sub_models = machines.workers, profile.sub_models
     if parallel == "dp":
-        sub_models: Sequence[SubModel] = profile.whole
+        sub_models = profile.whole
         policy, shape = data_parallel(workers, total)
     elif parallel == "hp":
-        sub_models = profile.sub_models
         policy, shape = hybrid_parallel(workers, total, len(sub_models))
     else:
-        stages = min(workers, len(profile.layers))
-        sub_models = profile.stages(stages, micro_batch)
-        policy, shape = model_parallel(workers, total, stages, max(round(total / micro_batch), 1))
+        sub_models = profile.stages(min(workers, len(profile.layers)), micro_batch)
+        policy, shape = model_parallel(workers, total, len(sub_models), max(round(total / micro_batch), 1))
     return simulate(machines, sub_models, TokenServer(workers, shape, policy), iterations, sleep)
 
 
@@ -46,34 +45,45 @@ def train_fela(
     configuration: Configuration,
     iterations: int,
     sleep: Sleep | None = None,
-    with_policy: "dict[str, bool] | None" = None,
+    rules: str = FELA,
+    without: Sequence[str] = (),
     staleness: int = 0,
-    aware: bool = True,
 ) -> Simulated:
-    """Fela with this configuration. with_policy: fields of Policy that are not as usual, for ablations.
-
-    aware: it knows the network (network_aware.py); else by the paper's rules.
-    """
-    shape, policy = fela_of(profile, machines.workers, total, configuration)
-    if with_policy:
-        policy = replace(policy, **with_policy)  # type: ignore[arg-type]
-    server = TokenServer(machines.workers, shape, policy, staleness)
-    links = machines.capacities
-    knows = NetworkAware(server, lambda: (links.up.tolist(), links.down.tolist())) if aware else None
-    return simulate(machines, profile.sub_models, server, iterations, sleep, staleness, knows)
+    """Fela with this configuration. rules: one of FELAS. without: fields of Policy that are switched off, for ablations."""
+    server = fela_server(profile, machines, total, configuration, staleness)
+    off: dict[str, Any] = dict.fromkeys(without, False)
+    server.configure(server.shape, replace(server.policy, **off))
+    aware = advise(server, machines) if rules == FELA else None
+    return simulate(machines, profile.sub_models, server, iterations, sleep, staleness, aware)
 
 
-def fela_of(profile: Profile, workers: int, total: int, configuration: Configuration) -> tuple[Shape, Policy]:
-    """What the token server is made of."""
-    shape = Shape.of(total, workers, configuration.weights, profile.threshold)
-    return shape, fela(workers, len(configuration.weights), configuration.subset)
+def tune_fela(
+    profile: Profile, machines: Machines, total: int, iterations: int, rules: str = FELA, phases: int = 3
+) -> tuple[Simulated, Tuner]:
+    """Fela that is tuned while it trains, and then goes on: for `iterations`, which must hold all cases. Raises InputError."""
+    everyone = Configuration((1,) * len(profile.sub_models), tuple(range(machines.workers)))
+    server = fela_server(profile, machines, total, everyone)
+    aware = advise(server, machines) if rules == FELA else None
+    members = range if aware is None else aware.members
+    tuner = Tuner(machines.workers, len(profile.sub_models), total, profile.threshold, members, phases=phases)
+    run = simulate(machines, profile.sub_models, server, iterations, aware=aware, tuner=tuner)
+    if not tuner.is_done:
+        raise InputError(
+            f"{iterations} iterations do not hold all cases of tuning: {tuner.reason} in the last; give more"
+        )
+    return run, tuner
 
 
-def tune(profile: Profile, machines: Machines, total: int, members: Members = range) -> Tuner:
-    """All cases of the tuner, each for its iterations."""
-    tuner = Tuner(machines.workers, len(profile.sub_models), total, profile.threshold, members)
-    while not tuner.is_done:
-        run = train_fela(profile, machines, total, tuner.configuration, ITERATIONS)
-        for _ in range(ITERATIONS):
-            tuner.observe(run.iteration_s())
-    return tuner
+def fela_server(
+    profile: Profile, machines: Machines, total: int, configuration: Configuration, staleness: int = 0
+) -> TokenServer:
+    """A new one."""
+    shape = Shape.of(total, machines.workers, configuration.weights, profile.threshold)
+    policy = fela(machines.workers, len(configuration.weights), configuration.subset)
+    return TokenServer(machines.workers, shape, policy, staleness)
+
+
+def advise(server: TokenServer, machines: Machines) -> NetworkAware:
+    """With the true rates of the links; how long tokens take it learns."""
+    rates = machines.capacities.up.tolist(), machines.capacities.down.tolist()
+    return NetworkAware(server, lambda: rates)

@@ -10,7 +10,7 @@ Assumed, as nothing was published:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -65,9 +65,7 @@ class SubModel:
     """Consecutive layers."""
 
     layers: tuple[Layer, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_known", {})
+    _known_s: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)  # by samples
 
     @cached_property
     def parameters_bytes(self) -> float:
@@ -81,10 +79,9 @@ class SubModel:
 
     def seconds(self, samples: int) -> float:
         """Forward and backward."""
-        known: dict[int, float] = self._known  # type: ignore[attr-defined]
-        if samples not in known:
-            known[samples] = sum(layer.seconds(samples) for layer in self.layers)
-        return known[samples]
+        if samples not in self._known_s:
+            self._known_s[samples] = sum(layer.seconds(samples) for layer in self.layers)
+        return self._known_s[samples]
 
 
 @dataclass(frozen=True)

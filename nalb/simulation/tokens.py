@@ -4,11 +4,12 @@
                  forward, the rest back; who goes back through what another computed computes it again
     a fetch      is a transfer (carried.py) of the boundary's bytes for the samples that are needed; a worker fetches, then computes
     a sum        begins when the token server says so, also with members that sleep, and shares the links with all else
-    an update    F_i of iteration k + 1 (+ staleness) waits at its worker for the sum of SM-i of iteration k
+    an update    F_i of iteration k + 1 (+ staleness) waits at its worker for the sum of SM-i of iteration k; where sums
+                 do not overlap, the worker begins iteration k + 1 after all its sums of k
     a request    takes `request_s`
 
-Not modelled: the optimizer's step, copies, memory, and the token server's own time (benchmarks/tokens.py). Deterministic; things
-that happen at once happen in order of their making.
+Not modelled: what newcomers to S are sent when the configuration changes, the optimizer's step, copies, memory, and the token
+server's own time (benchmarks/tokens.py). Deterministic; things that happen at once happen in order of their making.
 """
 
 from collections import defaultdict
@@ -25,6 +26,7 @@ from nalb.tokens.iteration import Token
 from nalb.tokens.network_aware import NetworkAware
 from nalb.tokens.server import Fetch, GoOn, Synchronise, TokenServer, Work
 from nalb.tokens.shape import Shape
+from nalb.tokens.tuning import Tuner
 
 REQUEST_S = 0.0005  # assumed: a message there and back on a local network, and what the coordinator does
 _ANSWER, _RESULT = -1, -2  # what a worker waits for beside transfers
@@ -83,9 +85,15 @@ def simulate(
     sleep: Sleep | None = None,
     staleness: int = 0,
     aware: NetworkAware | None = None,
+    tuner: Tuner | None = None,
 ) -> Simulated:
-    """Train for so many iterations. server: new, for these sub-models and workers. aware: learns what workers report."""
-    return _Run(machines, sub_models, server, iterations, sleep, staleness, aware).run()
+    """Train for so many iterations. server: new, for these sub-models and workers.
+
+    aware: learns what workers report. tuner: says what each iteration consists of.
+    """
+    if tuner is not None:
+        server.configure(tuner.shape, tuner.policy)
+    return _Run(machines, sub_models, server, iterations, sleep, staleness, aware, tuner).run()
 
 
 @dataclass
@@ -110,18 +118,22 @@ class _Run:
         sleep: Sleep | None,
         staleness: int,
         aware: NetworkAware | None,
+        tuner: Tuner | None,
     ):
         self._machines, self._models, self._server = machines, sub_models, server
         self._iterations, self._sleep, self._staleness = iterations, sleep, staleness
-        self._aware = aware
+        self._aware, self._tuner = aware, tuner
         self._carried = Carried(machines.capacities)
         self._workers = [_Worker() for _ in range(machines.workers)]
         self._lots = np.random.default_rng(machines.seed)
         self._now_s, self._order = 0.0, 0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._blocked: set[int] = set()  # workers that wait for sums before their next iteration
         self._fetching: dict[int, int] = {}  # transfer -> worker
         self._summing: dict[int, Synchronise] = {}  # flow -> sum
-        self._updated = np.full((len(sub_models), machines.workers), -1)  # last iteration whose update a worker has
+        self._updated = [-1] * len(
+            sub_models
+        )  # by sub-model: the last iteration whose sum is done; all members have it at once
         self._unsummed: defaultdict[int, int] = defaultdict(lambda: len(sub_models))  # by iteration
         self._ends_s: dict[int, float] = {}
         self._done = Simulated(computed_s=[0.0] * machines.workers)
@@ -168,14 +180,35 @@ class _Run:
             if self._aware:
                 self._aware.observe(completed, one.compute_s, one.fetched_bytes)
         self._server.completed.clear()
+        if self._tuner:
+            self._tune(self._tuner)
+        self._server.iteration_s.clear()
+
+    def _tune(self, tuner: Tuner) -> None:
+        """The next iteration may be of another shape, where one has just been completed."""
+        before = tuner.configuration
+        for seconds in self._server.iteration_s:
+            tuner.observe(seconds)
+        if tuner.configuration != before:
+            self._server.configure(tuner.shape, tuner.policy)
 
     def _go_on(self, worker: int) -> None:
         one = self._workers[worker]
         one.iteration += 1
         if one.iteration == self._iterations:
             one.finished = True
-        else:
+        elif self._is_ready(worker):
             self._enter(worker)
+        else:
+            self._blocked.add(worker)
+
+    def _is_ready(self, worker: int) -> bool:
+        """Whether the worker may begin its iteration: where sums do not overlap, it waits for those of the one before."""
+        if self._server.policy.overlaps:
+            return True
+        behind = self._workers[worker].iteration - 1 - self._staleness
+        mine = [one for one, ranks in enumerate(self._server.policy.eligible) if worker in ranks]
+        return all(self._updated[one] >= behind for one in mine)
 
     def _begin(self, work: Work) -> None:
         one = self._workers[work.worker]
@@ -207,7 +240,7 @@ class _Run:
             return
         sub_model = self._server.shape.sub_model(token.id.level)
         behind = token.id.iteration - 1 - self._staleness
-        if token.mirrors is None and self._updated[sub_model, work.worker] < behind:
+        if token.mirrors is None and self._updated[sub_model] < behind:
             return
         one.missing = {_RESULT}  # it computes: nothing else starts it
         one.compute_s = self._seconds(work.worker, token, work.recomputes)
@@ -231,13 +264,16 @@ class _Run:
             self._summing[number] = order
 
     def _summed(self, order: Synchronise) -> None:
-        self._updated[order.sub_model, list(order.workers)] = order.iteration
+        self._updated[order.sub_model] = order.iteration
         self._unsummed[order.iteration] -= 1
         if self._unsummed[order.iteration] == 0:
             self._ends_s[order.iteration] = self._now_s
         for rank in order.workers:
             if work := self._workers[rank].work:
                 self._compute(work)
+            elif rank in self._blocked and self._is_ready(rank):
+                self._blocked.remove(rank)
+                self._enter(rank)
 
     def _end(self, number: int) -> None:
         """A transfer or a sum is done."""

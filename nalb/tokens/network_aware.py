@@ -109,6 +109,23 @@ class NetworkAware:
             return float(sum(self._server.fetched(token, fetch)[1] for fetch in self._server.fetches(worker, token)))
         return self.fetch_s(worker, token)
 
+    def members(self, size: int) -> list[int]:
+        """The ranks of S: of so many, those that would fetch, compute and send back their part of the last sub-model first.
+
+        Its sum over S runs over the same links. While nothing is known, the lowest ranks.
+        """
+        shape = self._server.shape
+        samples, sample_bytes = -(-shape.total // size), self._sample_bytes.get(shape.head - 1, 0.0)
+
+        def seconds(worker: int) -> float:
+            links_s = 0.0
+            if self._rates is not None:
+                up, down = self._rates()
+                links_s = samples * sample_bytes * (1 / up[worker] + 1 / down[worker])
+            return links_s + (self._of_kind((shape.head, False, False), worker, samples) or 0.0)
+
+        return sorted(sorted(range(self._server.workers), key=seconds)[:size])
+
     def help(self, worker: int, owner: int, tokens: Collection[Token]) -> Token | None:
         """Which of the owner's tokens the worker should help with, if any. tokens: those that it may compute, at least one."""
         token = max(tokens, key=lambda one: (one.id.iteration, -one.id.level, one.id.number))

@@ -18,7 +18,8 @@ class Policy:
     helps: a worker that has no token of its own takes others'. first: the sub-model whose tokens go before all others with the
     workers that may compute it, if any. overlaps: a sub-model's gradients are summed as soon as they are there; else after the
     last token of the iteration. depth_first, by_locality: tokens of higher levels go first, then those of which the worker holds
-    the most inputs (Geng et al., III-D); without, the oldest goes first.
+    the most inputs (Geng et al., III-D); without, the oldest goes first. own_buckets: each worker has a bucket of its own
+    (III-E); without, all take from one.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Policy:
     overlaps: bool = True
     depth_first: bool = True
     by_locality: bool = True
+    own_buckets: bool = True
 
 
 def fela(workers: int, sub_models: int, subset: Sequence[int] | None = None, conditional: int | None = None) -> Policy:

@@ -9,7 +9,7 @@ that ends its training drains: it stays in its last iteration until that is comp
 """
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -106,7 +106,7 @@ class TokenServer:
         policy: Policy,
         staleness: int = 0,
     ):
-        self._workers, self._staleness = workers, staleness
+        self.workers, self._staleness = workers, staleness
         self._cost: Cost | None = None
         self._help: Help | None = None
         self._now_s = 0.0
@@ -130,7 +130,7 @@ class TokenServer:
         self.shape, self.policy = shape, policy
         front = policy.eligible[0]
         self._homes = [front[chunk * len(front) // shape.chunks] for chunk in range(shape.chunks)]
-        self._buckets = Buckets(shape, policy, self._workers, self.holder, self._cost, self._help)
+        self._buckets = Buckets(shape, policy, self.workers, self.holder, self._cost, self._help)
 
     def advise(self, cost: Cost, help: Help) -> None:
         """Decide by these, not by the paper's rules, which tokens go first and which are helped with. Before the first report."""
@@ -243,12 +243,21 @@ class TokenServer:
         """Answers to the requests that can be answered.
 
         The one who reports goes first: what it has just completed is with it. Then each takes its own new tokens, and only then
-        others help, so that nobody takes a token from a worker that waits for it. The rest may go on or wait.
+        others help, so that nobody takes a token from a worker that waits for it. The rest may go on or wait. With advice, tokens
+        of owners that have not asked (they sleep) go before one's own last levels.
         """
         orders: list[Order] = []
         changed = bool(self._fresh) or self._help is not None
-        for one in [reporter, *(rank for rank in sorted(self._fresh) if rank in self._waiting and rank != reporter)]:
-            if token := self._buckets.take_own(one, self._waiting[one][0]):
+        present = self._assigned.keys() | self._waiting.keys()
+        absent: Set[int] = frozenset()
+        if self._help is not None and self.policy.own_buckets:
+            absent = self._buckets.owners - present
+        fresh = sorted(self._fresh) if self.policy.own_buckets else [*self._waiting]
+        for one in [reporter, *(rank for rank in fresh if rank in self._waiting and rank != reporter)]:
+            until = self._waiting[one][0]
+            if absent and (taken := self._buckets.take_absent(one, until, absent)):
+                orders += self._give(one, *taken, now_s)
+            elif token := self._buckets.take_own(one, until):
                 orders += self._give(one, token, one, now_s)
         self._fresh.clear()
         helpers = [reporter, *self._waiting] if reporter in self._waiting else [*self._waiting]
@@ -257,6 +266,11 @@ class TokenServer:
                 break
             if taken := self._buckets.take_others(one, self._waiting[one][0]):
                 orders += self._give(one, *taken, now_s)
+            elif (
+                self._help is not None and one != reporter
+            ):  # advice is dear, and the others have hardly more reason to help
+                self._waiting[one] = self._waiting.pop(one)  # another one is asked about next time
+                break
         for one, (iteration, behind) in list(self._waiting.items()):
             if self.complete >= behind:
                 del self._waiting[one]
