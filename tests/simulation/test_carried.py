@@ -37,12 +37,14 @@ def test_a_sum_alone_takes_what_exact_shares_take(rates):
     carried = Carried(capacities)
     number = carried.sum(range(len(rates)), 1000.0)
     assert carried.next_s() == pytest.approx(bound_s(nodes, 1000.0, capacities))
-    # flow by flow, links that are not the slowest end earlier, and none later than by a few percent
-    assert carried.next_s() == pytest.approx(
-        flow(nodes, capacities, exact(nodes, 1000.0, capacities)[0]).time_s, rel=0.05
-    )
     assert carried.advance(carried.next_s()) == [number]
     assert carried.next_s() == np.inf
+
+
+def test_on_equal_links_a_sum_takes_as_long_as_flow_by_flow():
+    nodes, capacities = [Node(f"n{i}") for i in range(5)], Capacities.from_lists([7.0] * 5, [7.0] * 5)
+    shares = exact(nodes, 1000.0, capacities)[0]
+    assert Carried(capacities).alone_s(range(5), 1000.0) == pytest.approx(flow(nodes, capacities, shares).time_s)
 
 
 def test_a_transfer_has_its_part_of_a_link_beside_a_sum():
