@@ -28,7 +28,7 @@ from kvstore_patch.fela.cutting import Blocks
 from kvstore_patch.fela.gradients import Gradients
 from kvstore_patch.fela.summing import Summing
 from kvstore_patch.fela.updates import Updates
-from kvstore_patch.store import script_end
+from kvstore_patch.store import ndarrays, script_end
 from kvstore_patch.store.kvstore import NALB
 from nalb.batching.stream import Stream
 from nalb.errors import InputError, StoreError
@@ -55,7 +55,7 @@ class Trainer:
         loss: Loss,
         optimizer: str,
         optimizer_params: Mapping[str, Any],
-        kvstore: NALB,
+        kvstore: NALB | str,
         total: int,
         threshold: int | None = None,
     ):
@@ -64,33 +64,29 @@ class Trainer:
         first sub-model computes at full speed; default: what `partition` has found, or THRESHOLD. The learning rate may follow a
         schedule of the optimizer's; set it by hand only after `gather`.
         """
-        if not isinstance(kvstore, NALB):
+        store = mx.kv.create(kvstore) if isinstance(kvstore, str) else kvstore
+        if not isinstance(store, NALB):
             raise StoreError("tokens are summed with kvstore 'nalb': create that one, without --scheme stock")
-        self._store, self._client, self.total = kvstore, kvstore.client, total
-        groups = _parameters_of(blocks)
-        parameters = [one for group in groups for one in group]
-        self.gluon = mx.gluon.Trainer(parameters, optimizer, optimizer_params, kvstore, update_on_kvstore=False)
+        self._store, self._client, self.total = store, store.client, total
+        learning, running = learning_and_running(blocks)
+        groups = [[*a, *b] for a, b in zip(learning, running, strict=True)]  # by sub-model
+        every = [one for group in groups for one in group]
+        self.gluon = mx.gluon.Trainer(every, optimizer, optimizer_params, store, update_on_kvstore=False)
         self.gluon._init_kvstore()
         self.gluon._init_params()
-        for one in parameters:
-            one.list_data()[0].wait_to_read()  # MXNet 1.9.1 does not order the first push behind this pull
-        place = {one.name: i for i, one in enumerate(parameters)}
-        learning = [[one for one in group if one.grad_req != "null"] for group in groups]
-        running = [[one for one in group if one.grad_req == "null"] for group in groups]
-        learning_places, running_places = (
-            [[place[one.name] for one in group] for group in kind] for kind in (learning, running)
-        )
-        keys = [[self.gluon._param2idx[one.name] for one in (*a, *b)] for a, b in zip(learning, running, strict=True)]
-        settings = kvstore.settings
+        self._parameters = [[one.list_data()[0] for one in group] for group in groups]
+        for arrays in self._parameters:
+            ndarrays.wait_for_all(arrays)  # MXNet 1.9.1 does not order the first push behind this pull
+        settings = store.settings
         self._stragglers = Stragglers.read(settings.stragglers) if settings.stragglers else None
         self._staleness = settings.staleness
         self._chunks, gradients = Chunks(), Gradients(learning, running)
         self._compute = Compute(blocks, loss, self._chunks, gradients)
-        self._courier = Courier(
-            os.environ.get("DMLC_NODE_HOST") or own_host(settings.endpoint), own_keys(settings), self._fail
-        )
-        updates = Updates(self.gluon, learning_places, running_places, total)
-        self._summing = Summing(kvstore, self._courier, gradients, updates, keys)
+        host = os.environ.get("DMLC_NODE_HOST") or own_host(settings.endpoint)
+        self._courier = Courier(host, own_keys(settings), self._fail)
+        keys = [[self.gluon._param2idx[one.name] for one in group] for group in groups]
+        updates = Updates(self.gluon, learning, running, total)
+        self._summing = Summing(store, self._courier, gradients, updates, keys)
         self._shapes: list[tuple[int, Shape]] = []  # from which iteration on, ascending
         self._chosen: dict[int, tuple[list[int], Samples]] = {}  # by iteration
         self._drawn: list[int] | None = None  # of the next step
@@ -100,8 +96,8 @@ class Trainer:
         if threshold is None:
             threshold = blocks.threshold if isinstance(blocks, Blocks) else THRESHOLD
         self._client.send(m.JoinTokens(self._courier.address, len(blocks), total, threshold))
-        self._courier.meet(kvstore.rank, self._client.wait_for(m.TokenPeers).addresses)
-        kvstore.at_close(self._leave, self._courier.close)
+        self._courier.meet(store.rank, self._client.wait_for(m.TokenPeers).addresses)
+        store.at_close(self._leave, self._courier.close)
 
     def batches(self, samples: int, seed: int = 0) -> "Batches":
         """The indices of each iteration, of a data set of so many samples, which every worker can read in full."""
@@ -164,7 +160,9 @@ class Trainer:
         fetched_s = time.monotonic()
         number = work.token.iteration
         shape_from, shape = next(one for one in reversed(self._shapes) if one[0] <= number)
-        self._summing.wait(shape.sub_model(work.token.level), number - 1 - self._staleness, shape_from)
+        sub_model = shape.sub_model(work.token.level)
+        self._summing.wait(sub_model, number - 1 - self._staleness, shape_from)
+        ndarrays.wait_for_all(self._parameters[sub_model])  # which is not computing
         ready_s = time.monotonic()
         self._compute.run(work, shape, partial(self._batch, number, shape), fetched)
         return m.TokenRequest(
@@ -255,20 +253,24 @@ def _choose(inbox: list[m.Message]) -> m.Message | None:
     return None if index is None else inbox.pop(index)
 
 
-def _parameters_of(blocks: Sequence[mx.gluon.Block]) -> list[list[mx.gluon.Parameter]]:
-    """Per block. InputError for what tokens cannot have."""
+def learning_and_running(
+    blocks: Sequence[mx.gluon.Block],
+) -> tuple[list[list[mx.gluon.Parameter]], list[list[mx.gluon.Parameter]]]:
+    """Per block, its parameters with and without a gradient. InputError for what tokens cannot have."""
     groups = [list(block.collect_params().values()) for block in blocks]
     times = Counter(one.name for group in groups for one in group)
-    for i, group in enumerate(groups, 1):
-        if not any(one.grad_req != "null" for one in group):
-            raise InputError(f"block {i} has no parameter that learns: join it with a neighbour")
-        for one in group:
-            if one._data is None:
-                raise InputError(
-                    f"parameter {one.name}: its shape or value is not known: let the blocks see one batch first"
-                )
-            if times[one.name] > 1:
-                raise InputError(f"parameter {one.name} is in several blocks: join those")
-            if one.grad_req == "add" or one._grad_stype != "default" or len(one.list_data()) > 1:
-                raise InputError(f"parameter {one.name}: give it dense gradients, grad_req='write', and one device")
-    return groups
+    for one in (one for group in groups for one in group):
+        if one._data is None:
+            raise InputError(
+                f"parameter {one.name}: its shape or value is not known: let the blocks see one batch first"
+            )
+        if times[one.name] > 1:
+            raise InputError(f"parameter {one.name} is in several blocks: join those")
+        if one.grad_req == "add" or one._grad_stype != "default" or len(one.list_data()) > 1:
+            raise InputError(f"parameter {one.name}: give it dense gradients, grad_req='write', and one device")
+    learning = [[one for one in group if one.grad_req != "null"] for group in groups]
+    running = [[one for one in group if one.grad_req == "null"] for group in groups]
+    for number, group in enumerate(learning, 1):
+        if not group:
+            raise InputError(f"block {number} has no parameter that learns: join it with a neighbour")
+    return learning, running

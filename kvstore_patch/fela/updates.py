@@ -19,7 +19,7 @@ from nalb.errors import InputError
 
 
 class Updates:
-    """learning, running: per sub-model, the places in `trainer` of its parameters with and without a gradient.
+    """learning, running: per sub-model, its parameters with and without a gradient, all of them the trainer's.
 
     InputError for an optimizer that keeps numbers beside its states: workers that hold only some sub-models would have others.
     """
@@ -27,20 +27,24 @@ class Updates:
     def __init__(
         self,
         trainer: mx.gluon.Trainer,
-        learning: Sequence[Sequence[int]],
-        running: Sequence[Sequence[int]],
+        learning: Sequence[Sequence[mx.gluon.Parameter]],
+        running: Sequence[Sequence[mx.gluon.Parameter]],
         total: int,
     ):
         kind = type(trainer.optimizer)
         if kind.__name__ in UNSUPPORTED or any(hasattr(trainer.optimizer, name) for name in CHANGING):
             raise InputError(f"optimizer {kind.__name__} keeps what is of no single sub-model: choose another")
-        self._trainer, self._learning, self._running, self._total = trainer, learning, running, total
+        place = {one.name: i for i, one in enumerate(trainer._params)}
+        self._trainer, self._total = trainer, total
+        self._learning, self._running = (
+            [[place[one.name] for one in group] for group in kind] for kind in (learning, running)
+        )
 
     def apply(self, sub_model: int, sums: Sums) -> None:
         """Take the step by these sums over all workers; queued."""
         trainer, total = self._trainer, self._total
         trainer.optimizer.rescale_grad = trainer._scale / total
-        if places := list(self._learning[sub_model]):
+        if places := self._learning[sub_model]:
             trainer._updaters[0](places, sums.gradients, [self._data(one) for one in places])
         for place, array in zip(self._running[sub_model], sums.averages, strict=True):
             array /= total

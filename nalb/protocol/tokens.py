@@ -12,7 +12,7 @@ from nalb.events import TokenRow, TokensEvent, TokenShapeEvent
 from nalb.protocol import messages as m
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.network_aware import NetworkAware
-from nalb.tokens.policies import FELA, FELAS, Policy, configuration, conflict
+from nalb.tokens.policies import FELA, FELA_BY_PAPER, FELAS, Policy, configuration, conflict
 from nalb.tokens.server import Completed, GoOn, Order, Send, Synchronise, TokenServer, Work, name_of
 from nalb.tokens.shape import Shape, level_name
 from nalb.tokens.tuning import Tuner
@@ -85,7 +85,10 @@ class TokenDealer:
             raise InputError(why)
         if options.parallel not in FELAS or has_weights:
             return configuration(options.parallel, self._workers, *model, options.weights, options.subset)
-        self._tuner = Tuner(self._workers, *model)
+        by_paper = options.parallel == FELA_BY_PAPER
+        self._tuner = Tuner(
+            self._workers, *model, members=range if by_paper else self._members, phases=2 if by_paper else 3
+        )
         return self._tuner.policy, self._tuner.shape
 
     def request(self, rank: int, message: m.TokenRequest, now_s: float) -> None:
@@ -133,6 +136,11 @@ class TokenDealer:
         if self._tuner.configuration != before:
             server.configure(self._tuner.shape, self._tuner.policy)
             self._tell_shape(server.complete + 1, self._tuner.shape, self._tuner.policy, self._tuner.reason, now_s)
+
+    def _members(self, size: int) -> Sequence[int]:
+        """Who should compute the last sub-model, of so many."""
+        assert self._aware is not None
+        return self._aware.members(size)
 
     def _link_rates(self) -> Rates:
         """As they were known when this iteration first needed them."""

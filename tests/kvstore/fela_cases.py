@@ -3,16 +3,20 @@
 After 20 steps each worker has the parameters that one process gets from the same samples, to 1e-4 of the largest.
 """
 
+from contextlib import contextmanager
+
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
-from kvstore_patch.fela import partition
+from kvstore_patch.fela import Trainer, partition
 from kvstore_patch.fela.chunks import Chunks
 from kvstore_patch.fela.compute import Compute
 from kvstore_patch.fela.gradients import Gradients
+from kvstore_patch.fela.trainer import learning_and_running
 from kvstore_patch.fela.updates import Updates
+from nalb.errors import NalbError
 from nalb.protocol import messages as m
 from nalb.tokens.policies import data_parallel, fela, hybrid_parallel, model_parallel
 from nalb.tokens.server import GoOn, Part, Synchronise, TokenServer, Work
@@ -57,18 +61,14 @@ def values(blocks):
 class Worker:
     """One worker's computing, without threads."""
 
-    def __init__(self, rank, kind, optimizer):
+    def __init__(self, rank, kind, optimizer, loss=loss_of):
         self.rank, self.blocks, self.iteration = rank, build(kind), 0
-        groups = parameters_of(self.blocks)
-        every = [one for group in groups for one in group]
+        learning, running = learning_and_running(self.blocks)
+        every = [one for both in zip(learning, running, strict=True) for group in both for one in group]
         self.trainer = gluon.Trainer(every, optimizer, dict(OPTIMIZERS[optimizer]), kvstore=None)
-        place = {name: i for i, name in enumerate(one.name for one in every)}
-        learning = [[one for one in group if one.grad_req != "null"] for group in groups]
-        running = [[one for one in group if one.grad_req == "null"] for group in groups]
         self.chunks, self.gradients = Chunks(), Gradients(learning, running)
-        self.compute = Compute(self.blocks, loss_of, self.chunks, self.gradients)
-        indices = [[[place[one.name] for one in group] for group in kind] for kind in (learning, running)]
-        self.updates = Updates(self.trainer, *indices, TOTAL)
+        self.compute = Compute(self.blocks, loss, self.chunks, self.gradients)
+        self.updates = Updates(self.trainer, learning, running, TOTAL)
 
     def run(self, work, shape, workers):
         token = work.token
@@ -177,7 +177,43 @@ def check_partition():
     assert 1 <= blocks.threshold <= 32
 
 
+def check_refusals():
+    first, second, _ = build("plain")
+    unknown = nn.HybridSequential()
+    unknown.add(nn.Dense(3))
+    unknown.initialize()
+    adds = build("plain")[0]
+    adds.collect_params().setattr("grad_req", "add")
+    for blocks, words in (
+        ([first, nn.Flatten()], "block 2 has no parameter that learns"),
+        ([first, unknown], "let the blocks see one batch first"),
+        ([first, second, first], "is in several blocks"),
+        ([adds], "grad_req='write'"),
+    ):
+        with refused(words):
+            learning_and_running(blocks)
+    with refused("optimizer Nadam keeps"):
+        Updates(gluon.Trainer(first.collect_params(), "nadam", {}, kvstore=None), [], [], TOTAL)
+    with refused("tokens are summed with kvstore 'nalb'"):
+        Trainer([first], loss_of, "sgd", {}, mx.kv.create("local"), TOTAL)
+    for loss, words in ((lambda out, y: loss_of(out, y).mean(), "one for each sample"),):
+        worker = Worker(0, "plain", "sgd", loss)
+        with refused(words):
+            train([worker], TokenServer(1, Shape(TOTAL, 1, (1, 1, 1)), fela(1, 3)), 1)
+
+
+@contextmanager
+def refused(words):
+    try:
+        yield
+    except NalbError as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(f"not refused: {words}")
+
+
 def main():
+    check_refusals()
     stolen = 0
     for workers, chunks, weights, subset in (
         (1, 1, (1, 1, 1), None),

@@ -6,6 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from nalb.failures import Cause
+from tests.failures import who
+from tests.kvstore.test_store import run_job
+from tests.launch.conftest import END_LIMIT_S, START_LIMIT_S, launch  # noqa: F401 - a fixture
+
+WORKERS = str(Path(__file__).with_name("fela_workers.py"))
 pytestmark = pytest.mark.mxnet
 
 
@@ -13,3 +19,50 @@ def test_steps_by_tokens_are_one_processs():
     script = str(Path(__file__).with_name("fela_cases.py"))
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("nodes", "flags", "more"),
+    [
+        (2, (), ("--steps", "32")),  # tuned
+        (3, ("--weights", "1,2,4", "--subset", "2"), ("--optimizer", "adam")),
+        (2, ("--weights", "1,1,2", "--subset", "1", "--encrypt"), ()),
+        (3, ("--parallel", "dp", "--scheme", "exact"), ()),
+        (3, ("--parallel", "hp"), ()),
+        (3, ("--parallel", "mp"), ()),
+        (3, ("--weights", "1,1,1", "--subset", "2", "--stragglers", "round-robin:0.2"), ()),
+        (3, ("--weights", "1,1,1", "--staleness", "2", "--stragglers", "round-robin:0.1"), ("--inexact",)),
+    ],
+)
+def test_jobs_train_as_one_process(tmp_path, nodes, flags, more):
+    if "--parallel" not in flags:
+        flags = (*flags, "--parallel", "fela")
+    done = run_job(tmp_path, WORKERS, *more, nodes=nodes, flags=flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(nodes):
+        assert f"rank {rank} is off by" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("number", "level"), [("SIGKILL", 0), ("SIGSTOP", 1), ("SIGKILL", 2), ("SIGSTOP", 3), ("SIGKILL", 4)]
+)
+def test_a_worker_that_ends_within_a_token_is_named(launch, number, level):  # noqa: F811
+    flags = ("--parallel", "fela", "--weights", "1,1,1", "--deadline-s", "5")
+    job = launch("--local", "2", *flags, "--", sys.executable, WORKERS, "--fault", number, "--level", str(level))
+    job.wait_for("ends in token")
+    code, _ = job.end(END_LIMIT_S)
+    assert code != 0
+    failure = job.failure()
+    assert who(failure) == ("worker", "n1")
+    assert failure.cause is (Cause.ENDED if number == "SIGKILL" else Cause.SILENT)
+    job.assert_nothing_left()
+
+
+def test_a_training_goes_on_from_its_checkpoint(launch):  # noqa: F811
+    """The conditional sub-model is rank 0's alone, and the other worker dies."""
+    flags = ("--parallel", "fela", "--weights", "1,1,2", "--subset", "1", "--max-restarts", "1")
+    job = launch("--local", "2", *flags, "--", sys.executable, WORKERS, "--every", "5", "--fault", "SIGKILL")
+    code, _ = job.end(2 * START_LIMIT_S)
+    assert code == 0, job.output
+    assert any("restart 1 of 1" in line and "from iteration 10" in line for line in job.lines), job.output
+    assert sum("is off by" in line for line in job.lines) == 2

@@ -1,0 +1,95 @@
+"""What the workers of the token tests run: a small net on fixed random data, held against one process's training of the same.
+
+Prints how far this worker's parameters are off, of the largest. --fault: node n1 ends itself so, once, before it computes a token
+of --level in iteration --fault-at.
+"""
+
+import argparse
+import os
+import signal
+
+import mxnet as mx
+import numpy as np
+from fela_cases import FEATURES, OPTIMIZERS, build, loss_of, values
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+
+from kvstore_patch import fela
+from kvstore_patch.checkpoints import Checkpoints, Progress
+from nalb.batching.stream import Stream
+
+SAMPLES, TOTAL, FAULTY = 60, 24, "n1"
+generator = np.random.RandomState(1)
+DATA = generator.uniform(-1, 1, (SAMPLES, FEATURES)).astype(np.float32)
+TARGET = generator.uniform(-1, 1, (SAMPLES, 1)).astype(np.float32)
+
+
+def by_one_process(steps, optimizer):
+    blocks = build("hybrid")
+    net = nn.HybridSequential()
+    net.add(*blocks)
+    trainer = gluon.Trainer(net.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=None)
+    stream = Stream(SAMPLES, TOTAL, lambda epoch: np.random.default_rng([1, epoch]).permutation(SAMPLES))
+    for step in range(steps):
+        chosen = stream.batch(step, 0, TOTAL)
+        with autograd.record():
+            loss = loss_of(net(nd.array(DATA[chosen])), nd.array(TARGET[chosen]))
+        loss.backward()
+        trainer.step(TOTAL)
+    return values(blocks)
+
+
+def end_at(compute, level, iteration, number):
+    run = compute.run
+
+    def run_or_end(work, *more):
+        if (work.token.level, work.token.iteration) == (level, iteration):
+            print(f"ends in token {tuple(work.token)}", flush=True)
+            os.kill(os.getpid(), number)
+        run(work, *more)
+
+    compute.run = run_or_end
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--optimizer", default="sgd")
+    parser.add_argument("--every", type=int, default=0)
+    parser.add_argument("--gather-every", type=int, default=7)
+    parser.add_argument("--fault", choices=("SIGKILL", "SIGSTOP"))
+    parser.add_argument("--level", type=int, default=0)
+    parser.add_argument("--fault-at", type=int, default=12)
+    parser.add_argument("--inexact", action="store_true", help="steps are stale: compare with nothing")
+    args = parser.parse_args()
+    store = mx.kv.create("nalb")
+    blocks = build("hybrid")
+    net = nn.HybridSequential()
+    net.add(*blocks)
+    trainer = fela.Trainer(blocks, loss_of, args.optimizer, OPTIMIZERS[args.optimizer], store, TOTAL, threshold=4)
+    batches = trainer.batches(SAMPLES, seed=1)
+    checkpoints = Checkpoints(net, trainer, args.every, seed=1, settings={"total": TOTAL})
+    iteration = checkpoints.restore().iteration
+    if args.fault and os.environ["NALB_NODE"] == FAULTY and iteration == 0:
+        end_at(trainer._compute, args.level, args.fault_at, getattr(signal, args.fault))
+    batches.go_to(iteration)
+    while iteration < args.steps:
+        for _ in batches:
+            trainer.step(lambda part: (nd.array(DATA[part]), TARGET[part]))
+            iteration += 1
+            checkpoints.after_step(Progress(iteration))
+            if iteration % args.gather_every == 0:
+                trainer.gather()
+            if iteration == args.steps:
+                break
+    trainer.gather()
+    expected = by_one_process(args.steps, args.optimizer)
+    largest = max(np.abs(one).max() for one in expected)
+    off = max(np.abs(got - want).max() for got, want in zip(values(blocks), expected, strict=True)) / largest
+    assert off <= 1e-4 or args.inexact, f"rank {store.rank} is off by {off:.1e}"
+    assert not trainer._courier.refused, trainer._courier.refused
+    print(f"rank {store.rank} is off by {off:.1e}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
