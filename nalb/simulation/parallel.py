@@ -58,13 +58,17 @@ def train_fela(
 
 
 def tune_fela(
-    profile: Profile, machines: Machines, total: int, iterations: int, rules: str = FELA, phases: int = 3
+    profile: Profile, machines: Machines, total: int, iterations: int, rules: str = FELA, phases: int | None = None
 ) -> tuple[Simulated, Tuner]:
-    """Fela that is tuned while it trains, and then goes on: for `iterations`, which must hold all cases. Raises InputError."""
+    """Fela that is tuned while it trains, and then goes on: for `iterations`, which must hold all cases. Raises InputError.
+
+    phases: of the tuner; None: as jobs do, 2 by the paper's rules and else 3.
+    """
     everyone = Configuration((1,) * len(profile.sub_models), tuple(range(machines.workers)))
     server = fela_server(profile, machines, total, everyone)
     aware = advise(server, machines) if rules == FELA else None
     members = range if aware is None else aware.members
+    phases = phases or (3 if rules == FELA else 2)
     tuner = Tuner(machines.workers, len(profile.sub_models), total, profile.threshold, members, phases=phases)
     run = simulate(machines, profile.sub_models, server, iterations, aware=aware, tuner=tuner)
     if not tuner.is_done:
