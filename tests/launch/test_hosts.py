@@ -104,7 +104,7 @@ def test_words_reach_the_hosts_shell_whole(tmp_path: Path) -> None:
         ("[[hosts]]\nname = 'a'\naddress = 'nowhere.invalid'", "hosts[0].address: 'nowhere.invalid' is not known"),
         (
             "[defaults]\ncolour = 'red'\n[[hosts]]\nname = 'a'\naddress = '10.0.0.1'",
-            "defaults: Object contains unknown",
+            "defaults.colour is unknown: use user",
         ),
         ("hosts = []", "hosts: none has worker = true"),
         ("[[hosts]]\nname = 'a'\naddress = '10.0.0.1'\nworker = false", "hosts: none has worker = true"),
