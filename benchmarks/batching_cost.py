@@ -16,6 +16,7 @@ from nalb.batching.decisions import Observation
 from nalb.batching.schemes import PREDICTORS, SCHEMES, BatchJob, build
 from nalb.events import encode_line
 from nalb.protocol import messages as m
+from nalb.protocol.observers import Measured
 from nalb.protocol.state import Coordinator
 from nalb.settings import from_environment
 
@@ -56,6 +57,7 @@ def coordinator_ms(scheme: str, workers: int, updates: int) -> list[float]:
         for _, message in state.outbox:
             m.encode(message)
         for event in state.events:
+            assert not isinstance(event, Measured), "scheme stock measures nothing"
             encode_line(event)
         spent_ms.append((time.perf_counter() - begun) * 1e3)
     return spent_ms

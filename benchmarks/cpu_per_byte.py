@@ -17,6 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -24,7 +25,7 @@ import psutil
 
 from nalb.launch.network import inside, places_in
 from nalb.launch.ports import free_pair
-from nalb.launch.roles import Place, process_specs
+from nalb.launch.roles import Place, ProcessSpec, process_specs
 from nalb.launch.supervisor import Job
 from nalb.options import JobOptions
 from nalb.workloads import NAMES, bytes_of, load
@@ -40,19 +41,20 @@ def work(model: str, gate: str, compute_s: float) -> None:
     """A worker: as many iterations as the gate says, again and again; answers with the moments of their ends."""
     import mxnet as mx
 
+    from kvstore_patch.store.kvstore import NALB
+
     store = mx.kv.create("nalb")
     gradients = [mx.nd.zeros(tensor.shape, dtype=tensor.dtype) for tensor in load(model)]
-    is_stock = os.environ.get("NALB_STOCK") == "1"
-    for key, gradient in enumerate(gradients if is_stock else []):
-        store.init(key, gradient)
+    if isinstance(store, mx.kvstore.KVStore):  # scheme stock
+        for key, gradient in enumerate(gradients):
+            store.init(key, gradient)
 
-    def exchange() -> None:
-        if not is_stock:
-            store.add_up_gradients(
-                list(range(len(gradients))), [[one] for one in gradients]
-            )  # what Gluon's Trainer calls
-        for key, gradient in enumerate(gradients if is_stock else []):  # Gluon's calls
-            store.pushpull(key, gradient, out=gradient, priority=-key)
+    def exchange() -> None:  # by the calls that Gluon's Trainer makes
+        if isinstance(store, NALB):
+            store.add_up_gradients(list(range(len(gradients))), [[one] for one in gradients])
+        else:
+            for key, gradient in enumerate(gradients):
+                store.pushpull(key, gradient, out=gradient, priority=-key)
         mx.nd.waitall()
 
     with socket.socket(socket.AF_UNIX) as connection:
@@ -71,7 +73,13 @@ class Lane:
     """One scheme's job, whose workers wait at the gate."""
 
     def __init__(
-        self, scheme: str, places: list[Place], wrap, args: argparse.Namespace, folder: Path, stack: ExitStack
+        self,
+        scheme: str,
+        places: Sequence[Place],
+        wrap: Callable[[ProcessSpec], list[str]],
+        args: argparse.Namespace,
+        folder: Path,
+        stack: ExitStack,
     ):
         gate = stack.enter_context(socket.socket(socket.AF_UNIX))
         gate.bind(str(folder / f"gate-{scheme}"))

@@ -60,7 +60,7 @@ def planning(console: Console) -> bool:
         peers, capacities = network(nodes)
         layout = layout_of(nodes, slices)
         for scheme, found in points.items():
-            times = []
+            times: list[float] = []
             while (sum(times) < 0.5 and len(times) < 100) or len(times) < 3:
                 start_s = time.perf_counter()
                 decide(scheme, Situation(0, peers, layout, estimated=capacities))
@@ -72,7 +72,8 @@ def planning(console: Console) -> bool:
             table.add_row(str(nodes), str(len(layout.slices)), scheme, f"{median_s * 1e3:.2f}", goal)
     console.print(table)
     for scheme, found in points.items():
-        slope = np.polyfit(*np.array(found).T, 1)[0]
+        x, y = np.array(found).T
+        slope = np.polyfit(x, y, 1)[0]
         print(f"{scheme}: time grows as (nodes x slices)^(1/2) to the power {slope:.2f}")
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     print(f"peak memory, slices included: {peak_mb:.0f} MB (goal {GOAL_MEMORY_MB} MB)")

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import mxnet as mx
 import numpy as np
+import numpy.typing as npt
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
@@ -27,10 +28,11 @@ from kvstore_patch import batching
 from kvstore_patch.checkpoints import Checkpoints, Progress
 from nalb.batching.partitions import label_skewed
 
+Bytes = npt.NDArray[np.uint8]
 DATA = Path("/usr/share/datasets/fashion-mnist")  # Debian package dataset-fashion-mnist
 
 
-def read_idx(path: Path) -> np.ndarray:
+def read_idx(path: Path) -> Bytes:
     """An idx file (gzipped or not): unsigned bytes of any rank."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rb") as file:
@@ -44,7 +46,7 @@ def read_idx(path: Path) -> np.ndarray:
     return data.reshape(shape)
 
 
-def load(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
+def load(folder: Path, part: str) -> tuple[Bytes, npt.NDArray[np.float32]]:
     """Images as bytes of shape (n, 1, 28, 28), and labels of shape (n,)."""
     found = []
     for kind, rank in (("images", 3), ("labels", 1)):
@@ -57,7 +59,7 @@ def load(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
     return images[:, None], labels.astype(np.float32)
 
 
-def to_input(images: np.ndarray) -> mx.nd.NDArray:
+def to_input(images: Bytes) -> mx.nd.NDArray:
     """Bytes to float32 in [0, 1]."""
     return mx.nd.array(images.astype(np.float32) / 255.0)
 
@@ -80,7 +82,7 @@ def build(model: str) -> nn.HybridBlock:
     return gluon.model_zoo.vision.mobilenet1_0(classes=10)
 
 
-def accuracy(net: nn.HybridBlock, images: np.ndarray, labels: np.ndarray, batch: int = 500) -> float:
+def accuracy(net: gluon.Block, images: Bytes, labels: npt.NDArray[np.float32], batch: int = 500) -> float:
     """Part of the images that are classified right."""
     right = 0
     for start in range(0, len(images), batch):
@@ -124,9 +126,10 @@ def main() -> int:
         return loss
 
     balancer = batching.join(store, args.batch, profile=lambda size: backward(slice(size)))
-    batches = balancer.batches(len(images), args.seed)  # indices of this worker's samples
+    batches: batching.BatchSampler | batching.PartitionSampler  # of indices of this worker's samples
+    batches = balancer.batches(len(images), args.seed)
     if args.classes:
-        parts = label_skewed(labels, store.num_workers, args.classes, np.random.default_rng(args.seed))
+        parts = label_skewed(labels.astype(np.int64), store.num_workers, args.classes, np.random.default_rng(args.seed))
         batches = balancer.partitioned_batches(parts, args.seed)
     trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": args.lr}, kvstore=store)
     same = {"model": args.model, "total": balancer.total, "max_batches": args.max_batches}
@@ -150,9 +153,11 @@ def main() -> int:
         if store.rank == 0:
             test_images, test_labels = load(args.data, "t10k")
             right = accuracy(net, test_images[: args.test_images], test_labels[: args.test_images])
-            row = {"epoch": epoch, "updates": at.iteration, "loss": round(total / end, 6), "accuracy": right}
-            moves = {"moves": [list(move) for move in batches.stream.moves]} if args.classes else {}
-            print(json.dumps(row | {"seconds": round(took_s, 2)} | moves), flush=True)
+            row: dict[str, object] = {"epoch": epoch, "updates": at.iteration, "loss": round(total / end, 6)}
+            row |= {"accuracy": right, "seconds": round(took_s, 2)}
+            if isinstance(batches, batching.PartitionSampler):
+                row["moves"] = [list(move) for move in batches.stream.moves]
+            print(json.dumps(row), flush=True)
         if at.iteration == args.steps:
             break
         at = Progress(at.iteration, epoch + 1)

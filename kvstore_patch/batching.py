@@ -27,6 +27,7 @@ from typing import Protocol
 import mxnet as mx
 import numpy as np
 import psutil
+from mxnet.kvstore.base import KVStoreBase
 
 from kvstore_patch.gluon import agreement
 from kvstore_patch.gluon.compute_clock import ComputeClock, Computing
@@ -230,13 +231,13 @@ def equal_part(total: int, workers: int, rank: int) -> int:
     return total // workers + (rank < total % workers)
 
 
-def first_sizes(store: "mx.kvstore.KVStore | NALB", own: int, total: int) -> list[int]:
+def first_sizes(store: KVStoreBase, own: int, total: int) -> list[int]:
     """What the workers begin with, by rank; call it on every worker, before the first step.
 
     own: this worker's; total: of all, if all are alike. Servers of dist_async cannot add up: InputError where the total is not
     rank 0's.
     """
-    if store.type == "dist_async":
+    if isinstance(store, mx.kvstore.KVStore) and store.type == "dist_async":
         seen = mx.nd.array([total])
         store.init(agreement.SIZES_KEY, seen)  # rank 0's
         store.pull(agreement.SIZES_KEY, out=seen)
@@ -252,7 +253,7 @@ def first_sizes(store: "mx.kvstore.KVStore | NALB", own: int, total: int) -> lis
 
 
 def join(
-    store: "mx.kvstore.KVStore | NALB",
+    store: KVStoreBase,
     batch_size: int,
     most: int | None = None,
     profile: Work | None = None,

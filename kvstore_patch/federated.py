@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 import mxnet as mx
 import psutil
+from mxnet.kvstore.base import KVStoreBase
 
 from kvstore_patch.batching import ChosenSizes, FixedSizes, SizeSource, first_sizes
 from kvstore_patch.store import ndarrays
@@ -59,7 +60,7 @@ class Rounds:
         return elapsed_s
 
 
-def join(store: NALB, parameters: Iterable[mx.gluon.Parameter], batch_size: int) -> Rounds:
+def join(store: KVStoreBase, parameters: Iterable[mx.gluon.Parameter], batch_size: int) -> Rounds:
     """Take part; call it once in every client, before its Trainer's first step. All begin with rank 0's model.
 
     parameters: initialised, with known shapes. batch_size: to begin with; their sum over the clients is kept.

@@ -49,7 +49,7 @@ def leave_out(*edits: tuple[ModuleType, str, str]) -> None:
             source = source.replace(old, new)
         exec(compile(source, module.__name__, "exec"), module.__dict__)
     estimators.ESTIMATORS["capacity"] = capacity.CapacityEstimator
-    planner.Trust, planner.Outcome = trust.Trust, trust.Outcome
+    vars(planner).update(Trust=trust.Trust, Outcome=trust.Outcome)
 
 
 def main() -> int:

@@ -45,7 +45,7 @@ def changes_made(dead_band: float, smoothing: float, window: int) -> int:
     generator = np.random.default_rng(0)
     start = (TOTAL // 3,) * 3
     control = ProportionalControl(start, Bounds.of(TOTAL, 3), None, dead_band, smoothing, window)
-    all_sizes = [start]
+    all_sizes: list[tuple[int, ...]] = [start]
     for _ in range(120):
         times = np.array(all_sizes[-1]) / np.array(PARTS) * (1 + NOISE * generator.standard_normal(3))
         seen = [Observation(b, float(t)) for b, t in zip(all_sizes[-1], times, strict=True)]
@@ -94,8 +94,8 @@ def main(out: Path, quick: bool) -> None:
         gain = uniform.iteration_s / dynamic.iteration_s
         ideal = uniform.slowest_s / uniform.ideal_s
         shown = " ".join(f"{quota:.2f}" for quota in level_cores(level))
-        times = f"{uniform.iteration_s:.3f}", f"{dynamic.iteration_s:.3f}", f"{gain:.2f}", f"{ideal:.2f}"
-        table.add_row(str(level), shown, *times, PAPER_6.get(level, ""))
+        cells = [f"{uniform.iteration_s:.3f}", f"{dynamic.iteration_s:.3f}", f"{gain:.2f}", f"{ideal:.2f}"]
+        table.add_row(str(level), shown, *cells, PAPER_6.get(level, ""))
     console.print(table)
 
 

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from nalb.batching.decisions import Observation
 from nalb.batching.schemes import BatchJob, build
+from nalb.planning.nodes import Floats
 
 CORES = 39.0  # the paper's three workers together
 LEVELS = range(1, 11)
@@ -26,7 +27,7 @@ SCHEMES = ("static", "dynamic", "lb-bsp", "lbb")
 PAPER = {2: "2.0", 6: "", 10: "2.4"}  # over uniform batching: ResNet on CPUs
 
 
-def cores(level: int) -> np.ndarray:
+def cores(level: int) -> Floats:
     """Of the three workers: smallest + a third of all + smallest x level."""
     rest = CORES * 2 / 3
     return np.array([rest / (1 + level), CORES / 3, rest * level / (1 + level)])

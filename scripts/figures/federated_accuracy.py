@@ -16,6 +16,7 @@ from pathlib import Path
 
 import mxnet as mx
 import numpy as np
+import numpy.typing as npt
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 from rich.console import Console
@@ -23,21 +24,23 @@ from rich.table import Table
 from scipy.stats import t as student
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-from train_fashion_mnist import DATA, accuracy, load, to_input
+from train_fashion_mnist import DATA, Bytes, accuracy, load, to_input
 
 from nalb.batching.sizes import Bounds, apportion
 from nalb.cli.flags import parse_names
 from nalb.errors import InputError
+from nalb.planning.nodes import Floats
 from netem.network_file import find_network, load_network
 
 BATCH, STEPS, RATE = 100, 15, 0.01  # of a client, to begin with; the paper has 500 steps
 HIDDEN = 100  # units of the one hidden layer: small, so that many rounds and seeds are cheap
 JUDGED = 50  # models
 TEST_IMAGES = 2000
+Data = tuple[Bytes, npt.NDArray[np.float32], Bytes, npt.NDArray[np.float32]]  # to train on, to test with
 VARIANTS = ("FedAvg", "LB-BSP", "steps by speed", "rate by size")
 
 
-def train(variant: str, sizes: tuple[int, ...], rounds: int, seed: int, data: tuple) -> float:
+def train(variant: str, sizes: tuple[int, ...], rounds: int, seed: int, data: Data) -> float:
     """Mean accuracy of the last JUDGED models."""
     images, labels, test_images, test_labels = data
     clients = len(sizes)
@@ -108,7 +111,7 @@ def main() -> int:
     for heading in ("", "round over FedAvg's", "accuracy", "less FedAvg's", "95 % interval"):
         table.add_column(heading, justify="right")
     even_s, by_speed_s = BATCH / cores.min(), (np.array(sizes) / cores).max()
-    first: np.ndarray | None = None
+    first: Floats | None = None
     for variant in variants:
         reached = np.array([train(variant, sizes, options.rounds, seed, data) for seed in range(options.seeds)])
         first = reached if first is None else first

@@ -14,8 +14,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from nalb.control.batching import BatchSizeManager
-from nalb.control.messages import Computed, JoinBatching
+import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
@@ -26,6 +25,9 @@ from nalb.batching.sizes import Bounds
 from nalb.experiments.networks import changing_machines, uneven_network, write_network
 from nalb.experiments.runs import run_script
 from nalb.experiments.trainings import compare_batchings
+from nalb.planning.nodes import Floats
+from nalb.protocol.batching import BatchSizeManager
+from nalb.protocol.messages import Computed, JoinBatching
 from nalb.reporting.batching_file import BatchingFile
 from netem.network_file import Network, parse_network
 from netem.schedule import quotas_at
@@ -47,7 +49,9 @@ TEST_EVERY = 5  # updates: the iterations that hold a test are few enough for me
 TRAINING = ("cnn", 4096)  # model, samples of an iteration
 
 
-def step_balanced(fixed_s: np.ndarray, sample_s: np.ndarray, start: tuple[int, ...], iterations: int) -> tuple:
+def step_balanced(
+    fixed_s: Floats, sample_s: Floats, start: tuple[int, ...], iterations: int
+) -> tuple[npt.NDArray[np.int64], Floats]:
     """Algorithm 2 on t_i(b) = fixed_s[k, i] + sample_s[i] b: sizes before each iteration, and its seconds."""
     generator = np.random.default_rng(0)
     balancer, sizes = StepBalancer(Bounds.of(sum(start), len(start))), start
@@ -86,9 +90,10 @@ def figure_9(console: Console) -> None:
     table = Table(title="Fig. 9, simulated: a link between 480 and 160 Mbit/s, every 100 iterations")
     for heading in ("", "testee's batch", "iteration s", "BSP s", "less than BSP", "paper"):
         table.add_column(heading, justify="right")
-    rows = (("480 Mbit/s", 299, wide_s, equal_s[299], "27 %, batch 235"),)
-    rows += (("160 Mbit/s", 399, narrow_s, equal_s[399], "41 %, iteration up by under 3 %"),)
-    for name, k, lb_s, bsp_s, paper in rows:
+    for name, k, lb_s, bsp_s, paper in (
+        ("480 Mbit/s", 299, wide_s, equal_s[299], "27 %, batch 235"),
+        ("160 Mbit/s", 399, narrow_s, equal_s[399], "41 %, iteration up by under 3 %"),
+    ):
         table.add_row(name, str(sizes[k, 0]), f"{lb_s:.3f}", f"{bsp_s:.3f}", f"{1 - lb_s / bsp_s:.0%}", paper)
     console.print(table, f"after the drop: {narrow_s / wide_s - 1:+.1%}")
 

@@ -11,12 +11,12 @@ worker for a hundred iterations (their Fig. 11).
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -30,6 +30,7 @@ from nalb.batching.sizes import Bounds
 from nalb.batching.speed import NETWORK_AFTER, Predictor
 from nalb.batching.traces import Trace, trace
 from nalb.errors import InputError, NalbError
+from nalb.planning.nodes import Floats
 
 WORKERS = 4
 ITERATIONS, MEASURED_FROM = 1200, 600
@@ -104,7 +105,22 @@ def train(traces: list[Trace], predictors: list[Watched]) -> dict[str, float]:
     }
 
 
-def measure(seeds: int, names: list[str]) -> dict[str, object]:
+class Measured(msgspec.Struct):
+    """prediction.json."""
+
+    workers: int
+    iterations: int
+    measured_from: int  # iteration
+    batch: int  # samples
+    seeds: list[int]
+    ideal_s: list[float]  # of an iteration, by seed, as all other lists but those of figure 11
+    early_ideal_s: list[float]
+    bsp_s: list[float]
+    figure_11: dict[str, list[float]]  # samples per second in iterations SHOWN
+    predictors: dict[str, dict[str, list[float]]]  # by name, what `train` returns
+
+
+def measure(seeds: int, names: list[str]) -> Measured:
     known: dict[str, Callable[[int], Predictor]] = {**PREDICTORS, **NETWORKS}
     if unknown := [name for name in names if name not in known]:
         raise InputError(f"--predictors {unknown[0]}: choose of {', '.join(known)}")
@@ -121,47 +137,44 @@ def measure(seeds: int, names: list[str]) -> dict[str, object]:
         early_ideal_s.append(float(np.mean(ideal[:NETWORK_AFTER])))
         equal_s.append(float(np.mean(BATCH / WORKERS / speeds[:, MEASURED_FROM:].min(axis=0))))
         for name, runs in results.items():
-            predictors = [
+            watched = [
                 Watched(made_by[name](seed * WORKERS + worker) if name in made_by else Foreseeing(made))
                 for worker, made in enumerate(traces)
             ]
-            runs.append(train(traces, predictors))
+            runs.append(train(traces, watched))
             if seed == 0 and name in ("ema", "narx"):
-                shown[name] = [float(one) for one in predictors[0].predictions[SHOWN.start - 1 : SHOWN.stop - 1]]
+                shown[name] = [float(one) for one in watched[0].predictions[SHOWN.start - 1 : SHOWN.stop - 1]]
                 shown["actual"] = traces[0].speed[SHOWN].tolist()
             times = f"{runs[-1]['iteration_s'] / ideal_s[-1]:.3f} x ideal"
             print(f"seed {seed} of {seeds}  {name:12} RMSE {runs[-1]['rmse']:6.2f}  {times}", flush=True)
-    return {
-        "workers": WORKERS,
-        "iterations": ITERATIONS,
-        "measured_from": MEASURED_FROM,
-        "batch": BATCH,
-        "seeds": list(range(seeds)),
-        "ideal_s": ideal_s,
-        "early_ideal_s": early_ideal_s,
-        "bsp_s": equal_s,
-        "figure_11": shown,
-        "predictors": {
-            name: {field: [run[field] for run in runs] for field in runs[0]} for name, runs in results.items()
-        },
-    }
+    predictors = {name: {field: [run[field] for run in runs] for field in runs[0]} for name, runs in results.items()}
+    return Measured(
+        WORKERS,
+        ITERATIONS,
+        MEASURED_FROM,
+        BATCH,
+        list(range(seeds)),
+        ideal_s,
+        early_ideal_s,
+        equal_s,
+        shown,
+        predictors,
+    )
 
 
-def draw(record: dict, path: Path) -> None:
+def draw(record: Measured, path: Path) -> None:
     """Figure 11."""
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     axes = figure.subplots()
     for name, style in (("actual", "0.6"), ("ema", "C1"), ("narx", "C0")):
-        axes.plot(range(SHOWN.start, SHOWN.stop), record["figure_11"][name], color=style, label=name)
+        axes.plot(range(SHOWN.start, SHOWN.stop), record.figure_11[name], color=style, label=name)
     axes.set(xlabel="iteration", ylabel="speed (samples/s)")
     axes.legend(frameon=False, ncols=3)
     figure.savefig(path, dpi=110)
 
 
-def show(record: dict, console: Console) -> None:
-    table = Table(
-        title=f"LB-BSP, {record['workers']} simulated workers, {len(record['seeds'])} seeds: median [least, most]"
-    )
+def show(record: Measured, console: Console) -> None:
+    table = Table(title=f"LB-BSP, {record.workers} simulated workers, {len(record.seeds)} seeds: median [least, most]")
     columns = (
         "predictor",
         "RMSE (samples/s)",
@@ -174,12 +187,12 @@ def show(record: dict, console: Console) -> None:
     for column in (*columns, "paper: RMSE / EMA's", "iteration / BSP"):
         table.add_column(column, justify="left" if column == "predictor" else "right")
 
-    def spread(values: np.ndarray, form: str) -> str:
+    def spread(values: Floats, form: str) -> str:
         return f"{np.median(values):{form}} [{values.min():{form}}, {values.max():{form}}]"
 
-    ideal, bsp = np.array(record["ideal_s"]), np.array(record["bsp_s"])
-    ema = np.array(record["predictors"]["ema"]["rmse"])
-    for name, runs in record["predictors"].items():
+    ideal, bsp = np.array(record.ideal_s), np.array(record.bsp_s)
+    ema = np.array(record.predictors["ema"]["rmse"])
+    for name, runs in record.predictors.items():
         rmse, elapsed = np.array(runs["rmse"]), np.array(runs["iteration_s"])
         cost = f"{np.mean(runs['cost_mean_ms']):.3f}, most {max(runs['cost_most_ms']):.0f}"
         paper = (f"{PAPER[name][0] / PAPER['ema'][0]:.2f}", f"{PAPER[name][1]:.2f}") if name in PAPER else ("", "")
@@ -187,7 +200,7 @@ def show(record: dict, console: Console) -> None:
             spread(rmse, ".2f"),
             spread(rmse / ema, ".2f"),
             spread(elapsed / ideal, ".3f"),
-            spread(np.array(runs["early_iteration_s"]) / record["early_ideal_s"], ".3f"),
+            spread(np.array(runs["early_iteration_s"]) / record.early_ideal_s, ".3f"),
             spread(elapsed / bsp, ".3f"),
         )
         table.add_row(name, *figures, "" if name == "foreseeable" else cost, *paper)
@@ -212,7 +225,7 @@ def main() -> int:
             raise InputError(f"{path} exists: name another directory with --out, or delete it")
         out.mkdir(parents=True, exist_ok=True)
         record = measure(options.seeds, options.predictors.split(","))
-        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
     except (NalbError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, NalbError) else 1

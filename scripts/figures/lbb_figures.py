@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from msgspec import UnsetType
 from rich.console import Console
 from rich.table import Table
 from scipy.stats import pearsonr, spearmanr
@@ -21,6 +22,7 @@ from scipy.stats import pearsonr, spearmanr
 from nalb.batching.lbb import FINE_THRESHOLD, RAPID, RAPID_THRESHOLD, straggler_effect
 from nalb.batching.sizes import Bounds, fastest
 from nalb.batching.time_models import Polynomial, fit
+from nalb.errors import InputError
 from nalb.events import BatchEvent
 from nalb.experiments.networks import uneven_network, write_network
 from nalb.experiments.runs import another_run, clear, run_script
@@ -31,6 +33,7 @@ SLEEPERS = Path(__file__).resolve().parents[2] / "tests/kvstore/lbb_workers.py"
 CORES = (0.45, 0.36, 0.24, 0.15)
 PAPER_MS = {"even": (81.81, 81.49, 85.39, 392.92), "balanced": (104.94, 104.14, 103.46, 104.41)}  # Table 2
 PAPER_SIZES = {"even": (128,) * 4, "balanced": (167, 167, 158, 20)}
+Points = list[tuple[int, float]]  # of a profile: samples and seconds
 NEAR = 0.02  # of a size
 DISTURBED_FROM = 50  # iteration; by then LBB has settled
 SLEEPING = f"130 {DISTURBED_FROM} 50"  # of SLEEPERS: iterations, from which on, and ms more
@@ -49,6 +52,17 @@ def plan_their_table(console: Console) -> None:
     console.print(f"Table 2, the paper's times: {shown}, {longest:.2f} ms; equal 392.92, the paper's sizes 104.94")
 
 
+def profiles_of(events: Sequence[BatchEvent]) -> list[Points]:
+    """By rank, as the first iteration's event has them. InputError where a worker has none."""
+    noted = events[0].profiles
+    profiles = [] if isinstance(noted, UnsetType) else [points for points in noted if points is not None]
+    if len(profiles) != len(events[0].workers):
+        raise InputError(
+            f"samples.jsonl has profiles of {len(profiles)} of {len(events[0].workers)} workers: choose another --out"
+        )
+    return profiles
+
+
 def show_profiles(console: Console, events: list[BatchEvent]) -> None:
     """Fig. 3 and Table 3: the fits, and what they foretell while sizes are the first ones, but for fine tuning's samples."""
     first = np.array(next(event for event in events if event.iteration == 5).sizes)  # the first five are left out
@@ -59,7 +73,7 @@ def show_profiles(console: Console, events: list[BatchEvent]) -> None:
     headings = ("worker", "points", "Pearson", "Spearman", "batch", "foretold ms", "measured ms", "error")
     for heading in headings:
         table.add_column(heading, justify="right")
-    for name, points, size, t in zip(events[0].workers, events[0].profiles, first, actual_s, strict=True):
+    for name, points, size, t in zip(events[0].workers, profiles_of(events), first, actual_s, strict=True):
         sizes, seconds = np.array(points, dtype=float).T
         curve = fit([int(b) for b in sizes], list(seconds))
         fitted, foretold = curve(sizes), float(curve(np.array(float(size))))
@@ -99,16 +113,16 @@ def foretell_rapid(console: Console, events: Sequence[BatchEvent], begins: int) 
         after = next((later for later in events[k:] if later.sizes == event.next_sizes), None)
         if after is None:
             continue
-        fits = [fit([b for b, _ in points], [s for _, s in points]) for points in events[0].profiles]
+        fits = [fit([b for b, _ in points], [s for _, s in points]) for points in profiles_of(events)]
         now, times = np.array(event.sizes), np.array(event.compute_s)
         fixed = np.array([curve.overhead_s for curve in fits])
         fixed = np.where((fixed > 0) & (fixed < times), fixed, 0.0)
         foretold = fixed + (times - fixed) / now * np.array(event.next_sizes)
-        errors = foretold / np.array(after["compute_s"]) - 1
+        errors = foretold / np.array(after.compute_s) - 1
         console.print("rapid tuning's forecast, error by worker:", " ".join(f"{error:+.1%}" for error in errors))
 
 
-def sleepers(out: Path) -> list[dict]:
+def sleepers(out: Path) -> list[BatchEvent]:
     """Fig. 7's training, run if OUT is not finished: what was noted of each iteration. InputError where OUT holds another run."""
     done = out / "done"
     if not done.exists():

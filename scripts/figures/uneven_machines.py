@@ -8,10 +8,10 @@ for each at the speeds that were measured. federated: uneven5-cpu, FedAvg of fiv
 (Chen et al., 5.5). Each in a directory of DIR; one that is finished is read and not run again.
 """
 
-import json
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -70,7 +70,7 @@ def ceilings(out: Path, network_file: str, batchings: list[str]) -> dict[str, fl
         for event in batches[len(batches) // 2 :]:
             for node, size, seconds in zip(event.workers, event.sizes, event.compute_s, strict=True):
                 speeds[node].append(size / seconds)
-    total = sum(batches[0]["sizes"])
+    total = sum(batches[0].sizes)
     speed = np.array([np.median(speeds[node.name]) for node in nodes])
     bounds = Bounds.of(total, len(nodes))
     best = plan_after_slowest(nodes, [Polynomial((0.0, 1 / v)) for v in speed], bounds, model_bytes, links)
@@ -80,7 +80,15 @@ def ceilings(out: Path, network_file: str, batchings: list[str]) -> dict[str, fl
     return dict(zip(batchings, found, strict=True))
 
 
-def federated(out: Path, batching: str, rounds: int) -> dict:
+class Averaged(msgspec.Struct):
+    """What examples/train_federated.py prints at its end, as far as it is shown here."""
+
+    rounds: int
+    round_s: float
+    accuracy: float
+
+
+def federated(out: Path, batching: str, rounds: int) -> Averaged:
     """One FedAvg training: what rank 0 printed. InputError where another one is finished there."""
     log = out / batching / "printed.txt"
     if not log.exists():
@@ -90,9 +98,9 @@ def federated(out: Path, batching: str, rounds: int) -> dict:
         printed = nalb([*job, "--out", str(out / batching), *script])
         write_whole(log, "".join(printed).encode())
     line = next(line for line in log.read_text(encoding="utf-8").splitlines() if '"round_s"' in line)
-    row = json.loads(line[line.index("{") :])
-    if row["rounds"] != rounds:
-        raise another_run(out / batching, f"{row['rounds']} rounds")
+    row = msgspec.json.decode(line[line.index("{") :], type=Averaged)
+    if row.rounds != rounds:
+        raise another_run(out / batching, f"{row.rounds} rounds")
     return row
 
 
@@ -107,8 +115,7 @@ def main(out: Path, quick: bool) -> None:
         table.add_column(heading, justify="left" if heading == "batching" else "right")
     rows = {name: federated(out / "federated", name, 15 if quick else 60) for name in ("off", "lb-bsp-federated")}
     for name, row in rows.items():
-        part = row["round_s"] / rows["off"]["round_s"]
-        table.add_row(name, f"{row['round_s']:.2f}", f"{part:.2f}", f"{row['accuracy']:.3f}")
+        table.add_row(name, f"{row.round_s:.2f}", f"{row.round_s / rows['off'].round_s:.2f}", f"{row.accuracy:.3f}")
     for one in (*tables, table):
         console.print(one)
     network, batchings, _, _ = COMPARISONS["both"]

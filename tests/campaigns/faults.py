@@ -21,6 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -231,7 +232,7 @@ def campaign(jobs: int, seed: int, path: Path, deadline_s: float) -> None:
             print(f"{number} {mark} | {case} | {took_s:.1f} s | {outcome}", flush=True)
 
 
-def recorded(out: Path, deadline_s: float) -> list[dict]:
+def recorded(out: Path, deadline_s: float) -> list[dict[str, Any]]:
     """All records in the folder; InputError where one is of jobs with another deadline: one table cannot have both."""
     rows = []
     for path in sorted(out.glob("seed-*.jsonl")):
@@ -241,7 +242,7 @@ def recorded(out: Path, deadline_s: float) -> list[dict]:
     return rows
 
 
-def table(rows: list[dict]) -> str:
+def table(rows: list[dict[str, Any]]) -> str:
     """By fault and victim, for people."""
     lines = [
         "| fault | of | jobs | went on | restarted | ended | median s | worst s |",

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
@@ -41,7 +42,8 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.BatchSizes(0, 0, [32, 32]), m.Abort(FAILURE), m.Told(StateEvent(at_s=1.0, phase="RUN", nodes=["n0"])),
 )  # fmt: skip
 
-Due = list[tuple[bytes, m.Message]]
+Received = m.FromNode | m.FromObserver  # by a coordinator
+Due = list[tuple[bytes, Received]]
 
 
 def honest_answers(identity: bytes, message: m.Message, now_s: float, rows: Callable[[], list[m.SampleRow]]) -> Due:
@@ -83,7 +85,7 @@ class Listener:
         settings["NALB_ALPHA_BYTES"] = "1e9"  # few slices: short messages
         self._state, self.now_s = Coordinator(from_environment(JOB | settings, "host"), 0.0), 0.0
 
-    def hear(self, identity: bytes, frame: bytes) -> Due:
+    def hear(self, identity: bytes, frame: bytes) -> list[tuple[bytes, m.Message]]:
         """Its answers."""
         self.now_s += 0.05
         with suppress(PeerError):
@@ -126,7 +128,7 @@ def honest_conversation(iterations: int, kind: int = 0) -> bytes:
         for whom, answer in listener.hear(identity, frame):
             end_ns = int(listener.now_s * 1e9)
             row = m.SampleRow(8 if whom == b"w1" else 10, 40_000, end_ns - 10**7, end_ns)
-            due += honest_answers(whom, answer, listener.now_s, lambda row=row: [row])
+            due += honest_answers(whom, answer, listener.now_s, partial(list, [row]))
     return said
 
 
@@ -163,6 +165,7 @@ class CoordinatorUnderAttack:
         """One message, and now and then a tick."""
         rng = self._rng
         self._now_s += rng.choice((0.0, 0.001, 0.2, 2.0))
+        message: Received | None
         if self._due and rng.random() < 0.9:
             identity, message = self._due.pop(0)
         else:
@@ -178,7 +181,7 @@ class CoordinatorUnderAttack:
         if self._state.phase == "OVER" or rng.random() < 0.0005:
             self._begin()
 
-    def _hostile(self) -> m.Message | None:
+    def _hostile(self) -> Received | None:
         value = mutate_value(self._rng, msgspec.to_builtins(self._rng.choice(EXAMPLES)), self._rng.choice((0.05, 0.3)))
         try:
             return m.decode_at_coordinator(msgspec.msgpack.encode(value), "x")

@@ -50,7 +50,13 @@ class Launched:
         self._news = threading.Condition()
         self.popen = subprocess.Popen(
             [*wrap, sys.executable, "-m", "nalb.cli.main", "launch", "--out", str(run_dir), *arguments],
-            env={**os.environ, MARK: self.token, "PYTHONPATH": str(ROOT), "TMPDIR": str(self._temporary)} | environment,
+            env={
+                **os.environ,
+                MARK: self.token,
+                "PYTHONPATH": str(ROOT),
+                "TMPDIR": str(self._temporary),
+                **environment,
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from nalb.reporting.run_file import LinkError, RunFile, SchemeResult, write_run
 from nalb.schemes import SCHEMES
@@ -25,7 +26,8 @@ def write_fake_run(
     run_dir.mkdir(parents=True, exist_ok=True)
     names = names or [f"n{k}" for k in range(nodes)]
     configured = {name: 5e6 * (k + 1) for k, name in enumerate(names)}
-    now_s, number, events, results = 100.0, 0, [{"event": "ready", "at_s": 100.0, "nodes": names}], {}
+    events: list[dict[str, Any]] = [{"event": "ready", "at_s": 100.0, "nodes": names}]
+    now_s, number, results = 100.0, 0, {}
     for place, scheme in enumerate(schemes):
         series = []
         for k in range(iterations):
@@ -54,9 +56,18 @@ def write_fake_run(
     return run
 
 
-def iteration_event(now_s, number, scheme, took_s, names, configured, measured, k):
+def iteration_event(
+    now_s: float,
+    number: int,
+    scheme: str,
+    took_s: float,
+    names: list[str],
+    configured: dict[str, float],
+    measured: bool,
+    k: int,
+) -> dict[str, Any]:
     """As Coordinator and Planner write it."""
-    event = {
+    event: dict[str, Any] = {
         "event": "iteration", "at_s": now_s, "iteration": number, "scheme": scheme,
         "communication_s": dict.fromkeys(names, took_s), "iteration_s": dict.fromkeys(names, took_s + 0.1),
         "plan_wait_s": dict.fromkeys(names, 0.01), "samples": 9, "drops": 0, "rejected": {}, "measured": measured,
@@ -71,6 +82,6 @@ def iteration_event(now_s, number, scheme, took_s, names, configured, measured, 
     return event
 
 
-def write_events(run_dir: Path, events: list[dict]) -> None:
+def write_events(run_dir: Path, events: list[dict[str, Any]]) -> None:
     """samples.jsonl."""
     (run_dir / "samples.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))

@@ -1,4 +1,4 @@
-"""What kvstore_patch uses of MXNet 1.9.1, which has no types of its own. mypy alone reads these files."""
+"""What nalb uses of MXNet 1.9.1, which has no types of its own. mypy alone reads these files."""
 
 from . import autograd as autograd
 from . import base as base

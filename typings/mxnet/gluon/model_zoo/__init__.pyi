@@ -1,0 +1,1 @@
+from . import vision as vision

@@ -1,0 +1,3 @@
+from ..block import HybridBlock
+
+def mobilenet1_0(classes: int) -> HybridBlock: ...
