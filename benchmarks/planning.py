@@ -20,13 +20,13 @@ from rich.table import Table
 
 from nalb.planning.distribution import Situation
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
-from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
 from nalb.planning.slices import Layout, Tensor, build_layout
 from nalb.protocol import messages as m
 from nalb.schemes import decide
+from nalb.simulation.families import HIGH_MBPS, LOW_MBPS, uniform_network
 from nalb.simulation.job import SCHEMES, by_flows
-from nalb.units import GOODPUT_PART, mbps_to_bytes_per_s
+from nalb.units import GOODPUT_PART
 from nalb.workloads import load
 
 SIZES = ((100, 1_000), (300, 10_000), (1_000, 30_000), (3_000, 200_000), (10_000, 1_000_000))
@@ -34,12 +34,6 @@ GOALS_S = {(100, 1_000): 1e-3, (10_000, 1_000_000): 1.0}
 GOAL_MEMORY_MB = 1000
 SLICE_BYTES = 60_000
 HEARTBEAT_S = 0.25
-
-
-def network(nodes: int) -> tuple[list[Node], Capacities]:
-    """Nodes with rates drawn from 20 to 220 Mbit/s."""
-    rates = np.random.default_rng(1).uniform(20, 220, nodes) * mbps_to_bytes_per_s(1)
-    return [Node(f"n{i}") for i in range(nodes)], Capacities.from_lists(rates, rates)
 
 
 def layout_of(nodes: int, slices: int) -> Layout:
@@ -57,7 +51,7 @@ def planning(console: Console) -> bool:
     points: dict[str, list[tuple[float, float]]] = {"exact": [], "aware": []}
     met = True
     for nodes, slices in SIZES:
-        peers, capacities = network(nodes)
+        peers, capacities = uniform_network(nodes, LOW_MBPS, HIGH_MBPS, 1)
         layout = layout_of(nodes, slices)
         for scheme, found in points.items():
             times: list[float] = []
@@ -89,7 +83,7 @@ def scale(console: Console) -> None:
         "nodes", "slices", "messages in", "MB in", "messages out", "MB out", title="coordinator, per iteration"
     )
     for nodes in (100, 1_000, 10_000):
-        peers, capacities = network(nodes)
+        peers, capacities = uniform_network(nodes, LOW_MBPS, HIGH_MBPS, 1)
         bound = bound_s(peers, model_bytes, capacities)
         found = [by_flows(scheme, peers, tensors, capacities, 5, GOODPUT_PART) for scheme in SCHEMES]
         start_s = time.perf_counter()

@@ -16,6 +16,7 @@ from msgspec import inspect
 from nalb.errors import InputError
 
 T = TypeVar("T")
+ABOUT_A_FIELD = re.compile(r"Object (missing required|contains unknown) field `(.+)`\Z")
 
 
 def read_text(path: str | Path, kind: str) -> str:
@@ -59,7 +60,13 @@ def _explained(given: Any, wanted: inspect.Type, path: str, place: str, what: st
             wanted, given = table.item_type, given[int(step)]
     wanted, advice = _bare(wanted)
     if isinstance(wanted, inspect.StructType):
-        advice = f"a table of {', '.join(field.encode_name for field in wanted.fields)}"
+        fields = {field.encode_name: field.type for field in wanted.fields}
+        if (about := ABOUT_A_FIELD.match(what)) is not None:
+            field = f"{place}.{about[2]}" if path else about[2]
+            if about[2] in fields:
+                return f"{field} is missing: give {_bare(fields[about[2]])[1]}"
+            return f"{field} is unknown: use {', '.join(fields)}"
+        advice = f"a table of {', '.join(fields)}"
     if isinstance(given, Mapping | list):
         return f"{place}: {what}: give {advice}"
     is_huge = isinstance(given, int) and given.bit_length() > 64  # Python refuses to print far larger ones

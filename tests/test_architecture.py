@@ -185,6 +185,13 @@ def test_commands_share_one_module():
         )
 
 
+def test_commands_compute_nothing():
+    """What has arrays or statistics, or reads TOML, stands in a room below, where anyone may call it."""
+    for path in modules("nalb.cli"):
+        found = imported(path) & {"numpy", "scipy", "statistics", "tomllib"}
+        assert not found, f"{path} imports {found}: move what needs it to the room that it concerns"
+
+
 def test_a_schemes_record_is_asked_and_not_its_name():
     """What differs between schemes stands in nalb/schemes.py: nobody else compares with a scheme's name."""
     names = set(SCHEMES) - {"auto", "joint"}  # words of other choices too

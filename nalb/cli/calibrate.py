@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import statistics
 
 from rich.table import Table
 
@@ -47,7 +46,7 @@ def main(args: argparse.Namespace) -> int:
     table = Table(title=f"replay {args.replay} on {network.name}, shares by the configured rates")
     for heading in ("alpha bytes", "slice bytes", "communication s", "over best"):
         table.add_column(heading, justify="right")
-    medians = {alpha: statistics.median(found.times_s) for alpha, found in times.items()}
+    medians = {alpha: found.median_s for alpha, found in times.items()}
     best = min(medians, key=lambda alpha: medians[alpha])
     for alpha, median in medians.items():
         table.add_row(f"{alpha:.0f}", str(times[alpha].slice_bytes), f"{median:.3f}", f"{median / medians[best]:.3f}")

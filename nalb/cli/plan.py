@@ -2,20 +2,20 @@
 
 import argparse
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated, Any
 
-import numpy as np
+from msgspec import Meta, Struct
 
-from nalb import workloads
+from nalb import toml_file, workloads
 from nalb.cli.flags import HIGH_ALPHA_BYTES, OWN_HELP, name_of, parse_number, tensors_of
 from nalb.errors import InputError
 from nalb.extensions import SCHEME_GROUP, schemes_with
 from nalb.planning.distribution import Distribution, Situation
 from nalb.planning.explanation import explain
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
-from nalb.planning.nodes import Capacities, Floats, Node, Pair, completion_s, load_bytes
+from nalb.planning.nodes import Capacities, Node, Pair, completion_s, load_bytes
 from nalb.planning.slices import Layout, build_layout
 from nalb.schemes import AUTO, SCHEMES
 from nalb.units import bytes_per_s_to_mbps, mbps_to_bytes_per_s
@@ -24,7 +24,35 @@ HIGH_MBPS = 1e9  # 1 Pbit/s: above it is a typing mistake
 # Whose plans need nothing but capacities.
 PLANNED = tuple(name for name, one in SCHEMES.items() if not (one.routes_itself or one.sizes_batches))
 PLANNED_HELP = f"default: {AUTO}; of: {', '.join(PLANNED)}{OWN_HELP}"
-LINK_FIELDS = {"src", "dst", "mbps", "delay_ms", "jitter_ms", "loss_percent"}  # of a network file's [[links]]
+End = Annotated[str | int, Meta(description="a node's name or number")]
+Mbps = Annotated[float, Meta(gt=0, le=HIGH_MBPS, description=f"a number above 0 and up to {HIGH_MBPS:g}")]
+
+
+class _Link(Struct, frozen=True, forbid_unknown_fields=True):
+    """A link of --pairs: as in network files, whose other fields have no effect here."""
+
+    src: End
+    dst: End
+    mbps: Mbps
+    delay_ms: Any = None
+    jitter_ms: Any = None
+    loss_percent: Any = None
+
+
+class _Links(Struct, frozen=True):
+    """What a file of --pairs must have."""
+
+    links: Annotated[list[_Link], Meta(description="each as [[links]] with src, dst and mbps")]
+
+
+class _NamedNode(Struct, frozen=True):
+    name: Annotated[str, Meta(description="a name")]
+
+
+class _Nodes(Struct, frozen=True):
+    """What it may have: names in place of n0, n1, ..."""
+
+    nodes: Annotated[list[_NamedNode], Meta(description="each as [[nodes]] with a name")] | None = None
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -75,37 +103,27 @@ def main(args: argparse.Namespace) -> int:
     if plan is None:
         raise InputError(f"scheme {args.scheme!r} gives no plan from capacities alone: {reason}")
     explanation = explain(layout, plan, nodes, capacities) if args.explain else []
-    if args.json:
-        print(
-            json.dumps(_as_json(nodes, layout, plan, capacities) | ({"explain": explanation} if args.explain else {}))
-        )
-    else:
-        print("\n".join(_as_table(nodes, layout, plan, capacities) + (["", *explanation] if args.explain else [])))
+    predicted_s = completion_s(nodes, plan.target_shares, layout.model_bytes, capacities)
+    if args.json:  # what the scheme asks for; whole slices come near it, see --explain
+        told = {"shares": list(plan.target_bytes), "predicted_s": predicted_s, "bound_s": plan.bound_s}
+        print(json.dumps(told | ({"explain": explanation} if args.explain else {})))
+        return 0
+    print("\n".join(_table(nodes, layout, plan, capacities)))
+    print(f"{plan.scheme}: predicted {predicted_s:.4g} s, bound {plan.bound_s:.4g} s ({plan.reason})")
+    if args.explain:
+        print("\n".join(["", *explanation]))
     return 0
 
 
-def _as_json(nodes: list[Node], layout: Layout, plan: Distribution, capacities: Capacities) -> dict[str, object]:
-    """What the scheme asks for; whole slices come near it, see --explain."""
-    shares = _floats(plan)
-    predicted_s = completion_s(nodes, shares, layout.model_bytes, capacities)
-    return {"shares": list(plan.target_bytes), "predicted_s": predicted_s, "bound_s": plan.bound_s}
-
-
-def _as_table(nodes: list[Node], layout: Layout, plan: Distribution, capacities: Capacities) -> list[str]:
-    shares = _floats(plan)
-    times_s = load_bytes(nodes, shares, layout.model_bytes) / capacities.limit
+def _table(nodes: list[Node], layout: Layout, plan: Distribution, capacities: Capacities) -> list[str]:
+    """A line for each node."""
+    times_s = load_bytes(nodes, plan.target_shares, layout.model_bytes) / capacities.limit
     lines = [f"{'server':<8}{'up Mbit/s':>11}{'down Mbit/s':>13}{'share bytes':>16}{'of model':>10}{'time s':>12}"]
     for i, node in enumerate(nodes):
         rates = f"{bytes_per_s_to_mbps(capacities.up[i]):>11g}{bytes_per_s_to_mbps(capacities.down[i]):>13g}"
         part = plan.target_bytes[i] / layout.model_bytes
         lines.append(f"{node.name:<8}{rates}{plan.target_bytes[i]:>16}{part:>10.1%}{times_s[i]:>12.4g}")
-    predicted_s = completion_s(nodes, shares, layout.model_bytes, capacities)
-    lines.append(f"{plan.scheme}: predicted {predicted_s:.4g} s, bound {plan.bound_s:.4g} s ({plan.reason})")
     return lines
-
-
-def _floats(plan: Distribution) -> Floats:
-    return np.array(plan.target_bytes, dtype=np.float64)
 
 
 def _parse_rate(word: str) -> tuple[float, float]:
@@ -119,59 +137,41 @@ def _parse_rate(word: str) -> tuple[float, float]:
 
 def _read_pairs(path: Path, names: list[str]) -> dict[Pair, float]:
     """Caps in bytes per second from the [[links]] of a TOML or JSON file, which may be a whole network file."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError(f"{path}: cannot be read ({reason}): give a file with [[links]]") from None
-    is_json = path.suffix == ".json" or text.lstrip().startswith("{")
-    try:
-        document = json.loads(text) if is_json else tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is not {'JSON' if is_json else 'TOML'} ({error}): correct it") from None
-    links = document.get("links") if isinstance(document, Mapping) else document
-    if not isinstance(links, list):
-        raise InputError(f"{path}: has no list 'links': write each as [[links]] with src, dst and mbps")
-    index = {name: k for k, name in enumerate(_own_names(document, path, names))}
+    text, source = toml_file.read_text(path, "file with [[links]]"), str(path)
+    document = (
+        _json(text, source)
+        if path.suffix == ".json" or text.lstrip().startswith("{")
+        else toml_file.parse(text, source)
+    )
+    links = toml_file.convert(document, _Links, source).links
+    own = toml_file.convert(document, _Nodes, source).nodes
+    if own is not None and len(own) != len(names):
+        raise InputError(f"{path}: its nodes are not {len(names)} named ones, one per capacity: make the two agree")
+    index = {name: k for k, name in enumerate(names if own is None else [node.name for node in own])}
     pairs: dict[Pair, float] = {}
     for number, link in enumerate(links):
         place = f"{path}: links[{number}]"
-        pair, rate = _parse_link(link, place, index, len(names))
+        pair = _node(link.src, f"{place}.src", index), _node(link.dst, f"{place}.dst", index)
+        if pair[0] == pair[1]:
+            raise InputError(f"{place}.dst is the same node as src: give two different nodes")
         if pair in pairs:
-            raise InputError(f"{place} repeats {link['src']} -> {link['dst']}: give each directed pair once")
-        pairs[pair] = rate
+            raise InputError(f"{place} repeats {link.src} -> {link.dst}: give each directed pair once")
+        pairs[pair] = mbps_to_bytes_per_s(link.mbps)
     return pairs
 
 
-def _own_names(document: object, path: Path, names: list[str]) -> list[str]:
-    """The names of the file's [[nodes]] where it has some, which must be as many as the capacities; else n0, n1, ..."""
-    rows = document.get("nodes") if isinstance(document, Mapping) else None
-    if rows is None:
-        return names
-    own = [row.get("name") if isinstance(row, Mapping) else None for row in rows] if isinstance(rows, list) else []
-    if len(own) != len(names) or not all(isinstance(name, str) for name in own):
-        raise InputError(f"{path}: its nodes are not {len(names)} named ones, one per capacity: make the two agree")
-    return [str(name) for name in own]
+def _json(text: str, source: str) -> dict[str, Any]:
+    """A JSON document; a list is the links alone."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{source}: is not JSON ({error}): correct it") from None
+    return document if isinstance(document, dict) else {"links": document}
 
 
-def _parse_link(link: object, place: str, index: dict[str, int], num_nodes: int) -> tuple[Pair, float]:
-    if not isinstance(link, Mapping):
-        raise InputError(f"{place} is {link!r}: make it a table with src, dst and mbps")
-    for field in link:
-        if field not in LINK_FIELDS:
-            raise InputError(f"{place}.{field} is not a field of a link: use {', '.join(sorted(LINK_FIELDS))}")
-    ends = []
-    for field in ("src", "dst"):
-        value = link.get(field)
-        known = index.get(value) if isinstance(value, str) else value
-        if isinstance(known, bool) or not isinstance(known, int) or not 0 <= known < num_nodes:
-            raise InputError(
-                f"{place}.{field} is {value!r}, which is no node: use n0 to n{num_nodes - 1}, or the number"
-            )
-        ends.append(known)
-    if ends[0] == ends[1]:
-        raise InputError(f"{place}.dst is the same node as src: give two different nodes")
-    rate = link.get("mbps")
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= HIGH_MBPS:
-        raise InputError(f"{place}.mbps is {rate!r}: give a number above 0 and up to {HIGH_MBPS:g}")
-    return (ends[0], ends[1]), mbps_to_bytes_per_s(rate)
+def _node(end: str | int, place: str, index: Mapping[str, int]) -> int:
+    """The number of the node that a link's end names."""
+    number = index.get(end, -1) if isinstance(end, str) else end
+    if not 0 <= number < len(index):
+        raise InputError(f"{place} is {end!r}, which is no node: use n0 to n{len(index) - 1}, or the number")
+    return number

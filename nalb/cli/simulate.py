@@ -2,12 +2,9 @@
 
 import argparse
 import json
-import statistics
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import track
@@ -26,17 +23,17 @@ from nalb.cli.flags import (
 from nalb.errors import InputError
 from nalb.extensions import ESTIMATOR_GROUP, SCHEME_GROUP, estimators_with, is_own, load_scheme
 from nalb.launch.network import configured_capacities, job_nodes
-from nalb.measurement.estimators import ESTIMATORS, Estimator
+from nalb.measurement.estimators import ESTIMATORS
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
-from nalb.planning.nodes import Capacities, Node, server_indices
+from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
-from nalb.planning.slices import Tensor, build_layout
-from nalb.protocol.planner import usual_inflight_bytes
 from nalb.reporting.run_file import median_s, ratio, read_events, read_run, steady
 from nalb.schemes import Scheme
+from nalb.simulation.comparison import Setting, times_by_flows, times_by_slices
 from nalb.simulation.exchange import WITH_HEADERS, MessageWeight
-from nalb.simulation.job import SCHEMES, by_flows, by_planner, by_slices, planner_of
-from nalb.simulation.recorded import simulate_events
+from nalb.simulation.families import uniform_network
+from nalb.simulation.job import SCHEMES
+from nalb.simulation.recorded import Medians, median_error, simulate_events
 from nalb.units import mbps_to_bytes_per_s
 from netem.network_file import find_network, load_network
 from netem.schedule import pair_caps_at
@@ -89,15 +86,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-@dataclass(frozen=True)
-class Simulated:
-    """One scheme's result."""
-
-    scheme: str
-    time_s: float  # median over the rounds after the warm-up
-    times_s: list[float]
-
-
 def main(args: argparse.Namespace) -> int:
     """Simulate and print."""
     message_bytes = parse_number("--message-bytes", args.message_bytes, HIGH_ALPHA_BYTES, low=0)
@@ -125,62 +113,35 @@ def main(args: argparse.Namespace) -> int:
     if flows and (args.estimator != "true" or wire.message_bytes or given.keys() & {"alpha_bytes", "inflight_bytes"}):
         flags = "--estimator, --message-bytes, --alpha-bytes and --inflight-bytes"
         raise InputError(f"{flags} need slices: give --by slices, or leave them out")
-    results = []
-    for name, scheme in track(schemes.items(), "simulating", console=Console(stderr=True), transient=True):
-        learns = scheme.learns_from_times or (estimator is not None and scheme.follows_estimates)
-        rounds = args.rounds if learns else 1
-        if flows:
-            times_s = by_flows(name, nodes, tensors, capacities, rounds, wire.goodput_part, schemes=schemes)
-        else:
-            times_s = _by_slices(args, scheme, estimator, nodes, tensors, capacities, rounds, wire)
-        results.append(Simulated(name, median_s(times_s), times_s))
+    setting = Setting(nodes, tensors, capacities, args.rounds, estimator, *_slice_flags(args), wire)
+    times_s = {
+        name: (times_by_flows if flows else times_by_slices)(scheme, setting)
+        for name, scheme in track(schemes.items(), "simulating", console=Console(stderr=True), transient=True)
+    }
+    by = "flows" if flows else "slices"
+    medians_s = {name: median_s(times) for name, times in times_s.items()}
     if args.json:
+        told = {"nodes": len(nodes), "model_bytes": model_bytes, "bound_s": bound, "by": by}
         rows = {
-            r.scheme: {"time_s": r.time_s, "over_bound": r.time_s / bound if bound else None, "times_s": r.times_s}
-            for r in results  # no bound: null, not `ratio`'s NaN, which JSON does not have
+            name: {"time_s": time_s, "over_bound": time_s / bound if bound else None, "times_s": times_s[name]}
+            for name, time_s in medians_s.items()  # no bound: null, not `ratio`'s NaN, which JSON does not have
         }
-        told = {"nodes": len(nodes), "model_bytes": model_bytes, "bound_s": bound, "by": "flows" if flows else "slices"}
         print(json.dumps(told | {"schemes": rows}))
-    else:
-        title = f"{model_bytes / 1e6:.1f} MB, {len(nodes)} nodes, by {'flows' if flows else 'slices'}; lossless bound {bound:.4g} s"
-        table = Table("scheme", "time s", "x bound", title=title)
-        for one in results:
-            table.add_row(one.scheme, f"{one.time_s:.4g}", f"{ratio(one.time_s, bound):.3f}")
-        Console().print(table)
+        return 0
+    title = f"{model_bytes / 1e6:.1f} MB, {len(nodes)} nodes, by {by}; lossless bound {bound:.4g} s"
+    table = Table("scheme", "time s", "x bound", title=title)
+    for name, time_s in medians_s.items():
+        table.add_row(name, f"{time_s:.4g}", f"{ratio(time_s, bound):.3f}")
+    Console().print(table)
     return 0
 
 
-def _by_slices(
-    args: argparse.Namespace,
-    scheme: Scheme,
-    estimator: Callable[[int], Estimator] | None,
-    nodes: list[Node],
-    tensors: list[Tensor],
-    capacities: Capacities,
-    rounds: int,
-    wire: MessageWeight,
-) -> list[float]:
+def _slice_flags(args: argparse.Namespace) -> tuple[float, float | None]:
+    """--alpha-bytes and --inflight-bytes."""
     alpha_bytes = parse_number("--alpha-bytes", args.alpha_bytes, HIGH_ALPHA_BYTES)
-    fixed, known = scheme.fixed_slice_bytes, {scheme.name: scheme}
-    layout = build_layout(
-        tensors,
-        num_nodes=len(nodes),
-        num_servers=len(server_indices(nodes)),
-        alpha_bytes=alpha_bytes,
-        fixed_slice_bytes=fixed,
-    )
-    window: float | None = None
-    if args.inflight_bytes is not None:
-        window = parse_number("--inflight-bytes", args.inflight_bytes, HIGH_MODEL_BYTES, low=0)
-    if estimator is not None and not scheme.routes_itself:
-        fixed_window = None if window is None else int(window)
-        planner = planner_of(nodes, tensors, alpha_bytes, fixed, estimator, fixed_window, known)
-        results = by_planner(scheme.name, nodes, layout, capacities, rounds, planner, wire)
-    else:
-        usual = 0 if scheme.learns_from_times else usual_inflight_bytes(layout.model_bytes)
-        window = float(usual) if window is None else window
-        results = by_slices(scheme.name, nodes, layout, capacities, rounds, window, wire, schemes=known)
-    return [result.time_s for result in results]
+    if args.inflight_bytes is None:
+        return alpha_bytes, None
+    return alpha_bytes, parse_number("--inflight-bytes", args.inflight_bytes, HIGH_MODEL_BYTES, low=0)
 
 
 def _network(args: argparse.Namespace) -> tuple[list[Node], Capacities]:
@@ -188,15 +149,16 @@ def _network(args: argparse.Namespace) -> tuple[list[Node], Capacities]:
         network = load_network(find_network(args.network))
         return job_nodes(network), configured_capacities(network, 0.0)
     try:
-        count, rates, seed = args.random.split(":")
+        count, rates, number = args.random.split(":")
         low, high = map(float, rates.split("-"))
-        number, source = int(count), np.random.default_rng(int(seed))
+        nodes, seed = int(count), int(number)
+        if seed < 0:
+            raise ValueError(seed)
     except ValueError:
         raise InputError(f"--random {args.random!r}: write N:LOW-HIGH:SEED, such as 12:20-220:1") from None
-    if not (1 <= number <= HIGH_NODES and 0 < low <= high <= HIGH_MBPS):
+    if not (1 <= nodes <= HIGH_NODES and 0 < low <= high <= HIGH_MBPS):
         raise InputError(f"--random {args.random!r}: 1 to {HIGH_NODES} nodes, rates above 0, the lower one first")
-    drawn = [mbps_to_bytes_per_s(rate) for rate in source.uniform(low, high, number)]
-    return [Node(f"n{i}") for i in range(number)], Capacities.from_lists(drawn, drawn)
+    return uniform_network(nodes, low, high, seed)
 
 
 def _parse_schemes(text: str) -> dict[str, Scheme]:
@@ -223,27 +185,21 @@ def _simulate_run(args: argparse.Namespace, wire: MessageWeight) -> int:
         )
     caps = {pair: mbps_to_bytes_per_s(mbps) for pair, mbps in pair_caps_at(network, 0.0).items()}
     compared = simulate_events(read_events(run_dir), caps, wire)
-    if not compared:
+    each = {scheme: steady([one for one in compared if one.scheme == scheme]) for scheme in run.schemes}
+    counted = {scheme: ours for scheme, ours in each.items() if ours}  # p3 is not simulated
+    if not counted:
         raise InputError(f"{run_dir / 'samples.jsonl'}: no iteration to simulate: give a run of `nalb compare`")
-    rows = {}
-    errors: list[float] = []
-    for scheme in run.schemes:
-        ours = steady([one for one in compared if one.scheme == scheme])
-        if not ours:
-            continue  # p3 is not simulated
-        errors += [abs(ratio(one.simulated_s, one.measured_s) - 1) for one in ours]
-        rows[scheme] = {
-            "measured_s": statistics.median(one.measured_s for one in ours),
-            "simulated_s": statistics.median(one.simulated_s for one in ours),
-        }
-    middle = statistics.median(errors)
+    rows = {scheme: Medians.of(ours) for scheme, ours in counted.items()}
+    judged = [one for ours in counted.values() for one in ours]
     if args.json:
-        print(json.dumps({"schemes": rows, "median_error": middle, "iterations": [asdict(one) for one in compared]}))
+        told = {scheme: asdict(row) for scheme, row in rows.items()}
+        iterations = [asdict(one) for one in compared]
+        print(json.dumps({"schemes": told, "median_error": median_error(judged), "iterations": iterations}))
         return 0
     table = Table("scheme", "measured s", "simulated s", "simulated / measured", title=escape(str(run_dir)))
     for scheme, row in rows.items():
-        part = ratio(row["simulated_s"], row["measured_s"])
-        table.add_row(scheme, f"{row['measured_s']:.3f}", f"{row['simulated_s']:.3f}", f"{part:.3f}")
+        part = ratio(row.simulated_s, row.measured_s)
+        table.add_row(scheme, f"{row.measured_s:.3f}", f"{row.simulated_s:.3f}", f"{part:.3f}")
     Console().print(table)
-    print(f"median error of {len(errors)} iterations: {middle:.1%}")
+    print(f"median error of {len(judged)} iterations: {median_error(judged):.1%}")
     return 0

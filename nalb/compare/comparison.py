@@ -4,6 +4,7 @@ On a network that stands still the schemes take turns in short blocks, round aft
 machine hits all alike. On one that changes with time each scheme runs in one go, from the network's start.
 """
 
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -170,6 +171,11 @@ class AlphaTimes:
 
     slice_bytes: int = 0
     times_s: list[float] = field(default_factory=list)
+
+    @property
+    def median_s(self) -> float:
+        """Over its iterations, of which there must be one."""
+        return statistics.median(self.times_s)
 
 
 def run_alphas(

@@ -26,6 +26,11 @@ class Distribution:
     bound_s: float | None  # the least time of any shares by the same capacities
     reason: str
 
+    @property
+    def target_shares(self) -> Floats:
+        """target_bytes as the cost model takes shares, shape (N,)."""
+        return np.array(self.target_bytes, dtype=np.float64)
+
 
 @dataclass(frozen=True)
 class Situation:

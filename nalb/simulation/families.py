@@ -109,6 +109,14 @@ def draw_network(
     return DrawnNetwork(name, command, nodes, _capacities(up, down, pairs, scale), timed, quotas)
 
 
+def uniform_network(num_nodes: int, low_mbps: float, high_mbps: float, seed: int) -> tuple[list[Node], Capacities]:
+    """Workers and servers n0, n1, ... with rates uniform from low to high, up and down alike: of any number and any rates, and
+    not rounded, as for a simulation alone. Raises InputError."""
+    rates = np.random.default_rng(seed).uniform(low_mbps, high_mbps, num_nodes).tolist()
+    carried = [mbps_to_bytes_per_s(rate) for rate in rates]
+    return [Node(f"n{i}") for i in range(num_nodes)], Capacities.from_lists(carried, carried)
+
+
 def network_text(network: DrawnNetwork) -> str:
     """The network file of a drawn network, a line for each node, capped pair and change (docs/network-files.md)."""
 

@@ -4,9 +4,11 @@ Reads the events of samples.jsonl (docs/run-files.md). Stock's iterations are ro
 An iteration is simulated at the rates that held when it ended: changes within it are not seen.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import TypeVar
 
 import msgspec
@@ -53,6 +55,29 @@ class Compared:
     simulated_s: float
     measured: Seen | None = None  # None where messages were not timed, or some are missing
     simulated: Seen | None = None  # None also without noise
+
+    @property
+    def error(self) -> float:
+        """How far off the simulated time is, as a part of the measured one; NaN where none was measured."""
+        return abs(self.simulated_s / self.measured_s - 1) if self.measured_s > 0 else math.nan
+
+
+@dataclass(frozen=True)
+class Medians:
+    """Over iterations."""
+
+    measured_s: float
+    simulated_s: float
+
+    @classmethod
+    def of(cls, compared: Sequence[Compared]) -> "Medians":
+        """Those of at least one iteration."""
+        return cls(median(one.measured_s for one in compared), median(one.simulated_s for one in compared))
+
+
+def median_error(compared: Iterable[Compared]) -> float:
+    """Over at least one iteration."""
+    return median(one.error for one in compared)
 
 
 def simulate_events(

@@ -57,6 +57,13 @@ def test_the_files_roles_are_simulated(capsys, tmp_path):
     assert told(capsys, *words, "--by", "flows", "--schemes", "average")["schemes"]["average"]["time_s"] > 0.4
 
 
+def test_a_run_of_schemes_that_are_not_simulated_is_refused(capsys, tmp_path):
+    schemes = {"p3": SchemeResult([4.0], [4.0], 1.0, [0.0], None)}
+    write_run(tmp_path, RunFile("wan4-static", "replay mobilenet", 3, LAYOUT.model_bytes, 1.0, schemes))
+    write_events(tmp_path, EVENTS)
+    assert "no iteration to simulate" in complaint(capsys, "--run", tmp_path)
+
+
 def test_no_bound_is_no_number(capsys):
     words = ("--random", "1:20-220:1", "--model-bytes", "4e6", "--schemes", "exact")
     assert told(capsys, *words)["schemes"]["exact"]["over_bound"] is None
@@ -81,6 +88,7 @@ def test_a_recorded_run_beside_what_was_measured(capsys, tmp_path):
     ("words", "what"),
     [((*SMALL, "--schemes", "p3"), "p3"), ((*SMALL, "--schemes", "exact,exact"), "each once"),
      (("--random", "4:20:1", "--model-bytes", "1e6"), "N:LOW-HIGH:SEED"),
+     (("--random", "4:20-220:-1", "--model-bytes", "1e6"), "N:LOW-HIGH:SEED"),
      (("--random", "4:0-9:1", "--model-bytes", "1e6"), "above 0"), (("--random", "4:20-220:1"), "--model-bytes"),
      ((*SMALL, "--rounds", "0"), "--rounds"), ((*SMALL, "--inflight-bytes", "-1"), "--inflight-bytes"),
      ((*SMALL, "--by", "flows", "--estimator", "paper"), "--by slices"),

@@ -89,8 +89,8 @@ def test_words_reach_the_hosts_shell_whole(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("hosts = 3", "hosts is 3: give each as [[hosts]]"),
-        ("[[hosts]]\nname = 'a'", "hosts[0]: Object missing required field `address`"),
-        ("[[hosts]]\nname = 'a'\naddress = '10.0.0.1'\nspeed = 3", "hosts[0]: Object contains unknown field `speed`"),
+        ("[[hosts]]\nname = 'a'", "hosts[0].address is missing: give"),
+        ("[[hosts]]\nname = 'a'\naddress = '10.0.0.1'\nspeed = 3", "hosts[0].speed is unknown: use"),
         (
             "[[hosts]]\nname = 'a'\naddress = '10.0.0.1'\nport = '22'",
             "hosts[0].port is '22': give a port, from 1 to 65535",
@@ -104,7 +104,7 @@ def test_words_reach_the_hosts_shell_whole(tmp_path: Path) -> None:
         ("[[hosts]]\nname = 'a'\naddress = 'nowhere.invalid'", "hosts[0].address: 'nowhere.invalid' is not known"),
         (
             "[defaults]\ncolour = 'red'\n[[hosts]]\nname = 'a'\naddress = '10.0.0.1'",
-            "defaults: Object contains unknown",
+            "defaults.colour is unknown: use user",
         ),
         ("hosts = []", "hosts: none has worker = true"),
         ("[[hosts]]\nname = 'a'\naddress = '10.0.0.1'\nworker = false", "hosts: none has worker = true"),

@@ -1,5 +1,6 @@
 import copy
 import json
+import math
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from nalb.planning.slices import Tensor, build_layout
 from nalb.planning.stock import route
 from nalb.simulation.exchange import exchange
 from nalb.simulation.noise import Noise
-from nalb.simulation.recorded import Compared, seen, simulate_events
+from nalb.simulation.recorded import Compared, Medians, median_error, seen, simulate_events
 
 NAMES = ["n0", "n1", "n2"]
 SERVERS = ["n2", "n0", "n1"]  # by rank
@@ -54,6 +55,14 @@ def test_exactly_the_recorded_plan_is_simulated():
     stock_s = exchange(NODES, CAPACITIES, sizes, by_rank[ranks]).time_s
     found = [(one.scheme, one.iteration, one.measured_s, one.simulated_s) for one in simulate_dicts(EVENTS, {})]
     assert found == [("exact", 0, 3.0, exact_s), ("stock", 1, 4.0, stock_s), ("exact", 3, 3.5, exact_s)]
+
+
+def test_errors_are_parts_of_what_was_measured():
+    exact, late, none = (Compared("exact", 0, measured_s, 3.0) for measured_s in (3.0, 4.0, 0.0))
+    assert (exact.error, late.error) == (0.0, 0.25)
+    assert math.isnan(none.error)
+    assert Medians.of([exact, late, late]) == Medians(4.0, 3.0)
+    assert median_error([exact, late, late]) == 0.25
 
 
 def test_a_node_that_tells_no_time_is_no_worker():

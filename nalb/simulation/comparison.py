@@ -1,0 +1,69 @@
+"""Schemes side by side: each exchanges the same tensors over the same links, and learns them where it has to."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nalb.measurement.estimators import Estimator
+from nalb.planning.granularity import FIRST_ALPHA_BYTES
+from nalb.planning.nodes import Capacities, Node, server_indices
+from nalb.planning.slices import Tensor, build_layout
+from nalb.protocol.planner import usual_inflight_bytes
+from nalb.schemes import Scheme
+from nalb.simulation.exchange import WITH_HEADERS, MessageWeight
+from nalb.simulation.job import by_flows, by_planner, by_slices, planner_of
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every scheme exchanges, over which links, and what is known of them."""
+
+    nodes: Sequence[Node]
+    tensors: Sequence[Tensor]
+    capacities: Capacities
+    rounds: int  # of a scheme that learns; others have one
+    new_estimator: Callable[[int], Estimator] | None = None  # from the number of nodes; None: true capacities are known
+    alpha_bytes: float = FIRST_ALPHA_BYTES
+    inflight_bytes: float | None = None  # of a worker under way at a time, 0 for all; None: as nalb does
+    wire: MessageWeight = WITH_HEADERS
+
+
+def times_by_slices(scheme: Scheme, setting: Setting) -> list[float]:
+    """Seconds of each round, slice by slice. Raises InputError."""
+    nodes, capacities, inflight_bytes = setting.nodes, setting.capacities, setting.inflight_bytes
+    known: Mapping[str, Scheme] = {scheme.name: scheme}
+    estimates = setting.new_estimator is not None and scheme.follows_estimates
+    rounds = setting.rounds if scheme.learns_from_times or estimates else 1
+    layout = build_layout(
+        setting.tensors,
+        num_nodes=len(nodes),
+        num_servers=len(server_indices(nodes)),
+        alpha_bytes=setting.alpha_bytes,
+        fixed_slice_bytes=scheme.fixed_slice_bytes,
+    )
+    if setting.new_estimator is not None and not scheme.routes_itself:
+        planner = planner_of(
+            nodes,
+            setting.tensors,
+            setting.alpha_bytes,
+            scheme.fixed_slice_bytes,
+            setting.new_estimator,
+            None if inflight_bytes is None else int(inflight_bytes),
+            known,
+        )
+        done = by_planner(scheme.name, nodes, layout, capacities, rounds, planner, setting.wire)
+    else:
+        usual_bytes = 0 if scheme.learns_from_times else usual_inflight_bytes(layout.model_bytes)
+        window_bytes = usual_bytes if inflight_bytes is None else inflight_bytes
+        done = by_slices(scheme.name, nodes, layout, capacities, rounds, window_bytes, setting.wire, schemes=known)
+    return [one.time_s for one in done]
+
+
+def times_by_flows(scheme: Scheme, setting: Setting) -> list[float]:
+    """Seconds of each round by whole flows, for thousands of nodes: of the setting, estimator, alpha, window and what messages
+    cost beside their bytes have no effect. Raises InputError."""
+    rounds = setting.rounds if scheme.learns_from_times else 1
+    known: Mapping[str, Scheme] = {scheme.name: scheme}
+    goodput_part = setting.wire.goodput_part
+    return by_flows(
+        scheme.name, setting.nodes, setting.tensors, setting.capacities, rounds, goodput_part, schemes=known
+    )
