@@ -11,12 +11,12 @@ from itertools import product
 from types import ModuleType
 
 import numpy as np
-from simulate_families import simulate
 
 from nalb.feedback import trust
 from nalb.measurement import capacity, estimators, evidence
 from nalb.protocol import planner
 from nalb.simulation.families import FAMILIES
+from simulate_families import simulate
 
 RULES: dict[str, tuple[tuple[ModuleType, str, str], ...]] = {
     "all rules": (),

@@ -17,12 +17,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from experiments.networks import uneven_network, write_network
+from experiments.runs import run_script
+from experiments.trainings import batch_events, compare_batchings
 from nalb.batching.decisions import Observation
 from nalb.batching.dynamic import ProportionalControl
 from nalb.batching.sizes import Bounds
-from nalb.experiments.networks import uneven_network, write_network
-from nalb.experiments.runs import run_script
-from nalb.experiments.trainings import batch_events, compare_batchings
 
 CORES = 1.2  # of all workers together: this machine has 2, and servers and the coordinator need some
 START_CORES = 0.5  # of each until training begins

@@ -7,9 +7,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from nalb.experiments.networks import random_network, write_network
-from nalb.experiments.runs import Comparison, finish_all, run_script
-from nalb.experiments.speed import ceilings_of, speed
+from experiments.networks import random_network, write_network
+from experiments.runs import Comparison, finish_all, run_script
+from experiments.speed import ceilings_of, speed
 from nalb.launch.network import configured_capacities
 from nalb.reporting.record import Record
 from netem.network_file import load_network

@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from nalb.experiments.networks import random_network, write_network
-from nalb.experiments.recovery import NEAR, recoveries
-from nalb.experiments.runs import Comparison, finish_all, run_script
+from experiments.networks import random_network, write_network
+from experiments.recovery import NEAR, recoveries
+from experiments.runs import Comparison, finish_all, run_script
 from nalb.reporting.record import Record
 
 SEED = 2023

@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from nalb.experiments.networks import random_network, write_network
-from nalb.experiments.runs import Comparison, finish_all, run_script
+from experiments.networks import random_network, write_network
+from experiments.runs import Comparison, finish_all, run_script
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.slices import slice_bytes
 from nalb.reporting.run_file import median_s

@@ -11,9 +11,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from nalb.experiments.networks import equal_network, write_network
-from nalb.experiments.overhead import CONFIDENCE, overhead
-from nalb.experiments.runs import Comparison, finish_all, run_script
+from experiments.networks import equal_network, write_network
+from experiments.overhead import CONFIDENCE, overhead
+from experiments.runs import Comparison, finish_all, run_script
 from nalb.protocol.planner import usual_inflight_bytes
 from nalb.reporting.run_file import median_s
 from nalb.workloads import bytes_of

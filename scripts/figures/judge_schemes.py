@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from nalb.experiments.networks import random_network, write_network
-from nalb.experiments.runs import Comparison, finish_all, run_script
+from experiments.networks import random_network, write_network
+from experiments.runs import Comparison, finish_all, run_script
 from nalb.launch.network import configured_capacities
 from nalb.planning.distribution import Situation
 from nalb.planning.granularity import FIRST_ALPHA_BYTES

@@ -18,13 +18,13 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
+from experiments.networks import changing_machines, uneven_network, write_network
+from experiments.runs import run_script
+from experiments.trainings import compare_batchings
 from nalb.batching.decisions import Observation
 from nalb.batching.lb_bsp import StepBalancer
 from nalb.batching.schemes import PREDICTORS
 from nalb.batching.sizes import Bounds
-from nalb.experiments.networks import changing_machines, uneven_network, write_network
-from nalb.experiments.runs import run_script
-from nalb.experiments.trainings import compare_batchings
 from nalb.planning.nodes import Floats
 from nalb.protocol.batching import BatchSizeManager
 from nalb.protocol.messages import Computed, JoinBatching

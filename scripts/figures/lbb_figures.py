@@ -19,14 +19,14 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import pearsonr, spearmanr
 
+from experiments.networks import uneven_network, write_network
+from experiments.runs import another_run, clear, run_script
+from experiments.trainings import batch_events, compare_batchings, nalb
 from nalb.batching.lbb import FINE_THRESHOLD, RAPID, RAPID_THRESHOLD, straggler_effect
 from nalb.batching.sizes import Bounds, fastest
 from nalb.batching.time_models import Polynomial, fit
 from nalb.errors import InputError
 from nalb.events import BatchEvent
-from nalb.experiments.networks import uneven_network, write_network
-from nalb.experiments.runs import another_run, clear, run_script
-from nalb.experiments.trainings import batch_events, compare_batchings, nalb
 from nalb.reporting.run_file import write_whole
 
 SLEEPERS = Path(__file__).resolve().parents[2] / "tests/kvstore/lbb_workers.py"

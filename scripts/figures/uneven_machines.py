@@ -16,12 +16,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from experiments.runs import another_run, clear, run_script
+from experiments.trainings import compare_batchings, nalb
 from nalb.batching.joint import overlapped_s, plan_after_slowest
 from nalb.batching.sizes import Bounds
 from nalb.batching.time_models import Polynomial
 from nalb.events import BatchEvent, LayoutEvent
-from nalb.experiments.runs import another_run, clear, run_script
-from nalb.experiments.trainings import compare_batchings, nalb
 from nalb.launch.network import configured_capacities
 from nalb.planning.nodes import Capacities, Node
 from nalb.reporting.batching_file import batching_table

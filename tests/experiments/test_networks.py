@@ -1,4 +1,4 @@
-from nalb.experiments.networks import changing_machines, equal_network, random_network, uneven_network, write_network
+from experiments.networks import changing_machines, equal_network, random_network, uneven_network, write_network
 from netem.network_file import load_network
 
 

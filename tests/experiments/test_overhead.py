@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.overhead import overhead, round_means
 from nalb.compare.comparison import BLOCK
 from nalb.errors import InputError
-from nalb.experiments.overhead import overhead, round_means
 
 
 def test_rounds_leave_out_the_first_of_each_turn_and_the_first_round():

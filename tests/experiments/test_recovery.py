@@ -2,8 +2,8 @@ import math
 
 import pytest
 
+from experiments.recovery import Recovery, recoveries
 from nalb.events import ChangeEvent, IterationEvent
-from nalb.experiments.recovery import Recovery, recoveries
 from nalb.reporting.record import Record, Step
 from nalb.reporting.run_file import RunFile, SchemeResult
 

@@ -1,21 +1,24 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
+import lbb_figures
+import uneven_machines
+from experiments.networks import equal_network, write_network
+from experiments.runs import Comparison, finish_all
+from experiments.trainings import compare_batchings
 from nalb.errors import InputError, JobError
-from nalb.experiments.networks import equal_network, write_network
-from nalb.experiments.runs import Comparison, finish_all
-from nalb.experiments.trainings import compare_batchings
 from nalb.reporting.batching_file import BatchingFile, BatchingResult, write_batchings
 from nalb.reporting.run_file import read_run
-from scripts.figures import lbb_figures, uneven_machines
 from tests.reporting.runs import write_fake_run
 
 pytestmark = pytest.mark.jobs
 
+FIGURES = Path(__file__).parents[2] / "scripts" / "figures"
 SCHEMES = ("stock", "aware")
 
 
@@ -116,11 +119,11 @@ def test_what_unfinished_trainings_left_goes_and_what_they_did_not_stays(tmp_pat
 
 
 COMPARES = """
-from nalb.experiments.runs import Comparison, finish_all
+from experiments.runs import Comparison, finish_all
 list(finish_all("fig0", Path(sys.argv[1]), [Comparison("a", Path(sys.argv[2]), "mobilenet", ("stock",), 1)]))
 """
 TRAINS = """
-from nalb.experiments.trainings import compare_batchings
+from experiments.trainings import compare_batchings
 compare_batchings(Path(sys.argv[1]) / "a", sys.argv[2], "off", 1, "cnn", 8)
 """
 
@@ -130,7 +133,7 @@ def test_a_killed_script_takes_its_run_along(tmp_path, body):
     """The run waits for its network file, a pipe, and would end by itself when the test closes it."""
     pipe = tmp_path / "net.toml"
     os.mkfifo(pipe)
-    script = f"import sys\nfrom pathlib import Path\n{body}"
+    script = f"import sys\nfrom pathlib import Path\nsys.path.insert(0, {str(FIGURES)!r})\n{body}"
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path), str(pipe)]) as process, pipe.open("w"):
         (run,) = psutil.Process(process.pid).children()
         process.kill()

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
+from experiments.networks import random_network
+from experiments.speed import ceilings, ceilings_of, speed, stock_shares
 from nalb import workloads
 from nalb.errors import InputError
-from nalb.experiments.networks import random_network
-from nalb.experiments.speed import ceilings, ceilings_of, speed, stock_shares
 from nalb.planning.nodes import Capacities
 from nalb.reporting.record import read_record
 from tests.reporting.runs import write_fake_run

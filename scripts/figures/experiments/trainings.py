@@ -5,9 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from experiments.runs import another_run, clear
 from nalb.errors import JobError
 from nalb.events import BatchEvent
-from nalb.experiments.runs import another_run, clear
 from nalb.launch.processes import die_with_parent
 from nalb.launch.supervisor import print_line
 from nalb.reporting.batching_file import BatchingFile, read_batchings
