@@ -43,7 +43,10 @@ BASELINES = ("dp", "mp", "hp")
 RULES = (FELA, FELA_BY_PAPER)
 JITTER = 0.05  # of the logarithm of a token's time, where it is said
 STEADY = 5  # iterations: nothing is random, so they are all alike from the second on
-TUNING = 100  # iterations, all cases of tuning among them
+TUNING, PHASES = (
+    100,
+    3,
+)  # iterations, all cases of tuning among them; the third phase for fela-paper too: rules are compared
 MODELS: dict[str, Profile] = {name: make() for name, make in PROFILES.items()}
 
 SLEEPS_S = {"vgg19": (2, 4, 6, 8, 10), "googlenet": (1, 2, 3, 4, 5)}
@@ -73,7 +76,7 @@ def machines(jitter: float = 0.0, seed: int = 0) -> Machines:
 @cache
 def tuned(model: str, total: int, rules: str = FELA) -> Tuner:
     """After tuning while training."""
-    return tune_fela(MODELS[model], machines(), total, TUNING, rules)[1]
+    return tune_fela(MODELS[model], machines(), total, TUNING, rules, PHASES)[1]
 
 
 @cache
@@ -108,7 +111,7 @@ def figure_6(console: Console) -> None:
         title="Fig. 6: VGG19. Paper: 64 {1,1,4}, |S| = 1; 1024 {1,8,8}, |S| = 8; saves 8.51-51.69 %, 5.31-41.25 %, 8.51-66.78 %",
     )  # fmt: skip
     for total, rules in itertools.product(TOTALS, RULES):
-        run, tuner = tune_fela(MODELS["vgg19"], machines(), total, TUNING, rules)
+        run, tuner = tune_fela(MODELS["vgg19"], machines(), total, TUNING, rules, PHASES)
         seconds = tuner.measured_s
         first = {case: s for case, s in seconds.items() if len(case.subset) == WORKERS}
         weights = min(first, key=first.__getitem__).weights
@@ -266,7 +269,7 @@ def figure_links(console: Console, quick: bool) -> None:
             eight, model = Machines(Capacities.from_lists(rates, rates)), MODELS["vgg19"]
             took = [train(one, model, eight, total, STEADY).iteration_s() for one in BASELINES]
             for rules in RULES:
-                tuner = tune_fela(model, eight, total, TUNING, rules)[1]
+                tuner = tune_fela(model, eight, total, TUNING, rules, PHASES)[1]
                 took.append(tuner.measured_s[tuner.best])
             gains.append(took[-1] / took[-2])
             row = [f"{one:.3f}" for one in took] + [f"{gains[-1]:.2f}", f"{min(took[:3]) / took[-2]:.2f}"]

@@ -155,6 +155,26 @@ def test_a_sleeping_workers_tokens_are_computed_by_others():
     assert any(one.owner == 2 for one in work)
 
 
+def test_nobody_takes_a_token_from_a_worker_that_waits_for_it():
+    """Worker 3 has waited for longer, but the gradient that comes is for what worker 1 has computed, which waits too."""
+    server, has = TokenServer(4, Shape(3, 3, (1, 1)), fela(4, 2, [0])), {}
+
+    def report(worker):
+        had = has.pop(worker, None)
+        for one in server.report(worker, had and had.token.id, 0, 0.0, drains=True):
+            if isinstance(one, Work):
+                has[one.worker] = one
+
+    for worker in (0, 1, 2, 3, 1, 0):
+        report(worker)
+    assert sorted(has) == [0, 2]
+    for _ in range(2):  # the two tokens of the last sub-model that are there
+        report(0)
+    assert has[1].token.mirrors == TokenId(0, 0, 1)
+    assert (has[1].owner, has[1].recomputes) == (1, False)
+    assert 3 not in has or has[3].owner != 1
+
+
 def test_the_subset_alone_computes_the_conditional_sub_model():
     server = TokenServer(4, Shape(32, 8, (1, 1, 1)), fela(4, 3, [1, 3]))
     orders = Driver(server, 4, 2, 5).run()
