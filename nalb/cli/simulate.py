@@ -1,4 +1,4 @@
-"""`nalb simulate`: what one synchronisation would take, by a fluid model; nothing runs and nothing is sent."""
+"""`nalb simulate`: what one synchronisation or one iteration would take, by a fluid model; nothing runs and nothing is sent."""
 
 import argparse
 import json
@@ -14,6 +14,7 @@ from rich.progress import track
 from rich.table import Table
 
 from nalb import workloads
+from nalb.cli import simulate_parallel
 from nalb.cli.flags import (
     HIGH_ALPHA_BYTES,
     HIGH_MODEL_BYTES,
@@ -87,6 +88,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"slice by slice, or whole flows (default: slices up to {SLICES_UP_TO} nodes)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")
+    simulate_parallel.add_flags(parser)
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ class Simulated:
 
 def main(args: argparse.Namespace) -> int:
     """Simulate and print."""
+    if args.parallel is not None or any(vars(args)[name] is not None for name in simulate_parallel.FLAGS):
+        return _simulate_parallel(args)
     message_bytes = parse_number("--message-bytes", args.message_bytes, HIGH_ALPHA_BYTES, low=0)
     wire = MessageWeight(1.0 if args.no_headers else WITH_HEADERS.goodput_part, message_bytes)
     if not (args.network or args.run) if args.random is None else (args.network or args.run):
@@ -148,6 +152,16 @@ def main(args: argparse.Namespace) -> int:
             table.add_row(one.scheme, f"{one.time_s:.4g}", f"{ratio(one.time_s, bound):.3f}")
         Console().print(table)
     return 0
+
+
+def _simulate_parallel(args: argparse.Namespace) -> int:
+    if args.parallel is None:
+        flags = ", ".join(f"--{name}" for name in simulate_parallel.FLAGS if vars(args)[name] is not None)
+        raise InputError(f"{flags}: of models that are trained in parts: add --parallel, or leave it out")
+    if args.run or (args.network and args.random) or any(vars(args)[name] is not None for name in DEFAULTS):
+        raise InputError("--parallel takes --network or --random, or eight workers of 10 Gbit/s: leave out the others")
+    capacities = _network(args)[1] if args.network or args.random else None
+    return simulate_parallel.main(args, capacities)
 
 
 def _by_slices(

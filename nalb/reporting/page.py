@@ -44,8 +44,9 @@ TOKEN_FIGURES = (
         "tokens.png",
         "Who computed what, and who helped whom?",
         "One iteration of median length, with the last shape. Each bar is a token: darker for later sub-models,"
-        " hatched where it goes backward, with a red edge where it was another worker's. A thin blue bar before it"
-        " is the wait for its inputs from other workers. White is idle time: no token was there for the worker.",
+        " hatched where it goes backward, with a red edge where it was another worker's. Before it, a blue bar is"
+        " the wait for its inputs from other workers, and a thin line that for the optimizer's step of its sub-model in the"
+        " iteration before. White is idle time: no token was there for the worker.",
         tokens_over_time,
     ),
     FigureOf(

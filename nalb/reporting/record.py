@@ -8,6 +8,7 @@ What a file does not say stays None or empty here: no figure may fill it in.
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from nalb.errors import InputError
 from nalb.events import (
@@ -17,6 +18,7 @@ from nalb.events import (
     ReadyEvent,
     Row,
     SamplesEvent,
+    TokenRow,
     TokensEvent,
     TokenShapeEvent,
 )
@@ -98,6 +100,22 @@ def rate(rates: Rates | None, direction: str, node: str) -> float | None:
     if rates is None:
         return None
     return (rates.up if direction == "up" else rates.down).get(node)
+
+
+class TokenTimes(NamedTuple):
+    """Of a token, seconds since its event's `at_s`. Between its inputs and its start a worker waits for the model's last step."""
+
+    given_s: float
+    inputs_s: float  # all were there
+    start_s: float  # of its computing
+    done_s: float
+
+    @staticmethod
+    def of(row: TokenRow) -> "TokenTimes":
+        """Reports arrive at once: computing ends where they do."""
+        given_s, done_s = 1e-6 * row.given_us, 1e-6 * row.done_us
+        inputs_s = min(given_s + 1e-6 * row.fetch_us, done_s)
+        return TokenTimes(given_s, inputs_s, max(inputs_s, done_s - 1e-6 * row.compute_us), done_s)
 
 
 def read_record(run_dir: Path) -> Record:

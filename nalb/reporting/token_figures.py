@@ -11,11 +11,12 @@ from matplotlib.patches import Patch
 
 from nalb.events import TokenRow, TokensEvent, TokenShapeEvent
 from nalb.reporting.drawing import WIDTH_IN, notice, shown, top, whole_ticks
-from nalb.reporting.record import Timeline
+from nalb.reporting.record import Timeline, TokenTimes
 
 NOT_LISTED = "samples.jsonl lists the tokens of no iteration: there is nothing to draw over time."
 NAMED = 80  # tokens of an iteration up to which each bears its name
 LIGHTEST, DARKEST = 0.9, 0.35  # of the sub-models' greys
+INPUTS, STEP = "#8fb8de", "0.55"  # waits
 HELPED, OWN = "#c03018", "0.2"  # edges
 MOST_NAMED = 3  # workers whom one helped, in the table
 
@@ -74,7 +75,7 @@ def tokens_over_time(timeline: Timeline) -> Figure:
     if event is None or not event.rows:
         return notice(NOT_LISTED)
     sub_models = 1 + max(_sub_model(row.level) for row in event.rows)
-    figure = Figure(figsize=(WIDTH_IN, 0.42 * len(event.workers) + 1.6), layout="constrained")
+    figure = Figure(figsize=(WIDTH_IN, 0.42 * len(event.workers) + 1.8), layout="constrained")
     axes = figure.subplots()
     for row in event.rows:
         _bar(axes, row, sub_models, is_named=len(event.rows) <= NAMED)
@@ -89,18 +90,19 @@ def tokens_over_time(timeline: Timeline) -> Figure:
     handles += [
         Patch(facecolor="white", edgecolor="0.2", hatch="////", label="backward"),
         Patch(facecolor="white", edgecolor=HELPED, linewidth=1.6, label="another worker's"),
-        Patch(facecolor="#8fb8de", label="waits for inputs"),
+        Patch(facecolor=INPUTS, label="waits for inputs"),
+        Patch(facecolor=STEP, label="waits for a step"),
     ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(6, len(handles)))
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(handles)))
     return figure
 
 
 def _bar(axes: Axes, row: TokenRow, sub_models: int, is_named: bool) -> None:
-    """The wait for its inputs, then its computing, which ends before its report has come."""
-    given_s, done_s = 1e-6 * row.given_us, 1e-6 * row.done_us
-    start_s = min(given_s + 1e-6 * row.fetch_us, done_s)
-    axes.barh(row.worker, start_s - given_s, 0.3, left=given_s, color="#8fb8de")
-    width_s = min(1e-6 * row.compute_us, done_s - start_s)
+    """The wait for its inputs, that for the model's last step, its computing."""
+    given_s, inputs_s, start_s, done_s = TokenTimes.of(row)
+    axes.barh(row.worker, inputs_s - given_s, 0.3, left=given_s, color=INPUTS)
+    axes.barh(row.worker, start_s - inputs_s, 0.1, left=inputs_s, color=STEP)
+    width_s = done_s - start_s
     sub_model = _sub_model(row.level)
     axes.barh(
         row.worker,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nalb.events import TokensEvent
-from nalb.reporting.record import Step, Timeline
+from nalb.reporting.record import Step, Timeline, TokenTimes
 from nalb.reporting.run_file import steady
 
 Event = dict[str, Any]
@@ -89,15 +89,14 @@ def chrome_trace(record: Timeline) -> dict[str, Any]:
 
 
 def _add_tokens(rows: "_Rows", event: TokensEvent) -> None:
-    """Those of one iteration that are listed. A report comes some moments after the computing has ended."""
+    """Those of one iteration that are listed."""
     for row in event.rows or ():
-        given_s, done_s = event.at_s + 1e-6 * row.given_us, event.at_s + 1e-6 * row.done_us
-        start_s = min(given_s + 1e-6 * row.fetch_us, done_s)
+        given_s, inputs_s, start_s, done_s = (event.at_s + one for one in TokenTimes.of(row))
         worker, name = event.workers[row.worker], f"{row.level}.{row.number}"
         told = {"iteration": event.iteration, "samples": row.samples, "bucket of": event.workers[row.owner]}
-        if start_s > given_s:
-            rows.add(worker, INPUTS, name, given_s, start_s, {"bytes": row.fetched_bytes})
-        rows.add(worker, TOKENS, name, start_s, min(start_s + 1e-6 * row.compute_us, done_s), told)
+        if inputs_s > given_s:
+            rows.add(worker, INPUTS, name, given_s, inputs_s, {"bytes": row.fetched_bytes})
+        rows.add(worker, TOKENS, name, start_s, done_s, told)
 
 
 class _Rows:

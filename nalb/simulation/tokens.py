@@ -268,8 +268,8 @@ class _Run:
         self._unsummed[order.iteration] -= 1
         if self._unsummed[order.iteration] == 0:
             self._ends_s[order.iteration] = self._now_s
-        for rank in order.workers:
-            if work := self._workers[rank].work:
+        for rank, one in enumerate(self._workers):  # newcomers to S wait for it too
+            if work := one.work:
                 self._compute(work)
             elif rank in self._blocked and self._is_ready(rank):
                 self._blocked.remove(rank)

@@ -93,3 +93,43 @@ def test_a_recorded_run_beside_what_was_measured(capsys, tmp_path):
 )  # fmt: skip
 def test_mistakes_are_one_line(capsys, words, what):
     assert what in complaint(capsys, *words)
+
+
+def test_ways_to_share_out_a_model(capsys):
+    answer = told(
+        capsys, "--parallel", "fela,dp,hp", "--total", 64, "--weights", "1,1,8", "--subset", 1, "--iterations", 3
+    )
+    seconds = {name: one["iteration_s"] for name, one in answer["parallel"].items()}
+    assert list(seconds) == ["fela", "dp", "hp"]
+    assert seconds["fela"] < seconds["hp"] < seconds["dp"]
+    assert (answer["model"], answer["workers"]) == ("vgg19", 8)
+    words = "--parallel", "fela", "--model", "googlenet", "--random", "4:100-1000:1", "--iterations", 3
+    assert run(["simulate", *map(str, words)]) == 0
+    captured = capsys.readouterr().out
+    assert "googlenet, 4 workers, 256 samples" in captured
+    assert "fela: weights 1," in captured
+
+
+def test_a_worker_that_sleeps_makes_iterations_longer(capsys):
+    words = "--parallel", "fela", "--total", 64, "--weights", "1,1,1", "--iterations", 8
+    usual, slept = (
+        told(capsys, *words, *more)["parallel"]["fela"]["iteration_s"]
+        for more in ((), ("--stragglers", "round-robin:2"))
+    )
+    assert usual + 0.1 < slept < usual + 2
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--total", "64"), "add --parallel"),
+        (("--parallel", "sp"), "choose of fela"),
+        (("--parallel", "dp", "--schemes", "exact"), "leave out"),
+        (("--parallel", "fela", "--weights", "1,2"), "give 3 weights"),
+        (("--parallel", "fela", "--subset", "2"), "needs --weights"),
+        (("--parallel", "dp", "--total", "4"), "a sample for each"),
+        (("--parallel", "dp", "--iterations", "1"), "choose 2 to"),
+    ],
+)
+def test_what_cannot_be_shared_out(capsys, words, why):
+    assert why in complaint(capsys, *words)

@@ -8,7 +8,7 @@ from nalb.cli import main as cli
 from nalb.errors import InputError
 from nalb.events import encode_line
 from nalb.reporting.page import TOKEN_FIGURES
-from nalb.reporting.record import read_timeline
+from nalb.reporting.record import TokenTimes, read_timeline
 from nalb.reporting.token_figures import representative, shape_rows, tokens_over_time, worker_rows
 from nalb.reporting.trace import chrome_trace
 from tests.protocol.test_tokens import Job, train
@@ -55,7 +55,11 @@ def test_the_iteration_drawn_has_the_last_shape_and_a_bar_for_each_token(run_dir
     assert event.iteration == 10
     figure = tokens_over_time(timeline)
     bars = figure.axes[0].patches
-    assert len(bars) == 2 * len(event.rows)  # the wait for inputs, and the computing
+    assert len(bars) == 3 * len(event.rows)  # two waits, and the computing
+    for row in event.rows:
+        given_s, inputs_s, start_s, done_s = TokenTimes.of(row)
+        assert given_s <= inputs_s <= start_s <= done_s
+        assert done_s - start_s == pytest.approx(min(0.1, done_s - inputs_s))
     helped = sum(row.owner != row.worker for row in event.rows)
     assert sum(bar.get_linewidth() == 1.6 for bar in bars) == helped
 

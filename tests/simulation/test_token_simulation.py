@@ -140,6 +140,13 @@ def test_tuning_ends_near_the_best_case():
     assert ended_s <= 1.02 * train_fela(VGG19, EIGHT, 64, BEST[64], 5).iteration_s(), tuner.reason
 
 
+def test_tuning_goes_on_where_newcomers_to_the_subset_wait_for_a_sum():
+    rates = np.random.default_rng(0).uniform(1.25e8, 1.25e9, 8)
+    run, tuner = tune_fela(VGG19, Machines(Capacities.from_lists(rates, rates)), 256, 85)
+    assert tuner.is_done
+    assert len(run.ends_s) == 85
+
+
 def test_buckets_of_their_own_keep_work_where_its_inputs_are():
     usual = train_fela(VGG19, EIGHT, 256, BEST[256], 3, rules=FELA_BY_PAPER)
     one_bucket = train_fela(VGG19, EIGHT, 256, BEST[256], 3, rules=FELA_BY_PAPER, without=["own_buckets"])
