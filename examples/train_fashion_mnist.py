@@ -75,21 +75,19 @@ def small_cnn() -> nn.HybridBlock:
     return net
 
 
-def vgg_blocks() -> list[nn.HybridBlock]:
-    """Four convolutions and three dense layers as three blocks: 0.04, 0.22 and 7.6 MB of parameters; images of 1x28x28."""
+def vgg_blocks(is_smooth: bool = False) -> list[nn.HybridBlock]:
+    """Two blocks of convolutions with 91 % of the work, and one of dense layers with 97 % of the 7.8 MB.
+
+    is_smooth: softplus and average pooling in place of ReLU and max pooling. Those have kinks: rounding alone, as of gradients
+    that are added up in another order, moves parameters by a thousandth within 10 steps.
+    """
+    kind, pool = ("softrelu", nn.AvgPool2D) if is_smooth else ("relu", nn.MaxPool2D)
     front, middle, head = (nn.HybridSequential() for _ in range(3))
-    front.add(
-        nn.Conv2D(32, 3, padding=1, activation="relu", in_channels=1),
-        nn.Conv2D(32, 3, padding=1, activation="relu", in_channels=32), nn.MaxPool2D(2),
-    )  # fmt: skip
-    middle.add(
-        nn.Conv2D(64, 3, padding=1, activation="relu", in_channels=32),
-        nn.Conv2D(64, 3, padding=1, activation="relu", in_channels=64), nn.MaxPool2D(2),
-    )  # fmt: skip
-    head.add(
-        nn.Dense(512, activation="relu", in_units=64 * 7 * 7),
-        nn.Dense(512, activation="relu", in_units=512), nn.Dense(10, in_units=512),
-    )  # fmt: skip
+    for block, channels in ((front, 32), (middle, 64)):
+        for _ in range(2):
+            block.add(nn.Conv2D(channels, 3, padding=1, activation=kind))
+        block.add(pool(2))
+    head.add(nn.Dense(512, activation=kind), nn.Dense(512, activation=kind), nn.Dense(10))
     return [front, middle, head]
 
 

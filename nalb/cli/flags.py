@@ -163,7 +163,7 @@ def check_token_flags(args: argparse.Namespace, parallels: Sequence[tuple[str, S
             )
         if scheme.routes_itself:
             raise InputError(
-                f"--parallel needs nalb's store, and scheme {scheme.name} is MXNet alone: choose another scheme"
+                f"--parallel needs nalb's store, and --scheme {scheme.name} is MXNet alone: choose another scheme"
             )
         is_told = name in FELAS or not is_fela
         if why := conflict(name, has_weights and is_told, has_subset and is_told, args.staleness or 0):

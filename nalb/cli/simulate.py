@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -11,7 +11,6 @@ from rich.progress import track
 from rich.table import Table
 
 from nalb import workloads
-from nalb.cli import simulate_parallel
 from nalb.cli.flags import (
     HIGH_ALPHA_BYTES,
     HIGH_MODEL_BYTES,
@@ -34,7 +33,13 @@ from nalb.simulation.comparison import Setting, times_by_flows, times_by_slices
 from nalb.simulation.exchange import WITH_HEADERS, MessageWeight
 from nalb.simulation.families import uniform_network
 from nalb.simulation.job import SCHEMES
+from nalb.simulation.parallel import side_by_side
+from nalb.simulation.profiles import PROFILES
 from nalb.simulation.recorded import Medians, median_error, simulate_events
+from nalb.simulation.tokens import Machines
+from nalb.tokens.policies import PARALLELS
+from nalb.tokens.shape import read_weights
+from nalb.tokens.stragglers import FORMS, Stragglers
 from nalb.units import mbps_to_bytes_per_s
 from netem.network_file import find_network, load_network
 from netem.schedule import pair_caps_at
@@ -42,6 +47,8 @@ from netem.schedule import pair_caps_at
 SLICES_UP_TO = 16  # nodes: beyond, slices take minutes, and --by auto takes flows
 HIGH_NODES = 100_000
 HIGH_MBPS = 1e9
+PAPER_WORKERS, PAPER_MBPS = 8, 10_000.0  # of --parallel without a network: Geng et al.
+PARALLEL_FLAGS = ("model", "total", "weights", "subset", "stragglers", "iterations", "jitter")
 ESTIMATORS_HELP = f"of capacities: {', '.join(ESTIMATORS)}{OWN_HELP}; default: the true ones"
 DEFAULTS = {  # of flags that --run has no use for
     "model_bytes": None,
@@ -85,12 +92,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"slice by slice, or whole flows (default: slices up to {SLICES_UP_TO} nodes)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")
-    simulate_parallel.add_flags(parser)
+    _add_parallel_flags(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Simulate and print."""
-    if args.parallel is not None or any(vars(args)[name] is not None for name in simulate_parallel.FLAGS):
+    if args.parallel is not None or any(vars(args)[name] is not None for name in PARALLEL_FLAGS):
         return _simulate_parallel(args)
     message_bytes = parse_number("--message-bytes", args.message_bytes, HIGH_ALPHA_BYTES, low=0)
     wire = MessageWeight(1.0 if args.no_headers else WITH_HEADERS.goodput_part, message_bytes)
@@ -140,14 +147,63 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
+def _add_parallel_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("ways to share out a model that is trained, computing included")
+    group.add_argument("--parallel", metavar="P[,P...]", help=f"simulate these: {', '.join(PARALLELS)}, or all")
+    group.add_argument("--model", choices=tuple(PROFILES), help="on K40c (default: vgg19)")
+    group.add_argument(
+        "--total", type=int, metavar="N", help="samples of an iteration, over all workers (default: 256)"
+    )
+    group.add_argument("--weights", metavar="1,W,...", help="of fela's sub-models (default: tuned)")
+    group.add_argument("--subset", type=int, metavar="N", help="workers that compute fela's last sub-model")
+    group.add_argument("--stragglers", metavar="S", help=f"workers that sleep: {FORMS}")
+    group.add_argument("--iterations", type=int, metavar="N", help="default: 10")
+    group.add_argument(
+        "--jitter", type=float, metavar="J", help="deviation of computing times' logarithms (default: 0)"
+    )
+
+
 def _simulate_parallel(args: argparse.Namespace) -> int:
     if args.parallel is None:
-        flags = ", ".join(f"--{name}" for name in simulate_parallel.FLAGS if vars(args)[name] is not None)
+        flags = ", ".join(f"--{name}" for name in PARALLEL_FLAGS if vars(args)[name] is not None)
         raise InputError(f"{flags}: of models that are trained in parts: add --parallel, or leave it out")
     if args.run or (args.network and args.random) or any(vars(args)[name] is not None for name in DEFAULTS):
         raise InputError("--parallel takes --network or --random, or eight workers of 10 Gbit/s: leave out the others")
-    capacities = _network(args)[1] if args.network or args.random else None
-    return simulate_parallel.main(args, capacities)
+    machines = Machines.equal(PAPER_WORKERS, mbps_to_bytes_per_s(PAPER_MBPS))
+    if args.network or args.random:
+        machines = Machines(_network(args)[1])
+    machines = replace(machines, jitter=args.jitter or 0.0)
+    profile, total = PROFILES[args.model or "vgg19"](), 256 if args.total is None else args.total
+    iterations = 10 if args.iterations is None else args.iterations
+    rows = side_by_side(
+        PARALLELS if args.parallel == "all" else parse_names("--parallel", args.parallel),
+        profile,
+        machines,
+        total,
+        iterations,
+        Stragglers.read(args.stragglers).sleep_s if args.stragglers else None,
+        read_weights(args.weights) if args.weights else None,
+        args.subset,
+    )
+    if args.json:
+        told = {
+            name: {"iteration_s": run.iteration_s(), "ends_s": run.ends_s, "tokens": run.tokens, "helped": run.helped,
+                   "fetched_bytes": run.fetched_bytes, "reason": reason}
+            for name, (run, reason) in rows.items()
+        }  # fmt: skip
+        print(json.dumps({"model": profile.name, "workers": machines.workers, "total": total, "parallel": told}))
+        return 0
+    table = Table("", "iteration s", "samples/s", "helped with", "fetched MB")
+    table.title = f"{profile.name}, {machines.workers} workers, {total} samples"
+    for name, (run, _) in rows.items():
+        seconds, fetched_mb = run.iteration_s(), run.fetched_bytes / 1e6 / iterations
+        row = f"{seconds:.4g}", f"{total / seconds:.4g}", f"{run.helped / run.tokens:.0%}", f"{fetched_mb:.4g}"
+        table.add_row(name, *row)
+    Console().print(table)
+    for name, (_, reason) in rows.items():
+        if reason:
+            print(f"{name}: {reason}")
+    return 0
 
 
 def _slice_flags(args: argparse.Namespace) -> tuple[float, float | None]:

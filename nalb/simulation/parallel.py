@@ -8,11 +8,13 @@ from nalb.errors import InputError
 from nalb.simulation.profiles import Profile
 from nalb.simulation.tokens import Machines, Simulated, Sleep, simulate
 from nalb.tokens.network_aware import NetworkAware
-from nalb.tokens.policies import FELA, data_parallel, fela, hybrid_parallel, model_parallel
+from nalb.tokens.policies import FELA, FELAS, PARALLELS, data_parallel, fela, hybrid_parallel, model_parallel
 from nalb.tokens.server import TokenServer
 from nalb.tokens.shape import Shape
 from nalb.tokens.tuning import Configuration, Tuner
 
+WORKERS_MOST, SAMPLES_MOST, ITERATIONS_MOST = 1000, 1_000_000, 1000
+TUNING = 100  # iterations: enough for eight workers
 MICRO_BATCH = 16  # samples, of model parallelism: SM-1 of VGG19 computes at full speed
 
 
@@ -91,3 +93,47 @@ def advise(server: TokenServer, machines: Machines) -> NetworkAware:
     """With the true rates of the links; how long tokens take it learns."""
     rates = machines.capacities.up.tolist(), machines.capacities.down.tolist()
     return NetworkAware(server, lambda: rates)
+
+
+def side_by_side(
+    ways: Sequence[str],
+    profile: Profile,
+    machines: Machines,
+    total: int,
+    iterations: int,
+    sleep: Sleep | None = None,
+    weights: Sequence[int] | None = None,
+    subset: int | None = None,
+) -> dict[str, tuple[Simulated, str]]:
+    """Each of some PARALLELS for so many iterations, and how Fela's configuration was found.
+
+    weights, subset: of Fela; None: tuned before; subset: of the lowest ranks, and None with weights: all. Raises InputError.
+    """
+    workers = machines.workers
+    if not (2 <= workers <= WORKERS_MOST and workers <= total <= SAMPLES_MOST):
+        raise InputError(f"{total} samples on {workers} workers: 2 to {WORKERS_MOST} workers, and a sample for each")
+    if not (2 <= iterations <= ITERATIONS_MOST and 0 <= machines.jitter <= 1):
+        raise InputError(
+            f"{iterations} iterations, jitter {machines.jitter:g}: choose 2 to {ITERATIONS_MOST}, and 0 to 1"
+        )
+    if weights is None and subset is not None:
+        raise InputError("a subset needs weights: give both, or none and they are tuned")
+    size = subset or workers
+    if weights is not None and (len(weights) != len(profile.sub_models) or not 1 <= size <= workers):
+        raise InputError(
+            f"weights {list(weights)}, a subset of {size}: give {len(profile.sub_models)} weights, and 1 to {workers}"
+        )
+    done: dict[str, tuple[Simulated, str]] = {}
+    for way in ways:
+        if way in FELAS:
+            if weights is None:
+                tuner = tune_fela(profile, machines, total, TUNING, way)[1]
+                configuration, reason = tuner.best, tuner.reason
+            else:
+                configuration, reason = Configuration(tuple(weights), tuple(range(size))), "as asked for"
+            done[way] = train_fela(profile, machines, total, configuration, iterations, sleep, way), reason
+        elif way in PARALLELS:
+            done[way] = train(way, profile, machines, total, iterations, sleep), ""
+        else:
+            raise InputError(f"{way!r} is no way to share out a model: choose of {', '.join(PARALLELS)}")
+    return done

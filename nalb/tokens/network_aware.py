@@ -33,8 +33,8 @@ class NetworkAware:
 
     def __init__(self, server: TokenServer, rates: Rates | None = None):
         self._server, self._rates = server, rates
-        # (sub-model, back, computed again) -> worker -> samples -> seconds
-        self._seconds: dict[tuple[int, bool, bool], dict[int, dict[int, float]]] = {}
+        # worker -> (sub-model, back, computed again) -> samples -> seconds
+        self._seconds: dict[int, dict[tuple[int, bool, bool], dict[int, float]]] = {}
         self._sample_bytes: dict[int, float] = {}  # of each sub-model's output
         server.advise(self.cost, self.help)
 
@@ -43,7 +43,7 @@ class NetworkAware:
         shape = self._server.shape
         kind = shape.sub_model(one.token.id.level), one.token.mirrors is not None, one.recomputes
         samples = shape.samples(one.token.chunks)
-        known = self._seconds.setdefault(kind, {}).setdefault(one.worker, {})
+        known = self._seconds.setdefault(one.worker, {}).setdefault(kind, {})
         known[samples] = NEWEST * compute_s + (1 - NEWEST) * known.get(samples, compute_s)
         of_output = [self._server.fetched(one.token, fetch) for fetch in one.fetches]
         if len({sub_model for sub_model, _ in of_output}) == 1:
@@ -52,40 +52,38 @@ class NetworkAware:
     def compute_s(self, worker: int, forward: bool, back: bool, sub_model: int, samples: int) -> float | None:
         """How long a worker computes forward, back, or both; None where nothing is known of it.
 
-        Of batches never seen: in proportion to samples. Until one has been seen, going back takes twice as long as forward.
+        Of batches never seen: in proportion to samples. Until one has been seen, going back takes twice as long as forward. Of a
+        sub-model that the worker has never computed: as long as another one.
         """
-        kind = sub_model, back, forward and back
-        seconds = self._of_kind(kind, worker, samples)
-        if seconds is not None or not back:
-            return seconds
-        forward_s = self._of_kind((sub_model, False, False), worker, samples)
-        if forward_s is None:
+        for one in (worker, *self._seconds):
+            seconds = self._of_worker(one, forward, back, sub_model, samples)
+            if seconds is not None:
+                return seconds
+        return None
+
+    def _of_worker(self, worker: int, forward: bool, back: bool, sub_model: int, samples: int) -> float | None:
+        kinds = self._seconds.get(worker, {})
+        if known := kinds.get((sub_model, back, forward and back)):
+            return _for_samples(known, samples)
+        there = kinds.get((sub_model, False, False))
+        if not back or not there:
             return None
-        back_s = self._of_kind((sub_model, True, False), worker, samples)
-        return (forward_s if forward else 0.0) + (BACK * forward_s if back_s is None else back_s)
+        there_s, and_back = _for_samples(there, samples), kinds.get((sub_model, True, False))
+        back_s = _for_samples(and_back, samples) if and_back else BACK * there_s
+        return back_s + (there_s if forward else 0.0)
 
     def _token_s(self, worker: int, token: Token, to_the_end: bool) -> float | None:
         """Of a token; with what it is in for later where `to_the_end`."""
         shape = self._server.shape
         sub_model, samples = shape.sub_model(token.id.level), shape.samples(token.chunks)
         if token.id.level == shape.head:
-            return self._of_kind((sub_model, False, False), worker, samples)
+            return self.compute_s(worker, True, False, sub_model, samples)
         back = token.mirrors is not None
         forward = not back or self._server.recomputes(worker, token)
         if to_the_end and not back:
             there, and_back = (self.compute_s(worker, not way, way, sub_model, samples) for way in (False, True))
             return None if there is None or and_back is None else there + and_back
         return self.compute_s(worker, forward, back, sub_model, samples)
-
-    def _of_kind(self, kind: tuple[int, bool, bool], worker: int, samples: int) -> float | None:
-        by_worker = self._seconds.get(kind)
-        if not by_worker:
-            return None
-        known = by_worker.get(worker) or next(iter(by_worker.values()))  # another one's, where it has none
-        if samples in known:
-            return known[samples]
-        nearest = min(known, key=lambda one: abs(one - samples))
-        return known[nearest] * samples / nearest
 
     def fetch_s(self, worker: int, token: Token) -> float:
         """How long it would take to get what the worker does not hold."""
@@ -122,7 +120,7 @@ class NetworkAware:
             if self._rates is not None:
                 up, down = self._rates()
                 links_s = samples * sample_bytes * (1 / up[worker] + 1 / down[worker])
-            return links_s + (self._of_kind((shape.head, False, False), worker, samples) or 0.0)
+            return links_s + (self.compute_s(worker, True, False, shape.head, samples) or 0.0)
 
         return sorted(sorted(range(self._server.workers), key=seconds)[:size])
 
@@ -160,3 +158,11 @@ class NetworkAware:
             if one.id not in gone_back:
                 total_s += self.compute_s(worker, False, True, one.id.level, shape.samples(one.chunks)) or 0.0
         return total_s
+
+
+def _for_samples(known_s: dict[int, float], samples: int) -> float:
+    """By samples: as known, or in proportion to the nearest that is."""
+    if samples not in known_s:
+        nearest = min(known_s, key=lambda one: abs(one - samples))
+        return known_s[nearest] * samples / nearest
+    return known_s[samples]

@@ -134,7 +134,7 @@ def test_a_worker_that_sleeps_makes_iterations_longer(capsys):
         (("--parallel", "sp"), "choose of fela"),
         (("--parallel", "dp", "--schemes", "exact"), "leave out"),
         (("--parallel", "fela", "--weights", "1,2"), "give 3 weights"),
-        (("--parallel", "fela", "--subset", "2"), "needs --weights"),
+        (("--parallel", "fela", "--subset", "2"), "needs weights"),
         (("--parallel", "dp", "--total", "4"), "a sample for each"),
         (("--parallel", "dp", "--iterations", "1"), "choose 2 to"),
     ],

@@ -66,6 +66,21 @@ def test_a_slow_worker_does_not_help_a_fast_one_that_is_soon_done():
     assert both.report(0).owner == 0
 
 
+def test_what_a_worker_has_not_computed_is_reckoned_from_what_it_has():
+    """Going forward again and back, from its own times; of a sub-model that it has never had, from another worker's."""
+    two = workers_of(Shape(8, 4, (1, 1)), 2, subset=[0])
+    two.report(1)
+    for _ in range(4):
+        two.report(0, 1.0)
+    two.report(1, 5.0)
+    aware = two.aware
+    assert aware.compute_s(1, True, False, 0, 2) == 5.0
+    assert aware.compute_s(1, True, True, 0, 2) == 15.0
+    assert aware.compute_s(1, True, True, 0, 4) == 30.0
+    assert aware.compute_s(1, True, False, 1, 2) == 1.0
+    assert aware.compute_s(1, True, False, 2, 2) is None
+
+
 def test_one_that_sleeps_is_always_helped():
     both = workers_of(Shape(8, 8, (1,)), 2)
     for _ in range(8):
