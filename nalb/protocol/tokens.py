@@ -235,14 +235,13 @@ def _tokens_event(
         fetched_bytes[rank] += told.fetched_bytes
         compute_s[rank] += told.compute_s
         fetch_s[rank] += told.fetch_s
-        samples = sum(len(shape.samples_of(chunk)) for chunk in one.token.chunks)
         rows.append(
             TokenRow(
                 level_name(one.token.id.level, shape.sub_models),
                 one.token.id.number,
                 rank,
                 one.owner,
-                samples,
+                shape.samples(one.token.chunks),
                 given_us=round(1e6 * (one.given_s - begun_s)),
                 done_us=round(1e6 * (one.done_s - begun_s)),
                 fetch_us=round(1e6 * told.fetch_s),

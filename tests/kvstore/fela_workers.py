@@ -1,12 +1,13 @@
 """What the workers of the token tests run: a small net on fixed random data, held against one process's training of the same.
 
-Prints how far this worker's parameters are off, of the largest. --fault: node n1 ends itself so, once, before it computes a token
-of --level in iteration --fault-at.
+Prints how far this worker's parameters are off, of the largest. --fault: node n1 ends itself so, or waits, once, before
+it computes a token of --level in iteration --fault-at.
 """
 
 import argparse
 import os
 import signal
+import time
 
 import mxnet as mx
 import numpy as np
@@ -18,6 +19,7 @@ from kvstore_patch import fela
 from kvstore_patch.checkpoints import Checkpoints, Progress
 from nalb.batching.stream import Stream
 
+PAUSE, PAUSE_S = "wait", 1.0
 SAMPLES, TOTAL, FAULTY = 60, 24, "n1"
 generator = np.random.RandomState(1)
 DATA = generator.uniform(-1, 1, (SAMPLES, FEATURES)).astype(np.float32)
@@ -44,8 +46,11 @@ def end_at(compute, level, iteration, number):
 
     def run_or_end(work, *more):
         if (work.token.level, work.token.iteration) == (level, iteration):
-            print(f"ends in token {tuple(work.token)}", flush=True)
-            os.kill(os.getpid(), number)
+            print(f"{'waits' if number is None else 'ends'} in token {tuple(work.token)}", flush=True)
+            if number is None:
+                time.sleep(PAUSE_S)
+            else:
+                os.kill(os.getpid(), number)
         run(work, *more)
 
     compute.run = run_or_end
@@ -57,7 +62,7 @@ def main():
     parser.add_argument("--optimizer", default="sgd")
     parser.add_argument("--every", type=int, default=0)
     parser.add_argument("--gather-every", type=int, default=7)
-    parser.add_argument("--fault", choices=("SIGKILL", "SIGSTOP"))
+    parser.add_argument("--fault", choices=("SIGKILL", "SIGSTOP", PAUSE))
     parser.add_argument("--level", type=int, default=0)
     parser.add_argument("--fault-at", type=int, default=12)
     parser.add_argument("--inexact", action="store_true", help="steps are stale: compare with nothing")
@@ -71,7 +76,7 @@ def main():
     checkpoints = Checkpoints(net, trainer, args.every, seed=1, settings={"total": TOTAL})
     iteration = checkpoints.restore().iteration
     if args.fault and os.environ["NALB_NODE"] == FAULTY and iteration == 0:
-        end_at(trainer._compute, args.level, args.fault_at, getattr(signal, args.fault))
+        end_at(trainer._compute, args.level, args.fault_at, getattr(signal, args.fault, None))
     batches.go_to(iteration)
     while iteration < args.steps:
         for _ in batches:
