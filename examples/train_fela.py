@@ -64,7 +64,13 @@ def train(args: argparse.Namespace, net: nn.HybridSequential, images: Bytes, lab
     store = mx.kv.create("nalb")
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
     trainer = fela.Trainer(
-        list(net), loss_of, args.optimizer, {"learning_rate": args.lr}, store, args.total, args.threshold
+        [net[i] for i in range(len(net))],
+        loss_of,
+        args.optimizer,
+        {"learning_rate": args.lr},
+        store,
+        args.total,
+        args.threshold,
     )
     batches = trainer.batches(len(images), args.seed)
     checkpoints = Checkpoints(net, trainer, args.checkpoint_every, seed=args.seed, settings={"total": args.total})

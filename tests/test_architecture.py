@@ -111,6 +111,7 @@ ALLOWED = {
         "kvstore_patch.shim",
     },
     "nalb.compare": {
+        "nalb.tokens",
         "nalb.options",
         "nalb.extensions",
         "nalb.errors",

@@ -58,7 +58,7 @@ class Coordinator:
         self._iterations = Iterations(
             settings, self._members, self._observers, self._admission, schemes, self.outbox, now_s
         )
-        self._tokens = TokenAdmission(settings, self._link_rates)
+        self._tokens = TokenAdmission(settings)
 
     @property
     def phase(self) -> str:
@@ -269,7 +269,7 @@ class Coordinator:
         return None
 
     def _deal_tokens(self, process: Process, message: m.JoinTokens | m.TokenRequest, now_s: float) -> Failure | None:
-        if why := self._tokens.take(process, message, now_s):
+        if why := self._tokens.take(process, message, now_s, self._link_rates):
             return why
         dealer, worker_of_rank = self._tokens.dealer, self._members.worker_of_rank
         for rank, answer in dealer.outbox:

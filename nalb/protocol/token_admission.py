@@ -22,21 +22,26 @@ JOIN = "make a fela.Trainer in every worker's script, or leave out --parallel"
 class TokenAdmission:
     """Each method returns why the job must end, or None. What workers must be told is in the dealer's outbox."""
 
-    def __init__(self, settings: Settings, rates: Callable[[], Rates | None] = lambda: None):
+    def __init__(self, settings: Settings):
         self._settings = settings
         self._since_s: float | None = None  # the first worker joined
         self.dealer = TokenDealer(
             TokenOptions(settings.parallel or FELA, settings.weights, settings.token_subset, settings.staleness),
             settings.num_workers,
-            rates,
         )
 
     @property
     def _is_on(self) -> bool:
         return self._settings.parallel is not None or self._since_s is not None
 
-    def take(self, process: Process, message: m.JoinTokens | m.TokenRequest, now_s: float) -> Failure | None:
-        """A worker joins or asks for a token."""
+    def take(
+        self,
+        process: Process,
+        message: m.JoinTokens | m.TokenRequest,
+        now_s: float,
+        rates: Callable[[], Rates | None],
+    ) -> Failure | None:
+        """A worker joins or asks for a token. rates: see TokenDealer.join."""
         if self._settings.is_stock:
             return process.failure(
                 Cause.TOKENS, "computes tokens, but MXNet runs alone: choose another --scheme than stock"
@@ -50,7 +55,7 @@ class TokenAdmission:
                 self.dealer.request(process.rank, message, now_s)
             else:
                 self._since_s = self._since_s or now_s
-                self.dealer.join(process.rank, message, now_s)
+                self.dealer.join(process.rank, message, now_s, rates)
         except PeerError as error:
             return process.failure(Cause.PROTOCOL, str(error))
         except InputError as error:

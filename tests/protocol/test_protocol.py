@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from nalb.protocol import messages as m
+from nalb.protocol.iterations import Iterations
 from nalb.protocol.state import Coordinator
 from nalb.protocol.worker_protocol import WorkerProtocol
 from nalb.settings import from_environment
@@ -173,18 +174,18 @@ def test_repeats_alone_never_end_a_job():
 
 
 def broken_coordinator(monkeypatch, name, replacement):
-    monkeypatch.setattr(Coordinator, name, replacement(getattr(Coordinator, name)))
+    monkeypatch.setattr(Iterations, name, replacement(getattr(Iterations, name)))
 
 
 def test_a_plan_before_all_are_done_would_be_seen(monkeypatch):
     def hasty(done):
         def method(self, process, message, now_s):
             self._running = min(self._running, 1)
-            done(self, process, message, now_s)
+            return done(self, process, message, now_s)
 
         return method
 
-    broken_coordinator(monkeypatch, "_done", hasty)
+    broken_coordinator(monkeypatch, "done", hasty)
     with pytest.raises(Broken, match="plan 2 is out before"):  # nothing is measured: 1 is out with 0
         explore(to_gathered(job()))
 
