@@ -269,9 +269,10 @@ class Coordinator:
         return None
 
     def _deal_tokens(self, process: Process, message: m.JoinTokens | m.TokenRequest, now_s: float) -> Failure | None:
-        if why := self._tokens.take(process, message, now_s, self._link_rates):
+        if why := self._tokens.take(process, message, self._link_rates, now_s):
             return why
         dealer, worker_of_rank = self._tokens.dealer, self._members.worker_of_rank
+        assert dealer is not None
         for rank, answer in dealer.outbox:
             self._send(worker_of_rank[rank], answer)
         for event in dealer.events:

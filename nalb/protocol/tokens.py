@@ -33,15 +33,18 @@ class TokenOptions:
 
 
 class TokenDealer:
-    """Workers by rank. `outbox` collects what they must be told, `events` what observers see, but for the names of the workers."""
+    """Workers by rank. `outbox` collects what they must be told, `events` what observers see, but for the names of the workers.
 
-    def __init__(self, options: TokenOptions, workers: int):
+    rates: what is known of the links now, if anything.
+    """
+
+    def __init__(self, options: TokenOptions, workers: int, rates: Callable[[], Rates | None] = lambda: None):
         self._options, self._workers = options, workers
         self._joined: dict[int, m.JoinTokens] = {}
         self._server: TokenServer | None = None  # once all have joined
         self._tuner: Tuner | None = None  # where weights and subset are to be found
         self._aware: NetworkAware | None = None  # where more than the paper's rules decides
-        self._rates: Callable[[], Rates | None] | None = None  # once all have joined
+        self._rates = rates
         self._present_rates: Rates | None = None  # of this iteration; None: to be asked for
         self._entered = [-1] * workers  # by rank, the last iteration that it has asked for tokens in
         self._due = [0] * workers  # by rank, the iteration whose tokens it may ask for
@@ -57,13 +60,8 @@ class TokenDealer:
         """Ranks that have not joined."""
         return [rank for rank in range(self._workers) if rank not in self._joined]
 
-    def join(
-        self, rank: int, message: m.JoinTokens, now_s: float, rates: Callable[[], Rates | None] = lambda: None
-    ) -> None:
-        """A worker takes part; with the last one all learn of each other. InputError: what they ask for is impossible.
-
-        rates: what is known of the links, whenever it is asked, if anything.
-        """
+    def join(self, rank: int, message: m.JoinTokens, now_s: float) -> None:
+        """A worker takes part; with the last one all learn of each other. InputError: what they ask for is impossible."""
         if rank in self._joined or not 0 <= rank < self._workers:
             raise InputError(f"rank {rank} joins twice or is none of {self._workers} workers: make one fela.Trainer")
         if self._joined:
@@ -74,7 +72,7 @@ class TokenDealer:
         if self.missing:
             return
         policy, shape = self._first_configuration(message)
-        self._server, self._rates = TokenServer(self._workers, shape, policy, self._options.staleness), rates
+        self._server = TokenServer(self._workers, shape, policy, self._options.staleness)
         if self._options.parallel == FELA:
             self._aware = NetworkAware(self._server, self._link_rates)
         self._to_all(m.TokenPeers([self._joined[one].address for one in range(self._workers)]))
@@ -148,7 +146,7 @@ class TokenDealer:
         """As they were known when this iteration first needed them."""
         if self._present_rates is None:
             unknown = [UNKNOWN_BPS] * self._workers
-            self._present_rates = (self._rates and self._rates()) or (unknown, unknown)
+            self._present_rates = self._rates() or (unknown, unknown)
         return self._present_rates
 
     def held(self, rank: int) -> str | None:

@@ -232,15 +232,10 @@ def test_what_is_known_of_the_links_is_by_rank_and_asked_for_once_an_iteration(m
 
     asked = []
     options = TokenOptions(weights=(1, 2, 4))
-    dealer = TokenDealer(options, 3)
-
-    def rates():
-        asked.append(1)
-        return [3e6, 1e6, 2e6], [6e6, 4e6, 5e6]
-
+    dealer = TokenDealer(options, 3, lambda: asked.append(1) or ([3e6, 1e6, 2e6], [6e6, 4e6, 5e6]))
     for rank in range(3):
         # 4, 3 and 3 chunks: groups across homes
-        dealer.join(rank, m.JoinTokens("tcp://10.0.0.1:7000", SUB_MODELS, 20, 2), 0.0, rates)
+        dealer.join(rank, m.JoinTokens("tcp://10.0.0.1:7000", SUB_MODELS, 20, 2), 0.0)
     due = deque((rank, m.TokenRequest(0)) for rank in range(3))
     while due:
         dealer.request(*due.popleft(), 0.0)
