@@ -8,6 +8,7 @@ Bounds: a worker is sent what one token of its needs, and its shares of sums; no
 taken stays below INBOX_MOST_BYTES; pieces of tokens that are complete everywhere are refused.
 """
 
+import logging
 import queue
 import socket as sockets
 import threading
@@ -23,6 +24,8 @@ from nalb.errors import PeerError, one_line
 from nalb.transport.curvezmq import door_kept, node_of_user, secure_client, secure_server
 from nalb.transport.keys import NodeKeys
 from nalb.transport.pieces import FRAME_MOST_BYTES, Piece, TokenPiece, pack, unpack
+
+log = logging.getLogger(__name__)
 
 INBOX_MOST_BYTES = 4 << 30
 LINGER_MS = 2000  # how long the last pieces may take to leave
@@ -41,6 +44,7 @@ class Courier:
 
     def __init__(self, host: str, keys: NodeKeys | None, fail: Callable[[str], None]):
         self._keys, self._fail = keys, fail
+        self._node_of_user = node_of_user(keys) if keys is not None else {}
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._arrived = threading.Condition()
         self._inbox: dict[tuple[Piece, int], npt.NDArray[Any]] = {}
@@ -96,10 +100,13 @@ class Courier:
                 self._inbox_bytes -= self._inbox.pop(key).nbytes
 
     def close(self) -> None:
-        """Send what is queued, and end."""
+        """Send what is queued, and end. What was refused is logged."""
         self._orders.put(None)
         self._ring()
         self._thread.join()
+        if self.refused:
+            (why, _), count = self.refused.most_common(1)[0], self.refused.total()
+            log.warning("%d messages to the courier at %s were refused, most often: %s", count, self.address, why)
 
     def _is_past(self, piece: Piece) -> bool:
         return isinstance(piece, TokenPiece) and piece.wanted_by.iteration <= self._complete
@@ -136,7 +143,7 @@ class Courier:
                 if self._addresses and not is_met:
                     poller.register(self._router, zmq.POLLIN)
                     is_met = True
-                while is_met and not self._orders.empty():
+                while not self._orders.empty():
                     order = self._orders.get()
                     if order is None:
                         return
@@ -190,12 +197,11 @@ class Courier:
         return True
 
     def _is_from(self, frame: zmq.Frame, rank: int) -> bool:
-        assert self._keys is not None
         try:
             user = str(frame.get("User-Id"))
         except zmq.ZMQError:
             return False
-        return node_of_user(self._keys).get(user) == self._nodes[rank]
+        return self._node_of_user.get(user) == self._nodes[rank]
 
     def _keep(self, piece: Piece, source: int, array: npt.NDArray[Any]) -> None:
         with self._arrived:

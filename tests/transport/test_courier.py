@@ -155,3 +155,9 @@ def test_what_is_not_ours_cannot_be_unpacked(frames):
 def test_the_address_is_the_one_that_reaches_the_coordinator():
     assert own_host("tcp://127.0.0.1:9") == "127.0.0.1"
     assert FRAME_MOST_BYTES >= 1 << 30
+
+
+def test_one_that_has_met_nobody_closes():
+    failures = []
+    Courier(HOSTS[0], None, failures.append).close()
+    assert not failures
