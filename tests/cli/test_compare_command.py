@@ -17,6 +17,7 @@ from nalb.compare.comparison import BLOCK, turns
 from nalb.errors import InputError, MachineError
 from nalb.events import IterationEvent, PlanEvent
 from nalb.protocol.messages import FAR_S
+from nalb.reporting.parallel_file import read_parallels
 from nalb.reporting.run_file import read_events, read_run
 
 
@@ -151,6 +152,27 @@ def test_batchings_are_compared_by_real_training(tmp_path):
     assert (balanced["together"], baseline["together"]) == (True, False)
 
 
+@pytest.mark.jobs
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+def test_ways_to_share_a_model_out_are_compared_by_real_training(tmp_path):
+    (tmp_path / "net.toml").write_text(NETWORK)
+    out = tmp_path / "run"
+    done = nalb("compare", "--network", str(tmp_path / "net.toml"), "--train", "vgg", "--parallel", "dp,fela@average",
+                "--weights", "1,1,3", "--batch-total", "24", "--iterations", "3", "--out", str(out))  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    ways = read_parallels(out).ways
+    assert {name: (one.scheme, one.total) for name, one in ways.items()} == {
+        "dp": ("auto", 24),
+        "fela@average": ("average", 24),
+    }
+    for one in ways.values():
+        assert (len(one.iteration_s), len(one.period_s)) == (3, 2)
+        assert one.loss == pytest.approx(ways["dp"].loss, rel=1e-3)  # the same samples from the same parameters
+    assert [sum(row) for row in ways["dp"].tokens] == [15] * 3  # three workers go through five levels
+    assert [sum(row) for row in ways["fela@average"].tokens] == [13] * 3  # F1, F2, B2 and B1 of 3 tokens each, one FB3
+
+
 @contextmanager
 def comparing(tmp_path):
     """A comparison that iterates, with its output so far."""
@@ -219,6 +241,12 @@ def test_a_comparison_that_is_cut_short_leaves_nothing(tmp_path, number, role):
         (["--test-every", "5"], "with --batching"),
         (["--batch-total", "64"], "need --batching"),
         (["--batching", "off", "--batch-most", "many"], "--batch-most='many'"),
+        (["--parallel", "magic"], "unknown 'magic'"),
+        (["--parallel", "dp,dp"], "each once"),
+        (["--parallel", "fela"], "give --train vgg"),
+        (["--parallel", "dp@stock"], "--scheme stock is MXNet alone"),
+        (["--parallel", "dp", "--weights", "1,2"], "fela's alone"),
+        (["--stragglers", "round-robin:1"], "add --parallel"),
     ],
 )
 def test_bad_flags_are_one_line_and_start_nothing(tmp_path, capsys, flags, text):
