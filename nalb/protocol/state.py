@@ -94,7 +94,7 @@ class Coordinator:
         self._collect_by_s = now_s
         self._released_s = self._moved_s = now_s  # when the last plan went out, and when anything was last under way
         self._admission = BatchAdmission(settings, predictor, self._network)
-        self._tokens = TokenAdmission(settings, self._link_rates)
+        self._tokens = TokenAdmission(settings)
 
     def name_of(self, identity: bytes) -> str | None:
         """What people call the process that speaks, if it has said Hello."""
@@ -298,10 +298,11 @@ class Coordinator:
             manager.events.clear()
 
     def _deal_tokens(self, process: Process, message: m.JoinTokens | m.TokenRequest, now_s: float) -> None:
-        if why := self._tokens.take(process, message, now_s):
+        if why := self._tokens.take(process, message, self._link_rates, now_s):
             self.abort(why, now_s)
             return
         dealer, worker_of_rank = self._tokens.dealer, self._members.worker_of_rank
+        assert dealer is not None
         for rank, answer in dealer.outbox:
             self._send(worker_of_rank[rank], answer)
         for event in dealer.events:

@@ -22,34 +22,36 @@ JOIN = "make a fela.Trainer in every worker's script, or leave out --parallel"
 class TokenAdmission:
     """Each method returns why the job must end, or None. What workers must be told is in the dealer's outbox."""
 
-    def __init__(self, settings: Settings, rates: Callable[[], Rates | None] = lambda: None):
+    def __init__(self, settings: Settings):
         self._settings = settings
         self._since_s: float | None = None  # the first worker joined
-        self.dealer = TokenDealer(
-            TokenOptions(settings.parallel or FELA, settings.weights, settings.token_subset, settings.staleness),
-            settings.num_workers,
-            rates,
-        )
+        self.dealer: TokenDealer | None = None  # from then on
 
-    @property
-    def _is_on(self) -> bool:
-        return self._settings.parallel is not None or self._since_s is not None
-
-    def take(self, process: Process, message: m.JoinTokens | m.TokenRequest, now_s: float) -> Failure | None:
-        """A worker joins or asks for a token."""
-        if self._settings.is_stock:
+    def take(
+        self,
+        process: Process,
+        message: m.JoinTokens | m.TokenRequest,
+        rates: Callable[[], Rates | None],
+        now_s: float,
+    ) -> Failure | None:
+        """A worker joins or asks for a token. rates: see TokenDealer."""
+        settings = self._settings
+        if settings.is_stock:
             return process.failure(
                 Cause.TOKENS, "computes tokens, but MXNet runs alone: choose another --scheme than stock"
             )
-        if self._settings.sizes_batches:
+        if settings.sizes_batches:
             return process.failure(
                 Cause.TOKENS, "computes tokens, which need no batch sizes: leave out --batching and joint"
             )
+        if self.dealer is None:
+            parallel = settings.parallel or FELA
+            options = TokenOptions(parallel, settings.weights, settings.token_subset, settings.staleness)
+            self.dealer, self._since_s = TokenDealer(options, settings.num_workers, rates), now_s
         try:
             if isinstance(message, m.TokenRequest):
                 self.dealer.request(process.rank, message, now_s)
             else:
-                self._since_s = self._since_s or now_s
                 self.dealer.join(process.rank, message, now_s)
         except PeerError as error:
             return process.failure(Cause.PROTOCOL, str(error))
@@ -62,7 +64,9 @@ class TokenAdmission:
 
         One that still loads data has made no more calls than those that have joined.
         """
-        if self._since_s is None or not self.dealer.missing or now_s - self._since_s <= self._settings.startup_s:
+        if self.dealer is None or self._since_s is None or now_s - self._since_s <= self._settings.startup_s:
+            return None
+        if not self.dealer.missing:
             return None
         missing = set(self.dealer.missing)
         calls = min(worker.calls for worker in workers if worker.rank not in missing)
@@ -74,16 +78,18 @@ class TokenAdmission:
 
     def with_token(self, failure: Failure, workers: Sequence[Process]) -> Failure:
         """The failure, which also says which token the worker held that it names."""
-        for worker in workers:
-            if failure.is_of("worker", worker.hello.node) and (token := self.dealer.held(worker.rank)):
-                return replace(failure, detail=f"{failure.detail}; it held token {token}")
-        return failure
+        held = (
+            [self.dealer.held(one.rank) for one in workers if failure.is_of("worker", one.hello.node)]
+            if self.dealer
+            else []
+        )
+        return replace(failure, detail=f"{failure.detail}; it held token {held[0]}") if held and held[0] else failure
 
     def leave(self, process: Process) -> Failure | None:
         """A worker ends in good order."""
-        if not self._is_on:
+        if self.dealer is None and self._settings.parallel is None:
             return None
-        if process.rank in self.dealer.missing:
+        if self.dealer is None or process.rank in self.dealer.missing:
             return process.failure(
                 Cause.TOKENS, f"ended without computing tokens, which others do or --parallel asked for: {JOIN}"
             )
@@ -91,5 +97,5 @@ class TokenAdmission:
         return self._left_behind(process)
 
     def _left_behind(self, process: Process) -> Failure | None:
-        why = self.dealer.left_behind()
+        why = self.dealer.left_behind() if self.dealer else None
         return process.failure(Cause.UNEQUAL, f"cannot go on: {why}") if why else None
