@@ -66,17 +66,17 @@ class Shape:
             raise InputError(f"threshold {threshold}, {workers} workers: give at least 1 of each")
         return Shape(total, min(max(-(-total // threshold), workers), max(total, 1)), weights)
 
-    @property
+    @cached_property
     def sub_models(self) -> int:
         """M."""
         return len(self.weights)
 
-    @property
+    @cached_property
     def levels(self) -> int:
         """2M - 1."""
         return 2 * self.sub_models - 1
 
-    @property
+    @cached_property
     def head(self) -> int:
         """The level that takes the loss."""
         return self.sub_models - 1
