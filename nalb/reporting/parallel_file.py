@@ -26,7 +26,8 @@ class ParallelResult(msgspec.Struct, forbid_unknown_fields=True):
     scheme: str
     total: int  # samples of an iteration
     cases: list[TokenCase] = []
-    iteration_s: list[float] = []  # from the first request to the last token
+    begun_s: list[float] = []  # each iteration's first request, on the coordinator's clock
+    iteration_s: list[float] = []  # from then to the last token
     period_s: list[float] = []  # from the first request to the next iteration's, with sums; the last one is missing
     tokens: list[list[int]] = []
     helped: list[list[int]] = []  # of them, from others' buckets
@@ -34,7 +35,6 @@ class ParallelResult(msgspec.Struct, forbid_unknown_fields=True):
     fetch_s: list[list[float]] = []
     fetched_bytes: list[list[int]] = []
     loss: float | None = None  # of rank 0's last line
-    last_begun_s: float | None = None
 
     def add(self, event: TokensEvent | TokenShapeEvent) -> None:
         """What the coordinator noted."""
@@ -43,9 +43,9 @@ class ParallelResult(msgspec.Struct, forbid_unknown_fields=True):
             self.total = event.total
             self.cases.append(TokenCase(event.iteration, event.weights, members, event.reason))
             return
-        if self.last_begun_s is not None:
-            self.period_s.append(event.at_s - self.last_begun_s)
-        self.last_begun_s = event.at_s
+        if self.begun_s:
+            self.period_s.append(event.at_s - self.begun_s[-1])
+        self.begun_s.append(event.at_s)
         self.iteration_s.append(event.iteration_s)
         self.tokens.append(event.tokens)
         self.helped.append(event.helped)
