@@ -1,4 +1,4 @@
-"""A link that is cut while a worker computes a token, at each level: the job ends within its deadline, and names somebody."""
+"""A link that is cut while a worker computes a token, at two of its levels: the job ends within its deadline, and names somebody."""
 
 import importlib.util
 import os
@@ -38,7 +38,7 @@ def network(tmp_path: Path) -> Iterator[Path]:
     build.take_down(name)
 
 
-@pytest.mark.parametrize("level", range(5))
+@pytest.mark.parametrize("level", [1, 4])  # processes end at the others: tests/kvstore/test_fela.py
 def test_a_link_that_is_cut_within_a_token_ends_the_job(launch: Launch, network: Path, level: int) -> None:
     flags = ("--parallel", "fela", "--weights", "1,1,1", "--deadline-s", "5")
     fault = ("--fault", "wait", "--level", str(level), "--fault-at", "3")
