@@ -83,6 +83,7 @@ def test_link_in_place_of_the_report_is_not_followed(tmp_path):
     assert outside.read_text() == "keep"
 
 
+@pytest.mark.jobs
 def test_names_from_files_are_escaped_everywhere(tmp_path):
     write_fake_run(
         tmp_path,

@@ -32,6 +32,7 @@ def test_schemes_side_by_side(capsys):
     assert all(scheme in table for scheme in ("stock", "average", "elastic", "aware", "exact", "bound"))
 
 
+@pytest.mark.jobs
 def test_flags_change_what_they_say(capsys):
     def exact_s(*words):
         return told(capsys, *SMALL, "--schemes", "exact", *words)["schemes"]["exact"]["time_s"]

@@ -1,4 +1,4 @@
-"""A link that is cut while a worker computes a token, at two of its levels: the job ends within its deadline, and names somebody."""
+"""A link that is cut while a worker computes a token, at two of its levels: the job ends in time, and names somebody."""
 
 import importlib.util
 import os

@@ -129,6 +129,7 @@ def test_elastic_learns_nothing_from_other_schemes_iterations_with_a_window():
     assert [len(window) for window in planner._observations] == [0, 0, 0, free + 2, free + 2]
 
 
+@pytest.mark.jobs
 def test_a_pair_that_is_found_to_be_capped_is_planned_around():
     """Plans around it take what they should: nothing is measured anew."""
     (planner, nodes), capacities = alike(6), uneven({(2, 5): 20})
@@ -139,6 +140,7 @@ def test_a_pair_that_is_found_to_be_capped_is_planned_around():
     assert max(over[4:]) < 1.15
 
 
+@pytest.mark.jobs
 def test_a_pair_is_found_to_be_capped_though_every_iteration_is_a_surprise():
     """Its cap is so low that plans which do not know it take 1.6 times the bound."""
     planner, nodes = alike(6)
@@ -248,6 +250,7 @@ def with_rates(planner, rates_mbps):
     return planner.decide(0, 0, "oracle")
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("model", NAMES)
 @pytest.mark.parametrize("count", [4, 96, 128, 1000])
 def test_whatever_the_rates_every_slot_has_a_key_and_plans_are_near_the_bound(model, count):
@@ -276,6 +279,7 @@ def test_layouts_whose_slices_might_outnumber_a_servers_keys_are_refused():
         planner.register([m.TensorSpec("w", 300_000, "float32", 0)], 1.0, 12.0)
 
 
+@pytest.mark.jobs
 def test_where_some_compute_for_much_longer_nothing_is_held_back():
     """A window would hold back what the others can push before the slowest has computed."""
     planner, nodes = alike(6)

@@ -173,6 +173,7 @@ def test_a_slow_workers_tokens_are_computed_by_others_from_what_it_holds():
     assert {fetch.part for fetch in fetched} == {Part.OUTPUT, Part.INPUT, Part.GRADIENT}
 
 
+@pytest.mark.jobs
 def test_what_was_computed_is_told_for_every_iteration_and_token_by_token_ever_more_rarely():
     job = Job(NALB_PARALLEL="fela", NALB_TOKEN_WEIGHTS="1,2,4")
     workers = train(job, 202, slow=[(0, 8)])

@@ -27,6 +27,7 @@ def test_every_figure_is_drawn_for_small_and_large_runs(tmp_path, schemes, nodes
         assert png(lambda draw=figure.draw: draw(record)).startswith(PNG), figure.file
 
 
+@pytest.mark.jobs
 def test_every_figure_is_drawn_without_events(tmp_path):
     write_fake_run(tmp_path)
     (tmp_path / "samples.jsonl").unlink()

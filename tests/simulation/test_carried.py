@@ -12,6 +12,8 @@ from nalb.simulation.carried import Carried
 from nalb.simulation.flows import flow
 from nalb.simulation.sharing import Links
 
+pytestmark = pytest.mark.jobs  # they compute for seconds
+
 RATES = st.lists(st.floats(1.0, 100.0), min_size=3, max_size=6)
 
 

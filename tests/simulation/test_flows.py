@@ -68,6 +68,7 @@ def test_lumping_equal_nodes_changes_nothing():
     assert times[0] == pytest.approx(times[1], rel=0.005)
 
 
+@pytest.mark.jobs
 def test_coarser_classes_are_slower_by_little_and_never_faster_than_the_bound():
     nodes, capacities = drawn(300, 20, 220)
     shares, bound = exact(nodes, 100e6, capacities)

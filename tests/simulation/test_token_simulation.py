@@ -16,6 +16,8 @@ from nalb.tokens.policies import FELA, FELA_BY_PAPER
 from nalb.tokens.stragglers import Stragglers
 from nalb.tokens.tuning import Configuration
 
+pytestmark = pytest.mark.jobs  # they compute for seconds
+
 EIGHT = Machines.equal(8, 1.25e9)
 BASELINES = ("dp", "hp", "mp")
 ALL = tuple(range(8))

@@ -75,7 +75,7 @@ def jobs(draw):
     return workers, shape, policy
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(jobs(), st.sampled_from([0, 0, 1, 3, FOREVER]), st.integers(0, 1 << 30))
 def test_every_sample_goes_through_every_level_once(job, staleness, seed):
     workers, shape, policy = job
