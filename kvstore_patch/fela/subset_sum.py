@@ -15,22 +15,23 @@ from nalb.transport.pieces import Phase, SumPiece
 
 
 def add_up_among(courier: Courier, rank: int, order: m.SumGradients, arrays: Sequence[NDArray]) -> None:
-    """In place, over the order's workers, of whom `rank` is one. All get the same bits."""
+    """In place, over the order's workers, of whom `rank` is one, by the order's shares. All get the same bits."""
     for dtype in sorted({np.dtype(array.dtype).name for array in arrays}):
         chosen = [array for array in arrays if np.dtype(array.dtype).name == dtype]
         mine = np.concatenate([array.asnumpy().reshape(-1) for array in chosen])
         scatter = SumPiece(order.iteration, order.sub_model, Phase.SCATTER, dtype)
         gather = SumPiece(order.iteration, order.sub_model, Phase.GATHER, dtype)
-        whole = _add_up(courier, rank, order.workers, mine, scatter, gather)
+        whole = _add_up(courier, rank, order, mine, scatter, gather)
         ends = np.cumsum([0, *(array.size for array in chosen)])
         for array, (start, end) in zip(chosen, pairwise(ends), strict=True):
             array[:] = whole[start:end].reshape(array.shape)
 
 
 def _add_up(
-    courier: Courier, rank: int, members: Sequence[int], mine: npt.NDArray[Any], scatter: SumPiece, gather: SumPiece
+    courier: Courier, rank: int, order: m.SumGradients, mine: npt.NDArray[Any], scatter: SumPiece, gather: SumPiece
 ) -> npt.NDArray[Any]:
-    ends = [mine.size * i // len(members) for i in range(len(members) + 1)]
+    members = order.workers
+    ends = [0, *(round(mine.size * part) for part in np.cumsum(order.shares[:-1]).clip(0, 1)), mine.size]
     shares = {member: mine[start:end] for member, (start, end) in zip(members, pairwise(ends), strict=True)}
     others = [member for member in members if member != rank]
     for member in others:

@@ -13,6 +13,7 @@ from nalb.failures import Cause, Failure
 from nalb.protocol import messages as m
 from nalb.protocol.participant import Process
 from nalb.protocol.tokens import Rates, TokenDealer, TokenOptions
+from nalb.schemes import by_name
 from nalb.settings import Settings
 from nalb.tokens.policies import FELA
 
@@ -46,7 +47,8 @@ class TokenAdmission:
             )
         if self.dealer is None:
             parallel = settings.parallel or FELA
-            options = TokenOptions(parallel, settings.weights, settings.token_subset, settings.staleness)
+            balances = by_name(settings.scheme).follows_estimates
+            options = TokenOptions(parallel, settings.weights, settings.token_subset, settings.staleness, balances)
             self.dealer, self._since_s = TokenDealer(options, settings.num_workers, rates), now_s
         try:
             if isinstance(message, m.TokenRequest):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from nalb.errors import InputError, PeerError
 from nalb.events import TokenRow, TokensEvent, TokenShapeEvent
+from nalb.planning.nodes import Capacities, Node
+from nalb.planning.shares import exact
 from nalb.protocol import messages as m
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.network_aware import NetworkAware
@@ -24,12 +26,16 @@ UNKNOWN_BPS = 1e15  # of links that nobody knows yet: all alike, and as if they 
 
 @dataclass(frozen=True)
 class TokenOptions:
-    """What the job was asked to do. weights, subset: None where they are not given."""
+    """What the job was asked to do. weights, subset: None where they are not given.
+
+    balances: the job's scheme shares sums out by what links carry, so sums over some of the workers are as well.
+    """
 
     parallel: str = FELA
     weights: tuple[int, ...] | None = None
     subset: int | None = None
     staleness: int = 0
+    balances: bool = False
 
 
 class TokenDealer:
@@ -149,6 +155,14 @@ class TokenDealer:
             self._present_rates = self._rates() or (unknown, unknown)
         return self._present_rates
 
+    def _sum_shares(self, workers: Sequence[int]) -> list[float]:
+        """What part of a sum over these workers each of them adds up; a sum over all is the store's."""
+        if self._options.balances and 1 < len(workers) < self._workers:
+            up, down = ([rates[rank] for rank in workers] for rates in self._link_rates())
+            shares, _ = exact([Node(str(rank)) for rank in workers], 1.0, Capacities.from_lists(up, down))
+            return [float(one) for one in shares.clip(0.0, 1.0)]
+        return [1 / len(workers)] * len(workers)
+
     def held(self, rank: int) -> str | None:
         """The token that a worker computes, as people call it."""
         return name_of(self._held[rank], self._joined[rank].sub_models) if rank in self._held else None
@@ -175,7 +189,8 @@ class TokenDealer:
             wanted = order.wanted_by
             self._to(order.source, m.SendPart(order.fetch, order.worker, wanted.id, list(wanted.chunks)))
         elif isinstance(order, Synchronise):
-            self._to_all(m.SumGradients(order.iteration, order.sub_model, list(order.workers)))
+            shares = self._sum_shares(order.workers)
+            self._to_all(m.SumGradients(order.iteration, order.sub_model, list(order.workers), shares))
         elif isinstance(order, GoOn):
             self._due[order.worker] = order.iteration + 1
             self._to(order.worker, m.NextIteration(order.iteration, order.complete))

@@ -52,7 +52,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.BatchSizes(0, 0, [32, 32]),
     m.TokenPeers(["tcp://10.0.0.1:7000"] * 2), m.TokenShape(0, 4, [1, 1, 2], [[0, 1], [0, 1], [0]]),
     m.TokenWork(TokenId(0, 3, 1), [1], [TokenId(0, 2, 0)], TokenId(0, 1, 1), [Fetch(TokenId(0, 2, 0), Part.GRADIENT, 1)]),
-    m.SendPart(Fetch(TokenId(0, 2, 0), Part.GRADIENT, 1), 0, TokenId(0, 3, 1), [1]), m.SumGradients(0, 2, [0]),
+    m.SendPart(Fetch(TokenId(0, 2, 0), Part.GRADIENT, 1), 0, TokenId(0, 3, 1), [1]), m.SumGradients(0, 2, [0], [1.0]),
     m.NextIteration(0, 0), m.Abort(FAILURE), m.Told(StateEvent(at_s=1.0, phase="RUN", nodes=["n0"])),
 )  # fmt: skip
 

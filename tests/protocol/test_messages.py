@@ -98,7 +98,7 @@ LARGEST = [
     m.TokenShape(ITERATIONS, CHUNKS_MOST, [CHUNKS_MOST] * SUB_MODELS_MOST, [list(range(NODES))] * SUB_MODELS_MOST),
     m.TokenWork(TOKEN, CHUNKS, [TOKEN] * CHUNKS_MOST, TOKEN, [FETCH] * CHUNKS_MOST),
     m.SendPart(FETCH, NODES, TOKEN, CHUNKS),
-    m.SumGradients(ITERATIONS, SUB_MODELS_MOST, list(range(NODES))),
+    m.SumGradients(ITERATIONS, SUB_MODELS_MOST, list(range(NODES)), [1 / NODES] * NODES),
     m.NextIteration(ITERATIONS, ITERATIONS),
     m.Measure(True),
     m.Collect(ITERATIONS),

@@ -250,6 +250,31 @@ def test_what_is_known_of_the_links_is_by_rank_and_asked_for_once_an_iteration(m
     assert 1 <= len(asked) <= 5
 
 
+def test_a_sum_over_some_workers_is_shared_out_by_their_links_where_the_scheme_does_so():
+    up = [100e6, 50e6, 100e6, 100e6]
+
+    def shares(balances):
+        dealer = TokenDealer(TokenOptions(weights=(1, 1, 1), subset=3, balances=balances), 4, lambda: (up, up))
+        for rank in range(4):
+            dealer.join(rank, m.JoinTokens("tcp://10.0.0.1:7000", SUB_MODELS, 16, 4), 0.0)
+        due = deque((rank, m.TokenRequest(0)) for rank in range(4))
+        sums = {}
+        while due:
+            dealer.request(*due.popleft(), 0.0)
+            for rank, message in dealer.outbox:
+                if isinstance(message, m.TokenWork):
+                    due.append((rank, m.TokenRequest(message.token.iteration, message.token, compute_s=0.1)))
+                elif isinstance(message, m.SumGradients):
+                    sums[tuple(message.workers)] = message.shares
+            dealer.outbox.clear()
+        return sums
+
+    # each of three carries its gradients M and (3 - 2) times its share, so the slow one has none: M / 50 > 1.5 M / 100
+    assert shares(True)[0, 1, 2] == pytest.approx([0.5, 0.0, 0.5], abs=1e-6)
+    assert shares(False)[0, 1, 2] == [1 / 3] * 3
+    assert shares(True)[0, 1, 2, 3] == [1 / 4] * 4  # the store's
+
+
 # ---- who is named
 
 

@@ -45,12 +45,12 @@ def write_network(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def uneven_network(name: str, quotas: Sequence[float], start_quota: float | None = None) -> str:
-    """A network file's text: equal links of 500 Mbit/s, machines of so many cores each.
+def uneven_network(name: str, quotas: Sequence[float], start_quota: float | None = None, rate_mbps: float = 500) -> str:
+    """A network file's text: equal links, machines of so many cores each.
 
     start_quota: what every machine has until training begins, so that small ones do not take minutes to start.
     """
-    lines = [equal_network(name, 0, 500).rstrip("\n")]
+    lines = [equal_network(name, 0, rate_mbps).rstrip("\n")]
     for i, quota in enumerate(quotas):
         lines += [f'[[nodes]]\nname = "n{i}"\ncpu_quota = {start_quota or quota:.3f}']
     if start_quota is not None:

@@ -1,4 +1,4 @@
-"""Real trainings for figures on batch sizes, made once: what has a finished run directory is read, not run again."""
+"""Real trainings for figures on batch sizes and tokens, made once: what has a finished run directory is read, not run again."""
 
 import os
 import subprocess
@@ -11,6 +11,7 @@ from nalb.events import BatchEvent
 from nalb.launch.processes import die_with_parent
 from nalb.launch.supervisor import print_line
 from nalb.reporting.batching_file import BatchingFile, read_batchings
+from nalb.reporting.parallel_file import ParallelFile, read_parallels
 from nalb.reporting.run_file import read_events
 from netem.network_file import find_network, load_network
 
@@ -49,6 +50,24 @@ def compare_batchings(
     asked = (load_network(find_network(str(network))).name, f"train {model}", total, batchings.split(","))
     beyond = {len(one.sizes) - iterations for one in run.batchings.values() if one.together}
     if has != asked or not beyond <= {0, 1}:  # one more is trained, whose report may come after the end
+        raise another_run(out, f"{run.workload} on {run.network}")
+    return run
+
+
+def compare_parallels(
+    out: Path, network: Path | str, ways: str, iterations: int, total: int, *more: str
+) -> ParallelFile:
+    """`nalb compare --train vgg --parallel`, run if OUT is not finished; InputError where it holds another run.
+
+    ways: comma-separated; total: samples of an iteration; more: further flags.
+    """
+    if not (out / "parallel.json").exists():
+        clear(out, ways.split(","))
+        job = ["compare", "--network", str(network), "--train", "vgg", "--batch-total", str(total)]
+        nalb([*job, "--parallel", ways, "--iterations", str(iterations), *more, "--out", str(out)])
+    run = read_parallels(out)
+    has = (run.network, list(run.ways), {(one.total, len(one.iteration_s)) for one in run.ways.values()})
+    if has != (load_network(find_network(str(network))).name, ways.split(","), {(total, iterations)}):
         raise another_run(out, f"{run.workload} on {run.network}")
     return run
 

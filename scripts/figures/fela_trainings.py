@@ -1,0 +1,187 @@
+"""Fela by real training on emulated networks: python scripts/figures/fela_trainings.py [--only totals,uneven] [--out DIR] [--quick]
+
+A VGG-like net on Fashion-MNIST (examples/train_fela.py). Equal nodes share 1.3 cores and have links of 100 Mbit/s. A time is the
+median from one iteration's beginning to the next one's once tuning has ended; with workers that sleep it is the mean.
+
+totals      equal nodes, totals of 64 to 1024 samples: Fela over data, hybrid and model parallelism
+cases       every configuration of Fela, each trained apart, and the one that tuning ends with
+stragglers  workers that sleep, by turns or with a probability: how much longer an iteration takes
+uneven      unequal machines (uneven4-cpu): beside data parallelism and balanced batch sizes
+network     unequal links (wan4-static, uneven4-joint): Fela under `exact` and `average`, and data parallelism under `joint`
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+
+from rich.console import Console
+from rich.table import Table
+
+from experiments.networks import uneven_network, write_network
+from experiments.trainings import compare_batchings, compare_parallels
+from nalb.errors import NalbError
+from nalb.reporting.parallel_file import ParallelResult
+from nalb.tokens.tuning import ITERATIONS as OF_A_CASE
+from nalb.tokens.tuning import divisors, weight_cases
+
+CORES, RATE_MBPS = 1.3, 100.0
+WARM_UP = 6  # iterations: memory is taken, links are measured
+STEADY = 8  # iterations after it that a median is taken of
+BASELINES = "dp,hp,mp"
+NODES, TOTALS = (4, 8), (64, 128, 256, 512, 1024)
+CASES_TOTAL = 256
+SLEEPS = ("round-robin:1", "round-robin:2", "round-robin:4")
+CHANCES = ("probability:0.1:2:1", "probability:0.3:2:1", "probability:0.5:2:1")
+SLEEP_TOTAL = 128
+SUB_MODELS = 3
+
+
+def equal_nodes(out: Path, nodes: int) -> Path:
+    """The network file. Nodes have a core each until training begins."""
+    name = f"equal{nodes}"
+    return write_network(out, name, uneven_network(name, [CORES / nodes] * nodes, 1.0, RATE_MBPS))
+
+
+def tuned_iterations(nodes: int) -> int:
+    """Of a training that tunes all cases, and goes on."""
+    sizes = divisors(nodes)
+    cases = len(weight_cases(sizes, SUB_MODELS, nodes)) + len(sizes) - 1 + len(sizes) - 1
+    return OF_A_CASE * cases + WARM_UP + STEADY
+
+
+def case_of(result: ParallelResult) -> tuple[str, str]:
+    """The configuration that a training ended with, as flags' values: weights, workers of the last sub-model."""
+    last = result.cases[-1]
+    return ",".join(map(str, last.weights)), str(last.members[-1])
+
+
+def table_of(title: str, *headings: str) -> Table:
+    """Numbers to the right."""
+    table = Table(title=title)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def totals(out: Path, console: Console, quick: bool) -> None:
+    """Speed over each baseline, at each total."""
+    table = table_of(
+        "equal nodes: s an iteration; Fela's speed over each", "nodes", "total", *BASELINES.split(","), "fela",
+        "weights", "S", "over dp", "over hp", "over mp", "over the best",
+    )  # fmt: skip
+    for nodes in NODES[: 1 if quick else None]:
+        network = equal_nodes(out, nodes)
+        for total in TOTALS[: 1 if quick else None]:
+            folder = out / f"totals-{nodes}-{total}"
+            rest = compare_parallels(folder / "baselines", network, BASELINES, WARM_UP + STEADY, total)
+            fela = compare_parallels(folder / "fela", network, "fela", tuned_iterations(nodes), total).ways["fela"]
+            times = [one.steady_s for one in rest.ways.values()]
+            ratios = [f"{one / fela.steady_s:.2f}" for one in (*times, min(times))]
+            row = [f"{one:.3f}" for one in (*times, fela.steady_s)]
+            table.add_row(str(nodes), str(total), *row, *case_of(fela), *ratios)
+    console.print(table)
+
+
+def cases(out: Path, console: Console, quick: bool) -> None:
+    """All configurations for four nodes."""
+    network, sizes = equal_nodes(out, 4), divisors(4)
+    tuned = compare_parallels(out / "cases-tuned", network, "fela", tuned_iterations(4), CASES_TOTAL).ways["fela"]
+    seconds = {}
+    for weights in weight_cases(sizes, SUB_MODELS, 4)[: 1 if quick else None]:
+        for size in sizes:
+            case = ",".join(map(str, weights)), str(size)
+            flags = ["--weights", case[0], "--subset", case[1]]
+            folder = out / f"case-{case[0].replace(',', '-')}-{size}"
+            run = compare_parallels(folder, network, "fela", WARM_UP + 2 * STEADY, CASES_TOTAL, *flags)
+            seconds[case] = run.ways["fela"].steady_s
+    best = min(seconds.values())
+    table = table_of(f"all configurations, total {CASES_TOTAL}", "weights", "S", "s", "over the best", "")
+    for case, one in sorted(seconds.items(), key=lambda item: item[1]):
+        table.add_row(*case, f"{one:.3f}", f"{one / best:.3f}", "tuning's" if case == case_of(tuned) else "")
+    console.print(table, f"tuned: {case_of(tuned)}, {tuned.steady_s:.3f} s; its run took {sum(tuned.period_s):.0f} s")
+
+
+def stragglers(out: Path, console: Console, quick: bool) -> None:
+    """How much longer iterations take, on average, than where nobody sleeps."""
+    network = equal_nodes(out, 4)
+    fela = compare_parallels(out / "stragglers-tuned", network, "fela", tuned_iterations(4), SLEEP_TOTAL).ways["fela"]
+    weights, subset = case_of(fela)
+    flags = ["--weights", weights, "--subset", subset]
+
+    def means(name: str, *more: str) -> dict[str, float]:
+        iterations = WARM_UP + 16  # each of four workers sleeps four times
+        run = compare_parallels(out / name, network, "dp,hp,fela", iterations, SLEEP_TOTAL, *flags, *more)
+        return {way: mean(one.period_s[WARM_UP - 1 :]) for way, one in run.ways.items()}
+
+    awake = means("stragglers-none")
+    table = table_of(
+        f"stragglers, four nodes, total {SLEEP_TOTAL}, weights {weights}, S {subset}: added s an iteration", "",
+        "dp", "hp", "fela", "under dp", "under hp", "d / N",
+    )  # fmt: skip
+    table.add_row("nobody: s", *(f"{one:.2f}" for one in awake.values()), "", "", "")
+    for sleeps in (*SLEEPS, *CHANCES)[: 1 if quick else None]:
+        slept = means("stragglers-" + sleeps.replace(":", "-"), "--stragglers", sleeps)
+        added = {way: slept[way] - awake[way] for way in awake}
+        under = [f"{1 - added['fela'] / added[one]:.0%}" for one in ("dp", "hp")]
+        least = f"{float(sleeps.split(':')[1]) / 4:.2f}" if sleeps in SLEEPS else ""
+        table.add_row(sleeps, *(f"{one:.2f}" for one in added.values()), *under, least)
+    console.print(table)
+
+
+def uneven(out: Path, console: Console, quick: bool) -> None:
+    """uneven4-cpu: 0.5, 0.4, 0.25 and 0.15 cores, links of 500 Mbit/s."""
+    table = table_of("uneven4-cpu: s an iteration", "total", "dp", "fela", "lb-bsp", "over dp", "over lb-bsp")
+    for total in (128, 512)[: 1 if quick else None]:
+        folder, name = out / f"uneven-{total}", "uneven4-cpu"
+        dp = compare_parallels(folder / "dp", name, "dp", WARM_UP + STEADY, total).ways["dp"].steady_s
+        fela = compare_parallels(folder / "fela", name, "fela", tuned_iterations(4), total).ways["fela"].steady_s
+        sizes = compare_batchings(folder / "lb-bsp", name, "lb-bsp", 2 * (WARM_UP + STEADY), "vgg", total)
+        lb = sizes.batchings["lb-bsp"].iteration_s
+        table.add_row(str(total), f"{dp:.3f}", f"{fela:.3f}", f"{lb:.3f}", f"{dp / fela:.2f}", f"{lb / fela:.2f}")
+    console.print(table)
+
+
+def network(out: Path, console: Console, quick: bool) -> None:
+    """Unequal links; on uneven4-joint unequal machines as well."""
+    table = table_of("unequal links: s an iteration", "network", "total", "fela@average", "fela@exact", "dp under joint",
+        "over average", "over dp")  # fmt: skip
+    for name in ("wan4-static", "uneven4-joint")[: 1 if quick else None]:
+        for total in (128, 512)[: 1 if quick else None]:
+            folder = out / f"network-{name}-{total}"
+            both = compare_parallels(folder / "fela", name, "fela@average,fela@exact", tuned_iterations(4), total)
+            average, exact = (one.steady_s for one in both.ways.values())
+            sizes = compare_batchings(folder / "joint", name, "joint", 2 * (WARM_UP + STEADY), "vgg", total)
+            joint = sizes.batchings["joint"].iteration_s
+            row = [f"{one:.3f}" for one in (average, exact, joint)]
+            table.add_row(name, str(total), *row, f"{average / exact:.2f}", f"{joint / exact:.2f}")
+    console.print(table)
+
+
+PARTS: dict[str, Callable[[Path, Console, bool], None]] = {
+    one.__name__: one for one in (totals, cases, stragglers, uneven, network)
+}
+
+
+def main() -> int:
+    """Run the parts that are asked for; what is finished is read."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--only", default=",".join(PARTS), help="comma-separated parts")
+    parser.add_argument("--out", type=Path, default=Path("runs/fela"), metavar="DIR")
+    parser.add_argument("--quick", action="store_true", help="the first of everything: does it work?")
+    args = parser.parse_args()
+    names = args.only.split(",")
+    if unknown := [one for one in names if one not in PARTS]:
+        parser.error(f"--only: unknown {unknown[0]!r}: choose of {', '.join(PARTS)}")
+    try:
+        for name in names:
+            PARTS[name](args.out, Console(width=160), args.quick)
+    except NalbError as error:
+        print(f"fela_trainings: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
