@@ -116,7 +116,7 @@ class TokenDealer:
         for one in self._server.completed:
             self._computed.setdefault(one.token.id.iteration, []).append((one, message))
             if self._aware is not None:
-                self._aware.observe(one, message.compute_s, message.fetched_bytes)
+                self._aware.observe(one, message.compute_s, message.fetched_bytes, message.fetch_s)
         self._tell_computed(self._server, now_s)
         self._tune(self._server, now_s)
         self._server.completed.clear()

@@ -104,6 +104,8 @@ class _Worker:
     work: Work | None = None
     compute_s: float = 0.0  # of its work
     fetched_bytes: float = 0.0  # for its work
+    given_s: float = 0.0  # when it was
+    fetch_s: float | None = None  # from then until all is there
     missing: set[int] = field(default_factory=set)
     finished: bool = False
 
@@ -178,7 +180,7 @@ class _Run:
                 self._go_on(order.worker)
         for completed in self._server.completed:
             if self._aware:
-                self._aware.observe(completed, one.compute_s, one.fetched_bytes)
+                self._aware.observe(completed, one.compute_s, one.fetched_bytes, one.fetch_s or 0.0)
         self._server.completed.clear()
         if self._tuner:
             self._tune(self._tuner)
@@ -212,7 +214,7 @@ class _Run:
 
     def _begin(self, work: Work) -> None:
         one = self._workers[work.worker]
-        one.work, one.fetched_bytes = work, 0.0
+        one.work, one.fetched_bytes, one.given_s, one.fetch_s = work, 0.0, self._now_s, None
         self._done.tokens += 1
         self._done.helped += work.worker != work.owner
         for fetch in work.fetches:
@@ -238,6 +240,8 @@ class _Run:
         one, token = self._workers[work.worker], work.token
         if one.work is not work or one.missing:
             return
+        if one.fetch_s is None:
+            one.fetch_s = self._now_s - one.given_s
         sub_model = self._server.shape.sub_model(token.id.level)
         behind = token.id.iteration - 1 - self._staleness
         if token.mirrors is None and self._updated[sub_model] < behind:

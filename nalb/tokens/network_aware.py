@@ -10,8 +10,10 @@ A worker is in for what is left of its present token, for the tokens in its buck
 forward through or will: whoever helps forward must go back as well. Who helps to go back must first go forward again. With
 in_s the time that a worker is in for, a token is helped with where
 
-    in_s(helper) + fetch_s + compute_s(helper) < in_s(owner)
-    fetch_s = max( max over sources of bytes / up of the source,  bytes of all / down of the helper )
+    max( in_s(helper) + fetch_s + compute_s(helper),  fetch_s + compute_s(helper) + return_s ) < in_s(owner)
+    fetch_s = late_s + max( max over sources of bytes / up of the source,  bytes of all / down of the helper )
+    late_s: how much longer than that fetches take, on average: requests, senders that are busy, others on the same links
+    return_s: of a token that goes back, until the owner has the gradient from the helper and has gone back through the rest
 
 An owner that is late with a token is expected to take as long again as it is late. An owner that has not asked for a token sleeps,
 and may not come back: help always pays. So it does while nothing is known of how long the token takes.
@@ -24,6 +26,7 @@ from nalb.tokens.server import Completed, Fetch, TokenServer
 
 BACK = 2.0  # times forward: two gradients instead of one output
 NEWEST = 0.5  # weight of the newest time among those of a kind of token
+LATE_NEWEST = 0.1  # of the newest fetch, of whatever kind: those of about ten count
 
 Rates = Callable[[], tuple[Sequence[float], Sequence[float]]]  # bytes/s out of and into each worker, as estimated now
 
@@ -36,9 +39,10 @@ class NetworkAware:
         # worker -> (sub-model, back, computed again) -> samples -> seconds
         self._seconds: dict[int, dict[tuple[int, bool, bool], dict[int, float]]] = {}
         self._sample_bytes: dict[int, float] = {}  # of each sub-model's output
+        self._late_s: float | None = None  # once something was fetched
         server.advise(self.cost, self.help)
 
-    def observe(self, one: Completed, compute_s: float, fetched_bytes: float) -> None:
+    def observe(self, one: Completed, compute_s: float, fetched_bytes: float, fetch_s: float) -> None:
         """Take in what a worker reports of a token that it has computed."""
         shape = self._server.shape
         kind = shape.sub_model(one.token.id.level), one.token.mirrors is not None, one.recomputes
@@ -48,6 +52,10 @@ class NetworkAware:
         of_output = [self._server.fetched(one.token, fetch) for fetch in one.fetches]
         if len({sub_model for sub_model, _ in of_output}) == 1:
             self._sample_bytes[of_output[0][0]] = fetched_bytes / sum(count for _, count in of_output)
+        if one.fetches:
+            late_s = fetch_s - self._carried_s(one.worker, one.token, one.fetches)
+            before_s = late_s if self._late_s is None else self._late_s
+            self._late_s = LATE_NEWEST * late_s + (1 - LATE_NEWEST) * before_s
 
     def compute_s(self, worker: int, forward: bool, back: bool, sub_model: int, samples: int) -> float | None:
         """How long a worker computes forward, back, or both; None where nothing is known of it.
@@ -88,7 +96,13 @@ class NetworkAware:
     def fetch_s(self, worker: int, token: Token) -> float:
         """How long it would take to get what the worker does not hold."""
         fetches = self._server.fetches(worker, token)
-        if not fetches or self._rates is None:
+        if not fetches:
+            return 0.0
+        return max(0.0, self._carried_s(worker, token, fetches) + (self._late_s or 0.0))
+
+    def _carried_s(self, worker: int, token: Token, fetches: Sequence[Fetch]) -> float:
+        """How long the links alone would take."""
+        if self._rates is None:
             return 0.0
         up, down = self._rates()
         by_source: dict[int, float] = {}
@@ -132,7 +146,24 @@ class NetworkAware:
         mine_s, in_s, owners_in_s = self._token_s(worker, token, True), self._in_s(worker), self._in_s(owner)
         if mine_s is None or in_s is None or owners_in_s is None:
             return token
-        return token if in_s + self.fetch_s(worker, token) + mine_s < owners_in_s else None
+        here_s = self.fetch_s(worker, token) + mine_s
+        return token if here_s + max(in_s, self._return_s(worker, owner, token)) < owners_in_s else None
+
+    def _return_s(self, worker: int, owner: int, token: Token) -> float:
+        """After a worker has gone back with a token: until the owner has the gradient, and is through the sub-models before it."""
+        shape = self._server.shape
+        last, total_s = shape.sub_model(token.id.level), 0.0
+        forward = token if token.mirrors is None else self._server.token(token.mirrors)
+        if token.id.level < shape.head:
+            return total_s
+        wanted = [self._server.token(one).chunks for one in forward.inputs if self._server.holder[one] == owner]
+        samples = sum(map(shape.samples, wanted))
+        if samples and self._rates is not None:
+            up, down = self._rates()
+            total_s += samples * self._sample_bytes.get(last - 1, 0.0) / min(up[worker], down[owner]) + (
+                self._late_s or 0.0
+            )
+        return total_s + sum(self.compute_s(owner, False, True, one, samples) or 0.0 for one in range(last) if samples)
 
     def _in_s(self, worker: int) -> float | None:
         """How long a worker is in for; None where nobody knows."""

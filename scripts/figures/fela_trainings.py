@@ -12,7 +12,8 @@ network     unequal links (wan4-static, uneven4-joint): Fela under `exact` and `
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean
 
@@ -27,10 +28,12 @@ from nalb.tokens.tuning import ITERATIONS as OF_A_CASE
 from nalb.tokens.tuning import divisors, weight_cases
 
 CORES, RATE_MBPS = 1.3, 100.0
+START_CORES = 2.0  # all together, until training begins: small ones take minutes to start
 WARM_UP = 6  # iterations: memory is taken, links are measured
 STEADY = 8  # iterations after it that a median is taken of
 BASELINES = "dp,hp,mp"
-NODES, TOTALS = (4, 8), (64, 128, 256, 512, 1024)
+NODES, TOTALS = (4, 8), (64, 256, 1024)
+NETWORK_TOTAL = 256
 CASES_TOTAL = 256
 SLEEPS = ("round-robin:1", "round-robin:2", "round-robin:4")
 CHANCES = ("probability:0.1:2:1", "probability:0.3:2:1", "probability:0.5:2:1")
@@ -39,9 +42,9 @@ SUB_MODELS = 3
 
 
 def equal_nodes(out: Path, nodes: int) -> Path:
-    """The network file. Nodes have a core each until training begins."""
+    """The network file."""
     name = f"equal{nodes}"
-    return write_network(out, name, uneven_network(name, [CORES / nodes] * nodes, 1.0, RATE_MBPS))
+    return write_network(out, name, uneven_network(name, [CORES / nodes] * nodes, START_CORES / nodes, RATE_MBPS))
 
 
 def tuned_iterations(nodes: int) -> int:
@@ -65,7 +68,7 @@ def table_of(title: str, *headings: str) -> Table:
     return table
 
 
-def totals(out: Path, console: Console, quick: bool) -> None:
+def totals(out: Path, console: Console, quick: bool, chosen: Sequence[int] = TOTALS) -> None:
     """Speed over each baseline, at each total."""
     table = table_of(
         "equal nodes: s an iteration; Fela's speed over each", "nodes", "total", *BASELINES.split(","), "fela",
@@ -73,7 +76,7 @@ def totals(out: Path, console: Console, quick: bool) -> None:
     )  # fmt: skip
     for nodes in NODES[: 1 if quick else None]:
         network = equal_nodes(out, nodes)
-        for total in TOTALS[: 1 if quick else None]:
+        for total in chosen[: 1 if quick else None]:
             folder = out / f"totals-{nodes}-{total}"
             rest = compare_parallels(folder / "baselines", network, BASELINES, WARM_UP + STEADY, total)
             fela = compare_parallels(folder / "fela", network, "fela", tuned_iterations(nodes), total).ways["fela"]
@@ -148,35 +151,35 @@ def network(out: Path, console: Console, quick: bool) -> None:
     table = table_of("unequal links: s an iteration", "network", "total", "fela@average", "fela@exact", "dp under joint",
         "over average", "over dp")  # fmt: skip
     for name in ("wan4-static", "uneven4-joint")[: 1 if quick else None]:
-        for total in (128, 512)[: 1 if quick else None]:
-            folder = out / f"network-{name}-{total}"
-            both = compare_parallels(folder / "fela", name, "fela@average,fela@exact", tuned_iterations(4), total)
-            average, exact = (one.steady_s for one in both.ways.values())
-            sizes = compare_batchings(folder / "joint", name, "joint", 2 * (WARM_UP + STEADY), "vgg", total)
-            joint = sizes.batchings["joint"].iteration_s
-            row = [f"{one:.3f}" for one in (average, exact, joint)]
-            table.add_row(name, str(total), *row, f"{average / exact:.2f}", f"{joint / exact:.2f}")
+        folder, total = out / f"network-{name}", NETWORK_TOTAL
+        both = compare_parallels(folder / "fela", name, "fela@average,fela@exact", tuned_iterations(4), total)
+        average, exact = (one.steady_s for one in both.ways.values())
+        sizes = compare_batchings(folder / "joint", name, "joint", 2 * (WARM_UP + STEADY), "vgg", total)
+        joint = sizes.batchings["joint"].iteration_s
+        row = [f"{one:.3f}" for one in (average, exact, joint)]
+        table.add_row(name, str(total), *row, f"{average / exact:.2f}", f"{joint / exact:.2f}")
     console.print(table)
 
 
-PARTS: dict[str, Callable[[Path, Console, bool], None]] = {
-    one.__name__: one for one in (totals, cases, stragglers, uneven, network)
-}
+PARTS = {one.__name__: one for one in (totals, cases, stragglers, uneven, network)}
 
 
 def main() -> int:
     """Run the parts that are asked for; what is finished is read."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", default=",".join(PARTS), help="comma-separated parts")
+    parser.add_argument("--totals", default=",".join(map(str, TOTALS)), help="comma-separated, of the first part")
     parser.add_argument("--out", type=Path, default=Path("runs/fela"), metavar="DIR")
     parser.add_argument("--quick", action="store_true", help="the first of everything: does it work?")
     args = parser.parse_args()
     names = args.only.split(",")
     if unknown := [one for one in names if one not in PARTS]:
         parser.error(f"--only: unknown {unknown[0]!r}: choose of {', '.join(PARTS)}")
+    chosen = [int(one) for one in args.totals.split(",")]
     try:
         for name in names:
-            PARTS[name](args.out, Console(width=160), args.quick)
+            part = partial(totals, chosen=chosen) if name == totals.__name__ else PARTS[name]
+            part(args.out, Console(width=160), args.quick)
     except NalbError as error:
         print(f"fela_trainings: {error}", file=sys.stderr)
         return error.exit_code

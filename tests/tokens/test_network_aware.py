@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,12 +20,12 @@ class Workers:
         self.server, self.aware = server, aware
         self.work, self.now_s, self.given = {}, 0.0, []
 
-    def report(self, worker, compute_s=1.0, bytes_=0.0):
+    def report(self, worker, compute_s=1.0, bytes_=0.0, fetch_s=0.0):
         """The worker asks, and reports what it had; what it gets, if anything."""
         had = self.work.pop(worker, None)
         orders = self.server.report(worker, had and had.token.id, 0, self.now_s, True)
         for one in self.server.completed:
-            self.aware.observe(one, compute_s, bytes_)
+            self.aware.observe(one, compute_s, bytes_, fetch_s)
         self.server.completed.clear()
         for order in orders:
             if isinstance(order, Work):
@@ -131,6 +132,22 @@ def test_fetching_takes_as_long_as_the_slowest_way():
     assert len(three.work[2].fetches) == 2
     # of 2 samples each; nothing is known of their size: 1 byte. 2 / 10 from worker 0, 2 / 20 from worker 1, 4 / 40 into worker 2
     assert three.aware.fetch_s(2, token) == 0.2
+    three.report(2, fetch_s=0.7)
+    assert three.aware.fetch_s(2, token) == pytest.approx(0.7)  # as much longer than the links need as the last one
+
+
+@pytest.mark.parametrize(("up", "helps"), [(100.0, True), (0.5, False)])
+def test_a_worker_does_not_help_where_the_gradient_would_come_back_too_late(up, helps):
+    """Worker 0 has gone back with one of its two chunks. Worker 1 has nothing left, and its way out may be thin."""
+    both = workers_of(Shape(8, 4, (1, 1, 2)), 2, ([100.0, up], [100.0, 100.0]))
+    both.aware._sample_bytes[0] = 1.0
+    for _ in range(6):
+        both.report(0)  # twice F1 and F2, FB3, and the first B2 is given
+    for _ in range(9):
+        both.report(1)
+    assert both.work[0].token.id.level == 3
+    both.report(1)
+    assert (1 in both.work) == helps
 
 
 def test_the_subset_is_of_the_fastest():
@@ -167,7 +184,7 @@ def test_with_advice_too_every_sample_goes_through_every_level_once(job, stalene
                 if at[order.worker] < 2:
                     ends[order.worker] = now_s
         for one in server.completed:
-            aware.observe(one, speeds[one.worker], 8.0)
+            aware.observe(one, speeds[one.worker], 8.0, 0.5)
         server.completed.clear()
     assert at == [2] * workers
     assert len(given_) == len(set(given_))
