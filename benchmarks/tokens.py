@@ -44,7 +44,7 @@ def token_s(workers: int, chunks_each: int, sleeper: bool, advised: bool, iterat
         took_s = time.thread_time() - start_s
         for one in server.completed:
             if aware:
-                aware.observe(one, 0.01, 1e6 * len(one.fetches))
+                aware.observe(one, 0.01, 1e6 * len(one.fetches), 0.002 * len(one.fetches))
         server.completed.clear()
         spent_s += took_s
         longest_s = max(longest_s, took_s)
