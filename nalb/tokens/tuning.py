@@ -3,10 +3,11 @@
     phase   cases, in this order
     1       weights: w_1 = 1, each divides the next, all divide N; lexicographic; the conditional sub-model is everyone's
     2       at the best weights, |S| = N, N/2, .., 1 (N's divisors, falling); the first is known from phase 1
-    3       where the best |S| is not N: at that |S|, the other weights of the conditional sub-model (ours)
+    3       where the best |S| is not N: at that |S|, the other weights (ours)
 
-The paper has no phase 3. It is there because a few workers want larger batches of the conditional sub-model than all together do,
-and phase 1 has tried all together only. For N = 8 and M = 3 these are 10 + 3 + 3 cases.
+The paper has no phase 3. It is there because phase 1 has tried all workers together only. A few want larger batches of the
+conditional sub-model. And where the sum of its gradients over all workers sets the pace, phase 1 cannot tell the weights of the
+others apart. For N = 8 and M = 3 these are 10 + 3 + 9 cases.
 
 A case's first iteration does not count: in it memory is taken for the new batch sizes, and newcomers to S get parameters. Of the
 others the median counts, so that one disturbed iteration decides nothing. Of equal cases the earlier one stays.
@@ -59,7 +60,7 @@ class Tuner:
         chunks = Shape.of(total, workers, (1,), threshold).chunks
         self._weights = weight_cases(divisors(workers), sub_models, chunks)
         self._cases = [Configuration(one, everyone) for one in self._weights]  # of the phases so far
-        self._later = [self._subsets, self._conditional_weights][: phases - 1]  # what the other phases add
+        self._later = [self._subsets, self._other_weights][: phases - 1]  # what the other phases add
         self.measured_s: dict[Configuration, float] = {}  # an iteration of each case that has ended, in order
         self._times_s: list[float] = []  # of the present case
 
@@ -112,13 +113,11 @@ class Tuner:
         sizes = divisors(self._workers)[-2::-1]
         return [Configuration(self.best.weights, tuple(sorted(self._members(size)))) for size in sizes]
 
-    def _conditional_weights(self) -> list[Configuration]:
-        best, which = self.best, self._conditional
+    def _other_weights(self) -> list[Configuration]:
+        best = self.best
         if len(best.subset) == self._workers:
             return []
-        around = best.weights[:which], best.weights[which + 1 :]
-        alike = [one for one in self._weights if (one[:which], one[which + 1 :]) == around and one != best.weights]
-        return [Configuration(one, best.subset) for one in alike]
+        return [Configuration(one, best.subset) for one in self._weights if one != best.weights]
 
 
 def divisors(number: int) -> list[int]:

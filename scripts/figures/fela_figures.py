@@ -44,7 +44,7 @@ RULES = (FELA, FELA_BY_PAPER)
 JITTER = 0.05  # of the logarithm of a token's time, where it is said
 STEADY = 5  # iterations: nothing is random, so they are all alike from the second on
 TUNING, PHASES = (
-    100,
+    125,
     3,
 )  # iterations, all cases of tuning among them; the third phase for fela-paper too: rules are compared
 MODELS: dict[str, Profile] = {name: make() for name, make in PROFILES.items()}

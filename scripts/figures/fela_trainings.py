@@ -50,7 +50,7 @@ def equal_nodes(out: Path, nodes: int) -> Path:
 def tuned_iterations(nodes: int) -> int:
     """Of a training that tunes all cases, and goes on."""
     sizes = divisors(nodes)
-    cases = len(weight_cases(sizes, SUB_MODELS, nodes)) + len(sizes) - 1 + len(sizes) - 1
+    cases = 2 * len(weight_cases(sizes, SUB_MODELS, nodes)) - 1 + len(sizes) - 1
     return OF_A_CASE * cases + WARM_UP + STEADY
 
 

@@ -34,13 +34,16 @@ def test_eight_workers_and_three_sub_models_have_the_thirteen_cases_of_the_paper
     assert len(tried) == 13
 
 
-def test_a_third_phase_tries_the_conditional_sub_models_weights_with_few_workers():
-    def seconds(case):  # all together: the smaller, the better; one alone: best at 4
-        return 9.0 + case.weights[2] if len(case.subset) > 1 else 1.0 + abs(case.weights[2] - 4)
+def test_a_third_phase_tries_all_weights_with_few_workers():
+    def seconds(case):  # all together: the larger the second weight, the better; one alone: best at 1, 1, 4
+        if len(case.subset) > 1:
+            return 20.0 - case.weights[1]
+        return abs(case.weights[1] - 1) + abs(case.weights[2] - 4)
 
     tuner = Tuner(8, 3, 64, 16)
-    tried = tune(tuner, lambda case: seconds(case) + case.weights[1])
-    assert [one.weights for one in tried[13:]] == [(1, 1, 2), (1, 1, 4), (1, 1, 8)]
+    tried = tune(tuner, seconds)
+    assert tried[9].weights == (1, 8, 8)  # phase 1 chose it
+    assert [one.weights for one in tried[13:]] == [one.weights for one in tried[:9]]
     assert {one.subset for one in tried[13:]} == {(0,)}
     assert tuner.configuration == Configuration((1, 1, 4), (0,))
 
@@ -49,7 +52,7 @@ def test_it_ends_with_the_best_case_and_says_so():
     tuner = Tuner(8, 3, 1024, 16)
     tune(tuner, lambda case: sum(case.weights) + abs(len(case.subset) - 2))
     assert tuner.configuration == Configuration((1, 1, 1), (0, 1))
-    assert tuner.reason == "weights 1,1,1, |S| = 2: the best of 16 cases, 3 s an iteration"
+    assert tuner.reason == "weights 1,1,1, |S| = 2: the best of 22 cases, 3 s an iteration"
     assert tuner.shape.weights == (1, 1, 1)
     assert tuner.policy.eligible[2] == (0, 1)
     tuner.observe(100.0)
