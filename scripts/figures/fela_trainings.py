@@ -33,7 +33,7 @@ WARM_UP = 6  # iterations: memory is taken, links are measured
 STEADY = 8  # iterations after it that a median is taken of
 BASELINES = "dp,hp,mp"
 NODES, TOTALS = (4, 8), (64, 256, 1024)
-NETWORK_TOTAL = 256
+UNEVEN_TOTAL = 256
 CASES_TOTAL = 256
 SLEEPS = ("round-robin:1", "round-robin:2", "round-robin:4")
 CHANCES = ("probability:0.1:2:1", "probability:0.3:2:1", "probability:0.5:2:1")
@@ -133,16 +133,15 @@ def stragglers(out: Path, console: Console, quick: bool) -> None:
     console.print(table)
 
 
-def uneven(out: Path, console: Console, quick: bool) -> None:
+def uneven(out: Path, console: Console, _: bool) -> None:
     """uneven4-cpu: 0.5, 0.4, 0.25 and 0.15 cores, links of 500 Mbit/s."""
     table = table_of("uneven4-cpu: s an iteration", "total", "dp", "fela", "lb-bsp", "over dp", "over lb-bsp")
-    for total in (128, 512)[: 1 if quick else None]:
-        folder, name = out / f"uneven-{total}", "uneven4-cpu"
-        dp = compare_parallels(folder / "dp", name, "dp", WARM_UP + STEADY, total).ways["dp"].steady_s
-        fela = compare_parallels(folder / "fela", name, "fela", tuned_iterations(4), total).ways["fela"].steady_s
-        sizes = compare_batchings(folder / "lb-bsp", name, "lb-bsp", 2 * (WARM_UP + STEADY), "vgg", total)
-        lb = sizes.batchings["lb-bsp"].iteration_s
-        table.add_row(str(total), f"{dp:.3f}", f"{fela:.3f}", f"{lb:.3f}", f"{dp / fela:.2f}", f"{lb / fela:.2f}")
+    folder, name, total = out / "uneven", "uneven4-cpu", UNEVEN_TOTAL
+    dp = compare_parallels(folder / "dp", name, "dp", WARM_UP + STEADY, total).ways["dp"].steady_s
+    fela = compare_parallels(folder / "fela", name, "fela", tuned_iterations(4), total).ways["fela"].steady_s
+    sizes = compare_batchings(folder / "lb-bsp", name, "lb-bsp", 2 * (WARM_UP + STEADY), "vgg", total)
+    lb = sizes.batchings["lb-bsp"].iteration_s
+    table.add_row(str(total), f"{dp:.3f}", f"{fela:.3f}", f"{lb:.3f}", f"{dp / fela:.2f}", f"{lb / fela:.2f}")
     console.print(table)
 
 
@@ -151,7 +150,7 @@ def network(out: Path, console: Console, quick: bool) -> None:
     table = table_of("unequal links: s an iteration", "network", "total", "fela@average", "fela@exact", "dp under joint",
         "over average", "over dp")  # fmt: skip
     for name in ("wan4-static", "uneven4-joint")[: 1 if quick else None]:
-        folder, total = out / f"network-{name}", NETWORK_TOTAL
+        folder, total = out / f"network-{name}", UNEVEN_TOTAL
         both = compare_parallels(folder / "fela", name, "fela@average,fela@exact", tuned_iterations(4), total)
         average, exact = (one.steady_s for one in both.ways.values())
         sizes = compare_batchings(folder / "joint", name, "joint", 2 * (WARM_UP + STEADY), "vgg", total)
