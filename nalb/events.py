@@ -185,6 +185,7 @@ class TokenShapeEvent(Event, frozen=True, kw_only=True):
     weights: list[int]  # by sub-model
     eligible: list[list[int]]  # by sub-model: ranks
     reason: str
+    is_apart: bool = False  # who computes the last sub-model has no samples of its own
 
 
 class TokenRow(Struct, frozen=True, array_like=True):

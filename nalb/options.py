@@ -232,6 +232,12 @@ class JobOptions:
         Number(1, BATCH_MOST, is_whole=True),
         "how many workers compute the last sub-model, where the weights are given; default: all",
     )
+    token_apart: bool = _option(
+        False,
+        "NALB_TOKEN_APART",
+        Flag(),
+        "those that compute the last sub-model have no samples of their own",
+    )
     staleness: int | None = _option(
         None,
         "NALB_STALENESS",

@@ -28,6 +28,7 @@ ALL = JobOptions(
     parallel="fela",
     token_weights="1,2,4",
     token_subset=1,
+    token_apart=True,
     staleness=2,
     stragglers="probability:0.3:2:7",
     first_workers=3,

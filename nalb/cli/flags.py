@@ -102,6 +102,9 @@ def add_token_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--subset", dest="token_subset", type=int, metavar="N", help="workers that compute fela's last sub-model"
     )
+    parser.add_argument(
+        "--apart", dest="token_apart", action="store_true", help="the subset has no samples of its own, and may help"
+    )
     parser.add_argument("--staleness", type=int, metavar="S", help="iterations that a worker may lead by (default: 0)")
     parser.add_argument("--stragglers", metavar="S", help=f"workers that sleep, for experiments: {FORMS}")
 
@@ -147,6 +150,7 @@ def check_token_flags(args: argparse.Namespace, parallels: Sequence[tuple[str, S
     given = {
         "--weights": args.token_weights,
         "--subset": args.token_subset,
+        "--apart": args.token_apart or None,
         "--staleness": args.staleness,
         "--stragglers": args.stragglers,
     }
@@ -166,7 +170,9 @@ def check_token_flags(args: argparse.Namespace, parallels: Sequence[tuple[str, S
                 f"--parallel needs nalb's store, and --scheme {scheme.name} is MXNet alone: choose another scheme"
             )
         is_told = name in FELAS or not is_fela
-        if why := conflict(name, has_weights and is_told, has_subset and is_told, args.staleness or 0):
+        if why := conflict(
+            name, has_weights and is_told, has_subset and is_told, args.staleness or 0, args.token_apart and is_told
+        ):
             raise InputError(f"--parallel {name}: {why}")
     if args.token_subset is not None and args.token_subset < 1:
         raise InputError(f"--subset {args.token_subset}: give 1 worker or more")

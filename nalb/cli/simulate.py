@@ -48,7 +48,7 @@ SLICES_UP_TO = 16  # nodes: beyond, slices take minutes, and --by auto takes flo
 HIGH_NODES = 100_000
 HIGH_MBPS = 1e9
 PAPER_WORKERS, PAPER_MBPS = 8, 10_000.0  # of --parallel without a network: Geng et al.
-PARALLEL_FLAGS = ("model", "total", "weights", "subset", "stragglers", "iterations", "jitter")
+PARALLEL_FLAGS = ("model", "total", "weights", "subset", "apart", "stragglers", "iterations", "jitter")
 ESTIMATORS_HELP = f"of capacities: {', '.join(ESTIMATORS)}{OWN_HELP}; default: the true ones"
 DEFAULTS = {  # of flags that --run has no use for
     "model_bytes": None,
@@ -156,6 +156,7 @@ def _add_parallel_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--weights", metavar="1,W,...", help="of fela's sub-models (default: tuned)")
     group.add_argument("--subset", type=int, metavar="N", help="workers that compute fela's last sub-model")
+    group.add_argument("--apart", action="store_true", default=None, help="the subset has no samples of its own")
     group.add_argument("--stragglers", metavar="S", help=f"workers that sleep: {FORMS}")
     group.add_argument("--iterations", type=int, metavar="N", help="default: 10")
     group.add_argument(
@@ -184,6 +185,7 @@ def _simulate_parallel(args: argparse.Namespace) -> int:
         Stragglers.read(args.stragglers).sleep_s if args.stragglers else None,
         read_weights(args.weights) if args.weights else None,
         args.subset,
+        bool(args.apart),
     )
     if args.json:
         told = {

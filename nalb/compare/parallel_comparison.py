@@ -30,7 +30,7 @@ def run_parallel(
     name, _, scheme = way.partition("@")
     options = replace(options, parallel=name, scheme=scheme or options.scheme)
     if name not in FELAS:
-        options = replace(options, token_weights=None, token_subset=None)
+        options = replace(options, token_weights=None, token_subset=None, token_apart=False)
     result = ParallelResult(options.scheme, 0)
 
     def note(line: str) -> None:

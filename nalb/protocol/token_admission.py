@@ -48,7 +48,9 @@ class TokenAdmission:
         if self.dealer is None:
             parallel = settings.parallel or FELA
             balances = by_name(settings.scheme).follows_estimates
-            options = TokenOptions(parallel, settings.weights, settings.token_subset, settings.staleness, balances)
+            options = TokenOptions(
+                parallel, settings.weights, settings.token_subset, settings.staleness, balances, settings.token_apart
+            )
             self.dealer, self._since_s = TokenDealer(options, settings.num_workers, rates), now_s
         try:
             if isinstance(message, m.TokenRequest):

@@ -36,6 +36,7 @@ class TokenOptions:
     subset: int | None = None
     staleness: int = 0
     balances: bool = False
+    is_apart: bool = False
 
 
 class TokenDealer:
@@ -87,13 +88,15 @@ class TokenDealer:
     def _first_configuration(self, joined: m.JoinTokens) -> tuple[Policy, Shape]:
         options, model = self._options, (joined.sub_models, joined.total, joined.threshold)
         has_weights, has_subset = options.weights is not None, options.subset is not None
-        if why := conflict(options.parallel, has_weights, has_subset, options.staleness):
+        if why := conflict(options.parallel, has_weights, has_subset, options.staleness, options.is_apart):
             raise InputError(why)
         if options.parallel not in FELAS or has_weights:
-            return configuration(options.parallel, self._workers, *model, options.weights, options.subset)
+            return configuration(
+                options.parallel, self._workers, *model, options.weights, options.subset, options.is_apart
+            )
         by_paper = options.parallel == FELA_BY_PAPER
         self._tuner = Tuner(
-            self._workers, *model, members=range if by_paper else self._members, phases=2 if by_paper else 3
+            self._workers, *model, members=range if by_paper else self._members, phases=2 if by_paper else 4
         )
         return self._tuner.policy, self._tuner.shape
 
@@ -209,6 +212,7 @@ class TokenDealer:
                 chunks=shape.chunks,
                 weights=weights,
                 eligible=eligible,
+                is_apart=policy.homes is not None,
                 reason=reason,
             )
         )

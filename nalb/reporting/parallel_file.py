@@ -18,6 +18,7 @@ class TokenCase(msgspec.Struct, forbid_unknown_fields=True):
     weights: list[int]  # by sub-model
     members: list[int]  # by sub-model: how many workers compute it
     reason: str
+    is_apart: bool = False  # who computes the last sub-model has no samples of its own
 
 
 class ParallelResult(msgspec.Struct, forbid_unknown_fields=True):
@@ -41,7 +42,7 @@ class ParallelResult(msgspec.Struct, forbid_unknown_fields=True):
         if isinstance(event, TokenShapeEvent):
             members = [len(ranks) for ranks in event.eligible]
             self.total = event.total
-            self.cases.append(TokenCase(event.iteration, event.weights, members, event.reason))
+            self.cases.append(TokenCase(event.iteration, event.weights, members, event.reason, event.is_apart))
             return
         if self.begun_s:
             self.period_s.append(event.at_s - self.begun_s[-1])

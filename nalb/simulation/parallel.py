@@ -8,13 +8,21 @@ from nalb.errors import InputError
 from nalb.simulation.profiles import Profile
 from nalb.simulation.tokens import Machines, Simulated, Sleep, simulate
 from nalb.tokens.network_aware import NetworkAware
-from nalb.tokens.policies import FELA, FELAS, PARALLELS, data_parallel, fela, hybrid_parallel, model_parallel
+from nalb.tokens.policies import (
+    FELA,
+    FELAS,
+    PARALLELS,
+    conflict,
+    data_parallel,
+    fela_shape,
+    hybrid_parallel,
+    model_parallel,
+)
 from nalb.tokens.server import TokenServer
-from nalb.tokens.shape import Shape
 from nalb.tokens.tuning import Configuration, Tuner
 
 WORKERS_MOST, SAMPLES_MOST, ITERATIONS_MOST = 1000, 1_000_000, 1000
-TUNING = 125  # iterations: enough for eight workers
+TUNING = 160  # iterations: enough for eight workers
 MICRO_BATCH = 16  # samples, of model parallelism: SM-1 of VGG19 computes at full speed
 
 
@@ -64,13 +72,13 @@ def tune_fela(
 ) -> tuple[Simulated, Tuner]:
     """Fela that is tuned while it trains, and then goes on: for `iterations`, which must hold all cases. Raises InputError.
 
-    phases: of the tuner; None: as jobs do, 2 by the paper's rules and else 3.
+    phases: of the tuner; None: as jobs do, 2 by the paper's rules and else 4.
     """
     everyone = Configuration((1,) * len(profile.sub_models), tuple(range(machines.workers)))
     server = fela_server(profile, machines, total, everyone)
     aware = advise(server, machines) if rules == FELA else None
     members = range if aware is None else aware.members
-    phases = phases or (3 if rules == FELA else 2)
+    phases = phases or (4 if rules == FELA else 2)
     tuner = Tuner(machines.workers, len(profile.sub_models), total, profile.threshold, members, phases=phases)
     run = simulate(machines, profile.sub_models, server, iterations, aware=aware, tuner=tuner)
     if not tuner.is_done:
@@ -84,8 +92,8 @@ def fela_server(
     profile: Profile, machines: Machines, total: int, configuration: Configuration, staleness: int = 0
 ) -> TokenServer:
     """A new one."""
-    shape = Shape.of(total, machines.workers, configuration.weights, profile.threshold)
-    policy = fela(machines.workers, len(configuration.weights), configuration.subset)
+    policy = configuration.policy(machines.workers)
+    shape = fela_shape(policy, machines.workers, total, configuration.weights, profile.threshold)
     return TokenServer(machines.workers, shape, policy, staleness)
 
 
@@ -104,10 +112,12 @@ def side_by_side(
     sleep: Sleep | None = None,
     weights: Sequence[int] | None = None,
     subset: int | None = None,
+    is_apart: bool = False,
 ) -> dict[str, tuple[Simulated, str]]:
     """Each of some PARALLELS for so many iterations, and how Fela's configuration was found.
 
-    weights, subset: of Fela; None: tuned before; subset: of the lowest ranks, and None with weights: all. Raises InputError.
+    weights, subset: of Fela; None: tuned before; subset: of the lowest ranks, and None with weights: all.
+    is_apart: the subset has no samples of its own. Raises InputError.
     """
     workers = machines.workers
     if not (2 <= workers <= WORKERS_MOST and workers <= total <= SAMPLES_MOST):
@@ -116,8 +126,8 @@ def side_by_side(
         raise InputError(
             f"{iterations} iterations, jitter {machines.jitter:g}: choose 2 to {ITERATIONS_MOST}, and 0 to 1"
         )
-    if weights is None and subset is not None:
-        raise InputError("a subset needs weights: give both, or none and they are tuned")
+    if why := conflict(FELA, weights is not None, subset is not None, 0, is_apart):
+        raise InputError(why)
     size = subset or workers
     if weights is not None and (len(weights) != len(profile.sub_models) or not 1 <= size <= workers):
         raise InputError(
@@ -130,7 +140,7 @@ def side_by_side(
                 tuner = tune_fela(profile, machines, total, TUNING, way)[1]
                 configuration, reason = tuner.best, tuner.reason
             else:
-                configuration, reason = Configuration(tuple(weights), tuple(range(size))), "as asked for"
+                configuration, reason = Configuration(tuple(weights), tuple(range(size)), is_apart), "as asked for"
             done[way] = train_fela(profile, machines, total, configuration, iterations, sleep, way), reason
         elif way in PARALLELS:
             done[way] = train(way, profile, machines, total, iterations, sleep), ""

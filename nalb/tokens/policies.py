@@ -13,7 +13,8 @@ PARALLELS = (*FELAS, "dp", "hp", "mp")  # names of the ways to train
 
 @dataclass(frozen=True)
 class Policy:
-    """eligible: per sub-model, the ranks of the workers that may compute it, ascending.
+    """eligible: per sub-model, the ranks of the workers that may compute it, ascending. homes: those that F1 tokens are dealt
+    to; None: all that may compute them.
 
     helps: a worker that has no token of its own takes others'. first: the sub-model whose tokens go before all others with the
     workers that may compute it, if any. overlaps: a sub-model's gradients are summed as soon as they are there; else after the
@@ -30,12 +31,20 @@ class Policy:
     depth_first: bool = True
     by_locality: bool = True
     own_buckets: bool = True
+    homes: tuple[int, ...] | None = None
 
 
-def fela(workers: int, sub_models: int, subset: Sequence[int] | None = None, conditional: int | None = None) -> Policy:
+def fela(
+    workers: int,
+    sub_models: int,
+    subset: Sequence[int] | None = None,
+    conditional: int | None = None,
+    is_apart: bool = False,
+) -> Policy:
     """Everyone may compute everything, but for the conditional sub-model, which only `subset` computes.
 
-    subset: ranks; None: all. conditional: counted from 0; None: the last one. Raises InputError.
+    subset: ranks; None: all. conditional: counted from 0; None: the last one. is_apart: the subset has no samples of its own, and
+    computes the other sub-models only where it helps; hybrid parallelism is such a case. Raises InputError.
     """
     everyone = tuple(range(workers))
     members = everyone if subset is None else tuple(sorted(set(subset)))
@@ -45,7 +54,18 @@ def fela(workers: int, sub_models: int, subset: Sequence[int] | None = None, con
     if not 0 <= which < sub_models:
         raise InputError(f"conditional sub-model {which + 1}: there are {sub_models}")
     eligible = tuple(members if one == which else everyone for one in range(sub_models))
-    return Policy(FELA, eligible, first=None if members == everyone else which)
+    others = tuple(rank for rank in everyone if rank not in members)
+    if is_apart and not others:
+        raise InputError("a subset of all workers cannot be apart: make it smaller")
+    homes = others if is_apart else None
+    return Policy(FELA, eligible, first=None if members == everyone else which, homes=homes)
+
+
+def fela_shape(policy: Policy, workers: int, total: int, weights: tuple[int, ...], threshold: int) -> Shape:
+    """What an iteration by this policy consists of."""
+    if policy.homes is None:
+        return Shape.of(total, workers, weights, threshold)
+    return Shape.dealt(total, len(policy.homes), weights, threshold)
 
 
 def data_parallel(workers: int, total: int, sub_models: int = 1) -> tuple[Policy, Shape]:
@@ -75,12 +95,14 @@ def model_parallel(workers: int, total: int, sub_models: int, micro_batches: int
     return Policy("mp", eligible, helps=False, overlaps=False), shape
 
 
-def conflict(parallel: str, has_weights: bool, has_subset: bool, staleness: int) -> str | None:
+def conflict(parallel: str, has_weights: bool, has_subset: bool, staleness: int, is_apart: bool = False) -> str | None:
     """Why a job cannot be asked for all of these, if so."""
     if parallel not in FELAS and (has_weights or has_subset):
         return f"weights and subset are fela's alone: leave them out with {parallel}"
     if has_subset and not has_weights:
         return "a subset needs weights: give both, or none and they are tuned while training"
+    if is_apart and not has_subset:
+        return "only a subset can be apart: give its size as well"
     if parallel in FELAS and staleness and not has_weights:
         return "with staleness iterations overlap, so nothing can be tuned between them: give weights"
     return None
@@ -94,11 +116,13 @@ def configuration(
     threshold: int,
     weights: Sequence[int] | None = None,
     subset: int | None = None,
+    is_apart: bool = False,
 ) -> tuple[Policy, Shape]:
     """What a job trains by that asks for one of PARALLELS.
 
     weights, subset: of fela, else None. Without, every weight is 1 and everyone computes everything. subset: how many workers
-    compute the last sub-model, those of the lowest ranks. Micro-batches of mp are as many as Fela's F1 tokens. Raises InputError.
+    compute the last sub-model, those of the lowest ranks. is_apart: as of `fela`. Micro-batches of mp are as many as Fela's F1
+    tokens. Raises InputError.
     """
     if parallel == "dp":
         return data_parallel(workers, total, sub_models)
@@ -111,5 +135,5 @@ def configuration(
         raise InputError(f"{len(weights)} weights for {sub_models} sub-models: give one for each")
     if subset is not None and not 1 <= subset <= workers:
         raise InputError(f"a subset of {subset} among {workers} workers: choose 1 to {workers}")
-    shape = Shape.of(total, workers, tuple(weights or ones), threshold)
-    return fela(workers, sub_models, None if subset is None else range(subset)), shape
+    policy = fela(workers, sub_models, None if subset is None else range(subset), None, is_apart)
+    return policy, fela_shape(policy, workers, total, tuple(weights or ones), threshold)

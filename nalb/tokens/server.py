@@ -128,7 +128,7 @@ class TokenServer:
         """What iterations from the next one on consist of. Call it between iterations: none may be under way."""
         assert not self._iterations, "tokens of an iteration under way would change their shape"
         self.shape, self.policy = shape, policy
-        front = policy.eligible[0]
+        front = policy.homes or policy.eligible[0]
         self._homes = [front[chunk * len(front) // shape.chunks] for chunk in range(shape.chunks)]
         self._buckets = Buckets(shape, policy, self.workers, self.holder, self._cost, self._help)
 

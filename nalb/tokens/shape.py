@@ -66,6 +66,12 @@ class Shape:
             raise InputError(f"threshold {threshold}, {workers} workers: give at least 1 of each")
         return Shape(total, min(max(-(-total // threshold), workers), max(total, 1)), weights)
 
+    @staticmethod
+    def dealt(total: int, homes: int, weights: tuple[int, ...], threshold: int) -> "Shape":
+        """As many F1 tokens for each of `homes` workers, of about `threshold` samples, where others have none."""
+        each = max(round(total / threshold / homes), 1)
+        return Shape(total, min(each * homes, max(total, 1)), weights)
+
     @cached_property
     def sub_models(self) -> int:
         """M."""

@@ -4,10 +4,12 @@
     1       weights: w_1 = 1, each divides the next, all divide N; lexicographic; the conditional sub-model is everyone's
     2       at the best weights, |S| = N, N/2, .., 1 (N's divisors, falling); the first is known from phase 1
     3       where the best |S| is not N: at that |S|, the other weights (ours)
+    4       likewise: that S apart, without samples of its own, at all weights that divide the others' number (ours)
 
 The paper has no phase 3. It is there because phase 1 has tried all workers together only. A few want larger batches of the
 conditional sub-model. And where the sum of its gradients over all workers sets the pace, phase 1 cannot tell the weights of the
-others apart. For N = 8 and M = 3 these are 10 + 3 + 9 cases.
+others apart. Phase 4 has hybrid parallelism among its cases: where the conditional sub-model keeps S busy, samples of its own make
+it late. For N = 8 and M = 3 these are 10 + 3 + 9 cases, and 3 to 9 more.
 
 A case's first iteration does not count: in it memory is taken for the new batch sizes, and newcomers to S get parameters. Of the
 others the median counts, so that one disturbed iteration decides nothing. Of equal cases the earlier one stays.
@@ -17,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from nalb.tokens.policies import Policy, fela
+from nalb.tokens.policies import Policy, fela, fela_shape
 from nalb.tokens.shape import Shape
 
 ITERATIONS = 5  # of a case, the first included: Geng et al., IV-B
@@ -28,20 +30,25 @@ Members = Callable[[int], Sequence[int]]  # size of S -> the ranks in it
 
 @dataclass(frozen=True)
 class Configuration:
-    """weights: as in Shape. subset: the ranks that compute the conditional sub-model, ascending."""
+    """weights: as in Shape. subset: the ranks that compute the conditional sub-model, ascending. is_apart: as of `fela`."""
 
     weights: tuple[int, ...]
     subset: tuple[int, ...]
+    is_apart: bool = False
 
     def __str__(self) -> str:
-        return f"weights {','.join(map(str, self.weights))}, |S| = {len(self.subset)}"
+        return f"weights {','.join(map(str, self.weights))}, |S| = {len(self.subset)}{', apart' * self.is_apart}"
+
+    def policy(self, workers: int, conditional: int | None = None) -> Policy:
+        """Of so many workers."""
+        return fela(workers, len(self.weights), self.subset, conditional, self.is_apart)
 
 
 class Tuner:
     """What each iteration consists of, from the times of those before it.
 
     threshold: the smallest batch at which SM-1 computes at full speed. members: who makes up S; the paper does not say, and
-    `range` is the lowest ranks. conditional: counted from 0; None: the last sub-model. phases: 2 as in the paper, or 3.
+    `range` is the lowest ranks. conditional: counted from 0; None: the last sub-model. phases: 2 as in the paper, to 4.
     """
 
     def __init__(
@@ -52,15 +59,16 @@ class Tuner:
         threshold: int,
         members: Members = range,
         conditional: int | None = None,
-        phases: int = 3,
+        phases: int = 4,
     ):
         self._workers, self._total, self._threshold = workers, total, threshold
+        self._sub_models = sub_models
         self._members, self._conditional = members, sub_models - 1 if conditional is None else conditional
         everyone = tuple(range(workers))
         chunks = Shape.of(total, workers, (1,), threshold).chunks
         self._weights = weight_cases(divisors(workers), sub_models, chunks)
         self._cases = [Configuration(one, everyone) for one in self._weights]  # of the phases so far
-        self._later = [self._subsets, self._other_weights][: phases - 1]  # what the other phases add
+        self._later = [self._subsets, self._other_weights, self._apart][: phases - 1]  # what the other phases add
         self.measured_s: dict[Configuration, float] = {}  # an iteration of each case that has ended, in order
         self._times_s: list[float] = []  # of the present case
 
@@ -72,13 +80,12 @@ class Tuner:
     @property
     def shape(self) -> Shape:
         """Of the next iteration."""
-        return Shape.of(self._total, self._workers, self.configuration.weights, self._threshold)
+        return fela_shape(self.policy, self._workers, self._total, self.configuration.weights, self._threshold)
 
     @property
     def policy(self) -> Policy:
         """Of the next iteration."""
-        weights, subset = self.configuration.weights, self.configuration.subset
-        return fela(self._workers, len(weights), subset, self._conditional)
+        return self.configuration.policy(self._workers, self._conditional)
 
     @property
     def reason(self) -> str:
@@ -118,6 +125,14 @@ class Tuner:
         if len(best.subset) == self._workers:
             return []
         return [Configuration(one, best.subset) for one in self._weights if one != best.weights]
+
+    def _apart(self) -> list[Configuration]:
+        best, others = self.best, self._workers - len(self.best.subset)
+        if not others or self._sub_models == 1:
+            return []
+        chunks = Shape.dealt(self._total, others, (1,), self._threshold).chunks
+        weights = weight_cases(divisors(others), self._sub_models, chunks)
+        return [Configuration(one, best.subset, True) for one in weights]
 
 
 def divisors(number: int) -> list[int]:

@@ -44,9 +44,9 @@ RULES = (FELA, FELA_BY_PAPER)
 JITTER = 0.05  # of the logarithm of a token's time, where it is said
 STEADY = 5  # iterations: nothing is random, so they are all alike from the second on
 TUNING, PHASES = (
-    125,
-    3,
-)  # iterations, all cases of tuning among them; the third phase for fela-paper too: rules are compared
+    160,
+    4,
+)  # iterations, all cases of tuning among them; the later phases for fela-paper too: rules are compared
 MODELS: dict[str, Profile] = {name: make() for name, make in PROFILES.items()}
 
 SLEEPS_S = {"vgg19": (2, 4, 6, 8, 10), "googlenet": (1, 2, 3, 4, 5)}

@@ -50,14 +50,21 @@ def equal_nodes(out: Path, nodes: int) -> Path:
 def tuned_iterations(nodes: int) -> int:
     """Of a training that tunes all cases, and goes on."""
     sizes = divisors(nodes)
-    cases = 2 * len(weight_cases(sizes, SUB_MODELS, nodes)) - 1 + len(sizes) - 1
+    apart = max(len(weight_cases(divisors(nodes - size), SUB_MODELS, nodes)) for size in sizes[:-1])
+    cases = 2 * len(weight_cases(sizes, SUB_MODELS, nodes)) - 1 + len(sizes) - 1 + apart
     return OF_A_CASE * cases + WARM_UP + STEADY
 
 
 def case_of(result: ParallelResult) -> tuple[str, str]:
-    """The configuration that a training ended with, as flags' values: weights, workers of the last sub-model."""
+    """The configuration that a training ended with: weights, and how many workers compute the last sub-model."""
     last = result.cases[-1]
-    return ",".join(map(str, last.weights)), str(last.members[-1])
+    return ",".join(map(str, last.weights)), f"{last.members[-1]}{', apart' * last.is_apart}"
+
+
+def flags_of(case: tuple[str, str]) -> list[str]:
+    """Of such a configuration."""
+    size, _, apart = case[1].partition(", ")
+    return ["--weights", case[0], "--subset", size, *(["--apart"] if apart else [])]
 
 
 def table_of(title: str, *headings: str) -> Table:
@@ -92,13 +99,14 @@ def cases(out: Path, console: Console, quick: bool) -> None:
     network, sizes = equal_nodes(out, 4), divisors(4)
     tuned = compare_parallels(out / "cases-tuned", network, "fela", tuned_iterations(4), CASES_TOTAL).ways["fela"]
     seconds = {}
-    for weights in weight_cases(sizes, SUB_MODELS, 4)[: 1 if quick else None]:
-        for size in sizes:
-            case = ",".join(map(str, weights)), str(size)
-            flags = ["--weights", case[0], "--subset", case[1]]
-            folder = out / f"case-{case[0].replace(',', '-')}-{size}"
-            run = compare_parallels(folder, network, "fela", WARM_UP + 2 * STEADY, CASES_TOTAL, *flags)
-            seconds[case] = run.ways["fela"].steady_s
+    every = [(weights, str(size)) for weights in weight_cases(sizes, SUB_MODELS, 4) for size in sizes]
+    for few in sizes[:-1]:
+        every += [(weights, f"{few}, apart") for weights in weight_cases(divisors(4 - few), SUB_MODELS, 4)]
+    for weights, size in every[: 1 if quick else None]:
+        case = ",".join(map(str, weights)), size
+        folder = out / f"case-{'-'.join(map(str, weights))}-{size.replace(', ', '-')}"
+        run = compare_parallels(folder, network, "fela", WARM_UP + 2 * STEADY, CASES_TOTAL, *flags_of(case))
+        seconds[case] = run.ways["fela"].steady_s
     best = min(seconds.values())
     table = table_of(f"all configurations, total {CASES_TOTAL}", "weights", "S", "s", "over the best", "")
     for case, one in sorted(seconds.items(), key=lambda item: item[1]):
@@ -111,7 +119,7 @@ def stragglers(out: Path, console: Console, quick: bool) -> None:
     network = equal_nodes(out, 4)
     fela = compare_parallels(out / "stragglers-tuned", network, "fela", tuned_iterations(4), SLEEP_TOTAL).ways["fela"]
     weights, subset = case_of(fela)
-    flags = ["--weights", weights, "--subset", subset]
+    flags = flags_of((weights, subset))
 
     def means(name: str, *more: str) -> dict[str, float]:
         iterations = WARM_UP + 16  # each of four workers sleeps four times

@@ -137,16 +137,16 @@ def test_a_worker_that_sleeps_by_turns_costs_little(d):
 
 
 def test_tuning_ends_near_the_best_case():
-    run, tuner = tune_fela(VGG19, EIGHT, 64, 85)
+    run, tuner = tune_fela(VGG19, EIGHT, 64, 130)
     ended_s = run.ends_s[-1] - run.ends_s[-2]
     assert ended_s <= 1.02 * train_fela(VGG19, EIGHT, 64, BEST[64], 5).iteration_s(), tuner.reason
 
 
 def test_tuning_goes_on_where_newcomers_to_the_subset_wait_for_a_sum():
     rates = np.random.default_rng(0).uniform(1.25e8, 1.25e9, 8)
-    run, tuner = tune_fela(VGG19, Machines(Capacities.from_lists(rates, rates)), 256, 85)
+    run, tuner = tune_fela(VGG19, Machines(Capacities.from_lists(rates, rates)), 256, 160)
     assert tuner.is_done
-    assert len(run.ends_s) == 85
+    assert len(run.ends_s) == 160
 
 
 def test_buckets_of_their_own_keep_work_where_its_inputs_are():
