@@ -122,7 +122,7 @@ def stragglers(out: Path, console: Console, quick: bool) -> None:
     flags = flags_of((weights, subset))
 
     def means(name: str, *more: str) -> dict[str, float]:
-        iterations = WARM_UP + 16  # each of four workers sleeps four times
+        iterations = WARM_UP + STEADY  # each of four workers sleeps twice
         run = compare_parallels(out / name, network, "dp,hp,fela", iterations, SLEEP_TOTAL, *flags, *more)
         return {way: mean(one.period_s[WARM_UP - 1 :]) for way, one in run.ways.items()}
 
