@@ -56,15 +56,20 @@ EveryS = Annotated[float, _number(0.1, HIGH_TIME_S, "s")]
 AtS = Annotated[float, _number(0.001, HIGH_TIME_S, "s (what holds from the start stands in [[nodes]] and [[links]])")]
 
 
-class Defaults(Struct, frozen=True, forbid_unknown_fields=True):
-    """What [defaults] may say for all nodes, and each of [[nodes]] for itself."""
+class Access(Struct, frozen=True, forbid_unknown_fields=True):
+    """The access link of a node or of a site."""
 
-    up_mbps: Mbps | None = None  # what the node may send, Mbit/s with headers; None where [random] draws it
-    down_mbps: Mbps | None = None  # what it may receive; None where [random] draws it
+    up_mbps: Mbps | None = None  # what may be sent, Mbit/s with headers; None where [random] draws it
+    down_mbps: Mbps | None = None  # what may be received; None where [random] draws it
     queue_ms: QueueMs = DEFAULT_QUEUE_MS  # how long a packet may wait in a full queue, each direction
     delay_ms: DelayMs = 0.0  # added to each packet, each direction
     jitter_ms: DelayMs = 0.0  # spread of the delay
     loss_percent: Percent = 0.0  # packets dropped at random, each direction
+
+
+class Defaults(Access, frozen=True):
+    """What [defaults] may say for all nodes, and each of [[nodes]] for itself."""
+
     cpu_quota: Cores | None = None  # that its processes may use together; None: all, or drawn by [cpu_random]
     memory_mb: MemoryMb = 0.0  # held there by a competing process, MB (10^6 bytes)
     is_worker: Flag = field(name="worker", default=True)  # whether a job runs a worker here; netem does not care

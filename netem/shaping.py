@@ -7,7 +7,7 @@ where the node has capped pairs an htb tree stands on its eth0: one leaf per cap
 from dataclasses import dataclass
 
 from nalb.units import HEADER_BYTES, SEGMENT_BYTES, mbps_to_bytes_per_s
-from netem.network_file import BURST_MS, Link, Network, NetworkNode
+from netem.network_file import BURST_MS, Access, Link, Network, NetworkNode
 from netem.schedule import NodeRates, PairCaps, pair_caps_at, rates_at
 
 FRAME_BYTES = SEGMENT_BYTES + HEADER_BYTES  # a full Ethernet frame at MTU 1500, as tc counts it
@@ -25,11 +25,21 @@ MAX_QUANTUM_BYTES = 60_000  # htb warns above 200,000
 
 @dataclass(frozen=True)
 class Impairment:
-    """What the kernel's netem qdisc does to a queue."""
+    """What one direction of a link does to packets, beside limiting their rate."""
 
-    delay_ms: float
-    jitter_ms: float
-    loss_percent: float
+    delay_ms: float  # added to each packet
+    jitter_ms: float  # spread of the delay
+    loss_percent: float  # packets dropped at random
+
+    @classmethod
+    def of(cls, *parts: Access | Link) -> "Impairment | None":
+        """Of parts that a packet passes one after the other: delays add up. None where there is nothing to do."""
+        kept = 1.0
+        for part in parts:
+            kept *= 1 - part.loss_percent / 100
+        delay_ms, jitter_ms = sum(part.delay_ms for part in parts), sum(part.jitter_ms for part in parts)
+        impairment = cls(delay_ms, jitter_ms, round(100 * (1 - kept), 6))
+        return impairment if impairment.delay_ms or impairment.loss_percent else None
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,7 @@ def queue_bytes(rate_mbps: float, queue_ms: float) -> int:
 def downlink(node: NetworkNode, rates: NodeRates) -> Egress:
     """The shaping of the hub's end of a node's link."""
     down_mbps = rates[node.name][1]
-    return Egress(down_mbps, burst_bytes(down_mbps), queue_bytes(down_mbps, node.queue_ms), _impairment(node, None), ())
+    return Egress(down_mbps, burst_bytes(down_mbps), queue_bytes(down_mbps, node.queue_ms), Impairment.of(node), ())
 
 
 def uplink(network: Network, node: NetworkNode, rates: NodeRates, caps: PairCaps) -> Egress:
@@ -81,7 +91,7 @@ def uplink(network: Network, node: NetworkNode, rates: NodeRates, caps: PairCaps
     """
     up_mbps = rates[node.name][0]
     capped = [link for link in network.links if link.src == node.name]
-    plain = Egress(up_mbps, burst_bytes(up_mbps), queue_bytes(up_mbps, node.queue_ms), _impairment(node, None), ())
+    plain = Egress(up_mbps, burst_bytes(up_mbps), queue_bytes(up_mbps, node.queue_ms), Impairment.of(node), ())
     if not capped:
         return plain
     each_mbps = up_mbps / (len(network.nodes) - 1)
@@ -99,7 +109,7 @@ def uplink(network: Network, node: NetworkNode, rates: NodeRates, caps: PairCaps
             max(FRAME_BYTES, int(guaranteed_mbps * unit_bytes)),
             burst_bytes(ceiling_mbps),
             queue_bytes(ceiling_mbps, node.queue_ms),
-            _impairment(node, link),
+            Impairment.of(node, link) if link else Impairment.of(node),
         )
 
     leaves = [leaf(link, *rates) for link, *rates in zip(capped, guarantees, ceilings, strict=True)]
@@ -141,15 +151,3 @@ def needed_qdiscs(network: Network) -> tuple[str, ...]:
     if any(part.delay_ms or part.loss_percent for part in parts):
         kinds.append("netem")
     return tuple(kinds)
-
-
-def _impairment(node: NetworkNode, link: Link | None) -> Impairment | None:
-    """The node's own, and the link's on top; None where there is nothing to do."""
-    parts: list[NetworkNode | Link] = [node, link] if link else [node]
-    kept = 1.0
-    for part in parts:
-        kept *= 1 - part.loss_percent / 100
-    impairment = Impairment(
-        sum(part.delay_ms for part in parts), sum(part.jitter_ms for part in parts), round(100 * (1 - kept), 6)
-    )
-    return impairment if impairment.delay_ms or impairment.loss_percent else None
