@@ -8,6 +8,7 @@ import numpy as np
 from nalb.planning import shares as shares_of
 from nalb.planning.assignment import assign, whole_bytes
 from nalb.planning.elastic import ServerObservation
+from nalb.planning.leaders import SitePlan
 from nalb.planning.nodes import Capacities, Floats, Node, completion_s, server_indices
 from nalb.planning.slices import Layout
 
@@ -25,6 +26,7 @@ class Distribution:
     predicted_s: float | None  # completion time of shares_bytes by the scheme's capacities; None where unknown
     bound_s: float | None  # the least time of any shares by the same capacities
     reason: str
+    by_site: SitePlan | None = None  # who sums within the sites; None: sums have one level
 
     @property
     def target_shares(self) -> Floats:

@@ -1,7 +1,8 @@
 """Which machines stand together: a site is the machines of one LAN, behind one uplink.
 
 Sites are numbered by first appearance, in node order. A node that shares its site with nobody is a site of its own, at the core.
-A job without sites is one in which each node is a site of its own: `is_flat`.
+A job without sites is one in which each node is a site of its own: `is_flat`. Sums have two levels (leaders.py) where there are
+several sites, and one of them has several machines: `has_levels`.
 """
 
 from collections.abc import Sequence
@@ -59,3 +60,8 @@ class Sites:
     def is_flat(self) -> bool:
         """Whether each node is a site of its own."""
         return self.count == len(self.name_of_node)
+
+    @property
+    def has_levels(self) -> bool:
+        """Whether sums are made within sites first: machines of one site alone, or of none, have nothing to gain by that."""
+        return 1 < self.count < len(self.name_of_node)
