@@ -158,6 +158,8 @@ def _exact(situation: Situation) -> ChosenShares:
 
 
 def _joint(situation: Situation) -> ChosenShares:
+    if situation.sites is not None and situation.sites.has_levels:
+        raise InputError("scheme 'joint' knows no sites: choose another one, or leave out what site each machine is of")
     if situation.joint_shares is None or equal_by_need(situation) is not None:
         return _exact(situation)
     return situation.joint_shares, "least time of machines and links together"

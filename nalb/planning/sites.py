@@ -9,7 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
+
 from nalb.errors import InputError
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -65,3 +70,25 @@ class Sites:
     def has_levels(self) -> bool:
         """Whether sums are made within sites first: machines of one site alone, or of none, have nothing to gain by that."""
         return 1 < self.count < len(self.name_of_node)
+
+
+@dataclass(frozen=True, eq=False)
+class Uplinks:
+    """What all machines of a site together can send to other sites, and get from them: bytes per second, positive."""
+
+    sites: Sites
+    up: Floats  # shape (S,); inf for a site at the core
+    down: Floats  # shape (S,)
+
+    def __post_init__(self) -> None:
+        for name in ("up", "down"):
+            values = np.array(getattr(self, name), dtype=np.float64)
+            if values.shape != (self.sites.count,):
+                raise InputError(f"uplinks: {len(values)} rates {name} of {self.sites.count} sites: give one per site")
+            if len(wrong := np.flatnonzero(~(values > 0))):
+                site = int(wrong[0])
+                raise InputError(
+                    f"uplinks: site {self.sites.names[site]} has {values[site]:g} bytes/s {name}: give a positive number"
+                )
+            values.setflags(write=False)
+            object.__setattr__(self, name, values)

@@ -20,8 +20,10 @@ from nalb.measurement.samples import Ints, Samples
 from nalb.measurement.traffic import Traffic
 from nalb.planning.distribution import Distribution, Situation
 from nalb.planning.elastic import WINDOW, ServerObservation
+from nalb.planning.leaders import SitePlan
 from nalb.planning.nodes import Capacities, Floats, Node, completion_s, load_bytes
 from nalb.planning.shares import average, bound_s
+from nalb.planning.sites import Sites
 from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout
 from nalb.planning.slots import STOCK_KEYS, most_plan_slots
 from nalb.planning.stock import route
@@ -74,8 +76,13 @@ class Planner:
         new_estimator: Callable[[int], Estimator],
         inflight_bytes: int | None,
         schemes: Mapping[str, Scheme] = SCHEMES,
+        sites: Sites | None = None,
     ):
-        """new_estimator: from the number of nodes. schemes: by the names that `decide` is asked for."""
+        """new_estimator: from the number of nodes. schemes: by the names that `decide` is asked for.
+
+        sites: of the nodes; None: sums have one level.
+        """
+        self.sites = sites
         self._names = names
         self._nodes = [Node(name, name in workers, name in servers) for name in names]
         self._is_bounded = all(
@@ -170,6 +177,11 @@ class Planner:
                 f"one server may come to hold {needed} slices, counting those of earlier layouts, and MXNet's key hash allows "
                 f"{most} on each of {servers} servers: use larger slices (--alpha-bytes), or push the same keys each time"
             )
+
+    @property
+    def by_site(self) -> SitePlan | None:
+        """Who leads, by the present plan; None where sums have one level."""
+        return None if self._present is None else self._present.by_site
 
     @property
     def mean_load_bytes(self) -> float:
@@ -311,6 +323,7 @@ class Planner:
             self._present.shares_bytes if self._present and self._present_scheme == chosen else None,
             not self._trust.needs_equal_shares,
             self.joint_shares,
+            self.sites,
         )
         plan, self._reason = chosen.plan(situation)
         if plan is not None:
