@@ -146,6 +146,7 @@ class NetworkChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
     nodes: dict[str, NodeChange]
     links: list[LinkChange]
     cpu_quotas: dict[str, float | int] = {}  # cores by node
+    sites: dict[str, NodeChange] = {}  # of the links that sites share
 
 
 class ChangeEvent(Event, frozen=True, kw_only=True):

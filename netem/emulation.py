@@ -8,15 +8,14 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from pyroute2 import IPRoute
-
 from nalb.errors import InputError, listed
 from nalb.process import daemon
-from netem import ballast, build, cpu_limits, namespaces, qdiscs, shaping
+from netem import ballast, build, cpu_limits, namespaces
 from netem.change_clock import ChangeClock, OnChange
 from netem.guardian import NetworkGuardian
-from netem.network_file import HIGH_CPU_QUOTA, HIGH_MBPS, LOW_CPU_QUOTA, LOW_MBPS, Network, NetworkNode
-from netem.schedule import CpuQuotas, NodeRates, PairCaps, pair_caps_at, quotas_at, rates_at
+from netem.network_file import HIGH_CPU_QUOTA, HIGH_MBPS, LOW_CPU_QUOTA, LOW_MBPS, Network
+from netem.schedule import CpuQuotas, NodeRates, PairCaps, access_rates_at, pair_caps_at, quotas_at
+from netem.wires import wires
 
 
 class Emulation:
@@ -29,8 +28,9 @@ class Emulation:
         self.network = network
         self._limits = (limits or cpu_limits.choose(network)) if network.limits_cpu else None
         self._quotas: CpuQuotas = quotas_at(network, 0.0)
-        self._rates: NodeRates = rates_at(network, 0.0)
+        self._rates: NodeRates = access_rates_at(network, 0.0)
         self._caps: PairCaps = pair_caps_at(network, 0.0)
+        self._wires = wires(network)
         self._lock = threading.Lock()
 
     def address(self, node_name: str) -> str:
@@ -47,6 +47,14 @@ class Emulation:
         """The name of the hub's namespace, whose own side of every link is unshaped."""
         return namespaces.hub_namespace(self.network.name)
 
+    def bridge_of(self, node_name: str) -> tuple[str, str]:
+        """(namespace, address) of the bridge that a node's link leads to: its site's or the hub's. Its own side is unshaped."""
+        self._require_node(node_name)
+        site = next(node.site for node in self.network.nodes if node.name == node_name)
+        if site is None:
+            return self.hub_namespace(), self.hub_address
+        return namespaces.node_namespace(self.network.name, site), build.site_address(self.network, site)
+
     def command(self, node_name: str, argv: Sequence[str]) -> list[str]:
         """An argv that runs argv inside a node, within its CPU quota. It execs: pid, directory, environment, files stay."""
         inside = namespaces.inside_argv(self.namespace(node_name), argv)
@@ -55,7 +63,12 @@ class Emulation:
     def rates(self) -> NodeRates:
         """Every node's (up_mbps, down_mbps) now."""
         with self._lock:
-            return dict(self._rates)
+            return {name: self._rates[name] for name in self.network.node_names()}
+
+    def site_rates(self) -> NodeRates:
+        """The (up_mbps, down_mbps) of every site's own link now."""
+        with self._lock:
+            return {name: self._rates[name] for name in self.network.site_names()}
 
     def pair_caps(self) -> PairCaps:
         """Every capped pair's Mbit/s now."""
@@ -114,61 +127,43 @@ class Emulation:
             self.set_cpu_quotas(quotas_at(self.network, 0.0))
 
     def set_rates(
-        self, node_rates: Mapping[str, tuple[float, float]] | None = None, pair_caps: PairCaps | None = None
+        self, rates: Mapping[str, tuple[float, float]] | None = None, pair_caps: PairCaps | None = None
     ) -> None:
-        """Change rates while packets flow, and read them back; those not named stay. Waiting packets are kept.
+        """Change rates of nodes, sites and pairs while packets flow, and read them back; those not named stay. Waiting packets
+        are kept.
 
-        Raises InputError for an unknown node, an undeclared pair or a senseless rate; MachineError where the kernel
+        Raises InputError for an unknown node or site, an undeclared pair or a senseless rate; MachineError where the kernel
         refuses.
         """
-        node_rates, pair_caps = dict(node_rates or {}), dict(pair_caps or {})
+        rates, pair_caps = dict(rates or {}), dict(pair_caps or {})
         for pair in pair_caps:
             if pair not in self._caps:
                 raise InputError(
                     f"network {self.network.name} has no link {pair[0]} -> {pair[1]}: declare it in the file"
                 )
-        for name in node_rates:
-            self._require_node(name)
-        for mbps in [*pair_caps.values(), *(rate for pair_rates in node_rates.values() for rate in pair_rates)]:
+        for name in rates:
+            if name not in self._wires:
+                self._require_node(name)
+        for mbps in [*pair_caps.values(), *(mbps for both in rates.values() for mbps in both)]:
             if not LOW_MBPS <= mbps <= HIGH_MBPS:
                 raise InputError(f"a rate of {mbps} Mbit/s: give {LOW_MBPS:g} to {HIGH_MBPS:g}")
         with self._lock:
-            self._rates.update(node_rates)
+            self._rates.update(rates)
             self._caps.update(pair_caps)
-            down = {name: shaping.downlink(self._node(name), self._rates) for name in node_rates}
-            if down:
-                namespaces.with_netlink(self.hub_namespace(), lambda netlink: self._set_downlinks(netlink, down))
-            for name in {*node_rates, *(src for src, _ in pair_caps)}:
-                self._set_uplink(name)
+            for name in rates:
+                build.reshape(self._wires[name].downlink(self._rates))
+            for name in {*rates, *(src for src, _ in pair_caps)}:
+                build.reshape(self._wires[name].uplink(self.network, self._rates, self._caps))
 
     def reset_rates(self) -> None:
         """Back to the file's rates and CPU quotas at 0 s."""
-        self.set_rates(rates_at(self.network, 0.0), pair_caps_at(self.network, 0.0))
+        self.set_rates(access_rates_at(self.network, 0.0), pair_caps_at(self.network, 0.0))
         if self._limits is not None:
             self.set_cpu_quotas(quotas_at(self.network, 0.0))
 
     def start_changes(self, on_change: OnChange) -> ChangeClock:
         """A running clock that applies the file's timed changes from now on; use it as a context manager."""
         return ChangeClock(self.network, self.set_rates, on_change, set_quotas=self.set_cpu_quotas)
-
-    def _set_downlinks(self, netlink: IPRoute, down: Mapping[str, shaping.Egress]) -> None:
-        for name, egress in down.items():
-            index = build.interface_index(netlink, build.port_name(self.network, name))
-            qdiscs.change(netlink, index, egress)
-            qdiscs.check(netlink, index, egress, f"{name} down")
-
-    def _set_uplink(self, name: str) -> None:
-        egress = shaping.uplink(self.network, self._node(name), self._rates, self._caps)
-
-        def apply(netlink: IPRoute) -> None:
-            index = build.interface_index(netlink, build.NODE_INTERFACE)
-            qdiscs.change(netlink, index, egress)
-            qdiscs.check(netlink, index, egress, f"{name} up")
-
-        namespaces.with_netlink(self.namespace(name), apply)
-
-    def _node(self, name: str) -> NetworkNode:
-        return self.network.nodes[self.network.node_names().index(name)]
 
     def _require_node(self, name: str) -> None:
         if name not in self.network.node_names():
@@ -221,7 +216,7 @@ def attach(network: Network) -> Emulation:
     Raises InputError where it is not up, or was built from a file that differs.
     """
     wanted = {namespaces.hub_namespace(network.name)}
-    wanted |= {namespaces.node_namespace(network.name, name) for name in network.node_names()}
+    wanted |= {wire.namespace for wire in wires(network).values()}
     standing = set(namespaces.standing(network.name))
     if not standing:
         raise InputError(f"network {network.name} is not up: run `nalb net up` first")

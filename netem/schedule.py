@@ -10,9 +10,9 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from netem.network_file import Network
+from netem.network_file import Network, NetworkNode, Site
 
-NodeRates = dict[str, tuple[float, float]]  # node -> (up_mbps, down_mbps)
+NodeRates = dict[str, tuple[float, float]]  # node, or site -> (up_mbps, down_mbps); no site has a node's name
 PairCaps = dict[tuple[str, str], float]  # (src, dst) -> mbps
 CpuQuotas = dict[str, float | None]  # node -> cores; None: not limited
 
@@ -25,17 +25,36 @@ class TimedChange:
     node_rates: NodeRates  # new rates of the nodes that change
     pair_caps: PairCaps  # new caps of the pairs that change
     cpu_quotas: CpuQuotas = field(default_factory=dict)  # new quotas of the nodes whose CPU changes
+    site_rates: NodeRates = field(default_factory=dict)  # new rates of the sites that change
 
 
 def rates_at(network: Network, elapsed_s: float) -> NodeRates:
     """Every node's (up_mbps, down_mbps) at a moment. Cost: O(nodes + changes)."""
+    return _nodes_and_sites(network, access_rates_at(network, elapsed_s))[0]
+
+
+def site_rates_at(network: Network, elapsed_s: float) -> NodeRates:
+    """The (up_mbps, down_mbps) of every site's own link at a moment."""
+    return _nodes_and_sites(network, access_rates_at(network, elapsed_s))[1]
+
+
+def core_rates_at(network: Network, elapsed_s: float) -> NodeRates:
+    """The (up_mbps, down_mbps) of every link to the core at a moment, by the names of `Network.site_of_nodes`: a site's own, or
+    that of a node in none."""
+    rates = access_rates_at(network, elapsed_s)
+    return {name: rates[name] for name in dict.fromkeys(network.site_of_nodes())}
+
+
+def access_rates_at(network: Network, elapsed_s: float) -> NodeRates:
+    """The (up_mbps, down_mbps) of every node and of every site at a moment."""
+    every: list[NetworkNode | Site] = [*network.nodes, *network.sites]
+    rates = {each.name: (each.up_mbps or 0.0, each.down_mbps or 0.0) for each in every}
     if network.random is not None:
-        return _drawn_rates(network, int(max(elapsed_s, 0.0) / network.random.every_s + 1e-9))
-    rates = {node.name: (node.up_mbps or 0.0, node.down_mbps or 0.0) for node in network.nodes}
+        rates.update(_drawn_rates(network, int(max(elapsed_s, 0.0) / network.random.every_s + 1e-9)))
     for change in network.changes:
-        if change.at_s <= elapsed_s and change.node is not None:
-            up_mbps, down_mbps = rates[change.node]
-            rates[change.node] = (change.up_mbps or up_mbps, change.down_mbps or down_mbps)
+        if change.at_s <= elapsed_s and change.access is not None:
+            up_mbps, down_mbps = rates[change.access]
+            rates[change.access] = (change.up_mbps or up_mbps, change.down_mbps or down_mbps)
     return rates
 
 
@@ -76,31 +95,41 @@ def timed_changes(network: Network) -> Iterator[TimedChange]:
     )
     for at_s, together in itertools.groupby(moments, key=lambda moment: moment[0]):
         draws = {what: draw for _, what, draw in together}
-        rates = _drawn_rates(network, draws["rates"]) if "rates" in draws else {}
+        drawn = _drawn_rates(network, draws["rates"]) if "rates" in draws else {}
         quotas = _drawn_quotas(network, draws["quotas"]) if "quotas" in draws else {}
-        named = {change.node for change in network.changes if change.at_s == at_s and change.node is not None}
+        named = {change.access for change in network.changes if change.at_s == at_s and change.access is not None}
         pairs = {change.pair for change in network.changes if change.at_s == at_s and change.pair is not None}
-        now_rates, now_caps = rates_at(network, at_s), pair_caps_at(network, at_s)
-        rates.update({name: now_rates[name] for name in now_rates if name in named})
+        now_rates, now_caps = access_rates_at(network, at_s) | drawn, pair_caps_at(network, at_s)
+        rates, site_rates = _nodes_and_sites(
+            network, {name: now_rates[name] for name in now_rates if name in named or name in drawn}
+        )
         quotas.update({change.node: change.cpu_quota for change in network.cpu_changes if change.at_s == at_s})
-        yield TimedChange(at_s, rates, {pair: now_caps[pair] for pair in now_caps if pair in pairs}, quotas)
+        yield TimedChange(at_s, rates, {pair: now_caps[pair] for pair in now_caps if pair in pairs}, quotas, site_rates)
 
 
 def _redraws(what: str, every_s: float) -> Iterator[tuple[float, str, int]]:
     return ((draw * every_s, what, draw) for draw in itertools.count(1))
 
 
+def _nodes_and_sites(network: Network, rates: NodeRates) -> tuple[NodeRates, NodeRates]:
+    """The rates of nodes, and those of sites."""
+    sites = network.site_names()
+    of_nodes = {name: both for name, both in rates.items() if name not in sites}
+    return of_nodes, {name: both for name, both in rates.items() if name in sites}
+
+
 def _drawn_rates(network: Network, draw: int) -> NodeRates:
-    """The rates of the numbered draw: uniform on [low, high], to 0.01 Mbit/s, in the file's node order."""
+    """The rates of the numbered draw: uniform on [low, high], to 0.01 Mbit/s, of the links to the core in the file's order,
+    nodes before sites."""
     redraws = network.random
     assert redraws is not None
     source = random.Random(f"{redraws.seed}/{draw}")  # text seeds are hashed with SHA-512: stable across versions
     rates: NodeRates = {}
-    for node in network.nodes:
+    for name in [*(node.name for node in network.nodes if node.site is None), *network.site_names()]:
         mbps = min(
             max(round(source.uniform(redraws.low_mbps, redraws.high_mbps), 2), redraws.low_mbps), redraws.high_mbps
         )
-        rates[node.name] = (mbps, mbps)
+        rates[name] = (mbps, mbps)
     return rates
 
 

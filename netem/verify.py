@@ -1,10 +1,14 @@
 """Moves real TCP bytes over a network that is up, and holds what arrives against what was configured.
 
-Each node's uplink is measured towards the hub and its downlink from the hub, whose own side is unshaped, so no node
-limits another; flows run together only while their sum stays within what a small machine forwards. A capped pair
-is measured between its two nodes, by itself.
+Each node's uplink is measured towards the bridge that its link leads to and its downlink from there, where the own side is
+unshaped, so no node limits another; flows run together only while their sum stays within what a small machine forwards. A
+capped pair is measured between its two nodes, by itself.
+
+A site's link is measured by all its machines at once, towards the hub and from it. Then every machine sends to the next of its
+site, and every site to the next site: what a bridge should keep apart or join would show there.
 """
 
+import math
 import socket
 import threading
 import time
@@ -41,6 +45,15 @@ class Flow:
 
 
 @dataclass(frozen=True)
+class Together:
+    """Flows at once through one link that they share."""
+
+    label: str  # `west up, 3 at once`
+    flows: tuple[Flow, ...]
+    configured_mbps: float  # of their sum
+
+
+@dataclass(frozen=True)
 class Measurement:
     """What came of it."""
 
@@ -63,19 +76,56 @@ class Measurement:
         return abs(self.deviation) <= TOLERANCE
 
 
-def flows_of(emulation: Emulation) -> list[list[Flow]]:
-    """What to measure, in batches that run one after another: uplinks, then downlinks, then each capped pair."""
-    rates, hub = emulation.rates(), emulation.hub_namespace()
+def flows_of(emulation: Emulation) -> list[list[Flow | Together]]:
+    """What to measure, in batches that run one after another: uplinks, then downlinks, then each capped pair, then sites."""
+    rates = emulation.rates()
     inside = {name: emulation.namespace(name) for name in rates}
-    up = [Flow(f"{name} up", inside[name], hub, emulation.hub_address, rates[name][0]) for name in rates]
-    down = [Flow(f"{name} down", hub, inside[name], emulation.address(name), rates[name][1]) for name in rates]
-    pairs = [
-        Flow(
-            f"{src} -> {dst}", inside[src], inside[dst], emulation.address(dst), min(cap, rates[src][0], rates[dst][1])
-        )
-        for (src, dst), cap in emulation.pair_caps().items()
+    bridges = {name: emulation.bridge_of(name) for name in rates}
+    up = [Flow(f"{name} up", inside[name], *bridges[name], rates[name][0]) for name in rates]
+    down = [
+        Flow(f"{name} down", bridges[name][0], inside[name], emulation.address(name), rates[name][1]) for name in rates
     ]
-    return [*_batches(up), *_batches(down), *([flow] for flow in pairs)]
+    capped: list[list[Flow | Together]] = [[_between(emulation, src, dst)] for src, dst in emulation.pair_caps()]
+    return [*_batches(up), *_batches(down), *capped, *_flows_of_sites(emulation)]
+
+
+def _flows_of_sites(emulation: Emulation) -> list[list[Flow | Together]]:
+    network, rates, hub = emulation.network, emulation.rates(), emulation.hub_namespace()
+    up, down, within = [], [], []
+    for name, (up_mbps, down_mbps) in emulation.site_rates().items():
+        inside = {node: emulation.namespace(node) for node in network.members(name)}
+        outward = [Flow(node, inside[node], hub, emulation.hub_address, up_mbps / len(inside)) for node in inside]
+        inward = [Flow(node, hub, inside[node], emulation.address(node), down_mbps / len(inside)) for node in inside]
+        most_up_mbps = min(up_mbps, sum(rates[node][0] for node in inside))
+        most_down_mbps = min(down_mbps, sum(rates[node][1] for node in inside))
+        up.append(Together(f"{name} up, {len(inside)} at once", tuple(outward), most_up_mbps))
+        down.append(Together(f"{name} down, {len(inside)} at once", tuple(inward), most_down_mbps))
+        within += [_between(emulation, *pair) for pair in _ring(list(inside))]
+    if not up:
+        return []
+    nodes_of: dict[str, list[str]] = {}
+    for site, node in zip(network.site_of_nodes(), rates, strict=True):
+        nodes_of.setdefault(site, []).append(node)
+    between = [_between(emulation, nodes_of[one][0], nodes_of[next_one][-1]) for one, next_one in _ring(list(nodes_of))]
+    return [*_batches(up), *_batches(down), *_batches(within), *_batches(between)]
+
+
+def _ring(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Each with the next, and the last with the first; none where there is but one."""
+    return list(zip(names, [*names[1:], names[0]], strict=True)) if len(names) > 1 else []
+
+
+def _between(emulation: Emulation, source: str, target: str) -> Flow:
+    """From one node to another, at the least of all that lies between."""
+    rates, site_rates = emulation.rates(), emulation.site_rates()
+    limits = [rates[source][0], rates[target][1], emulation.pair_caps().get((source, target), math.inf)]
+    sites = dict(zip(rates, emulation.network.site_of_nodes(), strict=True))
+    if sites[source] != sites[target]:
+        limits += [
+            site_rates[sites[node]][way] for way, node in enumerate((source, target)) if sites[node] in site_rates
+        ]
+    inside = emulation.namespace(source), emulation.namespace(target)
+    return Flow(f"{source} -> {target}", *inside, emulation.address(target), min(limits))
 
 
 def verify(emulation: Emulation, on_measurement: Callable[[Measurement], None]) -> list[Measurement]:
@@ -95,7 +145,7 @@ def verify(emulation: Emulation, on_measurement: Callable[[Measurement], None]) 
     return measurements
 
 
-def measure_patiently(flow: Flow) -> Measurement:
+def measure_patiently(flow: Flow | Together) -> Measurement:
     """The first of REPEATS measurements that passes, or the last."""
     for _ in range(REPEATS - 1):
         measurement = measure(flow)
@@ -104,8 +154,12 @@ def measure_patiently(flow: Flow) -> Measurement:
     return measure(flow)
 
 
-def measure(flow: Flow, warm_s: float = WARM_S, measure_s: float | None = None) -> Measurement:
+def measure(flow: Flow | Together, warm_s: float = WARM_S, measure_s: float | None = None) -> Measurement:
     """Send as fast as TCP can for a while, and count what arrives after the start."""
+    if isinstance(flow, Together):
+        with ThreadPoolExecutor(len(flow.flows)) as pool:
+            shares = list(pool.map(lambda one: measure(one, warm_s, measure_s), flow.flows))
+        return Measurement(flow.label, flow.configured_mbps, sum(share.goodput_mbps for share in shares))
     if measure_s is None:
         frames_s = MEASURE_FRAMES * FRAME_BYTES / mbps_to_bytes_per_s(flow.configured_mbps)
         measure_s = min(max(MEASURE_S, frames_s), LONGEST_S)
@@ -158,9 +212,9 @@ def _receive(connection: socket.socket, warm_s: float, measure_s: float) -> tupl
             return arrived_bytes, now_s - first_s
 
 
-def _batches(flows: Sequence[Flow]) -> list[list[Flow]]:
+def _batches(flows: Sequence[Flow | Together]) -> list[list[Flow | Together]]:
     """The flows in order, cut so that no batch of more than one exceeds TOGETHER_MBPS."""
-    batches: list[list[Flow]] = []
+    batches: list[list[Flow | Together]] = []
     total_mbps = TOGETHER_MBPS
     for flow in flows:
         total_mbps += flow.configured_mbps

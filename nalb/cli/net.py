@@ -19,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="up|verify|down|random")
     for name, help_text in (
         ("up", "build the network and leave it standing"),
-        ("verify", "measure every node and capped pair against the file; builds the network if it is not up"),
+        ("verify", "measure every node, capped pair and site against the file; builds the network if it is not up"),
         ("down", "remove the network and whatever runs in it"),
     ):
         action = actions.add_parser(name, help=help_text, description=help_text)
@@ -58,6 +58,9 @@ def _up(network: Network, file: str) -> int:
     print(f"{'node':<16}{'address':<16}{'up Mbit/s':>12}{'down Mbit/s':>13}")
     for name, (up_mbps, down_mbps) in standing.rates().items():
         print(f"{name:<16}{standing.address(name):<16}{up_mbps:>12g}{down_mbps:>13g}")
+    for name, (up_mbps, down_mbps) in standing.site_rates().items():
+        rates = f"{up_mbps:g} Mbit/s up and {down_mbps:g} down"
+        print(f"site {name}: {rates}, shared by {', '.join(network.members(name))}")
     for (src, dst), mbps in standing.pair_caps().items():
         print(f"{src} -> {dst}: at most {mbps:g} Mbit/s")
     for line in standing.describe_machines():

@@ -38,9 +38,9 @@ from nalb.reporting.run_file import RunFile, write_run
 from nalb.schemes import AUTO, by_name
 from nalb.transport.observer import Observer
 from nalb.workloads import bytes_of
-from netem.build import NODE_INTERFACE
 from netem.emulation import Emulation
 from netem.network_file import Network
+from netem.wires import NODE_INTERFACE
 
 TEST_IMAGES = 2000  # of the accuracy that a comparison of batchings prints: a slow machine may be the one to test
 P3_PORT = NAMESPACE_PORT + 10  # of the second job, in the same namespaces

@@ -19,7 +19,7 @@ from nalb.cli.main import run
 from nalb.doctor.emulation import PROBE
 from nalb.errors import MachineError
 from netem import namespaces, rootless, verify, verify_cpu
-from tests.netem.conftest import UNEVEN_NODES, leftovers
+from tests.netem.conftest import SITE_OF_B, TWO_NODES, UNEVEN_NODES, leftovers
 
 ROOT = Path(__file__).parents[2]
 NOBODY = [
@@ -54,6 +54,18 @@ def test_up_verify_down(network_path: Path, name: str, capsys: pytest.CaptureFix
     assert capsys.readouterr().out.count("up  ") == 2
     assert namespaces.standing(name), "verify leaves a network that was up"
     assert run(["net", "down", str(network_path)]) == 0
+    assert leftovers(name) == []
+
+
+@pytest.mark.root
+def test_up_says_which_machines_share_a_sites_link(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "network.toml"
+    path.write_text(f'name = "{name}"\n{TWO_NODES}{SITE_OF_B}')
+    assert run(["net", "up", str(path)]) == 0
+    assert "\nsite s: 20 Mbit/s up and 30 down, shared by b\n" in capsys.readouterr().out
+    assert run(["net", "verify", str(path)]) == 0
+    assert "s down, 1 at once              30.00" in capsys.readouterr().out
+    assert run(["net", "down", str(path)]) == 0
     assert leftovers(name) == []
 
 

@@ -14,7 +14,7 @@ from nalb.events import IterationEvent, NetworkChange
 from nalb.failures import Cause
 from nalb.launch.network import configured_bound_s, configured_message, goodput_bound_s, job_nodes
 from nalb.reporting.run_file import read_events
-from netem import build, namespaces, qdiscs, rootless
+from netem import build, namespaces, qdiscs, rootless, wires
 from netem.network_file import parse_network
 from tests.failures import who
 from tests.launch.conftest import ROOT, START_LIMIT_S, STEPS, Launch, Launched
@@ -132,7 +132,7 @@ def test_a_network_that_no_longer_changes_ends_the_job(launch: Launch, name: str
     """Here because what shapes a node is gone."""
 
     def unshape(netlink: qdiscs.IPRoute) -> None:
-        index = build.interface_index(netlink, build.NODE_INTERFACE)
+        index = build.interface_index(netlink, wires.NODE_INTERFACE)
         netlink.tc("del", index=index, parent=qdiscs.TC_H_ROOT, handle=qdiscs.ROOT)
 
     path = tmp_path / "network.toml"
