@@ -4,6 +4,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from msgspec import UNSET, UnsetType
@@ -20,16 +21,19 @@ from nalb.measurement.samples import Ints, Samples
 from nalb.measurement.traffic import Traffic
 from nalb.planning.distribution import Distribution, Situation
 from nalb.planning.elastic import WINDOW, ServerObservation
+from nalb.planning.leaders import SitePlan
 from nalb.planning.nodes import Capacities, Floats, Node, completion_s, load_bytes
 from nalb.planning.shares import average, bound_s
+from nalb.planning.sites import Sites
 from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout
-from nalb.planning.slots import STOCK_KEYS, most_plan_slots
+from nalb.planning.slots import STOCK_KEYS, most_plan_slots, most_site_slots
 from nalb.planning.stock import route
 from nalb.protocol import messages as m
 from nalb.protocol.messages import FAR_S
+from nalb.protocol.slot_numbers import SlotClass, SlotNumbers
 from nalb.schemes import EQUAL_BY_NEED, SCHEMES, STOCK, Scheme, find_scheme
 
-SlotClass = tuple[str, int]  # dtype, elements
+NOBODY: Mapping[str, int] = MappingProxyType({})
 LOW_INFLIGHT_BYTES = (
     2_000_000  # measured on wan6-static: from 1 MB on nothing is gained, without a window a tenth is lost
 )
@@ -63,6 +67,12 @@ class PlanDecision:
     new_slots: list[m.NewSlots]
 
 
+def _passing_bytes(plan: Distribution) -> Ints:
+    """The most that one node has to send to the servers on each node, or to have from them, in an iteration, shape (N,)."""
+    shares = np.array(plan.shares_bytes, dtype=np.int64)
+    return shares if plan.by_site is None else shares + 2 * np.array(plan.by_site.led_bytes, dtype=np.int64)
+
+
 class Planner:
     """One job's planner; pure apart from what it has been told."""
 
@@ -74,8 +84,14 @@ class Planner:
         new_estimator: Callable[[int], Estimator],
         inflight_bytes: int | None,
         schemes: Mapping[str, Scheme] = SCHEMES,
+        sites: Sites | None = None,
+        site_servers: Mapping[str, int] = NOBODY,
     ):
-        """new_estimator: from the number of nodes. schemes: by the names that `decide` is asked for."""
+        """new_estimator: from the number of nodes. schemes: by the names that `decide` is asked for.
+
+        sites: of the nodes; None: sums have one level. site_servers: their ranks, as `servers` are those of the global ones.
+        """
+        self.sites = sites
         self._names = names
         self._nodes = [Node(name, name in workers, name in servers) for name in names]
         self._is_bounded = all(
@@ -92,8 +108,9 @@ class Planner:
         self._observations: list[deque[ServerObservation]] = [deque(maxlen=WINDOW) for _ in names]
         self._configured: Capacities | None = None
         self._layout: Layout | None = None
-        self._slots: dict[tuple[int, SlotClass], list[int]] = {}  # (node, class) -> slot numbers on its server
-        self._next_slot = dict.fromkeys(self._rank_of_node, 0)
+        self._slots = SlotNumbers(self._rank_of_node)
+        self._site_slots = SlotNumbers({i: site_servers[name] for i, name in enumerate(names) if name in site_servers})
+        self._num_servers = len(servers) + len(site_servers)
         self._most_of_class: Counter[SlotClass] = Counter()  # slices of a class, in the layout that has most of it
         self.joint_shares: Floats | None = None  # per node, bytes: what scheme joint asks for
         self._present: Distribution | None = None  # None while MXNet routes by itself
@@ -113,6 +130,11 @@ class Planner:
         return ROUND_TRIPS * self.round_trip_s
 
     @property
+    def server_count(self) -> int:
+        """How many servers sum for all workers."""
+        return len(self._rank_of_node)
+
+    @property
     def layout(self) -> Layout:
         """What the registered tensors were cut into."""
         assert self._layout is not None
@@ -120,7 +142,7 @@ class Planner:
 
     def configure(self, message: m.Configured) -> None:
         """Learn the configured rates, for the oracle and the bound."""
-        self._configured = message.capacities(self._names)
+        self._configured = message.capacities(self._names, self.sites)
 
     def register(
         self,
@@ -164,12 +186,18 @@ class Planner:
         """
         for slot_class, count in Counter((s.dtype, s.elements) for s in layout.slices).items():
             self._most_of_class[slot_class] = max(self._most_of_class[slot_class], count)
-        needed, servers = self._most_of_class.total(), len(self._rank_of_node)
-        if needed > (most := most_plan_slots(servers)):
+        needed, servers = self._most_of_class.total(), self._num_servers
+        most = most_plan_slots(servers) if self.sites is None else most_site_slots(len(self._nodes), servers)
+        if needed > most:
             raise InputError(
                 f"one server may come to hold {needed} slices, counting those of earlier layouts, and MXNet's key hash allows "
                 f"{most} on each of {servers} servers: use larger slices (--alpha-bytes), or push the same keys each time"
             )
+
+    @property
+    def by_site(self) -> SitePlan | None:
+        """Who leads, by the present plan; None where sums have one level."""
+        return None if self._present is None else self._present.by_site
 
     @property
     def mean_load_bytes(self) -> float:
@@ -292,6 +320,8 @@ class Planner:
         assert self._layout is not None
         chosen = find_scheme(scheme, self._schemes)
         self._measured = chosen.measures if forecasts is None else forecasts
+        if self.sites is not None and chosen.routes_itself:
+            raise InputError(f"scheme {scheme} has one level, and this job sums by sites: start it with --one-level")
         own = self._routing.choose_own(most) if chosen.may_leave_routing else 0
         if own or chosen.routes_itself:
             self._measured &= not own
@@ -311,17 +341,22 @@ class Planner:
             self._present.shares_bytes if self._present and self._present_scheme == chosen else None,
             not self._trust.needs_equal_shares,
             self.joint_shares,
+            self.sites,
         )
         plan, self._reason = chosen.plan(situation)
         if plan is not None:
             self._present, self._present_scheme = plan, chosen
         assert self._present is not None
-        self._shares.append(np.array(self._present.shares_bytes, dtype=np.int64))
-        slots, new_slots = self._place(self._present)
-        ranks = [self._rank_of_node[node] for node in self._present.server_of_slice]
+        self._shares.append(_passing_bytes(self._present))
+        plan, most_of = self._present, self._most_of_class
+        slots, new_slots = self._slots.place(self._layout, plan.server_of_slice, plan.slot_of_slice, most_of)
+        ranks = self._slots.ranks(plan.server_of_slice)
+        leaders, new_site_slots = self._lead(plan)
         self._sent_window = self._window()
-        plan_of = m.Plan(iteration, iteration, layout_version, scheme, self._measured, self._sent_window, ranks, slots)
-        return PlanDecision(plan_of, new_slots)
+        plan_of = m.Plan(
+            iteration, iteration, layout_version, scheme, self._measured, self._sent_window, ranks, slots, leaders
+        )
+        return PlanDecision(plan_of, new_slots + new_site_slots)
 
     def _window(self) -> int:
         """Bytes of a worker under way at a time: enough for the links' delay and queues, little enough to keep all in step."""
@@ -341,26 +376,19 @@ class Planner:
         held_back_s = self.compute_spread_s - usual_bytes / estimate.least.min()
         return usual_bytes if held_back_s <= WINDOW_GAIN * links_s else 0
 
-    def _place(self, plan: Distribution) -> tuple[list[int], list[m.NewSlots]]:
-        """The slot number of each slice: the k-th of its class on its server; missing ones are numbered and returned."""
-        classes = self.layout.slot_classes
-        of_slice = np.array(plan.server_of_slice) * len(classes) + self.layout.class_of_slice
-        places, place_of_slice, wanted = np.unique(of_slice, return_inverse=True, return_counts=True)
-        have, new = [], []
-        for place, count in zip(places.tolist(), wanted.tolist(), strict=True):
-            node, which = divmod(place, len(classes))
-            numbers = self._slots.setdefault((node, classes[which]), [])
-            if (missing := count - len(numbers)) > 0:
-                # The job waits while slots are made, and shares wander: a server that has outgrown its slots gets twice as many.
-                made = min(max(missing, len(numbers)), self._most_of_class[classes[which]] - len(numbers))
-                first = self._next_slot[node]
-                self._next_slot[node] += made
-                numbers.extend(range(first, first + made))
-                dtype, elements = classes[which]
-                new.append(m.NewSlots(self._rank_of_node[node], first, made, elements, dtype))
-            have.append(numbers)
-        slots = [have[k][slot] for k, slot in zip(place_of_slice.tolist(), plan.slot_of_slice, strict=True)]
-        return slots, new
+    def _lead(self, plan: Distribution) -> tuple[list[m.SiteLeaders], list[m.NewSlots]]:
+        """Who sums each slice within each site, and the slots that this needs."""
+        if plan.by_site is None:
+            return [], []
+        leaders, new_slots = [], []
+        for nodes, slots in zip(plan.by_site.leader_of_slice, plan.by_site.slot_of_slice, strict=True):
+            if not slots:  # a site of one machine
+                leaders.append(m.SiteLeaders([], []))
+                continue
+            numbers, new = self._site_slots.place(self.layout, nodes, slots, self._most_of_class)
+            leaders.append(m.SiteLeaders(self._site_slots.ranks(nodes), numbers))
+            new_slots += new
+        return leaders, new_slots
 
     # ---- what observers are told
 
@@ -395,7 +423,7 @@ class Planner:
             event,
             measured=self._measured,
             round_trip_s=self.round_trip_s,
-            slots=sum(self._next_slot.values()),
+            slots=self._slots.total + self._site_slots.total,
             reason=self._reason,
             shares=self._shares_by_name(),
             predicted_s=self._predicted_s,
