@@ -18,9 +18,10 @@ from dataclasses import dataclass
 
 from nalb.errors import MachineError
 from nalb.units import GOODPUT_PART, bytes_per_s_to_mbps, mbps_to_bytes_per_s
-from netem import namespaces
+from netem import datagrams, namespaces
 from netem.emulation import Emulation
-from netem.shaping import FRAME_BYTES
+from netem.network_file import Access, Link, Network
+from netem.shaping import FRAME_BYTES, Impairment
 
 TOLERANCE = 0.10
 TOGETHER_MBPS = 500.0  # the most that runs at once; a flow of 1,000 still reads true on two idle cores
@@ -42,6 +43,7 @@ class Flow:
     target_namespace: str
     target_address: str
     configured_mbps: float  # with headers, as tc counts
+    impairment: Impairment | None = None  # of the whole way there: what it delays or loses is sent as datagrams
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,11 @@ def flows_of(emulation: Emulation) -> list[list[Flow | Together]]:
     rates = emulation.rates()
     inside = {name: emulation.namespace(name) for name in rates}
     bridges = {name: emulation.bridge_of(name) for name in rates}
-    up = [Flow(f"{name} up", inside[name], *bridges[name], rates[name][0]) for name in rates]
+    does = {node.name: Impairment.of(node) for node in emulation.network.nodes}
+    up = [Flow(f"{name} up", inside[name], *bridges[name], rates[name][0], does[name]) for name in rates]
     down = [
-        Flow(f"{name} down", bridges[name][0], inside[name], emulation.address(name), rates[name][1]) for name in rates
+        Flow(f"{name} down", bridges[name][0], inside[name], emulation.address(name), rates[name][1], does[name])
+        for name in rates
     ]
     capped: list[list[Flow | Together]] = [[_between(emulation, src, dst)] for src, dst in emulation.pair_caps()]
     return [*_batches(up), *_batches(down), *capped, *_flows_of_sites(emulation)]
@@ -94,12 +98,16 @@ def _flows_of_sites(emulation: Emulation) -> list[list[Flow | Together]]:
     up, down, within = [], [], []
     for name, (up_mbps, down_mbps) in emulation.site_rates().items():
         inside = {node: emulation.namespace(node) for node in network.members(name)}
-        outward = [Flow(node, inside[node], hub, emulation.hub_address, up_mbps / len(inside)) for node in inside]
-        inward = [Flow(node, hub, inside[node], emulation.address(node), down_mbps / len(inside)) for node in inside]
+        does = {node: Impairment.of(*_parts(network, node)) for node in inside}
+        count = len(inside)
+        outward = [Flow(node, inside[node], hub, emulation.hub_address, up_mbps / count, does[node]) for node in inside]
+        inward = [
+            Flow(node, hub, inside[node], emulation.address(node), down_mbps / count, does[node]) for node in inside
+        ]
         most_up_mbps = min(up_mbps, sum(rates[node][0] for node in inside))
         most_down_mbps = min(down_mbps, sum(rates[node][1] for node in inside))
-        up.append(Together(f"{name} up, {len(inside)} at once", tuple(outward), most_up_mbps))
-        down.append(Together(f"{name} down, {len(inside)} at once", tuple(inward), most_down_mbps))
+        up.append(Together(f"{name} up, {count} at once", tuple(outward), most_up_mbps))
+        down.append(Together(f"{name} down, {count} at once", tuple(inward), most_down_mbps))
         within += [_between(emulation, *pair) for pair in _ring(list(inside))]
     if not up:
         return []
@@ -117,15 +125,25 @@ def _ring(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def _between(emulation: Emulation, source: str, target: str) -> Flow:
     """From one node to another, at the least of all that lies between."""
-    rates, site_rates = emulation.rates(), emulation.site_rates()
+    network, rates, site_rates = emulation.network, emulation.rates(), emulation.site_rates()
     limits = [rates[source][0], rates[target][1], emulation.pair_caps().get((source, target), math.inf)]
-    sites = dict(zip(rates, emulation.network.site_of_nodes(), strict=True))
-    if sites[source] != sites[target]:
+    ways: list[Access | Link] = [link for link in network.links if (link.src, link.dst) == (source, target)]
+    sites = dict(zip(rates, network.site_of_nodes(), strict=True))
+    if sites[source] == sites[target]:
+        ways += [node for node in network.nodes if node.name in (source, target)]
+    else:
+        ways += [*_parts(network, source), *_parts(network, target)]
         limits += [
             site_rates[sites[node]][way] for way, node in enumerate((source, target)) if sites[node] in site_rates
         ]
     inside = emulation.namespace(source), emulation.namespace(target)
-    return Flow(f"{source} -> {target}", *inside, emulation.address(target), min(limits))
+    return Flow(f"{source} -> {target}", *inside, emulation.address(target), min(limits), Impairment.of(*ways))
+
+
+def _parts(network: Network, node_name: str) -> list[Access | Link]:
+    """What a packet passes between a node and the core."""
+    node = next(node for node in network.nodes if node.name == node_name)
+    return [node, *(site for site in network.sites if site.name == node.site)]
 
 
 def verify(emulation: Emulation, on_measurement: Callable[[Measurement], None]) -> list[Measurement]:
@@ -159,10 +177,13 @@ def measure(flow: Flow | Together, warm_s: float = WARM_S, measure_s: float | No
     if isinstance(flow, Together):
         with ThreadPoolExecutor(len(flow.flows)) as pool:
             shares = list(pool.map(lambda one: measure(one, warm_s, measure_s), flow.flows))
-        return Measurement(flow.label, flow.configured_mbps, sum(share.goodput_mbps for share in shares))
+        right_part = sum(share.configured_mbps for share in shares) / sum(one.configured_mbps for one in flow.flows)
+        return Measurement(flow.label, flow.configured_mbps * right_part, sum(share.goodput_mbps for share in shares))
     if measure_s is None:
         frames_s = MEASURE_FRAMES * FRAME_BYTES / mbps_to_bytes_per_s(flow.configured_mbps)
         measure_s = min(max(MEASURE_S, frames_s), LONGEST_S)
+    if flow.impairment is not None:
+        return _measure_by_datagrams(flow, flow.impairment, warm_s, measure_s)
     try:
         with namespaces.inside(flow.target_namespace, lambda: socket.create_server((flow.target_address, 0))) as server:
             server.settimeout(WAIT_S)
@@ -178,10 +199,29 @@ def measure(flow: Flow | Together, warm_s: float = WARM_S, measure_s: float | No
                     arrived_bytes, elapsed_s = _receive(receiver, warm_s, measure_s)
                 sending.join(WAIT_S)
     except OSError as error:
-        raise MachineError(
-            f"{flow.label}: nothing arrives ({error}): run `nalb net down`, then `nalb doctor`"
-        ) from error
+        raise _unreachable(flow, error) from error
     return Measurement(flow.label, flow.configured_mbps, bytes_per_s_to_mbps(arrived_bytes / elapsed_s))
+
+
+def _measure_by_datagrams(flow: Flow, impairment: Impairment, warm_s: float, measure_s: float) -> Measurement:
+    """Loss behind the narrowest place of the way lessens what arrives, loss before it does not: right is what lies between.
+
+    Its goodput is what TCP would carry in as many full frames.
+    """
+    rate = mbps_to_bytes_per_s(flow.configured_mbps)
+    place = flow.source_namespace, flow.target_namespace, flow.target_address
+    try:
+        arriving = datagrams.arriving_bytes_per_s(*place, rate, warm_s, measure_s, WAIT_S)
+    except OSError as error:
+        raise _unreachable(flow, error) from error
+    arriving_mbps = bytes_per_s_to_mbps(arriving)
+    kept_mbps = flow.configured_mbps * (1 - impairment.loss_percent / 100)
+    right_mbps = min(max(arriving_mbps, kept_mbps), flow.configured_mbps)
+    return Measurement(flow.label, right_mbps, arriving_mbps * GOODPUT_PART)
+
+
+def _unreachable(flow: Flow, error: OSError) -> MachineError:
+    return MachineError(f"{flow.label}: nothing arrives ({error}): run `nalb net down`, then `nalb doctor`")
 
 
 def _send(connection: socket.socket) -> None:

@@ -58,9 +58,11 @@ def _up(network: Network, file: str) -> int:
     print(f"{'node':<16}{'address':<16}{'up Mbit/s':>12}{'down Mbit/s':>13}")
     for name, (up_mbps, down_mbps) in standing.rates().items():
         print(f"{name:<16}{standing.address(name):<16}{up_mbps:>12g}{down_mbps:>13g}")
-    for name, (up_mbps, down_mbps) in standing.site_rates().items():
-        rates = f"{up_mbps:g} Mbit/s up and {down_mbps:g} down"
-        print(f"site {name}: {rates}, shared by {', '.join(network.members(name))}")
+    for site, (up_mbps, down_mbps) in zip(network.sites, standing.site_rates().values(), strict=True):
+        delayed = f", {site.delay_ms:g} ms each way" if site.delay_ms else ""
+        lost = f", {site.loss_percent:g} % lost" if site.loss_percent else ""
+        rates = f"{up_mbps:g} Mbit/s up and {down_mbps:g} down{delayed}{lost}"
+        print(f"site {site.name}: {rates}; shared by {', '.join(network.members(site.name))}")
     for (src, dst), mbps in standing.pair_caps().items():
         print(f"{src} -> {dst}: at most {mbps:g} Mbit/s")
     for line in standing.describe_machines():

@@ -62,7 +62,7 @@ def test_up_says_which_machines_share_a_sites_link(tmp_path: Path, name: str, ca
     path = tmp_path / "network.toml"
     path.write_text(f'name = "{name}"\n{TWO_NODES}{SITE_OF_B}')
     assert run(["net", "up", str(path)]) == 0
-    assert "\nsite s: 20 Mbit/s up and 30 down, shared by b\n" in capsys.readouterr().out
+    assert "\nsite s: 20 Mbit/s up and 30 down; shared by b\n" in capsys.readouterr().out
     assert run(["net", "verify", str(path)]) == 0
     assert "s down, 1 at once              30.00" in capsys.readouterr().out
     assert run(["net", "down", str(path)]) == 0
