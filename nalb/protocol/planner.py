@@ -149,8 +149,6 @@ class Planner:
     def configure(self, message: m.Configured) -> None:
         """Learn the configured rates, for the oracle and the bound. Uplinks count where sums have two levels."""
         self._configured = message.capacities(self._names, self.sites)
-        if message.site:
-            self._search = None  # who shares an uplink is declared
 
     def register(
         self,
@@ -469,10 +467,12 @@ class Planner:
             configured = Rates(
                 up=self._by_name(rates.up), down=self._by_name(rates.down), uplinks=self._by_site(shared)
             )
-            told = replace(told, configured=configured, bound_s=bound_s(self._nodes, model, rates))
-            if rates.uplinks is not None:
+            told = replace(told, configured=configured)
+            if rates.uplinks is None:
+                told = replace(told, bound_s=bound_s(self._nodes, model, rates))
+            else:
                 wan_s, lan_s = level_bounds_s(self._nodes, model, rates)
-                told = replace(told, wan_bound_s=wan_s, lan_bound_s=lan_s)
+                told = replace(told, bound_s=max(wan_s, lan_s), wan_bound_s=wan_s, lan_bound_s=lan_s)
             if shares is not None:
                 told = replace(told, planned_s=completion_s(self._nodes, shares, model, rates))
         if len(samples):
