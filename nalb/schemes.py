@@ -196,7 +196,9 @@ SCHEMES: Mapping[str, Scheme] = {AUTO: EXACT} | {
             "elastic", _elastic, "learns from each server's times alone",
             learns_from_times=True, fixed_slice_bytes=FIXED_SLICE_BYTES,
         ),  # Chen et al., SoCC 2020; learns its slices' size from experience
-        Scheme("aware", _aware, "Cai et al.'s pairwise method", follows_estimates=True),  # Algorithm 1; sees no caps of pairs
+        Scheme(
+            "aware", _aware, "Cai et al.'s pairwise method", follows_estimates=True, sums_by_sites=True
+        ),  # Algorithm 1; sees no caps of pairs
         EXACT,
         ORACLE,
         JOINT,

@@ -2,7 +2,8 @@
 
 An island: the hub namespace holds a bridge and the hub's end of every link; each node has its own namespace, whose
 eth0 is the other end. A site is a namespace with a bridge of its own: its nodes' links end there, and one link leads from it
-to the hub's bridge. Both ends are born in their namespaces, so nothing of ours is ever in the root namespace, any
+to the hub's bridge. What delays or loses packets is carried by a process in the hub's namespace, where the kernel does not do
+it (delay_line.py). Both ends are born in their namespaces, so nothing of ours is ever in the root namespace, any
 number of networks can use the same addresses at once, and removing the namespaces removes everything.
 """
 
@@ -17,10 +18,11 @@ from typing import Protocol
 from pyroute2 import IPRoute
 
 from nalb.errors import InputError, MachineError
-from netem import cgroups, namespaces, qdiscs, shaping
+from netem import cgroups, delay_line, namespaces, qdiscs, shaping
 from netem.network_file import MAX_NODES, Network, Site
 from netem.schedule import access_rates_at, pair_caps_at
-from netem.wires import Shaped, Wire, wires
+from netem.wires import Shaped, Wire
+from netem.wires import wires as wires_of
 
 SUBNET_PREFIX = "10.77.0."
 SUBNET_BITS = 24
@@ -41,6 +43,17 @@ def node_address(network: Network, node_name: str) -> str:
 def site_address(network: Network, site_name: str) -> str:
     """The address of a site's bridge: 10.77.0.201 for the first of the file."""
     return SUBNET_PREFIX + str(FIRST_SITE + network.site_names().index(site_name))
+
+
+def wires(network: Network) -> dict[str, Wire]:
+    """The link of each node and site as this machine makes it, by its name."""
+    return wires_of(network, qdiscs.has_netem())
+
+
+def rules_at_start(network: Network, wire: Wire) -> list[delay_line.Rule]:
+    """What the delay line does over a link at 0 s."""
+    rates, caps = access_rates_at(network, 0.0), pair_caps_at(network, 0.0)
+    return wire.rules(network, rates, caps, lambda name: node_address(network, name))
 
 
 def fingerprint(network: Network) -> str:
@@ -65,6 +78,10 @@ def build(network: Network, claim: Claim) -> None:
     up, MachineError where this machine cannot do it. What was built before an error stays: see `take_down`.
     """
     qdiscs.require(shaping.needed_qdiscs(network))
+    links = wires(network)
+    joints = [wire.joint for wire in links.values() if wire.joint is not None]
+    if joints:
+        namespaces.inside_scratch(delay_line.require)
     congestion_control = _choose_congestion_control()
     hub = namespaces.hub_namespace(network.name)
     already_up = InputError(f"network {network.name} is already up: run `nalb net down` on its file first")
@@ -76,7 +93,6 @@ def build(network: Network, claim: Claim) -> None:
         raise already_up from None
     claim.hub_is_made()
     _add_bridge(network, hub, HUB_ADDRESS, congestion_control)
-    links = wires(network)
     for wire in links.values():
         namespaces.create(wire.namespace)
         if isinstance(wire.access, Site):
@@ -85,6 +101,9 @@ def build(network: Network, claim: Claim) -> None:
             namespaces.inside(wire.namespace, disable_ipv6)
     for wire in links.values():
         _add_link(network, wire)
+    if joints:
+        rules = [rule for wire in links.values() for rule in rules_at_start(network, wire)]
+        delay_line.start(hub, joints, rules)
     for wire in links.values():
         _set_up_end(network, wire, congestion_control)
     _check_congestion_control(network, congestion_control)
@@ -196,24 +215,43 @@ def _add_bridge(network: Network, namespace: str, address: str, congestion_contr
 
 
 def _add_link(network: Network, wire: Wire) -> None:
-    """A veth pair, and the downlink shaping on the bridge's end."""
+    """A veth pair, or two that the delay line joins, and the downlink shaping on the bridge's end."""
+    with qdiscs.explained(f"the link of {wire.access.name} cannot be made"):
+        if wire.joint is None:
+            _add_pair(wire.bridge_namespace, wire.port, wire.namespace, wire.interface)
+        else:
+            hub = namespaces.hub_namespace(network.name)
+            _add_pair(hub, wire.joint.first, wire.namespace, wire.interface)
+            _add_pair(hub, wire.joint.second, wire.bridge_namespace, wire.port)
+            namespaces.with_netlink(hub, lambda netlink: _open_inner_ends(netlink, wire))
 
-    def add(netlink: IPRoute) -> None:
-        bridge = interface_index(netlink, BRIDGE)
-        descriptor = os.open(namespaces.path_of(wire.namespace), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            with qdiscs.explained(f"the link of {wire.access.name} cannot be made"):
-                peer = {"ifname": wire.interface, "net_ns_fd": descriptor}
-                netlink.link("add", ifname=wire.port, kind="veth", peer=peer)
-                index = interface_index(netlink, wire.port)
-                segments = shaping.passing_segments(network)  # its tbf splits what is too large
-                netlink.link("set", index=index, master=bridge, gso_max_segs=segments)
-                netlink.link("set", index=index, state="up")
-        finally:
-            os.close(descriptor)
+        def add(netlink: IPRoute) -> None:
+            index, bridge = interface_index(netlink, wire.port), interface_index(netlink, BRIDGE)
+            segments = shaping.passing_segments(network)  # its tbf splits what is too large
+            netlink.link("set", index=index, master=bridge, gso_max_segs=segments)
+            netlink.link("set", index=index, state="up")
 
-    namespaces.with_netlink(wire.bridge_namespace, add)
+        namespaces.with_netlink(wire.bridge_namespace, add)
     shape(network, wire.downlink(access_rates_at(network, 0.0)))
+
+
+def _add_pair(namespace: str, interface: str, peer_namespace: str, peer_interface: str) -> None:
+    """A veth pair between two namespaces, which may be the same."""
+    descriptor = os.open(namespaces.path_of(peer_namespace), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        peer = {"ifname": peer_interface, "net_ns_fd": descriptor}
+        namespaces.with_netlink(
+            namespace, lambda netlink: netlink.link("add", ifname=interface, kind="veth", peer=peer)
+        )
+    finally:
+        os.close(descriptor)
+
+
+def _open_inner_ends(netlink: IPRoute, wire: Wire) -> None:
+    """For the delay line alone: the hub itself must not answer what passes there."""
+    assert wire.joint is not None
+    for name in (wire.joint.first, wire.joint.second):
+        netlink.link("set", index=interface_index(netlink, name), arp=False, state="up")
 
 
 def _set_up_end(network: Network, wire: Wire, congestion_control: str) -> None:

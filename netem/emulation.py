@@ -4,18 +4,20 @@ with network_up(load_network(path)) as emulation:
     subprocess.run(emulation.command("n0", ["ping", emulation.address("n1")]))
 """
 
+import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from nalb.errors import InputError, listed
+from nalb.errors import InputError, MachineError, listed
 from nalb.process import daemon
-from netem import ballast, build, cpu_limits, namespaces
+from netem import ballast, build, cpu_limits, delay_line, namespaces
 from netem.change_clock import ChangeClock, OnChange
 from netem.guardian import NetworkGuardian
 from netem.network_file import HIGH_CPU_QUOTA, HIGH_MBPS, LOW_CPU_QUOTA, LOW_MBPS, Network
 from netem.schedule import CpuQuotas, NodeRates, PairCaps, access_rates_at, pair_caps_at, quotas_at
-from netem.wires import wires
+
+log = logging.getLogger(__name__)
 
 
 class Emulation:
@@ -30,7 +32,7 @@ class Emulation:
         self._quotas: CpuQuotas = quotas_at(network, 0.0)
         self._rates: NodeRates = access_rates_at(network, 0.0)
         self._caps: PairCaps = pair_caps_at(network, 0.0)
-        self._wires = wires(network)
+        self._wires = build.wires(network)
         self._lock = threading.Lock()
 
     def address(self, node_name: str) -> str:
@@ -78,6 +80,16 @@ class Emulation:
     def cpu_mechanism(self) -> str | None:
         """What keeps the CPU quotas, for people; None where the file has none."""
         return None if self._limits is None else self._limits.label
+
+    def delay_shortfall(self) -> str | None:
+        """What the network's delay line could not do since its start, for people; None where it kept up, or there is none."""
+        if not any(wire.joint for wire in self._wires.values()):
+            return None
+        try:
+            shortfall = delay_line.shortfall(delay_line.read_counters(self.hub_namespace()))
+        except MachineError as error:
+            return str(error)
+        return shortfall and f"the delay line of network {self.network.name} {shortfall}"
 
     def describe_machines(self) -> list[str]:
         """CPU quotas with what keeps them, and memory held, for people; [] where the file has neither."""
@@ -181,7 +193,12 @@ def network_up(network: Network, limits: cpu_limits.CpuLimits | None = None) -> 
     """
     with NetworkGuardian(network.name) as guardian:
         try:
-            yield _build(network, guardian, limits)
+            emulation = _build(network, guardian, limits)
+            try:
+                yield emulation
+            finally:
+                if (shortfall := emulation.delay_shortfall()) is not None:
+                    log.warning("%s", shortfall)
         finally:
             guardian.take_down()
 
@@ -216,7 +233,7 @@ def attach(network: Network) -> Emulation:
     Raises InputError where it is not up, or was built from a file that differs.
     """
     wanted = {namespaces.hub_namespace(network.name)}
-    wanted |= {wire.namespace for wire in wires(network).values()}
+    wanted |= {wire.namespace for wire in build.wires(network).values()}
     standing = set(namespaces.standing(network.name))
     if not standing:
         raise InputError(f"network {network.name} is not up: run `nalb net up` first")

@@ -69,6 +69,7 @@ class Access(Struct, frozen=True, forbid_unknown_fields=True):
     delay_ms: DelayMs = 0.0  # added to each packet, each direction
     jitter_ms: DelayMs = 0.0  # spread of the delay
     loss_percent: Percent = 0.0  # packets dropped at random, each direction
+    reorder_percent: Percent = 0.0  # packets that are not delayed, and so overtake others, each direction
 
 
 class Defaults(Access, frozen=True):
@@ -87,7 +88,7 @@ class NetworkNode(Defaults, frozen=True, kw_only=True):
     site: SiteName | None = None  # behind whose uplink it is, or None: its link goes to the core
 
     def __post_init__(self) -> None:
-        _check_delay(self.delay_ms, self.jitter_ms)
+        _check_delay(self)
         if not (self.is_worker or self.is_server):
             raise ValueError(f"worker and server are both false: give '{self.name}' a role or remove it")
 
@@ -98,7 +99,7 @@ class Site(Access, frozen=True, kw_only=True):
     name: Name  # also part of its namespace's name; no node has it
 
     def __post_init__(self) -> None:
-        _check_delay(self.delay_ms, self.jitter_ms)
+        _check_delay(self)
 
 
 class Link(Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,9 +111,10 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True):
     delay_ms: DelayMs = 0.0  # added to src's own delay
     jitter_ms: DelayMs = 0.0  # added to src's own jitter
     loss_percent: Percent = 0.0  # on top of src's own loss
+    reorder_percent: Percent = 0.0  # the same
 
     def __post_init__(self) -> None:
-        _check_delay(self.delay_ms, self.jitter_ms)
+        _check_delay(self)
         if self.src == self.dst:
             raise ValueError(f"dst is '{self.dst}', the same as src: give two different nodes")
 
@@ -203,6 +205,7 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
     sites: Annotated[
         tuple[Site, ...], Meta(max_length=MAX_SITES, description=f"at most {MAX_SITES} sites, each as [[sites]]")
     ] = ()
+    seed: Seed = 0  # of losses, jitter and reordering
 
     def __post_init__(self) -> None:
         names, sites = self.node_names(), self.site_names()
@@ -390,7 +393,10 @@ def parse_network(text: str, source: str) -> Network:
     return toml_file.convert(document, Network, source)
 
 
-def _check_delay(delay_ms: float, jitter_ms: float) -> None:
+def _check_delay(part: Access | Link) -> None:
+    delay_ms, jitter_ms = part.delay_ms, part.jitter_ms
+    if part.reorder_percent and not delay_ms:
+        raise ValueError("reorder_percent is given without delay_ms: give a delay, which some packets then do without")
     if jitter_ms > delay_ms:
         raise ValueError(f"jitter_ms is {jitter_ms:g}, above the delay of {delay_ms:g} ms: give at most delay_ms")
     if delay_ms + jitter_ms > HIGH_DELAY_MS:

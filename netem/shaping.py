@@ -1,10 +1,12 @@
-"""What stands on each veth end, as numbers: pure, so that it can be tested without a kernel. qdiscs.py applies it.
+"""What stands on each veth end, as numbers: pure, so that it can be tested without a kernel. qdiscs.py applies it, and where
+the kernel has no netem qdisc, delay_line.py the impairments.
 
 An uplink is the egress of the own end of a node's or site's link, a downlink the egress of the bridge's end. A token bucket
 (tbf) does, but where a node has capped pairs an htb tree stands on its eth0: one leaf per capped pair, one for all else.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from nalb.units import HEADER_BYTES, SEGMENT_BYTES, mbps_to_bytes_per_s
 from netem.network_file import BURST_MS, Access, Link, Network, NetworkNode, Site
@@ -30,15 +32,19 @@ class Impairment:
     delay_ms: float  # added to each packet
     jitter_ms: float  # spread of the delay
     loss_percent: float  # packets dropped at random
+    reorder_percent: float = 0.0  # packets that are not delayed, and so overtake others
 
     @classmethod
     def of(cls, *parts: Access | Link) -> "Impairment | None":
         """Of parts that a packet passes one after the other: delays add up. None where there is nothing to do."""
-        kept = 1.0
-        for part in parts:
-            kept *= 1 - part.loss_percent / 100
-        delay_ms, jitter_ms = sum(part.delay_ms for part in parts), sum(part.jitter_ms for part in parts)
-        impairment = cls(delay_ms, jitter_ms, round(100 * (1 - kept), 6))
+        kept = math.prod(1 - part.loss_percent / 100 for part in parts)
+        ordered = math.prod(1 - part.reorder_percent / 100 for part in parts)
+        impairment = cls(
+            sum(part.delay_ms for part in parts),
+            sum(part.jitter_ms for part in parts),
+            round(100 * (1 - kept), 6),
+            round(100 * (1 - ordered), 6),
+        )
         return impairment if impairment.delay_ms or impairment.loss_percent else None
 
 
@@ -64,6 +70,17 @@ class Egress:
     queue_bytes: int
     impairment: Impairment | None
     leaves: tuple[Leaf, ...]  # empty: a token bucket
+
+    @property
+    def impairments(self) -> dict[str | None, Impairment | None]:
+        """By the node that packets are for; under None that of packets for all others."""
+        return {leaf.destination: leaf.impairment for leaf in self.leaves} or {None: self.impairment}
+
+    @property
+    def unimpaired(self) -> "Egress":
+        """The rates and queues alone."""
+        leaves = tuple(replace(leaf, impairment=None) for leaf in self.leaves)
+        return replace(self, impairment=None, leaves=leaves)
 
 
 def burst_bytes(rate_mbps: float) -> int:
@@ -159,9 +176,11 @@ def segments_at_once(network: Network) -> list[list[int]]:
 
 
 def needed_qdiscs(network: Network) -> tuple[str, ...]:
-    """The kernel's qdiscs that this network needs."""
-    kinds = ["tbf", "htb", "bfifo"] if network.links else ["tbf"]
-    parts: list[Access | Link] = [*network.nodes, *network.sites, *network.links]
-    if any(part.delay_ms or part.loss_percent for part in parts):
-        kinds.append("netem")
-    return tuple(kinds)
+    """The kernel's qdiscs that this network's rates need."""
+    return ("tbf", "htb", "bfifo") if network.links else ("tbf",)
+
+
+def is_impaired(network: Network, access: NetworkNode | Site) -> bool:
+    """Whether the link of a node or site delays or loses anything."""
+    parts: list[Access | Link] = [access, *(link for link in network.links if link.src == access.name)]
+    return any(part.delay_ms or part.loss_percent for part in parts)

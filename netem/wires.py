@@ -1,14 +1,21 @@
 """The links of a network: which interfaces they have, where these are, and what stands on them. Names and numbers alone;
-build.py makes them."""
+build.py makes them.
 
-from dataclasses import dataclass
+A link is a veth pair. One that the delay line carries is two pairs, with both inner ends in the hub's namespace.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from netem import namespaces, shaping
+from netem.delay_line import Joint, Rule
 from netem.network_file import Network, NetworkNode, Site
 from netem.schedule import NodeRates, PairCaps
 
 NODE_INTERFACE = "eth0"
 SITE_INTERFACE = "uplink"
+UNIMPAIRED = shaping.Impairment(0, 0, 0)
 
 
 def port_name(network: Network, node_name: str) -> str:
@@ -25,16 +32,33 @@ class Wire:
     interface: str  # its own end, in there
     bridge_namespace: str  # of the node's site, or the hub
     port: str  # the bridge's end, in there
+    joint: Joint | None = (
+        None  # the inner ends, where the delay line carries it: that beside its own end, and the other
+    )
 
     def uplink(self, network: Network, rates: NodeRates, caps: PairCaps) -> "Shaped":
         """What stands on its own end."""
         egress = shaping.uplink(network, self.access, rates, caps)
-        return Shaped(f"{self.access.name} up", self.namespace, self.interface, egress)
+        return Shaped(f"{self.access.name} up", self.namespace, self.interface, self._for_tc(egress))
 
     def downlink(self, rates: NodeRates) -> "Shaped":
         """What stands on the bridge's end."""
         egress = shaping.downlink(self.access, rates)
-        return Shaped(f"{self.access.name} down", self.bridge_namespace, self.port, egress)
+        return Shaped(f"{self.access.name} down", self.bridge_namespace, self.port, self._for_tc(egress))
+
+    def rules(self, network: Network, rates: NodeRates, caps: PairCaps, address_of: Callable[[str], str]) -> list[Rule]:
+        """What the delay line does to what it carries over this link; [] where it does not."""
+        if self.joint is None:
+            return []
+        ways = shaping.uplink(network, self.access, rates, caps), shaping.downlink(self.access, rates)
+        return [
+            Rule(self.joint.number, way, None if name is None else address_of(name), **vars(impairment or UNIMPAIRED))
+            for way, egress in enumerate(ways)
+            for name, impairment in egress.impairments.items()
+        ]
+
+    def _for_tc(self, egress: shaping.Egress) -> shaping.Egress:
+        return egress if self.joint is None else egress.unimpaired
 
 
 @dataclass(frozen=True)
@@ -47,8 +71,8 @@ class Shaped:
     egress: shaping.Egress
 
 
-def wires(network: Network) -> dict[str, Wire]:
-    """The link of each node and site, by its name."""
+def wires(network: Network, has_netem: bool) -> dict[str, Wire]:
+    """The link of each node and site, by its name. `has_netem`: the kernel's qdisc does what else the delay line would."""
     hub = namespaces.hub_namespace(network.name)
     found: dict[str, Wire] = {}
     for index, site in enumerate(network.sites):
@@ -58,4 +82,17 @@ def wires(network: Network) -> dict[str, Wire]:
         own = namespaces.node_namespace(network.name, node.name)
         above = namespaces.node_namespace(network.name, node.site) if node.site else hub
         found[node.name] = Wire(node, own, NODE_INTERFACE, above, port_name(network, node.name))
+    if not has_netem:
+        impaired = [wire for wire in found.values() if shaping.is_impaired(network, wire.access)]
+        found |= {
+            wire.access.name: replace(wire, joint=_joint(network, number, wire.access.name))
+            for number, wire in enumerate(impaired)
+        }
     return found
+
+
+def _joint(network: Network, number: int, name: str) -> Joint:
+    """Seeds depend on the file's seed, the link's name and the direction alone."""
+    seeds = [hashlib.sha256(f"{network.seed}/{name}/{way}".encode()).digest() for way in ("up", "down")]
+    up, down = (int.from_bytes(seed[:8], "big") for seed in seeds)
+    return Joint(number, f"own{number}", f"line{number}", (up, down))

@@ -8,7 +8,9 @@ one leader of each site. An array's journey:
     its leader          push --' then pull --> push and pull at a global server --> push --'
 
 Each step is an engine operation on the array itself, so the steps of one array follow each other and those of others overlap.
-The zeros are negative ones: x + -0.0 has all bits of x, whatever x is, so all workers get the bits that the global server has.
+The zeros are negative ones: x + -0.0 has all bits of x, whatever x is, so all workers get the bits that the global server has. But
+some server processes add float64 in single precision and others do not (MXNet 1.9.1, KVStoreDistServer::multi_precision_ is not
+initialised), so leaders first round such sums to single precision, which both kinds keep.
 A site of one machine has no site server: its worker leads everything.
 
 Choice not taken: one fused push and pull within the site. MXNet's server answers a key's pushes that come with others' pulls never
@@ -19,6 +21,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import mxnet as mx
+import numpy as np
 from mxnet import nd
 from mxnet.ndarray import NDArray
 
@@ -40,26 +43,35 @@ class Route(NamedTuple):
 class Journey:
     """One array's way through two levels, whatever the keys; C arguments made once."""
 
-    __slots__ = ("_both", "_clear", "_one")
+    __slots__ = ("_both", "_clear", "_one", "_rounding")
 
     def __init__(self, inner: mx.kvstore.KVStore, array: NDArray, zeros: NDArray):
         """zeros: negative ones, as many as the array has elements."""
         self._one, self._both = ndarrays.OneArray(inner, array), ndarrays.PushPull(inner, [array], [array])
         self._clear = ndarrays.Copy(zeros, array)
+        self._rounding: list[ndarrays.Copy] = []
+        if array.dtype == np.float64:
+            single = nd.zeros(array.shape)
+            self._rounding = [ndarrays.Copy(array, single), ndarrays.Copy(single, array)]
 
     def __call__(self, route: Route, priority: int) -> None:
         """Queue it."""
         if route.within is None:
-            self._both(route.between, priority)
+            self._lead(route, priority)
             return
         for_sum, for_result = route.within
         self._one.push(for_sum, priority)
         if route.is_leader:
             self._one.pull(for_sum, priority)
-            self._both(route.between, priority)
+            self._lead(route, priority)
         else:
             self._clear()
         self._both(for_result, priority)
+
+    def _lead(self, route: Route, priority: int) -> None:
+        self._both(route.between, priority)
+        for copy in self._rounding:
+            copy()
 
 
 class TwoLevels:
@@ -121,5 +133,5 @@ class TwoLevels:
     def _zeros_like(self, array: NDArray) -> NDArray:
         dtype = ndarrays.dtype_name(array, "of a slice")
         if dtype not in self._zeros or self._zeros[dtype].size < array.size:
-            self._zeros[dtype] = nd.full((array.size,), -0.0, dtype=dtype)
+            self._zeros[dtype] = nd.array(np.full(array.size, -0.0), dtype=dtype)  # nd.full loses the sign
         return ndarrays.part(self._zeros[dtype], 0, array.size)

@@ -16,7 +16,6 @@ from nalb.launch.supervisor import Job, print_line
 from nalb.planning.goodput import goodput_capacities
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
-from nalb.planning.sites import Sites
 from nalb.protocol import messages as m
 from nalb.transport.observer import Observer
 from nalb.units import mbps_to_bytes_per_s
@@ -75,8 +74,7 @@ def configured_message(network: Network, elapsed_s: float, nodes: Collection[str
 
 def configured_capacities(network: Network, elapsed_s: float) -> Capacities:
     """The same as the planner takes it, in the file's node order; by sites where sums are made within them first."""
-    sites = Sites(network.site_of_nodes())
-    return configured_message(network, elapsed_s).capacities(network.node_names(), sites if sites.has_levels else None)
+    return configured_message(network, elapsed_s).least(network.node_names())
 
 
 def configured_bound_s(network: Network, model_bytes: float) -> float:

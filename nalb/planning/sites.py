@@ -92,3 +92,8 @@ class Uplinks:
                 )
             values.setflags(write=False)
             object.__setattr__(self, name, values)
+
+    def parts(self) -> Floats:
+        """Of its site's uplink, what each machine has while all use it alike: up and down, shape (2, N)."""
+        sizes = np.array([len(members) for members in self.sites.members])
+        return np.asarray((np.array([self.up, self.down]) / sizes)[:, list(self.sites.of_node)])

@@ -40,6 +40,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from nalb.errors import InputError, PeerError, listed
 from nalb.events import AnyEvent
@@ -444,19 +445,23 @@ class Configured(Message, frozen=True):
                 f"configured rates: node {name} is not of this job, or has no rates: give one up and one down per node"
             )
         pairs = {(index[source], index[target]): rate for source, target, rate in self.pairs}
-        if sites is None:
-            up, down = (
-                [min(rates[one], self._part(one, way)) for one in names]
-                for way, rates in enumerate((self.up, self.down))
-            )
-            return Capacities.from_lists(up, down, pairs)
-        uplinks = np.array([self.uplinks.get(site, (math.inf, math.inf)) for site in sites.names])
-        up, down = ([rates[one] for one in names] for rates in (self.up, self.down))
-        return Capacities(np.array(up), np.array(down), pairs, uplinks=Uplinks(sites, *uplinks.T))
+        rates = np.array([[way[one] for one in names] for way in (self.up, self.down)])
+        if sites is not None:
+            return Capacities(rates[0], rates[1], pairs, uplinks=self._uplinks(sites))
+        if self.site:
+            rates = np.minimum(rates, self._uplinks(self._sites(names)).parts())
+        return Capacities(rates[0], rates[1], pairs)
 
-    def _part(self, node: str, way: int) -> float:
-        site = self.site.get(node)
-        return math.inf if site is None else self.uplinks[site][way] / list(self.site.values()).count(site)
+    def least(self, names: Sequence[str]) -> Capacities:
+        """The same for the bound: what a job needs that sums by sites where it can. Caps of pairs do not count there."""
+        sites = self._sites(names)
+        return replace(self, pairs=[]).capacities(names, sites) if sites.has_levels else self.capacities(names)
+
+    def _sites(self, names: Sequence[str]) -> Sites:
+        return Sites(tuple(self.site.get(name, name) for name in names))
+
+    def _uplinks(self, sites: Sites) -> Uplinks:
+        return Uplinks(sites, *np.array([self.uplinks.get(site, (math.inf, math.inf)) for site in sites.names]).T)
 
 
 class EndJob(Message, frozen=True):

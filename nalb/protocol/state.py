@@ -11,6 +11,7 @@ alone, servers take no part and nothing is registered: REGISTER is then the whol
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 
+import numpy as np
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -313,7 +314,10 @@ class Coordinator:
             zip(network.ranks, [i for i, node in enumerate(network.nodes) if node.is_worker], strict=True)
         )
         places = [place_of_rank[rank] for rank in sorted(place_of_rank)]
-        return network.capacities.up[places].tolist(), network.capacities.down[places].tolist()
+        rates = network.capacities.rates
+        if network.capacities.uplinks is not None:  # outputs and gradients of tokens go from machine to machine
+            rates = np.minimum(rates, network.capacities.uplinks.parts())
+        return rates[0, places].tolist(), rates[1, places].tolist()
 
     # ---- observers
 

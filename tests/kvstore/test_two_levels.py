@@ -1,8 +1,6 @@
 """Sums within sites first, then between them, by real processes on loopback."""
 
-import os
 import re
-import signal
 from pathlib import Path
 
 import pytest
@@ -11,9 +9,8 @@ from nalb.errors import PeerError
 from nalb.events import IterationEvent
 from nalb.failures import Cause
 from nalb.reporting.run_file import read_events
-from tests.failures import noted_in, who
+from tests.failures import noted_in
 from tests.kvstore.test_store import run_job
-from tests.launch.conftest import STEPS, Launch
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.mxnet
@@ -43,16 +40,3 @@ def test_wrong_sums_of_either_level_are_found(tmp_path, fault):
     assert failure.cause is Cause.WRONG_SUM, done.stderr
     assert failure.iteration in (2, 3, 4)
     assert "led by " in failure.detail
-
-
-@pytest.mark.parametrize(("role", "level"), [("server", "site"), ("server", "global"), ("worker", None)])
-def test_a_process_of_a_site_is_killed(launch: Launch, role, level) -> None:
-    job = launch("--local", "2+1", "--deadline-s", "5", "--", *STEPS)
-    job.wait_for("step 3", 3)
-    os.kill(job.pid(role, "n1", level), signal.SIGKILL)
-    code, _ = job.end()
-    assert code == 128 + signal.SIGKILL
-    failure = job.failure()
-    assert (failure.cause, who(failure)) == (Cause.ENDED, (f"{level} {role}" if level else role, "n1"))
-    assert failure.iteration is not None
-    job.assert_nothing_left()

@@ -1,6 +1,7 @@
 """Real networks: they carry what the file says, change while packets flow, and stand side by side."""
 
 import dataclasses
+import importlib.machinery
 import os
 import socket
 import subprocess
@@ -233,17 +234,20 @@ def test_one_that_is_up_is_refused_attached_to_and_taken_down_once(name: str):
     assert leftovers(name) == []
 
 
-def test_what_the_kernel_lacks_is_said_before_anything_is_built(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_link_with_delay_carries_its_rate(name: str):
+    """By the kernel's qdisc where there is one, else by the delay line."""
     network = network_of(name, TWO_NODES + "delay_ms = 5\n")
-    try:
-        qdiscs.require(("netem",))
-    except MachineError:
-        monkeypatch.setattr(namespaces, "create", lambda name: pytest.fail(f"{name} was made"))
-        with pytest.raises(MachineError, match="netem qdisc"), network_up(network):
-            pass
-        return
     with network_up(network) as emulation, connected(emulation, "b", "a") as carries:
         assert carries(80)
+
+
+def test_what_is_missing_is_said_before_anything_is_built(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(qdiscs, "has_netem", lambda: False)
+    monkeypatch.setattr(importlib.machinery, "EXTENSION_SUFFIXES", [])  # none of ours is found
+    monkeypatch.setattr(namespaces, "create", lambda name: pytest.fail(f"{name} was made"))
+    network = network_of(name, TWO_NODES + "delay_ms = 5\n")
+    with pytest.raises(MachineError, match="delay line is not built"), network_up(network):
+        pass
 
 
 @contextmanager

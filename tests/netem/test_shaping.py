@@ -80,7 +80,9 @@ def test_impairments_of_node_and_link_add_up():
     egress = uplink_of(network)
     assert [leaf.impairment for leaf in egress.leaves] == [Impairment(25, 3, 55), Impairment(5, 1, 10)]
     assert egress.impairment is None
-    assert "netem" in shaping.needed_qdiscs(network)
+    assert egress.impairments == {"n1": Impairment(25, 3, 55), None: Impairment(5, 1, 10)}
+    assert set(egress.unimpaired.impairments.values()) == {None}
+    assert [shaping.is_impaired(network, node) for node in nodes] == [True, False]
     assert shaping.downlink(nodes[1], {"n1": (1, 1)}).impairment is None
 
 
@@ -93,4 +95,4 @@ def test_bunches_fit_the_uplink_of_the_site_too():
     rates = {"s": (60.0, 100.0)}
     assert shaping.uplink(network, sites[0], rates, {}) == shaping.Egress(60, 7570, 525_000, Impairment(20, 2, 1), ())
     assert shaping.downlink(sites[0], rates) == shaping.Egress(100, 12_500, 875_000, Impairment(20, 2, 1), ())
-    assert "netem" in shaping.needed_qdiscs(network)
+    assert shaping.is_impaired(network, sites[0])

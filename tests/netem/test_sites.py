@@ -1,12 +1,14 @@
 """Sites on real networks: machines share their site's uplink, and nothing of it within the site."""
 
+import socket
 import threading
+import time
 
 import pytest
 
 from nalb.errors import InputError
 from netem import build, namespaces, verify
-from netem.emulation import attach, leave_up, network_up
+from netem.emulation import Emulation, attach, leave_up, network_up
 from tests.netem.conftest import leftovers, network_of
 from tests.netem.test_emulation import assert_close, connected, flow
 
@@ -91,3 +93,30 @@ def test_a_site_is_a_namespace_that_comes_and_goes_with_its_network(name: str):
         attach(network)
     build.take_down(name)
     assert leftovers(name) == []
+
+
+FAR = SITES.replace('"s"\nup_mbps', '"s"\ndelay_ms = 20\nup_mbps').replace(
+    '"t"\nup_mbps', '"t"\ndelay_ms = 10\nup_mbps'
+)
+
+
+def shortest_round_trip_ms(emulation: Emulation, source: str, target: str) -> float:
+    """Of ten connections that are made one after the other."""
+    took_s = []
+    with namespaces.inside(
+        emulation.namespace(target), lambda: socket.create_server((emulation.address(target), 0), backlog=16)
+    ) as server:
+        place = server.getsockname()
+        for _ in range(10):
+            start_s = time.monotonic()
+            namespaces.inside(emulation.namespace(source), lambda: socket.create_connection(place, 10)).close()
+            took_s.append(time.monotonic() - start_s)
+    return 1000 * min(took_s)
+
+
+def test_delays_of_sites_add_up_between_them_and_not_within(name: str):
+    with network_up(network_of(name, FAR)) as emulation:
+        for source, target, expected_ms in (("a", "c", 60), ("c", "b", 20), ("a", "d", 0)):
+            assert expected_ms <= shortest_round_trip_ms(emulation, source, target) < expected_ms + 10
+        between = [one for batch in verify.flows_of(emulation) for one in batch if one.label == "c -> d"]
+        assert_close(verify.measure_patiently(between[0]))

@@ -307,7 +307,7 @@ def test_shares_that_wander_seldom_ask_for_new_slots():
         needed |= used
     for (_, *slot_class), times in asked.items():
         assert times <= 2 + np.log2(planner._most_of_class[tuple(slot_class)])
-    made = {(planner._rank_of_node[node], *one): len(numbers) for (node, one), numbers in planner._slots.items()}
+    made = {(planner._rank_of_node[node], *one): len(numbers) for (node, one), numbers in planner._slots._slots.items()}
     assert all(count <= 2 * needed[place] for place, count in made.items())
 
 
