@@ -54,7 +54,7 @@ class Cause(Enum):
 # One node tells of these, but another may be at fault, or the script on all of them.
 _BLAME_NOBODY = {Cause.UNREACHABLE, Cause.NO_COORDINATOR, Cause.UNEQUAL, Cause.NO_STORE}
 
-Role = Annotated[str, Meta(pattern=r"^(worker|server|scheduler)\Z")]
+Role = Annotated[str, Meta(pattern=r"^(worker|(site |global )?server|scheduler)\Z")]
 Node = Annotated[str, Meta(min_length=1, max_length=255)]
 
 

@@ -137,6 +137,17 @@ def _option(default: Any, name: str, words: Wording, meaning: str, **more: bool)
     return field(default=default, metadata={"variable": Variable(name, words, meaning, **more)})
 
 
+def read_sites(text: str) -> dict[str, str]:
+    """Each node's site. Raises InputError."""
+    site_of_node: dict[str, str] = {}
+    for word in text.split(","):
+        node, _, site = word.partition("=")
+        if not node or not site or "=" in site or node in site_of_node:
+            raise InputError(f"sites {text!r}: give each node once, as NODE=SITE, with commas")
+        site_of_node[node] = site
+    return site_of_node
+
+
 @dataclass(frozen=True)
 class JobOptions:
     """What all processes of a job share, as it was asked for."""
@@ -256,6 +267,13 @@ class JobOptions:
         Number(1, BATCH_MOST, is_whole=True),
         "how many workers the job began with, where it goes on with fewer: the global batch stays",
     )
+    one_level: bool = False  # sums have one level, whatever the nodes say of their sites
+    sites: str | None = _option(
+        None,
+        "NALB_SITES",
+        Checked("NODE=SITE with commas", read_sites),
+        "each node's site, where sums are made within sites first, then between them; default: all workers push to every server",
+    )
     checkpoints: str | None = _option(
         None,
         "NALB_CHECKPOINTS",
@@ -286,6 +304,13 @@ class JobOptions:
     )
     hold: bool = _option(
         False, "NALB_HOLD", Flag(), "iterate only as observers ask (compare)", is_coordinators=True, is_always_told=True
+    )
+    label: str | None = _option(
+        None,
+        "NALB_LABEL",
+        AnyText("a name"),
+        "what events call the iterations; default: the scheme",
+        is_coordinators=True,
     )
     samples_path: str | None = _option(
         None,

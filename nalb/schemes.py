@@ -41,6 +41,7 @@ class Scheme:
     is_equal: bool = False  # equal shares on purpose
     fixed_slice_bytes: float | None = None  # in place of what alpha gives
     needs_configured: bool = False  # plans on the rates of a network file
+    sums_by_sites: bool = False  # within each site first, where nodes name theirs
     sizes_batches: bool = False  # shares and batch sizes come from one plan
     ps_lite_kind: str | None = None  # DMLC_PS_VAN_TYPE: a ps-lite of its own kind, and so a job of its own
     place: str = ""  # file and line of a user's own
@@ -158,6 +159,8 @@ def _exact(situation: Situation) -> ChosenShares:
 
 
 def _joint(situation: Situation) -> ChosenShares:
+    if situation.sites is not None and situation.sites.has_levels:
+        raise InputError("scheme 'joint' knows no sites: choose another one, or leave out what site each machine is of")
     if situation.joint_shares is None or equal_by_need(situation) is not None:
         return _exact(situation)
     return situation.joint_shares, "least time of machines and links together"
@@ -173,10 +176,13 @@ def _oracle(situation: Situation) -> ChosenShares:
 STOCK = Scheme("stock", None, "MXNet alone", measures=False)
 AVERAGE = Scheme("average", _average, "equal slices", measures=False, is_equal=True)
 EXACT = Scheme(
-    "exact", _exact, "least time by the measured links, sees capped pairs", follows_estimates=True, may_leave_routing=True
+    "exact", _exact, "least time by the measured links, sees capped pairs", follows_estimates=True, may_leave_routing=True,
+    sums_by_sites=True,
 )  # fmt: skip
 AUTO = "auto"  # the best of those that measure: docs/results/cai-2023.md, schemes and estimators
-ORACLE = Scheme("oracle", _oracle, "as exact, with the rates of the --network file", needs_configured=True)
+ORACLE = Scheme(
+    "oracle", _oracle, "as exact, with the rates of the --network file", needs_configured=True, sums_by_sites=True
+)
 JOINT = Scheme("joint", _joint, "shares and batch sizes together", follows_estimates=True, sizes_batches=True)
 
 # By the names that users choose from.
@@ -190,7 +196,9 @@ SCHEMES: Mapping[str, Scheme] = {AUTO: EXACT} | {
             "elastic", _elastic, "learns from each server's times alone",
             learns_from_times=True, fixed_slice_bytes=FIXED_SLICE_BYTES,
         ),  # Chen et al., SoCC 2020; learns its slices' size from experience
-        Scheme("aware", _aware, "Cai et al.'s pairwise method", follows_estimates=True),  # Algorithm 1; sees no caps of pairs
+        Scheme(
+            "aware", _aware, "Cai et al.'s pairwise method", follows_estimates=True, sums_by_sites=True
+        ),  # Algorithm 1; sees no caps of pairs
         EXACT,
         ORACLE,
         JOINT,

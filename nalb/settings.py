@@ -1,13 +1,14 @@
 """One process's view of the job: what it was asked to be (nalb/options.py), the defaults, and who the process is."""
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from nalb.batching.schemes import DEFAULT_PREDICTOR
 from nalb.errors import InputError, listed
-from nalb.options import BATCH_MOST, JOINT_BATCHING, Choice, JobOptions, Number, options_in
+from nalb.options import BATCH_MOST, JOINT_BATCHING, Choice, JobOptions, Number, options_in, read_sites
+from nalb.planning.sites import Sites
 from nalb.schemes import by_name
 from nalb.tokens.shape import read_weights
 
@@ -29,6 +30,7 @@ class Settings(JobOptions):
     endpoint: str  # tcp://host:port of the coordinator: NALB_COORDINATOR; default: DMLC_PS_ROOT_URI and the port after the root's
     num_workers: int  # DMLC_NUM_WORKER
     num_servers: int  # DMLC_NUM_SERVER
+    level: str | None = None  # NALB_LEVEL: of a server of a job by sites, which of the two levels it sums: site, global
     heartbeat_s: float = HEARTBEAT_S
     startup_s: float = STARTUP_S
     deadline_s: float = DEADLINE_S
@@ -40,6 +42,28 @@ class Settings(JobOptions):
     starts_together: bool = False  # nalb launch starts all processes at once; other launchers may take minutes
     # NALB_ADDRESSES: the nodes' IP addresses, with commas: only connections to these are watched; None: all are.
     addresses: frozenset[str] | None = None
+
+    @property
+    def process(self) -> str:
+        """What messages call the process's role: 'worker', 'site server'."""
+        return self.role if self.level is None else f"{self.level} {self.role}"
+
+    def sites_of(self, nodes: Sequence[str]) -> Sites | None:
+        """The sites of these nodes, in their order; None: the job has one level. InputError for a node without one."""
+        if self.sites is None:
+            return None
+        site_of_node = read_sites(self.sites)
+        if missing := [node for node in nodes if node not in site_of_node]:
+            raise InputError(f"environment variable NALB_SITES names no site of {listed(missing)}: give each node's")
+        return Sites(tuple(site_of_node[node] for node in nodes))
+
+    @property
+    def pushers(self) -> int:
+        """How many workers push a slice to this server, which answers once all have."""
+        if self.sites is None or self.level is None:
+            return self.num_workers
+        sites = list(read_sites(self.sites).values())
+        return len(set(sites)) if self.level == "global" else sites.count(read_sites(self.sites)[self.node])
 
     @property
     def silence_s(self) -> float:
@@ -91,10 +115,19 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
         num_workers=num_workers,
         num_servers=num_servers,
         keys_path=environ.get("NALB_KEYS"),
+        level=Choice(("site", "global")).read("NALB_LEVEL", environ["NALB_LEVEL"])
+        if environ.get("NALB_LEVEL")
+        else None,
         starts_together="NALB_JOB" in environ,  # nalb launch's mark
         addresses=_addresses(environ.get("NALB_ADDRESSES") or None),
         **({"heartbeat_s": min(HEARTBEAT_S, slowest_s)} | said),
     )
+    if settings.role == "server" and (settings.level is None) != (settings.sites is None):
+        raise InputError(
+            "environment variable NALB_LEVEL: give it, site or global, to each server of a job with NALB_SITES"
+        )
+    if settings.sites is not None:
+        _ = settings.sites_of([node])
     if settings.heartbeat_s > slowest_s:
         raise InputError(
             f"environment variable NALB_HEARTBEAT_S={settings.heartbeat_s:g}: a deadline of {settings.deadline_s:g} s needs a "

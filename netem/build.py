@@ -1,13 +1,16 @@
 """Makes a network's namespaces, links and shaping, and takes them down again.
 
 An island: the hub namespace holds a bridge and the hub's end of every link; each node has its own namespace, whose
-eth0 is the other end. Both ends are born in their namespaces, so nothing of ours is ever in the root namespace, any
+eth0 is the other end. A site is a namespace with a bridge of its own: its nodes' links end there, and one link leads from it
+to the hub's bridge. What delays or loses packets is carried by a process in the hub's namespace, where the kernel does not do
+it (delay_line.py). Both ends are born in their namespaces, so nothing of ours is ever in the root namespace, any
 number of networks can use the same addresses at once, and removing the namespaces removes everything.
 """
 
 import hashlib
 import os
 import socket
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
@@ -15,15 +18,17 @@ from typing import Protocol
 from pyroute2 import IPRoute
 
 from nalb.errors import InputError, MachineError
-from netem import cgroups, namespaces, qdiscs, shaping
-from netem.network_file import Network
-from netem.schedule import pair_caps_at, rates_at
+from netem import cgroups, delay_line, namespaces, qdiscs, shaping
+from netem.network_file import MAX_NODES, Network, Site
+from netem.schedule import Numbers
+from netem.wires import Shaped, Wire
+from netem.wires import wires as wires_of
 
 SUBNET_PREFIX = "10.77.0."
 SUBNET_BITS = 24
 HUB_ADDRESS = SUBNET_PREFIX + "254"
+FIRST_SITE = MAX_NODES + 1  # the last byte of the first site's address
 BRIDGE = "br0"
-NODE_INTERFACE = "eth0"
 # In this order. BBR, the default of some machines, overdrives a bare token bucket: 17 % of its packets were dropped.
 CONGESTION_CONTROLS = ("cubic", "reno")
 CONNECT_DEADLINE_S = 10.0
@@ -35,9 +40,19 @@ def node_address(network: Network, node_name: str) -> str:
     return SUBNET_PREFIX + str(network.node_names().index(node_name) + 1)
 
 
-def port_name(network: Network, node_name: str) -> str:
-    """The hub's end of a node's link."""
-    return f"port{network.node_names().index(node_name)}"
+def site_address(network: Network, site_name: str) -> str:
+    """The address of a site's bridge: 10.77.0.201 for the first of the file."""
+    return SUBNET_PREFIX + str(FIRST_SITE + network.site_names().index(site_name))
+
+
+def wires(network: Network) -> dict[str, Wire]:
+    """The link of each node and site as this machine makes it, by its name."""
+    return wires_of(network, qdiscs.has_netem())
+
+
+def rules_of(network: Network, wire: Wire, now: Numbers) -> list[delay_line.Rule]:
+    """What the delay line does over a link."""
+    return wire.rules(network, now, lambda name: node_address(network, name))
 
 
 def fingerprint(network: Network) -> str:
@@ -62,6 +77,10 @@ def build(network: Network, claim: Claim) -> None:
     up, MachineError where this machine cannot do it. What was built before an error stays: see `take_down`.
     """
     qdiscs.require(shaping.needed_qdiscs(network))
+    links = wires(network)
+    joints = [wire.joint for wire in links.values() if wire.joint is not None]
+    if joints:
+        namespaces.inside_scratch(delay_line.require)
     congestion_control = _choose_congestion_control()
     hub = namespaces.hub_namespace(network.name)
     already_up = InputError(f"network {network.name} is already up: run `nalb net down` on its file first")
@@ -72,16 +91,21 @@ def build(network: Network, claim: Claim) -> None:
     except FileExistsError:
         raise already_up from None
     claim.hub_is_made()
-    namespaces.inside(hub, disable_ipv6)
-    namespaces.inside(hub, disable_bridge_filter)
-    namespaces.with_netlink(hub, lambda netlink: _add_bridge(netlink, network, congestion_control))
-    for node in network.nodes:
-        namespace = namespaces.node_namespace(network.name, node.name)
-        namespaces.create(namespace)
-        namespaces.inside(namespace, disable_ipv6)
-    namespaces.with_netlink(hub, lambda netlink: _add_links(netlink, network))
-    for node in network.nodes:
-        _set_up_node(network, node.name, congestion_control)
+    _add_bridge(network, hub, HUB_ADDRESS, congestion_control)
+    for wire in links.values():
+        namespaces.create(wire.namespace)
+        if isinstance(wire.access, Site):
+            _add_bridge(network, wire.namespace, site_address(network, wire.access.name), congestion_control)
+        else:
+            namespaces.inside(wire.namespace, disable_ipv6)
+    for wire in links.values():
+        _add_link(network, wire)
+    if joints:
+        start = Numbers.at(network, 0.0)
+        rules = [rule for wire in links.values() for rule in rules_of(network, wire, start)]
+        delay_line.start(hub, joints, rules)
+    for wire in links.values():
+        _set_up_end(network, wire, congestion_control)
     _check_congestion_control(network, congestion_control)
 
 
@@ -118,6 +142,29 @@ def read_fingerprint(network: Network) -> str:
     return namespaces.with_netlink(namespaces.hub_namespace(network.name), read)
 
 
+def shape(network: Network, shaped: Shaped) -> None:
+    """Put qdiscs on a bare interface, and read them back."""
+
+    def install(netlink: IPRoute, index: int) -> None:
+        qdiscs.install(netlink, index, shaped.egress, lambda name: node_address(network, name))
+
+    _shape(shaped, install)
+
+
+def reshape(shaped: Shaped) -> None:
+    """Change the qdiscs of a shaped interface while packets flow, and read them back."""
+    _shape(shaped, lambda netlink, index: qdiscs.change(netlink, index, shaped.egress))
+
+
+def _shape(shaped: Shaped, apply: Callable[[IPRoute, int], None]) -> None:
+    def act(netlink: IPRoute) -> None:
+        index = interface_index(netlink, shaped.interface)
+        apply(netlink, index)
+        qdiscs.check(netlink, index, shaped.egress, shaped.label)
+
+    namespaces.with_netlink(shaped.namespace, act)
+
+
 def disable_bridge_filter() -> None:
     """Where the machine has br_netfilter, every bridged packet would also pass through iptables. Raises MachineError."""
     for path in Path("/proc/sys/net/bridge").glob("bridge-nf-call-*"):
@@ -151,56 +198,82 @@ def _choose_congestion_control() -> str:
     )
 
 
-def _add_bridge(netlink: IPRoute, network: Network, congestion_control: str) -> None:
-    with qdiscs.explained("the hub cannot be built"):
-        netlink.link("set", index=interface_index(netlink, "lo"), state="up")
-        netlink.link("add", ifname=BRIDGE, kind="bridge", br_stp_state=0, br_forward_delay=0, br_mcast_snooping=0)
-        index = interface_index(netlink, BRIDGE)
-        netlink.link("set", index=index, ifalias=fingerprint(network), state="up")
-        _add_address(netlink, index, HUB_ADDRESS, congestion_control)
+def _add_bridge(network: Network, namespace: str, address: str, congestion_control: str) -> None:
+    """The bridge of the hub or of a site, with an address of its own, towards which the links to it are measured."""
+
+    def add(netlink: IPRoute) -> None:
+        with qdiscs.explained("a bridge cannot be built"):
+            netlink.link("set", index=interface_index(netlink, "lo"), state="up")
+            netlink.link("add", ifname=BRIDGE, kind="bridge", br_stp_state=0, br_forward_delay=0, br_mcast_snooping=0)
+            index = interface_index(netlink, BRIDGE)
+            netlink.link("set", index=index, ifalias=fingerprint(network), state="up")
+            _add_address(netlink, index, address, congestion_control)
+
+    namespaces.inside(namespace, disable_ipv6)
+    namespaces.inside(namespace, disable_bridge_filter)
+    namespaces.with_netlink(namespace, add)
 
 
-def _add_links(netlink: IPRoute, network: Network) -> None:
-    """Every veth pair, and the downlink shaping on the hub's ends."""
-    rates = rates_at(network, 0.0)
-    bridge = interface_index(netlink, BRIDGE)
-    for node in network.nodes:
-        port = port_name(network, node.name)
-        descriptor = os.open(
-            namespaces.path_of(namespaces.node_namespace(network.name, node.name)), os.O_RDONLY | os.O_CLOEXEC
+def _add_link(network: Network, wire: Wire) -> None:
+    """A veth pair, or two that the delay line joins, and the downlink shaping on the bridge's end."""
+    with qdiscs.explained(f"the link of {wire.access.name} cannot be made"):
+        if wire.joint is None:
+            _add_pair(wire.bridge_namespace, wire.port, wire.namespace, wire.interface)
+        else:
+            hub = namespaces.hub_namespace(network.name)
+            _add_pair(hub, wire.joint.first, wire.namespace, wire.interface)
+            _add_pair(hub, wire.joint.second, wire.bridge_namespace, wire.port)
+            namespaces.with_netlink(hub, lambda netlink: _open_inner_ends(netlink, wire))
+
+        def add(netlink: IPRoute) -> None:
+            index, bridge = interface_index(netlink, wire.port), interface_index(netlink, BRIDGE)
+            segments = shaping.passing_segments(network)  # its tbf splits what is too large
+            netlink.link("set", index=index, master=bridge, gso_max_segs=segments)
+            netlink.link("set", index=index, state="up")
+
+        namespaces.with_netlink(wire.bridge_namespace, add)
+    shape(network, wire.downlink(network, Numbers.at(network, 0.0)))
+
+
+def _add_pair(namespace: str, interface: str, peer_namespace: str, peer_interface: str) -> None:
+    """A veth pair between two namespaces, which may be the same."""
+    descriptor = os.open(namespaces.path_of(peer_namespace), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        peer = {"ifname": peer_interface, "net_ns_fd": descriptor}
+        namespaces.with_netlink(
+            namespace, lambda netlink: netlink.link("add", ifname=interface, kind="veth", peer=peer)
         )
-        try:
-            with qdiscs.explained(f"the link of node {node.name} cannot be made"):
-                peer = {"ifname": NODE_INTERFACE, "net_ns_fd": descriptor}
-                netlink.link("add", ifname=port, kind="veth", peer=peer)
-                index = interface_index(netlink, port)
-                segments = shaping.passing_segments(network)  # its tbf splits what is too large
-                netlink.link("set", index=index, master=bridge, gso_max_segs=segments)
-                netlink.link("set", index=index, state="up")
-        finally:
-            os.close(descriptor)
-        egress = shaping.downlink(node, rates)
-        qdiscs.install(netlink, index, egress, lambda name: node_address(network, name))
-        qdiscs.check(netlink, index, egress, f"{node.name} down")
+    finally:
+        os.close(descriptor)
 
 
-def _set_up_node(network: Network, node_name: str, congestion_control: str) -> None:
-    """The inside of a node: addresses, route, uplink shaping."""
-    node = network.nodes[network.node_names().index(node_name)]
-    address = node_address(network, node_name)
-    egress = shaping.uplink(network, node, rates_at(network, 0.0), pair_caps_at(network, 0.0))
+def _open_inner_ends(netlink: IPRoute, wire: Wire) -> None:
+    """For the delay line alone: the hub itself must not answer what passes there."""
+    assert wire.joint is not None
+    for name in (wire.joint.first, wire.joint.second):
+        netlink.link("set", index=interface_index(netlink, name), arp=False, state="up")
+
+
+def _set_up_end(network: Network, wire: Wire, congestion_control: str) -> None:
+    """The own end of a node or site, and the uplink shaping on it; a node's address and route."""
+    now = Numbers.at(network, 0.0)
 
     def set_up(netlink: IPRoute) -> None:
-        with qdiscs.explained(f"node {node_name} cannot be set up"):
-            index = interface_index(netlink, NODE_INTERFACE)
+        with qdiscs.explained(f"{wire.access.name} cannot be set up"):
+            index = interface_index(netlink, wire.interface)
+            if isinstance(wire.access, Site):
+                segments, bridge = shaping.passing_segments(network), interface_index(netlink, BRIDGE)
+                netlink.link("set", index=index, master=bridge, gso_max_segs=segments, state="up")
+                return
             netlink.link("set", index=interface_index(netlink, "lo"), state="up")
-            netlink.link("set", index=index, gso_max_segs=shaping.bunch_segments(network, egress))
+            netlink.link(
+                "set", index=index, gso_max_segs=shaping.bunch_segments(network, wire.access, now.rates, now.caps)
+            )
             netlink.link("set", index=index, state="up")
-            _add_address(netlink, index, address, congestion_control)
-        qdiscs.install(netlink, index, egress, lambda name: node_address(network, name))
-        qdiscs.check(netlink, index, egress, f"{node_name} up")
+            _add_address(netlink, index, node_address(network, wire.access.name), congestion_control)
 
-    namespaces.with_netlink(namespaces.node_namespace(network.name, node_name), set_up)
+    namespaces.with_netlink(wire.namespace, set_up)
+    shape(network, wire.uplink(network, now))
 
 
 def _add_address(netlink: IPRoute, index: int, address: str, congestion_control: str) -> None:

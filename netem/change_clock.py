@@ -7,20 +7,24 @@ from types import TracebackType
 from typing import Any
 
 from netem.network_file import Network
-from netem.schedule import CpuQuotas, NodeRates, PairCaps, TimedChange, timed_changes
+from netem.schedule import CpuQuotas, Delays, NodeRates, PairCaps, TimedChange, timed_changes
 
 OnChange = Callable[[float, dict[str, Any]], None]  # (elapsed_s, description)
-SetRates = Callable[[NodeRates, PairCaps], None]
+SetRates = Callable[[NodeRates, PairCaps, Delays], None]
 SetQuotas = Callable[[CpuQuotas], None]
 
 
 def describe(change: TimedChange) -> dict[str, Any]:
     """A change as data for run.json or a log line."""
-    described = {
+    described: dict[str, Any] = {
         "at_s": change.at_s,
         "nodes": {name: {"up_mbps": up, "down_mbps": down} for name, (up, down) in change.node_rates.items()},
         "links": [{"src": src, "dst": dst, "mbps": mbps} for (src, dst), mbps in change.pair_caps.items()],
     }
+    if change.site_rates:
+        described["sites"] = {
+            name: {"up_mbps": up, "down_mbps": down} for name, (up, down) in change.site_rates.items()
+        }
     return described | ({"cpu_quotas": dict(change.cpu_quotas)} if change.cpu_quotas else {})
 
 
@@ -76,8 +80,9 @@ class ChangeClock:
                         return
                 if self._stopping.is_set():
                     return
-                if change.node_rates or change.pair_caps:
-                    self._set_rates(change.node_rates, change.pair_caps)
+                rates = change.node_rates | change.site_rates
+                if rates or change.pair_caps:  # no delay changes without them
+                    self._set_rates(rates, change.pair_caps, change.delays)
                 if change.cpu_quotas and self._set_quotas is not None:
                     self._set_quotas(change.cpu_quotas)
                 self._on_change(self._now_s() - start_s, describe(change))

@@ -4,19 +4,22 @@ with network_up(load_network(path)) as emulation:
     subprocess.run(emulation.command("n0", ["ping", emulation.address("n1")]))
 """
 
+import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from pyroute2 import IPRoute
-
-from nalb.errors import InputError, listed
+from nalb.errors import InputError, MachineError, listed
 from nalb.process import daemon
-from netem import ballast, build, cpu_limits, namespaces, qdiscs, shaping
+from netem import ballast, build, cpu_limits, delay_line, namespaces
 from netem.change_clock import ChangeClock, OnChange
 from netem.guardian import NetworkGuardian
-from netem.network_file import HIGH_CPU_QUOTA, HIGH_MBPS, LOW_CPU_QUOTA, LOW_MBPS, Network, NetworkNode
-from netem.schedule import CpuQuotas, NodeRates, PairCaps, pair_caps_at, quotas_at, rates_at
+from netem.network_file import HIGH_CPU_QUOTA, HIGH_MBPS, LOW_CPU_QUOTA, LOW_MBPS, Network
+from netem.schedule import CpuQuotas, Delays, NodeRates, Numbers, PairCaps, quotas_at
+from netem.shaping import Impairments
+from netem.wires import Wire
+
+log = logging.getLogger(__name__)
 
 
 class Emulation:
@@ -29,8 +32,8 @@ class Emulation:
         self.network = network
         self._limits = (limits or cpu_limits.choose(network)) if network.limits_cpu else None
         self._quotas: CpuQuotas = quotas_at(network, 0.0)
-        self._rates: NodeRates = rates_at(network, 0.0)
-        self._caps: PairCaps = pair_caps_at(network, 0.0)
+        self._now = Numbers.at(network, 0.0)
+        self._wires = build.wires(network)
         self._lock = threading.Lock()
 
     def address(self, node_name: str) -> str:
@@ -47,6 +50,27 @@ class Emulation:
         """The name of the hub's namespace, whose own side of every link is unshaped."""
         return namespaces.hub_namespace(self.network.name)
 
+    def bridge_of(self, node_name: str) -> tuple[str, str]:
+        """(namespace, address) of the bridge that a node's link leads to: its site's or the hub's. Its own side is unshaped."""
+        self._require_node(node_name)
+        site = next(node.site for node in self.network.nodes if node.name == node_name)
+        if site is None:
+            return self.hub_namespace(), self.hub_address
+        return namespaces.node_namespace(self.network.name, site), build.site_address(self.network, site)
+
+    def ends(self, name: str) -> tuple[tuple[str, str], tuple[str, str]]:
+        """(namespace, address) of the own end of a node's or site's link, and of the bridge that it leads to."""
+        if name in self.network.node_names():
+            return (self.namespace(name), self.address(name)), self.bridge_of(name)
+        own = namespaces.node_namespace(self.network.name, name), build.site_address(self.network, name)
+        return own, (self.hub_namespace(), self.hub_address)
+
+    def impairments(self) -> dict[str, tuple[Impairments, Impairments]]:
+        """What the link of each node and site does to packets now beside limiting their rate: on the way up, and down."""
+        with self._lock:
+            each = {name: wire.egresses(self.network, self._now) for name, wire in self._wires.items()}
+        return {name: (up.impairments, down.impairments) for name, (up, down) in each.items()}
+
     def command(self, node_name: str, argv: Sequence[str]) -> list[str]:
         """An argv that runs argv inside a node, within its CPU quota. It execs: pid, directory, environment, files stay."""
         inside = namespaces.inside_argv(self.namespace(node_name), argv)
@@ -55,16 +79,31 @@ class Emulation:
     def rates(self) -> NodeRates:
         """Every node's (up_mbps, down_mbps) now."""
         with self._lock:
-            return dict(self._rates)
+            return {name: self._now.rates[name] for name in self.network.node_names()}
+
+    def site_rates(self) -> NodeRates:
+        """The (up_mbps, down_mbps) of every site's own link now."""
+        with self._lock:
+            return {name: self._now.rates[name] for name in self.network.site_names()}
 
     def pair_caps(self) -> PairCaps:
         """Every capped pair's Mbit/s now."""
         with self._lock:
-            return dict(self._caps)
+            return dict(self._now.caps)
 
     def cpu_mechanism(self) -> str | None:
         """What keeps the CPU quotas, for people; None where the file has none."""
         return None if self._limits is None else self._limits.label
+
+    def delay_shortfall(self) -> str | None:
+        """What the network's delay line could not do since its start, for people; None where it kept up, or there is none."""
+        if not any(wire.joint for wire in self._wires.values()):
+            return None
+        try:
+            shortfall = delay_line.shortfall(delay_line.read_counters(self.hub_namespace()))
+        except MachineError as error:
+            return str(error)
+        return shortfall and f"the delay line of network {self.network.name} {shortfall}"
 
     def describe_machines(self) -> list[str]:
         """CPU quotas with what keeps them, and memory held, for people; [] where the file has neither."""
@@ -114,61 +153,58 @@ class Emulation:
             self.set_cpu_quotas(quotas_at(self.network, 0.0))
 
     def set_rates(
-        self, node_rates: Mapping[str, tuple[float, float]] | None = None, pair_caps: PairCaps | None = None
+        self,
+        rates: Mapping[str, tuple[float, float]] | None = None,
+        pair_caps: PairCaps | None = None,
+        delays: Delays | None = None,
     ) -> None:
-        """Change rates while packets flow, and read them back; those not named stay. Waiting packets are kept.
+        """Change rates of nodes, sites and pairs while packets flow, and read them back; those not named stay. Waiting packets
+        are kept. So are delays changed, of links whose traces say some.
 
-        Raises InputError for an unknown node, an undeclared pair or a senseless rate; MachineError where the kernel
+        Raises InputError for an unknown node or site, an undeclared pair or a senseless rate; MachineError where the kernel
         refuses.
         """
-        node_rates, pair_caps = dict(node_rates or {}), dict(pair_caps or {})
+        rates, pair_caps, delays = dict(rates or {}), dict(pair_caps or {}), dict(delays or {})
         for pair in pair_caps:
-            if pair not in self._caps:
+            if pair not in self._now.caps:
                 raise InputError(
                     f"network {self.network.name} has no link {pair[0]} -> {pair[1]}: declare it in the file"
                 )
-        for name in node_rates:
-            self._require_node(name)
-        for mbps in [*pair_caps.values(), *(rate for pair_rates in node_rates.values() for rate in pair_rates)]:
+        for name in rates:
+            if name not in self._wires:
+                self._require_node(name)
+        for mbps in [*pair_caps.values(), *(mbps for both in rates.values() for mbps in both)]:
             if not LOW_MBPS <= mbps <= HIGH_MBPS:
                 raise InputError(f"a rate of {mbps} Mbit/s: give {LOW_MBPS:g} to {HIGH_MBPS:g}")
         with self._lock:
-            self._rates.update(node_rates)
-            self._caps.update(pair_caps)
-            down = {name: shaping.downlink(self._node(name), self._rates) for name in node_rates}
-            if down:
-                namespaces.with_netlink(self.hub_namespace(), lambda netlink: self._set_downlinks(netlink, down))
-            for name in {*node_rates, *(src for src, _ in pair_caps)}:
-                self._set_uplink(name)
+            before, self._now = (
+                self._now,
+                Numbers(self._now.rates | rates, self._now.caps | pair_caps, self._now.delays | delays),
+            )
+            self._apply({*rates, *delays, *(src for src, _ in pair_caps)}, before)
 
     def reset_rates(self) -> None:
         """Back to the file's rates and CPU quotas at 0 s."""
-        self.set_rates(rates_at(self.network, 0.0), pair_caps_at(self.network, 0.0))
+        with self._lock:
+            self._now = Numbers.at(self.network, 0.0)
+            self._apply(self._wires, None)
         if self._limits is not None:
             self.set_cpu_quotas(quotas_at(self.network, 0.0))
+
+    def _apply(self, names: Iterable[str], before: Numbers | None) -> None:
+        """The present numbers of these links, apart from what is as before: a bucket that is set again is full again."""
+        for wire in (self._wires[name] for name in names):
+            for way in (Wire.downlink, Wire.uplink):
+                wanted = way(wire, self.network, self._now)
+                if before is None or wanted != way(wire, self.network, before):
+                    build.reshape(wanted)
+            rules = build.rules_of(self.network, wire, self._now)
+            if rules and (before is None or rules != build.rules_of(self.network, wire, before)):
+                delay_line.set_rules(self.hub_namespace(), rules)
 
     def start_changes(self, on_change: OnChange) -> ChangeClock:
         """A running clock that applies the file's timed changes from now on; use it as a context manager."""
         return ChangeClock(self.network, self.set_rates, on_change, set_quotas=self.set_cpu_quotas)
-
-    def _set_downlinks(self, netlink: IPRoute, down: Mapping[str, shaping.Egress]) -> None:
-        for name, egress in down.items():
-            index = build.interface_index(netlink, build.port_name(self.network, name))
-            qdiscs.change(netlink, index, egress)
-            qdiscs.check(netlink, index, egress, f"{name} down")
-
-    def _set_uplink(self, name: str) -> None:
-        egress = shaping.uplink(self.network, self._node(name), self._rates, self._caps)
-
-        def apply(netlink: IPRoute) -> None:
-            index = build.interface_index(netlink, build.NODE_INTERFACE)
-            qdiscs.change(netlink, index, egress)
-            qdiscs.check(netlink, index, egress, f"{name} up")
-
-        namespaces.with_netlink(self.namespace(name), apply)
-
-    def _node(self, name: str) -> NetworkNode:
-        return self.network.nodes[self.network.node_names().index(name)]
 
     def _require_node(self, name: str) -> None:
         if name not in self.network.node_names():
@@ -186,7 +222,12 @@ def network_up(network: Network, limits: cpu_limits.CpuLimits | None = None) -> 
     """
     with NetworkGuardian(network.name) as guardian:
         try:
-            yield _build(network, guardian, limits)
+            emulation = _build(network, guardian, limits)
+            try:
+                yield emulation
+            finally:
+                if (shortfall := emulation.delay_shortfall()) is not None:
+                    log.warning("%s", shortfall)
         finally:
             guardian.take_down()
 
@@ -221,7 +262,7 @@ def attach(network: Network) -> Emulation:
     Raises InputError where it is not up, or was built from a file that differs.
     """
     wanted = {namespaces.hub_namespace(network.name)}
-    wanted |= {namespaces.node_namespace(network.name, name) for name in network.node_names()}
+    wanted |= {wire.namespace for wire in build.wires(network).values()}
     standing = set(namespaces.standing(network.name))
     if not standing:
         raise InputError(f"network {network.name} is not up: run `nalb net up` first")

@@ -1,6 +1,6 @@
 """Network namespaces by name: made, entered, emptied, removed.
 
-The naming scheme: `nalb-NETWORK` is the hub, `nalb-NETWORK.NODE` a node. Names of the file have no dot, so no two
+The naming scheme: `nalb-NETWORK` is the hub, `nalb-NETWORK.NAME` a node or a site. Names of the file have no dot, so no two
 networks share a prefix. Work inside a namespace is done by a thread that enters it and ends (`inside`): sockets
 opened there stay there, nothing is forked, and no thread of the caller's ever changes its namespace. An interrupt
 waits for that thread: what it makes is there when the caller cleans up.
@@ -37,9 +37,9 @@ def hub_namespace(network_name: str) -> str:
     return f"{PREFIX}{network_name}"
 
 
-def node_namespace(network_name: str, node_name: str) -> str:
-    """The namespace of one node."""
-    return f"{PREFIX}{network_name}.{node_name}"
+def node_namespace(network_name: str, name: str) -> str:
+    """The namespace of one node, or of a site, which has no node's name."""
+    return f"{PREFIX}{network_name}.{name}"
 
 
 def path_of(namespace: str) -> Path:
@@ -48,7 +48,7 @@ def path_of(namespace: str) -> Path:
 
 
 def standing(network_name: str) -> list[str]:
-    """The namespaces of a network that exist, nodes first and the hub last."""
+    """The namespaces of a network that exist, nodes and sites first and the hub last."""
     hub = hub_namespace(network_name)
     names = [name for name in netns.listnetns() if name == hub or name.startswith(f"{hub}.")]
     return sorted(names, key=lambda name: (name == hub, name))

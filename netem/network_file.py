@@ -9,14 +9,15 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, to_builtins
 from msgspec.structs import force_setattr
 
 from nalb import toml_file
 from nalb.errors import InputError
 from nalb.units import mbps_to_bytes_per_s
+from netem.traces import Trace, parse_trace
 
 CARRIED_DIRECTORY = Path(__file__).parent / "networks"
 LOW_MBPS = 0.01  # below this one packet takes more than a second
@@ -28,6 +29,7 @@ BURST_MS = 1.0  # see shaping.py
 # With its jitter. ARP gives up after 3 tries, 1 s apart, and between two such nodes its answer takes four delays.
 HIGH_DELAY_MS = 700.0
 MAX_NODES = 200  # addresses 10.77.0.1 to 10.77.0.200; the hub is 10.77.0.254
+MAX_SITES = 50  # their bridges are 10.77.0.201 to 10.77.0.250
 DEFAULT_QUEUE_MS = 50.0
 LOW_CPU_QUOTA = 0.01  # Python alone takes seconds to start with less; the kernel's own limit is 0.001
 HIGH_CPU_QUOTA = 1024.0  # more cores than machines have
@@ -44,6 +46,7 @@ Name = Annotated[
     Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,14}\Z", description="1 to 15 of a-z, 0-9 and '-', not starting with '-'"),
 ]
 NodeName = Annotated[str, Meta(description="the name of a node of this file")]
+SiteName = Annotated[str, Meta(description="the name of a site of this file")]
 Mbps = Annotated[float, _number(LOW_MBPS, HIGH_MBPS, "Mbit/s")]
 QueueMs = Annotated[float, _number(1, HIGH_QUEUE_MS, "ms")]
 DelayMs = Annotated[float, _number(0, HIGH_DELAY_MS, "ms")]
@@ -53,18 +56,36 @@ MemoryMb = Annotated[float, _number(0, HIGH_MEMORY_MB, "MB")]
 Flag = Annotated[bool, Meta(description="true or false")]
 Seed = Annotated[int, Meta(ge=0, description="a whole number of 0 or more")]
 EveryS = Annotated[float, _number(0.1, HIGH_TIME_S, "s")]
-AtS = Annotated[float, _number(0.001, HIGH_TIME_S, "s (what holds from the start stands in [[nodes]] and [[links]])")]
+TraceFile = Annotated[Trace, Meta(description="the path of a trace file")]
+TraceEnd = Annotated[Literal["loop", "hold"], Meta(description="'loop' or 'hold'")]
+AtS = Annotated[
+    float, _number(0.001, HIGH_TIME_S, "s (what holds from the start stands in [[nodes]], [[sites]] and [[links]])")
+]
 
 
-class Defaults(Struct, frozen=True, forbid_unknown_fields=True):
-    """What [defaults] may say for all nodes, and each of [[nodes]] for itself."""
+class Access(Struct, frozen=True, forbid_unknown_fields=True):
+    """The access link of a node or of a site."""
 
-    up_mbps: Mbps | None = None  # what the node may send, Mbit/s with headers; None where [random] draws it
-    down_mbps: Mbps | None = None  # what it may receive; None where [random] draws it
+    up_mbps: Mbps | None = None  # what may be sent, Mbit/s with headers; None where [random] draws it
+    down_mbps: Mbps | None = None  # what may be received; None where [random] draws it
     queue_ms: QueueMs = DEFAULT_QUEUE_MS  # how long a packet may wait in a full queue, each direction
     delay_ms: DelayMs = 0.0  # added to each packet, each direction
     jitter_ms: DelayMs = 0.0  # spread of the delay
     loss_percent: Percent = 0.0  # packets dropped at random, each direction
+    reorder_percent: Percent = 0.0  # packets that are not delayed, and so overtake others, each direction
+    up_trace: TraceFile | None = None  # what up_mbps follows
+    down_trace: TraceFile | None = None  # what down_mbps follows
+    trace_end: TraceEnd = "loop"  # what comes after a trace's last line
+
+    @property
+    def traces(self) -> tuple[Trace | None, Trace | None]:
+        """Of the way up and the way down."""
+        return self.up_trace, self.down_trace
+
+
+class Defaults(Access, frozen=True):
+    """What [defaults] may say for all nodes, and each of [[nodes]] for itself."""
+
     cpu_quota: Cores | None = None  # that its processes may use together; None: all, or drawn by [cpu_random]
     memory_mb: MemoryMb = 0.0  # held there by a competing process, MB (10^6 bytes)
     is_worker: Flag = field(name="worker", default=True)  # whether a job runs a worker here; netem does not care
@@ -75,11 +96,21 @@ class NetworkNode(Defaults, frozen=True, kw_only=True):
     """One machine and its access link."""
 
     name: Name  # also part of its namespace's name
+    site: SiteName | None = None  # behind whose uplink it is, or None: its link goes to the core
 
     def __post_init__(self) -> None:
-        _check_delay(self.delay_ms, self.jitter_ms)
+        _check_delay(self)
         if not (self.is_worker or self.is_server):
             raise ValueError(f"worker and server are both false: give '{self.name}' a role or remove it")
+
+
+class Site(Access, frozen=True, kw_only=True):
+    """Several machines on a LAN, behind one link to the core that they share."""
+
+    name: Name  # also part of its namespace's name; no node has it
+
+    def __post_init__(self) -> None:
+        _check_delay(self)
 
 
 class Link(Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,30 +122,42 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True):
     delay_ms: DelayMs = 0.0  # added to src's own delay
     jitter_ms: DelayMs = 0.0  # added to src's own jitter
     loss_percent: Percent = 0.0  # on top of src's own loss
+    reorder_percent: Percent = 0.0  # the same
 
     def __post_init__(self) -> None:
-        _check_delay(self.delay_ms, self.jitter_ms)
+        _check_delay(self)
         if self.src == self.dst:
             raise ValueError(f"dst is '{self.dst}', the same as src: give two different nodes")
 
 
 class Change(Struct, frozen=True, forbid_unknown_fields=True):
-    """New rates of one node, or a new cap of one declared link, from a moment on."""
+    """New rates of one node or site, or a new cap of one declared link, from a moment on."""
 
     at_s: AtS  # seconds after the start
     node: NodeName | None = None  # the node that changes, or None
     src: NodeName | None = None  # the pair that changes, or None
     dst: NodeName | None = None
-    up_mbps: Mbps | None = None  # the node's new uplink; None keeps it
-    down_mbps: Mbps | None = None  # the node's new downlink; None keeps it
+    up_mbps: Mbps | None = None  # the node's or site's new uplink; None keeps it
+    down_mbps: Mbps | None = None  # the node's or site's new downlink; None keeps it
     mbps: Mbps | None = None  # the pair's new cap
+    site: SiteName | None = None  # the site that changes, or None
 
     def __post_init__(self) -> None:
-        of_node, of_pair = (self.up_mbps, self.down_mbps), (self.src, self.dst, self.mbps)
-        if self.node is None and (None in of_pair or of_node != (None, None)):
-            raise ValueError("node is missing: give node with up_mbps, down_mbps or both, or src, dst and mbps alone")
-        if self.node is not None and (of_node == (None, None) or of_pair != (None, None, None)):
-            raise ValueError("node is given: give up_mbps, down_mbps or both with it, and no src, dst or mbps")
+        rates, of_pair = (self.up_mbps, self.down_mbps), (self.src, self.dst, self.mbps)
+        if self.node is not None and self.site is not None:
+            raise ValueError("site is given beside node: keep one of the two, and make two changes for both")
+        if self.access is None and (None in of_pair or rates != (None, None)):
+            raise ValueError(
+                "node is missing: give node or site with up_mbps, down_mbps or both, or src, dst and mbps alone"
+            )
+        if self.access is not None and (rates == (None, None) or of_pair != (None, None, None)):
+            place = "site" if self.node is None else "node"
+            raise ValueError(f"{place} is given: give up_mbps, down_mbps or both with it, and no src, dst or mbps")
+
+    @property
+    def access(self) -> str | None:
+        """The node or site whose access link changes, or None; no site has a node's name."""
+        return self.site if self.node is None else self.node
 
     @property
     def pair(self) -> tuple[str, str] | None:
@@ -123,7 +166,8 @@ class Change(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RandomRedraws(Struct, frozen=True, forbid_unknown_fields=True):
-    """Node rates drawn at 0 s and again every `every_s`; one number is both a node's up and down rate."""
+    """Rates drawn at 0 s and again every `every_s`, of the sites and of the nodes that are in none; one number is both an
+    up and a down rate."""
 
     seed: Seed  # same seed, same rates, on every machine
     every_s: EveryS  # seconds between draws
@@ -169,9 +213,13 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
     random: RandomRedraws | None = None
     cpu_changes: Annotated[tuple[CpuChange, ...], Meta(description="each as [[cpu_changes]]")] = ()  # by time
     cpu_random: CpuRedraws | None = None
+    sites: Annotated[
+        tuple[Site, ...], Meta(max_length=MAX_SITES, description=f"at most {MAX_SITES} sites, each as [[sites]]")
+    ] = ()
+    seed: Seed = 0  # of losses, jitter and reordering
 
     def __post_init__(self) -> None:
-        names = self.node_names()
+        names, sites = self.node_names(), self.site_names()
         pairs = [(link.src, link.dst) for link in self.links]
         for role in ("worker", "server"):
             if not any(getattr(node, f"is_{role}") for node in self.nodes):
@@ -184,10 +232,11 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"{place} is '{name}', which is no node: name a node of this file")
         once: dict[str, tuple[Sequence[object], str]] = {
             "nodes": (names, "name: give each node its own"),
+            "sites": (sites, "name: give each site its own"),
             "links": (pairs, "src and dst: give each directed pair once"),
             "changes": (
-                [(one.at_s, one.node, one.pair) for one in self.changes],
-                "at_s and node or pair: join the two",
+                [(one.at_s, one.access, one.pair) for one in self.changes],
+                "at_s and node, site or pair: join the two",
             ),
             "cpu_changes": ([(one.at_s, one.node) for one in self.cpu_changes], "at_s and node: keep one of the two"),
         }
@@ -199,46 +248,90 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
             if change.pair is not None and change.pair not in pairs:
                 told = " -> ".join(change.pair)
                 raise ValueError(f"changes[{index}].src and dst name {told}, which has no cap: declare it in [[links]]")
+        self._check_sites()
         self._check_draws()
         self._check_queues()
         for name in ("changes", "cpu_changes"):
             force_setattr(self, name, tuple(sorted(getattr(self, name), key=lambda change: change.at_s)))
 
+    def _check_sites(self) -> None:
+        """That each site is one of machines, and each that is named is there."""
+        names, sites = self.node_names(), {site.name: site for site in self.sites}
+        for index, site in enumerate(self.sites):
+            if site.name in names:
+                raise ValueError(f"sites[{index}].name is '{site.name}', which is a node's: give it another")
+            if not any(node.site == site.name for node in self.nodes):
+                raise ValueError(
+                    f"sites[{index}].name is '{site.name}', which no node names: give it a node or remove it"
+                )
+        named = {f"nodes[{i}].site": node.site for i, node in enumerate(self.nodes)}
+        named |= {f"changes[{i}].site": change.site for i, change in enumerate(self.changes)}
+        for place, name in named.items():
+            if name is not None and name not in sites:
+                raise ValueError(f"{place} is '{name}', which is no site: declare it in [[sites]]")
+        for index, node in enumerate(self.nodes):
+            if node.site is not None:
+                ways = (node, sites[node.site])
+                if sum(way.delay_ms + way.jitter_ms for way in ways) > HIGH_DELAY_MS:
+                    raise ValueError(
+                        f"nodes[{index}].delay_ms and jitter_ms come on top of those of site '{node.site}': "
+                        f"give at most {HIGH_DELAY_MS:g} ms together"
+                    )
+
     def _check_draws(self) -> None:
         """That each rate and quota is either given or drawn."""
+        for place, access in self._accesses().items():
+            drawn = self.random is not None and not self._is_in_site(access)
+            for name, trace in zip(("up_mbps", "down_mbps"), access.traces, strict=True):
+                if trace is not None and getattr(access, name) is not None:
+                    raise ValueError(f"{place}.{name} is given beside {name.removesuffix('mbps')}trace: remove one")
+                is_given = getattr(access, name) is not None or trace is not None
+                if is_given and drawn:
+                    raise ValueError(
+                        f"{place}.{name} is given, there or in [defaults], although [random] draws it: remove one"
+                    )
+                if not is_given and not drawn:
+                    advice = "give it there" if isinstance(access, Site) else "give it there or in [defaults]"
+                    draws = "" if self.random is not None else ", or let [random] draw all rates"
+                    raise ValueError(f"{place}.{name} is missing: {advice}{draws}")
         for index, node in enumerate(self.nodes):
-            for name, drawn in (("up_mbps", self.random), ("down_mbps", self.random), ("cpu_quota", self.cpu_random)):
-                is_given, place = getattr(node, name) is not None, f"nodes[{index}].{name}"
-                if is_given and drawn is not None:
-                    table = "cpu_random" if drawn is self.cpu_random else "random"
-                    raise ValueError(
-                        f"{place} is given, there or in [defaults], although [{table}] draws it: remove one"
-                    )
-                if not is_given and drawn is None and name != "cpu_quota":
-                    raise ValueError(
-                        f"{place} is missing: give it there or in [defaults], or let [random] draw all rates"
-                    )
+            if node.cpu_quota is not None and self.cpu_random is not None:
+                raise ValueError(
+                    f"nodes[{index}].cpu_quota is given, there or in [defaults], although [cpu_random] draws it: remove one"
+                )
+        drawn_names = {access.name for access in self._accesses().values() if not self._is_in_site(access)}
         for index, change in enumerate(self.changes):
-            if change.node is not None and self.random is not None:
-                raise ValueError(f"changes[{index}].node changes a rate that [random] draws: remove one of the two")
+            if self.random is not None and change.access in drawn_names:
+                place = "site" if change.node is None else "node"
+                raise ValueError(f"changes[{index}].{place} changes a rate that [random] draws: remove one of the two")
+        traced = {access.name: access.traces for access in self._accesses().values()}
+        for index, change in enumerate(self.changes):
+            if change.access is None:
+                continue
+            for name, trace in zip(("up_mbps", "down_mbps"), traced[change.access], strict=True):
+                if trace is not None and getattr(change, name) is not None:
+                    raise ValueError(
+                        f"changes[{index}].{name} changes a rate that follows a trace: remove one of the two"
+                    )
         if self.cpu_changes and self.cpu_random is not None:
             raise ValueError("cpu_changes[0].node changes a quota that [cpu_random] draws: remove one of the two")
 
     def _check_queues(self) -> None:
         """That a full queue with the burst before it (shaping.py) can be counted, at every rate that its node ever has."""
-        for index, node in enumerate(self.nodes):
-            rates = [node.up_mbps, node.down_mbps, self.random.high_mbps if self.random else None]
+        for place, access in self._accesses().items():
+            rates = [access.up_mbps, access.down_mbps, self.random.high_mbps if self.random else None]
+            rates += [step.mbps for trace in access.traces if trace is not None for step in trace.steps]
             rates += [
                 rate
                 for change in self.changes
-                if change.node == node.name
+                if change.access == access.name
                 for rate in (change.up_mbps, change.down_mbps)
             ]
             highest_mbps = max(rate for rate in rates if rate is not None)
             most_ms = math.floor(HIGH_QUEUE_BYTES / mbps_to_bytes_per_s(highest_mbps) * 1000 - BURST_MS)
-            if node.queue_ms > most_ms:
+            if access.queue_ms > most_ms:
                 raise ValueError(
-                    f"nodes[{index}].queue_ms is {node.queue_ms:g} at {highest_mbps:g} Mbit/s, a queue of 4 GiB and more: "
+                    f"{place}.queue_ms is {access.queue_ms:g} at {highest_mbps:g} Mbit/s, a queue of 4 GiB and more: "
                     f"give at most {most_ms} ms"
                 )
 
@@ -255,11 +348,37 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def links_change(self) -> bool:
         """Whether rates change over time."""
-        return bool(self.changes or self.random)
+        return bool(self.changes or self.random or any(self.traced))
+
+    @property
+    def traced(self) -> tuple["NetworkNode | Site", ...]:
+        """The nodes and sites whose links follow a trace."""
+        return tuple(access for access in self._accesses().values() if access.traces != (None, None))
 
     def node_names(self) -> tuple[str, ...]:
         """The nodes' names in the file's order."""
         return tuple(node.name for node in self.nodes)
+
+    def site_names(self) -> tuple[str, ...]:
+        """The declared sites' names in the file's order."""
+        return tuple(site.name for site in self.sites)
+
+    def site_of_nodes(self) -> tuple[str, ...]:
+        """The site of each node in the file's order. A node that is in none is one of its own, of its own name."""
+        return tuple(node.site or node.name for node in self.nodes)
+
+    def members(self, site_name: str) -> tuple[str, ...]:
+        """The nodes of a declared site in the file's order."""
+        return tuple(node.name for node in self.nodes if node.site == site_name)
+
+    def _accesses(self) -> dict[str, NetworkNode | Site]:
+        """All that has an access link, by its place in the file."""
+        nodes = {f"nodes[{index}]": node for index, node in enumerate(self.nodes)}
+        return nodes | {f"sites[{index}]": site for index, site in enumerate(self.sites)}
+
+    @staticmethod
+    def _is_in_site(access: NetworkNode | Site) -> bool:
+        return isinstance(access, NetworkNode) and access.site is not None
 
 
 class _Given(Struct, frozen=True):
@@ -298,14 +417,51 @@ def parse_network(text: str, source: str) -> Network:
     toml_file.convert(document, _Given, source)
     defaults, nodes = document.pop("defaults", {}), document.get("nodes")
     if isinstance(nodes, list):
-        document["nodes"] = [defaults | node if isinstance(node, dict) else node for node in nodes]
+        document["nodes"] = [_with_defaults(defaults, node) if isinstance(node, dict) else node for node in nodes]
+    _read_traces(document, source)
     return toml_file.convert(document, Network, source)
 
 
-def _check_delay(delay_ms: float, jitter_ms: float) -> None:
+def _with_defaults(defaults: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+    """What a node takes over: no rate where it says a trace, and no trace where it says a rate."""
+    instead = {"up_trace": "up_mbps", "down_trace": "down_mbps", "up_mbps": "up_trace", "down_mbps": "down_trace"}
+    left_out = {other for name, other in instead.items() if name in node}
+    return {name: value for name, value in defaults.items() if name not in left_out} | node
+
+
+def _read_traces(document: dict[str, Any], source: str) -> None:
+    """Put the content of trace files in the place of their paths, which are relative to the network file's folder."""
+    for kind in ("nodes", "sites"):
+        tables = document.get(kind)
+        for index, table in enumerate(tables if isinstance(tables, list) else []):
+            for name in ("up_trace", "down_trace"):
+                if not isinstance(table, dict) or name not in table:
+                    continue
+                given = table[name]
+                if not isinstance(given, str):
+                    raise InputError(f"{source}: {kind}[{index}].{name} is {given!r}: give the path of a trace file")
+                path = Path(source).parent / given
+                text = toml_file.read_text(path, "trace file", "lines of numbers")
+                trace = parse_trace(
+                    text, str(path), (LOW_MBPS, HIGH_MBPS), HIGH_DELAY_MS, table.get("trace_end") != "hold"
+                )
+                table[name] = to_builtins(trace)
+
+
+def _check_delay(part: Access | Link) -> None:
+    delay_ms, jitter_ms = part.delay_ms, part.jitter_ms
+    if part.reorder_percent and not delay_ms:
+        raise ValueError("reorder_percent is given without delay_ms: give a delay, which some packets then do without")
     if jitter_ms > delay_ms:
         raise ValueError(f"jitter_ms is {jitter_ms:g}, above the delay of {delay_ms:g} ms: give at most delay_ms")
     if delay_ms + jitter_ms > HIGH_DELAY_MS:
         raise ValueError(
             f"jitter_ms is {jitter_ms:g} beside a delay of {delay_ms:g} ms: give at most {HIGH_DELAY_MS:g} ms together"
         )
+    for trace in part.traces if isinstance(part, Access) else ():
+        delays_ms = [step.delay_ms for step in trace.steps if step.delay_ms is not None] if trace is not None else []
+        if delays_ms and not jitter_ms <= min(delays_ms) <= max(delays_ms) <= HIGH_DELAY_MS - jitter_ms:
+            raise ValueError(
+                f"jitter_ms is {jitter_ms:g} beside a trace's delays of {min(delays_ms):g} to {max(delays_ms):g} ms:"
+                f" give at most the least of them, and {HIGH_DELAY_MS:g} ms together"
+            )

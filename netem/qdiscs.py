@@ -7,6 +7,7 @@ htb class that holds the node's rate, 1:10 onward the leaves, 10: onward the que
 import ipaddress
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
@@ -78,7 +79,7 @@ def require(kinds: tuple[str, ...]) -> None:
         "tbf": {"rate": 1_000_000, "burst": 10_000, "limit": 10_000},
         "htb": {"default": 1},
         "bfifo": {"limit": 10_000},
-        "netem": _netem(Impairment(1, 0, 0), 10_000, 1),
+        "netem": _netem(Impairment(1, 0, 0, 0), 10_000, 1),
     }
 
     def lacking() -> list[str]:
@@ -94,12 +95,19 @@ def require(kinds: tuple[str, ...]) -> None:
 
     missing = inside_scratch(lacking)
     if "netem" in missing:
-        raise MachineError(
-            "this kernel has no netem qdisc, which delay_ms, jitter_ms and loss_percent need:"
-            " load sch_netem (CONFIG_NET_SCH_NETEM), or remove these fields from the network file"
-        )
+        raise MachineError("this kernel has no netem qdisc: load sch_netem (CONFIG_NET_SCH_NETEM)")
     if missing:
         raise MachineError(f"this kernel lacks the qdisc {', '.join(missing)}: load sch_{missing[0]}")
+
+
+@cache
+def has_netem() -> bool:
+    """Whether the kernel delays and loses packets itself."""
+    try:
+        require(("netem",))
+    except MachineError:
+        return False
+    return True
 
 
 @contextmanager
@@ -157,6 +165,7 @@ def _netem(impairment: Impairment, queue_bytes: int, rate_mbps: float) -> dict[s
         "delay": int(impairment.delay_ms * 1000),
         "jitter": int(impairment.jitter_ms * 1000),
         "loss": impairment.loss_percent,
+        "prob_reorder": impairment.reorder_percent,
         "limit": int((queue_bytes + in_flight_bytes) / FRAME_BYTES) + 1,
     }
 

@@ -1,14 +1,16 @@
-"""What stands on each veth end, as numbers: pure, so that it can be tested without a kernel. qdiscs.py applies it.
+"""What stands on each veth end, as numbers: pure, so that it can be tested without a kernel. qdiscs.py applies it, and where
+the kernel has no netem qdisc, delay_line.py the impairments.
 
-An uplink is the egress of a node's eth0, a downlink the egress of the hub's end. A token bucket (tbf) does, but
-where the node has capped pairs an htb tree stands on its eth0: one leaf per capped pair, one for all else.
+An uplink is the egress of the own end of a node's or site's link, a downlink the egress of the bridge's end. A token bucket
+(tbf) does, but where a node has capped pairs an htb tree stands on its eth0: one leaf per capped pair, one for all else.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from nalb.units import HEADER_BYTES, SEGMENT_BYTES, mbps_to_bytes_per_s
-from netem.network_file import BURST_MS, Link, Network, NetworkNode
-from netem.schedule import NodeRates, PairCaps, pair_caps_at, rates_at
+from netem.network_file import BURST_MS, Access, Link, Network, NetworkNode, Site
+from netem.schedule import NodeRates, PairCaps, access_rates_at, pair_caps_at
 
 FRAME_BYTES = SEGMENT_BYTES + HEADER_BYTES  # a full Ethernet frame at MTU 1500, as tc counts it
 BURST_S = BURST_MS / 1000  # see docs/network-files.md, "Bursts and queues", for the measurements behind both numbers
@@ -25,11 +27,28 @@ MAX_QUANTUM_BYTES = 60_000  # htb warns above 200,000
 
 @dataclass(frozen=True)
 class Impairment:
-    """What the kernel's netem qdisc does to a queue."""
+    """What one direction of a link does to packets, beside limiting their rate."""
 
-    delay_ms: float
-    jitter_ms: float
-    loss_percent: float
+    delay_ms: float  # added to each packet
+    jitter_ms: float  # spread of the delay
+    loss_percent: float  # packets dropped at random
+    reorder_percent: float = 0.0  # packets that are not delayed, and so overtake others
+
+    @classmethod
+    def of(cls, *parts: Access | Link) -> "Impairment | None":
+        """Of parts that a packet passes one after the other: delays add up. None where there is nothing to do."""
+        kept = math.prod(1 - part.loss_percent / 100 for part in parts)
+        ordered = math.prod(1 - part.reorder_percent / 100 for part in parts)
+        impairment = cls(
+            sum(part.delay_ms for part in parts),
+            sum(part.jitter_ms for part in parts),
+            round(100 * (1 - kept), 6),
+            round(100 * (1 - ordered), 6),
+        )
+        return impairment if impairment.delay_ms or impairment.loss_percent else None
+
+
+Impairments = dict[str | None, Impairment | None]  # by the node that packets are for; under None those for all others
 
 
 @dataclass(frozen=True)
@@ -55,6 +74,17 @@ class Egress:
     impairment: Impairment | None
     leaves: tuple[Leaf, ...]  # empty: a token bucket
 
+    @property
+    def impairments(self) -> "Impairments":
+        """Of packets that pass the interface."""
+        return {leaf.destination: leaf.impairment for leaf in self.leaves} or {None: self.impairment}
+
+    @property
+    def unimpaired(self) -> "Egress":
+        """The rates and queues alone."""
+        leaves = tuple(replace(leaf, impairment=None) for leaf in self.leaves)
+        return replace(self, impairment=None, leaves=leaves)
+
 
 def burst_bytes(rate_mbps: float) -> int:
     """The bucket's depth: what leaves at once after a pause."""
@@ -66,22 +96,21 @@ def queue_bytes(rate_mbps: float, queue_ms: float) -> int:
     return max(MIN_QUEUE_BYTES, int(mbps_to_bytes_per_s(rate_mbps) * queue_ms / 1000))
 
 
-def downlink(node: NetworkNode, rates: NodeRates) -> Egress:
-    """The shaping of the hub's end of a node's link."""
-    down_mbps = rates[node.name][1]
-    return Egress(down_mbps, burst_bytes(down_mbps), queue_bytes(down_mbps, node.queue_ms), _impairment(node, None), ())
+def downlink(access: NetworkNode | Site, rates: NodeRates) -> Egress:
+    """The shaping of the bridge's end of a node's or site's link."""
+    return _bucket(access, rates[access.name][1])
 
 
-def uplink(network: Network, node: NetworkNode, rates: NodeRates, caps: PairCaps) -> Egress:
-    """The shaping of a node's own end.
+def uplink(network: Network, access: NetworkNode | Site, rates: NodeRates, caps: PairCaps) -> Egress:
+    """The shaping of a node's or site's own end.
 
-    Every destination is guaranteed up/(N-1), at most its cap; the leaf of all other traffic has the rest, so the
+    With capped pairs, every destination is guaranteed up/(N-1), at most its cap; the leaf of all other traffic has the rest, so the
     guarantees sum to the node's rate, and quanta follow them: busy leaves then share the uplink as one TCP flow per
     peer would.
     """
-    up_mbps = rates[node.name][0]
-    capped = [link for link in network.links if link.src == node.name]
-    plain = Egress(up_mbps, burst_bytes(up_mbps), queue_bytes(up_mbps, node.queue_ms), _impairment(node, None), ())
+    up_mbps = rates[access.name][0]
+    capped = [link for link in network.links if link.src == access.name]
+    plain = _bucket(access, up_mbps)
     if not capped:
         return plain
     each_mbps = up_mbps / (len(network.nodes) - 1)
@@ -98,8 +127,8 @@ def uplink(network: Network, node: NetworkNode, rates: NodeRates, caps: PairCaps
             ceiling_mbps,
             max(FRAME_BYTES, int(guaranteed_mbps * unit_bytes)),
             burst_bytes(ceiling_mbps),
-            queue_bytes(ceiling_mbps, node.queue_ms),
-            _impairment(node, link),
+            queue_bytes(ceiling_mbps, access.queue_ms),
+            Impairment.of(access, link) if link else Impairment.of(access),
         )
 
     leaves = [leaf(link, *rates) for link, *rates in zip(capped, guarantees, ceilings, strict=True)]
@@ -107,8 +136,13 @@ def uplink(network: Network, node: NetworkNode, rates: NodeRates, caps: PairCaps
     return Egress(up_mbps, plain.burst_bytes, plain.queue_bytes, None, tuple(leaves))
 
 
+def _bucket(access: Access, rate_mbps: float) -> Egress:
+    queued = queue_bytes(rate_mbps, access.queue_ms)
+    return Egress(rate_mbps, burst_bytes(rate_mbps), queued, Impairment.of(access), ())
+
+
 def passing_segments(network: Network) -> int:
-    """How many packets of a bunch may pass the hub as one."""
+    """How many packets of a bunch may pass a bridge as one."""
     return FEW_SEGMENTS if network.links_change else MOST_SEGMENTS
 
 
@@ -117,39 +151,40 @@ def fitting_segments(egress: Egress) -> int:
     return int(0.99 * egress.burst_bytes) // FRAME_BYTES  # the kernel's burst is rounded
 
 
-def bunch_segments(network: Network, egress: Egress) -> int:
-    """How many packets a node's TCP may hand to its uplink as one."""
-    return FEW_SEGMENTS if egress.leaves or network.links_change else min(MOST_SEGMENTS, fitting_segments(egress))
+def bunch_segments(network: Network, node: NetworkNode, rates: NodeRates, caps: PairCaps) -> int:
+    """How many packets a node's TCP may hand to its uplink as one: what passes that, and the uplink of its site, whole."""
+    if network.links_change or any(link.src == node.name for link in network.links):
+        return FEW_SEGMENTS
+    ways: list[NetworkNode | Site] = [node, *(site for site in network.sites if site.name == node.site)]
+    return min(MOST_SEGMENTS, *(fitting_segments(uplink(network, way, rates, caps)) for way in ways))
 
 
 def segments_at_once(network: Network) -> list[list[int]]:
     """How many packets of node i reach node j at once, at most, [i][j] in the file's order: TCP acknowledges them by one.
 
-    Whole bunches of the source; where the target's bucket is smaller, which takes them apart, what that lets through.
-    At the rates of 0 s; where rates change, bunches are as large at all rates.
+    Whole bunches of the source; where the bucket of the target or of its site is smaller, which takes them apart, what that lets
+    through. At the rates of 0 s; where rates change, bunches are as large at all rates.
     """
-    rates, caps = rates_at(network, 0.0), pair_caps_at(network, 0.0)
-    bunches = [bunch_segments(network, uplink(network, node, rates, caps)) for node in network.nodes]
+    rates, caps = access_rates_at(network, 0.0), pair_caps_at(network, 0.0)
+    bunches = [bunch_segments(network, node, rates, caps) for node in network.nodes]
     fitting = [fitting_segments(downlink(node, rates)) for node in network.nodes]
-    return [[min(bunch, fits) for fits in fitting] for bunch in bunches]
+    into = {site.name: fitting_segments(downlink(site, rates)) for site in network.sites}
+
+    def at_once(source: int, target: int) -> int:
+        one, other = network.nodes[source].site, network.nodes[target].site
+        passing = min(bunches[source], fitting[target])
+        return passing if other is None or one == other else min(passing, into[other])
+
+    return [[at_once(source, target) for target in range(len(fitting))] for source in range(len(bunches))]
 
 
 def needed_qdiscs(network: Network) -> tuple[str, ...]:
-    """The kernel's qdiscs that this network needs."""
-    kinds = ["tbf", "htb", "bfifo"] if network.links else ["tbf"]
-    parts: list[NetworkNode | Link] = [*network.nodes, *network.links]
-    if any(part.delay_ms or part.loss_percent for part in parts):
-        kinds.append("netem")
-    return tuple(kinds)
+    """The kernel's qdiscs that this network's rates need."""
+    return ("tbf", "htb", "bfifo") if network.links else ("tbf",)
 
 
-def _impairment(node: NetworkNode, link: Link | None) -> Impairment | None:
-    """The node's own, and the link's on top; None where there is nothing to do."""
-    parts: list[NetworkNode | Link] = [node, link] if link else [node]
-    kept = 1.0
-    for part in parts:
-        kept *= 1 - part.loss_percent / 100
-    impairment = Impairment(
-        sum(part.delay_ms for part in parts), sum(part.jitter_ms for part in parts), round(100 * (1 - kept), 6)
-    )
-    return impairment if impairment.delay_ms or impairment.loss_percent else None
+def is_impaired(network: Network, access: NetworkNode | Site) -> bool:
+    """Whether the link of a node or site delays or loses anything."""
+    parts: list[Access | Link] = [access, *(link for link in network.links if link.src == access.name)]
+    has_delays = any(trace.steps[0].delay_ms is not None for trace in access.traces if trace is not None)
+    return has_delays or any(part.delay_ms or part.loss_percent for part in parts)

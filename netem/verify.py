@@ -1,10 +1,14 @@
 """Moves real TCP bytes over a network that is up, and holds what arrives against what was configured.
 
-Each node's uplink is measured towards the hub and its downlink from the hub, whose own side is unshaped, so no node
-limits another; flows run together only while their sum stays within what a small machine forwards. A capped pair
-is measured between its two nodes, by itself.
+Each node's uplink is measured towards the bridge that its link leads to and its downlink from there, where the own side is
+unshaped, so no node limits another; flows run together only while their sum stays within what a small machine forwards. A
+capped pair is measured between its two nodes, by itself.
+
+A site's link is measured by all its machines at once, towards the hub and from it. Then every machine sends to the next of its
+site, and every site to the next site: what a bridge should keep apart or join would show there.
 """
 
+import math
 import socket
 import threading
 import time
@@ -14,9 +18,10 @@ from dataclasses import dataclass
 
 from nalb.errors import MachineError
 from nalb.units import GOODPUT_PART, bytes_per_s_to_mbps, mbps_to_bytes_per_s
-from netem import namespaces
+from netem import datagrams, namespaces
 from netem.emulation import Emulation
-from netem.shaping import FRAME_BYTES
+from netem.network_file import Access, Link, Network
+from netem.shaping import FRAME_BYTES, Impairment
 
 TOLERANCE = 0.10
 TOGETHER_MBPS = 500.0  # the most that runs at once; a flow of 1,000 still reads true on two idle cores
@@ -38,6 +43,16 @@ class Flow:
     target_namespace: str
     target_address: str
     configured_mbps: float  # with headers, as tc counts
+    impairment: Impairment | None = None  # of the whole way there: what it delays or loses is sent as datagrams
+
+
+@dataclass(frozen=True)
+class Together:
+    """Flows at once through one link that they share."""
+
+    label: str  # `west up, 3 at once`
+    flows: tuple[Flow, ...]
+    configured_mbps: float  # of their sum
 
 
 @dataclass(frozen=True)
@@ -63,19 +78,72 @@ class Measurement:
         return abs(self.deviation) <= TOLERANCE
 
 
-def flows_of(emulation: Emulation) -> list[list[Flow]]:
-    """What to measure, in batches that run one after another: uplinks, then downlinks, then each capped pair."""
-    rates, hub = emulation.rates(), emulation.hub_namespace()
+def flows_of(emulation: Emulation) -> list[list[Flow | Together]]:
+    """What to measure, in batches that run one after another: uplinks, then downlinks, then each capped pair, then sites."""
+    rates = emulation.rates()
     inside = {name: emulation.namespace(name) for name in rates}
-    up = [Flow(f"{name} up", inside[name], hub, emulation.hub_address, rates[name][0]) for name in rates]
-    down = [Flow(f"{name} down", hub, inside[name], emulation.address(name), rates[name][1]) for name in rates]
-    pairs = [
-        Flow(
-            f"{src} -> {dst}", inside[src], inside[dst], emulation.address(dst), min(cap, rates[src][0], rates[dst][1])
-        )
-        for (src, dst), cap in emulation.pair_caps().items()
+    bridges = {name: emulation.bridge_of(name) for name in rates}
+    does = {node.name: Impairment.of(node) for node in emulation.network.nodes}
+    up = [Flow(f"{name} up", inside[name], *bridges[name], rates[name][0], does[name]) for name in rates]
+    down = [
+        Flow(f"{name} down", bridges[name][0], inside[name], emulation.address(name), rates[name][1], does[name])
+        for name in rates
     ]
-    return [*_batches(up), *_batches(down), *([flow] for flow in pairs)]
+    capped: list[list[Flow | Together]] = [[_between(emulation, src, dst)] for src, dst in emulation.pair_caps()]
+    return [*_batches(up), *_batches(down), *capped, *_flows_of_sites(emulation)]
+
+
+def _flows_of_sites(emulation: Emulation) -> list[list[Flow | Together]]:
+    network, rates, hub = emulation.network, emulation.rates(), emulation.hub_namespace()
+    up, down, within = [], [], []
+    for name, (up_mbps, down_mbps) in emulation.site_rates().items():
+        inside = {node: emulation.namespace(node) for node in network.members(name)}
+        does = {node: Impairment.of(*_parts(network, node)) for node in inside}
+        count = len(inside)
+        outward = [Flow(node, inside[node], hub, emulation.hub_address, up_mbps / count, does[node]) for node in inside]
+        inward = [
+            Flow(node, hub, inside[node], emulation.address(node), down_mbps / count, does[node]) for node in inside
+        ]
+        most_up_mbps = min(up_mbps, sum(rates[node][0] for node in inside))
+        most_down_mbps = min(down_mbps, sum(rates[node][1] for node in inside))
+        up.append(Together(f"{name} up, {count} at once", tuple(outward), most_up_mbps))
+        down.append(Together(f"{name} down, {count} at once", tuple(inward), most_down_mbps))
+        within += [_between(emulation, *pair) for pair in _ring(list(inside))]
+    if not up:
+        return []
+    nodes_of: dict[str, list[str]] = {}
+    for site, node in zip(network.site_of_nodes(), rates, strict=True):
+        nodes_of.setdefault(site, []).append(node)
+    between = [_between(emulation, nodes_of[one][0], nodes_of[next_one][-1]) for one, next_one in _ring(list(nodes_of))]
+    return [*_batches(up), *_batches(down), *_batches(within), *_batches(between)]
+
+
+def _ring(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Each with the next, and the last with the first; none where there is but one."""
+    return list(zip(names, [*names[1:], names[0]], strict=True)) if len(names) > 1 else []
+
+
+def _between(emulation: Emulation, source: str, target: str) -> Flow:
+    """From one node to another, at the least of all that lies between."""
+    network, rates, site_rates = emulation.network, emulation.rates(), emulation.site_rates()
+    limits = [rates[source][0], rates[target][1], emulation.pair_caps().get((source, target), math.inf)]
+    ways: list[Access | Link] = [link for link in network.links if (link.src, link.dst) == (source, target)]
+    sites = dict(zip(rates, network.site_of_nodes(), strict=True))
+    if sites[source] == sites[target]:
+        ways += [node for node in network.nodes if node.name in (source, target)]
+    else:
+        ways += [*_parts(network, source), *_parts(network, target)]
+        limits += [
+            site_rates[sites[node]][way] for way, node in enumerate((source, target)) if sites[node] in site_rates
+        ]
+    inside = emulation.namespace(source), emulation.namespace(target)
+    return Flow(f"{source} -> {target}", *inside, emulation.address(target), min(limits), Impairment.of(*ways))
+
+
+def _parts(network: Network, node_name: str) -> list[Access | Link]:
+    """What a packet passes between a node and the core."""
+    node = next(node for node in network.nodes if node.name == node_name)
+    return [node, *(site for site in network.sites if site.name == node.site)]
 
 
 def verify(emulation: Emulation, on_measurement: Callable[[Measurement], None]) -> list[Measurement]:
@@ -95,7 +163,7 @@ def verify(emulation: Emulation, on_measurement: Callable[[Measurement], None]) 
     return measurements
 
 
-def measure_patiently(flow: Flow) -> Measurement:
+def measure_patiently(flow: Flow | Together) -> Measurement:
     """The first of REPEATS measurements that passes, or the last."""
     for _ in range(REPEATS - 1):
         measurement = measure(flow)
@@ -104,11 +172,18 @@ def measure_patiently(flow: Flow) -> Measurement:
     return measure(flow)
 
 
-def measure(flow: Flow, warm_s: float = WARM_S, measure_s: float | None = None) -> Measurement:
+def measure(flow: Flow | Together, warm_s: float = WARM_S, measure_s: float | None = None) -> Measurement:
     """Send as fast as TCP can for a while, and count what arrives after the start."""
+    if isinstance(flow, Together):
+        with ThreadPoolExecutor(len(flow.flows)) as pool:
+            shares = list(pool.map(lambda one: measure(one, warm_s, measure_s), flow.flows))
+        right_part = sum(share.configured_mbps for share in shares) / sum(one.configured_mbps for one in flow.flows)
+        return Measurement(flow.label, flow.configured_mbps * right_part, sum(share.goodput_mbps for share in shares))
     if measure_s is None:
         frames_s = MEASURE_FRAMES * FRAME_BYTES / mbps_to_bytes_per_s(flow.configured_mbps)
         measure_s = min(max(MEASURE_S, frames_s), LONGEST_S)
+    if flow.impairment is not None:
+        return _measure_by_datagrams(flow, flow.impairment, warm_s, measure_s)
     try:
         with namespaces.inside(flow.target_namespace, lambda: socket.create_server((flow.target_address, 0))) as server:
             server.settimeout(WAIT_S)
@@ -124,10 +199,29 @@ def measure(flow: Flow, warm_s: float = WARM_S, measure_s: float | None = None) 
                     arrived_bytes, elapsed_s = _receive(receiver, warm_s, measure_s)
                 sending.join(WAIT_S)
     except OSError as error:
-        raise MachineError(
-            f"{flow.label}: nothing arrives ({error}): run `nalb net down`, then `nalb doctor`"
-        ) from error
+        raise _unreachable(flow, error) from error
     return Measurement(flow.label, flow.configured_mbps, bytes_per_s_to_mbps(arrived_bytes / elapsed_s))
+
+
+def _measure_by_datagrams(flow: Flow, impairment: Impairment, warm_s: float, measure_s: float) -> Measurement:
+    """Loss behind the narrowest place of the way lessens what arrives, loss before it does not: right is what lies between.
+
+    Its goodput is what TCP would carry in as many full frames.
+    """
+    rate = mbps_to_bytes_per_s(flow.configured_mbps)
+    place = flow.source_namespace, flow.target_namespace, flow.target_address
+    try:
+        arriving = datagrams.arriving_bytes_per_s(*place, rate, warm_s, measure_s, WAIT_S)
+    except OSError as error:
+        raise _unreachable(flow, error) from error
+    arriving_mbps = bytes_per_s_to_mbps(arriving)
+    kept_mbps = flow.configured_mbps * (1 - impairment.loss_percent / 100)
+    right_mbps = min(max(arriving_mbps, kept_mbps), flow.configured_mbps)
+    return Measurement(flow.label, right_mbps, arriving_mbps * GOODPUT_PART)
+
+
+def _unreachable(flow: Flow, error: OSError) -> MachineError:
+    return MachineError(f"{flow.label}: nothing arrives ({error}): run `nalb net down`, then `nalb doctor`")
 
 
 def _send(connection: socket.socket) -> None:
@@ -158,9 +252,9 @@ def _receive(connection: socket.socket, warm_s: float, measure_s: float) -> tupl
             return arrived_bytes, now_s - first_s
 
 
-def _batches(flows: Sequence[Flow]) -> list[list[Flow]]:
+def _batches(flows: Sequence[Flow | Together]) -> list[list[Flow | Together]]:
     """The flows in order, cut so that no batch of more than one exceeds TOGETHER_MBPS."""
-    batches: list[list[Flow]] = []
+    batches: list[list[Flow | Together]] = []
     total_mbps = TOGETHER_MBPS
     for flow in flows:
         total_mbps += flow.configured_mbps

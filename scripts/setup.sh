@@ -1,5 +1,5 @@
 # Sourced by the other scripts: finds Python 3.11, installs what Debian must bring, makes .venv with nalb in it.
-# Everything is done once and kept; a change of pyproject.toml or of the shim's C files installs again.
+# Everything is done once and kept; a change of pyproject.toml or of a C file installs again.
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${NALB_VENV:-$repo/.venv}
@@ -77,7 +77,7 @@ python311() {
 
 install_nalb() { # extras: '' or '[dev]'
   local stamp want
-  want=$(cat "$repo/pyproject.toml" "$repo"/kvstore_patch/shim/*.[ch] | sha256sum | cut -c1-16)
+  want=$(cat "$repo/pyproject.toml" "$repo"/kvstore_patch/shim/*.[ch] "$repo"/netem/*.[ch] | sha256sum | cut -c1-16)
   stamp=$venv/nalb-installed
   case $(cat "$stamp" 2>/dev/null) in "$want$1" | "$want[dev]") return 0 ;; esac # [dev] has all that '' has
   echo "setting up $venv (once; it takes a minute or two)"

@@ -32,7 +32,7 @@ ALLOWED = {
         "nalb.schemes",
         "nalb.extensions",
     },
-    "nalb.settings": {"nalb.errors", "nalb.batching", "nalb.tokens", "nalb.schemes", "nalb.options"},
+    "nalb.settings": {"nalb.errors", "nalb.batching", "nalb.tokens", "nalb.planning", "nalb.schemes", "nalb.options"},
     "nalb.checkpoints": {"nalb.errors"},
     "nalb.feedback": set(),
     "nalb.protocol": {

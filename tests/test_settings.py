@@ -32,6 +32,9 @@ ALL = JobOptions(
     staleness=2,
     stragglers="probability:0.3:2:7",
     first_workers=3,
+    one_level=True,
+    sites="n0=north,n1=north,n2=south",
+    label="exact-sites",
     checkpoints="/checkpoints",
     verify_sums=True,
     is_stock=True,
@@ -64,11 +67,47 @@ def test_every_process_reads_what_was_asked_for(role):
     (spec, *_) = [one for one in specs if one.role == role]
     found = from_environment(spec.environment, "host")
     unknown = {name for name, one in DECLARED.items() if one.is_coordinators and role != "scheduler"}
-    own = {"is_stock", "transport"}  # what the scheme makes of them
+    own = {"is_stock", "transport", "sites"}  # what the scheme and the nodes make of them
     for name in DECLARED.keys() - unknown - own:
         assert getattr(found, name) == getattr(ALL, name), name
     assert (found.root_port, found.endpoint, found.role) == (9091, "tcp://10.0.0.1:9092", role)
     assert (found.num_workers, found.batch_maxima, found.is_stock) == (2, (40, 64), False)
+
+
+def test_servers_of_a_job_by_sites_know_how_many_push():
+    places = [Place(f"n{i}", f"10.0.0.{i + 1}", site=site) for i, site in enumerate(["north", "north", None, "south"])]
+    specs = process_specs(places, ["true"], JobOptions(9091, scheme="exact"), {})
+    found = {spec.name: from_environment(spec.environment, "host") for spec in specs}
+    servers = {name: settings.pushers for name, settings in found.items() if settings.role == "server"}
+    assert servers == {f"global server n{i}": 3 for i in range(4)} | {"site server n0": 2, "site server n1": 2}
+    assert {(one.num_workers, one.num_servers) for one in found.values()} == {(4, 6)}
+    assert {name: one.process for name, one in found.items()} == {name: name.rpartition(" ")[0] for name in found}
+    sites = found["worker n0"].sites_of(["n0", "n1", "n2", "n3"])
+    assert sites is not None
+    assert sites.members == ((0, 1), (2,), (3,))
+
+
+@pytest.mark.parametrize(
+    ("sites", "more"),
+    [
+        ([None, None, None], {}),
+        (["north", "north", "north"], {}),
+        (["north", "middle", "south"], {}),
+        (["north", "north", "south"], {"one_level": True}),
+        (["north", "north", "south"], {"scheme": "elastic"}),
+    ],
+)
+def test_other_jobs_are_as_if_no_node_named_its_site(sites, more):
+    named, plain = (
+        process_specs(
+            [Place(f"n{i}", f"10.0.0.{i + 1}", site=site) for i, site in enumerate(one)],
+            ["true"],
+            JobOptions(9091, **{"scheme": "exact"} | more),
+            {},
+        )
+        for one in (sites, [None] * 3)
+    )
+    assert named == plain
 
 
 def test_defaults_are_those_of_settings():

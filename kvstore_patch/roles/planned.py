@@ -34,6 +34,9 @@ CONTROLLER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void
 def serve(settings: Settings) -> None:
     """Run ps-lite's loop of the role until the workers are done."""
     os.environ["DMLC_ROLE"] = "worker"  # so that the import does not start MXNet's own loop
+    os.environ["DMLC_NUM_WORKER"] = str(
+        settings.pushers
+    )  # a server answers once so many have pushed; the scheduler knows all
     import mxnet as mx
     from mxnet.base import _LIB, KVStoreHandle, check_call
 
@@ -44,7 +47,7 @@ def serve(settings: Settings) -> None:
     def control(command: int, body: bytes, _: object) -> None:
         del body
         why = f"refused command {command}: optimizers are pickles and run on workers only"
-        die(Failure(cause=Cause.PROTOCOL, detail=why, role=settings.role, node=settings.node))
+        die(Failure(cause=Cause.PROTOCOL, detail=why, role=settings.process, node=settings.node))
 
     controller = CONTROLLER(control)
     check_call(_LIB.MXKVStoreRunServer(handle, controller, None))
@@ -63,7 +66,7 @@ def run_server(settings: Settings) -> None:
         with reach_kept(settings):
             while shim.self_id < 0:  # ps-lite gives the id once all processes are there
                 time.sleep(0.05)
-            hello = m.Hello(m.VERSION, "server", settings.node, shim.self_id, os.getpid())
+            hello = m.Hello(m.VERSION, settings.process, settings.node, shim.self_id, os.getpid())
             client = Client(
                 settings.endpoint,
                 hello,

@@ -17,14 +17,18 @@ from mxnet import nd
 from mxnet.ndarray import NDArray
 
 from kvstore_patch.store import ndarrays
+from kvstore_patch.store.two_levels import Journey, TwoLevels
 from nalb.planning.slots import DEPTH, DTYPES, PIECE_ELEMENTS, slot_key
 
 
 class DirectPath:
     """Piecewise sums over stock dist_sync; every worker must call in the same order."""
 
-    def __init__(self, inner: mx.kvstore.KVStore, num_servers: int):
-        self._inner, self._num_servers = inner, num_servers
+    def __init__(self, inner: mx.kvstore.KVStore, num_servers: int, levels: TwoLevels | None = None):
+        """levels: of a job that sums by sites."""
+        self._inner, self._num_servers, self._levels = inner, num_servers, levels
+        self._columns = num_servers if levels is None else levels.columns  # pieces go to one after another
+        self._journeys: dict[tuple[str, int], list[Journey]] = {}
         self._buffers: dict[tuple[str, int], list[NDArray]] = {}
         self._next_buffer = 0
 
@@ -50,43 +54,57 @@ class DirectPath:
                 ndarrays.copy(piece, ndarrays.part(out, start, length))
 
         while done < size:
-            if len(under_way) == DEPTH * self._num_servers:
+            if len(under_way) == DEPTH * self._columns:
                 copy_out()
             length = min(size - done, PIECE_ELEMENTS[0])
             capacity = min(elements for elements in PIECE_ELEMENTS if elements >= length)
-            turn, server = divmod(self._next_buffer, self._num_servers)
-            buffer = self._slots(dtype, capacity)[self._next_buffer]
-            self._next_buffer = (self._next_buffer + 1) % (DEPTH * self._num_servers)
+            number = self._next_buffer
+            buffer = self._slots(dtype, capacity)[number]
+            self._next_buffer = (number + 1) % (DEPTH * self._columns)
             piece = ndarrays.part(buffer, 0, length)
             if flat_source is None:
                 piece[:] = 0
             else:
                 ndarrays.copy(ndarrays.part(flat_source, done, length), piece)
-            slot = self._slot_number(dtype, capacity, turn)
-            self._inner.pushpull(slot_key(server, slot, self._num_servers), buffer, out=buffer)
+            self._exchange(dtype, capacity, number, buffer)
             under_way.append((piece, done, length))
             done += length
         while under_way:
             copy_out()
+
+    def _exchange(self, dtype: str, capacity: int, number: int, buffer: NDArray) -> None:
+        turn, column = divmod(number, self._columns)
+        slot = self._slot_number(dtype, capacity, turn)
+        if self._levels is None:
+            self._inner.pushpull(slot_key(column, slot, self._num_servers), buffer, out=buffer)
+        else:
+            self._journeys[dtype, capacity][number](self._levels.direct_route(column, slot), 0)
 
     def _slot_number(self, dtype: str, capacity: int, turn: int) -> int:
         kind = DTYPES.index(dtype) * len(PIECE_ELEMENTS) + PIECE_ELEMENTS.index(capacity)
         return kind * DEPTH + turn
 
     def _slots(self, dtype: str, capacity: int) -> list[NDArray]:
-        """DEPTH times one buffer per server; at first use rank 0 creates the slots and all wait."""
+        """DEPTH times one buffer per server; at first use the slots are created and all wait."""
         if (dtype, capacity) not in self._buffers:
-            buffers = [nd.zeros((capacity,), dtype=dtype) for _ in range(DEPTH * self._num_servers)]
+            buffers = [nd.zeros((capacity,), dtype=dtype) for _ in range(DEPTH * self._columns)]
             self._buffers[dtype, capacity] = buffers
-            if self._inner.rank == 0:
-                for number, buffer in enumerate(buffers):
-                    turn, server = divmod(number, self._num_servers)
-                    slot = self._slot_number(dtype, capacity, turn)
-                    self._inner.push(slot_key(server, slot, self._num_servers), buffer)
-                for buffer in buffers:
-                    ndarrays.wait_until_sent(buffer)
+            if self._levels is not None:
+                self._journeys[dtype, capacity] = self._levels.journeys(buffers)
+            for number, buffer in enumerate(buffers):
+                turn, column = divmod(number, self._columns)
+                for key in self._keys_to_create(column, self._slot_number(dtype, capacity, turn)):
+                    self._inner.push(key, buffer)
+            for buffer in buffers:
+                ndarrays.wait_until_sent(buffer)
             self._inner._barrier()
         return self._buffers[dtype, capacity]
+
+    def _keys_to_create(self, column: int, slot: int) -> list[int]:
+        """By this worker: all by rank 0, or those of its own node."""
+        if self._levels is not None:
+            return self._levels.own_direct_keys(column, slot)
+        return [slot_key(column, slot, self._num_servers)] if self._inner.rank == 0 else []
 
 
 def _settle(*arrays: NDArray) -> None:

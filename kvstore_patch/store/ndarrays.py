@@ -123,6 +123,34 @@ class PushPull:
         )  # fmt: skip
 
 
+class OneArray:
+    """One array, pushed or pulled through whatever key; C arguments made once.
+
+    A pull is ordered after the array's push through the same key alone: MXNet's store writes what was pushed through it last.
+    """
+
+    __slots__ = ("_handles", "_kept", "_keys", "_store")
+
+    def __init__(self, store: mx.kvstore.KVStore, array: NDArray):
+        self._kept, self._store = array, store
+        self._handles = (NDArrayHandle * 1)(array.handle)
+        self._keys = (ctypes.c_int * 1)()
+
+    def push(self, key: int, priority: int) -> None:
+        """Done when every worker that the server counts has pushed."""
+        self._keys[0] = key
+        check_call(
+            _LIB.MXKVStorePush(self._store.handle, mx_uint(1), self._keys, self._handles, ctypes.c_int(priority))
+        )
+
+    def pull(self, key: int, priority: int) -> None:
+        """What the server has now."""
+        self._keys[0] = key
+        check_call(
+            _LIB.MXKVStorePull(self._store.handle, mx_uint(1), self._keys, self._handles, ctypes.c_int(priority))
+        )
+
+
 class _Context(ctypes.Structure):
     _fields_ = (("device_type", ctypes.c_int), ("device_id", ctypes.c_int32))
 

@@ -61,7 +61,7 @@ class WorkerSession:
             keys,
         )
         client.on(m.PrepareSlots, on_prepare)
-        client.wait_for(m.Welcome)
+        self.welcome = client.wait_for(m.Welcome)
         self._reach = Reachability(settings, client.fail, lambda ways: client.note(ways=ways))
         self.protocol = WorkerProtocol()
         self._waits: queue.SimpleQueue[Callable[[], float]] = queue.SimpleQueue()  # until an iteration ends, for when

@@ -30,6 +30,7 @@ import numpy as np
 
 from nalb.batching.sizes import Bounds, Curve, Sizes, apportion, fastest, smallest_steps, times_table
 from nalb.errors import InputError
+from nalb.planning.filling import fill
 from nalb.planning.nodes import (
     Capacities,
     Floats,
@@ -40,7 +41,7 @@ from nalb.planning.nodes import (
     linear_load,
     server_indices,
 )
-from nalb.planning.shares import exact, fill
+from nalb.planning.shares import exact
 
 MIXES = (0.25, 0.5, 0.75, 1.0)  # of the way from the plan after the slowest to the plan in turn
 WORTH_A_SEARCH = 0.95  # of the exchange: if free uplinks would save less, nothing is searched for

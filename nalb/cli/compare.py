@@ -153,7 +153,7 @@ def _check(args: argparse.Namespace, schemes: list[Variant]) -> None:
         raise InputError(f"--compute-ms {args.compute_ms}: choose 0 to 600000")
     if args.train and args.compute_ms:
         raise InputError(f"--compute-ms {args.compute_ms:g} is of replays alone: use --replay, or leave it out")
-    if args.train and (other := [one.word for one in schemes if one.scheme is None or one.name != one.word]):
+    if args.train and (other := [one.word for one in schemes if not one.is_of_training]):
         raise InputError(f"--train: {other[0]!r} runs replays only: use --replay")
     if args.replay and (sizing := [one.name for one in schemes if one.scheme and one.scheme.sizes_batches]):
         raise InputError(f"--schemes {sizing[0]} sizes batches, which a replay does not compute: use --train")

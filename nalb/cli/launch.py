@@ -33,12 +33,17 @@ from nalb.tokens.policies import PARALLELS
 def configure(parser: argparse.ArgumentParser) -> None:
     """Flags."""
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--local", type=int, metavar="N", help="N nodes on this machine's loopback")
+    where.add_argument(
+        "--local", type=_local_nodes, metavar="N", help="N nodes on this machine's loopback; 3+2: two sites, of 3 and 2"
+    )
     where.add_argument("--network", metavar="FILE", help="the nodes of an emulated network (built for the run)")
     where.add_argument("--hosts", metavar="FILE", help="hosts reached over ssh, see docs/hosts.md")
     add_job_flags(parser)
     add_encryption_flags(parser)
     parser.add_argument("--scheme", metavar="S", default=AUTO, help=schemes_help())
+    parser.add_argument(
+        "--one-level", action="store_true", help="sum over all machines at once, although they name their sites"
+    )
     parser.add_argument(
         "--batching", choices=BATCHINGS, help="who sizes the batches (default: the script); docs/batching.md"
     )
@@ -58,6 +63,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--print-env", action="store_true", help="print each process's environment and command, start nothing"
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="after --: what each worker runs")
+
+
+def _local_nodes(word: str) -> tuple[int, ...]:
+    """Of each site."""
+    return tuple(int(count) for count in word.split("+"))
 
 
 def main(args: argparse.Namespace) -> int:
@@ -94,8 +104,8 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
         raise InputError(f"--verify-sums checks slices, and --scheme {args.scheme} has none: choose another scheme")
     if args.batching in BASELINES and not scheme.routes_itself:
         raise InputError(f"--batching {args.batching} is how MXNet's own KVStores train: add --scheme stock")
-    if args.local is not None and not 1 <= args.local <= 64:
-        raise InputError(f"--local {args.local}: choose 1 to 64 nodes")
+    if args.local is not None and not (min(args.local) >= 1 and sum(args.local) <= 64):
+        raise InputError(f"--local {'+'.join(map(str, args.local))}: choose 1 to 64 nodes")
     if args.hosts is None and args.checkpoints is not None:
         args.checkpoints = folder(args.checkpoints, "--checkpoints")
     if args.print_env and (args.max_restarts or args.min_nodes):

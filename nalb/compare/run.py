@@ -27,7 +27,7 @@ from nalb.launch.network import (
     job_nodes,
     places_in,
 )
-from nalb.launch.roles import process_specs
+from nalb.launch.roles import process_specs, sites_of
 from nalb.launch.run_dir import observer_address
 from nalb.launch.signals import ending_on_signals
 from nalb.launch.supervisor import Job, print_line
@@ -35,16 +35,18 @@ from nalb.options import JobOptions
 from nalb.reporting.batching_file import BatchingFile, write_batchings
 from nalb.reporting.parallel_file import ParallelFile, write_parallels
 from nalb.reporting.run_file import RunFile, write_run
-from nalb.schemes import AUTO, by_name
+from nalb.schemes import AUTO
 from nalb.transport.observer import Observer
 from nalb.workloads import bytes_of
-from netem.build import NODE_INTERFACE
 from netem.emulation import Emulation
 from netem.network_file import Network
+from netem.wires import NODE_INTERFACE
 
 TEST_IMAGES = 2000  # of the accuracy that a comparison of batchings prints: a slow machine may be the one to test
 P3_PORT = NAMESPACE_PORT + 10  # of the second job, in the same namespaces
 RING_PORT = NAMESPACE_PORT + 20  # where the ring's workers find each other
+SITES_PORT = NAMESPACE_PORT + 30  # of the job that sums by sites
+LOGS = {NAMESPACE_PORT: "", P3_PORT: "p3", SITES_PORT: "sites"}  # of the jobs, below the run's
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def compare_schemes(request: CompareRequest, schemes: Sequence[Variant]) -> None
             series = _replay(request, request.replay, schemes)
         else:
             workload = f"train {request.train}"
-            series, model_bytes = _train(request, [variant.name for variant in schemes])
+            series, model_bytes = _train(request, schemes)
     num_workers = sum(node.is_worker for node in network.nodes)
     run = RunFile(
         network.name,
@@ -144,35 +146,43 @@ def _replay(request: CompareRequest, replay: str, schemes: Sequence[Variant]) ->
     bound_s = configured_bound_s(network, bytes_of(replay))
     with ExitStack() as stack:
         emulation = stack.enter_context(job_network(network))
-        main_lane = p3_lane = None
+        jobs: dict[int, Lane] = {}  # by port
         lanes: list[tuple[Variant, Lane]] = []
         own = ",".join(dict.fromkeys(variant.name for variant in schemes if variant.is_own))
         request = replace(request, options=replace(request.options, own_schemes=own or None))
         for variant in schemes:
             if variant.scheme is None:
                 lanes.append((variant, _start_ring(request, replay, emulation, stack)))
-            elif variant.scheme.ps_lite_kind:
-                p3_lane = p3_lane or _start_lane(request, replay, emulation, stack, P3_PORT, variant.name)
-                lanes.append((variant, p3_lane))
-            else:
-                main_lane = main_lane or _start_lane(request, replay, emulation, stack, NAMESPACE_PORT, AUTO)
-                lanes.append((variant, main_lane))
+                continue
+            options = replace(request.options, scheme=AUTO, one_level=True)
+            port = NAMESPACE_PORT
+            if variant.scheme.ps_lite_kind:
+                port, options = P3_PORT, replace(options, scheme=variant.name)
+            elif _has_levels(variant, request.options, emulation):
+                port, options = SITES_PORT, replace(options, one_level=False)
+            if port not in jobs:
+                jobs[port] = _start_lane(replace(request, options=options), replay, emulation, stack, port)
+            lanes.append((variant, jobs[port]))
         with progress_of(
             [variant.word for variant in schemes], request.iterations, network.is_static, bound_s
         ) as progress:
             return compare(lanes, emulation, network, request.iterations, progress, request.run_dir, bound_s)
 
 
-def _start_lane(
-    request: CompareRequest, replay: str, emulation: Emulation, stack: ExitStack, port: int, scheme: str
-) -> Lane:
+def _has_levels(variant: Variant, options: JobOptions, emulation: Emulation) -> bool:
+    """Whether it sums within sites first: servers of such jobs count other workers, so they are no others' servers."""
+    asked = replace(options, scheme=variant.name, one_level=variant.one_level)
+    return sites_of(places_in(emulation), asked) is not None
+
+
+def _start_lane(request: CompareRequest, replay: str, emulation: Emulation, stack: ExitStack, port: int) -> Lane:
     """A held job; several share the network and take turns."""
-    address = observer_address(stack, request.run_dir, f"observers-{scheme}")
-    options = _job_options(request, scheme, port, address, hold=True)
+    address = observer_address(stack, request.run_dir, f"observers-{port}")
+    options = _job_options(request, port, address, hold=True)
     command = [sys.executable, "-m", "kvstore_patch.roles.replay", replay, "--compute-ms", str(request.compute_ms)]
     specs = process_specs(places_in(emulation), command, options, os.environ)
     say(f"starting {len(specs)} processes on {len(emulation.network.nodes)} nodes")
-    logs = request.run_dir / "logs" / (by_name(scheme).ps_lite_kind or "")
+    logs = request.run_dir / "logs" / LOGS[port]
     job = stack.enter_context(Job(specs, inside(emulation), os.environ, logs))
     return Lane(job, stack.enter_context(Observer(address)))
 
@@ -189,16 +199,17 @@ def _start_ring(request: CompareRequest, replay: str, emulation: Emulation, stac
     return Lane(job, ring)
 
 
-def _train(request: CompareRequest, schemes: Sequence[str]) -> tuple[dict[str, Series], int]:
+def _train(request: CompareRequest, schemes: Sequence[Variant]) -> tuple[dict[str, Series], int]:
     """Real training: a job of its own for each scheme, from the same seed, one after another."""
     command, network, run_dir = request.training_command, request.network, request.run_dir
     series: dict[str, Series] = {}
     model_bytes = 0
-    for scheme in schemes:
-        one = Series()
+    for variant in schemes:
+        scheme, one = variant.word, Series()
         with ExitStack() as stack:
             address = observer_address(stack, run_dir)
-            options = _job_options(request, scheme, NAMESPACE_PORT, address)
+            options = replace(request.options, scheme=variant.name, one_level=variant.one_level, label=scheme)
+            options = _job_options(replace(request, options=options), NAMESPACE_PORT, address)
             emulation = stack.enter_context(job_network(network))
             specs = process_specs(places_in(emulation), command, options, os.environ)
             say(f"training {request.train} under {scheme}: {len(specs)} processes on {len(network.nodes)} nodes")
@@ -218,6 +229,6 @@ def _train(request: CompareRequest, schemes: Sequence[str]) -> tuple[dict[str, S
     return series, model_bytes
 
 
-def _job_options(request: CompareRequest, scheme: str, port: int, address: str, hold: bool = False) -> JobOptions:
+def _job_options(request: CompareRequest, port: int, address: str, hold: bool = False) -> JobOptions:
     samples = str(request.run_dir / "samples.jsonl")
-    return replace(request.options, scheme=scheme, root_port=port, observers=address, samples_path=samples, hold=hold)
+    return replace(request.options, root_port=port, observers=address, samples_path=samples, hold=hold)

@@ -1,5 +1,6 @@
-"""Schemes with options, as `nalb compare --schemes` names them: SCHEME[-probes][+forecasts|-forecasts][@SLICE_BYTES].
+"""Schemes with options, as `nalb compare --schemes` names them: SCHEME[-sites][-probes][+forecasts|-forecasts][@SLICE_BYTES].
 
+exact-sites                 sums over all machines at once, although they name their sites
 average-probes+forecasts    equal shares, no probe slices cut, every message announced and timed
 oracle@46416                slices of 46,416 bytes in place of what alpha gives
 """
@@ -14,8 +15,9 @@ from nalb.protocol.messages import RunBlock
 from nalb.schemes import SCHEMES, Scheme
 
 _WORD = re.compile(
-    r"(?P<scheme>[\w.:-]+?)(?P<probes>-probes)?(?P<forecasts>[+-]forecasts)?(?:@(?P<slice>[0-9]{1,12}))?"
+    r"(?P<scheme>[\w.:-]+?)(?P<sites>-sites)?(?P<probes>-probes)?(?P<forecasts>[+-]forecasts)?(?:@(?P<slice>[0-9]{1,12}))?"
 )
+ONE_LEVEL = "-sites"
 LOW_SLICE_BYTES = 256  # below, a model's slices outgrow MXNet's keys
 
 
@@ -26,9 +28,15 @@ class Variant:
     word: str  # as the user wrote it; names it in the run's files
     name: str  # of the scheme
     scheme: Scheme | None  # None: a peer, which is compared with schemes and is none
+    one_level: bool = False
     probes: bool = True
     forecasts: bool | None = None  # None: as the scheme needs
     slice_bytes: float | None = None  # None: from alpha
+
+    @property
+    def is_of_training(self) -> bool:
+        """Whether a training can run it: as the scheme usually is, on one level or two."""
+        return self.scheme is not None and self.word.removesuffix(ONE_LEVEL) == self.name
 
     @property
     def is_own(self) -> bool:
@@ -64,13 +72,14 @@ def parse_variant(word: str, schemes: Mapping[str, Scheme] = SCHEMES, peers: Seq
     name = match["scheme"] if match else word
     if match is None or name not in (*schemes, *peers):
         raise InputError(
-            f"--schemes: unknown scheme {word!r}: choose of {', '.join((*schemes, *peers))}, with -probes, +forecasts, "
-            "-forecasts or @SLICE_BYTES behind it; or your own, package.module:NAME"
+            f"--schemes: unknown scheme {word!r}: choose of {', '.join((*schemes, *peers))}, with -sites, -probes, "
+            "+forecasts, -forecasts or @SLICE_BYTES behind it; or your own, package.module:NAME"
         )
     variant = Variant(
         word,
         name,
         schemes.get(name),
+        match["sites"] is not None,
         match["probes"] is None,
         None if match["forecasts"] is None else match["forecasts"] == "+forecasts",
         float(match["slice"]) if match["slice"] else None,
@@ -80,6 +89,8 @@ def parse_variant(word: str, schemes: Mapping[str, Scheme] = SCHEMES, peers: Seq
         raise InputError(f"--schemes {word!r}: {name} runs in a job of its own and has no options")
     if scheme is None:
         return variant
+    if variant.one_level and not scheme.sums_by_sites:
+        raise InputError(f"--schemes {word!r}: {name} has one level anyway: leave out {ONE_LEVEL}")
     if scheme.routes_itself and (not variant.probes or variant.slice_bytes):
         raise InputError(f"--schemes {word!r}: MXNet cuts the tensors by itself")
     if scheme.needs_forecasts and variant.forecasts is False:

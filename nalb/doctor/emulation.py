@@ -24,7 +24,7 @@ SYSCTL = Path("/proc/sys/net/ipv4")
 
 def probe() -> None:
     """What the child does: print as JSON what failed, by name; null where it worked."""
-    from netem import build, cgroups, namespaces, qdiscs, rootless
+    from netem import build, cgroups, delay_line, namespaces, qdiscs, rootless
 
     rootless.ensure_privilege()
     name = f"{namespaces.PREFIX}doctor{secrets.token_hex(8)}"  # not by pid: another PID namespace has the same
@@ -39,6 +39,7 @@ def probe() -> None:
 
     tries: dict[str, Callable[[], None]] = {"namespace": namespace}
     tries |= {kind: lambda kind=kind: qdiscs.require((kind,)) for kind in QDISCS}  # type: ignore[misc]
+    tries["delay line"] = lambda: namespaces.inside_scratch(delay_line.require)
     hierarchy, why_not = cgroups.usable()
     found = {what: _complaint(attempt) for what, attempt in tries.items()}
     print(json.dumps(found | {"cgroup": hierarchy and hierarchy.label, "no cgroup": why_not}))
@@ -73,12 +74,14 @@ def check_emulation(
         findings.append(Finding("traffic shaping", worst, *_split(found[missing[0]])))
     else:
         findings.append(Finding("traffic shaping", "ok", "qdiscs tbf, htb and bfifo work"))
-    if found["netem"]:
-        detail = "no netem qdisc: networks with delay_ms, jitter_ms or loss_percent cannot be built, all others can"
-        advice = "load sch_netem (CONFIG_NET_SCH_NETEM) if you need them"
+    if not found["netem"]:
+        findings.append(Finding("delay and loss", "ok", "qdisc netem works"))
+    elif complaint := found["delay line"]:
+        detail, advice = _split(complaint)
+        detail = f"no netem qdisc, and {detail}: networks with delay or loss cannot be built, all others can"
         findings.append(Finding("delay and loss", "warn", detail, advice))
     else:
-        findings.append(Finding("delay and loss", "ok", "qdisc netem works"))
+        findings.append(Finding("delay and loss", "ok", "no netem qdisc: nalb's own delay line works"))
     if found["cgroup"]:
         findings.append(Finding("CPU quotas of nodes", "ok", found["cgroup"]))
     else:

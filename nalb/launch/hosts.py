@@ -56,6 +56,7 @@ class _HostTable(_Access, frozen=True, kw_only=True):
     address: Address
     worker: Flag = True
     server: Flag = True
+    site: Name | None = None
 
 
 class _Defaults(_Access, frozen=True, kw_only=True):
@@ -77,6 +78,7 @@ class Host:
     ip: str  # what the address means on the launcher's machine: where the other hosts reach it
     is_worker: bool
     is_server: bool
+    site: str | None  # whose machines share an uplink; None: it shares none
     user: str | None  # None: ssh decides
     port: int | None  # of sshd; None: ssh decides
     python: str  # the interpreter with nalb and mxnet
@@ -96,7 +98,9 @@ class Hosts:
 
     def places(self) -> list[Place]:
         """The job's nodes."""
-        return [Place(h.name, h.ip, h.is_worker, h.is_server, h.python, is_machine=True) for h in self.hosts]
+        return [
+            Place(h.name, h.ip, h.is_worker, h.is_server, h.python, is_machine=True, site=h.site) for h in self.hosts
+        ]
 
     def host(self, name: str) -> Host:
         """The host of that name."""
@@ -127,6 +131,7 @@ def _host(path: str, index: int, table: _HostTable, defaults: _Defaults) -> Host
         ip=ip,
         is_worker=table.worker,
         is_server=table.server,
+        site=table.site,
         user=table.user or defaults.user,
         port=table.port or defaults.port,
         python=table.python or defaults.python or DEFAULT_PYTHON,

@@ -22,7 +22,7 @@ from nalb.units import mbps_to_bytes_per_s
 from netem.change_clock import ChangeClock
 from netem.emulation import Emulation, network_up
 from netem.network_file import Network
-from netem.schedule import pair_caps_at, rates_at
+from netem.schedule import pair_caps_at, rates_at, site_rates_at
 from netem.shaping import segments_at_once
 
 NAMESPACE_PORT = 9091  # ps-lite's customary root port; a namespace has all its ports free
@@ -45,7 +45,11 @@ def job_nodes(network: Network) -> list[Node]:
 def places_in(emulation: Emulation) -> list[Place]:
     """Where each node's processes run, in the file's order."""
     nodes = job_nodes(emulation.network)
-    return [Place(node.name, emulation.address(node.name), node.is_worker, node.is_server) for node in nodes]
+    site = {node.name: node.site for node in emulation.network.nodes}
+    return [
+        Place(node.name, emulation.address(node.name), node.is_worker, node.is_server, site=site[node.name])
+        for node in nodes
+    ]
 
 
 def inside(emulation: Emulation) -> Callable[[ProcessSpec], list[str]]:
@@ -57,16 +61,20 @@ def configured_message(network: Network, elapsed_s: float, nodes: Collection[str
     """The rates that the network file says for this moment, in bytes per second; of these nodes alone, or of all."""
     rates, caps = rates_at(network, elapsed_s), pair_caps_at(network, elapsed_s)
     kept = {name: rate for name, rate in rates.items() if nodes is None or name in nodes}
+    site = {node.name: node.site for node in network.nodes if node.site is not None and node.name in kept}
+    uplinks = site_rates_at(network, elapsed_s)
     return m.Configured(
         up={name: mbps_to_bytes_per_s(up) for name, (up, _) in kept.items()},
         down={name: mbps_to_bytes_per_s(down) for name, (_, down) in kept.items()},
         pairs=[(src, dst, mbps_to_bytes_per_s(mbps)) for (src, dst), mbps in caps.items() if {src, dst} <= kept.keys()],
+        site=site,
+        uplinks={name: (mbps_to_bytes_per_s(up), mbps_to_bytes_per_s(down)) for name, (up, down) in uplinks.items()},
     )
 
 
 def configured_capacities(network: Network, elapsed_s: float) -> Capacities:
-    """The same as the planner takes it, in the file's node order."""
-    return configured_message(network, elapsed_s).capacities([node.name for node in network.nodes])
+    """The same as the planner takes it, in the file's node order; by sites where sums are made within them first."""
+    return configured_message(network, elapsed_s).least(network.node_names())
 
 
 def configured_bound_s(network: Network, model_bytes: float) -> float:

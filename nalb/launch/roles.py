@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from nalb.errors import InputError, listed
 from nalb.failures import Cause, Failure, Phase
 from nalb.options import JobOptions, variables_of
+from nalb.planning.sites import Sites
 from nalb.schemes import by_name
 from nalb.transport import keys
 
@@ -22,7 +24,7 @@ KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 36),
 }
 NOTHING: Mapping[str, str] = MappingProxyType({})
-ROLES = ("scheduler", "server", "worker")  # in the order of starting
+ROLES = ("scheduler", "server", "global server", "site server", "worker")  # in the order of starting
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Place:
     is_server: bool = True
     python: str = sys.executable  # the interpreter that has mxnet there
     is_machine: bool = False  # its own: no other node computes there
+    site: str | None = None  # whose uplink it shares; None: nobody's
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class ProcessSpec:
     @property
     def slug(self) -> str:
         """'n2.worker': log file names."""
-        return f"{self.node}.{self.role}"
+        return f"{self.node}.{self.role.replace(' ', '-')}"
 
 
 def process_specs(
@@ -75,7 +78,10 @@ def process_specs(
     """
     alone = options.is_pure
     options = replace(options, is_stock=alone, transport=None if alone else options.transport or "mxnet")
-    shared = _shared_environment(places, options) | dict(extra)
+    sites = sites_of(places, options)
+    options = replace(options, sites=None if sites is None else _told(places, sites))
+    servers = {place.name: _server_roles(place, index, sites) for index, place in enumerate(places)}
+    shared = _shared_environment(places, options, sum(map(len, servers.values()))) | dict(extra)
     one_thread = {"OMP_NUM_THREADS": inherited.get("OMP_NUM_THREADS", "1")}
     of_coordinator = {"DMLC_ROLE": "scheduler"} | variables_of(options, coordinators=True)
     specs = []
@@ -88,8 +94,9 @@ def process_specs(
         if index == SCHEDULER_NODE:
             scheduler = (place.python, "-m", "kvstore_patch.roles.planned") if options.batching else own
             specs.append(ProcessSpec(place.name, "scheduler", scheduler, narrow | of_coordinator))
-        if place.is_server:
-            specs.append(ProcessSpec(place.name, "server", own, narrow | {"DMLC_ROLE": "server"}))
+        for role in servers[place.name]:
+            level = {} if role == "server" else {"NALB_LEVEL": role.split()[0]}
+            specs.append(ProcessSpec(place.name, role, own, narrow | {"DMLC_ROLE": "server"} | level))
         if place.is_worker:
             worker = {"DMLC_ROLE": "worker"}
             if options.sizes_batches or options.parallel:
@@ -100,13 +107,41 @@ def process_specs(
     return sorted(specs, key=lambda spec: ROLES.index(spec.role))
 
 
-def _shared_environment(places: Sequence[Place], options: JobOptions) -> dict[str, str]:
+def sites_of(places: Sequence[Place], options: JobOptions) -> Sites | None:
+    """The sites within which a job sums first; None where sums have one level. InputError for sites that cannot sum.
+
+    A node that names none is a site of its own.
+    """
+    sites = Sites(tuple(place.site or place.name for place in places))
+    if options.one_level or not sites.has_levels or not by_name(options.scheme).sums_by_sites:
+        return None
+    if others := [place.name for place in places if not (place.is_worker and place.is_server)]:
+        raise InputError(
+            f"{listed(others)}: sums by sites need a worker and a server on each node: give it both, or add --one-level"
+        )
+    if unclear := {place.name for place in places if place.site is None} & {place.site for place in places}:
+        raise InputError(f"{listed(sorted(unclear))}: a site is called like a node that names no site: rename one")
+    return sites
+
+
+def _told(places: Sequence[Place], sites: Sites) -> str:
+    return ",".join(f"{place.name}={site}" for place, site in zip(places, sites.name_of_node, strict=True))
+
+
+def _server_roles(place: Place, index: int, sites: Sites | None) -> list[str]:
+    if sites is None:
+        return ["server"] * place.is_server
+    is_alone = len(sites.members[sites.of_node[index]]) == 1
+    return ["global server"] if is_alone else ["global server", "site server"]
+
+
+def _shared_environment(places: Sequence[Place], options: JobOptions, num_servers: int) -> dict[str, str]:
     root = places[SCHEDULER_NODE]
     shared = {
         "DMLC_PS_ROOT_URI": root.address,
         "DMLC_PS_ROOT_PORT": str(options.root_port),
         "DMLC_NUM_WORKER": str(sum(p.is_worker for p in places)),
-        "DMLC_NUM_SERVER": str(sum(p.is_server for p in places)),
+        "DMLC_NUM_SERVER": str(num_servers),
         "NALB_COORDINATOR": f"{root.address}:{options.root_port + 1}",
         "NALB_ADDRESSES": ",".join(dict.fromkeys(place.address for place in places)),
         "PYTHONUNBUFFERED": "1",

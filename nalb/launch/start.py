@@ -38,7 +38,7 @@ class LaunchRequest:
     command: tuple[str, ...]  # of each worker
     options: JobOptions
     encryption: Encryption
-    local: int | None  # nodes on this machine's loopback
+    local: tuple[int, ...] | None  # nodes on this machine's loopback, of each site
     network: str | None  # a network file
     hosts: str | None  # a hosts file; one of the three is given
     out: str | None  # None: a new run directory
@@ -55,7 +55,7 @@ def launch(request: LaunchRequest) -> Path:
     """See the job through; returns the run directory of the attempt that ended well. Raises JobError."""
     hosts = load_hosts(request.hosts) if request.hosts is not None else None
     network = load_network(find_network(request.network)) if request.network is not None else None
-    nodes = [place.name for place in hosts.places()] if hosts else [f"n{i}" for i in range(request.local or 0)]
+    nodes = [place.name for place in hosts.places()] if hosts else [f"n{i}" for i in range(sum(request.local or ()))]
     nodes = [node.name for node in network.nodes] if network else nodes
     policy = Policy(request.max_restarts, request.min_nodes, None)
     policy.check(len(nodes))
@@ -200,7 +200,8 @@ def _host_specs(
 def _loopback_places(request: LaunchRequest) -> list[Place]:
     """All of 127.0.0.0/8 is this machine; with keys each node needs an address of its own."""
     is_on = request.encryption.is_on
-    return [Place(f"n{i}", f"127.0.0.{i + 1}" if is_on else LOOPBACK) for i in range(request.local or 0)]
+    sites = [f"site{k}" for k, count in enumerate(request.local or ()) for _ in range(count)]
+    return [Place(f"n{i}", f"127.0.0.{i + 1}" if is_on else LOOPBACK, site=site) for i, site in enumerate(sites)]
 
 
 def has_joined(options: JobOptions) -> Callable[[], bool] | None:

@@ -88,10 +88,10 @@ def assign(
         counts[slot_class] = counts[slot_class] + given if slot_class in counts else given
     for slot_class, given in counts.items():
         server[rest[class_of_slice[rest] == slot_class]] = interleave(given)
-    return server, _slots(server, class_of_slice, num_servers)
+    return server, number_slots(server, class_of_slice, num_servers)
 
 
-def _slots(server: Ints, class_of_slice: Ints, num_servers: int) -> Ints:
+def number_slots(server: Ints, class_of_slice: Ints, num_servers: int) -> Ints:
     """Per slice, how many earlier slices of its class its server has."""
     key = class_of_slice * num_servers + server
     order = np.argsort(key, kind="stable")

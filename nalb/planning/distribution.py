@@ -8,7 +8,9 @@ import numpy as np
 from nalb.planning import shares as shares_of
 from nalb.planning.assignment import assign, whole_bytes
 from nalb.planning.elastic import ServerObservation
-from nalb.planning.nodes import Capacities, Floats, Node, completion_s, server_indices
+from nalb.planning.leaders import SitePlan, choose_leaders
+from nalb.planning.nodes import Capacities, Floats, Node, check_two_roles, completion_s, levels_s, server_indices
+from nalb.planning.sites import Sites
 from nalb.planning.slices import Layout
 
 
@@ -25,11 +27,17 @@ class Distribution:
     predicted_s: float | None  # completion time of shares_bytes by the scheme's capacities; None where unknown
     bound_s: float | None  # the least time of any shares by the same capacities
     reason: str
+    by_site: SitePlan | None = None  # who sums within the sites; None: sums have one level
 
     @property
     def target_shares(self) -> Floats:
         """target_bytes as the cost model takes shares, shape (N,)."""
         return np.array(self.target_bytes, dtype=np.float64)
+
+    @property
+    def held_shares(self) -> Floats:
+        """shares_bytes, likewise."""
+        return np.array(self.shares_bytes, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,7 @@ class Situation:
     )
     links_set_pace: bool = True  # False: equal shares are needed, whatever is known (feedback/trust.py)
     joint_shares: Floats | None = None  # per node, bytes, adding up to the model: the network's half of a joint plan
+    sites: Sites | None = None  # of the nodes; None: each is a site of its own
 
 
 def build_plan(
@@ -54,7 +63,8 @@ def build_plan(
 ) -> Distribution:
     """Shares in bytes per node made whole: slices assigned, slots numbered, times predicted. Cost: see assign.
 
-    Probes count against a server's share; where they exceed it, the server has just its probes.
+    Probes count against a server's share; where they exceed it, the server has just its probes. By sites: leaders are chosen
+    too; capacities, where known, have the uplinks of the same sites.
     """
     nodes, layout = situation.nodes, situation.layout
     servers = server_indices(nodes)
@@ -63,11 +73,17 @@ def build_plan(
     server, slot = assign(target[servers], layout.sizes_bytes, layout.class_of_slice, layout.is_probe)
     server = servers[server]
     held = np.bincount(server, layout.sizes_bytes, minlength=len(nodes)).astype(np.float64)
-    predicted = bound = None
+    by_site = predicted = bound = None
+    if situation.sites is not None and situation.sites.has_levels:
+        check_two_roles(nodes)
+        by_site = choose_leaders(situation.sites, layout, server, None if capacities is None else capacities.rates)
     if capacities is not None:
-        predicted = completion_s(nodes, held, layout.model_bytes, capacities)
+        if by_site is None:
+            predicted = completion_s(nodes, held, layout.model_bytes, capacities)
+        else:
+            predicted = max(levels_s(held, layout.model_bytes, capacities, by_site.led_shares))
         bound = shares_of.bound_s(nodes, layout.model_bytes, capacities)
     return Distribution(
         scheme, situation.iteration, tuple(server.tolist()), tuple(slot.tolist()), tuple(target.tolist()),
-        tuple(held.astype(np.int64).tolist()), predicted, bound, reason,
+        tuple(held.astype(np.int64).tolist()), predicted, bound, reason, by_site,
     )  # fmt: skip

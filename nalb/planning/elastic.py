@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from nalb.errors import InputError, listed
+from nalb.planning.filling import fill
 from nalb.planning.nodes import Floats, Node, check_nodes, server_indices
-from nalb.planning.shares import fill
 
 WINDOW = 10  # observations per server that count: a few plans back, so that a network that changes is forgotten (ours)
 # The slice size that the scheme takes from experience, whatever the model. Cai et al. name no value; this one lies amid those

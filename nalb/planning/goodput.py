@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nalb.planning.nodes import Capacities, Floats
+from nalb.planning.sites import Sites, Uplinks
 from nalb.units import HEADER_BYTES, SEGMENT_BYTES
 
 
@@ -34,4 +35,16 @@ def goodput_capacities(capacities: Capacities, segments_per_ack: npt.NDArray[np.
     received = np.max(segments_per_ack, axis=0, where=others, initial=1)
     sent = np.max(segments_per_ack, axis=1, where=others, initial=1)
     pairs = {(i, j): rate * float(goodput_part(segments_per_ack[j, i])) for (i, j), rate in capacities.pairs.items()}
-    return Capacities(capacities.up * goodput_part(received), capacities.down * goodput_part(sent), pairs)
+    uplinks = capacities.uplinks
+    if uplinks is not None:
+        up, down = (_of_sites(uplinks.sites, goodput_part(acked)) for acked in (received, sent))
+        uplinks = Uplinks(uplinks.sites, uplinks.up * up, uplinks.down * down)
+    return Capacities(
+        capacities.up * goodput_part(received), capacities.down * goodput_part(sent), pairs, None, uplinks
+    )
+
+
+def _of_sites(sites: Sites, parts: float | Floats) -> Floats:
+    """The mean over each site's machines, shape (S,): their traffic shares the uplink."""
+    of_node = np.broadcast_to(parts, len(sites.of_node))
+    return np.array([of_node[list(members)].mean() for members in sites.members])

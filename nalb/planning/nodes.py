@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nalb.errors import InputError, listed
+from nalb.planning import levels
+from nalb.planning.sites import Sites, Uplinks
 
 Floats = npt.NDArray[np.float64]
 Pair = tuple[int, int]  # (source, target): indices of nodes
@@ -59,6 +61,9 @@ class Capacities:
     down: Floats  # per node, into it, shape (N,)
     pairs: Mapping[Pair, float]  # caps of single directed pairs, below the rates of their ends
     cores: CoreTimes | None = None  # None: not known, or not counted
+    uplinks: Uplinks | None = (
+        None  # of the sites, where sums have two levels; the nodes' own rates are then those in their LANs
+    )
 
     def __post_init__(self) -> None:
         up, down = (np.array(values, dtype=np.float64) for values in (self.up, self.down))
@@ -75,9 +80,21 @@ class Capacities:
                 raise InputError(f"capacities: pair {source} -> {target} is not two of the nodes 0 to {len(up) - 1}")
             if not (np.isfinite(value) and value > 0):
                 raise InputError(f"capacities: pair {source} -> {target} has {value:g} bytes/s: give a positive number")
+        if self.uplinks is not None:
+            self._check_uplinks(self.uplinks, len(up))
         object.__setattr__(self, "up", up)
         object.__setattr__(self, "down", down)
         object.__setattr__(self, "pairs", dict(self.pairs))
+
+    def _check_uplinks(self, uplinks: Uplinks, nodes: int) -> None:
+        if len(uplinks.sites.of_node) != nodes:
+            raise InputError(
+                f"capacities of {nodes} nodes and sites of {len(uplinks.sites.of_node)}: give the same nodes"
+            )
+        if not uplinks.sites.has_levels:
+            raise InputError("uplinks of sites without levels: give several sites, one of them with several machines")
+        if self.pairs:
+            raise InputError("caps of pairs in a network of sites cannot be planned on: leave out one of the two")
 
     @classmethod
     def from_lists(
@@ -94,23 +111,51 @@ class Capacities:
         down: Floats,
         pairs: Mapping[Pair, float] | None = None,
         cores: CoreTimes | None = None,
+        sites: Sites | None = None,
+        uplinks: Floats | None = None,
     ) -> "tuple[Capacities | None, str]":
-        """Capacities from measured values, and the reason; None while a node has no measurement (NaN).
+        """Capacities from measured values, and the reason; None while a node or an uplink has no measurement (NaN).
 
+        sites, uplinks: where sums have two levels, of the nodes, and the rates of the uplinks up and down, shape (2, S).
         A node measured at zero or below counts as SLOWEST_BYTES_PER_S, and the reason says so. Pairs not finite are
         left out.
         """
         if unknown := _names(nodes, ~(np.isfinite(up) & np.isfinite(down))):
             return None, f"not measured yet: {listed(unknown)}"
+        shared = None
+        if sites is not None:
+            assert uplinks is not None, "an estimator of a job by sites knows of uplinks"
+            unknown = [
+                name for name, known in zip(sites.names, np.isfinite(uplinks).all(axis=0), strict=True) if not known
+            ]
+            if unknown:
+                return None, f"not measured yet: the uplink of {listed(unknown)}"
+            shared = Uplinks(sites, *np.maximum(uplinks, SLOWEST_BYTES_PER_S))
         dead = _names(nodes, np.minimum(up, down) < SLOWEST_BYTES_PER_S)
         known = {p: max(float(v), SLOWEST_BYTES_PER_S) for p, v in (pairs or {}).items() if np.isfinite(v)}
         reason = f"measured without throughput: {listed(dead)}" if dead else "all nodes are measured"
-        return cls(np.maximum(up, SLOWEST_BYTES_PER_S), np.maximum(down, SLOWEST_BYTES_PER_S), known, cores), reason
+        rates = np.maximum(up, SLOWEST_BYTES_PER_S), np.maximum(down, SLOWEST_BYTES_PER_S)
+        return cls(*rates, known, cores, shared), reason
 
     @property
     def limit(self) -> Floats:
         """The smaller direction of each node: a node's load is the same both ways."""
         return np.minimum(self.up, self.down)
+
+    @property
+    def one_level(self) -> "Capacities":
+        """The same for sums of one level: each machine with its part of its site's uplink, bytes per second."""
+        if self.uplinks is None:
+            return self
+        site = np.array(self.uplinks.sites.of_node)
+        parts = (uplink[site] / np.bincount(site)[site] for uplink in (self.uplinks.up, self.uplinks.down))
+        up, down = (np.minimum(own, part) for own, part in zip((self.up, self.down), parts, strict=True))
+        return Capacities(up, down, self.pairs, self.cores)
+
+    @property
+    def rates(self) -> Floats:
+        """Out of each node and into it, shape (2, N)."""
+        return np.array([self.up, self.down])
 
 
 def _names(nodes: Sequence[Node], chosen: npt.NDArray[np.bool_]) -> list[str]:
@@ -127,6 +172,16 @@ def check_nodes(nodes: Sequence[Node], model_bytes: float, capacities: Capacitie
         raise InputError("no node is a worker: give at least one")
     if capacities is not None and len(capacities.up) != len(nodes):
         raise InputError(f"{len(capacities.up)} capacities for {len(nodes)} nodes: give one per node")
+    if capacities is not None and capacities.uplinks is not None:
+        check_two_roles(nodes)
+
+
+def check_two_roles(nodes: Sequence[Node]) -> None:
+    """Raises InputError unless every node can sum within its site."""
+    if one_role := [node.name for node in nodes if not (node.is_worker and node.is_server)]:
+        raise InputError(
+            f"{listed(one_role)}: one role alone; in a job of several sites every node is worker and server"
+        )
 
 
 def server_indices(nodes: Sequence[Node]) -> npt.NDArray[np.int64]:
@@ -168,7 +223,10 @@ def completion_s(nodes: Sequence[Node], shares_bytes: Floats, model_bytes: float
 
     max( max_i (a_i + b_i m_i) / c_i,  max_(i,j) (w_i m_i + w_j m_j) / s_ij,  max_i (A_i + B_i m_i) ), c_i the smaller of
     node i's directions. Cost: O(N + pairs). Source: Cai et al., Eqs. 9 and 10; the terms of pairs and cores are ours.
+    By sites: the longer one of both levels (levels.py), with the leaders of least time.
     """
+    if capacities.uplinks is not None:
+        return max(levels_s(shares_bytes, model_bytes, capacities))
     times = load_bytes(nodes, shares_bytes, model_bytes) / capacities.limit
     slowest = float(times.max())
     if capacities.cores is not None:
@@ -177,3 +235,18 @@ def completion_s(nodes: Sequence[Node], shares_bytes: Floats, model_bytes: float
         weight_i, weight_j = pair_weights(nodes, (i, j))
         slowest = max(slowest, float(weight_i * shares_bytes[i] + weight_j * shares_bytes[j]) / rate)
     return slowest
+
+
+def levels_s(
+    shares_bytes: Floats, model_bytes: float, capacities: Capacities, led_bytes: Floats | None = None
+) -> tuple[float, float]:
+    """Seconds that the slowest uplink takes, and the slowest machine in its LAN, for capacities by sites.
+
+    shares_bytes: what each machine owns, shape (N,). led_bytes: what it leads; None: what takes the LANs least time.
+    """
+    uplinks, rates = capacities.uplinks, capacities.rates
+    assert uplinks is not None, "one level has no LANs"
+    if led_bytes is None:
+        led_bytes = levels.least_led_bytes(uplinks.sites, shares_bytes, model_bytes, rates)
+    wan_s, lan_s = levels.levels_s(uplinks, rates, shares_bytes, led_bytes, model_bytes)
+    return float(wan_s.max()), float(lan_s.max())

@@ -10,12 +10,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from nalb.errors import InputError
+from nalb.planning import levels
+from nalb.planning.filling import fill
 from nalb.planning.nodes import (
     Capacities,
     Floats,
     Node,
     check_nodes,
     completion_s,
+    levels_s,
     limits_s,
     linear_load,
     server_indices,
@@ -44,7 +47,8 @@ def pairwise(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, 
     links' and the cores' time, and the two nodes meet where the longer ones do.
     A server at 0 that is still slower than the rest leaves the pairing. Caps of pairs are not seen. Servers whose
     load does not depend on their share (two workers: b = 0) and fewer than two servers leave nothing to balance:
-    equal shares. Every exchange lowers sum_i (a_i m_i + b_i m_i^2 / 2) / S_i, so the loop ends.
+    equal shares. By sites: the same with the sites as nodes, then levels.split. Every
+    exchange lowers sum_i (a_i m_i + b_i m_i^2 / 2) / S_i, so the loop ends.
 
     Bytes, shape (N,); ties go to the lower index. Cost: O(log N) an exchange, about N/2 exchanges per halving of
     the spread. Raises InputError for a tolerance that is not in (0, 1). Source: Cai et al., Algorithm 1; its Eq. 14 prints
@@ -54,6 +58,11 @@ def pairwise(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, 
     check_nodes(nodes, model_bytes, capacities)
     if not 0 < tolerance < 1:
         raise InputError(f"pairwise: tolerance {tolerance:g} is not between 0 and 1: 0.01 is 1 % of the slowest time")
+    if (uplinks := capacities.uplinks) is not None:
+        ways = levels.ways(uplinks, capacities.rates)
+        star = [Node(name) for name in uplinks.sites.names]
+        of_site = pairwise(star, model_bytes, Capacities(ways, ways, {}), tolerance)
+        return levels.split(uplinks, capacities.rates, model_bytes, of_site)
     shares = average(nodes, model_bytes)
     _, per_share = linear_load(nodes, model_bytes)
     servers = server_indices(nodes)
@@ -111,8 +120,12 @@ def exact(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -> 
     Bytes, shape (N,), and seconds. Cost: O(N) for each of 60 halvings (see fill) without caps of pairs; with them a few linear
     programs of N + 1 variables and 2 N + pairs rows. Raises InputError where there is no server, no worker or no
     byte. Source: the model of Cai et al., Eq. 10, solved outright; pairs and cores are ours.
+    By sites: levels.least_owned_bytes; cores are not counted.
     """
     check_nodes(nodes, model_bytes, capacities)
+    if capacities.uplinks is not None:
+        shares = levels.least_owned_bytes(capacities.uplinks, capacities.rates, model_bytes)
+        return shares, completion_s(nodes, shares, model_bytes, capacities)
     _, per_share = linear_load(nodes, model_bytes)
     shares = np.zeros(len(nodes))
     if (per_share < 0).any():  # the only worker is a server as well: all stays on its loopback
@@ -134,31 +147,6 @@ def bound_s(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -
     return exact(nodes, model_bytes, capacities)[1]
 
 
-def fill(start_s: Floats, slope_s: Floats, total_bytes: float) -> Floats:
-    """Pour `total_bytes` into vessels to a common level t: m_i = max(0, min_l (t - start_li) / slope_li), sum_i m_i = total.
-
-    start_s: by limit l, the time of server i without a share, seconds, shape (L, K), K >= 1; slope_s: seconds per byte of
-    share, >= 0, likewise. The level lies between two neighbouring floats, found by bisection, and shares between what fits
-    below and above. Servers of slope 0 take any share as soon as one of them does, in equal parts: it costs none of them anything.
-    Returns bytes, shape (K,). Cost:
-    O(L K) for each of about 60 halvings.
-    """
-    rises = slope_s > 0
-    start_s = np.where(rises, start_s, start_s.min(initial=np.inf, where=~rises))
-
-    def fits(level_s: float) -> Floats:
-        left_s = level_s - start_s
-        room = np.divide(left_s, slope_s, out=np.where(left_s >= 0, np.inf, 0.0), where=rises)
-        return np.asarray(np.clip(room.min(axis=0), 0.0, total_bytes))
-
-    low_s = float(np.nextafter(start_s.min(), -np.inf))
-    high_s = float(np.nextafter((start_s + slope_s * total_bytes).max(axis=0).min(), np.inf))
-    while low_s < (middle_s := (low_s + high_s) / 2) < high_s:
-        if fits(middle_s).sum() >= total_bytes:
-            high_s = middle_s
-        else:
-            low_s = middle_s
-    below, above = fits(low_s), fits(high_s)
-    rest, more = total_bytes - below.sum(), above - below
-    shares = below + more * (rest / more.sum()) if more.any() else above
-    return np.asarray(shares * (total_bytes / shares.sum()))  # what rounding left over
+def level_bounds_s(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -> tuple[float, float]:
+    """By sites: what the shares of least time take of the uplinks and of the LANs, seconds; the longer one is the bound."""
+    return levels_s(exact(nodes, model_bytes, capacities)[0], model_bytes, capacities)

@@ -51,5 +51,23 @@ def plan_slot_key(server: int, slot: int, num_servers: int) -> int:
     return slot_key(server, DIRECT_SLOTS + slot, num_servers)
 
 
+def site_slot_keys(server: int, pair: int, num_servers: int) -> tuple[int, int]:
+    """The two keys of a site server's slot: one for the site's sum, one for the result on its way back.
+
+    Pairs count from 0 on each server. The first `direct_pairs` belong to the direct path.
+    """
+    return slot_key(server, 2 * pair, num_servers), slot_key(server, 2 * pair + 1, num_servers)
+
+
+def direct_pairs(num_nodes: int) -> int:
+    """How many of a site server's slots belong to the direct path, which takes turns with the nodes as owners."""
+    return DIRECT_SLOTS * num_nodes
+
+
+def most_site_slots(num_nodes: int, num_servers: int) -> int:
+    """How many slots plans may have on one site server."""
+    return (DIRECT_SLOTS + most_plan_slots(num_servers)) // 2 - direct_pairs(num_nodes)
+
+
 def _rows_per_turn(num_servers: int) -> int:
     return (KEYS_PER_TURN - STOCK_KEYS) // num_servers

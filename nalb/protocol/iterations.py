@@ -212,7 +212,7 @@ class Iterations:
                     self._registration,
                     self._layout_version,
                     len(self._nodes),
-                    self._settings.num_servers,
+                    self.planner.server_count,
                     *self._cut,
                     digest,
                     self.number + 1,
@@ -346,7 +346,7 @@ class Iterations:
             d.iteration_s for d in done.values()
         )  # the longest would count in two what one waits for another
         if self._cut.fixed_slice_bytes is None:
-            layout, servers = self.planner.layout, self._settings.num_servers
+            layout, servers = self.planner.layout, self.planner.server_count
             load_bytes = self.planner.mean_load_bytes
             self._granularity.observe(load_bytes, took_s, layout.model_bytes, len(self._nodes), servers)
         if self._plan.measure:
@@ -378,6 +378,8 @@ class Iterations:
             rejected=dict(self.rejected),
         )
         self._tell(self.planner.explain_iteration(event, samples))
+        for noticed in self.planner.shared_uplink_events(ended_s, self.number):
+            self._tell(noticed)
         self._observers.count(now_s)
         self.phase = "READY"
         return None

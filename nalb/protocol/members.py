@@ -121,7 +121,7 @@ class Members:
             known_s = worker.done.cpu_s if worker.done else None
             worker_s[place[worker.hello.node]] = np.nan if known_s is None else known_s
         for server in self.servers:
-            server_s[place[server.hello.node]] = server.cpu_s - server.cpu_before_s
+            server_s[place[server.hello.node]] += server.cpu_s - server.cpu_before_s  # one of each level
         return Work(worker_s, server_s, cores)
 
     # ---- going

@@ -33,17 +33,21 @@ Tokens (nalb/tokens) have one too:
     C -> W  NextIteration(k)   answers the request
 """
 
+import math
 from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
+import numpy as np
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
-from nalb.errors import InputError, PeerError
+from nalb.errors import InputError, PeerError, listed
 from nalb.events import AnyEvent
 from nalb.failures import Failure
 from nalb.options import BATCH_MOST
 from nalb.planning.nodes import Capacities
+from nalb.planning.sites import Sites, Uplinks
 from nalb.settings import NODE_MOST
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.server import Fetch
@@ -101,7 +105,7 @@ class Hello(Message, frozen=True):
     """First word of a process, and again until it is welcomed."""
 
     version: int
-    role: Annotated[str, Meta(pattern=r"^(worker|server)\Z")]
+    role: Annotated[str, Meta(pattern=r"^(worker|(site |global )?server)\Z")]
     node: Name
     ps_id: Index
     pid: Index
@@ -231,6 +235,14 @@ class Failed(Message, frozen=True):
 # ---- from the coordinator
 
 
+class Levels(Struct, frozen=True, forbid_unknown_fields=True):
+    """Of a job by sites, per node in planning order: its site, and who sums there."""
+
+    site: list[Index]
+    global_server: list[Index]  # ranks
+    site_server: list[Annotated[int, Meta(ge=-1, le=1 << 31)]]  # ranks; -1: none, its machine is alone there
+
+
 class Welcome(Message, frozen=True):
     """All processes of the job are there."""
 
@@ -239,6 +251,7 @@ class Welcome(Message, frozen=True):
     heartbeat_s: Seconds
     silence_s: Seconds  # without a sign of life the other end is given up
     num_servers: Index
+    levels: Levels | None = None  # None: every worker pushes to every server
 
 
 class Setup(Message, frozen=True):
@@ -274,6 +287,13 @@ class PrepareSlots(Message, frozen=True):
     slots: list[NewSlots]
 
 
+class SiteLeaders(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """Who sums each slice within one site; nothing for a site of one machine."""
+
+    server_of_slice: list[Index]  # ranks of site servers, whose nodes' workers lead
+    slot_of_slice: list[Index]  # numbers of their slots, two keys each (nalb/planning/slots.py)
+
+
 class Plan(Message, frozen=True):
     """Where each slice of some iterations goes."""
 
@@ -285,6 +305,7 @@ class Plan(Message, frozen=True):
     inflight_bytes: Bytes  # a slice leaves when what lies this far before it is back; 0: no limit
     server_of_slice: list[Index]  # server ranks
     slot_of_slice: list[Index]  # slot numbers on that server
+    leaders: list[SiteLeaders] = []  # of each site, in a job by sites; servers are then global ones
 
     @property
     def routes_itself(self) -> bool:
@@ -408,17 +429,40 @@ class Configured(Message, frozen=True):
     up: dict[Name, float]
     down: dict[Name, float]
     pairs: list[tuple[Name, Name, float]]
+    site: dict[Name, Name] = {}  # of the nodes that share an uplink
+    uplinks: dict[Name, tuple[float, float]] = {}  # of the sites: up, down
 
-    def capacities(self, names: Sequence[str]) -> Capacities:
-        """The same for the nodes named, in their order. Raises InputError."""
+    def capacities(self, names: Sequence[str], sites: Sites | None = None) -> Capacities:
+        """The same for the nodes named, in their order. sites: of a job that sums within them first. Raises InputError.
+
+        On one level each node of a site counts with its part of the uplink.
+        """
         index = {name: i for i, name in enumerate(names)}
-        spoken_of = [*self.up, *self.down, *(end for pair in self.pairs for end in pair[:2])]
+        if unknown := {*self.site.values()} - {*self.uplinks}:
+            raise InputError(f"configured rates: no uplink of {listed(sorted(unknown))}: give one per site")
+        spoken_of = [*self.site, *self.up, *self.down, *(end for pair in self.pairs for end in pair[:2])]
         for name in {*spoken_of} ^ {*names} or {*names} - {*self.up} | {*names} - {*self.down}:
             raise InputError(
                 f"configured rates: node {name} is not of this job, or has no rates: give one up and one down per node"
             )
         pairs = {(index[source], index[target]): rate for source, target, rate in self.pairs}
-        return Capacities.from_lists([self.up[one] for one in names], [self.down[one] for one in names], pairs)
+        rates = np.array([[way[one] for one in names] for way in (self.up, self.down)])
+        if sites is not None:
+            return Capacities(rates[0], rates[1], pairs, uplinks=self._uplinks(sites))
+        if self.site:
+            rates = np.minimum(rates, self._uplinks(self._sites(names)).parts())
+        return Capacities(rates[0], rates[1], pairs)
+
+    def least(self, names: Sequence[str]) -> Capacities:
+        """The same for the bound: what a job needs that sums by sites where it can. Caps of pairs do not count there."""
+        sites = self._sites(names)
+        return replace(self, pairs=[]).capacities(names, sites) if sites.has_levels else self.capacities(names)
+
+    def _sites(self, names: Sequence[str]) -> Sites:
+        return Sites(tuple(self.site.get(name, name) for name in names))
+
+    def _uplinks(self, sites: Sites) -> Uplinks:
+        return Uplinks(sites, *np.array([self.uplinks.get(site, (math.inf, math.inf)) for site in sites.names]).T)
 
 
 class EndJob(Message, frozen=True):

@@ -24,10 +24,11 @@ class Measured(NamedTuple):
 class Observers:
     """Observers by identity. What they are told goes to `outbox`, and every event to `events`, for the run's file."""
 
-    def __init__(self, outbox: deque[Outgoing], scheme: str, hold: bool):
+    def __init__(self, outbox: deque[Outgoing], scheme: str, hold: bool, label: str | None = None):
+        """label: what events call the iterations of a job that is not held; None: the scheme."""
         self._outbox = outbox
         self._identities: list[bytes] = []
-        self._blocks = deque([] if hold else [m.RunBlock(scheme, m.FOREVER)])
+        self._blocks = deque([] if hold else [m.RunBlock(scheme, m.FOREVER, label=label)])
         self.left = 0  # iterations of the first block, if it has begun, that are not complete
         self.events: list[AnyEvent | Measured] = []
         self.configured: m.Configured | None = None

@@ -55,6 +55,16 @@ class Process:
         self.covers += iteration - self.reported
         self.reported = iteration
 
+    @property
+    def is_server(self) -> bool:
+        """Whether it is one, of whatever level."""
+        return self.hello.role != "worker"
+
+    @property
+    def is_of_site(self) -> bool:
+        """Whether it is a server that sums within a site."""
+        return self.hello.role == "site server"
+
     @cached_property
     def name(self) -> str:
         """How people and logs call it."""
@@ -128,7 +138,7 @@ def moment(process: Process, phase: str, iteration: int) -> tuple[Phase | None, 
     """What a process was about, by the coordinator's phase and by its own last report."""
     if phase != "RUN":
         return (Phase.INIT, None) if phase == "REGISTER" else (Phase.PLAN, iteration + 1)
-    if process.hello.role == "server":
+    if process.is_server:
         return None, iteration
     if process.exchanging == iteration:
         return Phase.EXCHANGE, iteration

@@ -4,6 +4,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from msgspec import UNSET, UnsetType
@@ -11,25 +12,31 @@ from msgspec.structs import replace
 
 from nalb.batching.joint_control import LinkKnowledge
 from nalb.errors import InputError
-from nalb.events import ByNode, IterationEvent, LayoutEvent, PlanEvent, Rates
+from nalb.events import ByNode, IterationEvent, LayoutEvent, PlanEvent, Rates, SharedUplinkEvent
 from nalb.feedback.routing import Routing
 from nalb.feedback.trust import Outcome, Trust
 from nalb.measurement.cores import CoreEstimator, Work
-from nalb.measurement.estimators import Estimator
+from nalb.measurement.estimates import Estimate
+from nalb.measurement.estimators import Estimator, with_sites
 from nalb.measurement.samples import Ints, Samples
+from nalb.measurement.shared_uplinks import SharedUplink, SharedUplinkSearch
 from nalb.measurement.traffic import Traffic
 from nalb.planning.distribution import Distribution, Situation
 from nalb.planning.elastic import WINDOW, ServerObservation
-from nalb.planning.nodes import Capacities, Floats, Node, completion_s, load_bytes
-from nalb.planning.shares import average, bound_s
+from nalb.planning.leaders import SitePlan
+from nalb.planning.levels import lan_load_bytes
+from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, completion_s, load_bytes
+from nalb.planning.shares import average, bound_s, level_bounds_s
+from nalb.planning.sites import Sites
 from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout
-from nalb.planning.slots import STOCK_KEYS, most_plan_slots
+from nalb.planning.slots import STOCK_KEYS, most_plan_slots, most_site_slots
 from nalb.planning.stock import route
 from nalb.protocol import messages as m
 from nalb.protocol.messages import FAR_S
+from nalb.protocol.slot_numbers import SlotClass, SlotNumbers
 from nalb.schemes import EQUAL_BY_NEED, SCHEMES, STOCK, Scheme, find_scheme
 
-SlotClass = tuple[str, int]  # dtype, elements
+NOBODY: Mapping[str, int] = MappingProxyType({})
 LOW_INFLIGHT_BYTES = (
     2_000_000  # measured on wan6-static: from 1 MB on nothing is gained, without a window a tenth is lost
 )
@@ -63,6 +70,12 @@ class PlanDecision:
     new_slots: list[m.NewSlots]
 
 
+def _passing_bytes(plan: Distribution) -> Ints:
+    """The most that one node has to send to the servers on each node, or to have from them, in an iteration, shape (N,)."""
+    shares = np.array(plan.shares_bytes, dtype=np.int64)
+    return shares if plan.by_site is None else shares + 2 * np.array(plan.by_site.led_bytes, dtype=np.int64)
+
+
 class Planner:
     """One job's planner; pure apart from what it has been told."""
 
@@ -74,8 +87,14 @@ class Planner:
         new_estimator: Callable[[int], Estimator],
         inflight_bytes: int | None,
         schemes: Mapping[str, Scheme] = SCHEMES,
+        sites: Sites | None = None,
+        site_servers: Mapping[str, int] = NOBODY,
     ):
-        """new_estimator: from the number of nodes. schemes: by the names that `decide` is asked for."""
+        """new_estimator: from the number of nodes. schemes: by the names that `decide` is asked for.
+
+        sites: of the nodes; None: sums have one level. site_servers: their ranks, as `servers` are those of the global ones.
+        """
+        self.sites = sites
         self._names = names
         self._nodes = [Node(name, name in workers, name in servers) for name in names]
         self._is_bounded = all(
@@ -87,13 +106,17 @@ class Planner:
         self.compute_spread_s = 0.0  # of the last iteration: from the first worker that had computed to the last one
         self.may_leave_routing = True  # to MXNet: not where sums of slices are checked
         self._schemes = schemes
-        self._estimator = new_estimator(len(names))
+        self._estimator = new_estimator(len(names)) if sites is None else with_sites(new_estimator, sites)
+        self._search = None if sites is not None else SharedUplinkSearch(len(names))
+        self._shared_uplinks: list[SharedUplink] = []  # not told yet
+        self._told_shared: set[tuple[int, ...]] = set()
         self._cores = CoreEstimator(len(names))
         self._observations: list[deque[ServerObservation]] = [deque(maxlen=WINDOW) for _ in names]
         self._configured: Capacities | None = None
         self._layout: Layout | None = None
-        self._slots: dict[tuple[int, SlotClass], list[int]] = {}  # (node, class) -> slot numbers on its server
-        self._next_slot = dict.fromkeys(self._rank_of_node, 0)
+        self._slots = SlotNumbers(self._rank_of_node)
+        self._site_slots = SlotNumbers({i: site_servers[name] for i, name in enumerate(names) if name in site_servers})
+        self._num_servers = len(servers) + len(site_servers)
         self._most_of_class: Counter[SlotClass] = Counter()  # slices of a class, in the layout that has most of it
         self.joint_shares: Floats | None = None  # per node, bytes: what scheme joint asks for
         self._present: Distribution | None = None  # None while MXNet routes by itself
@@ -113,14 +136,19 @@ class Planner:
         return ROUND_TRIPS * self.round_trip_s
 
     @property
+    def server_count(self) -> int:
+        """How many servers sum for all workers."""
+        return len(self._rank_of_node)
+
+    @property
     def layout(self) -> Layout:
         """What the registered tensors were cut into."""
         assert self._layout is not None
         return self._layout
 
     def configure(self, message: m.Configured) -> None:
-        """Learn the configured rates, for the oracle and the bound."""
-        self._configured = message.capacities(self._names)
+        """Learn the configured rates, for the oracle and the bound. Uplinks count where sums have two levels."""
+        self._configured = message.capacities(self._names, self.sites)
 
     def register(
         self,
@@ -148,7 +176,7 @@ class Planner:
         first = self._first_key.setdefault(layout.tensors, sum(map(len, self._first_key)))
         keys = range(first, first + len(layout.tensors))
         self._own_shares = None
-        if keys.stop <= STOCK_KEYS and self.may_leave_routing and self._is_bounded:
+        if keys.stop <= STOCK_KEYS and self.may_leave_routing and self._is_bounded and self.sites is None:
             node_of_rank = {rank: node for node, rank in self._rank_of_node.items()}
             sizes_bytes, ranks = route(layout.tensors, len(node_of_rank), keys)
             on_node = np.array([node_of_rank[rank] for rank in ranks.tolist()])
@@ -164,20 +192,32 @@ class Planner:
         """
         for slot_class, count in Counter((s.dtype, s.elements) for s in layout.slices).items():
             self._most_of_class[slot_class] = max(self._most_of_class[slot_class], count)
-        needed, servers = self._most_of_class.total(), len(self._rank_of_node)
-        if needed > (most := most_plan_slots(servers)):
+        needed, servers = self._most_of_class.total(), self._num_servers
+        most = most_plan_slots(servers) if self.sites is None else most_site_slots(len(self._nodes), servers)
+        if needed > most:
             raise InputError(
                 f"one server may come to hold {needed} slices, counting those of earlier layouts, and MXNet's key hash allows "
                 f"{most} on each of {servers} servers: use larger slices (--alpha-bytes), or push the same keys each time"
             )
 
     @property
+    def by_site(self) -> SitePlan | None:
+        """Who leads, by the present plan; None where sums have one level."""
+        return None if self._present is None else self._present.by_site
+
+    @property
     def mean_load_bytes(self) -> float:
         """What a node carries each way by the present plan, on average; 0 where MXNet routes by itself."""
         if self._present is None:
             return 0.0
-        shares = np.array(self._present.shares_bytes, dtype=np.float64)
-        return float(load_bytes(self._nodes, shares, self.layout.model_bytes).mean())
+        return float(self._load_bytes(self._present).mean())
+
+    def _load_bytes(self, plan: Distribution) -> Floats:
+        """What each node carries, in the direction in which it carries more: bytes, shape (N,)."""
+        shares, model_bytes = plan.held_shares, self.layout.model_bytes
+        if plan.by_site is None:
+            return load_bytes(self._nodes, shares, model_bytes)
+        return np.asarray(lan_load_bytes(plan.by_site.sites, shares, plan.by_site.led_shares, model_bytes).max(axis=0))
 
     def observe(
         self,
@@ -197,6 +237,8 @@ class Planner:
         traffic, is_free, present = Traffic(samples), not self._sent_window, self._present
         exchange_s = exposed_s or took_s
         is_refuted = self._estimator.observe(traffic)
+        if self._search is not None:
+            self._shared_uplinks += self._search.observe(traffic)
         if present is None:
             return
         if work is not None:
@@ -223,8 +265,7 @@ class Planner:
 
     def _own_links_s(self) -> float | None:
         """What the links need for MXNet's own loads, by what is known for sure; None where that, or they, are not known."""
-        estimate = self._estimator.estimate()
-        known = Capacities.from_estimates(self._nodes, estimate.least[0], estimate.least[1], estimate.pairs)[0]
+        known = self._known(self._estimator.estimate(), None)
         if known is None or self._own_shares is None:
             return None
         return completion_s(self._nodes, self._own_shares, self.layout.model_bytes, known) + self._delay_s
@@ -251,9 +292,7 @@ class Planner:
     def _outcome(self, present: Distribution, took_s: float, exchange_s: float, is_refuted: bool) -> Outcome:
         """The exchange alone took something between the two."""
         estimate, explained_s, equal_s = self._estimator.estimate(), None, None
-        known = Capacities.from_estimates(
-            self._nodes, estimate.least[0], estimate.least[1], estimate.pairs, self._cores.times()
-        )[0]
+        known = self._known(estimate, self._core_times())
         if known is not None:
             model_bytes = self.layout.model_bytes
             shares = np.array(present.shares_bytes, dtype=float)
@@ -268,11 +307,21 @@ class Planner:
             exchange_s, explained_s, equal_s, is_refuted, has_equal_shares, scheme.follows_estimates, self._is_bounded
         )
 
+    def _known(self, estimate: Estimate, cores: CoreTimes | None) -> Capacities | None:
+        """What is known for sure; None while not all is measured."""
+        least, uplinks = estimate.least, None if estimate.uplinks is None else estimate.uplinks.least
+        return Capacities.from_estimates(self._nodes, least[0], least[1], estimate.pairs, cores, self.sites, uplinks)[0]
+
     def _capacities(self) -> Capacities | None:
-        estimate = self._estimator.estimate()
-        return Capacities.from_estimates(self._nodes, estimate.up, estimate.down, estimate.pairs, self._cores.times())[
-            0
-        ]
+        estimate, cores = self._estimator.estimate(), self._core_times()
+        uplinks = None if estimate.uplinks is None else estimate.uplinks.rates
+        return Capacities.from_estimates(
+            self._nodes, estimate.up, estimate.down, estimate.pairs, cores, self.sites, uplinks
+        )[0]
+
+    def _core_times(self) -> CoreTimes | None:
+        """By shares; by sites a node also works for what it leads, which no share tells."""
+        return self._cores.times() if self.sites is None else None
 
     def network(self, rank_of_node: Mapping[str, int]) -> LinkKnowledge | None:
         """What a joint plan may know; None while the links are not measured or do not set the pace."""
@@ -292,6 +341,8 @@ class Planner:
         assert self._layout is not None
         chosen = find_scheme(scheme, self._schemes)
         self._measured = chosen.measures if forecasts is None else forecasts
+        if self.sites is not None and chosen.routes_itself:
+            raise InputError(f"scheme {scheme} has one level, and this job sums by sites: start it with --one-level")
         own = self._routing.choose_own(most) if chosen.may_leave_routing else 0
         if own or chosen.routes_itself:
             self._measured &= not own
@@ -311,17 +362,22 @@ class Planner:
             self._present.shares_bytes if self._present and self._present_scheme == chosen else None,
             not self._trust.needs_equal_shares,
             self.joint_shares,
+            self.sites,
         )
         plan, self._reason = chosen.plan(situation)
         if plan is not None:
             self._present, self._present_scheme = plan, chosen
         assert self._present is not None
-        self._shares.append(np.array(self._present.shares_bytes, dtype=np.int64))
-        slots, new_slots = self._place(self._present)
-        ranks = [self._rank_of_node[node] for node in self._present.server_of_slice]
+        self._shares.append(_passing_bytes(self._present))
+        plan, most_of = self._present, self._most_of_class
+        slots, new_slots = self._slots.place(self._layout, plan.server_of_slice, plan.slot_of_slice, most_of)
+        ranks = self._slots.ranks(plan.server_of_slice)
+        leaders, new_site_slots = self._lead(plan)
         self._sent_window = self._window()
-        plan_of = m.Plan(iteration, iteration, layout_version, scheme, self._measured, self._sent_window, ranks, slots)
-        return PlanDecision(plan_of, new_slots)
+        plan_of = m.Plan(
+            iteration, iteration, layout_version, scheme, self._measured, self._sent_window, ranks, slots, leaders
+        )
+        return PlanDecision(plan_of, new_slots + new_site_slots)
 
     def _window(self) -> int:
         """Bytes of a worker under way at a time: enough for the links' delay and queues, little enough to keep all in step."""
@@ -334,33 +390,29 @@ class Planner:
         estimate, usual_bytes = self._estimator.estimate(), usual_inflight_bytes(self._layout.model_bytes)
         links_s, is_far = self._present.predicted_s, self.round_trip_s >= FAR_S
         if estimate.complete and links_s and is_far and self._delay_s > DELAY_PART * links_s:
-            fastest = estimate.least.min(axis=0).max()
+            ways = (
+                estimate.least if estimate.uplinks is None else estimate.uplinks.least
+            )  # a site's slices share its uplink
+            fastest = ways.min(axis=0).max()
             return max(usual_bytes, int(WAY_PART * fastest * self.round_trip_s))
         if not (self._trust.allow_window() and estimate.complete and links_s):
             return 0
         held_back_s = self.compute_spread_s - usual_bytes / estimate.least.min()
         return usual_bytes if held_back_s <= WINDOW_GAIN * links_s else 0
 
-    def _place(self, plan: Distribution) -> tuple[list[int], list[m.NewSlots]]:
-        """The slot number of each slice: the k-th of its class on its server; missing ones are numbered and returned."""
-        classes = self.layout.slot_classes
-        of_slice = np.array(plan.server_of_slice) * len(classes) + self.layout.class_of_slice
-        places, place_of_slice, wanted = np.unique(of_slice, return_inverse=True, return_counts=True)
-        have, new = [], []
-        for place, count in zip(places.tolist(), wanted.tolist(), strict=True):
-            node, which = divmod(place, len(classes))
-            numbers = self._slots.setdefault((node, classes[which]), [])
-            if (missing := count - len(numbers)) > 0:
-                # The job waits while slots are made, and shares wander: a server that has outgrown its slots gets twice as many.
-                made = min(max(missing, len(numbers)), self._most_of_class[classes[which]] - len(numbers))
-                first = self._next_slot[node]
-                self._next_slot[node] += made
-                numbers.extend(range(first, first + made))
-                dtype, elements = classes[which]
-                new.append(m.NewSlots(self._rank_of_node[node], first, made, elements, dtype))
-            have.append(numbers)
-        slots = [have[k][slot] for k, slot in zip(place_of_slice.tolist(), plan.slot_of_slice, strict=True)]
-        return slots, new
+    def _lead(self, plan: Distribution) -> tuple[list[m.SiteLeaders], list[m.NewSlots]]:
+        """Who sums each slice within each site, and the slots that this needs."""
+        if plan.by_site is None:
+            return [], []
+        leaders, new_slots = [], []
+        for nodes, slots in zip(plan.by_site.leader_of_slice, plan.by_site.slot_of_slice, strict=True):
+            if not slots:  # a site of one machine
+                leaders.append(m.SiteLeaders([], []))
+                continue
+            numbers, new = self._site_slots.place(self.layout, nodes, slots, self._most_of_class)
+            leaders.append(m.SiteLeaders(self._site_slots.ranks(nodes), numbers))
+            new_slots += new
+        return leaders, new_slots
 
     # ---- what observers are told
 
@@ -395,7 +447,7 @@ class Planner:
             event,
             measured=self._measured,
             round_trip_s=self.round_trip_s,
-            slots=sum(self._next_slot.values()),
+            slots=self._slots.total + self._site_slots.total,
             reason=self._reason,
             shares=self._shares_by_name(),
             predicted_s=self._predicted_s,
@@ -403,20 +455,49 @@ class Planner:
                 up=self._by_name(estimate.up),
                 down=self._by_name(estimate.down),
                 pairs=[(self._names[i], self._names[j], rate) for (i, j), rate in estimate.pairs.items()],
+                uplinks=self._by_site(None if estimate.uplinks is None else estimate.uplinks.rates),
             ),
         )
-        if shares is not None:
-            told = replace(told, load_bytes=self._by_name(load_bytes(self._nodes, shares, model)))
-            if (cores := self._cores.times()) is not None:
-                told = replace(told, cores_s=self._by_name(cores.of_shares(shares)))
+        if self._present is not None:
+            told = replace(told, load_bytes=self._by_name(self._load_bytes(self._present)))
+        if shares is not None and (cores := self._core_times()) is not None:
+            told = replace(told, cores_s=self._by_name(cores.of_shares(shares)))
         if (rates := self._configured) is not None:
-            configured = Rates(up=self._by_name(rates.up), down=self._by_name(rates.down))
-            told = replace(told, configured=configured, bound_s=bound_s(self._nodes, model, rates))
+            shared = None if rates.uplinks is None else np.array([rates.uplinks.up, rates.uplinks.down])
+            configured = Rates(
+                up=self._by_name(rates.up), down=self._by_name(rates.down), uplinks=self._by_site(shared)
+            )
+            told = replace(told, configured=configured)
+            if rates.uplinks is None:
+                told = replace(told, bound_s=bound_s(self._nodes, model, rates))
+            else:
+                wan_s, lan_s = level_bounds_s(self._nodes, model, rates)
+                told = replace(told, bound_s=max(wan_s, lan_s), wan_bound_s=wan_s, lan_bound_s=lan_s)
             if shares is not None:
                 told = replace(told, planned_s=completion_s(self._nodes, shares, model, rates))
         if len(samples):
             told = replace(told, span_s=float(samples["end_s"].max() - samples["start_s"].min()))
         return told
+
+    def shared_uplink_events(self, now_s: float, iteration: int) -> list[SharedUplinkEvent]:
+        """What was noticed since the last call, and had not been before."""
+        events = []
+        for one in self._shared_uplinks:
+            if one.nodes in self._told_shared:
+                continue
+            self._told_shared.add(one.nodes)
+            events.append(
+                SharedUplinkEvent(
+                    at_s=now_s,
+                    iteration=iteration,
+                    nodes=[self._names[node] for node in one.nodes],
+                    others=[name for node, name in enumerate(self._names) if node not in one.nodes],
+                    up_bytes_per_s=one.up,
+                    down_bytes_per_s=one.down,
+                )
+            )
+        self._shared_uplinks.clear()
+        return events
 
     def _shares_by_name(self) -> ByNode:
         """Of the present plan, bytes per server by node; none where MXNet places."""
@@ -425,6 +506,13 @@ class Planner:
     @property
     def _predicted_s(self) -> float | UnsetType | None:
         return UNSET if self._present is None else self._present.predicted_s
+
+    def _by_site(self, rates: Floats | None) -> dict[str, tuple[float | None, float | None]]:
+        """Rates up and down by site; none where sums have one level."""
+        if self.sites is None or rates is None:
+            return {}
+        ups, downs = ([value if math.isfinite(value) else None for value in row] for row in rates.tolist())
+        return dict(zip(self.sites.names, zip(ups, downs, strict=True), strict=True))
 
     def _by_name(self, values: Floats) -> ByNode:
         told = (value if math.isfinite(value) else None for value in values.tolist())

@@ -105,7 +105,7 @@ def collect(
     flat = chain.from_iterable(map(msgspec.structs.astuple, chain.from_iterable(one.rows for _, one in reports)))
     rows = np.fromiter(flat, np.int64, 4 * sum(counts)).reshape(-1, 4)
     place = np.repeat([place for place, _ in reports], counts)
-    is_server = np.array([process.hello.role == "server" for process in processes])
+    is_server = np.array([process.is_server for process in processes])
     node = np.array([node_of_peer.get(process.hello.ps_id, -1) for process in processes])
     shift_s, *within_s = (np.repeat(one, counts) for one in zip(*(one[1:] for _, one in reports), strict=True))
     samples, kept, wrong = check(rows, node[place], is_server[place], node_of_peer, shift_s, np.stack(within_s, 1))

@@ -11,6 +11,7 @@ alone, servers take no part and nothing is registered: REGISTER is then the whol
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 
+import numpy as np
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -50,7 +51,7 @@ class Coordinator:
         self.outbox: deque[Outgoing] = deque()
         self.verdict: Failure | None = None  # why the job was aborted
         self._members = Members(settings, now_s)
-        self._observers = Observers(self.outbox, settings.scheme, settings.hold)
+        self._observers = Observers(self.outbox, settings.scheme, settings.hold, settings.label)
         self._tell = self._observers.tell
         self.events = self._observers.events  # not yet written by the shell
         self._nodes: list[str] = []
@@ -174,7 +175,7 @@ class Coordinator:
         if self._settings.is_stock and isinstance(message, m.Register | m.SlotsReady | m.Done | m.Collected | m.Sums):
             return True
         is_servers = isinstance(message, m.Goodbye | m.Collected)
-        return self.phase == "GATHER" or (process.hello.role == "server" and not is_servers)
+        return self.phase == "GATHER" or (process.is_server and not is_servers)
 
     def _welcome(self, now_s: float) -> None:
         self._nodes = self._members.nodes()
@@ -192,22 +193,37 @@ class Coordinator:
                     self._settings.heartbeat_s,
                     self._settings.silence_s,
                     self._settings.num_servers,
+                    self._levels(),
                 ),
             )
         self._is_gathered = True
-        servers = [p.hello.node for p in sorted(self._members.servers, key=lambda p: p.hello.ps_id)]
+        servers = [p.hello.node for p in sorted(self._members.servers, key=lambda p: p.hello.ps_id) if not p.is_of_site]
         self._tell(ReadyEvent(at_s=now_s, nodes=self._nodes, servers=servers))
+
+    def _levels(self) -> m.Levels | None:
+        """Who sums where, in a job by sites."""
+        sites = self._settings.sites_of(self._nodes)
+        if sites is None or self._settings.is_stock:
+            return None
+        rank = {(p.is_of_site, p.hello.node): p.rank for p in self._members.servers}
+        return m.Levels(
+            list(sites.of_node),
+            [rank[False, node] for node in self._nodes],
+            [rank.get((True, node), -1) for node in self._nodes],
+        )
 
     def _new_planner(self) -> Planner:
         planner = Planner(
             self._nodes,
             workers={p.hello.node for p in self._members.workers},
-            servers={p.hello.node: p.rank for p in self._members.servers},
+            servers={p.hello.node: p.rank for p in self._members.servers if not p.is_of_site},
             new_estimator=self._estimators[self._settings.estimator],
             inflight_bytes=self._settings.inflight_bytes,
             schemes=self._schemes,
+            sites=self._settings.sites_of(self._nodes),
+            site_servers={p.hello.node: p.rank for p in self._members.servers if p.is_of_site},
         )
-        planner.may_leave_routing = not self._settings.verify_sums
+        planner.may_leave_routing = not self._settings.verify_sums and planner.sites is None
         return planner
 
     # ---- running
@@ -298,7 +314,10 @@ class Coordinator:
             zip(network.ranks, [i for i, node in enumerate(network.nodes) if node.is_worker], strict=True)
         )
         places = [place_of_rank[rank] for rank in sorted(place_of_rank)]
-        return network.capacities.up[places].tolist(), network.capacities.down[places].tolist()
+        rates = network.capacities.rates
+        if network.capacities.uplinks is not None:  # outputs and gradients of tokens go from machine to machine
+            rates = np.minimum(rates, network.capacities.uplinks.parts())
+        return rates[0, places].tolist(), rates[1, places].tolist()
 
     # ---- observers
 

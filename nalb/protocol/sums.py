@@ -82,6 +82,8 @@ def find_wrong_sum(
     names = [f"worker {name}" for name in wronged]
     keys = sorted({layout.tensors[fragment.tensor].name for fragment in layout.slices[index].fragments})
     place = f"server {server_name(plan.server_of_slice[index])}, slot {plan.slot_of_slice[index]}"
+    if led := [server_name(one.server_of_slice[index]) for one in plan.leaders if one.server_of_slice]:
+        place += f", led by {listed(led)} within their sites"
     detail = (
         f"wrong sum: slice {index} (keys {listed(keys, KEYS)}) of "
         f"{place}: {listed(names)} got elements that add up to {received[worker, index, 0]:.9g}, with signs "

@@ -4,6 +4,7 @@ A directed pair of nodes has two connections: the worker's pushes and the server
 one after another in the order in which they came. A worker hands slice k over at once, or, with a window, when the
 slice that lies a window before it is back (the gate that kvstore_patch's exchange sets). A server answers a slice
 to all workers when the last worker's push of it has arrived. A node's own server is reached over loopback: at once.
+Sums of two levels take the journey that levels.py describes. What lies between two sites also shares their uplinks.
 
 Between two arrivals rates do not change, so time jumps from arrival to arrival. Not modelled: delay, slow start, loss,
 queues, and the time that copies and sums take. Deterministic; ties go to the lower index. noise.py blurs what receivers see.
@@ -19,13 +20,15 @@ import numpy as np
 
 from nalb.errors import InputError
 from nalb.measurement.samples import Samples, samples_of
-from nalb.planning.nodes import Capacities, Floats, Node
+from nalb.planning.leaders import SitePlan
+from nalb.planning.nodes import Capacities, Floats, Node, check_two_roles
 from nalb.planning.slices import Ints
 from nalb.simulation.noise import Buckets, Noise, Readers
 from nalb.simulation.sharing import Links
 from nalb.units import GOODPUT_PART
 
 ARRIVED_PART = 1e-9  # of a message: less left over than this is rounding
+_SUM, _TOTAL, _BACK = range(3)  # stages by sites: to the leader, to the owner and back, zeros and results
 MAX_KEPT = 10_000  # solutions of max-min sharing that are kept: the same connections are busy again and again
 
 
@@ -68,16 +71,19 @@ def exchange(
     wire: MessageWeight = WITH_HEADERS,
     noise: Noise | None = None,
     cores: Floats | None = None,
+    by_site: SitePlan | None = None,
 ) -> SimulatedExchange:
     """Simulate one synchronisation of slices in the order in which workers hand them over.
 
     sizes_bytes: payload per slice, shape (n,), positive; server_of_slice: the index of its server's node, shape (n,);
     inflight_bytes: payload of a worker under way at a time, 0 for all; noise: None for exact times; cores: bytes per second,
-    in and out together, that each node's cores handle, shape (N,), None for any. Cost: O(C) numpy per arrival for C connections,
+    in and out together, that each node's cores handle, shape (N,), None for any; by_site: who leads, where sums have two levels and
+    servers are owners. Cost: O(C) numpy per arrival for C connections,
     2 n (N - 1) arrivals, and one max-min solution per set of busy connections. Raises InputError for a slice without bytes or
     sent to a node that is no server.
     """
-    return _Run(nodes, capacities, sizes_bytes, server_of_slice, inflight_bytes, wire, noise, cores).run()
+    arguments = nodes, capacities, sizes_bytes, server_of_slice, inflight_bytes, wire, noise, cores
+    return (_Run(*arguments) if by_site is None else _RunBySites(*arguments, by_site)).run()
 
 
 class _Flows(NamedTuple):
@@ -232,6 +238,88 @@ class _Run:
                 self._finish_s[worker] = self._now_s
                 for later in self._gates[index]:
                     self._push(later, worker)
+
+
+class _RunBySites(_Run):
+    """The same with two levels. Message k of n slices is slice k mod n at stage k div n."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        capacities: Capacities,
+        sizes_bytes: Ints,
+        server_of_slice: Ints,
+        inflight_bytes: float,
+        wire: MessageWeight,
+        noise: Noise | None,
+        cores: Floats | None,
+        by_site: SitePlan,
+    ):
+        super().__init__(nodes, capacities, sizes_bytes, server_of_slice, inflight_bytes, wire, noise, cores)
+        check_two_roles(nodes)
+        self._slices, sites = len(self._size), by_site.sites
+        self._payload, self._size = self._payload * 3, self._size * 3
+        self._site, self._members, self._leader = sites.of_node, sites.members, by_site.leader_of_slice
+        self._missing = [sites.count] * self._slices  # sums of sites
+        of_site = [[len(members)] * self._slices for members in sites.members]
+        self._missing_in_site = {_SUM: of_site, _BACK: [list(one) for one in of_site]}
+
+    def _push(self, index: int, worker: int) -> None:
+        self._to_leader(_SUM, index, worker)
+
+    def _settle(self) -> None:
+        while self._steps:
+            message, worker, pushed = self._steps.popleft()
+            stage, index = divmod(message, self._slices)
+            site = self._site[worker]
+            if stage == _TOTAL:
+                self._settle_total(index, worker, pushed)
+            elif pushed:
+                missing = self._missing_in_site[stage][site]
+                missing[index] -= 1
+                if not missing[index]:
+                    (self._end_sum if stage == _SUM else self._hand_out)(index, site)
+            else:
+                self._end(index, worker)
+
+    def _settle_total(self, index: int, leader: int, pushed: bool) -> None:
+        """A site's sum has come to the owner, or the sum of all to a leader."""
+        if not pushed:
+            self._to_leader(_BACK, index, leader)
+            return
+        self._missing[index] -= 1
+        if not self._missing[index]:
+            owner = self._server[index]
+            for leaders in self._leader:
+                self._send(_TOTAL, index, owner, leaders[index], is_answer=True)
+
+    def _end_sum(self, index: int, site: int) -> None:
+        """The site's sum goes to the owner. Pushes are answered only now, so that members push their zeros now."""
+        leader = self._leader[site][index]
+        for member in self._members[site]:
+            if member != leader:
+                self._to_leader(_BACK, index, member)
+        self._send(_TOTAL, index, leader, self._server[index], is_answer=False)
+
+    def _hand_out(self, index: int, site: int) -> None:
+        """The leader and all zeros are there: the members get the result."""
+        for member in self._members[site]:
+            self._send(_BACK, index, self._leader[site][index], member, is_answer=True)
+
+    def _to_leader(self, stage: int, index: int, worker: int) -> None:
+        self._send(stage, index, worker, self._leader[self._site[worker]][index], is_answer=False)
+
+    def _send(self, stage: int, index: int, source: int, target: int, is_answer: bool) -> None:
+        message = stage * self._slices + index
+        if source == target:
+            self._steps.append((message, target, not is_answer))
+        else:
+            self._enqueue(is_answer * self._count**2 + source * self._count + target, message)
+
+    def _end(self, index: int, worker: int) -> None:
+        self._finish_s[worker] = self._now_s
+        for later in self._gates[index]:
+            self._push(later, worker)
 
 
 def _gated(sizes_bytes: Ints, inflight_bytes: float) -> list[list[int]]:

@@ -10,23 +10,30 @@
     changing      as even; every 20 to 60 s either all rates are drawn anew, or one node's rates halve or double
     roles         as even; at least one node each is worker only, server only, and both
     shared-cores  as even; CPU quotas that take half to all of the machine's cores together, each at most 5 times another
+    sites         sites of two to four machines, the last of what is left; their links as even; machines 400 in their LANs
 
 Every draw is uniform unless the table says otherwise. Rates are rounded to 0.01 Mbit/s, and a network file holds them exactly.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from nalb.errors import InputError
 from nalb.planning.nodes import Capacities, Floats, Node, Pair
+from nalb.planning.sites import Sites, Uplinks
 from nalb.units import bytes_per_s_to_mbps, mbps_to_bytes_per_s
 
 LOW_MBPS, HIGH_MBPS = 20.0, 220.0  # of an even network: Cai et al., section 4.1, who name the upper end only
 LOW_NODES, HIGH_NODES = 2, 200  # of a network file
-ROLES_NODES = 3  # the fewest that hold a worker, a server and both
+FEWEST_NODES = {  # of the families that take more than two
+    "roles": 3,  # a worker, a server and both
+    "sites": 3,  # two sites, one of them with several machines
+}
+LAN_MBPS = 400.0  # of a machine in a site: well above the sites' links
+LOW_MACHINES, HIGH_MACHINES = 2, 4  # of a site
 HIGH_SEED = 99_999_999  # a network's name has room for eight digits
 NAME_LENGTH = 15  # of a network; a network file takes no more
 LOW_SCALE, HIGH_SCALE = 0.01, 34.0  # the slowest capped pair keeps 0.06 Mbit/s, the fastest heavy node has tc's 34,000
@@ -72,6 +79,10 @@ def _adsl(source: np.random.Generator, count: int) -> Rates:
     return down * source.uniform(0.15, 1, count), down
 
 
+def _lan(_source: np.random.Generator, count: int) -> Rates:
+    return np.full(count, LAN_MBPS), np.full(count, LAN_MBPS)
+
+
 _RATES: Mapping[str, Draw] = {
     "even": _alike,
     "near": partial(_alike, low=150.0),
@@ -82,8 +93,11 @@ _RATES: Mapping[str, Draw] = {
     "changing": _alike,
     "roles": _alike,
     "shared-cores": _alike,
+    "sites": _lan,
 }
 FAMILIES = tuple(_RATES)
+# In all but one, each node has a link to the core of its own.
+STAR_FAMILIES = tuple(family for family in FAMILIES if family != "sites")
 
 
 def draw_network(
@@ -102,11 +116,13 @@ def draw_network(
     changes = _changes(source, up) if family == "changing" else []
     quotas = _quotas(source, num_nodes, cores) if family == "shared-cores" else None
     timed = tuple((at_s, _capacities(rates, rates, {}, scale)) for at_s, rates in changes)
+    uplinks = _uplinks(source, num_nodes, scale) if family == "sites" else None
     name = f"{family[: NAME_LENGTH - 1 - len(str(seed))]}-{seed}"
     command = f"nalb net random --family {family} --nodes {num_nodes} --seed {seed}"
     command += f" --scale {scale!r}" if scale != 1 else ""
     command += f" --cores {cores!r}" if quotas else ""
-    return DrawnNetwork(name, command, nodes, _capacities(up, down, pairs, scale), timed, quotas)
+    carried = replace(_capacities(up, down, pairs, scale), uplinks=uplinks)
+    return DrawnNetwork(name, command, nodes, carried, timed, quotas)
 
 
 def uniform_network(num_nodes: int, low_mbps: float, high_mbps: float, seed: int) -> tuple[list[Node], Capacities]:
@@ -128,9 +144,13 @@ def network_text(network: DrawnNetwork) -> str:
         return [f"{name} = [", *lines, "]"] if lines else []
 
     names, carried = [node.name for node in network.nodes], network.capacities
-    nodes, changes = [], []
+    nodes, changes, sites = [], [], []
+    if (uplinks := carried.uplinks) is not None:
+        for k, site in enumerate(uplinks.sites.names):
+            sites.append(f'name = "{site}", up_mbps = {mbps(uplinks.up[k])}, down_mbps = {mbps(uplinks.down[k])}')
     for i, node in enumerate(network.nodes):
         row = f'name = "{names[i]}", up_mbps = {mbps(carried.up[i])}, down_mbps = {mbps(carried.down[i])}'
+        row += f', site = "{uplinks.sites.name_of_node[i]}"' if uplinks else ""
         row += f", cpu_quota = {network.quotas[i]}" if network.quotas else ""
         row += "" if node.is_worker else ", worker = false"
         nodes.append(row + ("" if node.is_server else ", server = false"))
@@ -141,14 +161,14 @@ def network_text(network: DrawnNetwork) -> str:
             rates = f"up_mbps = {mbps(after.up[i])}, down_mbps = {mbps(after.down[i])}"
             changes.append(f'at_s = {at_s}, node = "{names[i]}", {rates}')
         carried = after
-    lines = [f"# {network.command}", f'name = "{network.name}"', *table("nodes", nodes)]
+    lines = [f"# {network.command}", f'name = "{network.name}"', *table("sites", sites), *table("nodes", nodes)]
     return "\n".join([*lines, *table("links", links), *table("changes", changes)]) + "\n"
 
 
 def _check(family: str, num_nodes: int, seed: int, scale: float) -> None:
     if family not in FAMILIES:
         raise InputError(f"family {family!r} is unknown: choose one of {', '.join(FAMILIES)}")
-    fewest = ROLES_NODES if family == "roles" else LOW_NODES
+    fewest = FEWEST_NODES.get(family, LOW_NODES)
     if not fewest <= num_nodes <= HIGH_NODES:
         raise InputError(f"family {family} of {num_nodes} nodes: give {fewest} to {HIGH_NODES}")
     if not 0 <= seed <= HIGH_SEED:
@@ -160,9 +180,20 @@ def _check(family: str, num_nodes: int, seed: int, scale: float) -> None:
 def _nodes(source: np.random.Generator, count: int) -> tuple[Node, ...]:
     """Roles at random, each of the three at least once: so two nodes are workers and two are servers."""
     kinds = [(True, False), (False, True), (True, True)]
-    chosen = [0, 1, 2, *source.integers(3, size=count - ROLES_NODES).tolist()]
+    chosen = [0, 1, 2, *source.integers(3, size=count - FEWEST_NODES["roles"]).tolist()]
     order = source.permutation(count).tolist()
     return tuple(Node(f"n{i}", *kinds[chosen[place]]) for i, place in enumerate(order))
+
+
+def _uplinks(source: np.random.Generator, count: int, scale: float) -> Uplinks:
+    """At least two sites s0, s1, ... of neighbouring nodes, and what their links carry."""
+    machines = [int(source.integers(LOW_MACHINES, min(HIGH_MACHINES, count - 1) + 1))]
+    while (left := count - sum(machines)) > 0:
+        machines.append(min(int(source.integers(LOW_MACHINES, HIGH_MACHINES + 1)), left))
+    names = [f"s{k}" for k, size in enumerate(machines) for _ in range(size)]
+    up, down = _alike(source, len(machines))
+    carried = _capacities(up, down, {}, scale)
+    return Uplinks(Sites(tuple(names)), carried.up, carried.down)
 
 
 def _capped_pairs(source: np.random.Generator, up: Floats, down: Floats) -> dict[Pair, float]:

@@ -50,6 +50,8 @@ def flow(
     not of two classes, so that with caps every node is a class of its own.
     """
     check_nodes(nodes, float(np.sum(shares_bytes)), capacities)
+    if capacities.uplinks is not None:
+        raise InputError("a network of sites by flows: flows know no uplinks, simulate it by slices (--by slices)")
     if capacities.pairs and len(nodes) > max_classes:
         raise InputError(
             f"caps of pairs with {len(nodes)} nodes by flows: give at most {max_classes} nodes, or leave them out"

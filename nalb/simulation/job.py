@@ -16,6 +16,7 @@ from nalb.measurement.traffic import Traffic
 from nalb.planning.distribution import Situation
 from nalb.planning.elastic import ServerObservation
 from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, linear_load, server_indices
+from nalb.planning.sites import Sites
 from nalb.planning.slices import Ints, Layout, Tensor
 from nalb.planning.stock import route
 from nalb.protocol.messages import TensorSpec
@@ -45,7 +46,8 @@ def by_slices(
 ) -> list[SimulatedExchange]:
     """`rounds` synchronisations under a scheme that knows the true capacities. Raises InputError.
 
-    quotas: cores of each node, shape (N,), None for any: a byte that comes or goes costs CORE_S_PER_BYTE of one.
+    A scheme that sums by sites does so where the capacities have any. quotas: cores of each node, shape (N,), None for any: a
+    byte that comes or goes costs CORE_S_PER_BYTE of one.
     """
     cores = None if quotas is None else quotas / CORE_S_PER_BYTE
     observations: list[list[ServerObservation]] = [[] for _ in nodes]
@@ -56,13 +58,19 @@ def by_slices(
         if chosen.routes_itself:
             done.append(exchange(nodes, capacities, *stock_messages(nodes, layout.tensors), 0, wire, blur, cores))
             continue
-        known = with_cores(nodes, layout.model_bytes, capacities, quotas)
+        known = with_cores(
+            nodes, layout.model_bytes, capacities if chosen.sums_by_sites else capacities.one_level, quotas
+        )
+        sites = sites_of(known)
         shares_bytes = None if present is None else present.shares_bytes
-        plan, _ = chosen.plan(Situation(iteration, nodes, layout, known, known, observations, shares_bytes))
+        situation = Situation(iteration, nodes, layout, known, known, observations, shares_bytes, sites=sites)
+        plan, _ = chosen.plan(situation)
         present = plan or present
         assert present is not None
         servers = np.array(present.server_of_slice)
-        result = exchange(nodes, capacities, layout.sizes_bytes, servers, inflight_bytes, wire, blur, cores)
+        result = exchange(
+            nodes, capacities, layout.sizes_bytes, servers, inflight_bytes, wire, blur, cores, present.by_site
+        )
         if len(result.samples):
             served_s = Traffic(result.samples).served_s(len(nodes))
             for one in np.flatnonzero(np.isfinite(served_s)).tolist():
@@ -79,16 +87,19 @@ def planner_of(
     new_estimator: Callable[[int], Estimator] | None = None,
     inflight_bytes: int | None = None,
     schemes: Mapping[str, Scheme] = NALB_SCHEMES,
+    sites: Sites | None = None,
 ) -> Planner:
     """A coordinator's planner to which these tensors are registered, for `by_planner`. Raises InputError.
 
-    new_estimator: from the number of nodes; None: the default one.
+    new_estimator: from the number of nodes; None: the default one. sites: None: sums have one level.
     """
     names = [node.name for node in nodes]
     ranks = {names[one]: rank for rank, one in enumerate(server_indices(nodes).tolist())}
     workers = {node.name for node in nodes if node.is_worker}
     chosen = new_estimator or ESTIMATORS[DEFAULT_ESTIMATOR]
-    planner = Planner(names, workers, ranks, chosen, inflight_bytes, schemes)
+    summing = [] if sites is None else [node for members in sites.members if len(members) > 1 for node in members]
+    site_servers = {names[one]: len(ranks) + rank for rank, one in enumerate(summing)}
+    planner = Planner(names, workers, ranks, chosen, inflight_bytes, schemes, sites, site_servers)
     specs = [TensorSpec(t.name, t.elements, t.dtype, t.group) for t in tensors]
     planner.register(specs, alpha_bytes, fixed_slice_bytes)
     return planner
@@ -118,8 +129,8 @@ def by_planner(
             sizes_bytes, servers = stock_messages(nodes, layout.tensors)
         else:
             sizes_bytes, servers = layout.sizes_bytes, by_rank[np.array(plan.server_of_slice, dtype=np.int64)]
-        blur = noise and noise.at(iteration)
-        result = exchange(nodes, capacities, sizes_bytes, servers, plan.inflight_bytes, wire, blur, cores)
+        blur, window_bytes, by_site = noise and noise.at(iteration), plan.inflight_bytes, planner.by_site
+        result = exchange(nodes, capacities, sizes_bytes, servers, window_bytes, wire, blur, cores, by_site)
         if plan.measure:
             work = None if quotas is None else work_of(result, quotas)
             planner.observe(result.samples, result.time_s, work=work)
@@ -127,6 +138,11 @@ def by_planner(
             planner.note_unmeasured(result.time_s)
         done.append(result)
     return done
+
+
+def sites_of(capacities: Capacities) -> Sites | None:
+    """The sites of a network; None for one without."""
+    return None if capacities.uplinks is None else capacities.uplinks.sites
 
 
 def with_cores(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, quotas: Floats | None) -> Capacities:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nalb.planning.nodes import Capacities, Floats
+from nalb.simulation.sharing import Shared
 
 MIN_BURST_BYTES = 7570  # of any bucket: five frames, as netem/shaping.py has it
 LEAST_S = 1e-6  # of a message, by its receiver's clock
@@ -42,18 +43,24 @@ class Noise:
 
 
 class Buckets:
-    """What the directions and the capped pairs of a network have saved up; full at first."""
+    """What the directions, the capped pairs and the uplinks of a network have saved up; full at first."""
 
     def __init__(self, capacities: Capacities, burst_s: float):
         self._nodes = len(capacities.up)
         self._capped = {pair: 2 * self._nodes + k for k, pair in enumerate(capacities.pairs)}
         self._rate = np.concatenate([capacities.up, capacities.down, list(capacities.pairs.values())])
+        self._shared, self._first_shared = None, len(self._rate)
+        if capacities.uplinks is not None:
+            self._shared = Shared(capacities.uplinks)
+            self._rate = np.concatenate([self._rate, self._shared.full.ravel()])
         self._depth = np.maximum(MIN_BURST_BYTES, burst_s * self._rate)
         self._saved = self._depth.copy()
 
     def spare(self, rate_of_pair: Floats) -> Floats:
         """Bytes per second that each bucket gains while pairs carry this, bytes per second, shape (N, N)."""
         carried = [rate_of_pair.sum(axis=1), rate_of_pair.sum(axis=0), [rate_of_pair[pair] for pair in self._capped]]
+        if self._shared is not None:
+            carried.append(self._shared.summed(rate_of_pair).ravel())
         return np.asarray(np.maximum(self._rate - np.concatenate(carried), 0.0))
 
     def rest(self, spare: Floats, step_s: float) -> None:
@@ -65,6 +72,8 @@ class Buckets:
         ways = [source, self._nodes + target]
         if (source, target) in self._capped:
             ways.append(self._capped[source, target])
+        if self._shared is not None:
+            ways += [self._first_shared + way for way in self._shared.ways(source, target)]
         taken = min(most_bytes, float(self._saved[ways].min()))
         self._saved[ways] -= taken
         return taken

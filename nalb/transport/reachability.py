@@ -51,7 +51,7 @@ def reach_kept(settings: Settings) -> Iterator[None]:
                     f"has no answer from {settings.endpoint}, the coordinator's place, for {silent_s:.1f} s: the link is down, or "
                     "the host is off"
                 )
-                role, node = settings.role, settings.node
+                role, node = settings.process, settings.node
                 die(Failure(cause=Cause.UNREACHABLE, detail=detail, role=role, node=node, phase=Phase.START))
             is_over.wait(max(0.0, knocked_s + limit_s - time.monotonic()))
 
@@ -98,7 +98,7 @@ class Reachability:
             except Exception as error:
                 cause, why = Cause.PROCESS, f"cannot watch its connections: {type(error).__name__}: {error}"
             if why is not None and not self._is_over.is_set():
-                self._fail(Failure(cause=cause, detail=why, role=self._settings.role, node=self._settings.node))
+                self._fail(Failure(cause=cause, detail=why, role=self._settings.process, node=self._settings.node))
                 return
 
     def _look(self) -> str | None:

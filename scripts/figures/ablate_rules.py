@@ -15,7 +15,7 @@ import numpy as np
 from nalb.feedback import trust
 from nalb.measurement import capacity, estimators, evidence
 from nalb.protocol import planner
-from nalb.simulation.families import FAMILIES
+from nalb.simulation.families import STAR_FAMILIES
 from simulate_families import simulate
 
 RULES: dict[str, tuple[tuple[ModuleType, str, str], ...]] = {
@@ -58,7 +58,7 @@ def main() -> int:
     parser.add_argument("--seeds", required=True, help="of the networks, comma-separated")
     parser.add_argument("--noise", action="store_true", help="blur times as recorded runs have it")
     args = parser.parse_args()
-    drawn = list(product(FAMILIES, [args.noise], product(map(int, args.seeds.split(",")), (0, 1))))
+    drawn = list(product(STAR_FAMILIES, [args.noise], product(map(int, args.seeds.split(",")), (0, 1))))
     with_all = None
     for name, edits in RULES.items():
         leave_out(*edits)

@@ -31,7 +31,7 @@ from nalb.errors import InputError, NalbError
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.slices import Tensor
 from nalb.protocol.planner import usual_inflight_bytes
-from nalb.simulation.families import FAMILIES, HIGH_SEED, draw_network
+from nalb.simulation.families import HIGH_SEED, STAR_FAMILIES, draw_network
 from nalb.simulation.job import by_planner, by_slices, planner_of
 from nalb.simulation.noise import Noise
 from nalb.workloads import load
@@ -93,7 +93,7 @@ def simulate(family: str, is_noisy: bool, drawn: tuple[int, int]) -> dict[str, A
 def main() -> int:
     """Simulate, write a row for each network, print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", default=",".join(FAMILIES), help="comma-separated (default: all)")
+    parser.add_argument("--families", default=",".join(STAR_FAMILIES), help="comma-separated (default: all)")
     parser.add_argument("--first", type=int, default=1, help="seed of each family's first network (default: 1)")
     parser.add_argument("--networks", type=int, default=50, help="of each family, by seeds in a row (default: 50)")
     parser.add_argument("--starts", type=int, default=1, help="of each network; the first knows nothing (default: 1)")
@@ -113,8 +113,8 @@ def main() -> int:
 
 def campaign(families: list[str], seeds: range, starts: int, is_noisy: bool, processes: int, out: str) -> None:
     """All of it. InputError for what cannot be simulated or written."""
-    if unknown := set(families) - set(FAMILIES):
-        raise InputError(f"--families: {min(unknown)!r} is unknown: choose of {', '.join(FAMILIES)}")
+    if unknown := set(families) - set(STAR_FAMILIES):
+        raise InputError(f"--families: {min(unknown)!r} is unknown: choose of {', '.join(STAR_FAMILIES)}")
     if seeds.start < 0 or not seeds or starts < 1 or processes < 1:
         raise InputError("--first: give 0 or more; --networks, --starts and --processes: give 1 or more")
     table = Table(title=f"{SCHEME}, {MODEL}, {len(seeds)} networks each: time over that of true capacities' shares")

@@ -33,9 +33,10 @@ from nalb.errors import InputError  # noqa: E402
 from nalb.events import AnyEvent, PlanEvent, ReadyEvent  # noqa: E402
 from nalb.failures import Cause, Failure, render  # noqa: E402
 from nalb.reporting.run_file import read_events  # noqa: E402
-from netem.build import BRIDGE, port_name, take_down  # noqa: E402
+from netem.build import BRIDGE, take_down  # noqa: E402
 from netem.namespaces import hub_namespace, standing  # noqa: E402
 from netem.network_file import load_network  # noqa: E402
+from netem.wires import port_name  # noqa: E402
 from tests.failures import all_noted_in  # noqa: E402
 from tests.launch.conftest import MARK, Launched, processes_with  # noqa: E402
 

@@ -123,14 +123,19 @@ def test_dataset_is_found_packed_or_not(tmp_path):
     assert only(software.check_dataset(tmp_path)).verdict == "ok"
 
 
-def test_missing_netem_is_a_warning_and_missing_tbf_is_not():
+def test_missing_delays_are_a_warning_and_missing_tbf_is_not():
     lacks = {"namespace": None, "tbf": None, "htb": None, "bfifo": None, "netem": "this kernel has no netem qdisc"}
+    lacks["delay line"] = "it is not built: run `pip install .`"
     lacks |= {"cgroup": None, "no cgroup": "/sys/fs/cgroup: Permission denied"}
     found = emulation.check_emulation(True, True, answering(0, json.dumps(lacks)))
     assert verdicts(found)["delay and loss"] == "warn"
+    assert found[3].advice == "run `pip install .`"
     assert verdicts(found)["traffic shaping"] == "ok"
     assert verdicts(found)["CPU quotas of nodes"] == "warn"
     assert "duty cycle" in found[-1].detail
+    lacks["delay line"] = None
+    found = emulation.check_emulation(True, True, answering(0, json.dumps(lacks)))
+    assert (found[3].verdict, found[3].detail) == ("ok", "no netem qdisc: nalb's own delay line works")
     lacks["tbf"] = "this kernel lacks the qdisc tbf: load sch_tbf"
     finding = emulation.check_emulation(True, True, answering(0, json.dumps(lacks)))[2]
     assert (finding.verdict, finding.advice) == ("FAIL", "load sch_tbf")

@@ -19,7 +19,7 @@ from nalb.cli.main import run
 from nalb.doctor.emulation import PROBE
 from nalb.errors import MachineError
 from netem import namespaces, rootless, verify, verify_cpu
-from tests.netem.conftest import UNEVEN_NODES, leftovers
+from tests.netem.conftest import SITE_OF_B, TWO_NODES, UNEVEN_NODES, leftovers
 
 ROOT = Path(__file__).parents[2]
 NOBODY = [
@@ -54,6 +54,19 @@ def test_up_verify_down(network_path: Path, name: str, capsys: pytest.CaptureFix
     assert capsys.readouterr().out.count("up  ") == 2
     assert namespaces.standing(name), "verify leaves a network that was up"
     assert run(["net", "down", str(network_path)]) == 0
+    assert leftovers(name) == []
+
+
+@pytest.mark.root
+def test_up_says_which_machines_share_a_sites_link(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "network.toml"
+    slow = TWO_NODES.replace("100", "40").replace("80", "40")  # busy machines carry that too
+    path.write_text(f'name = "{name}"\n{slow}{SITE_OF_B}')
+    assert run(["net", "up", str(path)]) == 0
+    assert "\nsite s: 20 Mbit/s up and 30 down; shared by b\n" in capsys.readouterr().out
+    assert run(["net", "verify", str(path)]) == 0
+    assert "s down, 1 at once              30.00" in capsys.readouterr().out
+    assert run(["net", "down", str(path)]) == 0
     assert leftovers(name) == []
 
 
@@ -132,10 +145,11 @@ def test_verify_fails_where_a_quota_is_off(
 
 @pytest.mark.root
 def test_without_root(network_path: Path, name: str, nobody: Callable[..., subprocess.CompletedProcess[str]]):
-    """verify builds its network in a user namespace; up says why it cannot."""
+    """verify builds its network in a user namespace, with delays; up says why it cannot."""
     verified = nobody("net", "verify", network_path.name)
     assert verified.returncode == 0, verified.stdout + verified.stderr
     assert "all within 10%" in verified.stdout
+    assert "b round trip" in verified.stdout
     refused = nobody("net", "up", network_path.name)
     assert refused.returncode == 3
     assert "outlive the command" in refused.stderr
@@ -218,7 +232,7 @@ def nobody(network_path: Path) -> Iterator[Callable[..., subprocess.CompletedPro
     if allowed.returncode != 0:
         pytest.skip(f"this kernel has no unprivileged user namespaces: {allowed.stderr.strip()}")
     with tempfile.TemporaryDirectory() as directory:  # pytest's own directories are closed to nobody
-        shutil.copy(network_path, directory)
+        Path(directory, network_path.name).write_text(f"{network_path.read_text()}delay_ms = 20\n")  # of b
         os.chown(directory, 65534, 65534)
 
         def nalb(*words: str) -> subprocess.CompletedProcess[str]:

@@ -14,6 +14,7 @@ from tests.protocol.test_state import Driver
         ("aware", m.RunBlock("aware", 5, label="aware")),
         ("average-probes", m.RunBlock("average", 5, probes=False, label="average-probes")),
         ("average+forecasts", m.RunBlock("average", 5, forecasts=True, label="average+forecasts")),
+        ("exact-sites", m.RunBlock("exact", 5, label="exact-sites")),
         ("oracle-forecasts", m.RunBlock("oracle", 5, forecasts=False, label="oracle-forecasts")),
         (
             "exact-probes+forecasts@46416",
@@ -38,6 +39,7 @@ def test_a_word_becomes_a_block(word, block):
         ("stock@50000", "by itself"),
         ("p3+forecasts", "has no options"),
         ("gloo@50000", "has no options"),
+        ("elastic-sites", "has one level anyway"),
     ],
 )
 def test_words_without_sense_are_refused(word, text):

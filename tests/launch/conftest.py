@@ -96,12 +96,13 @@ class Launched:
             assert time.monotonic() < end_s, self.output
             time.sleep(0.05)
 
-    def pid(self, role: str, node: str) -> int:
-        """Of a process of the job."""
+    def pid(self, role: str, node: str, level: str | None = None) -> int:
+        """Of a process of the job; level: of a server of a job by sites."""
         return next(
             pid
             for pid, environment in processes_with(f"{MARK}={self.token}").items()
             if (environment.get("DMLC_ROLE"), environment.get("NALB_NODE")) == (role, node)
+            and environment.get("NALB_LEVEL") == level
         )
 
     def signal(self, number: int) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from nalb.events import IterationEvent, NetworkChange
 from nalb.failures import Cause
 from nalb.launch.network import configured_bound_s, configured_message, goodput_bound_s, job_nodes
 from nalb.reporting.run_file import read_events
-from netem import build, namespaces, qdiscs, rootless
+from netem import build, namespaces, qdiscs, rootless, wires
 from netem.network_file import parse_network
 from tests.failures import who
 from tests.launch.conftest import ROOT, START_LIMIT_S, STEPS, Launch, Launched
@@ -46,6 +47,31 @@ mbps = 30
 ROLES = """
 defaults = {up_mbps = 200, down_mbps = 100}
 nodes = [{name = "w", server = false}, {name = "s", worker = false}, {name = "ws"}]
+"""
+SITES = """
+[defaults]
+up_mbps = 400
+down_mbps = 400
+[[sites]]
+name = "east"
+up_mbps = 100
+down_mbps = 100
+[[sites]]
+name = "west"
+up_mbps = 100
+down_mbps = 100
+[[nodes]]
+name = "n0"
+site = "east"
+[[nodes]]
+name = "n1"
+site = "east"
+[[nodes]]
+name = "n2"
+site = "west"
+[[nodes]]
+name = "n3"
+site = "west"
 """
 ALL_CPU = NETWORK.replace(f"cpu_quota = {QUOTA}\n", "")
 REPLAY = [sys.executable, "-m", "kvstore_patch.roles.replay", "mobilenet"]  # without end
@@ -132,7 +158,7 @@ def test_a_network_that_no_longer_changes_ends_the_job(launch: Launch, name: str
     """Here because what shapes a node is gone."""
 
     def unshape(netlink: qdiscs.IPRoute) -> None:
-        index = build.interface_index(netlink, build.NODE_INTERFACE)
+        index = build.interface_index(netlink, wires.NODE_INTERFACE)
         netlink.tc("del", index=index, parent=qdiscs.TC_H_ROOT, handle=qdiscs.ROOT)
 
     path = tmp_path / "network.toml"
@@ -172,6 +198,7 @@ def test_the_goodput_bound_counts_the_bunches_that_the_network_carries() -> None
 
 CHANGES = """
 import sys
+import time
 from pathlib import Path
 from nalb.launch.network import Changes
 from netem.network_file import find_network, load_network
@@ -193,3 +220,36 @@ def test_a_change_is_noted_though_nobody_reads_the_output(tmp_path: Path) -> Non
     assert (done.returncode, done.stderr) == (0, "")
     (event,) = read_events(tmp_path)
     assert event.change == NetworkChange(at_s=1.0, nodes={}, links=[])
+
+
+@needs_mxnet
+def test_a_sites_uplink_is_cut(launch: Launch, name: str, tmp_path: Path) -> None:
+    """A moment without it heals. Where it stays away, the job ends, and names a process beyond it."""
+    path = tmp_path / "network.toml"
+    path.write_text(f'name = "{name}"\n{SITES}')
+    job = launch("--network", str(path), "--deadline-s", "5", "--verify-sums", "--", *REPLAY)
+    job.wait_for_event(IterationEvent)
+    wire = wires.wires(parse_network(path.read_text(), str(path)))["west"]
+    link = ["ip", "-n", wire.bridge_namespace, "link", "set", wire.port]
+    subprocess.run([*link, "down"], check=True)
+    time.sleep(1.0)
+    subprocess.run([*link, "up"], check=True)
+    cut_short = last_iteration(job)
+    end_s = time.monotonic() + START_LIMIT_S
+    while last_iteration(job) < cut_short + 3:
+        assert job.popen.poll() is None, job.output
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+    subprocess.run([*link, "down"], check=True)
+    code, _ = job.end()
+    assert code != 0
+    failure = job.failure()
+    assert failure.cause in (Cause.SILENT, Cause.UNREACHABLE, Cause.NO_COORDINATOR), failure
+    assert failure.node in ("n2", "n3") or failure.cause is Cause.UNREACHABLE
+    job.assert_nothing_left()
+    assert namespaces.standing(name) == []
+
+
+def last_iteration(job: Launched) -> int:
+    """That the coordinator has noted; -1: none."""
+    return max((event.iteration for event in read_events(job.run_dir) if isinstance(event, IterationEvent)), default=-1)

@@ -20,7 +20,7 @@ from pyroute2 import IPRoute
 
 from nalb.errors import MachineError
 from nalb.failures import Cause
-from netem import build, namespaces, qdiscs, rootless
+from netem import build, namespaces, qdiscs, rootless, wires
 from netem.emulation import Emulation, network_up
 from netem.network_file import parse_network
 from tests.failures import noted_in, who
@@ -272,7 +272,7 @@ def test_a_host_is_cut_off_and_the_job_goes_on_without_it(cluster: Cluster, laun
     job = cluster.launch(launch, *training, flags=flags, wrap=APART)
     job.wait_for("loss 12")
     assert job.child("b.worker")  # from here on whatever is left of this attempt is seen, on the hosts too
-    port = build.port_name(cluster.emulation.network, "b")
+    port = wires.port_name(cluster.emulation.network, "b")
     set_link(cluster.emulation, port, "down")
     try:
         job.wait_for("goes on from checkpoint")

@@ -11,9 +11,9 @@ import pytest
 
 from nalb.failures import Cause
 from netem import build, qdiscs, rootless
-from netem.build import port_name
 from netem.namespaces import hub_namespace, standing
 from netem.network_file import load_network
+from netem.wires import port_name
 from tests.launch.conftest import END_LIMIT_S, ROOT, Launch
 
 pytestmark = [

@@ -96,4 +96,5 @@ name = "a"
 name = "b"
 """
 
+SITE_OF_B = 'site = "s"\n[[sites]]\nname = "s"\nup_mbps = 20\ndown_mbps = 30\n'  # after TWO_NODES
 UNEVEN_NODES = TWO_NODES + "cpu_quota = 0.02\n"  # b; a may use all, and is in a group too

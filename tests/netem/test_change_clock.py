@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from netem.change_clock import ChangeClock
-from tests.netem.conftest import TWO_NODES, network_of
+from tests.netem.conftest import SITE_OF_B, TWO_NODES, network_of
 
 DEADLINE_S = 10
 NETWORK = network_of(
@@ -28,12 +28,26 @@ def test_changes_come_in_order_after_their_time():
         if len(seen) == 2:
             both.set()
 
-    with ChangeClock(NETWORK, lambda rates, caps: calls.append((rates, caps)), on_change):
+    with ChangeClock(NETWORK, lambda rates, caps, _: calls.append((rates, caps)), on_change):
         wait(both)
     assert calls == [({"a": (1, 80)}, {}), ({"a": (2, 80)}, {})]
     assert [description["at_s"] for _, description in seen] == [0.01, 0.02]
     assert all(elapsed_s >= description["at_s"] for elapsed_s, description in seen)
     assert seen[0][1]["nodes"] == {"a": {"up_mbps": 1, "down_mbps": 80}}
+
+
+def test_changes_of_sites_are_applied_and_described():
+    body = TWO_NODES + SITE_OF_B + '[[changes]]\nat_s = 0.01\nsite = "s"\nup_mbps = 1\n'
+    calls, seen, made = [], [], threading.Event()
+
+    def on_change(_elapsed_s, description):
+        seen.append(description)
+        made.set()
+
+    with ChangeClock(network_of("net", body), lambda rates, caps, _: calls.append((rates, caps)), on_change):
+        wait(made)
+    assert calls == [({"s": (1, 30)}, {})]
+    assert seen == [{"at_s": 0.01, "nodes": {}, "links": [], "sites": {"s": {"up_mbps": 1, "down_mbps": 30}}}]
 
 
 def test_cpu_changes_keep_the_same_clock_and_are_described():
@@ -55,7 +69,7 @@ def test_cpu_changes_keep_the_same_clock_and_are_described():
 def test_an_error_in_the_thread_is_raised_at_the_end():
     tried = threading.Event()
 
-    def refuse(_rates, _caps):
+    def refuse(_rates, _caps, _delays):
         tried.set()
         raise OSError("no such qdisc")
 

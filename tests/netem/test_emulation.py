@@ -1,5 +1,7 @@
 """Real networks: they carry what the file says, change while packets flow, and stand side by side."""
 
+import dataclasses
+import importlib.machinery
 import os
 import socket
 import subprocess
@@ -13,7 +15,7 @@ from msgspec.structs import replace
 
 from nalb.errors import InputError, MachineError
 from nalb.units import bytes_per_s_to_mbps
-from netem import build, namespaces, qdiscs, verify
+from netem import build, namespaces, qdiscs, shaping, verify
 from netem.emulation import attach, is_up, leave_up, network_up
 from netem.network_file import find_network, load_network
 from tests.netem.conftest import TWO_NODES, leftovers, network_of
@@ -82,6 +84,22 @@ def test_an_asymmetric_network_carries_its_rates_and_caps(name: str):
                 break
         assert_close(together[0])  # a capped pair has its part,
         assert_close(together[1])  # and the rest of the uplink is used
+
+
+def test_datagrams_show_the_rate_of_a_way(name: str):
+    with network_up(network_of(name, TWO_NODES)) as emulation:
+        emulation.set_rates({"a": (30, 80), "b": (100, 20)})
+        lossless = shaping.Impairment(1, 0, 0)
+        for source, target, mbps in (("a", "b", 20), ("b", "a", 80)):
+            assert_close(verify.measure_patiently(replace_flow(flow(emulation, source, target, mbps), lossless)))
+        loses_half = replace_flow(flow(emulation, "a", "b", 40), shaping.Impairment(1, 0, 50))
+        measured = verify.measure_patiently(loses_half)
+        assert_close(measured)
+        assert measured.configured_mbps == pytest.approx(20, rel=0.02), "half of it may have been lost on the way"
+
+
+def replace_flow(flow: verify.Flow, impairment: shaping.Impairment) -> verify.Flow:
+    return dataclasses.replace(flow, impairment=impairment)
 
 
 def test_rates_change_under_a_running_connection(name: str):
@@ -216,17 +234,20 @@ def test_one_that_is_up_is_refused_attached_to_and_taken_down_once(name: str):
     assert leftovers(name) == []
 
 
-def test_what_the_kernel_lacks_is_said_before_anything_is_built(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_link_with_delay_carries_its_rate(name: str):
+    """By the kernel's qdisc where there is one, else by the delay line."""
     network = network_of(name, TWO_NODES + "delay_ms = 5\n")
-    try:
-        qdiscs.require(("netem",))
-    except MachineError:
-        monkeypatch.setattr(namespaces, "create", lambda name: pytest.fail(f"{name} was made"))
-        with pytest.raises(MachineError, match="netem qdisc"), network_up(network):
-            pass
-        return
     with network_up(network) as emulation, connected(emulation, "b", "a") as carries:
         assert carries(80)
+
+
+def test_what_is_missing_is_said_before_anything_is_built(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(qdiscs, "has_netem", lambda: False)
+    monkeypatch.setattr(importlib.machinery, "EXTENSION_SUFFIXES", [])  # none of ours is found
+    monkeypatch.setattr(namespaces, "create", lambda name: pytest.fail(f"{name} was made"))
+    network = network_of(name, TWO_NODES + "delay_ms = 5\n")
+    with pytest.raises(MachineError, match="delay line is not built"), network_up(network):
+        pass
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from nalb.planning.goodput import goodput_part
-from netem import build, namespaces, qdiscs, shaping
+from netem import build, namespaces, qdiscs, shaping, wires
 from netem.emulation import Emulation, network_up
 from tests.netem.conftest import network_of
 
@@ -42,8 +42,8 @@ def carried_bytes(emulation: Emulation) -> dict[str, int]:
         return namespaces.with_netlink(namespace, count)
 
     names, hub = emulation.network.node_names(), emulation.hub_namespace()
-    up = {f"{name} up": counted(emulation.namespace(name), build.NODE_INTERFACE) for name in names}
-    return up | {f"{name} down": counted(hub, build.port_name(emulation.network, name)) for name in names}
+    up = {f"{name} up": counted(emulation.namespace(name), wires.NODE_INTERFACE) for name in names}
+    return up | {f"{name} down": counted(hub, wires.port_name(emulation.network, name)) for name in names}
 
 
 def transfer(emulation: Emulation, source: str, target: str) -> list[threading.Thread]:

@@ -1,5 +1,8 @@
 """The parser: what it accepts, and that each kind of mistake is named in one line."""
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +16,7 @@ from netem.network_file import (
     Link,
     NetworkNode,
     RandomRedraws,
+    Site,
     carried_networks,
     find_network,
     load_network,
@@ -33,6 +37,8 @@ BARE_NODES = '\n[[nodes]]\nname = "a"\n[[nodes]]\nname = "b"\n'
 GOOD = 'name = "net"\n' + NODES
 LINK = '\n[[links]]\nsrc = "a"\ndst = "b"\nmbps = 5\n'
 RANDOM = "\n[random]\nseed = 1\nevery_s = 5\nlow_mbps = 1\nhigh_mbps = 9\n"
+SITED = 'name = "net"\n[[sites]]\nname = "s"\nup_mbps = 50\ndown_mbps = 60\n' + NODES.replace('"a"', '"a"\nsite = "s"')
+SITE_CHANGE = '\n[[changes]]\nat_s = 1\nsite = "{}"\nup_mbps = 9\n'
 CPU_RANDOM = "\n[cpu_random]\nseed = 1\nevery_s = 5\nlow_cpu_quota = 0.1\nhigh_cpu_quota = 0.5\n"
 CPU_CHANGE = '\n[[cpu_changes]]\nat_s = {}\nnode = "{}"\ncpu_quota = {}\n'
 
@@ -77,6 +83,29 @@ def test_roles_are_carried():
     roles = [(node.is_worker, node.is_server) for node in parse_network(text, "net.toml").nodes]
     assert roles == [(False, True), (True, False)]
     assert all(node.is_worker and node.is_server for node in parse_network(GOOD, "net.toml").nodes)
+
+
+def test_sites_are_read():
+    text = SITED.replace("= 60", "= 60\nqueue_ms = 70\ndelay_ms = 20\njitter_ms = 2\nloss_percent = 0.1")
+    network = parse_network("defaults = {delay_ms = 4}\n" + text + SITE_CHANGE.format("s"), "net.toml")
+    assert network.sites == (Site(50, 60, 70, 20, 2, 0.1, name="s"),), "defaults are of nodes"
+    assert network.nodes[0] == NetworkNode(10, 20, delay_ms=4, name="a", site="s")
+    assert network.changes == (Change(1, site="s", up_mbps=9),)
+    assert network.site_of_nodes() == ("s", "b"), "a node in none is a site of its own"
+    assert network.members("s") == ("a",)
+    assert parse_network(GOOD, "net.toml").site_of_nodes() == ("a", "b")
+
+
+def test_the_manuals_network_of_sites_is_one():
+    manual = (Path(__file__).parents[2] / "docs" / "network-files.md").read_text()
+    [example] = [block for block in re.findall(r"```toml\n(.*?)```", manual, re.DOTALL) if "[[sites]]" in block]
+    assert parse_network(example, "network-files.md").site_of_nodes() == ("east", "east", "n2")
+
+
+def test_random_draws_what_leads_to_the_core():
+    drawn = SITED.replace("up_mbps = 50\ndown_mbps = 60", "").replace("up_mbps = 30\ndown_mbps = 40", "")
+    network = parse_network(drawn + RANDOM, "net.toml")
+    assert (network.sites[0].up_mbps, network.nodes[0].up_mbps, network.nodes[1].up_mbps) == (None, 10, None)
 
 
 def test_random_leaves_the_rates_open():
@@ -220,6 +249,71 @@ BAD = {
     "random too often": (
         'name = "net"' + RANDOM.replace("every_s = 5", "every_s = 0") + BARE_NODES,
         "random.every_s is 0",
+    ),
+    "a site that is not there": (
+        SITED.replace('site = "s"', 'site = "z"'),
+        "sites[0].name is 's', which no node names: give it a node or remove it",
+    ),
+    "a node of a site that is not there": (
+        SITED.replace('"b"', '"b"\nsite = "z"'),
+        "nodes[1].site is 'z', which is no site: declare it in [[sites]]",
+    ),
+    "a site of no sites": (GOOD + 'site = "s"', "nodes[1].site is 's', which is no site: declare it in [[sites]]"),
+    "a default site": (GOOD + '[defaults]\nsite = "s"', "defaults.site is unknown: use"),
+    "a site like a node": (
+        SITED.replace('"s"', '"b"'),
+        "sites[0].name is 'b', which is a node's: give it another",
+    ),
+    "same site twice": (
+        SITED + '[[sites]]\nname = "s"\nup_mbps = 1\ndown_mbps = 1\n',
+        "sites[1] repeats an earlier name: give each site its own",
+    ),
+    "too many sites": (
+        GOOD + "".join(f'[[sites]]\nname = "s{index}"\n' for index in range(51)),
+        "sites: Expected `array` of length <= 50: give at most 50 sites",
+    ),
+    "a site's unknown field": (SITED.replace("= 60", "= 60\ncpu_quota = 1"), "sites[0].cpu_quota is unknown: use"),
+    "a site without a rate": (
+        SITED.replace("down_mbps = 60", ""),
+        "sites[0].down_mbps is missing: give it there, or let [random] draw all rates",
+    ),
+    "a site's negative rate": (SITED.replace("= 60", "= -1"), "sites[0].down_mbps is -1: give a number"),
+    "a site's jitter above its delay": (SITED.replace("= 60", "= 60\njitter_ms = 2"), "sites[0].jitter_ms is 2"),
+    "a site's queue beyond 32 bits": (
+        SITED.replace("= 60", "= 10_000\nqueue_ms = 4000"),
+        "sites[0].queue_ms is 4000 at 10000 Mbit/s",
+    ),
+    "delays of node and site that ARP gives up": (
+        "defaults = {delay_ms = 400}\n" + SITED.replace("= 60", "= 60\ndelay_ms = 301"),
+        "nodes[0].delay_ms and jitter_ms come on top of those of site 's': give at most 700 ms together",
+    ),
+    "change of an unknown site": (
+        SITED + SITE_CHANGE.format("z"),
+        "changes[0].site is 'z', which is no site: declare it",
+    ),
+    "change of a node as a site": (SITED + SITE_CHANGE.format("b"), "changes[0].site is 'b', which is no site"),
+    "change of a site to nothing": (
+        SITED + SITE_CHANGE.format("s").replace("up_mbps = 9", ""),
+        "changes[0].site is given: give up_mbps, down_mbps or both with it",
+    ),
+    "change of a site and a node": (
+        SITED + SITE_CHANGE.format("s") + 'node = "b"',
+        "changes[0].site is given beside node: keep one of the two",
+    ),
+    "change of a site twice at once": (
+        SITED + 2 * SITE_CHANGE.format("s"),
+        "changes[1] repeats an earlier at_s and node, site or pair",
+    ),
+    "drawn rates and a site's": (SITED + RANDOM, "nodes[1].up_mbps is given, there or in [defaults], although"),
+    "drawn rates and a site's change": (
+        SITED.replace("up_mbps = 50\ndown_mbps = 60", "").replace("up_mbps = 30\ndown_mbps = 40", "")
+        + RANDOM
+        + SITE_CHANGE.format("s"),
+        "changes[0].site changes a rate that [random] draws",
+    ),
+    "drawn rates and a node of a site without": (
+        'name = "net"' + RANDOM + BARE_NODES + 'site = "s"\n[[sites]]\nname = "s"\n',
+        "nodes[1].up_mbps is missing: give it there or in [defaults]",
     ),
     "no CPU at all": (GOOD + "cpu_quota = 0", "nodes[1].cpu_quota is 0: give a number from 0.01 to 1024 cores"),
     "more CPU than there is": (GOOD + "cpu_quota = 2000", "nodes[1].cpu_quota is 2000"),

@@ -8,7 +8,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from netem.network_file import Network, find_network, load_network
-from netem.schedule import TimedChange, highest_total_quota, pair_caps_at, quotas_at, rates_at, timed_changes
+from netem.schedule import (
+    TimedChange,
+    access_rates_at,
+    core_rates_at,
+    highest_total_quota,
+    pair_caps_at,
+    quotas_at,
+    rates_at,
+    site_rates_at,
+    timed_changes,
+)
 from tests.netem.conftest import TWO_NODES, network_of
 
 CHANGING = network_of(
@@ -164,3 +174,28 @@ def test_drawn_quotas_are_the_same_on_every_machine():
         [0.32, 0.177],
         [0.459, 0.223],
     ]
+
+
+SITES = (
+    '[[sites]]\nname = "s"\n[[nodes]]\nname = "a"\nsite = "s"\nup_mbps = 400\ndown_mbps = 400\n[[nodes]]\nname = "b"\n'
+)
+RATES = "up_mbps = {}\ndown_mbps = {}\n"
+
+
+def test_sites_change_at_their_time():
+    body = SITES.replace('"s"\n', '"s"\n' + RATES.format(50, 60), 1) + RATES.format(30, 40)
+    network = network_of("net", body + '[[changes]]\nat_s = 3\nsite = "s"\nup_mbps = 9\n')
+    assert schedule(network, 10) == [TimedChange(3, {}, {}, site_rates={"s": (9, 60)})]
+    assert [site_rates_at(network, elapsed_s) for elapsed_s in (2.9, 3)] == [{"s": (50, 60)}, {"s": (9, 60)}]
+    assert rates_at(network, 3) == {"a": (400, 400), "b": (30, 40)}
+    assert core_rates_at(network, 3) == {"s": (9, 60), "b": (30, 40)}
+
+
+def test_draws_reach_sites_and_leave_their_lans():
+    drawn = "[random]\nseed = 1\nevery_s = 5\nlow_mbps = 20\nhigh_mbps = 220\n"
+    network = network_of("net", drawn + SITES)
+    [change] = schedule(network, 5)
+    assert change.node_rates.keys() == {"b"}
+    assert change.site_rates.keys() == {"s"}
+    assert access_rates_at(network, 5) == {"a": (400, 400)} | change.node_rates | change.site_rates
+    assert site_rates_at(network, 0) != change.site_rates

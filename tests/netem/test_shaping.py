@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nalb.errors import InputError
 from nalb.units import mbps_to_bytes_per_s
 from netem import shaping
-from netem.network_file import HIGH_QUEUE_MS, LOW_MBPS, Link, Network, NetworkNode, parse_network
+from netem.network_file import HIGH_QUEUE_MS, LOW_MBPS, Link, Network, NetworkNode, Site, parse_network
 from netem.shaping import FRAME_BYTES, Impairment
 
 MBPS = st.floats(LOW_MBPS, 34_000)
@@ -80,5 +80,19 @@ def test_impairments_of_node_and_link_add_up():
     egress = uplink_of(network)
     assert [leaf.impairment for leaf in egress.leaves] == [Impairment(25, 3, 55), Impairment(5, 1, 10)]
     assert egress.impairment is None
-    assert "netem" in shaping.needed_qdiscs(network)
+    assert egress.impairments == {"n1": Impairment(25, 3, 55), None: Impairment(5, 1, 10)}
+    assert set(egress.unimpaired.impairments.values()) == {None}
+    assert [shaping.is_impaired(network, node) for node in nodes] == [True, False]
     assert shaping.downlink(nodes[1], {"n1": (1, 1)}).impairment is None
+
+
+def test_bunches_fit_the_uplink_of_the_site_too():
+    sites = (Site(60, 100, 70, 20, 2, 1, name="s"),)
+    nodes = tuple(NetworkNode(400, 400, name=f"n{index}", site="s" if index else None) for index in range(3))
+    network = Network("net", nodes, sites=sites)
+    fast, slow = shaping.MOST_SEGMENTS, shaping.FEW_SEGMENTS
+    assert shaping.segments_at_once(network) == [[fast, 8, 8], [slow] * 3, [slow] * 3], "8 pass the site's downlink"
+    rates = {"s": (60.0, 100.0)}
+    assert shaping.uplink(network, sites[0], rates, {}) == shaping.Egress(60, 7570, 525_000, Impairment(20, 2, 1), ())
+    assert shaping.downlink(sites[0], rates) == shaping.Egress(100, 12_500, 875_000, Impairment(20, 2, 1), ())
+    assert shaping.is_impaired(network, sites[0])

@@ -16,7 +16,7 @@ from nalb.errors import InputError, MachineError
 from netem import build, cpu_limits, namespaces
 from netem.emulation import leave_up, network_up
 from netem.guardian import NetworkGuardian
-from tests.netem.conftest import TWO_NODES, UNEVEN_NODES, leftovers, network_of, standing_groups
+from tests.netem.conftest import SITE_OF_B, TWO_NODES, UNEVEN_NODES, leftovers, network_of, standing_groups
 
 pytestmark = pytest.mark.root
 
@@ -82,9 +82,11 @@ def start_owner(path, then: str = "time.sleep(1000)", prefix: Sequence[str] = ()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
-def test_a_signal_to_the_owner_takes_the_network_down(network_path, name: str, number: signal.Signals):
+@pytest.mark.parametrize("more", ["", SITE_OF_B], ids=["nodes", "sites"])
+def test_a_signal_to_the_owner_takes_the_network_down(network_path, name: str, number: signal.Signals, more: str):
+    network_path.write_text(network_path.read_text() + more)
     owner, child = start_owner(network_path)
-    assert len(namespaces.standing(name)) == 3
+    assert len(namespaces.standing(name)) == (4 if more else 3)
     os.killpg(owner.pid, number) if number == signal.SIGINT else owner.send_signal(number)
     with owner:
         owner.communicate(timeout=DEADLINE_S)

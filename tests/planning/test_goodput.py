@@ -6,6 +6,7 @@ import pytest
 from nalb.planning.goodput import goodput_capacities, goodput_part
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s, exact
+from nalb.planning.sites import Sites, Uplinks
 
 
 def test_a_link_carries_both_its_data_and_acknowledgements():
@@ -38,3 +39,13 @@ def test_alike_acknowledgements_move_no_share_and_lengthen_every_bound_alike():
         left = goodput_capacities(capacities, np.full((4, 4), 4))
         assert bound_s(nodes, 1e7, left) == pytest.approx(bound_s(nodes, 1e7, capacities) / goodput_part(4))
         assert exact(nodes, 1e7, left)[0] == pytest.approx(exact(nodes, 1e7, capacities)[0], rel=1e-4)
+
+
+def test_uplinks_lose_what_the_links_of_their_machines_lose() -> None:
+    sites = Sites(("a", "a", "b"))
+    rates = np.full(3, 1e6)
+    capacities = Capacities(rates, rates, {}, None, Uplinks(sites, np.array([3e5, np.inf]), np.array([2e5, np.inf])))
+    left = goodput_capacities(capacities, np.full((3, 3), 2))
+    assert left.uplinks is not None
+    assert left.uplinks.up == pytest.approx([3e5 * goodput_part(2), np.inf])
+    assert left.uplinks.down == pytest.approx([2e5 * goodput_part(2), np.inf])

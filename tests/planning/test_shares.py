@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from nalb.errors import InputError
+from nalb.planning.filling import fill
 from nalb.planning.nodes import Capacities, CoreTimes, Node, completion_s, linear_load, load_bytes
-from nalb.planning.shares import TOLERANCE, average, bound_s, exact, fill, pairwise
+from nalb.planning.shares import TOLERANCE, average, bound_s, exact, pairwise
 from nalb.units import mbps_to_bytes_per_s
 
 from .strategies import laws, mixed_nodes, model_sizes, networks, peers, time_by_messages, traffic_bytes

@@ -11,8 +11,11 @@ from nalb.planning.slots import (
     HASH_PRIME,
     KEYS_PER_TURN,
     STOCK_KEYS,
+    direct_pairs,
     most_plan_slots,
+    most_site_slots,
     plan_slot_key,
+    site_slot_keys,
     slot_key,
 )
 
@@ -66,3 +69,15 @@ def test_the_last_slot_has_a_key_and_the_next_has_none(count):
 def test_servers_that_the_hash_cannot_tell_apart():
     with pytest.raises(StoreError, match="use one fewer"):
         slot_key(0, 0, 2 * HASH_PRIME)
+
+
+@laws
+@given(st.integers(1, 1000), st.data())
+def test_the_slots_of_a_site_server_have_two_keys_each_and_share_none(nodes, data):
+    servers = 2 * nodes
+    most = direct_pairs(nodes) + most_site_slots(nodes, servers)
+    pairs = data.draw(st.lists(st.integers(0, most - 1), min_size=1, max_size=4, unique=True))
+    server = data.draw(st.integers(0, servers - 1))
+    keys = [key for pair in pairs for key in site_slot_keys(server, pair, servers)]
+    assert len(set(keys)) == len(keys) == 2 * len(pairs)
+    assert {server_of(key, servers) for key in keys} == {server}

@@ -264,7 +264,7 @@ def test_whatever_the_rates_every_slot_has_a_key_and_plans_are_near_the_bound(mo
             for new in with_rates(planner, rates_mbps).new_slots:
                 assert plan_slot_key(new.server, new.first + new.count - 1, count) < 1 << 31
             assert planner._present.predicted_s < 1.01 * planner._present.bound_s
-            assert max(planner._next_slot.values()) <= planner._most_of_class.total()
+            assert max(planner._slots._next_slot.values()) <= planner._most_of_class.total()
 
 
 @pytest.mark.jobs
@@ -307,7 +307,7 @@ def test_shares_that_wander_seldom_ask_for_new_slots():
         needed |= used
     for (_, *slot_class), times in asked.items():
         assert times <= 2 + np.log2(planner._most_of_class[tuple(slot_class)])
-    made = {(planner._rank_of_node[node], *one): len(numbers) for (node, one), numbers in planner._slots.items()}
+    made = {(planner._rank_of_node[node], *one): len(numbers) for (node, one), numbers in planner._slots._slots.items()}
     assert all(count <= 2 * needed[place] for place, count in made.items())
 
 

@@ -22,6 +22,7 @@ RANGES = {  # family -> (low, high) Mbit/s up, the same down
     "changing": ((20, 220), (20, 220)),
     "roles": ((20, 220), (20, 220)),
     "shared-cores": ((20, 220), (20, 220)),
+    "sites": ((400, 400), (400, 400)),
 }
 APART = ("asymmetric", "adsl", "capped")  # families whose nodes have two rates
 
@@ -41,7 +42,13 @@ def mbps(rates_bytes_per_s):
 def described(network):
     carried = [(0.0, network.capacities), *network.changes]
     rows = [(at_s, c.up.tolist(), c.down.tolist(), sorted(c.pairs.items())) for at_s, c in carried]
-    return network.name, network.command, network.nodes, rows, network.quotas
+    return network.name, network.command, network.nodes, rows, network.quotas, shared(network.capacities)
+
+
+def shared(capacities):
+    """The sites and their links; None where there are none."""
+    links = capacities.uplinks
+    return links and (links.sites, links.up.tolist(), links.down.tolist())
 
 
 def test_each_family_has_its_ranges():
@@ -74,12 +81,27 @@ def test_same_arguments_same_network_and_another_seed_another(family, count, see
 
 @laws
 @given(families, counts, seeds)
-def test_only_the_family_that_is_named_for_it_has_pairs_changes_roles_or_quotas(family, count, seed):
+def test_only_the_family_that_is_named_for_it_has_pairs_changes_roles_quotas_or_sites(family, count, seed):
     network = draw(family, count, seed)
     assert bool(network.capacities.pairs) == (family == "capped")
     assert bool(network.changes) == (family == "changing")
     assert all(node.is_worker and node.is_server for node in network.nodes) == (family != "roles")
     assert (network.quotas is not None) == (family == "shared-cores")
+    assert (network.capacities.uplinks is not None) == (family == "sites")
+
+
+@laws
+@given(counts, seeds, st.sampled_from([0.05, 1.0, 10.0]))
+def test_sites_have_two_to_four_machines_and_links_of_an_even_network(count, seed, scale):
+    links = draw("sites", count, seed, scale).capacities.uplinks
+    *whole, last = [len(members) for members in links.sites.members]
+    assert whole, "two sites at least"
+    assert all(2 <= machines <= 4 for machines in whole)
+    assert 1 <= last <= 4
+    assert links.sites.of_node == tuple(sorted(links.sites.of_node)), "neighbours stand together"
+    assert links.up.tolist() == links.down.tolist()
+    assert np.all(mbps(links.up) >= scale * 20 - PRINTED)
+    assert np.all(mbps(links.up) <= scale * 220 + PRINTED)
 
 
 @laws
@@ -148,6 +170,7 @@ def test_quotas_share_the_cores(count, seed, cores):
         (("odd", 4, 1), "family 'odd' is unknown: choose one of even, near"),
         (("even", 1, 1), "family even of 1 nodes: give 2 to 200"),
         (("roles", 2, 1), "family roles of 2 nodes: give 3 to 200"),
+        (("sites", 2, 1), "family sites of 2 nodes: give 3 to 200"),
         (("even", 201, 1), "family even of 201 nodes"),
         (("even", 4, -1), "seed -1: give a whole number from 0"),
         (("even", 4, HIGH_SEED + 1), "seed 100000000"),
@@ -181,6 +204,7 @@ def test_the_printed_file_is_the_drawn_network(family, count, seed, scale):
         assert (told.up.tolist(), told.down.tolist(), told.pairs) == (
             carried.up.tolist(), carried.down.tolist(), carried.pairs,
         )  # fmt: skip
+        assert shared(told) == shared(carried)
     assert list(quotas_at(read, 0.0).values()) == list(network.quotas or [None] * count)
 
 
@@ -221,6 +245,22 @@ name = "shared-cores-1"
 nodes = [
     { name = "n0", up_mbps = 77.67, down_mbps = 77.67, cpu_quota = 0.454 },
     { name = "n1", up_mbps = 82.01, down_mbps = 82.01, cpu_quota = 0.943 },
+]
+"""
+    )
+    assert (
+        network_text(draw_network("sites", 3, 1, scale=0.3))
+        == """\
+# nalb net random --family sites --nodes 3 --seed 1 --scale 0.3
+name = "sites-1"
+sites = [
+    { name = "s0", up_mbps = 44.74, down_mbps = 44.74 },
+    { name = "s1", up_mbps = 61.56, down_mbps = 61.56 },
+]
+nodes = [
+    { name = "n0", up_mbps = 120.0, down_mbps = 120.0, site = "s0" },
+    { name = "n1", up_mbps = 120.0, down_mbps = 120.0, site = "s0" },
+    { name = "n2", up_mbps = 120.0, down_mbps = 120.0, site = "s1" },
 ]
 """
     )

@@ -19,10 +19,10 @@ from nalb.transport import reachability as module
 from nalb.transport.reachability import Reachability, answers
 from nalb.transport.tcp_info import Address, Connection, Ways
 from netem import qdiscs, rootless
-from netem.build import port_name
 from netem.emulation import network_up
 from netem.namespaces import hub_namespace
 from netem.network_file import parse_network
+from netem.wires import port_name
 from tests.failures import AS_LAUNCHED, told_in, who
 
 pytestmark = pytest.mark.jobs

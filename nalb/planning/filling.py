@@ -1,0 +1,46 @@
+"""Bytes poured into vessels to a common level: what every optimum of shares comes down to."""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+def fill(start_s: Floats, slope_s: Floats, total_bytes: float) -> Floats:
+    """Pour `total_bytes` into vessels to a common level t: m_i = max(0, min_l (t - start_li) / slope_li), sum_i m_i = total.
+
+    start_s: by limit l, the time of server i without a share, seconds, shape (L, K), K >= 1; slope_s: seconds per byte of
+    share, >= 0, likewise. The level lies between two neighbouring floats, found by bisection, and shares between what fits
+    below and above. Servers of slope 0 take any share as soon as one of them does, in equal parts: it costs none of them anything.
+    Returns bytes, shape (K,). Cost:
+    O(L K) for each of about 60 halvings.
+    """
+    rises = slope_s > 0
+    start_s = np.where(rises, start_s, start_s.min(initial=np.inf, where=~rises))
+
+    def fits(level_s: float) -> Floats:
+        left_s = level_s - start_s
+        room = np.divide(left_s, slope_s, out=np.where(left_s >= 0, np.inf, 0.0), where=rises)
+        return np.asarray(np.clip(room.min(axis=0), 0.0, total_bytes))
+
+    low_s = float(np.nextafter(start_s.min(), -np.inf))
+    high_s = float(np.nextafter((start_s + slope_s * total_bytes).max(axis=0).min(), np.inf))
+    return pour(fits, low_s, high_s, total_bytes)
+
+
+def pour(fits: Callable[[float], Floats], low_s: float, high_s: float, total_bytes: float) -> Floats:
+    """The same for any vessels: `fits` says what each holds at a level, bytes, shape (K,), and never falls as the level rises.
+
+    low_s and high_s: levels at which too little fits, and enough. Cost: about 60 calls of `fits`.
+    """
+    while low_s < (middle_s := (low_s + high_s) / 2) < high_s:
+        if fits(middle_s).sum() >= total_bytes:
+            high_s = middle_s
+        else:
+            low_s = middle_s
+    below, above = fits(low_s), fits(high_s)
+    rest, more = total_bytes - below.sum(), above - below
+    shares = below + more * (rest / more.sum()) if more.any() else above
+    return np.asarray(shares * (total_bytes / shares.sum()))  # what rounding left over

@@ -1,0 +1,196 @@
+"""An exchange by sites: what uplinks and LANs carry, and the shares of least time.
+
+S sites, M gradient bytes. Machine i of a site of k machines leads r_i bytes: it sums them for its site (leaders.py). Of these it
+owns m_i bytes: it sums them for all. In each site sum r_i = M; over all sites sum m_i = M; m_s is what site s owns in all. The
+journey of a slice, and what its bytes load:
+
+    members push it to the leader             out of each member, into the leader k - 1 times
+    the leader pushes the sum to the owner    out of the leader, into the owner S - 1 times; nothing where they are one
+    the owner answers                         out of the owner S - 1 times, into the leader
+    members push ZEROS, the leader answers    out of each member, into the leader k - 1 times, and the same back
+
+    uplink of site s, each way    M + (S - 2) m_s
+    into machine i                M + (1 + Z) (k - 1) r_i + (S - 2) m_i
+    out of machine i              (1 + Z) M + (k - 1 - Z) r_i + (S - 2) m_i
+
+with Z = ZEROS. For k = 1, where r_i = M, the last two are the first: the loads of a job without sites (nodes.py). So the sites are
+the nodes of that star, and their LANs are one more limit on what they can own.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from nalb.planning.filling import Floats, fill, pour
+from nalb.planning.sites import Sites, Uplinks
+
+ZEROS = 1.0  # bytes that a member pushes for each byte of a result: MXNet answers pushes alone
+HALVINGS = 52  # of a level: as many as a float has binary digits
+ROUNDING = 1e-9  # of the model
+
+
+def uplink_load_bytes(sites: Sites, owned_bytes: Floats, model_bytes: float) -> Floats:
+    """What the uplink of each site carries each way: bytes, shape (S,), S >= 2. owned_bytes: m_i, shape (N,)."""
+    return np.asarray(model_bytes + (sites.count - 2) * _by_site(sites, owned_bytes))
+
+
+def lan_load_bytes(sites: Sites, owned_bytes: Floats, led_bytes: Floats, model_bytes: float) -> Floats:
+    """What each machine carries, out of it and into it: bytes, shape (2, N). led_bytes: r_i, shape (N,)."""
+    fixed, per_led = _lan_lines(sites, model_bytes)
+    return np.asarray(fixed + per_led * led_bytes + (sites.count - 2) * owned_bytes)
+
+
+def levels_s(
+    uplinks: Uplinks, rates: Floats, owned_bytes: Floats, led_bytes: Floats, model_bytes: float
+) -> tuple[Floats, Floats]:
+    """How long each site's way to the others takes, shape (S,), and each machine's in its LAN, shape (N,); seconds.
+
+    rates: of the machines' own links, out and in, bytes per second, shape (2, N). The link of a machine alone in its site is part
+    of that way; its LAN takes no time.
+    """
+    sites = uplinks.sites
+    wan_s = uplink_load_bytes(sites, owned_bytes, model_bytes) / ways(uplinks, rates)
+    lan_s = (lan_load_bytes(sites, owned_bytes, led_bytes, model_bytes) / rates).max(axis=0)
+    return np.asarray(wan_s), np.where(_is_alone(sites), 0.0, lan_s)
+
+
+def least_led_bytes(sites: Sites, owned_bytes: Floats, model_bytes: float, rates: Floats | None) -> Floats:
+    """What each machine should lead, given what it owns: r_i, bytes, shape (N,), of least time of each LAN.
+
+    min t_s  subject to  out_i <= t_s u_i,  in_i <= t_s d_i,  sum_i r_i = M,  r_i >= m_i. rates None: not known, all alike.
+    Cost: `fill` of each site.
+    """
+    led = np.array(owned_bytes, dtype=np.float64)
+    rates = np.ones((2, len(led))) if rates is None else rates
+    start = lan_load_bytes(sites, owned_bytes, led, model_bytes) / rates
+    slope = _lan_lines(sites, model_bytes)[1] / rates
+    for members in map(list, sites.members):
+        left = model_bytes - led[members].sum()
+        if len(members) == 1:
+            led[members] = model_bytes
+        elif left > 0:
+            led[members] += fill(start[:, members], slope[:, members], left)
+    return led
+
+
+def least_owned_bytes(uplinks: Uplinks, rates: Floats, model_bytes: float) -> Floats:
+    """What each machine should own: m_i, bytes, shape (N,), of the least T of both levels.
+
+    min T  subject to  M + (S - 2) m_s <= T U_s,  out_i <= T u_i,  in_i <= T d_i,  sum_s m_s = M, and in each site
+    sum_i r_i = M,  sum_i m_i = m_s,  0 <= m_i <= r_i;
+    U_s the smaller direction of the uplink. At a given T a site can own what both its uplink and its LAN leave room for
+    (`_Lans`); the level is found as in `fill`. Two sites carry M each way whatever they own: equal parts. Cost: O(N) for each
+    of about 60 halvings, and of HALVINGS for the split within sites.
+    """
+    sites = uplinks.sites
+    if sites.count == 2:
+        return split(uplinks, rates, model_bytes, np.full(2, model_bytes / 2))
+    rate, others, lans = ways(uplinks, rates), sites.count - 2, _Lans(sites, rates, model_bytes)
+
+    def fits(level_s: float) -> Floats:
+        room = (level_s * rate - model_bytes) / others
+        lan_room = lans.room(np.full(sites.count, level_s))[0]
+        return np.clip(np.minimum(room, lan_room), 0.0, model_bytes)
+
+    low_s = high_s = 1.0
+    while fits(high_s).sum() < model_bytes:
+        low_s, high_s = high_s, 2 * high_s
+    while fits(low_s).sum() >= model_bytes:
+        low_s, high_s = low_s / 2, low_s
+    return split(uplinks, rates, model_bytes, pour(fits, low_s, high_s, model_bytes))
+
+
+def split(uplinks: Uplinks, rates: Floats, model_bytes: float, of_site: Floats) -> Floats:
+    """What each machine should own of what its site owns, so that each LAN takes the least time: m_i, bytes, shape (N,).
+
+    of_site: m_s, shape (S,), adding up to the model.
+    """
+    sites = uplinks.sites
+    site = np.array(sites.of_node)
+    if sites.count == 2:  # owning costs nothing: in proportion to what each leads
+        led = least_led_bytes(sites, np.zeros(len(site)), model_bytes, rates)
+        return np.asarray(led * of_site[site] / model_bytes)
+    lans, needed = _Lans(sites, rates, model_bytes), of_site * (1 - ROUNDING)
+    low_s, high_s = np.zeros(sites.count), np.ones(sites.count)
+    while (is_little := lans.room(high_s)[0] < needed).any():
+        high_s[is_little] *= 2
+    for _ in range(HALVINGS):
+        middle_s = (low_s + high_s) / 2
+        is_enough = lans.room(middle_s)[0] >= needed
+        high_s, low_s = np.where(is_enough, middle_s, high_s), np.where(is_enough, low_s, middle_s)
+    room, most = lans.room(high_s)
+    part = np.divide(of_site, room, out=np.zeros(sites.count), where=room > 0)
+    return np.asarray(most * part[site])
+
+
+def ways(uplinks: Uplinks, rates: Floats) -> Floats:
+    """The rate of each site's way to the others, bytes per second, shape (S,): its uplink's, or its machines' links together."""
+    together = [_by_site(uplinks.sites, one) for one in rates]
+    return np.asarray(np.minimum.reduce([uplinks.up, uplinks.down, *together]))
+
+
+class _Lans:
+    """What the LANs of more than two sites leave room for.
+
+    At level t, machine i that leads r may own the least of r, (t d_i - M - a r) / (S - 2) and (t u_i - (1 + Z) M - b r) / (S - 2),
+    a = (1 + Z)(k - 1) and b = k - 1 - Z: concave in r, with three straight pieces, which are equally steep for all machines of a
+    site. So M is poured into all first pieces, then into all second, then into all third ones.
+    """
+
+    def __init__(self, sites: Sites, rates: Floats, model_bytes: float):
+        self._sites, self._site, self._others = sites, np.array(sites.of_node), sites.count - 2
+        self._rates, self._model_bytes, self._is_alone = rates, model_bytes, _is_alone(sites)
+        self._fixed, self._slope = _lan_lines(sites, model_bytes)
+
+    def room(self, level_s: Floats) -> tuple[Floats, Floats]:
+        """The most that each site can own so that its LAN takes no longer than its level, shape (S,), and its split, shape (N,).
+
+        level_s: per site, shape (S,). 0 where even owning nothing takes longer.
+        """
+        site, others, model_bytes = self._site, self._others, self._model_bytes
+        per_out, per_in = self._slope
+        could = level_s[site] * self._rates
+        spare_out, spare_in = spare = np.maximum(could - self._fixed, 0.0)
+        first = np.minimum(spare_in / (per_in + others), spare_out / np.maximum(per_out + others, 1e-12))
+        third = np.minimum(
+            *np.divide(spare[::-1], self._slope[::-1], out=np.full(spare.shape, np.inf), where=self._slope[::-1] > 0)
+        )
+        meets = per_in > per_out  # from there on the way in leaves less room
+        meet = np.divide(np.maximum(spare_in - spare_out, 0.0), per_in - per_out, out=third.copy(), where=meets)
+        second = np.clip(meet, first, third)
+        left, led = np.full(self._sites.count, model_bytes), np.zeros(len(site))
+        for piece in np.minimum([first, second - first, third - second], model_bytes):
+            whole = self._by_site(piece)
+            part = np.divide(np.minimum(left, whole), whole, out=np.zeros(len(whole)), where=whole > 0)
+            led += part[site] * piece
+            left = left - part * whole
+        room = ((spare - self._slope * led) / others).min(axis=0)
+        is_possible = (left <= ROUNDING * model_bytes) & (self._by_site((could < self._fixed).any(axis=0)) == 0)
+        owned = np.where(is_possible[site], np.clip(np.minimum(room, led), 0.0, model_bytes), 0.0)
+        alone = np.clip((could.min(axis=0) - model_bytes) / others, 0.0, model_bytes)
+        owned = np.where(self._is_alone, alone, owned)
+        return self._by_site(owned), owned
+
+    def _by_site(self, values: Floats | npt.NDArray[np.bool_]) -> Floats:
+        return np.asarray(np.bincount(self._site, values, self._sites.count), dtype=np.float64)
+
+
+def _lan_lines(sites: Sites, model_bytes: float) -> tuple[Floats, Floats]:
+    """(fixed, per byte led) of what a machine carries beside what it owns, out of it and into it, each shape (2, N)."""
+    members = _sizes(sites)
+    fixed = np.array([np.full(len(members), (1 + ZEROS) * model_bytes), np.full(len(members), model_bytes)])
+    return fixed, np.array([members - 1 - ZEROS, (1 + ZEROS) * (members - 1)])
+
+
+def _sizes(sites: Sites) -> Floats:
+    """How many machines each machine's site has, shape (N,)."""
+    site = np.array(sites.of_node)
+    return np.asarray(np.bincount(site).astype(np.float64)[site])
+
+
+def _is_alone(sites: Sites) -> npt.NDArray[np.bool_]:
+    return np.asarray(_sizes(sites) == 1)
+
+
+def _by_site(sites: Sites, values: Floats | npt.NDArray[np.bool_]) -> Floats:
+    """Added up, shape (S,)."""
+    return np.asarray(np.bincount(np.array(sites.of_node), values, sites.count), dtype=np.float64)

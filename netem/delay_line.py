@@ -1,0 +1,271 @@
+"""`python -m netem.delay_line`: delay, jitter, loss and reordering where the kernel has no netem qdisc.
+
+One process for each network, in the hub's namespace: removing the network kills it like everything else there. A link that
+delays or loses is two veth pairs, whose inner ends are both in the hub's namespace, and the process carries packets between
+these ends. The carrying is C (delay_line.h says how), in a thread of its own. The rest of the process listens on an
+abstract socket, which only that namespace sees: a `Request` in, a `Report` out, as JSON lines.
+
+The packets go through packet sockets, not through a TAP device: /dev/net/tun is root's alone on many machines, and networks
+are built without root too.
+"""
+
+import ctypes
+import importlib.machinery
+import os
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from nalb.errors import MachineError
+from nalb.process import daemon
+
+SOCKET = "\0nalb-delay-line"
+ABI = 1  # NALB_DELAY_LINE_ABI of delay_line.h
+ANSWER_DEADLINE_S = 10.0
+LATE_MS = 0.5  # LATE_NS of delay_line.c
+LATE_PART = 0.01  # of what was carried: more than this late, and the line did not keep up
+NS_PER_MS = 1_000_000
+
+
+class Joint(msgspec.Struct, frozen=True):
+    """A link that the line carries. Its way 0 leads from `first` to `second`, its way 1 back."""
+
+    number: int  # from 0 on
+    first: str  # an interface of the hub's namespace
+    second: str
+    seeds: tuple[int, int]  # of either way, below 2^64
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """What happens to packets of a way; of those to one destination, or of those to all without a rule of their own."""
+
+    joint: int
+    way: int
+    destination: str | None  # an IPv4 address
+    delay_ms: float = 0.0
+    jitter_ms: float = 0.0
+    loss_percent: float = 0.0
+    reorder_percent: float = 0.0
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the line is to do."""
+
+    joints: tuple[Joint, ...] = ()  # all links, in the first request that names any; then it starts
+    rules: tuple[Rule, ...] = ()
+
+
+class Counters(msgspec.Struct, frozen=True):
+    """struct nalb_line_counters: what the line has done so far."""
+
+    packets: int = 0  # came in, as on a wire
+    bunches: int = 0  # the same, as handed over by the kernel
+    lost: int = 0  # packets, on purpose
+    late: int = 0  # bunches that left more than LATE_MS after they were due
+    worst_late_ns: int = 0
+    overrun: int = 0  # bunches that the kernel dropped because they were not fetched in time
+    refused: int = 0  # bunches that the kernel did not take or give, or that found no memory
+    waiting_bytes: int = 0  # now
+    is_realtime: int = 0  # whether the line has a real-time priority
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The line's answer."""
+
+    counters: Counters
+    error: str | None = None  # what it cannot do
+
+
+class _Impairment(ctypes.Structure):
+    _fields_ = (
+        ("delay_ns", ctypes.c_uint64),
+        ("jitter_ns", ctypes.c_uint64),
+        ("loss_part", ctypes.c_double),
+        ("reorder_part", ctypes.c_double),
+    )
+
+
+class _Counters(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_uint64) for name in Counters.__struct_fields__)
+
+
+@dataclass(frozen=True)
+class Library:
+    """The C library, its version checked."""
+
+    functions: ctypes.CDLL
+
+    @classmethod
+    def load(cls) -> "Library":
+        """Raises MachineError where it was not built, or is another version."""
+        here = Path(__file__)
+        built = [
+            path
+            for end in importlib.machinery.EXTENSION_SUFFIXES
+            if (path := here.with_name(f"_delay_line{end}")).exists()
+        ]
+        if not built:
+            raise MachineError(
+                f"{here.parent}: the delay line is not built: run `pip install .` where there is a C compiler"
+            )
+        functions = ctypes.CDLL(str(built[0]))
+        if (found := functions.nalb_line_abi()) != ABI:
+            raise MachineError(f"{built[0]} has ABI {found}, this nalb needs {ABI}: run `pip install .` again")
+        functions.nalb_line_new.restype = ctypes.c_void_p
+        functions.nalb_line_uniform.restype = ctypes.c_double
+        return cls(functions)
+
+    def uniform(self, seed: int, index: int) -> float:
+        """Number `index` of the stream of a seed, from 0 to below 1."""
+        return float(self.functions.nalb_line_uniform(ctypes.c_uint64(seed), ctypes.c_uint64(index)))
+
+
+def require() -> None:
+    """Raises MachineError where a line could not run."""
+    Library.load()
+    try:
+        socket.socket(socket.AF_PACKET, socket.SOCK_RAW).close()
+    except OSError as error:
+        raise MachineError(
+            f"the delay line needs packet sockets ({error.strerror}): take a kernel with CONFIG_PACKET"
+        ) from error
+
+
+class Line:
+    """The C thread's owner."""
+
+    def __init__(self, library: Library):
+        self._functions = library.functions
+        self._line: ctypes.c_void_p | None = None
+        self._error: str | None = None
+
+    def answer(self, request: Request) -> Report:
+        """Do what is asked for."""
+        try:
+            if request.joints:
+                self._start(request)
+            else:
+                for rule in request.rules:
+                    self._set(rule)
+            return Report(self._counters(), self._error)
+        except OSError as error:
+            return Report(Counters(), str(error))
+
+    def _start(self, request: Request) -> None:
+        self._line = ctypes.c_void_p(self._functions.nalb_line_new(len(request.joints)))
+        if not self._line:
+            raise MemoryError("no memory for the delay line")
+        for joint in request.joints:
+            seeds = [ctypes.c_uint64(seed) for seed in joint.seeds]
+            failed = self._functions.nalb_line_join(
+                self._line, joint.number, joint.first.encode(), joint.second.encode(), *seeds
+            )
+            _check(failed, f"{joint.first} and {joint.second} cannot be joined")
+        for rule in request.rules:
+            self._set(rule)
+        threading.Thread(target=self._run, name="delay line", daemon=True).start()
+
+    def _set(self, rule: Rule) -> None:
+        impairment = _Impairment(
+            int(rule.delay_ms * NS_PER_MS),
+            int(rule.jitter_ms * NS_PER_MS),
+            rule.loss_percent / 100,
+            rule.reorder_percent / 100,
+        )
+        packed = socket.inet_aton(rule.destination) if rule.destination else bytes(4)
+        destination = int.from_bytes(packed, sys.byteorder)
+        failed = self._functions.nalb_line_set(
+            self._line, 2 * rule.joint + rule.way, destination, ctypes.byref(impairment)
+        )
+        _check(failed, f"{rule} cannot be set")
+
+    def _counters(self) -> Counters:
+        counters = _Counters()
+        if self._line is not None:
+            _check(self._functions.nalb_line_counters(self._line, ctypes.byref(counters)), "counters cannot be read")
+        return Counters(*(getattr(counters, name) for name in Counters.__struct_fields__))
+
+    def _run(self) -> None:
+        failed = self._functions.nalb_line_run(self._line)
+        self._error = f"it has ended: {os.strerror(-failed)}"
+
+
+def _check(failed: int, what: str) -> None:
+    if failed:
+        raise OSError(-failed, f"{what}: {os.strerror(-failed)}")
+
+
+def start(hub: str, joints: Sequence[Joint], rules: Sequence[Rule]) -> None:
+    """Start a network's delay line in the hub's namespace, where the joints' interfaces are up. Raises MachineError."""
+    from netem import namespaces
+
+    daemon.start(namespaces.inside_argv(hub, [sys.executable, "-m", "netem.delay_line"]), "the delay line")
+    _ask(hub, Request(tuple(joints), tuple(rules)))
+
+
+def set_rules(hub: str, rules: Sequence[Rule]) -> None:
+    """Change what happens to packets that come from now on. Raises MachineError."""
+    _ask(hub, Request(rules=tuple(rules)))
+
+
+def read_counters(hub: str) -> Counters:
+    """What the line in the hub's namespace has done so far. Raises MachineError, also where it has ended."""
+    return _ask(hub, Request())
+
+
+def shortfall(counters: Counters) -> str | None:
+    """What the line could not do, for people; None where it kept up."""
+    dropped = counters.overrun + counters.refused
+    is_late = counters.late > LATE_PART * counters.bunches
+    if not dropped and not is_late:
+        return None
+    kind = "with" if counters.is_realtime else "without"
+    return (
+        f"could not keep up {kind} real-time priority: {counters.late} of {counters.bunches} bunches of packets left more than"
+        f" {LATE_MS:g} ms late, up to {counters.worst_late_ns / NS_PER_MS:.1f} ms, and {dropped} were dropped;"
+        " lower the rates, or leave the machine more CPU"
+    )
+
+
+def _ask(hub: str, request: Request) -> Counters:
+    from netem import namespaces
+
+    try:
+        with namespaces.inside(hub, lambda: socket.socket(socket.AF_UNIX)) as connection:
+            connection.settimeout(ANSWER_DEADLINE_S)
+            connection.connect(SOCKET)
+            connection.sendall(msgspec.json.encode(request) + b"\n")
+            with connection.makefile("rb") as answer:
+                report = msgspec.json.decode(answer.readline(), type=Report)
+    except (OSError, msgspec.DecodeError) as error:
+        raise MachineError(
+            f"the delay line of {hub} does not answer ({error}): run `nalb net down` and start again"
+        ) from error
+    if report.error is not None:
+        raise MachineError(f"the delay line of {hub} fails ({report.error}): run `nalb net down` and start again")
+    return report.counters
+
+
+def main() -> int:
+    """Listen, go to the background, carry."""
+    line = Line(Library.load())
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(SOCKET)
+        server.listen()
+        daemon.detach("ready")
+        while True:
+            with suppress(OSError, msgspec.DecodeError), server.accept()[0] as connection:
+                connection.settimeout(ANSWER_DEADLINE_S)
+                with connection.makefile("rb") as asked:
+                    request = msgspec.json.decode(asked.readline(), type=Request)
+                connection.sendall(msgspec.json.encode(line.answer(request)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

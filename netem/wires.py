@@ -1,0 +1,103 @@
+"""The links of a network: which interfaces they have, where these are, and what stands on them. Names and numbers alone;
+build.py makes them.
+
+A link is a veth pair. One that the delay line carries is two pairs, with both inner ends in the hub's namespace.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from msgspec.structs import replace as replace_fields
+
+from netem import namespaces, shaping
+from netem.delay_line import Joint, Rule
+from netem.network_file import Network, NetworkNode, Site
+from netem.schedule import Numbers
+
+NODE_INTERFACE = "eth0"
+SITE_INTERFACE = "uplink"
+UNIMPAIRED = shaping.Impairment(0, 0, 0)
+
+
+def port_name(network: Network, node_name: str) -> str:
+    """The bridge's end of a node's link."""
+    return f"port{network.node_names().index(node_name)}"
+
+
+@dataclass(frozen=True)
+class Wire:
+    """The link of a node or of a site: its own end, and a port of the bridge above."""
+
+    access: NetworkNode | Site
+    namespace: str  # of the node or site
+    interface: str  # its own end, in there
+    bridge_namespace: str  # of the node's site, or the hub
+    port: str  # the bridge's end, in there
+    joint: Joint | None = None  # the inner ends, where the delay line carries it: beside its own end, and the other
+
+    def egresses(self, network: Network, now: Numbers) -> tuple[shaping.Egress, shaping.Egress]:
+        """All that happens to packets on the way up, and down."""
+        up_ms, down_ms = now.delays.get(self.access.name, (self.access.delay_ms, self.access.delay_ms))
+        up, down = replace_fields(self.access, delay_ms=up_ms), replace_fields(self.access, delay_ms=down_ms)
+        return shaping.uplink(network, up, now.rates, now.caps), shaping.downlink(down, now.rates)
+
+    def uplink(self, network: Network, now: Numbers) -> "Shaped":
+        """What stands on its own end."""
+        egress, _ = self.egresses(network, now)
+        return Shaped(f"{self.access.name} up", self.namespace, self.interface, self._for_tc(egress))
+
+    def downlink(self, network: Network, now: Numbers) -> "Shaped":
+        """What stands on the bridge's end."""
+        _, egress = self.egresses(network, now)
+        return Shaped(f"{self.access.name} down", self.bridge_namespace, self.port, self._for_tc(egress))
+
+    def rules(self, network: Network, now: Numbers, address_of: Callable[[str], str]) -> list[Rule]:
+        """What the delay line does to what it carries over this link; [] where it does not."""
+        if self.joint is None:
+            return []
+        return [
+            Rule(self.joint.number, way, None if name is None else address_of(name), **vars(impairment or UNIMPAIRED))
+            for way, egress in enumerate(self.egresses(network, now))
+            for name, impairment in egress.impairments.items()
+        ]
+
+    def _for_tc(self, egress: shaping.Egress) -> shaping.Egress:
+        return egress if self.joint is None else egress.unimpaired
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """A shaped interface."""
+
+    label: str  # `n0 up`, for messages
+    namespace: str
+    interface: str
+    egress: shaping.Egress
+
+
+def wires(network: Network, has_netem: bool) -> dict[str, Wire]:
+    """The link of each node and site, by its name. `has_netem`: the kernel's qdisc does what else the delay line would."""
+    hub = namespaces.hub_namespace(network.name)
+    found: dict[str, Wire] = {}
+    for index, site in enumerate(network.sites):
+        own = namespaces.node_namespace(network.name, site.name)
+        found[site.name] = Wire(site, own, SITE_INTERFACE, hub, f"site{index}")
+    for node in network.nodes:
+        own = namespaces.node_namespace(network.name, node.name)
+        above = namespaces.node_namespace(network.name, node.site) if node.site else hub
+        found[node.name] = Wire(node, own, NODE_INTERFACE, above, port_name(network, node.name))
+    if not has_netem:
+        impaired = [wire for wire in found.values() if shaping.is_impaired(network, wire.access)]
+        found |= {
+            wire.access.name: replace(wire, joint=_joint(network, number, wire.access.name))
+            for number, wire in enumerate(impaired)
+        }
+    return found
+
+
+def _joint(network: Network, number: int, name: str) -> Joint:
+    """Seeds depend on the file's seed, the link's name and the direction alone."""
+    seeds = [hashlib.sha256(f"{network.seed}/{name}/{way}".encode()).digest() for way in ("up", "down")]
+    up, down = (int.from_bytes(seed[:8], "big") for seed in seeds)
+    return Joint(number, f"own{number}", f"line{number}", (up, down))

@@ -1,0 +1,254 @@
+"""The delay line: what it does to packets over real links, and what its numbers are. Kernels with the netem qdisc run it too."""
+
+import hashlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from nalb.errors import MachineError
+from netem import build, delay_line, namespaces, qdiscs, verify, verify_delay
+from netem.delay_line import Counters, Library
+from netem.emulation import Emulation, network_up
+from netem.network_file import Network
+from tests.netem.conftest import leftovers, network_of
+
+LINK = """
+[defaults]
+up_mbps = 100
+down_mbps = 100
+[[nodes]]
+name = "a"
+{}
+[[nodes]]
+name = "b"
+"""
+LOSS_STREAM = 1 << 60  # LOSS of delay_line.c
+MOST_EARLIER = 60  # packets of a's before the test's own: ARP, and the connection that `build` tries
+
+
+@pytest.fixture(autouse=True)
+def no_qdisc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qdiscs, "has_netem", lambda: False)
+
+
+def splitmix64(seed: int, index: int) -> float:
+    """Written once more, from the paper."""
+    mask = 2**64 - 1
+    mixed = (seed + (index + 1) * 0x9E3779B97F4A7C15) & mask
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & mask
+    return ((mixed ^ (mixed >> 31)) >> 11) / 2**53
+
+
+def test_random_numbers_are_those_of_seed_and_index():
+    library = Library.load()
+    for seed in (0, 7, 2**64 - 1):
+        for index in (0, 1, 10**6, 2**40):
+            assert library.uniform(seed, index) == splitmix64(seed, index)
+
+
+def test_seeds_follow_the_file_the_link_and_the_direction_alone():
+    def seeds(text: str, name: str = "x") -> list[int]:
+        wires = build.wires(network_of(name, text)).values()
+        return [seed for wire in wires if wire.joint is not None for seed in wire.joint.seeds]
+
+    one = seeds(LINK.format("loss_percent = 1"))
+    assert len(set(one)) == 2
+    assert one == seeds(LINK.format("loss_percent = 2\nqueue_ms = 10"), "y")
+    assert not set(one) & set(seeds("seed = 1\n" + LINK.format("loss_percent = 1")))
+
+
+def test_what_a_line_could_not_do_is_one_line():
+    assert delay_line.shortfall(Counters(packets=9000, bunches=1000, lost=90, late=10, worst_late_ns=600_000)) is None
+    said = delay_line.shortfall(Counters(bunches=1000, late=11, worst_late_ns=2_340_000, overrun=3, refused=4))
+    assert said is not None
+    assert "11 of 1000 bunches" in said
+    assert "2.3 ms" in said
+    assert "7 were dropped" in said
+    assert "\n" not in said
+
+
+def a_network(name: str, fields: str) -> Network:
+    return network_of(name, LINK.format(fields))
+
+
+@contextmanager
+def datagrams(emulation: Emulation) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A socket of a's that is connected to one of b's, whose queue is long."""
+    with ExitStack() as stack:
+        a, b = (
+            stack.enter_context(
+                namespaces.inside(emulation.namespace(node), lambda: socket.socket(type=socket.SOCK_DGRAM))
+            )
+            for node in ("a", "b")
+        )
+        b.bind((emulation.address("b"), 0))
+        b.setsockopt(socket.SOL_SOCKET, 33, 1 << 24)  # SO_RCVBUFFORCE
+        b.settimeout(2)
+        a.connect(b.getsockname())
+        a.send(b"first")  # the neighbour's address is found
+        b.recv(100)
+        yield a, b
+
+
+def numbers_that_arrive(emulation: Emulation, count: int, gap_s: float = 0.0) -> list[int]:
+    """Send `count` numbered packets from a to b; the numbers in the order of arrival."""
+    with datagrams(emulation) as (a, b):
+        for number in range(count):
+            a.send(number.to_bytes(4, "big"))
+            time.sleep(gap_s)
+        b.settimeout(1)
+        arrived = []
+        try:
+            while True:
+                arrived.append(int.from_bytes(b.recv(100), "big"))
+        except TimeoutError:
+            return arrived
+
+
+@pytest.mark.root
+def test_equal_seeds_lose_the_same_packets(name: str):
+    network = a_network(name, "loss_percent = 10")
+    with network_up(network) as emulation:
+        arrived = numbers_that_arrive(emulation, 2000)
+    joint = build.wires(network)["a"].joint
+    assert joint is not None
+    library, seed = Library.load(), joint.seeds[0] ^ LOSS_STREAM
+    is_lost = [library.uniform(seed, index) < 0.1 for index in range(2000 + MOST_EARLIER)]
+    predicted = [[n for n in range(2000) if not is_lost[n + earlier]] for earlier in range(MOST_EARLIER)]
+    assert arrived in predicted
+    assert leftovers(name) == []
+
+
+@pytest.mark.root
+def test_a_round_trip_takes_the_delay_of_both_directions(name: str):
+    with network_up(a_network(name, "delay_ms = 40")) as emulation, datagrams(emulation) as (a, b):
+        shortest_s = 1.0
+        for _ in range(20):
+            begin_s = time.monotonic()
+            a.send(b"to")
+            b.sendto(b"back", b.recvfrom(100)[1])
+            a.recv(100)
+            shortest_s = min(shortest_s, time.monotonic() - begin_s)
+        assert 0.0795 <= shortest_s <= 0.085
+        assert emulation.delay_shortfall() is None
+
+
+@pytest.mark.root
+def test_jitter_keeps_the_order_and_reordering_does_not(name: str):
+    with network_up(a_network(name, "delay_ms = 20\njitter_ms = 20")) as emulation:
+        assert numbers_that_arrive(emulation, 300, 0.001) == list(range(300))
+    with network_up(a_network(name, "delay_ms = 20\nreorder_percent = 10")) as emulation:
+        arrived = numbers_that_arrive(emulation, 300, 0.001)
+    assert sorted(arrived) == list(range(300))
+    overtaking = [
+        number for place, number in enumerate(arrived) if any(earlier < number for earlier in arrived[place:])
+    ]
+    assert 10 <= len(overtaking) <= 60
+
+
+@pytest.mark.root
+def test_a_bunch_that_loses_packets_goes_on_without_them(name: str):
+    """TCP gets every byte right, and bunches have several packets: so the rest of a bunch has sound headers."""
+    sent = os.urandom(1 << 22)
+    with (
+        network_up(a_network(name, "delay_ms = 1\nloss_percent = 2")) as emulation,
+        namespaces.inside(
+            emulation.namespace("b"), lambda: socket.create_server((emulation.address("b"), 0))
+        ) as server,
+        namespaces.inside(emulation.namespace("a"), lambda: socket.create_connection(server.getsockname(), 10)) as a,
+        server.accept()[0] as b,
+    ):
+        b.settimeout(20)
+        sending = threading.Thread(target=lambda: (a.sendall(sent), a.shutdown(socket.SHUT_WR)))
+        sending.start()
+        digest = hashlib.sha256()
+        while chunk := b.recv(1 << 16):
+            digest.update(chunk)
+        sending.join()
+        counters = delay_line.read_counters(emulation.hub_namespace())
+    assert digest.digest() == hashlib.sha256(sent).digest()
+    assert counters.lost > 20
+    assert counters.bunches < counters.packets
+    assert counters.refused == counters.overrun == 0
+
+
+@pytest.mark.root
+def test_capped_pairs_have_delays_of_their_own(name: str):
+    body = LINK.format("delay_ms = 5") + '[[links]]\nsrc = "a"\ndst = "b"\nmbps = 50\ndelay_ms = 30\n'
+    with network_up(network_of(name, body)) as emulation, datagrams(emulation) as (a, b):
+        begin_s = time.monotonic()
+        a.send(b"to")
+        b.recv(100)
+        assert time.monotonic() - begin_s >= 0.0345
+        flow = verify.Flow("a -> b", emulation.namespace("a"), emulation.namespace("b"), emulation.address("b"), 50)
+        assert verify.measure_patiently(flow).passed
+
+
+@pytest.mark.root
+def test_the_line_ends_with_the_network_and_its_end_is_said(name: str, caplog: pytest.LogCaptureFixture):
+    with network_up(a_network(name, "delay_ms = 1")) as emulation:
+        hub = emulation.hub_namespace()
+        (line,) = namespaces.processes_by_namespace([hub])[hub]
+    assert namespaces.identity_of_process(line) is None
+    assert caplog.records == []
+    with network_up(a_network(name, "delay_ms = 1")) as emulation:
+        (line,) = namespaces.processes_by_namespace([hub])[hub]
+        namespaces._kill(line)
+        with pytest.raises(MachineError, match="does not answer"):
+            delay_line.read_counters(hub)
+    assert "does not answer" in caplog.records[0].message
+    assert leftovers(name) == []
+
+
+@pytest.mark.root
+def test_verify_tells_right_from_wrong(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(verify_delay, "LOSS_PACKETS", 20_000)
+    network = a_network(name, "delay_ms = 20\njitter_ms = 2\nloss_percent = 5")
+    with network_up(network) as emulation:
+        found = verify_delay.verify_delay(emulation, lambda _: None)
+        assert [one.label for one in found] == ["a round trip", "a up loss", "a down loss"]
+        assert all(one.passed for one in found), found
+        delay_line.set_rules(emulation.hub_namespace(), [delay_line.Rule(0, 1, None, 30, 2, 10)])
+        monkeypatch.setattr(verify_delay, "REPEATS", 2)
+        found = verify_delay.verify_delay(emulation, lambda _: None)
+        assert [one.passed for one in found] == [False, True, False], found
+        assert found[0].measured == pytest.approx(50, rel=0.1)
+
+
+def test_pairs_are_verified_by_all_that_lies_between(name: str):
+    body = """
+[defaults]
+up_mbps = 100
+down_mbps = 100
+[[sites]]
+name = "s"
+up_mbps = 50
+down_mbps = 60
+delay_ms = 30
+loss_percent = 50
+[[nodes]]
+name = "a"
+delay_ms = 5
+[[nodes]]
+name = "b"
+site = "s"
+delay_ms = 1
+[[links]]
+src = "a"
+dst = "b"
+mbps = 20
+delay_ms = 7
+loss_percent = 10
+"""
+    nodes_and_site = {"a": (5, 0), "b": (1, 0), "s": (30, 50)}
+    *each, pair = verify_delay.ends_of(Emulation(network_of(name, body)))
+    assert {one.label: (one.there.delay_ms, one.back.loss_percent) for one in each} == nodes_and_site
+    assert (pair.label, pair.mbps) == ("a -> b", 20)
+    assert (pair.there.delay_ms, pair.there.loss_percent) == (5 + 7 + 30 + 1, pytest.approx(55))
+    assert (pair.back.delay_ms, pair.back.loss_percent) == (1 + 30 + 5, pytest.approx(50))
