@@ -86,6 +86,7 @@ class Rates(Struct, frozen=True, kw_only=True, omit_defaults=True):
     up: ByNode = {}
     down: ByNode = {}
     pairs: list[tuple[str, str, float]] | None = None  # source, target and rate of those found to be capped
+    uplinks: dict[str, tuple[float | None, float | None]] = {}  # up and down by site, where sums have two levels
 
 
 class IterationEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -113,6 +114,8 @@ class IterationEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
     cores_s: ByNode = {}
     configured: Rates | None = None
     bound_s: float | None = None
+    wan_bound_s: float | None = None  # by sites: what the shares of least time take of the uplinks,
+    lan_bound_s: float | None = None  # and of the LANs; the longer one is bound_s
     planned_s: float | None = None
     span_s: float | None = None
 
@@ -225,6 +228,16 @@ class DoubtEvent(Event, frozen=True, kw_only=True):
     reason: str
 
 
+class SharedUplinkEvent(Event, frozen=True, kw_only=True):
+    """Nodes seem to share an uplink that nobody declared (nalb/measurement/shared_uplinks.py). Told once for the same nodes."""
+
+    iteration: int  # the last one of those that showed it
+    nodes: list[str]
+    others: list[str]  # on the other side; the link may as well be theirs
+    up_bytes_per_s: float  # from the nodes to the others, in all
+    down_bytes_per_s: float  # and back
+
+
 class AbortEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
     """The coordinator ended the job."""
 
@@ -252,6 +265,7 @@ AnyEvent = (
     | TokenShapeEvent
     | TokensEvent
     | DoubtEvent
+    | SharedUplinkEvent
     | AbortEvent
     | FailureEvent
 )

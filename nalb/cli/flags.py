@@ -222,3 +222,8 @@ def parse_number(name: str, word: str, high: float, low: float | None = None) ->
         least = "above 0" if low is None else f"from {low:g}"
         raise InputError(f"{name} {word!r} is not a number {least} and up to {high:g}: correct it")
     return value
+
+
+def of_levels(wan_s: float, lan_s: float) -> str:
+    """Both bounds of sums by sites, in words."""
+    return f"uplinks {wan_s:.4g} s, LANs {lan_s:.4g} s: the {'uplinks' if wan_s >= lan_s else 'LANs'} bind"

@@ -9,16 +9,22 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from nalb import toml_file, workloads
-from nalb.cli.flags import HIGH_ALPHA_BYTES, OWN_HELP, name_of, parse_number, tensors_of
+from nalb.cli.flags import HIGH_ALPHA_BYTES, OWN_HELP, name_of, of_levels, parse_number, tensors_of
 from nalb.errors import InputError
 from nalb.extensions import SCHEME_GROUP, schemes_with
+from nalb.launch.network import configured_capacities, job_nodes
 from nalb.planning.distribution import Distribution, Situation
 from nalb.planning.explanation import explain
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
-from nalb.planning.nodes import Capacities, Node, Pair, completion_s, load_bytes
+from nalb.planning.leaders import SitePlan
+from nalb.planning.levels import lan_load_bytes, uplink_load_bytes
+from nalb.planning.nodes import Capacities, Node, Pair, completion_s, load_bytes, server_indices
+from nalb.planning.shares import level_bounds_s
 from nalb.planning.slices import Layout, build_layout
 from nalb.schemes import AUTO, SCHEMES
+from nalb.simulation.job import sites_of
 from nalb.units import bytes_per_s_to_mbps, mbps_to_bytes_per_s
+from netem.network_file import find_network, load_network
 
 HIGH_MBPS = 1e9  # 1 Pbit/s: above it is a typing mistake
 # Whose plans need nothing but capacities.
@@ -57,8 +63,10 @@ class _Nodes(Struct, frozen=True):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The subcommand's arguments."""
-    parser.add_argument(
-        "--capacities-mbps", required=True, metavar="C,C,...", help="per node, Mbit/s; 100/200 is 100 up and 200 down"
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--capacities-mbps", metavar="C,C,...", help="per node, Mbit/s; 100/200 is 100 up and 200 down")
+    where.add_argument(
+        "--network", metavar="FILE", help="network file, or the name of a carried one; rates at 0 s, sites too"
     )
     parser.add_argument("--model-bytes", metavar="B", help="bytes of all gradients")
     parser.add_argument("--replay", choices=workloads.NAMES, help="take the model's tensors from a carried workload")
@@ -86,19 +94,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Plan once and print."""
-    rates = [_parse_rate(word.strip()) for word in args.capacities_mbps.split(",")]
-    names = [f"n{index}" for index in range(len(rates))]
-    pairs = _read_pairs(Path(args.pairs), names) if args.pairs else {}
-    capacities = Capacities.from_lists([up for up, _ in rates], [down for _, down in rates], pairs)
-    nodes = [Node(name) for name in names]
+    scheme = schemes_with([args.scheme])[args.scheme]
+    nodes, capacities = _network(args.network, args.pairs) if args.network else _given(args.capacities_mbps, args.pairs)
+    if not scheme.sums_by_sites:
+        capacities = capacities.one_level
     layout = build_layout(
         tensors_of(args.replay, args.model_bytes),
         num_nodes=len(nodes),
-        num_servers=len(nodes),
+        num_servers=len(server_indices(nodes)),
         alpha_bytes=parse_number("--alpha-bytes", args.alpha_bytes, HIGH_ALPHA_BYTES),
     )
-    plan, reason = schemes_with([args.scheme])[args.scheme].plan(
-        Situation(0, nodes, layout, estimated=capacities, configured=capacities)
+    plan, reason = scheme.plan(
+        Situation(0, nodes, layout, estimated=capacities, configured=capacities, sites=sites_of(capacities))
     )
     if plan is None:
         raise InputError(f"scheme {args.scheme!r} gives no plan from capacities alone: {reason}")
@@ -106,9 +113,15 @@ def main(args: argparse.Namespace) -> int:
     predicted_s = completion_s(nodes, plan.target_shares, layout.model_bytes, capacities)
     if args.json:  # what the scheme asks for; whole slices come near it, see --explain
         told = {"shares": list(plan.target_bytes), "predicted_s": predicted_s, "bound_s": plan.bound_s}
+        if plan.by_site is not None:
+            wan_s, lan_s = level_bounds_s(nodes, layout.model_bytes, capacities)
+            told |= {"leads": list(plan.by_site.led_bytes), "wan_bound_s": wan_s, "lan_bound_s": lan_s}
         print(json.dumps(told | ({"explain": explanation} if args.explain else {})))
         return 0
     print("\n".join(_table(nodes, layout, plan, capacities)))
+    if plan.by_site is not None:
+        print("\n".join(_site_table(plan, plan.by_site, layout, capacities)))
+        print(f"bound: {of_levels(*level_bounds_s(nodes, layout.model_bytes, capacities))}")
     print(f"{plan.scheme}: predicted {predicted_s:.4g} s, bound {plan.bound_s:.4g} s ({plan.reason})")
     if args.explain:
         print("\n".join(["", *explanation]))
@@ -117,13 +130,54 @@ def main(args: argparse.Namespace) -> int:
 
 def _table(nodes: list[Node], layout: Layout, plan: Distribution, capacities: Capacities) -> list[str]:
     """A line for each node."""
-    times_s = load_bytes(nodes, plan.target_shares, layout.model_bytes) / capacities.limit
+    if plan.by_site is None:
+        times_s = load_bytes(nodes, plan.target_shares, layout.model_bytes) / capacities.limit
+    else:
+        loads = lan_load_bytes(plan.by_site.sites, plan.held_shares, plan.by_site.led_shares, layout.model_bytes)
+        times_s = (loads / capacities.rates).max(axis=0)
     lines = [f"{'server':<8}{'up Mbit/s':>11}{'down Mbit/s':>13}{'share bytes':>16}{'of model':>10}{'time s':>12}"]
     for i, node in enumerate(nodes):
         rates = f"{bytes_per_s_to_mbps(capacities.up[i]):>11g}{bytes_per_s_to_mbps(capacities.down[i]):>13g}"
         part = plan.target_bytes[i] / layout.model_bytes
         lines.append(f"{node.name:<8}{rates}{plan.target_bytes[i]:>16}{part:>10.1%}{times_s[i]:>12.4g}")
     return lines
+
+
+def _site_table(plan: Distribution, by_site: SitePlan, layout: Layout, capacities: Capacities) -> list[str]:
+    """A line for each site: its uplink, what its machines own together, and how long its uplink takes."""
+    uplinks, sites = capacities.uplinks, by_site.sites
+    assert uplinks is not None, "leaders come with uplinks"
+    owned = plan.held_shares
+    loads = uplink_load_bytes(sites, owned, layout.model_bytes)
+    lines = [
+        f"{'site':<8}{'up Mbit/s':>11}{'down Mbit/s':>13}{'share bytes':>16}{'of model':>10}{'time s':>12}{'leads bytes':>24}"
+    ]
+    for site, members in enumerate(sites.members):
+        rates = f"{bytes_per_s_to_mbps(uplinks.up[site]):>11g}{bytes_per_s_to_mbps(uplinks.down[site]):>13g}"
+        share = int(owned[list(members)].sum())
+        time_s = loads[site] / min(uplinks.up[site], uplinks.down[site])
+        led = [by_site.led_bytes[node] for node in members]
+        leads = f"{min(led)} to {max(led)}" if len(led) > 1 else "-"
+        part = share / layout.model_bytes
+        lines.append(f"{sites.names[site]:<8}{rates}{share:>16}{part:>10.1%}{time_s:>12.4g}{leads:>24}")
+    return lines
+
+
+def _given(capacities_mbps: str, pairs_file: str | None) -> tuple[list[Node], Capacities]:
+    """Of --capacities-mbps and --pairs."""
+    rates = [_parse_rate(word.strip()) for word in capacities_mbps.split(",")]
+    names = [f"n{index}" for index in range(len(rates))]
+    pairs = _read_pairs(Path(pairs_file), names) if pairs_file else {}
+    capacities = Capacities.from_lists([up for up, _ in rates], [down for _, down in rates], pairs)
+    return [Node(name) for name in names], capacities
+
+
+def _network(file: str, pairs_file: str | None) -> tuple[list[Node], Capacities]:
+    """Of --network."""
+    if pairs_file:
+        raise InputError("--pairs is of --capacities-mbps: a network file says its caps itself")
+    network = load_network(find_network(file))
+    return job_nodes(network), configured_capacities(network, 0.0)
 
 
 def _parse_rate(word: str) -> tuple[float, float]:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from nalb.reporting.page import FOLDER, write_report
+from nalb.reporting.summary import shared_uplinks
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -17,8 +18,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Write the report and say where it is."""
-    for page in write_report(args.run_dir, args.force, _show):
+    pages = write_report(args.run_dir, args.force, _show)
+    for page in pages:
         print(f"report: {args.run_dir / page.file} (and {len(page.figures)} figures in {args.run_dir / FOLDER})")
+    for note in shared_uplinks(pages[0].record):
+        print(note)
     return 0
 
 

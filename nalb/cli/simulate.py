@@ -16,17 +16,19 @@ from nalb.cli.flags import (
     HIGH_MODEL_BYTES,
     OWN_HELP,
     name_of,
+    of_levels,
     parse_names,
     parse_number,
     tensors_of,
 )
+from nalb.compare.variants import ONE_LEVEL
 from nalb.errors import InputError
 from nalb.extensions import ESTIMATOR_GROUP, SCHEME_GROUP, estimators_with, is_own, load_scheme
 from nalb.launch.network import configured_capacities, job_nodes
 from nalb.measurement.estimators import ESTIMATORS
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Node
-from nalb.planning.shares import bound_s
+from nalb.planning.shares import bound_s, level_bounds_s
 from nalb.reporting.run_file import median_s, ratio, read_events, read_run, steady
 from nalb.schemes import Scheme
 from nalb.simulation.comparison import Setting, times_by_flows, times_by_slices
@@ -73,7 +75,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", metavar="DIR", help="simulate what a run directory of `nalb compare` did, and compare")
     parser.add_argument("--model-bytes", metavar="B", help="bytes of all gradients")
     parser.add_argument("--replay", choices=workloads.NAMES, help="take the model's tensors from a carried workload")
-    parser.add_argument("--schemes", help="comma-separated (default: all)")
+    parser.add_argument(
+        "--schemes", help=f"comma-separated (default: all); {ONE_LEVEL} behind one: on one level, in a network of sites"
+    )
     parser.add_argument(
         "--estimator",
         type=name_of(("true", *ESTIMATORS), ESTIMATOR_GROUP),
@@ -120,7 +124,7 @@ def main(args: argparse.Namespace) -> int:
     tensors = tensors_of(args.replay, args.model_bytes)
     model_bytes = sum(tensor.size_bytes for tensor in tensors)
     bound = bound_s(nodes, model_bytes, capacities)
-    flows = args.by == "flows" or (args.by == "auto" and len(nodes) > SLICES_UP_TO)
+    flows = args.by == "flows" or (args.by == "auto" and len(nodes) > SLICES_UP_TO and capacities.uplinks is None)
     if flows and (args.estimator != "true" or wire.message_bytes or given.keys() & {"alpha_bytes", "inflight_bytes"}):
         flags = "--estimator, --message-bytes, --alpha-bytes and --inflight-bytes"
         raise InputError(f"{flags} need slices: give --by slices, or leave them out")
@@ -133,6 +137,10 @@ def main(args: argparse.Namespace) -> int:
     medians_s = {name: median_s(times) for name, times in times_s.items()}
     if args.json:
         told = {"nodes": len(nodes), "model_bytes": model_bytes, "bound_s": bound, "by": by}
+        if capacities.uplinks is not None:
+            told |= dict(
+                zip(("wan_bound_s", "lan_bound_s"), level_bounds_s(nodes, model_bytes, capacities), strict=True)
+            )
         rows = {
             name: {"time_s": time_s, "over_bound": time_s / bound if bound else None, "times_s": times_s[name]}
             for name, time_s in medians_s.items()  # no bound: null, not `ratio`'s NaN, which JSON does not have
@@ -144,6 +152,8 @@ def main(args: argparse.Namespace) -> int:
     for name, time_s in medians_s.items():
         table.add_row(name, f"{time_s:.4g}", f"{ratio(time_s, bound):.3f}")
     Console().print(table)
+    if capacities.uplinks is not None:
+        print(f"bound: {of_levels(*level_bounds_s(nodes, model_bytes, capacities))}")
     return 0
 
 
@@ -234,12 +244,18 @@ def _network(args: argparse.Namespace) -> tuple[list[Node], Capacities]:
 def _parse_schemes(text: str) -> dict[str, Scheme]:
     """The schemes named, in order; InputError for those that cannot be simulated."""
     names = parse_names("--schemes", text)
-    for name in names:
+    schemes = {}
+    for word in names:
+        name = word.removesuffix(ONE_LEVEL)
         if name not in SCHEMES and not is_own(name, SCHEME_GROUP):
             raise InputError(
                 f"--schemes: {name!r} cannot be simulated: choose of {', '.join(SCHEMES)}, or your own, package.module:NAME"
             )
-    return {name: SCHEMES[name] if name in SCHEMES else load_scheme(name) for name in names}
+        scheme = SCHEMES[name] if name in SCHEMES else load_scheme(name)
+        if word != name and not scheme.sums_by_sites:
+            raise InputError(f"--schemes {word!r}: {name} has one level anyway: leave out {ONE_LEVEL}")
+        schemes[word] = scheme if word == name else replace(scheme, sums_by_sites=False)
+    return schemes
 
 
 def _simulate_run(args: argparse.Namespace, wire: MessageWeight) -> int:

@@ -18,9 +18,10 @@ too high is proven wrong by the overrun that it causes, one that is too low is e
 
 import numpy as np
 
-from nalb.measurement.estimates import Estimate
+from nalb.measurement.estimates import Estimate, UplinkRates, uplink_rates
 from nalb.measurement.evidence import evidence
 from nalb.measurement.traffic import Traffic
+from nalb.planning.sites import Sites
 
 OPTIMISM = 1.1  # times what a direction has carried: so wrong may a plan be, for one iteration, to learn more
 NOISE = 1.15  # times: late readers and bursts make links look so much faster (6 to 18 % measured on wan6-static)
@@ -30,16 +31,18 @@ DOUBT = 16  # iterations until proof is asked for again, which costs up to OPTIM
 class CapacityEstimator:
     """Capacities by proof, lower bounds otherwise."""
 
-    def __init__(self, num_nodes: int):
-        self._num_nodes = num_nodes
-        self._rate = np.zeros((2, num_nodes))  # bytes per second, up and down; 0 while nothing is known
-        self._proven = np.zeros((2, num_nodes), dtype=np.bool_)  # else the rate is a lower bound
+    def __init__(self, num_nodes: int, sites: Sites | None = None):
+        """sites: of the nodes, where machines share uplinks; then rows 2 and 3 are the uplinks' (evidence.py)."""
+        self._num_nodes, self._sites = num_nodes, sites
+        shape = 2 if sites is None else 4, num_nodes
+        self._rate = np.zeros(shape)  # bytes per second, up and down; 0 while nothing is known
+        self._proven = np.zeros(shape, dtype=np.bool_)  # else the rate is a lower bound
         self._caps: dict[tuple[int, int], float] = {}  # bytes per second
         self._iterations = 0
 
     def observe(self, traffic: Traffic) -> bool:
         """Take one iteration in; returns whether it refuted what was known."""
-        found = evidence(traffic, self._num_nodes, self._rate / NOISE, self._caps)
+        found = evidence(traffic, self._num_nodes, self._rate / NOISE, self._caps, self._sites)
         known, capacity, proven = self._rate, found.capacity, np.isfinite(found.capacity)
         is_near = (capacity < NOISE * known) & (known < NOISE * capacity)
         exceeded = ~proven & (found.least > NOISE * known)
@@ -55,5 +58,9 @@ class CapacityEstimator:
     def estimate(self) -> Estimate:
         """What to plan on."""
         least = np.where(self._rate > 0, self._rate, np.nan)
-        up, down = np.where(self._proven, least, OPTIMISM * least)
-        return Estimate(up, down, least, dict(self._caps))
+        rates = np.where(self._proven, least, OPTIMISM * least)
+        if self._sites is None:
+            return Estimate(rates[0], rates[1], least, dict(self._caps))
+        sites = self._sites  # caps of pairs cannot be planned on there
+        shared = UplinkRates(*(uplink_rates(sites, one[2:, : sites.count], one[:2]) for one in (rates, least)))
+        return Estimate(rates[0], rates[1], least[:2], {}, shared)

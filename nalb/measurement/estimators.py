@@ -12,8 +12,9 @@ from typing import Protocol
 import numpy as np
 
 from nalb.measurement.capacity import CapacityEstimator
-from nalb.measurement.estimates import Estimate
+from nalb.measurement.estimates import Estimate, UplinkRates
 from nalb.measurement.traffic import Traffic
+from nalb.planning.sites import Sites
 
 
 class Estimator(Protocol):
@@ -57,6 +58,37 @@ class PaperEstimator:
         link = np.where(known.any(axis=0), np.where(known, self._connection, 0.0).sum(axis=0), np.nan)
         up, down = (np.where(np.isfinite(link).any(axis=axis), np.nansum(link, axis=axis), np.nan) for axis in (1, 0))
         return Estimate(up, down, np.array([up, down]))
+
+
+class SiteEstimator:
+    """Any estimator with sites: one of it for the machines' links, and one for the star whose nodes are the sites.
+
+    The second sees what travels between sites, and takes what all machines of a site carry together as one node's. Caps of pairs
+    are left out: they cannot be planned on there.
+    """
+
+    def __init__(self, new_estimator: Callable[[int], Estimator], sites: Sites):
+        self._sites, self._of_node = sites, np.array(sites.of_node)
+        self._nodes, self._star = new_estimator(len(sites.of_node)), new_estimator(sites.count)
+
+    def observe(self, traffic: Traffic) -> bool:
+        """Both take it in; whether it refuted what either knew."""
+        is_refuted = self._nodes.observe(traffic)
+        between = traffic.grouped(self._of_node)
+        return (between is not None and self._star.observe(between)) or is_refuted
+
+    def estimate(self) -> Estimate:
+        """Of both."""
+        nodes, star = self._nodes.estimate(), self._star.estimate()
+        shared = UplinkRates(np.array([star.up, star.down]), star.least)
+        return Estimate(nodes.up, nodes.down, nodes.least, {}, shared)
+
+
+def with_sites(new_estimator: Callable[[int], Estimator], sites: Sites) -> Estimator:
+    """An estimator of a job that sums by sites."""
+    if new_estimator is CapacityEstimator:
+        return CapacityEstimator(len(sites.of_node), sites)
+    return SiteEstimator(new_estimator, sites)
 
 
 DEFAULT_ESTIMATOR = "capacity"

@@ -9,12 +9,16 @@ sends without a pause throughout a cell is a witness there:
     both explain it       one of them is full; which one is not known
     neither is full       the pair has a cap of its own, or an end became slower within the iteration
 
+Where machines share the uplinks of their sites, what lies between two sites has four ways that may be full: out of its source, out
+of that site, into the other site, into its target. The same holds for four as for two. That a machine's own link has room shows in
+its LAN: connections within the site then go faster than those that the uplink holds back, though they rarely go without a pause.
+
 What a direction carried at its best is a lower bound of its capacity, whatever else is known. Single messages say nothing: bursts
 and late readers blur their times. Choice not taken: to fit capacities to all times by simulating the iteration, which takes
 seconds for a dozen nodes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -22,6 +26,7 @@ import numpy as np
 
 from nalb.measurement.samples import Floats, Ints, Mask
 from nalb.measurement.traffic import Traffic
+from nalb.planning.sites import Sites
 
 CELLS = 20  # of an iteration: the last ones show what was slow to end
 BEST = 4  # cells in a row whose mean counts as the best: bursts and late readers blur a single one
@@ -34,10 +39,14 @@ MOST = 0.5  # of a cell, or of the bytes or the cells in question
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What one iteration shows, in bytes per second. N nodes; row 0 is up, row 1 is down."""
+    """What one iteration shows, in bytes per second. N nodes; row 0 is up, row 1 is down.
 
-    least: Floats  # what each direction carried at its best, shape (2, N); 0 for nothing
-    capacity: Floats  # of the directions that were full, shape (2, N); NaN for others
+    With sites, rows 2 and 3 are the uplinks', up and down: of site s in column s, and nothing in the other columns. A machine alone
+    in its site shares nothing: its own link is its uplink.
+    """
+
+    least: Floats  # what each direction carried at its best, shape (2 or 4, N); 0 for nothing
+    capacity: Floats  # of the directions that were full, shape (2 or 4, N); NaN for others
     carried: dict[tuple[int, int], float]  # by each directed pair at its best
     caps: dict[tuple[int, int], float]  # of the pairs that waited while neither end was full
     has_slowed: bool  # an end became slower within the iteration; then all else is of the time since
@@ -48,36 +57,43 @@ def evidence(
     num_nodes: int,
     carried_before: Floats | float = 0.0,
     known_caps: Mapping[tuple[int, int], float] = MappingProxyType({}),
+    sites: Sites | None = None,
 ) -> Evidence:
     """Read one iteration. Cost: a few sorts of its messages, and O(CELLS) for each connection.
 
-    carried_before: what each direction has carried, bytes per second, shape (2, N). An end that carries less has room, unless most
-    of its pairs are held back: then it became slower. known_caps: of pairs; one that carries so much is no witness of its ends.
+    sites: of the nodes, where machines share uplinks. carried_before: what each direction has carried, bytes per second, like
+    `least`. An end that carries less has room, unless most of its pairs are held back: then it became slower. known_caps: of pairs;
+    one that carries so much is no witness of its ends.
     """
     nodes, cell_s = num_nodes, traffic.span_s / CELLS
     key = (traffic.is_push * nodes + traffic.source) * nodes + traffic.target
     connections, connection = np.unique(key, return_inverse=True)
-    ends = connections // nodes % nodes, connections % nodes
+    ends = _ways(connections // nodes % nodes, connections % nodes, sites)
     pairs, pair = np.unique(connections % nodes**2, return_inverse=True)
     carried = traffic.carried(connection, len(connections), CELLS)
     active = traffic.active(connection, len(connections), CELLS) / cell_s
-    busy = np.array([traffic.active(node, nodes, CELLS) for node in (traffic.source, traffic.target)]) / cell_s
+    busy = np.array([traffic.active(end[connection], nodes, CELLS) for end in ends]) / cell_s
     of_end = np.array([_summed(carried, end, nodes) for end in ends])
+    is_inner, nothing_full = None, np.zeros(of_end.shape[:2])  # ways that do not exist are never full
+    if sites is not None:
+        is_inner = (of_site := np.array(sites.of_node))[ends[0]] == of_site[ends[1]]
+        of_end[2:, sites.count], nothing_full[2:, sites.count] = 0.0, np.inf
     names = [divmod(one, nodes) for one in pairs.tolist()]
-    of_pair, ends_of_pair = _summed(carried, pair, len(pairs)), (pairs // nodes, pairs % nodes)
+    of_pair, ends_of_pair = _summed(carried, pair, len(pairs)), _ways(pairs // nodes, pairs % nodes, sites)
     least, best_of_pair = _means(of_end).max(axis=-1), _means(of_pair).max(axis=-1)
     level = np.maximum(least, carried_before * cell_s)
     full_cap = FULL * cell_s * np.array([known_caps.get(name, np.inf) for name in names])
     at_cap = (of_pair >= full_cap[:, np.newaxis])[pair]
-    capacity, has_room = _judge_ends(carried, active, at_cap, of_end, FULL * level[..., np.newaxis] * busy, ends)
+    full = FULL * level[..., np.newaxis] * busy + nothing_full[..., np.newaxis]
+    capacity, has_room = _judge_ends(carried, active, at_cap, of_end, full, ends, is_inner)
     is_held_back = _summed(np.where(has_room, carried, 0.0), pair, len(pairs)) > MOST * of_pair
     is_slower = np.array([_are_most(is_held_back, end, nodes) for end in ends_of_pair]) & (least < level)
     if is_slower.any():
-        return evidence(traffic, nodes, np.where(is_slower, 0.0, carried_before), known_caps)
+        return evidence(traffic, nodes, np.where(is_slower, 0.0, carried_before), known_caps, sites)
     after = np.array([_slower_after(*one, of_pair, is_held_back) for one in zip(of_end, ends_of_pair, strict=True)])
     if after.any():
         rest, still = traffic.since(traffic.first_s + cell_s * after.max()), np.where(after, 0.0, level) / cell_s
-        return replace(evidence(rest, nodes, still), has_slowed=True)
+        return replace(evidence(rest, nodes, still, sites=sites), has_slowed=True)
     is_capped = (is_held_back & (of_pair >= FULL * best_of_pair[:, np.newaxis])).sum(axis=1) >= FEWEST
     rates = (best_of_pair / cell_s).tolist()
     caps = {names[k]: rates[k] for k in np.flatnonzero(is_capped).tolist()}
@@ -85,22 +101,51 @@ def evidence(
 
 
 def _judge_ends(
-    carried: Floats, active: Floats, at_cap: Mask, of_end: Floats, full: Floats, ends: tuple[Ints, Ints]
+    carried: Floats,
+    active: Floats,
+    at_cap: Mask,
+    of_end: Floats,
+    full: Floats,
+    ends: Sequence[Ints],
+    is_inner: Mask | None,
 ) -> tuple[Floats, Mask]:
-    """Capacities in bytes a cell, shape (2, N), NaN for unproven, and where a witness has room, shape (connections, cells).
+    """Capacities in bytes a cell, shape (2 or 4, N), NaN for unproven, and where a witness has room, shape (connections, cells).
 
     carried, active, at_cap: bytes of each connection, the part of each cell for which it sends, and whether its pair carries what
-    it is known to, shape (connections, cells); of_end, full: bytes of each end, and how many make it full, shape (2, N, cells).
+    it is known to, shape (connections, cells); of_end, full: bytes of each end, and how many make it full, shape (2 or 4, N,
+    cells); is_inner: whether a connection lies within a site, shape (connections,).
     """
     speed = np.divide(carried, active, out=np.zeros_like(carried), where=active >= MOST)
+    seen = speed if is_inner is None else np.where(is_inner[:, np.newaxis], _mean_speed(carried, active, speed), speed)
     is_full = [(rate >= least)[end] for rate, least, end in zip(of_end, full, ends, strict=True)]
-    gets_most = [speed >= LEVEL * _highest(speed, end, of_end.shape[1])[end] for end in ends]
-    up, down = ((active >= ALL) & ~at_cap & is_full[d] & gets_most[d] for d in (0, 1))
-    alone = zip((up & ~down, down & ~up), ends, strict=True)
+    gets_most = [speed >= LEVEL * _highest(seen, end, of_end.shape[1])[end] for end in ends]
+    explains = np.array(
+        [(active >= ALL) & ~at_cap & full & most for full, most in zip(is_full, gets_most, strict=True)]
+    )
+    alone = zip(explains & (explains.sum(axis=0) == 1), ends, strict=True)
     proven = np.array([_summed(one, end, of_end.shape[1]) > 0 for one, end in alone])
     count = proven.sum(axis=-1)
     capacity = np.where(count >= FEWEST, (of_end * proven).sum(axis=-1) / np.maximum(count, 1), np.nan)
-    return capacity, (active >= ALL) & ~is_full[0] & ~is_full[1]
+    return capacity, (active >= ALL) & ~np.any(is_full, axis=0)
+
+
+def _mean_speed(carried: Floats, active: Floats, speed: Floats) -> Floats:
+    """Speeds, and where a connection sends too little to have one, its mean over all cells; 0 where it sends nothing."""
+    total, sends = carried.sum(axis=1), active.sum(axis=1)
+    mean = np.divide(total, sends, out=np.zeros(len(total)), where=sends > 0)
+    return np.where((speed == 0) & (active > 0), mean[:, np.newaxis], speed)
+
+
+def _ways(source: Ints, target: Ints, sites: Sites | None) -> tuple[Ints, ...]:
+    """By kind of way, the place of the one that each connection takes: out of the source, into the target, and with sites out of
+    the one site and into the other; the number of sites stands for none."""
+    if sites is None:
+        return source, target
+    of_site = np.array(sites.of_node)
+    is_lone = np.bincount(of_site) == 1
+    there, here = of_site[source], of_site[target]
+    leave, come = (np.where((there == here) | is_lone[one], sites.count, one) for one in (there, here))
+    return source, target, leave, come
 
 
 def _are_most(is_held_back: Mask, end: Ints, nodes: int) -> Mask:

@@ -35,6 +35,12 @@ class Traffic:
         left["size_bytes"] = np.maximum(1, left["size_bytes"] * ((left["end_s"] - left["start_s"]) / whole_s))
         return Traffic(left)
 
+    def grouped(self, group: Ints) -> "Traffic | None":
+        """What travelled between groups of nodes, as if each were one node; None for nothing. group: of each node, shape (N,)."""
+        between = self._samples[group[self.source] != group[self.target]]
+        between["source"], between["target"] = group[between["source"]], group[between["target"]]
+        return Traffic(between) if len(between) else None
+
     def served_s(self, num_nodes: int) -> Floats:
         """When the last message to or from each node's server ended, shape (N,); -inf for one without messages."""
         last_s = np.full(num_nodes, -np.inf)

@@ -34,6 +34,11 @@ class Distribution:
         """target_bytes as the cost model takes shares, shape (N,)."""
         return np.array(self.target_bytes, dtype=np.float64)
 
+    @property
+    def held_shares(self) -> Floats:
+        """shares_bytes, likewise."""
+        return np.array(self.shares_bytes, dtype=np.float64)
+
 
 @dataclass(frozen=True)
 class Situation:
@@ -76,8 +81,7 @@ def build_plan(
         if by_site is None:
             predicted = completion_s(nodes, held, layout.model_bytes, capacities)
         else:
-            led = np.array(by_site.led_bytes, dtype=np.float64)
-            predicted = max(levels_s(held, layout.model_bytes, capacities, led))
+            predicted = max(levels_s(held, layout.model_bytes, capacities, by_site.led_shares))
         bound = shares_of.bound_s(nodes, layout.model_bytes, capacities)
     return Distribution(
         scheme, situation.iteration, tuple(server.tolist()), tuple(slot.tolist()), tuple(target.tolist()),

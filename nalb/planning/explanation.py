@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from nalb.planning.distribution import Distribution
+from nalb.planning.leaders import SitePlan
+from nalb.planning.levels import lan_load_bytes, uplink_load_bytes, ways
 from nalb.planning.nodes import Capacities, Node, linear_load, load_bytes
 from nalb.planning.slices import ITEM_BYTES, Layout
 from nalb.units import bytes_per_s_to_mbps
@@ -27,6 +29,8 @@ def explain(layout: Layout, plan: Distribution, nodes: Sequence[Node], capacitie
 def _node_lines(layout: Layout, plan: Distribution, nodes: Sequence[Node], capacities: Capacities | None) -> list[str]:
     slices = Counter(plan.server_of_slice)
     shares = np.array(plan.shares_bytes, dtype=np.float64)
+    if (by_site := plan.by_site) is not None:
+        return _site_lines(layout, plan, by_site, nodes, capacities)
     loads = load_bytes(nodes, shares, layout.model_bytes)
     fixed, _ = linear_load(nodes, layout.model_bytes)
     lines = []
@@ -43,6 +47,26 @@ def _node_lines(layout: Layout, plan: Distribution, nodes: Sequence[Node], capac
             if loads[i] / limit[i] >= BOTTLENECK_PART * slowest:
                 line += "; sets the pace"
         lines.append(line)
+    return lines
+
+
+def _site_lines(
+    layout: Layout, plan: Distribution, by_site: SitePlan, nodes: Sequence[Node], capacities: Capacities | None
+) -> list[str]:
+    """A line for each site, and one for each of its machines."""
+    sites, led, owned = by_site.sites, by_site.led_shares, plan.held_shares
+    crosses = uplink_load_bytes(sites, owned, layout.model_bytes)
+    out, into = lan_load_bytes(sites, owned, led, layout.model_bytes)
+    lines = []
+    for site, members in enumerate(sites.members):
+        line = f"site {sites.names[site]}: {crosses[site]:.0f} bytes cross each way"
+        if capacities is not None and capacities.uplinks is not None:
+            rate = float(ways(capacities.uplinks, capacities.rates)[site])
+            line += f", {crosses[site] / rate:.3f} s at {bytes_per_s_to_mbps(rate):g} Mbit/s"
+        lines.append(line)
+        for i in members:
+            sums = f"sums {by_site.led_bytes[i]} bytes for its site and {plan.shares_bytes[i]} for all"
+            lines.append(f"  {nodes[i].name}: {sums}, sends {out[i]:.0f} and gets {into[i]:.0f}")
     return lines
 
 

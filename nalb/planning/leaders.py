@@ -28,6 +28,11 @@ class SitePlan:
     slot_of_slice: tuple[tuple[int, ...], ...]
     led_bytes: tuple[int, ...]  # per node, the bytes of the slices that it leads; in each site they add up to the model
 
+    @property
+    def led_shares(self) -> Floats:
+        """led_bytes as the cost model takes them, shape (N,)."""
+        return np.array(self.led_bytes, dtype=np.float64)
+
 
 def choose_leaders(sites: Sites, layout: Layout, owner_of_slice: Ints, rates: Floats | None) -> SitePlan:
     """The leaders for these owners: in each site whole slices as near as they come to `levels.least_led_bytes`.

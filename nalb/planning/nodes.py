@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from nalb.errors import InputError, listed
 from nalb.planning import levels
-from nalb.planning.sites import Uplinks
+from nalb.planning.sites import Sites, Uplinks
 
 Floats = npt.NDArray[np.float64]
 Pair = tuple[int, int]  # (source, target): indices of nodes
@@ -111,23 +111,46 @@ class Capacities:
         down: Floats,
         pairs: Mapping[Pair, float] | None = None,
         cores: CoreTimes | None = None,
+        sites: Sites | None = None,
+        uplinks: Floats | None = None,
     ) -> "tuple[Capacities | None, str]":
-        """Capacities from measured values, and the reason; None while a node has no measurement (NaN).
+        """Capacities from measured values, and the reason; None while a node or an uplink has no measurement (NaN).
 
+        sites, uplinks: where sums have two levels, of the nodes, and the rates of the uplinks up and down, shape (2, S).
         A node measured at zero or below counts as SLOWEST_BYTES_PER_S, and the reason says so. Pairs not finite are
         left out.
         """
         if unknown := _names(nodes, ~(np.isfinite(up) & np.isfinite(down))):
             return None, f"not measured yet: {listed(unknown)}"
+        shared = None
+        if sites is not None:
+            assert uplinks is not None, "an estimator of a job by sites knows of uplinks"
+            unknown = [
+                name for name, known in zip(sites.names, np.isfinite(uplinks).all(axis=0), strict=True) if not known
+            ]
+            if unknown:
+                return None, f"not measured yet: the uplink of {listed(unknown)}"
+            shared = Uplinks(sites, *np.maximum(uplinks, SLOWEST_BYTES_PER_S))
         dead = _names(nodes, np.minimum(up, down) < SLOWEST_BYTES_PER_S)
         known = {p: max(float(v), SLOWEST_BYTES_PER_S) for p, v in (pairs or {}).items() if np.isfinite(v)}
         reason = f"measured without throughput: {listed(dead)}" if dead else "all nodes are measured"
-        return cls(np.maximum(up, SLOWEST_BYTES_PER_S), np.maximum(down, SLOWEST_BYTES_PER_S), known, cores), reason
+        rates = np.maximum(up, SLOWEST_BYTES_PER_S), np.maximum(down, SLOWEST_BYTES_PER_S)
+        return cls(*rates, known, cores, shared), reason
 
     @property
     def limit(self) -> Floats:
         """The smaller direction of each node: a node's load is the same both ways."""
         return np.minimum(self.up, self.down)
+
+    @property
+    def one_level(self) -> "Capacities":
+        """The same for sums of one level: each machine with its part of its site's uplink, bytes per second."""
+        if self.uplinks is None:
+            return self
+        site = np.array(self.uplinks.sites.of_node)
+        parts = (uplink[site] / np.bincount(site)[site] for uplink in (self.uplinks.up, self.uplinks.down))
+        up, down = (np.minimum(own, part) for own, part in zip((self.up, self.down), parts, strict=True))
+        return Capacities(up, down, self.pairs, self.cores)
 
     @property
     def rates(self) -> Floats:

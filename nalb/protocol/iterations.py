@@ -378,6 +378,8 @@ class Iterations:
             rejected=dict(self.rejected),
         )
         self._tell(self.planner.explain_iteration(event, samples))
+        for noticed in self.planner.shared_uplink_events(ended_s, self.number):
+            self._tell(noticed)
         self._observers.count(now_s)
         self.phase = "READY"
         return None

@@ -12,18 +12,21 @@ from msgspec.structs import replace
 
 from nalb.batching.joint_control import LinkKnowledge
 from nalb.errors import InputError
-from nalb.events import ByNode, IterationEvent, LayoutEvent, PlanEvent, Rates
+from nalb.events import ByNode, IterationEvent, LayoutEvent, PlanEvent, Rates, SharedUplinkEvent
 from nalb.feedback.routing import Routing
 from nalb.feedback.trust import Outcome, Trust
 from nalb.measurement.cores import CoreEstimator, Work
-from nalb.measurement.estimators import Estimator
+from nalb.measurement.estimates import Estimate
+from nalb.measurement.estimators import Estimator, with_sites
 from nalb.measurement.samples import Ints, Samples
+from nalb.measurement.shared_uplinks import SharedUplink, SharedUplinkSearch
 from nalb.measurement.traffic import Traffic
 from nalb.planning.distribution import Distribution, Situation
 from nalb.planning.elastic import WINDOW, ServerObservation
 from nalb.planning.leaders import SitePlan
-from nalb.planning.nodes import Capacities, Floats, Node, completion_s, load_bytes
-from nalb.planning.shares import average, bound_s
+from nalb.planning.levels import lan_load_bytes
+from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, completion_s, load_bytes
+from nalb.planning.shares import average, bound_s, level_bounds_s
 from nalb.planning.sites import Sites
 from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout
 from nalb.planning.slots import STOCK_KEYS, most_plan_slots, most_site_slots
@@ -103,10 +106,16 @@ class Planner:
         self.compute_spread_s = 0.0  # of the last iteration: from the first worker that had computed to the last one
         self.may_leave_routing = True  # to MXNet: not where sums of slices are checked
         self._schemes = schemes
-        self._estimator = new_estimator(len(names))
+        self._estimator = new_estimator(len(names)) if sites is None else with_sites(new_estimator, sites)
+        self._search = None if sites is not None else SharedUplinkSearch(len(names))
+        self._shared_uplinks: list[SharedUplink] = []  # not told yet
+        self._told_shared: set[tuple[int, ...]] = set()
         self._cores = CoreEstimator(len(names))
         self._observations: list[deque[ServerObservation]] = [deque(maxlen=WINDOW) for _ in names]
         self._configured: Capacities | None = None
+        self._for_bound: Capacities | None = (
+            None  # those of the bound, which sums by sites need where nodes share uplinks
+        )
         self._layout: Layout | None = None
         self._slots = SlotNumbers(self._rank_of_node)
         self._site_slots = SlotNumbers({i: site_servers[name] for i, name in enumerate(names) if name in site_servers})
@@ -141,8 +150,11 @@ class Planner:
         return self._layout
 
     def configure(self, message: m.Configured) -> None:
-        """Learn the configured rates, for the oracle and the bound."""
+        """Learn the configured rates, for the oracle and the bound. Uplinks count where sums have two levels."""
         self._configured = message.capacities(self._names, self.sites)
+        self._for_bound = message.for_bound(self._nodes)
+        if message.site:
+            self._search = None  # who shares an uplink is declared
 
     def register(
         self,
@@ -170,7 +182,7 @@ class Planner:
         first = self._first_key.setdefault(layout.tensors, sum(map(len, self._first_key)))
         keys = range(first, first + len(layout.tensors))
         self._own_shares = None
-        if keys.stop <= STOCK_KEYS and self.may_leave_routing and self._is_bounded:
+        if keys.stop <= STOCK_KEYS and self.may_leave_routing and self._is_bounded and self.sites is None:
             node_of_rank = {rank: node for node, rank in self._rank_of_node.items()}
             sizes_bytes, ranks = route(layout.tensors, len(node_of_rank), keys)
             on_node = np.array([node_of_rank[rank] for rank in ranks.tolist()])
@@ -204,8 +216,14 @@ class Planner:
         """What a node carries each way by the present plan, on average; 0 where MXNet routes by itself."""
         if self._present is None:
             return 0.0
-        shares = np.array(self._present.shares_bytes, dtype=np.float64)
-        return float(load_bytes(self._nodes, shares, self.layout.model_bytes).mean())
+        return float(self._load_bytes(self._present).mean())
+
+    def _load_bytes(self, plan: Distribution) -> Floats:
+        """What each node carries, in the direction in which it carries more: bytes, shape (N,)."""
+        shares, model_bytes = plan.held_shares, self.layout.model_bytes
+        if plan.by_site is None:
+            return load_bytes(self._nodes, shares, model_bytes)
+        return np.asarray(lan_load_bytes(plan.by_site.sites, shares, plan.by_site.led_shares, model_bytes).max(axis=0))
 
     def observe(
         self,
@@ -225,6 +243,8 @@ class Planner:
         traffic, is_free, present = Traffic(samples), not self._sent_window, self._present
         exchange_s = exposed_s or took_s
         is_refuted = self._estimator.observe(traffic)
+        if self._search is not None:
+            self._shared_uplinks += self._search.observe(traffic)
         if present is None:
             return
         if work is not None:
@@ -251,8 +271,7 @@ class Planner:
 
     def _own_links_s(self) -> float | None:
         """What the links need for MXNet's own loads, by what is known for sure; None where that, or they, are not known."""
-        estimate = self._estimator.estimate()
-        known = Capacities.from_estimates(self._nodes, estimate.least[0], estimate.least[1], estimate.pairs)[0]
+        known = self._known(self._estimator.estimate(), None)
         if known is None or self._own_shares is None:
             return None
         return completion_s(self._nodes, self._own_shares, self.layout.model_bytes, known) + self._delay_s
@@ -279,9 +298,7 @@ class Planner:
     def _outcome(self, present: Distribution, took_s: float, exchange_s: float, is_refuted: bool) -> Outcome:
         """The exchange alone took something between the two."""
         estimate, explained_s, equal_s = self._estimator.estimate(), None, None
-        known = Capacities.from_estimates(
-            self._nodes, estimate.least[0], estimate.least[1], estimate.pairs, self._cores.times()
-        )[0]
+        known = self._known(estimate, self._core_times())
         if known is not None:
             model_bytes = self.layout.model_bytes
             shares = np.array(present.shares_bytes, dtype=float)
@@ -296,11 +313,21 @@ class Planner:
             exchange_s, explained_s, equal_s, is_refuted, has_equal_shares, scheme.follows_estimates, self._is_bounded
         )
 
+    def _known(self, estimate: Estimate, cores: CoreTimes | None) -> Capacities | None:
+        """What is known for sure; None while not all is measured."""
+        least, uplinks = estimate.least, None if estimate.uplinks is None else estimate.uplinks.least
+        return Capacities.from_estimates(self._nodes, least[0], least[1], estimate.pairs, cores, self.sites, uplinks)[0]
+
     def _capacities(self) -> Capacities | None:
-        estimate = self._estimator.estimate()
-        return Capacities.from_estimates(self._nodes, estimate.up, estimate.down, estimate.pairs, self._cores.times())[
-            0
-        ]
+        estimate, cores = self._estimator.estimate(), self._core_times()
+        uplinks = None if estimate.uplinks is None else estimate.uplinks.rates
+        return Capacities.from_estimates(
+            self._nodes, estimate.up, estimate.down, estimate.pairs, cores, self.sites, uplinks
+        )[0]
+
+    def _core_times(self) -> CoreTimes | None:
+        """By shares; by sites a node also works for what it leads, which no share tells."""
+        return self._cores.times() if self.sites is None else None
 
     def network(self, rank_of_node: Mapping[str, int]) -> LinkKnowledge | None:
         """What a joint plan may know; None while the links are not measured or do not set the pace."""
@@ -369,9 +396,12 @@ class Planner:
         estimate, usual_bytes = self._estimator.estimate(), usual_inflight_bytes(self._layout.model_bytes)
         links_s, is_far = self._present.predicted_s, self.round_trip_s >= FAR_S
         if estimate.complete and links_s and is_far and self._delay_s > DELAY_PART * links_s:
-            fastest = estimate.least.min(axis=0).max()
+            ways = (
+                estimate.least if estimate.uplinks is None else estimate.uplinks.least
+            )  # a site's slices share its uplink
+            fastest = ways.min(axis=0).max()
             return max(usual_bytes, int(WAY_PART * fastest * self.round_trip_s))
-        if not (self._trust.allow_window() and estimate.complete and links_s):
+        if not (self._trust.allow_window(self.sites is not None) and estimate.complete and links_s):
             return 0
         held_back_s = self.compute_spread_s - usual_bytes / estimate.least.min()
         return usual_bytes if held_back_s <= WINDOW_GAIN * links_s else 0
@@ -431,20 +461,48 @@ class Planner:
                 up=self._by_name(estimate.up),
                 down=self._by_name(estimate.down),
                 pairs=[(self._names[i], self._names[j], rate) for (i, j), rate in estimate.pairs.items()],
+                uplinks=self._by_site(None if estimate.uplinks is None else estimate.uplinks.rates),
             ),
         )
-        if shares is not None:
-            told = replace(told, load_bytes=self._by_name(load_bytes(self._nodes, shares, model)))
-            if (cores := self._cores.times()) is not None:
-                told = replace(told, cores_s=self._by_name(cores.of_shares(shares)))
+        if self._present is not None:
+            told = replace(told, load_bytes=self._by_name(self._load_bytes(self._present)))
+        if shares is not None and (cores := self._core_times()) is not None:
+            told = replace(told, cores_s=self._by_name(cores.of_shares(shares)))
         if (rates := self._configured) is not None:
-            configured = Rates(up=self._by_name(rates.up), down=self._by_name(rates.down))
-            told = replace(told, configured=configured, bound_s=bound_s(self._nodes, model, rates))
+            shared = None if rates.uplinks is None else np.array([rates.uplinks.up, rates.uplinks.down])
+            configured = Rates(
+                up=self._by_name(rates.up), down=self._by_name(rates.down), uplinks=self._by_site(shared)
+            )
+            assert self._for_bound is not None
+            told = replace(told, configured=configured, bound_s=bound_s(self._nodes, model, self._for_bound))
+            if rates.uplinks is not None:
+                wan_s, lan_s = level_bounds_s(self._nodes, model, rates)
+                told = replace(told, wan_bound_s=wan_s, lan_bound_s=lan_s)
             if shares is not None:
                 told = replace(told, planned_s=completion_s(self._nodes, shares, model, rates))
         if len(samples):
             told = replace(told, span_s=float(samples["end_s"].max() - samples["start_s"].min()))
         return told
+
+    def shared_uplink_events(self, now_s: float, iteration: int) -> list[SharedUplinkEvent]:
+        """What was noticed since the last call, and had not been before."""
+        events = []
+        for one in self._shared_uplinks:
+            if one.nodes in self._told_shared:
+                continue
+            self._told_shared.add(one.nodes)
+            events.append(
+                SharedUplinkEvent(
+                    at_s=now_s,
+                    iteration=iteration,
+                    nodes=[self._names[node] for node in one.nodes],
+                    others=[name for node, name in enumerate(self._names) if node not in one.nodes],
+                    up_bytes_per_s=one.up,
+                    down_bytes_per_s=one.down,
+                )
+            )
+        self._shared_uplinks.clear()
+        return events
 
     def _shares_by_name(self) -> ByNode:
         """Of the present plan, bytes per server by node; none where MXNet places."""
@@ -453,6 +511,13 @@ class Planner:
     @property
     def _predicted_s(self) -> float | UnsetType | None:
         return UNSET if self._present is None else self._present.predicted_s
+
+    def _by_site(self, rates: Floats | None) -> dict[str, tuple[float | None, float | None]]:
+        """Rates up and down by site; none where sums have one level."""
+        if self.sites is None or rates is None:
+            return {}
+        ups, downs = ([value if math.isfinite(value) else None for value in row] for row in rates.tolist())
+        return dict(zip(self.sites.names, zip(ups, downs, strict=True), strict=True))
 
     def _by_name(self, values: Floats) -> ByNode:
         told = (value if math.isfinite(value) else None for value in values.tolist())

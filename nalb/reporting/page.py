@@ -20,7 +20,15 @@ from nalb.reporting.drawing import png
 from nalb.reporting.link_figures import rates_over_run, throughput_inside
 from nalb.reporting.record import Record, Timeline, read_record, read_timeline
 from nalb.reporting.share_figures import bytes_by_scheme, shares_over_iterations
-from nalb.reporting.summary import command_hint, counting_rule, summarise, verdicts, workload_meaning
+from nalb.reporting.summary import (
+    command_hint,
+    counting_rule,
+    level_bounds,
+    shared_uplinks,
+    summarise,
+    verdicts,
+    workload_meaning,
+)
 from nalb.reporting.time_figures import times_by_scheme, times_over_iterations
 from nalb.reporting.token_figures import shape_rows, tokens_over_run, tokens_over_time, worker_rows
 
@@ -180,7 +188,7 @@ def render(record: Record, pictures: Mapping[str, bytes]) -> str:
         pictures,
         run=record.run,
         rows=rows,
-        verdicts=verdicts(rows),
+        verdicts=[*verdicts(rows), *level_bounds(record), *shared_uplinks(record)],
         meaning=workload_meaning(record.run.workload),
         counting_rule=counting_rule(record),
         command=command_hint(record),

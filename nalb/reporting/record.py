@@ -18,6 +18,7 @@ from nalb.events import (
     ReadyEvent,
     Row,
     SamplesEvent,
+    SharedUplinkEvent,
     TokenRow,
     TokensEvent,
     TokenShapeEvent,
@@ -63,6 +64,7 @@ class Timeline:
     steps: dict[str, list[Step]] = field(default_factory=dict)
     changes: list[ChangeEvent] = field(default_factory=list)
     has_events: bool = False
+    shared_uplinks: list[SharedUplinkEvent] = field(default_factory=list)
     shapes: list[TokenShapeEvent] = field(default_factory=list)  # of the last job that computed tokens
     tokens: list[TokensEvent] = field(default_factory=list)  # of the same, by iteration
 
@@ -144,6 +146,8 @@ def _read_into(record: Timeline, run_dir: Path) -> None:
             rows[event.iteration] = event
         elif isinstance(event, ChangeEvent):
             record.changes.append(event)
+        elif isinstance(event, SharedUplinkEvent):
+            record.shared_uplinks.append(event)
         elif isinstance(event, TokenShapeEvent):
             if event.iteration == 0:
                 record.shapes, record.tokens = [], []

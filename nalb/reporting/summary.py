@@ -5,8 +5,10 @@ import shlex
 import statistics
 from dataclasses import dataclass
 
-from nalb.reporting.record import Record
+from nalb.errors import listed
+from nalb.reporting.record import Record, Timeline
 from nalb.reporting.run_file import WARM_UP, median_s, ratio, steady
+from nalb.units import bytes_per_s_to_mbps
 
 SAME_PART = 0.03  # a difference of medians below this is called none
 
@@ -85,6 +87,27 @@ def verdicts(rows: list[Row]) -> list[str]:
             nearest += f" and {best.over_goodput_bound:.2f} times the goodput bound"
         sentences.append(f"{nearest}.")
     return sentences
+
+
+def level_bounds(timeline: Timeline) -> list[str]:
+    """Of a job that sums by sites, at the configured rates of its last iteration: which level binds."""
+    for step in reversed(timeline.ordered()):
+        wan_s, lan_s = step.event.wan_bound_s, step.event.lan_bound_s
+        if wan_s is not None and lan_s is not None:
+            binding = "the uplinks bind" if wan_s >= lan_s else "the LANs bind"
+            return [f"Bound by sites: the uplinks need {wan_s:.3g} s, the LANs {lan_s:.3g} s; {binding}."]
+    return []
+
+
+def shared_uplinks(timeline: Timeline) -> list[str]:
+    """What was noticed of uplinks that nobody declared, each once, in the order of the first notice."""
+    noticed = {(tuple(one.nodes), tuple(one.others)): one for one in reversed(timeline.shared_uplinks)}
+    return [
+        f"{listed(one.nodes)} and {listed(one.others)} seem to be sites with a shared uplink: what crosses stays at"
+        f" {bytes_per_s_to_mbps(one.up_bytes_per_s):.0f} and {bytes_per_s_to_mbps(one.down_bytes_per_s):.0f} Mbit/s in all,"
+        f" however many connections send (seen by iteration {one.iteration}). If so, say it: site = in the hosts or network file."
+        for one in reversed(noticed.values())
+    ]
 
 
 def workload_meaning(workload: str) -> str:

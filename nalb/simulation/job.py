@@ -46,7 +46,8 @@ def by_slices(
 ) -> list[SimulatedExchange]:
     """`rounds` synchronisations under a scheme that knows the true capacities. Raises InputError.
 
-    quotas: cores of each node, shape (N,), None for any: a byte that comes or goes costs CORE_S_PER_BYTE of one.
+    A scheme that sums by sites does so where the capacities have any. quotas: cores of each node, shape (N,), None for any: a
+    byte that comes or goes costs CORE_S_PER_BYTE of one.
     """
     cores = None if quotas is None else quotas / CORE_S_PER_BYTE
     observations: list[list[ServerObservation]] = [[] for _ in nodes]
@@ -57,7 +58,10 @@ def by_slices(
         if chosen.routes_itself:
             done.append(exchange(nodes, capacities, *stock_messages(nodes, layout.tensors), 0, wire, blur, cores))
             continue
-        known, sites = with_cores(nodes, layout.model_bytes, capacities, quotas), sites_of(capacities)
+        known = with_cores(
+            nodes, layout.model_bytes, capacities if chosen.sums_by_sites else capacities.one_level, quotas
+        )
+        sites = sites_of(known)
         shares_bytes = None if present is None else present.shares_bytes
         situation = Situation(iteration, nodes, layout, known, known, observations, shares_bytes, sites=sites)
         plan, _ = chosen.plan(situation)
@@ -93,7 +97,9 @@ def planner_of(
     ranks = {names[one]: rank for rank, one in enumerate(server_indices(nodes).tolist())}
     workers = {node.name for node in nodes if node.is_worker}
     chosen = new_estimator or ESTIMATORS[DEFAULT_ESTIMATOR]
-    planner = Planner(names, workers, ranks, chosen, inflight_bytes, schemes, sites)
+    summing = [] if sites is None else [node for members in sites.members if len(members) > 1 for node in members]
+    site_servers = {names[one]: len(ranks) + rank for rank, one in enumerate(summing)}
+    planner = Planner(names, workers, ranks, chosen, inflight_bytes, schemes, sites, site_servers)
     specs = [TensorSpec(t.name, t.elements, t.dtype, t.group) for t in tensors]
     planner.register(specs, alpha_bytes, fixed_slice_bytes)
     return planner

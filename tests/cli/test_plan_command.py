@@ -144,3 +144,21 @@ def test_bad_pairs_are_one_line_with_file_and_field(capsys, tmp_path, text, wher
 def test_bad_words_are_one_line(capsys, words, what):
     # argparse takes a word that begins with a dash for a flag unless it looks like a number: -5 does
     assert what in complaint(capsys, *words)
+
+
+def test_a_network_of_sites_is_planned_on_both_levels(capsys):
+    told = json.loads(plan(capsys, "--network", "geo2x3", "--replay", "mobilenet", "--json"))
+    assert told["wan_bound_s"] == pytest.approx(12_868_904 / 7.5e6)  # the whole model through 60 Mbit/s
+    assert told["bound_s"] == max(told["wan_bound_s"], told["lan_bound_s"])
+    assert sum(told["leads"]) == pytest.approx(2 * sum(told["shares"]))  # each site leads the whole model
+    text = plan(capsys, "--network", "geo2x3", "--replay", "mobilenet", "--explain")
+    assert "the uplinks bind" in text
+    assert "site east: 12868904 bytes cross each way, 1.716 s at 60 Mbit/s" in text
+    flat = json.loads(plan(capsys, "--network", "geo2x3", "--replay", "mobilenet", "--scheme", "aware", "--json"))
+    assert flat["bound_s"] > 3 * told["bound_s"]
+    assert "leads" not in flat
+
+
+def test_a_network_file_says_its_caps_itself(capsys):
+    words = ("--network", "wan4-static", "--pairs", "x.toml", "--model-bytes", "1e6")
+    assert "--pairs is of --capacities-mbps" in complaint(capsys, *words)

@@ -32,6 +32,15 @@ def test_schemes_side_by_side(capsys):
     assert all(scheme in table for scheme in ("stock", "average", "elastic", "aware", "exact", "bound"))
 
 
+def test_a_network_of_sites_is_simulated_on_two_levels_and_on_one(capsys):
+    words = ("--network", "geo2x3", "--replay", "mobilenet", "--schemes")
+    answer = told(capsys, *words, "exact,exact-sites")
+    assert answer["bound_s"] == answer["wan_bound_s"] > answer["lan_bound_s"]
+    assert answer["schemes"]["exact"]["over_bound"] < 1.1 < 2.3 < answer["schemes"]["exact-sites"]["over_bound"]
+    assert "one level anyway" in complaint(capsys, *words, "stock-sites")
+    assert "know no uplinks" in complaint(capsys, *words, "exact", "--by", "flows")
+
+
 @pytest.mark.jobs
 def test_flags_change_what_they_say(capsys):
     def exact_s(*words):

@@ -2,9 +2,11 @@ import json
 
 import pytest
 
+from nalb.cli import main as cli
 from nalb.errors import InputError
 from nalb.reporting.record import read_record
 from nalb.reporting.run_file import read_events, read_run, write_run
+from nalb.reporting.summary import level_bounds, shared_uplinks
 from tests.reporting.runs import write_events, write_fake_run
 
 
@@ -156,3 +158,28 @@ def test_files_of_two_runs_are_refused(run_dir, tmp_path):
     (tmp_path / "other" / "samples.jsonl").replace(run_dir / "samples.jsonl")
     with pytest.raises(InputError, match="put the two files of one run together"):
         read_record(run_dir)
+
+
+def test_a_shared_uplink_that_was_noticed_is_told_once(run_dir, capsys):
+    noticed = {"event": "shareduplink", "at_s": 104.0, "iteration": 4, "nodes": ["n0", "n1"], "others": ["n2", "n3"]}
+    rates = {"up_bytes_per_s": 7.5e6, "down_bytes_per_s": 7e6}
+    events = events_of(run_dir)
+    write_events(run_dir, [*events, noticed | rates, noticed | rates | {"iteration": 9}])
+    expected = "n0, n1 and n2, n3 seem to be sites with a shared uplink: what crosses stays at 60 and 56 Mbit/s in all"
+    (line,) = shared_uplinks(read_record(run_dir))
+    assert line.startswith(expected)
+    assert "by iteration 4" in line
+    assert cli.run(["report", str(run_dir)]) == 0
+    assert expected in capsys.readouterr().out
+    assert expected in (run_dir / "report.html").read_text()
+
+
+def test_the_bounds_of_both_levels_are_told_with_the_one_that_binds(run_dir):
+    assert level_bounds(read_record(run_dir)) == []
+    events = events_of(run_dir)
+    for wan_s, lan_s, binding in ((1.72, 0.5, "uplinks"), (1.72, 1.9, "LANs")):
+        last = events[-1] | {"bound_s": max(wan_s, lan_s), "wan_bound_s": wan_s, "lan_bound_s": lan_s}
+        write_events(run_dir, [*events[:-1], last])
+        assert level_bounds(read_record(run_dir)) == [
+            f"Bound by sites: the uplinks need {wan_s:g} s, the LANs {lan_s:g} s; the {binding} bind."
+        ]
