@@ -1,8 +1,10 @@
-"""How long planning takes, and how a synchronisation scales: python benchmarks/planning.py [--only planning|scale]
+"""How long planning takes, and how a synchronisation scales: python benchmarks/planning.py [--only planning|sites|scale]
 
 Planning: shares, whole slices on servers, and slots (nalb.schemes.decide) for jobs of up to 10,000 nodes and a
 million slices; the slices exist beforehand, since they are cut once per job. Goals: 1 ms for 100 nodes and 1,000
 slices; 1 s and 1 GB for 10,000 and 1,000,000. The slope of log time over log (nodes x slices)^(1/2) tells the growth.
+
+Sites: the same for jobs that sum within sites first, owners and leaders together. Goal: 1 s for 10 sites of 100 machines.
 
 Scale: simulated synchronisations of ResNet-50's gradients (94.2 MB), by flows, rates drawn from 20 to 220 Mbit/s; and what
 the coordinator then has to take in and send in an iteration.
@@ -20,18 +22,23 @@ from rich.table import Table
 
 from nalb.planning.distribution import Situation
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
+from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
+from nalb.planning.sites import Sites, Uplinks
 from nalb.planning.slices import Layout, Tensor, build_layout
 from nalb.protocol import messages as m
 from nalb.schemes import decide
 from nalb.simulation.families import HIGH_MBPS, LOW_MBPS, uniform_network
 from nalb.simulation.job import SCHEMES, by_flows
-from nalb.units import GOODPUT_PART
+from nalb.units import GOODPUT_PART, mbps_to_bytes_per_s
 from nalb.workloads import load
 
 SIZES = ((100, 1_000), (300, 10_000), (1_000, 30_000), (3_000, 200_000), (10_000, 1_000_000))
 GOALS_S = {(100, 1_000): 1e-3, (10_000, 1_000_000): 1.0}
 GOAL_MEMORY_MB = 1000
+SITES = ((2, 3, 1_000), (3, 4, 1_000), (10, 10, 3_000), (10, 100, 10_000))  # sites, machines of each, slices
+SITE_GOALS_S = {(10, 100): 1.0}
+LAN_LOW_MBPS, LAN_HIGH_MBPS = 200.0, 1000.0
 SLICE_BYTES = 60_000
 HEARTBEAT_S = 0.25
 
@@ -74,6 +81,32 @@ def planning(console: Console) -> bool:
     return met and peak_mb <= GOAL_MEMORY_MB
 
 
+def sites(console: Console) -> bool:
+    """Time plans by sites; whether every goal is met."""
+    table = Table(
+        "sites", "machines of each", "slices", "plan ms", "goal ms", title="planning by sites, median of five"
+    )
+    met, draw = True, np.random.default_rng(1)
+    for count, size, slices in SITES:
+        told = Sites(tuple(f"s{k // size}" for k in range(count * size)))
+        up, down = (mbps_to_bytes_per_s(1.0) * draw.uniform(LOW_MBPS, HIGH_MBPS, count) for _ in range(2))
+        rates = mbps_to_bytes_per_s(1.0) * draw.uniform(LAN_LOW_MBPS, LAN_HIGH_MBPS, (2, count * size))
+        capacities = Capacities(rates[0], rates[1], {}, None, Uplinks(told, up, down))
+        nodes = [Node(f"n{k}") for k in range(count * size)]
+        situation = Situation(0, nodes, layout_of(count * size, slices), capacities, sites=told)
+        times: list[float] = []
+        for _ in range(5):
+            start_s = time.perf_counter()
+            decide("exact", situation)
+            times.append(time.perf_counter() - start_s)
+        median_s, goal_s = statistics.median(times), SITE_GOALS_S.get((count, size))
+        met = met and (goal_s is None or median_s <= goal_s)
+        goal = "-" if goal_s is None else f"{goal_s * 1e3:g}"
+        table.add_row(str(count), str(size), str(len(situation.layout.slices)), f"{median_s * 1e3:.2f}", goal)
+    console.print(table)
+    return met
+
+
 def scale(console: Console) -> None:
     """Simulated times and the coordinator's load."""
     tensors = [Tensor(t.name, t.elements, t.dtype) for t in load("resnet50")]
@@ -111,14 +144,16 @@ def scale(console: Console) -> None:
 def main() -> int:
     """Print both; 1 where a goal of planning is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=("planning", "scale"))
+    parser.add_argument("--only", choices=("planning", "sites", "scale"))
     args = parser.parse_args()
     console = Console()
     met = True
-    if args.only != "scale":
-        met = planning(console)
-        print("goals of planning: " + ("reached" if met else "missed"))
-    if args.only != "planning":
+    for part, timed in (("planning", planning), ("sites", sites)):
+        if args.only in (None, part):
+            reached = timed(console)
+            print(f"goals of {part}: " + ("reached" if reached else "missed"))
+            met = met and reached
+    if args.only in (None, "scale"):
         scale(console)
     return int(not met)
 

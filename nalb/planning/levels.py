@@ -24,7 +24,7 @@ from nalb.planning.filling import Floats, fill, pour
 from nalb.planning.sites import Sites, Uplinks
 
 ZEROS = 1.0  # bytes that a member pushes for each byte of a result: MXNet answers pushes alone
-HALVINGS = 100  # of a level: more than a float has digits
+HALVINGS = 52  # of a level: as many as a float has binary digits
 ROUNDING = 1e-9  # of the model
 
 
@@ -78,23 +78,25 @@ def least_owned_bytes(uplinks: Uplinks, rates: Floats, model_bytes: float) -> Fl
     min T  subject to  M + (S - 2) m_s <= T U_s,  out_i <= T u_i,  in_i <= T d_i,  sum_s m_s = M, and in each site
     sum_i r_i = M,  sum_i m_i = m_s,  0 <= m_i <= r_i;
     U_s the smaller direction of the uplink. At a given T a site can own what both its uplink and its LAN leave room for
-    (`_lan_room`); the level is found as in `fill`. Two sites carry M each way whatever they own: equal parts. Cost: O(N) for each
+    (`_Lans`); the level is found as in `fill`. Two sites carry M each way whatever they own: equal parts. Cost: O(N) for each
     of about 60 halvings, and of HALVINGS for the split within sites.
     """
     sites = uplinks.sites
     if sites.count == 2:
         return split(uplinks, rates, model_bytes, np.full(2, model_bytes / 2))
-    rate, others = ways(uplinks, rates), sites.count - 2
+    rate, others, lans = ways(uplinks, rates), sites.count - 2, _Lans(sites, rates, model_bytes)
 
     def fits(level_s: float) -> Floats:
         room = (level_s * rate - model_bytes) / others
-        lan_room = _lan_room(sites, np.full(sites.count, level_s), rates, model_bytes)[0]
+        lan_room = lans.room(np.full(sites.count, level_s))[0]
         return np.clip(np.minimum(room, lan_room), 0.0, model_bytes)
 
-    high_s = 1.0
+    low_s = high_s = 1.0
     while fits(high_s).sum() < model_bytes:
-        high_s *= 2
-    return split(uplinks, rates, model_bytes, pour(fits, 0.0, high_s, model_bytes))
+        low_s, high_s = high_s, 2 * high_s
+    while fits(low_s).sum() >= model_bytes:
+        low_s, high_s = low_s / 2, low_s
+    return split(uplinks, rates, model_bytes, pour(fits, low_s, high_s, model_bytes))
 
 
 def split(uplinks: Uplinks, rates: Floats, model_bytes: float, of_site: Floats) -> Floats:
@@ -107,15 +109,15 @@ def split(uplinks: Uplinks, rates: Floats, model_bytes: float, of_site: Floats) 
     if sites.count == 2:  # owning costs nothing: in proportion to what each leads
         led = least_led_bytes(sites, np.zeros(len(site)), model_bytes, rates)
         return np.asarray(led * of_site[site] / model_bytes)
+    lans, needed = _Lans(sites, rates, model_bytes), of_site * (1 - ROUNDING)
     low_s, high_s = np.zeros(sites.count), np.ones(sites.count)
-    needed = of_site * (1 - ROUNDING)
-    while (is_little := _lan_room(sites, high_s, rates, model_bytes)[0] < needed).any():
+    while (is_little := lans.room(high_s)[0] < needed).any():
         high_s[is_little] *= 2
     for _ in range(HALVINGS):
         middle_s = (low_s + high_s) / 2
-        is_enough = _lan_room(sites, middle_s, rates, model_bytes)[0] >= needed
+        is_enough = lans.room(middle_s)[0] >= needed
         high_s, low_s = np.where(is_enough, middle_s, high_s), np.where(is_enough, low_s, middle_s)
-    room, most = _lan_room(sites, high_s, rates, model_bytes)
+    room, most = lans.room(high_s)
     part = np.divide(of_site, room, out=np.zeros(sites.count), where=room > 0)
     return np.asarray(most * part[site])
 
@@ -126,35 +128,50 @@ def ways(uplinks: Uplinks, rates: Floats) -> Floats:
     return np.asarray(np.minimum.reduce([uplinks.up, uplinks.down, *together]))
 
 
-def _lan_room(sites: Sites, level_s: Floats, rates: Floats, model_bytes: float) -> tuple[Floats, Floats]:
-    """The most that each site can own so that its LAN takes no longer than its level, shape (S,), and its split, shape (N,).
+class _Lans:
+    """What the LANs of more than two sites leave room for.
 
-    level_s: per site, shape (S,). At level t, machine i that leads r may own the least of r, (t d_i - M - a r) / (S - 2) and
-    (t u_i - (1 + Z) M - b r) / (S - 2), a = (1 + Z)(k - 1) and b = k - 1 - Z: concave in r, with three straight pieces, which are
-    equally steep for all machines of a site. So M is poured into all first pieces, then into all second, then into all third ones.
-    0 where even owning nothing takes longer. More than two sites.
+    At level t, machine i that leads r may own the least of r, (t d_i - M - a r) / (S - 2) and (t u_i - (1 + Z) M - b r) / (S - 2),
+    a = (1 + Z)(k - 1) and b = k - 1 - Z: concave in r, with three straight pieces, which are equally steep for all machines of a
+    site. So M is poured into all first pieces, then into all second, then into all third ones.
     """
-    site, others = np.array(sites.of_node), sites.count - 2
-    fixed, (per_out, per_in) = _lan_lines(sites, model_bytes)
-    spare = level_s[site] * rates - fixed
-    spare_out, spare_in = np.maximum(spare, 0.0)
-    first = np.minimum(spare_in / (per_in + others), spare_out / np.maximum(per_out + others, 1e-12))
-    third = np.minimum(_over(spare_in, per_in), _over(spare_out, per_out))
-    meet = _over(np.maximum(spare_in - spare_out, 0.0), per_in - per_out)  # from here on the way in leaves less room
-    second = np.clip(meet, first, third)
-    pieces = np.array([first, second - first, third - second])
-    left, led = np.full(sites.count, model_bytes), np.zeros(len(site))
-    for piece in np.minimum(pieces, model_bytes):
-        whole = _by_site(sites, piece)
-        part = np.divide(np.minimum(left, whole), whole, out=np.zeros(sites.count), where=whole > 0)
-        led += part[site] * piece
-        left = left - part * whole
-    room = np.minimum((spare_in - per_in * led) / others, (spare_out - per_out * led) / others)
-    is_possible = (left <= ROUNDING * model_bytes) & (_by_site(sites, (spare < 0).any(axis=0)) == 0)
-    owned = np.where(is_possible[site], np.clip(np.minimum(room, led), 0.0, model_bytes), 0.0)
-    alone = np.clip(np.minimum(*(level_s[site] * rates - model_bytes)) / others, 0.0, model_bytes)
-    owned = np.where(_is_alone(sites), alone, owned)
-    return _by_site(sites, owned), owned
+
+    def __init__(self, sites: Sites, rates: Floats, model_bytes: float):
+        self._sites, self._site, self._others = sites, np.array(sites.of_node), sites.count - 2
+        self._rates, self._model_bytes, self._is_alone = rates, model_bytes, _is_alone(sites)
+        self._fixed, self._slope = _lan_lines(sites, model_bytes)
+
+    def room(self, level_s: Floats) -> tuple[Floats, Floats]:
+        """The most that each site can own so that its LAN takes no longer than its level, shape (S,), and its split, shape (N,).
+
+        level_s: per site, shape (S,). 0 where even owning nothing takes longer.
+        """
+        site, others, model_bytes = self._site, self._others, self._model_bytes
+        per_out, per_in = self._slope
+        could = level_s[site] * self._rates
+        spare_out, spare_in = spare = np.maximum(could - self._fixed, 0.0)
+        first = np.minimum(spare_in / (per_in + others), spare_out / np.maximum(per_out + others, 1e-12))
+        third = np.minimum(
+            *np.divide(spare[::-1], self._slope[::-1], out=np.full(spare.shape, np.inf), where=self._slope[::-1] > 0)
+        )
+        meets = per_in > per_out  # from there on the way in leaves less room
+        meet = np.divide(np.maximum(spare_in - spare_out, 0.0), per_in - per_out, out=third.copy(), where=meets)
+        second = np.clip(meet, first, third)
+        left, led = np.full(self._sites.count, model_bytes), np.zeros(len(site))
+        for piece in np.minimum([first, second - first, third - second], model_bytes):
+            whole = self._by_site(piece)
+            part = np.divide(np.minimum(left, whole), whole, out=np.zeros(len(whole)), where=whole > 0)
+            led += part[site] * piece
+            left = left - part * whole
+        room = ((spare - self._slope * led) / others).min(axis=0)
+        is_possible = (left <= ROUNDING * model_bytes) & (self._by_site((could < self._fixed).any(axis=0)) == 0)
+        owned = np.where(is_possible[site], np.clip(np.minimum(room, led), 0.0, model_bytes), 0.0)
+        alone = np.clip((could.min(axis=0) - model_bytes) / others, 0.0, model_bytes)
+        owned = np.where(self._is_alone, alone, owned)
+        return self._by_site(owned), owned
+
+    def _by_site(self, values: Floats | npt.NDArray[np.bool_]) -> Floats:
+        return np.asarray(np.bincount(self._site, values, self._sites.count), dtype=np.float64)
 
 
 def _lan_lines(sites: Sites, model_bytes: float) -> tuple[Floats, Floats]:
@@ -177,8 +194,3 @@ def _is_alone(sites: Sites) -> npt.NDArray[np.bool_]:
 def _by_site(sites: Sites, values: Floats | npt.NDArray[np.bool_]) -> Floats:
     """Added up, shape (S,)."""
     return np.asarray(np.bincount(np.array(sites.of_node), values, sites.count), dtype=np.float64)
-
-
-def _over(spare: Floats, slope: Floats) -> Floats:
-    """How much fits at this slope; any where there is none."""
-    return np.divide(spare, slope, out=np.full(len(spare), np.inf), where=slope > 0)

@@ -153,8 +153,6 @@ class Planner:
         """Learn the configured rates, for the oracle and the bound. Uplinks count where sums have two levels."""
         self._configured = message.capacities(self._names, self.sites)
         self._for_bound = message.for_bound(self._nodes)
-        if message.site:
-            self._search = None  # who shares an uplink is declared
 
     def register(
         self,
@@ -473,11 +471,13 @@ class Planner:
             configured = Rates(
                 up=self._by_name(rates.up), down=self._by_name(rates.down), uplinks=self._by_site(shared)
             )
-            assert self._for_bound is not None
-            told = replace(told, configured=configured, bound_s=bound_s(self._nodes, model, self._for_bound))
-            if rates.uplinks is not None:
+            told = replace(told, configured=configured)
+            if rates.uplinks is None:
+                assert self._for_bound is not None
+                told = replace(told, bound_s=bound_s(self._nodes, model, self._for_bound))
+            else:
                 wan_s, lan_s = level_bounds_s(self._nodes, model, rates)
-                told = replace(told, wan_bound_s=wan_s, lan_bound_s=lan_s)
+                told = replace(told, bound_s=max(wan_s, lan_s), wan_bound_s=wan_s, lan_bound_s=lan_s)
             if shares is not None:
                 told = replace(told, planned_s=completion_s(self._nodes, shares, model, rates))
         if len(samples):
