@@ -60,7 +60,8 @@ def test_up_verify_down(network_path: Path, name: str, capsys: pytest.CaptureFix
 @pytest.mark.root
 def test_up_says_which_machines_share_a_sites_link(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "network.toml"
-    path.write_text(f'name = "{name}"\n{TWO_NODES}{SITE_OF_B}')
+    slow = TWO_NODES.replace("100", "40").replace("80", "40")  # busy machines carry that too
+    path.write_text(f'name = "{name}"\n{slow}{SITE_OF_B}')
     assert run(["net", "up", str(path)]) == 0
     assert "\nsite s: 20 Mbit/s up and 30 down; shared by b\n" in capsys.readouterr().out
     assert run(["net", "verify", str(path)]) == 0

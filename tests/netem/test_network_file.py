@@ -1,5 +1,8 @@
 """The parser: what it accepts, and that each kind of mistake is named in one line."""
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,6 +94,12 @@ def test_sites_are_read():
     assert network.site_of_nodes() == ("s", "b"), "a node in none is a site of its own"
     assert network.members("s") == ("a",)
     assert parse_network(GOOD, "net.toml").site_of_nodes() == ("a", "b")
+
+
+def test_the_manuals_network_of_sites_is_one():
+    manual = (Path(__file__).parents[2] / "docs" / "network-files.md").read_text()
+    [example] = [block for block in re.findall(r"```toml\n(.*?)```", manual, re.DOTALL) if "[[sites]]" in block]
+    assert parse_network(example, "network-files.md").site_of_nodes() == ("east", "east", "n2")
 
 
 def test_random_draws_what_leads_to_the_core():
