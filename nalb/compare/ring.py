@@ -88,7 +88,7 @@ class Ring:
     def send(self, message: m.Message) -> None:
         """Take what a coordinator's observer would send: the configured rates, a block, the end."""
         if isinstance(message, m.Configured):
-            capacities = message.least([node.name for node in self._nodes])
+            capacities = message.for_bound(self._nodes)
             self._bound_s = bound_s(self._nodes, self._model_bytes, capacities)
         elif isinstance(message, m.RunBlock):
             self._left = self._block = message.iterations

@@ -74,7 +74,7 @@ def configured_message(network: Network, elapsed_s: float, nodes: Collection[str
 
 def configured_capacities(network: Network, elapsed_s: float) -> Capacities:
     """The same as the planner takes it, in the file's node order; by sites where sums are made within them first."""
-    return configured_message(network, elapsed_s).least(network.node_names())
+    return configured_message(network, elapsed_s).for_bound(job_nodes(network))
 
 
 def configured_bound_s(network: Network, model_bytes: float) -> float:

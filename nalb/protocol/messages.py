@@ -46,7 +46,7 @@ from nalb.errors import InputError, PeerError, listed
 from nalb.events import AnyEvent
 from nalb.failures import Failure
 from nalb.options import BATCH_MOST
-from nalb.planning.nodes import Capacities
+from nalb.planning.nodes import Capacities, Node
 from nalb.planning.sites import Sites, Uplinks
 from nalb.settings import NODE_MOST
 from nalb.tokens.iteration import TokenId
@@ -453,10 +453,13 @@ class Configured(Message, frozen=True):
             rates = np.minimum(rates, self._uplinks(self._sites(names)).parts())
         return Capacities(rates[0], rates[1], pairs)
 
-    def least(self, names: Sequence[str]) -> Capacities:
-        """The same for the bound: what a job needs that sums by sites where it can. Caps of pairs do not count there."""
+    def for_bound(self, nodes: Sequence[Node]) -> Capacities:
+        """The same for the bound: of a job that sums by sites where these nodes can. Caps of pairs do not count there."""
+        names = [node.name for node in nodes]
         sites = self._sites(names)
-        return replace(self, pairs=[]).capacities(names, sites) if sites.has_levels else self.capacities(names)
+        if sites.has_levels and all(node.is_worker and node.is_server for node in nodes):
+            return replace(self, pairs=[]).capacities(names, sites)
+        return self.capacities(names)
 
     def _sites(self, names: Sequence[str]) -> Sites:
         return Sites(tuple(self.site.get(name, name) for name in names))

@@ -113,6 +113,9 @@ class Planner:
         self._cores = CoreEstimator(len(names))
         self._observations: list[deque[ServerObservation]] = [deque(maxlen=WINDOW) for _ in names]
         self._configured: Capacities | None = None
+        self._for_bound: Capacities | None = (
+            None  # those of the bound, which sums by sites need where nodes share uplinks
+        )
         self._layout: Layout | None = None
         self._slots = SlotNumbers(self._rank_of_node)
         self._site_slots = SlotNumbers({i: site_servers[name] for i, name in enumerate(names) if name in site_servers})
@@ -149,6 +152,7 @@ class Planner:
     def configure(self, message: m.Configured) -> None:
         """Learn the configured rates, for the oracle and the bound. Uplinks count where sums have two levels."""
         self._configured = message.capacities(self._names, self.sites)
+        self._for_bound = message.for_bound(self._nodes)
 
     def register(
         self,
@@ -395,7 +399,7 @@ class Planner:
             )  # a site's slices share its uplink
             fastest = ways.min(axis=0).max()
             return max(usual_bytes, int(WAY_PART * fastest * self.round_trip_s))
-        if not (self._trust.allow_window() and estimate.complete and links_s):
+        if not (self._trust.allow_window(self.sites is not None) and estimate.complete and links_s):
             return 0
         held_back_s = self.compute_spread_s - usual_bytes / estimate.least.min()
         return usual_bytes if held_back_s <= WINDOW_GAIN * links_s else 0
@@ -469,7 +473,8 @@ class Planner:
             )
             told = replace(told, configured=configured)
             if rates.uplinks is None:
-                told = replace(told, bound_s=bound_s(self._nodes, model, rates))
+                assert self._for_bound is not None
+                told = replace(told, bound_s=bound_s(self._nodes, model, self._for_bound))
             else:
                 wan_s, lan_s = level_bounds_s(self._nodes, model, rates)
                 told = replace(told, bound_s=max(wan_s, lan_s), wan_bound_s=wan_s, lan_bound_s=lan_s)
