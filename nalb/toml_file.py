@@ -19,13 +19,13 @@ T = TypeVar("T")
 ABOUT_A_FIELD = re.compile(r"Object (missing required|contains unknown) field `(.+)`\Z")
 
 
-def read_text(path: str | Path, kind: str) -> str:
-    """A file's text; `kind` is what it should be, for messages. Raises InputError."""
+def read_text(path: str | Path, kind: str, form: str = "TOML") -> str:
+    """A file's text; `kind` is what it should be and `form` what in, for messages. Raises InputError."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError(f"{path}: cannot be read ({reason}): give a {kind} in TOML") from None
+        raise InputError(f"{path}: cannot be read ({reason}): give a {kind} in {form}") from None
 
 
 def parse(text: str, source: str) -> dict[str, Any]:

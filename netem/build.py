@@ -20,7 +20,7 @@ from pyroute2 import IPRoute
 from nalb.errors import InputError, MachineError
 from netem import cgroups, delay_line, namespaces, qdiscs, shaping
 from netem.network_file import MAX_NODES, Network, Site
-from netem.schedule import access_rates_at, pair_caps_at
+from netem.schedule import Numbers
 from netem.wires import Shaped, Wire
 from netem.wires import wires as wires_of
 
@@ -50,10 +50,9 @@ def wires(network: Network) -> dict[str, Wire]:
     return wires_of(network, qdiscs.has_netem())
 
 
-def rules_at_start(network: Network, wire: Wire) -> list[delay_line.Rule]:
-    """What the delay line does over a link at 0 s."""
-    rates, caps = access_rates_at(network, 0.0), pair_caps_at(network, 0.0)
-    return wire.rules(network, rates, caps, lambda name: node_address(network, name))
+def rules_of(network: Network, wire: Wire, now: Numbers) -> list[delay_line.Rule]:
+    """What the delay line does over a link."""
+    return wire.rules(network, now, lambda name: node_address(network, name))
 
 
 def fingerprint(network: Network) -> str:
@@ -102,7 +101,8 @@ def build(network: Network, claim: Claim) -> None:
     for wire in links.values():
         _add_link(network, wire)
     if joints:
-        rules = [rule for wire in links.values() for rule in rules_at_start(network, wire)]
+        start = Numbers.at(network, 0.0)
+        rules = [rule for wire in links.values() for rule in rules_of(network, wire, start)]
         delay_line.start(hub, joints, rules)
     for wire in links.values():
         _set_up_end(network, wire, congestion_control)
@@ -232,7 +232,7 @@ def _add_link(network: Network, wire: Wire) -> None:
             netlink.link("set", index=index, state="up")
 
         namespaces.with_netlink(wire.bridge_namespace, add)
-    shape(network, wire.downlink(access_rates_at(network, 0.0)))
+    shape(network, wire.downlink(network, Numbers.at(network, 0.0)))
 
 
 def _add_pair(namespace: str, interface: str, peer_namespace: str, peer_interface: str) -> None:
@@ -256,7 +256,7 @@ def _open_inner_ends(netlink: IPRoute, wire: Wire) -> None:
 
 def _set_up_end(network: Network, wire: Wire, congestion_control: str) -> None:
     """The own end of a node or site, and the uplink shaping on it; a node's address and route."""
-    rates, caps = access_rates_at(network, 0.0), pair_caps_at(network, 0.0)
+    now = Numbers.at(network, 0.0)
 
     def set_up(netlink: IPRoute) -> None:
         with qdiscs.explained(f"{wire.access.name} cannot be set up"):
@@ -266,12 +266,14 @@ def _set_up_end(network: Network, wire: Wire, congestion_control: str) -> None:
                 netlink.link("set", index=index, master=bridge, gso_max_segs=segments, state="up")
                 return
             netlink.link("set", index=interface_index(netlink, "lo"), state="up")
-            netlink.link("set", index=index, gso_max_segs=shaping.bunch_segments(network, wire.access, rates, caps))
+            netlink.link(
+                "set", index=index, gso_max_segs=shaping.bunch_segments(network, wire.access, now.rates, now.caps)
+            )
             netlink.link("set", index=index, state="up")
             _add_address(netlink, index, node_address(network, wire.access.name), congestion_control)
 
     namespaces.with_netlink(wire.namespace, set_up)
-    shape(network, wire.uplink(network, rates, caps))
+    shape(network, wire.uplink(network, now))
 
 
 def _add_address(netlink: IPRoute, index: int, address: str, congestion_control: str) -> None:

@@ -7,10 +7,10 @@ from types import TracebackType
 from typing import Any
 
 from netem.network_file import Network
-from netem.schedule import CpuQuotas, NodeRates, PairCaps, TimedChange, timed_changes
+from netem.schedule import CpuQuotas, Delays, NodeRates, PairCaps, TimedChange, timed_changes
 
 OnChange = Callable[[float, dict[str, Any]], None]  # (elapsed_s, description)
-SetRates = Callable[[NodeRates, PairCaps], None]
+SetRates = Callable[[NodeRates, PairCaps, Delays], None]
 SetQuotas = Callable[[CpuQuotas], None]
 
 
@@ -81,8 +81,8 @@ class ChangeClock:
                 if self._stopping.is_set():
                     return
                 rates = change.node_rates | change.site_rates
-                if rates or change.pair_caps:
-                    self._set_rates(rates, change.pair_caps)
+                if rates or change.pair_caps:  # no delay changes without them
+                    self._set_rates(rates, change.pair_caps, change.delays)
                 if change.cpu_quotas and self._set_quotas is not None:
                     self._set_quotas(change.cpu_quotas)
                 self._on_change(self._now_s() - start_s, describe(change))

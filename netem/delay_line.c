@@ -36,7 +36,10 @@
 #define BATCH 16                                  /* bunches fetched by one system call */
 #define ROUNDS 4                                  /* system calls on one interface before others have their turn */
 #define QUEUE_BYTES (1 << 28)                     /* what the kernel may hold for us while we are late: 1 s at 1 Gbit/s */
-#define UNLIMITED_BYTES (1 << 30)                 /* packets that wait in a shaper behind us count as unsent */
+/* Packets that wait in a shaper behind us count as unsent. Without root in the machine's own user namespace a socket may have
+ * little of it, so there are more sockets then. */
+#define UNSENT_BYTES (1 << 30)
+#define MOST_SENDERS 64
 #define EVENTS 512                                /* of 200 links and more, each has its turn in every look */
 #define NICE (-20)
 
@@ -57,7 +60,9 @@ struct rule {
 };
 
 struct way {
-    int source, target;
+    int source, interface; /* where packets come from; the index of where they go */
+    int senders[MOST_SENDERS];
+    uint32_t num_senders, sender; /* open, and the one used last */
     uint64_t seed;
     uint64_t packets;     /* counted so far: the next packet's number */
     uint64_t bunches;
@@ -363,6 +368,30 @@ static void fetch(struct nalb_line *line, uint32_t number)
 
 /* ---- what goes out ---- */
 
+static int open_socket(int interface, uint16_t protocol);
+
+static bool is_sent(struct way *way, const struct packet *packet)
+{
+    struct iovec parts[2] = {{(void *)&packet->offload, sizeof packet->offload},
+                             {(void *)packet->frame, packet->frame_bytes}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    for (uint32_t tries = 0; tries < way->num_senders; tries++) {
+        if (sendmsg(way->senders[way->sender], &message, MSG_DONTWAIT) >= 0)
+            return true;
+        if (errno != EAGAIN)
+            return false;
+        way->sender = (way->sender + 1) % way->num_senders; /* this one has all unsent that it may */
+    }
+    if (way->num_senders == MOST_SENDERS)
+        return false;
+    int opened = open_socket(way->interface, 0);
+    if (opened < 0)
+        return false;
+    way->sender = way->num_senders++;
+    way->senders[way->sender] = opened;
+    return sendmsg(opened, &message, MSG_DONTWAIT) >= 0;
+}
+
 static void release(struct nalb_line *line)
 {
     for (uint64_t now; line->num_waiting; ) {
@@ -370,10 +399,7 @@ static void release(struct nalb_line *line)
         if (line->heap[0]->due_ns > now + LOOK_NS / 2)
             return;
         struct packet *packet = pop(line);
-        struct iovec parts[2] = {{&packet->offload, sizeof packet->offload}, {packet->frame, packet->frame_bytes}};
-        struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
-        if (sendmsg(line->ways[packet->way].target, &message, MSG_DONTWAIT) < 0)
-            line->counters.refused++;
+        line->counters.refused += !is_sent(&line->ways[packet->way], packet);
         uint64_t late_ns = now > packet->due_ns ? now - packet->due_ns : 0;
         line->counters.late += late_ns > LATE_NS;
         if (late_ns > line->counters.worst_late_ns)
@@ -464,21 +490,27 @@ struct nalb_line *nalb_line_new(uint32_t num_links)
     return is_complete ? line : NULL; /* the process ends where it is not */
 }
 
-static int open_socket(const char *interface)
+/* What root may ask for, or as much as others may. */
+static int set_bytes(int opened, int forced, int option, int bytes)
 {
-    int on = 1, queue_bytes = QUEUE_BYTES, unlimited_bytes = UNLIMITED_BYTES;
-    struct sockaddr_ll address = {
-        .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = (int)if_nametoindex(interface)};
-    if (!address.sll_ifindex)
-        return -ENODEV;
+    return setsockopt(opened, SOL_SOCKET, forced, &bytes, sizeof bytes) == 0
+               ? 0
+               : setsockopt(opened, SOL_SOCKET, option, &bytes, sizeof bytes);
+}
+
+/* A packet socket on an interface; protocol 0: to send alone. Returns it, or -errno. */
+static int open_socket(int interface, uint16_t protocol)
+{
+    int on = 1;
+    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(protocol), .sll_ifindex = interface};
     int opened = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0); /* nothing comes in before it is bound */
     if (opened < 0)
         return -errno;
     if (setsockopt(opened, SOL_PACKET, PACKET_VNET_HDR, &on, sizeof on) < 0 ||
         setsockopt(opened, SOL_PACKET, PACKET_IGNORE_OUTGOING, &on, sizeof on) < 0 ||
         setsockopt(opened, SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof on) < 0 ||
-        setsockopt(opened, SOL_SOCKET, SO_RCVBUFFORCE, &queue_bytes, sizeof queue_bytes) < 0 ||
-        setsockopt(opened, SOL_SOCKET, SO_SNDBUFFORCE, &unlimited_bytes, sizeof unlimited_bytes) < 0 ||
+        set_bytes(opened, SO_RCVBUFFORCE, SO_RCVBUF, QUEUE_BYTES) < 0 ||
+        set_bytes(opened, SO_SNDBUFFORCE, SO_SNDBUF, UNSENT_BYTES) < 0 ||
         bind(opened, (struct sockaddr *)&address, sizeof address) < 0) {
         int failed = -errno;
         close(opened);
@@ -492,14 +524,21 @@ int nalb_line_join(struct nalb_line *line, uint32_t link, const char *first, con
 {
     if (2 * (uint64_t)link >= line->num_ways)
         return -EINVAL;
-    int one = open_socket(first), other = open_socket(second);
-    if (one < 0 || other < 0)
-        return one < 0 ? one : other;
-    struct way *way = &line->ways[2 * link], *back = way + 1;
-    way->source = back->target = one;
-    way->target = back->source = other;
-    way->seed = seed;
-    back->seed = seed_back;
+    int indices[2] = {(int)if_nametoindex(first), (int)if_nametoindex(second)}, sockets[2];
+    for (int end = 0; end < 2; end++) {
+        if (!indices[end])
+            return -ENODEV;
+        if ((sockets[end] = open_socket(indices[end], ETH_P_ALL)) < 0)
+            return sockets[end];
+    }
+    for (int number = 0; number < 2; number++) {
+        struct way *way = &line->ways[2 * link + number];
+        way->source = sockets[number];
+        way->interface = indices[!number];
+        way->senders[0] = sockets[!number];
+        way->num_senders = 1;
+        way->seed = number ? seed_back : seed;
+    }
     return 0;
 }
 

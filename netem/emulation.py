@@ -6,7 +6,7 @@ with network_up(load_network(path)) as emulation:
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from nalb.errors import InputError, MachineError, listed
@@ -15,7 +15,9 @@ from netem import ballast, build, cpu_limits, delay_line, namespaces
 from netem.change_clock import ChangeClock, OnChange
 from netem.guardian import NetworkGuardian
 from netem.network_file import HIGH_CPU_QUOTA, HIGH_MBPS, LOW_CPU_QUOTA, LOW_MBPS, Network
-from netem.schedule import CpuQuotas, NodeRates, PairCaps, access_rates_at, pair_caps_at, quotas_at
+from netem.schedule import CpuQuotas, Delays, NodeRates, Numbers, PairCaps, quotas_at
+from netem.shaping import Impairments
+from netem.wires import Wire
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +32,7 @@ class Emulation:
         self.network = network
         self._limits = (limits or cpu_limits.choose(network)) if network.limits_cpu else None
         self._quotas: CpuQuotas = quotas_at(network, 0.0)
-        self._rates: NodeRates = access_rates_at(network, 0.0)
-        self._caps: PairCaps = pair_caps_at(network, 0.0)
+        self._now = Numbers.at(network, 0.0)
         self._wires = build.wires(network)
         self._lock = threading.Lock()
 
@@ -57,6 +58,19 @@ class Emulation:
             return self.hub_namespace(), self.hub_address
         return namespaces.node_namespace(self.network.name, site), build.site_address(self.network, site)
 
+    def ends(self, name: str) -> tuple[tuple[str, str], tuple[str, str]]:
+        """(namespace, address) of the own end of a node's or site's link, and of the bridge that it leads to."""
+        if name in self.network.node_names():
+            return (self.namespace(name), self.address(name)), self.bridge_of(name)
+        own = namespaces.node_namespace(self.network.name, name), build.site_address(self.network, name)
+        return own, (self.hub_namespace(), self.hub_address)
+
+    def impairments(self) -> dict[str, tuple[Impairments, Impairments]]:
+        """What the link of each node and site does to packets now beside limiting their rate: on the way up, and down."""
+        with self._lock:
+            each = {name: wire.egresses(self.network, self._now) for name, wire in self._wires.items()}
+        return {name: (up.impairments, down.impairments) for name, (up, down) in each.items()}
+
     def command(self, node_name: str, argv: Sequence[str]) -> list[str]:
         """An argv that runs argv inside a node, within its CPU quota. It execs: pid, directory, environment, files stay."""
         inside = namespaces.inside_argv(self.namespace(node_name), argv)
@@ -65,17 +79,17 @@ class Emulation:
     def rates(self) -> NodeRates:
         """Every node's (up_mbps, down_mbps) now."""
         with self._lock:
-            return {name: self._rates[name] for name in self.network.node_names()}
+            return {name: self._now.rates[name] for name in self.network.node_names()}
 
     def site_rates(self) -> NodeRates:
         """The (up_mbps, down_mbps) of every site's own link now."""
         with self._lock:
-            return {name: self._rates[name] for name in self.network.site_names()}
+            return {name: self._now.rates[name] for name in self.network.site_names()}
 
     def pair_caps(self) -> PairCaps:
         """Every capped pair's Mbit/s now."""
         with self._lock:
-            return dict(self._caps)
+            return dict(self._now.caps)
 
     def cpu_mechanism(self) -> str | None:
         """What keeps the CPU quotas, for people; None where the file has none."""
@@ -139,17 +153,20 @@ class Emulation:
             self.set_cpu_quotas(quotas_at(self.network, 0.0))
 
     def set_rates(
-        self, rates: Mapping[str, tuple[float, float]] | None = None, pair_caps: PairCaps | None = None
+        self,
+        rates: Mapping[str, tuple[float, float]] | None = None,
+        pair_caps: PairCaps | None = None,
+        delays: Delays | None = None,
     ) -> None:
         """Change rates of nodes, sites and pairs while packets flow, and read them back; those not named stay. Waiting packets
-        are kept.
+        are kept. So are delays changed, of links whose traces say some.
 
         Raises InputError for an unknown node or site, an undeclared pair or a senseless rate; MachineError where the kernel
         refuses.
         """
-        rates, pair_caps = dict(rates or {}), dict(pair_caps or {})
+        rates, pair_caps, delays = dict(rates or {}), dict(pair_caps or {}), dict(delays or {})
         for pair in pair_caps:
-            if pair not in self._caps:
+            if pair not in self._now.caps:
                 raise InputError(
                     f"network {self.network.name} has no link {pair[0]} -> {pair[1]}: declare it in the file"
                 )
@@ -160,18 +177,30 @@ class Emulation:
             if not LOW_MBPS <= mbps <= HIGH_MBPS:
                 raise InputError(f"a rate of {mbps} Mbit/s: give {LOW_MBPS:g} to {HIGH_MBPS:g}")
         with self._lock:
-            self._rates.update(rates)
-            self._caps.update(pair_caps)
-            for name in rates:
-                build.reshape(self._wires[name].downlink(self._rates))
-            for name in {*rates, *(src for src, _ in pair_caps)}:
-                build.reshape(self._wires[name].uplink(self.network, self._rates, self._caps))
+            before, self._now = (
+                self._now,
+                Numbers(self._now.rates | rates, self._now.caps | pair_caps, self._now.delays | delays),
+            )
+            self._apply({*rates, *delays, *(src for src, _ in pair_caps)}, before)
 
     def reset_rates(self) -> None:
         """Back to the file's rates and CPU quotas at 0 s."""
-        self.set_rates(access_rates_at(self.network, 0.0), pair_caps_at(self.network, 0.0))
+        with self._lock:
+            self._now = Numbers.at(self.network, 0.0)
+            self._apply(self._wires, None)
         if self._limits is not None:
             self.set_cpu_quotas(quotas_at(self.network, 0.0))
+
+    def _apply(self, names: Iterable[str], before: Numbers | None) -> None:
+        """The present numbers of these links, apart from what is as before: a bucket that is set again is full again."""
+        for wire in (self._wires[name] for name in names):
+            for way in (Wire.downlink, Wire.uplink):
+                wanted = way(wire, self.network, self._now)
+                if before is None or wanted != way(wire, self.network, before):
+                    build.reshape(wanted)
+            rules = build.rules_of(self.network, wire, self._now)
+            if rules and (before is None or rules != build.rules_of(self.network, wire, before)):
+                delay_line.set_rules(self.hub_namespace(), rules)
 
     def start_changes(self, on_change: OnChange) -> ChangeClock:
         """A running clock that applies the file's timed changes from now on; use it as a context manager."""

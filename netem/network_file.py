@@ -9,14 +9,15 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, to_builtins
 from msgspec.structs import force_setattr
 
 from nalb import toml_file
 from nalb.errors import InputError
 from nalb.units import mbps_to_bytes_per_s
+from netem.traces import Trace, parse_trace
 
 CARRIED_DIRECTORY = Path(__file__).parent / "networks"
 LOW_MBPS = 0.01  # below this one packet takes more than a second
@@ -55,6 +56,8 @@ MemoryMb = Annotated[float, _number(0, HIGH_MEMORY_MB, "MB")]
 Flag = Annotated[bool, Meta(description="true or false")]
 Seed = Annotated[int, Meta(ge=0, description="a whole number of 0 or more")]
 EveryS = Annotated[float, _number(0.1, HIGH_TIME_S, "s")]
+TraceFile = Annotated[Trace, Meta(description="the path of a trace file")]
+TraceEnd = Annotated[Literal["loop", "hold"], Meta(description="'loop' or 'hold'")]
 AtS = Annotated[
     float, _number(0.001, HIGH_TIME_S, "s (what holds from the start stands in [[nodes]], [[sites]] and [[links]])")
 ]
@@ -70,6 +73,14 @@ class Access(Struct, frozen=True, forbid_unknown_fields=True):
     jitter_ms: DelayMs = 0.0  # spread of the delay
     loss_percent: Percent = 0.0  # packets dropped at random, each direction
     reorder_percent: Percent = 0.0  # packets that are not delayed, and so overtake others, each direction
+    up_trace: TraceFile | None = None  # what up_mbps follows
+    down_trace: TraceFile | None = None  # what down_mbps follows
+    trace_end: TraceEnd = "loop"  # what comes after a trace's last line
+
+    @property
+    def traces(self) -> tuple[Trace | None, Trace | None]:
+        """Of the way up and the way down."""
+        return self.up_trace, self.down_trace
 
 
 class Defaults(Access, frozen=True):
@@ -271,8 +282,10 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
         """That each rate and quota is either given or drawn."""
         for place, access in self._accesses().items():
             drawn = self.random is not None and not self._is_in_site(access)
-            for name in ("up_mbps", "down_mbps"):
-                is_given = getattr(access, name) is not None
+            for name, trace in zip(("up_mbps", "down_mbps"), access.traces, strict=True):
+                if trace is not None and getattr(access, name) is not None:
+                    raise ValueError(f"{place}.{name} is given beside {name.removesuffix('mbps')}trace: remove one")
+                is_given = getattr(access, name) is not None or trace is not None
                 if is_given and drawn:
                     raise ValueError(
                         f"{place}.{name} is given, there or in [defaults], although [random] draws it: remove one"
@@ -291,6 +304,15 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
             if self.random is not None and change.access in drawn_names:
                 place = "site" if change.node is None else "node"
                 raise ValueError(f"changes[{index}].{place} changes a rate that [random] draws: remove one of the two")
+        traced = {access.name: access.traces for access in self._accesses().values()}
+        for index, change in enumerate(self.changes):
+            if change.access is None:
+                continue
+            for name, trace in zip(("up_mbps", "down_mbps"), traced[change.access], strict=True):
+                if trace is not None and getattr(change, name) is not None:
+                    raise ValueError(
+                        f"changes[{index}].{name} changes a rate that follows a trace: remove one of the two"
+                    )
         if self.cpu_changes and self.cpu_random is not None:
             raise ValueError("cpu_changes[0].node changes a quota that [cpu_random] draws: remove one of the two")
 
@@ -298,6 +320,7 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
         """That a full queue with the burst before it (shaping.py) can be counted, at every rate that its node ever has."""
         for place, access in self._accesses().items():
             rates = [access.up_mbps, access.down_mbps, self.random.high_mbps if self.random else None]
+            rates += [step.mbps for trace in access.traces if trace is not None for step in trace.steps]
             rates += [
                 rate
                 for change in self.changes
@@ -325,7 +348,12 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def links_change(self) -> bool:
         """Whether rates change over time."""
-        return bool(self.changes or self.random)
+        return bool(self.changes or self.random or any(self.traced))
+
+    @property
+    def traced(self) -> tuple["NetworkNode | Site", ...]:
+        """The nodes and sites whose links follow a trace."""
+        return tuple(access for access in self._accesses().values() if access.traces != (None, None))
 
     def node_names(self) -> tuple[str, ...]:
         """The nodes' names in the file's order."""
@@ -389,8 +417,35 @@ def parse_network(text: str, source: str) -> Network:
     toml_file.convert(document, _Given, source)
     defaults, nodes = document.pop("defaults", {}), document.get("nodes")
     if isinstance(nodes, list):
-        document["nodes"] = [defaults | node if isinstance(node, dict) else node for node in nodes]
+        document["nodes"] = [_with_defaults(defaults, node) if isinstance(node, dict) else node for node in nodes]
+    _read_traces(document, source)
     return toml_file.convert(document, Network, source)
+
+
+def _with_defaults(defaults: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+    """What a node takes over: no rate where it says a trace, and no trace where it says a rate."""
+    instead = {"up_trace": "up_mbps", "down_trace": "down_mbps", "up_mbps": "up_trace", "down_mbps": "down_trace"}
+    left_out = {other for name, other in instead.items() if name in node}
+    return {name: value for name, value in defaults.items() if name not in left_out} | node
+
+
+def _read_traces(document: dict[str, Any], source: str) -> None:
+    """Put the content of trace files in the place of their paths, which are relative to the network file's folder."""
+    for kind in ("nodes", "sites"):
+        tables = document.get(kind)
+        for index, table in enumerate(tables if isinstance(tables, list) else []):
+            for name in ("up_trace", "down_trace"):
+                if not isinstance(table, dict) or name not in table:
+                    continue
+                given = table[name]
+                if not isinstance(given, str):
+                    raise InputError(f"{source}: {kind}[{index}].{name} is {given!r}: give the path of a trace file")
+                path = Path(source).parent / given
+                text = toml_file.read_text(path, "trace file", "lines of numbers")
+                trace = parse_trace(
+                    text, str(path), (LOW_MBPS, HIGH_MBPS), HIGH_DELAY_MS, table.get("trace_end") != "hold"
+                )
+                table[name] = to_builtins(trace)
 
 
 def _check_delay(part: Access | Link) -> None:
@@ -403,3 +458,10 @@ def _check_delay(part: Access | Link) -> None:
         raise ValueError(
             f"jitter_ms is {jitter_ms:g} beside a delay of {delay_ms:g} ms: give at most {HIGH_DELAY_MS:g} ms together"
         )
+    for trace in part.traces if isinstance(part, Access) else ():
+        delays_ms = [step.delay_ms for step in trace.steps if step.delay_ms is not None] if trace is not None else []
+        if delays_ms and not jitter_ms <= min(delays_ms) <= max(delays_ms) <= HIGH_DELAY_MS - jitter_ms:
+            raise ValueError(
+                f"jitter_ms is {jitter_ms:g} beside a trace's delays of {min(delays_ms):g} to {max(delays_ms):g} ms:"
+                f" give at most the least of them, and {HIGH_DELAY_MS:g} ms together"
+            )

@@ -11,10 +11,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from netem.network_file import Network, NetworkNode, Site
+from netem.traces import Trace
 
 NodeRates = dict[str, tuple[float, float]]  # node, or site -> (up_mbps, down_mbps); no site has a node's name
+Delays = dict[str, tuple[float, float]]  # node or site whose trace says delays -> (ms on the way up, ms down)
 PairCaps = dict[tuple[str, str], float]  # (src, dst) -> mbps
 CpuQuotas = dict[str, float | None]  # node -> cores; None: not limited
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """All numbers of links at a moment."""
+
+    rates: NodeRates  # of every node and site
+    caps: PairCaps
+    delays: Delays
+
+    @classmethod
+    def at(cls, network: Network, elapsed_s: float) -> "Numbers":
+        """Those of the file."""
+        return cls(access_rates_at(network, elapsed_s), pair_caps_at(network, elapsed_s), delays_at(network, elapsed_s))
 
 
 @dataclass(frozen=True)
@@ -26,6 +42,7 @@ class TimedChange:
     pair_caps: PairCaps  # new caps of the pairs that change
     cpu_quotas: CpuQuotas = field(default_factory=dict)  # new quotas of the nodes whose CPU changes
     site_rates: NodeRates = field(default_factory=dict)  # new rates of the sites that change
+    delays: Delays = field(default_factory=dict)  # of the links whose traces say some, and that change
 
 
 def rates_at(network: Network, elapsed_s: float) -> NodeRates:
@@ -55,7 +72,24 @@ def access_rates_at(network: Network, elapsed_s: float) -> NodeRates:
         if change.at_s <= elapsed_s and change.access is not None:
             up_mbps, down_mbps = rates[change.access]
             rates[change.access] = (change.up_mbps or up_mbps, change.down_mbps or down_mbps)
+    for access in network.traced:
+        up_mbps, down_mbps = (
+            given if trace is None else trace.at(elapsed_s).mbps
+            for trace, given in zip(access.traces, rates[access.name], strict=True)
+        )
+        rates[access.name] = (up_mbps, down_mbps)
     return rates
+
+
+def delays_at(network: Network, elapsed_s: float) -> Delays:
+    """The delays of the links whose traces say any, at a moment."""
+    delays: Delays = {}
+    for access in network.traced:
+        said = [None if trace is None else trace.at(elapsed_s).delay_ms for trace in access.traces]
+        if said != [None, None]:
+            up_ms, down_ms = (access.delay_ms if one is None else one for one in said)
+            delays[access.name] = (up_ms, down_ms)
+    return delays
 
 
 def pair_caps_at(network: Network, elapsed_s: float) -> PairCaps:
@@ -85,26 +119,42 @@ def highest_total_quota(network: Network) -> float:
 
 
 def timed_changes(network: Network) -> Iterator[TimedChange]:
-    """Every change after the start, by time; endless with [random] or [cpu_random]. What happens at one moment is one
-    change."""
+    """Every change after the start, by time; endless with [random], [cpu_random] or a trace that loops. What happens at one moment
+    is one change."""
     listed = sorted({change.at_s for change in network.changes} | {change.at_s for change in network.cpu_changes})
     moments = heapq.merge(
         ((at_s, "listed", 0) for at_s in listed),
         _redraws("rates", network.random.every_s) if network.random is not None else (),
         _redraws("quotas", network.cpu_random.every_s) if network.cpu_random is not None else (),
+        *(
+            _steps(number, trace)
+            for number, access in enumerate(network.traced)
+            for trace in access.traces
+            if trace is not None
+        ),
     )
     for at_s, together in itertools.groupby(moments, key=lambda moment: moment[0]):
-        draws = {what: draw for _, what, draw in together}
+        at_once = [(what, number) for _, what, number in together]
+        draws = dict(at_once)
+        traced = {network.traced[number].name for what, number in at_once if what == "trace"}
         drawn = _drawn_rates(network, draws["rates"]) if "rates" in draws else {}
         quotas = _drawn_quotas(network, draws["quotas"]) if "quotas" in draws else {}
-        named = {change.access for change in network.changes if change.at_s == at_s and change.access is not None}
+        named = traced | {
+            change.access for change in network.changes if change.at_s == at_s and change.access is not None
+        }
         pairs = {change.pair for change in network.changes if change.at_s == at_s and change.pair is not None}
         now_rates, now_caps = access_rates_at(network, at_s) | drawn, pair_caps_at(network, at_s)
         rates, site_rates = _nodes_and_sites(
             network, {name: now_rates[name] for name in now_rates if name in named or name in drawn}
         )
         quotas.update({change.node: change.cpu_quota for change in network.cpu_changes if change.at_s == at_s})
-        yield TimedChange(at_s, rates, {pair: now_caps[pair] for pair in now_caps if pair in pairs}, quotas, site_rates)
+        caps = {pair: now_caps[pair] for pair in now_caps if pair in pairs}
+        delays = {name: both for name, both in delays_at(network, at_s).items() if name in traced} if traced else {}
+        yield TimedChange(at_s, rates, caps, quotas, site_rates, delays)
+
+
+def _steps(number: int, trace: Trace) -> Iterator[tuple[float, str, int]]:
+    return ((at_s, "trace", number) for at_s in trace.moments_s())
 
 
 def _redraws(what: str, every_s: float) -> Iterator[tuple[float, str, int]]:

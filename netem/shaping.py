@@ -48,6 +48,9 @@ class Impairment:
         return impairment if impairment.delay_ms or impairment.loss_percent else None
 
 
+Impairments = dict[str | None, Impairment | None]  # by the node that packets are for; under None those for all others
+
+
 @dataclass(frozen=True)
 class Leaf:
     """One class under an htb root."""
@@ -72,8 +75,8 @@ class Egress:
     leaves: tuple[Leaf, ...]  # empty: a token bucket
 
     @property
-    def impairments(self) -> dict[str | None, Impairment | None]:
-        """By the node that packets are for; under None that of packets for all others."""
+    def impairments(self) -> "Impairments":
+        """Of packets that pass the interface."""
         return {leaf.destination: leaf.impairment for leaf in self.leaves} or {None: self.impairment}
 
     @property
@@ -183,4 +186,5 @@ def needed_qdiscs(network: Network) -> tuple[str, ...]:
 def is_impaired(network: Network, access: NetworkNode | Site) -> bool:
     """Whether the link of a node or site delays or loses anything."""
     parts: list[Access | Link] = [access, *(link for link in network.links if link.src == access.name)]
-    return any(part.delay_ms or part.loss_percent for part in parts)
+    has_delays = any(trace.steps[0].delay_ms is not None for trace in access.traces if trace is not None)
+    return has_delays or any(part.delay_ms or part.loss_percent for part in parts)

@@ -8,10 +8,12 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from msgspec.structs import replace as replace_fields
+
 from netem import namespaces, shaping
 from netem.delay_line import Joint, Rule
 from netem.network_file import Network, NetworkNode, Site
-from netem.schedule import NodeRates, PairCaps
+from netem.schedule import Numbers
 
 NODE_INTERFACE = "eth0"
 SITE_INTERFACE = "uplink"
@@ -32,28 +34,31 @@ class Wire:
     interface: str  # its own end, in there
     bridge_namespace: str  # of the node's site, or the hub
     port: str  # the bridge's end, in there
-    joint: Joint | None = (
-        None  # the inner ends, where the delay line carries it: that beside its own end, and the other
-    )
+    joint: Joint | None = None  # the inner ends, where the delay line carries it: beside its own end, and the other
 
-    def uplink(self, network: Network, rates: NodeRates, caps: PairCaps) -> "Shaped":
+    def egresses(self, network: Network, now: Numbers) -> tuple[shaping.Egress, shaping.Egress]:
+        """All that happens to packets on the way up, and down."""
+        up_ms, down_ms = now.delays.get(self.access.name, (self.access.delay_ms, self.access.delay_ms))
+        up, down = replace_fields(self.access, delay_ms=up_ms), replace_fields(self.access, delay_ms=down_ms)
+        return shaping.uplink(network, up, now.rates, now.caps), shaping.downlink(down, now.rates)
+
+    def uplink(self, network: Network, now: Numbers) -> "Shaped":
         """What stands on its own end."""
-        egress = shaping.uplink(network, self.access, rates, caps)
+        egress, _ = self.egresses(network, now)
         return Shaped(f"{self.access.name} up", self.namespace, self.interface, self._for_tc(egress))
 
-    def downlink(self, rates: NodeRates) -> "Shaped":
+    def downlink(self, network: Network, now: Numbers) -> "Shaped":
         """What stands on the bridge's end."""
-        egress = shaping.downlink(self.access, rates)
+        _, egress = self.egresses(network, now)
         return Shaped(f"{self.access.name} down", self.bridge_namespace, self.port, self._for_tc(egress))
 
-    def rules(self, network: Network, rates: NodeRates, caps: PairCaps, address_of: Callable[[str], str]) -> list[Rule]:
+    def rules(self, network: Network, now: Numbers, address_of: Callable[[str], str]) -> list[Rule]:
         """What the delay line does to what it carries over this link; [] where it does not."""
         if self.joint is None:
             return []
-        ways = shaping.uplink(network, self.access, rates, caps), shaping.downlink(self.access, rates)
         return [
             Rule(self.joint.number, way, None if name is None else address_of(name), **vars(impairment or UNIMPAIRED))
-            for way, egress in enumerate(ways)
+            for way, egress in enumerate(self.egresses(network, now))
             for name, impairment in egress.impairments.items()
         ]
 

@@ -39,6 +39,7 @@ LINES = [
     b'{"event":"tokens","at_s":19592.0,"workers":["n0"],"iteration":6,"iteration_s":1.5,"tokens":[1],"helped":[0],"compute_s":[0.25],'
     b'"fetch_s":[0.0],"fetched_bytes":[0]}',
     b'{"event":"doubt","at_s":5.0,"process":"server n0","node":"n0","reason":"too fast"}',
+    b'{"event":"shareduplink","at_s":5.0,"iteration":3,"nodes":["n0","n1"],"others":["n2"],"up_bytes_per_s":2.5,"down_bytes_per_s":3.5}',
     b'{"event":"abort","at_s":5.0,"reason":"the test ends"}',
     b'{"event":"abort","at_s":5.0,"reason":"phase init: no","failure":{"cause":"refused","detail":"no","phase":"init"}}',
     b'{"event":"failure","at_s":5.0,"failure":{"cause":"silent","detail":"is silent","role":"worker","node":"n1",'

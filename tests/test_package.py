@@ -20,7 +20,7 @@ from nalb import __version__
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("nalb", "netem", "kvstore_patch")
-CARRIED = (".py", ".toml", ".json", ".html")  # what a package reads when it runs
+CARRIED = (".py", ".toml", ".trace", ".json", ".html")  # what a package reads when it runs
 SOURCES = (".c", ".h")
 MACHINE_PATH = re.compile(rb"(?<![\w.])/(root|home|work)/\w")
 

@@ -9,8 +9,8 @@ one leader of each site. An array's journey:
 
 Each step is an engine operation on the array itself, so the steps of one array follow each other and those of others overlap.
 The zeros are negative ones: x + -0.0 has all bits of x, whatever x is, so all workers get the bits that the global server has. But
-some server processes add float64 in single precision and others do not (MXNet 1.9.1, KVStoreDistServer::multi_precision_ is not
-initialised), so leaders first round such sums to single precision, which both kinds keep.
+some server processes add float64 in single precision and others of the same job do not (seen with MXNet 1.9.1), so leaders first
+round such sums to single precision, which both kinds keep.
 A site of one machine has no site server: its worker leads everything.
 
 Choice not taken: one fused push and pull within the site. MXNet's server answers a key's pushes that come with others' pulls never
@@ -35,9 +35,7 @@ class Route(NamedTuple):
 
     is_leader: bool
     between: int  # at the global server
-    within: (
-        tuple[int, int] | None
-    )  # at the site server, for the site's sum and for the result; None: this machine is alone
+    within: tuple[int, int] | None  # at the site server, for the site's sum and the result; None: this machine is alone
 
 
 class Journey:

@@ -1,6 +1,6 @@
 """`nalb net up|verify|down FILE`: an emulated network by hand. `nalb launch` and `nalb compare` build their own.
 
-`nalb net random` prints a network file for any of them.
+`nalb net random` prints a network file for any of them, `nalb net trace` a trace that a link can follow.
 """
 
 import argparse
@@ -10,13 +10,13 @@ import sys
 from nalb.errors import InputError, listed
 from nalb.simulation.families import FAMILIES, draw_network, network_text
 from nalb.units import GOODPUT_PART
-from netem import build, emulation, namespaces, rootless, verify, verify_cpu
+from netem import build, emulation, namespaces, rootless, trace_families, verify, verify_cpu, verify_delay
 from netem.network_file import Network, find_network, load_network
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The subcommand's arguments."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="up|verify|down|random")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="up|verify|down|random|trace")
     for name, help_text in (
         ("up", "build the network and leave it standing"),
         ("verify", "measure every node, capped pair and site against the file; builds the network if it is not up"),
@@ -34,11 +34,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--cores", type=float, metavar="C", help="of shared-cores: shared by all (default: this machine's)"
     )
 
+    trace_help = "print a trace of rates, drawn by a seed"
+    action = actions.add_parser("trace", help=trace_help, description=trace_help)
+    action.add_argument("--family", required=True, metavar="F", help=f"one of {', '.join(trace_families.FAMILIES)}")
+    action.add_argument("--seed", required=True, type=int, metavar="S", help="same seed, same trace, on every machine")
+    action.add_argument("--seconds", required=True, type=float, metavar="T", help="the length of a round")
+    action.add_argument("--low", required=True, type=float, metavar="MBPS", help="the lowest rate")
+    action.add_argument("--high", required=True, type=float, metavar="MBPS", help="the highest rate")
+
 
 def main(args: argparse.Namespace) -> int:
     """Run one action."""
     if args.action == "random":
         return _random(args)
+    if args.action == "trace":
+        sys.stdout.write(trace_families.trace_text(args.family, args.seed, args.seconds, args.low, args.high))
+        return 0
     network = load_network(find_network(args.file))
     return {"up": _up, "verify": _verify, "down": _down}[args.action](network, args.file)
 
@@ -92,12 +103,29 @@ def _measure(standing: emulation.Emulation) -> int:
         print(f"{measurement.label:<24}{numbers}{measurement.deviation:>+9.1%}{verdict}", flush=True)
 
     wrong = [measurement.label for measurement in verify.verify(standing, show) if not measurement.passed]
+    wrong_delays = _measure_delay(standing)
     wrong += _measure_cpu(standing)
+    if wrong_delays:
+        print(f"off by more than it may be: {listed(wrong_delays)}")
     if wrong:
         print(f"off by more than {verify.TOLERANCE:.0%}: {listed(wrong)}")
+    if wrong or wrong_delays:
         return 1
     print(f"all within {verify.TOLERANCE:.0%}")
     return 0
+
+
+def _measure_delay(standing: emulation.Emulation) -> list[str]:
+    """The same for round trips and losses; what is wrong."""
+    if not verify_delay.ends_of(standing):
+        return []
+    print(f"{'what':<24}{'configured':>12}{'measured':>12}{'may be off by':>21}", flush=True)
+
+    def show(found: verify_delay.DelayMeasurement) -> None:
+        numbers = f"{found.configured:>12.3f}{found.measured:>12.3f}{found.tolerance:>21.3f} {found.unit}"
+        print(f"{found.label:<24}{numbers}{'' if found.passed else '   WRONG'}", flush=True)
+
+    return [found.label for found in verify_delay.verify_delay(standing, show) if not found.passed]
 
 
 def _measure_cpu(standing: emulation.Emulation) -> list[str]:

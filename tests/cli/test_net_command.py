@@ -145,10 +145,11 @@ def test_verify_fails_where_a_quota_is_off(
 
 @pytest.mark.root
 def test_without_root(network_path: Path, name: str, nobody: Callable[..., subprocess.CompletedProcess[str]]):
-    """verify builds its network in a user namespace; up says why it cannot."""
+    """verify builds its network in a user namespace, with delays; up says why it cannot."""
     verified = nobody("net", "verify", network_path.name)
     assert verified.returncode == 0, verified.stdout + verified.stderr
     assert "all within 10%" in verified.stdout
+    assert "b round trip" in verified.stdout
     refused = nobody("net", "up", network_path.name)
     assert refused.returncode == 3
     assert "outlive the command" in refused.stderr
@@ -231,7 +232,7 @@ def nobody(network_path: Path) -> Iterator[Callable[..., subprocess.CompletedPro
     if allowed.returncode != 0:
         pytest.skip(f"this kernel has no unprivileged user namespaces: {allowed.stderr.strip()}")
     with tempfile.TemporaryDirectory() as directory:  # pytest's own directories are closed to nobody
-        shutil.copy(network_path, directory)
+        Path(directory, network_path.name).write_text(f"{network_path.read_text()}delay_ms = 20\n")  # of b
         os.chown(directory, 65534, 65534)
 
         def nalb(*words: str) -> subprocess.CompletedProcess[str]:

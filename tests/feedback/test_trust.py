@@ -101,3 +101,12 @@ def test_other_tensors_begin_with_equal_shares():
     assert trust.needs_equal_shares
     trust.judge(outcome(2.0, 2.0, 2.0, equal=True))
     assert not trust.needs_equal_shares
+
+
+def test_by_sites_only_the_look_now_and_then_has_no_window():
+    trust, free = settled(), []
+    for place in range(40):
+        if not trust.allow_window(is_by_sites=True):
+            free.append(place)
+        trust.judge(outcome(2 * LATE, refuted=True))
+    assert free == list(range(FEW_FREE - 1, 40, FEW_FREE))

@@ -28,7 +28,7 @@ def test_changes_come_in_order_after_their_time():
         if len(seen) == 2:
             both.set()
 
-    with ChangeClock(NETWORK, lambda rates, caps: calls.append((rates, caps)), on_change):
+    with ChangeClock(NETWORK, lambda rates, caps, _: calls.append((rates, caps)), on_change):
         wait(both)
     assert calls == [({"a": (1, 80)}, {}), ({"a": (2, 80)}, {})]
     assert [description["at_s"] for _, description in seen] == [0.01, 0.02]
@@ -44,7 +44,7 @@ def test_changes_of_sites_are_applied_and_described():
         seen.append(description)
         made.set()
 
-    with ChangeClock(network_of("net", body), lambda rates, caps: calls.append((rates, caps)), on_change):
+    with ChangeClock(network_of("net", body), lambda rates, caps, _: calls.append((rates, caps)), on_change):
         wait(made)
     assert calls == [({"s": (1, 30)}, {})]
     assert seen == [{"at_s": 0.01, "nodes": {}, "links": [], "sites": {"s": {"up_mbps": 1, "down_mbps": 30}}}]
@@ -69,7 +69,7 @@ def test_cpu_changes_keep_the_same_clock_and_are_described():
 def test_an_error_in_the_thread_is_raised_at_the_end():
     tried = threading.Event()
 
-    def refuse(_rates, _caps):
+    def refuse(_rates, _caps, _delays):
         tried.set()
         raise OSError("no such qdisc")
 

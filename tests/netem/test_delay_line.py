@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from nalb.errors import MachineError
-from netem import build, delay_line, namespaces, qdiscs, verify
+from netem import build, delay_line, namespaces, qdiscs, verify, verify_delay
 from netem.delay_line import Counters, Library
 from netem.emulation import Emulation, network_up
 from netem.network_file import Network
@@ -204,3 +204,51 @@ def test_the_line_ends_with_the_network_and_its_end_is_said(name: str, caplog: p
             delay_line.read_counters(hub)
     assert "does not answer" in caplog.records[0].message
     assert leftovers(name) == []
+
+
+@pytest.mark.root
+def test_verify_tells_right_from_wrong(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(verify_delay, "LOSS_PACKETS", 20_000)
+    network = a_network(name, "delay_ms = 20\njitter_ms = 2\nloss_percent = 5")
+    with network_up(network) as emulation:
+        found = verify_delay.verify_delay(emulation, lambda _: None)
+        assert [one.label for one in found] == ["a round trip", "a up loss", "a down loss"]
+        assert all(one.passed for one in found), found
+        delay_line.set_rules(emulation.hub_namespace(), [delay_line.Rule(0, 1, None, 30, 2, 10)])
+        monkeypatch.setattr(verify_delay, "REPEATS", 2)
+        found = verify_delay.verify_delay(emulation, lambda _: None)
+        assert [one.passed for one in found] == [False, True, False], found
+        assert found[0].measured == pytest.approx(50, rel=0.1)
+
+
+def test_pairs_are_verified_by_all_that_lies_between(name: str):
+    body = """
+[defaults]
+up_mbps = 100
+down_mbps = 100
+[[sites]]
+name = "s"
+up_mbps = 50
+down_mbps = 60
+delay_ms = 30
+loss_percent = 50
+[[nodes]]
+name = "a"
+delay_ms = 5
+[[nodes]]
+name = "b"
+site = "s"
+delay_ms = 1
+[[links]]
+src = "a"
+dst = "b"
+mbps = 20
+delay_ms = 7
+loss_percent = 10
+"""
+    nodes_and_site = {"a": (5, 0), "b": (1, 0), "s": (30, 50)}
+    *each, pair = verify_delay.ends_of(Emulation(network_of(name, body)))
+    assert {one.label: (one.there.delay_ms, one.back.loss_percent) for one in each} == nodes_and_site
+    assert (pair.label, pair.mbps) == ("a -> b", 20)
+    assert (pair.there.delay_ms, pair.there.loss_percent) == (5 + 7 + 30 + 1, pytest.approx(55))
+    assert (pair.back.delay_ms, pair.back.loss_percent) == (1 + 30 + 5, pytest.approx(50))

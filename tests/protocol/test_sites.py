@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from nalb.errors import InputError
+from nalb.events import PlanEvent
 from nalb.failures import Cause
 from nalb.planning.sites import Sites
 from nalb.protocol import messages as m
@@ -106,3 +107,10 @@ def test_on_one_level_machines_have_their_part_of_the_uplink():
 def test_configured_rates_without_an_uplink_are_refused():
     with pytest.raises(InputError, match="no uplink of east"):
         m.Configured({"n0": 1.0}, {"n0": 1.0}, [], {"n0": "east"}).capacities(["n0"])
+
+
+def test_events_call_the_iterations_as_the_label_says():
+    driver = Driver(NALB_LABEL="exact-sites")
+    driver.start()
+    plans = [event for event in driver.state.events if isinstance(event, PlanEvent)]
+    assert [plan.scheme for plan in plans] == ["exact-sites"]

@@ -1,0 +1,138 @@
+"""Traces: a link's rate over time, from a file's text. Pure: no file and no clock; network_file.py reads the files.
+
+Two formats, told apart by their columns; `#` begins a comment, and columns are set apart by spaces or commas:
+
+- seconds, Mbit/s and, in every line or in none, the delay in ms. A line holds until the next. The first is of 0 s. The last ends
+  the round: a trace that loops begins anew at its time, one that holds keeps its numbers.
+- Mahimahi's packet deliveries: one whole number a line, the millisecond at which a packet of 1,500 bytes may leave. They
+  are counted over pieces of COUNTED_MS, since tc takes rates. A packet counts as tc counts it, with its Ethernet header.
+"""
+
+import bisect
+import itertools
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from nalb.errors import InputError
+from nalb.units import BITS_PER_BYTE, HEADER_BYTES, MBPS, SEGMENT_BYTES
+
+COUNTED_MS = 500
+FRAME_BYTES = SEGMENT_BYTES + HEADER_BYTES  # of a packet of 1,500 bytes
+SAME_S = 1e-6  # moments that are computed in two ways differ by less, and those of a file by more
+LOW_DELAY_MS = 0.1  # a link without any delay has no place where one could come later
+LOW_STEP_S = 0.01  # shorter than this no change can be made in time
+
+
+class Step(NamedTuple):
+    """What holds from a moment on."""
+
+    at_s: float
+    mbps: float
+    delay_ms: float | None  # None: as the network file says
+
+
+class Trace(Struct, frozen=True):
+    """A checked trace."""
+
+    steps: tuple[Step, ...]  # by time, each unlike the one before; the first at 0 s
+    length_s: float  # of a round
+    is_looped: bool  # begins anew at the end, or else keeps the last step
+
+    def at(self, elapsed_s: float) -> Step:
+        """The step that holds at a moment."""
+        phase_s = max(elapsed_s, 0.0) + SAME_S
+        if self.is_looped:
+            phase_s %= self.length_s
+        return self.steps[bisect.bisect_right(self.steps, phase_s, key=lambda step: step.at_s) - 1]
+
+    def moments_s(self) -> Iterator[float]:
+        """When steps begin after 0 s, by time; endless where the trace loops."""
+        within = [step.at_s for step in self.steps]
+        if not self.is_looped:
+            yield from within[1:]
+            return
+        within = [at_s for at_s in within if at_s < self.length_s]
+        for turn in itertools.count():
+            yield from (turn * self.length_s + at_s for at_s in within if turn or at_s)
+
+
+def parse_trace(text: str, source: str, mbps: tuple[float, float], high_delay_ms: float, is_looped: bool) -> Trace:
+    """Check the text of a trace; `source` names it in messages, `mbps` are the lowest and highest rate that a link may have.
+
+    A packet delivery file may have pieces without any packet: these get the lowest rate. Raises InputError.
+    """
+    rows = [
+        (number, line.partition("#")[0].replace(",", " ").split()) for number, line in enumerate(text.splitlines(), 1)
+    ]
+    rows = [(number, words) for number, words in rows if words]
+    if not rows:
+        raise InputError(f"{source}: is empty: give lines of seconds and Mbit/s, or of milliseconds")
+    columns = len(rows[0][1])
+    numbers: list[list[float]] = []
+    for number, words in rows:
+        if len(words) != columns or columns > 3:
+            raise InputError(f"{source}: line {number} has {len(words)} columns: give 1, 2 or 3, the same in all lines")
+        try:
+            row = [float(word) for word in words]
+        except ValueError:
+            row = [math.nan]
+        if not all(map(math.isfinite, row)):
+            raise InputError(f"{source}: line {number} is {' '.join(words)!r}: give numbers alone")
+        numbers.append(row)
+    places = [f"{source}: line {number}" for number, _ in rows]
+    if columns == 1:
+        return _of_deliveries([row[0] for row in numbers], places, mbps, is_looped)
+    return _of_rates(numbers, places, mbps, high_delay_ms, is_looped)
+
+
+def _of_rates(
+    rows: list[list[float]], places: list[str], mbps: tuple[float, float], high_delay_ms: float, is_looped: bool
+) -> Trace:
+    last_s = -LOW_STEP_S
+    for (at_s, rate_mbps, *delay_ms), place in zip(rows, places, strict=True):
+        if not at_s >= last_s + LOW_STEP_S - SAME_S or (last_s < 0 and at_s != 0):
+            raise InputError(
+                f"{place} is of {at_s:g} s: begin with 0 and give times that rise by {LOW_STEP_S:g} s or more"
+            )
+        if not mbps[0] <= rate_mbps <= mbps[1]:
+            raise InputError(f"{place} says {rate_mbps:g} Mbit/s: give {mbps[0]:g} to {mbps[1]:g}")
+        if delay_ms and not LOW_DELAY_MS <= delay_ms[0] <= high_delay_ms:
+            raise InputError(f"{place} says a delay of {delay_ms[0]:g} ms: give {LOW_DELAY_MS:g} to {high_delay_ms:g}")
+        last_s = at_s
+    if is_looped and len(rows) < 2:
+        raise InputError(f"{places[0]} is the only one: give a last line, at whose time the trace begins anew")
+    steps = [Step(row[0], row[1], row[2] if len(row) > 2 else None) for row in rows]
+    return Trace(_distinct(steps), last_s, is_looped)
+
+
+def _of_deliveries(moments_ms: list[float], places: list[str], mbps: tuple[float, float], is_looped: bool) -> Trace:
+    last_ms = 0.0
+    for at_ms, place in zip(moments_ms, places, strict=True):
+        if not (at_ms >= last_ms and at_ms.is_integer()):
+            raise InputError(f"{place} is {at_ms:g}: give whole milliseconds that do not fall")
+        last_ms = at_ms
+    if last_ms < 1:
+        raise InputError(f"{places[-1]} is 0: the last packet's millisecond is the trace's length, so give 1 or more")
+    pieces = max(int(last_ms / COUNTED_MS + 0.5), 1)  # the last may be up to half shorter, or longer
+    counts = [0] * pieces
+    for at_ms in moments_ms:
+        counts[min(int(at_ms) // COUNTED_MS, pieces - 1)] += 1
+    steps = []
+    for piece, count in enumerate(counts):
+        begin_ms = piece * COUNTED_MS
+        length_ms = (last_ms if piece == pieces - 1 else begin_ms + COUNTED_MS) - begin_ms
+        rate_mbps = count * FRAME_BYTES * BITS_PER_BYTE / (length_ms / 1000) / MBPS
+        if rate_mbps > mbps[1]:
+            raise InputError(f"{places[-1]}: {rate_mbps:g} Mbit/s from {begin_ms} ms on: give at most {mbps[1]:g}")
+        steps.append(Step(begin_ms / 1000, max(rate_mbps, mbps[0]), None))
+    return Trace(_distinct(steps), last_ms / 1000, is_looped)
+
+
+def _distinct(steps: list[Step]) -> tuple[Step, ...]:
+    """Without those that change nothing: each change makes the link's bucket full."""
+    kept = steps[:1]
+    kept += [step for before, step in itertools.pairwise(steps) if before[1:] != step[1:]]
+    return tuple(kept)

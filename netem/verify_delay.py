@@ -1,0 +1,241 @@
+"""Holds measured round trips and losses against the configured ones, by datagrams over a network that is up.
+
+The link of each node and site is measured by itself, between its own end and the bridge that it leads to; a capped pair with
+numbers of its own between its two nodes. Rates stay far from full, so that no queue delays or drops anything.
+"""
+
+import math
+import select
+import socket
+import statistics
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+
+from nalb.errors import MachineError
+from nalb.units import MBPS
+from netem import namespaces
+from netem.emulation import Emulation
+from netem.shaping import Impairment
+from netem.verify import LONGEST_S, REPEATS
+
+TOLERANCE_MS = 1.0  # of a round trip, or
+TOLERANCE_PART = 0.02  # of it, whichever is more
+LOSS_TOLERANCE = 0.10  # of a rate
+DEVIATIONS = 3.0  # what chance may do besides, in standard deviations
+PROBES = 60
+PROBE_GAP_S = 0.005
+LOSS_PACKETS = 100_000
+PACKET_BYTES = 60  # with headers, as tc counts it: of 18 bytes of data
+PACKETS_PER_S = 25_000  # what one thread of Python sends and receives beside other work
+FILLED_PART = 0.5  # of the link's rate at most
+BATCH_S = 0.002
+ARRIVAL_S = 1.0  # the last packet has come by then, above its delay
+JITTER_SPREAD = math.sqrt(2 / 9)  # a direction's standard deviation, in parts of jitter_ms: see delay_line.h
+MEDIAN_SPREAD = 1.25  # standard error of a median over that of a mean
+SO_TIMESTAMPNS = 35
+PROBE = struct.Struct("qq")  # when it was sent, by the clock of the kernel's stamps; how long the way there took, ns
+NS_PER_S = 1_000_000_000
+SO_RCVBUFFORCE = 33
+RECEIVE_BYTES = 1 << 26
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Two places, and what lies between them."""
+
+    label: str
+    first: tuple[str, str]  # namespace, address
+    second: tuple[str, str]
+    there: Impairment
+    back: Impairment
+    mbps: float  # the slowest of both directions
+
+
+@dataclass(frozen=True)
+class DelayMeasurement:
+    """A round trip, or a loss, in the unit that it says."""
+
+    label: str
+    configured: float
+    measured: float
+    tolerance: float
+    unit: str
+
+    @property
+    def passed(self) -> bool:
+        return abs(self.measured - self.configured) <= self.tolerance
+
+
+def verify_delay(emulation: Emulation, on_measurement: Callable[[DelayMeasurement], None]) -> list[DelayMeasurement]:
+    """Measure each link that delays or loses; on_measurement is called as each comes in. What is off is tried again, up to
+    REPEATS times in all. Raises MachineError where nothing arrives."""
+    found: list[DelayMeasurement] = []
+    for ends in ends_of(emulation):
+        tries = [partial(round_trip, ends)]
+        tries += [partial(loss, ends, True)] if ends.there.loss_percent else []
+        tries += [partial(loss, ends, False)] if ends.back.loss_percent else []
+        for attempt in tries:
+            for _ in range(REPEATS):
+                measurement = attempt()
+                if measurement.passed:
+                    break
+            found.append(measurement)
+            on_measurement(measurement)
+    return found
+
+
+def ends_of(emulation: Emulation) -> list[Ends]:
+    """What there is to measure."""
+    found = []
+    impairments, rates = emulation.impairments(), emulation.rates() | emulation.site_rates()
+    none = Impairment(0, 0, 0)
+    for name, (up, down) in impairments.items():
+        there, back = up[None] or none, down[None] or none
+        if there != none or back != none:
+            own, above = emulation.ends(name)
+            found.append(Ends(name, own, above, there, back, min(rates[name])))
+    for link in emulation.network.links:
+        if not (link.delay_ms or link.loss_percent):
+            continue
+        parts = [impairments[link.src][0][link.dst], *_rest_of_way(emulation, link.src, link.dst)]
+        back_parts = [
+            impairments[link.dst][0].get(link.src, impairments[link.dst][0][None]),
+            *_rest_of_way(emulation, link.dst, link.src),
+        ]
+        mbps = min(emulation.pair_caps()[link.src, link.dst], *rates[link.src], *rates[link.dst])
+        one, other = (emulation.ends(name)[0] for name in (link.src, link.dst))
+        found.append(Ends(f"{link.src} -> {link.dst}", one, other, _joined(parts), _joined(back_parts), mbps))
+    return found
+
+
+def _rest_of_way(emulation: Emulation, source: str, target: str) -> list[Impairment | None]:
+    """After the source's own link: the sites' links, where there are any between, and the target's."""
+    impairments, sites = emulation.impairments(), {node.name: node.site for node in emulation.network.nodes}
+    rest = [impairments[target][1][None]]
+    one, other = sites[source], sites[target]
+    if one != other:
+        rest += [impairments[one][0][None]] if one is not None else []
+        rest += [impairments[other][1][None]] if other is not None else []
+    return rest
+
+
+def _joined(parts: list[Impairment | None]) -> Impairment:
+    given = [part for part in parts if part is not None]
+    kept = math.prod(1 - part.loss_percent / 100 for part in given)
+    return Impairment(sum(part.delay_ms for part in given), sum(part.jitter_ms for part in given), 100 * (1 - kept))
+
+
+def round_trip(ends: Ends) -> DelayMeasurement:
+    """The median over probes that are sent whether earlier ones are back or not.
+
+    Each direction counts from the sending call to the kernel's stamp of the arrival: a process that is late to read is no delay.
+    """
+    configured_ms = ends.there.delay_ms + ends.back.delay_ms
+    jitters_ms = ends.there.jitter_ms, ends.back.jitter_ms
+    gap_s = max(PROBE_GAP_S, 2 * max(jitters_ms) / 1000)
+    took_s: list[float] = []
+    with _sockets(ends) as (near, far):
+        poll, begin_s = select.poll(), time.monotonic()
+        poll.register(near, select.POLLIN)
+        poll.register(far, select.POLLIN)
+        for end in (near, far):
+            end.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        sent, end_s = 0, begin_s + PROBES * gap_s + configured_ms / 1000 + sum(jitters_ms) / 1000 + ARRIVAL_S
+        while (now_s := time.monotonic()) < end_s and len(took_s) < PROBES:
+            if sent < PROBES and now_s >= begin_s + sent * gap_s:
+                near.send(PROBE.pack(time.time_ns(), 0))
+                sent += 1
+            next_s = begin_s + sent * gap_s if sent < PROBES else end_s
+            for descriptor, _ in poll.poll(max(next_s - time.monotonic(), 0) * 1000):
+                (sent_ns, there_ns), came_ns = _receive_probe(near if descriptor == near.fileno() else far)
+                if descriptor == far.fileno():
+                    far.send(PROBE.pack(time.time_ns(), came_ns - sent_ns))
+                else:
+                    took_s.append((there_ns + came_ns - sent_ns) / NS_PER_S)
+    if not took_s:
+        raise MachineError(f"{ends.label}: no packet comes back: run `nalb net down`, then `nalb doctor`")
+    chance_ms = DEVIATIONS * MEDIAN_SPREAD * JITTER_SPREAD * math.hypot(*jitters_ms) / math.sqrt(len(took_s))
+    tolerance_ms = max(TOLERANCE_MS, TOLERANCE_PART * configured_ms) + chance_ms
+    return DelayMeasurement(
+        f"{ends.label} round trip", configured_ms, statistics.median(took_s) * 1000, tolerance_ms, "ms"
+    )
+
+
+def loss(ends: Ends, there: bool) -> DelayMeasurement:
+    """The part of up to LOSS_PACKETS small packets that do not arrive, in one direction."""
+    impairment = ends.there if there else ends.back
+    per_s = min(PACKETS_PER_S, FILLED_PART * ends.mbps * MBPS / (8 * PACKET_BYTES))
+    packets, data = int(min(LOSS_PACKETS, per_s * LONGEST_S)), bytes(PACKET_BYTES - 42)
+    last_s = (impairment.delay_ms + impairment.jitter_ms) / 1000 + ARRIVAL_S
+    sent = arrived = 0
+    with _sockets(ends) as (near, far):
+        source, target = (near, far) if there else (far, near)
+        begin_s = time.monotonic()
+        while sent < packets:
+            for _ in range(min(int((time.monotonic() - begin_s) * per_s), packets) - sent):
+                source.send(data)
+                sent += 1
+            arrived += _drain(target)
+            time.sleep(BATCH_S)
+        end_s = time.monotonic() + last_s
+        while time.monotonic() < end_s and arrived < packets:
+            time.sleep(BATCH_S)
+            arrived += _drain(target)
+    part, lost = impairment.loss_percent / 100, 1 - arrived / packets
+    tolerance = max(LOSS_TOLERANCE * part, DEVIATIONS * math.sqrt(part * (1 - part) / packets))
+    way = "" if " -> " in ends.label else (" up" if there else " down")
+    return DelayMeasurement(f"{ends.label}{way} loss", 100 * part, 100 * lost, 100 * tolerance, "%")
+
+
+def _receive_probe(end: socket.socket) -> tuple[tuple[int, int], int]:
+    """What a probe says, and when the kernel got it."""
+    data, ancillary, _, _ = end.recvmsg(100, 100)
+    stamp_s, rest_ns = next(struct.unpack("qq", value) for _, kind, value in ancillary if kind == SO_TIMESTAMPNS)
+    return PROBE.unpack(data), stamp_s * NS_PER_S + rest_ns
+
+
+@contextmanager
+def _sockets(ends: Ends) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two datagram sockets that are connected to each other. They have found each other's address."""
+    with ExitStack() as stack:
+        near, far = (
+            stack.enter_context(namespaces.inside(namespace, lambda: socket.socket(type=socket.SOCK_DGRAM)))
+            for namespace, _ in (ends.first, ends.second)
+        )
+        for end, (_, address) in ((near, ends.first), (far, ends.second)):
+            end.bind((address, 0))
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+            with suppress(PermissionError):  # so much is root's alone
+                end.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BYTES)
+        near.connect(far.getsockname())
+        far.connect(near.getsockname())
+        round_s = (ends.there.delay_ms + ends.there.jitter_ms + ends.back.delay_ms + ends.back.jitter_ms) / 1000
+        for one, other in ((near, far), (far, near)):
+            other.settimeout(2 * round_s + ARRIVAL_S)
+            for _ in range(REPEATS * 4):  # any of them may be lost, or dropped while the address is looked for
+                one.send(b"?")
+                try:
+                    other.recv(100)
+                    break
+                except TimeoutError:
+                    continue
+        time.sleep(round_s)  # what was sent again has come
+        for end in (near, far):
+            end.settimeout(None)
+            _drain(end)
+        yield near, far
+
+
+def _drain(end: socket.socket) -> int:
+    """How many packets have come."""
+    count = 0
+    try:
+        while True:
+            end.recv(100, socket.MSG_DONTWAIT)
+            count += 1
+    except BlockingIOError:
+        return count
