@@ -46,9 +46,13 @@ def arriving_bytes_per_s(
 
 
 def _offer(sender: socket.socket, target: tuple[str, int], bytes_per_s: float, stopping: threading.Event) -> None:
+    """Send until told to stop, or until the network is gone."""
     frame, due_s = bytes(PAYLOAD_BYTES), time.monotonic()
     while not stopping.is_set():
-        sender.sendto(frame, target)
+        try:
+            sender.sendto(frame, target)
+        except OSError:
+            return  # the receiver waits no longer, or says that nothing arrives
         due_s = max(due_s + FRAME_BYTES / bytes_per_s, time.monotonic() - BEHIND_S)
         if (early_s := due_s - time.monotonic()) > 0.001:
             time.sleep(early_s)

@@ -147,9 +147,7 @@ class Capacities:
         """The same for sums of one level: each machine with its part of its site's uplink, bytes per second."""
         if self.uplinks is None:
             return self
-        site = np.array(self.uplinks.sites.of_node)
-        parts = (uplink[site] / np.bincount(site)[site] for uplink in (self.uplinks.up, self.uplinks.down))
-        up, down = (np.minimum(own, part) for own, part in zip((self.up, self.down), parts, strict=True))
+        up, down = np.minimum(self.rates, self.uplinks.parts())
         return Capacities(up, down, self.pairs, self.cores)
 
     @property
