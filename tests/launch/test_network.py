@@ -15,7 +15,7 @@ from nalb.events import IterationEvent, NetworkChange
 from nalb.failures import Cause
 from nalb.launch.network import configured_bound_s, configured_message, goodput_bound_s, job_nodes
 from nalb.reporting.run_file import read_events
-from netem import build, namespaces, qdiscs, rootless, wires
+from netem import build, namespaces, qdiscs, rootless
 from netem.network_file import parse_network
 from tests.failures import who
 from tests.launch.conftest import ROOT, START_LIMIT_S, STEPS, Launch, Launched
@@ -229,7 +229,7 @@ def test_a_sites_uplink_is_cut(launch: Launch, name: str, tmp_path: Path) -> Non
     path.write_text(f'name = "{name}"\n{SITES}')
     job = launch("--network", str(path), "--deadline-s", "5", "--verify-sums", "--", *REPLAY)
     job.wait_for_event(IterationEvent)
-    wire = wires.wires(parse_network(path.read_text(), str(path)))["west"]
+    wire = build.wires(parse_network(path.read_text(), str(path)))["west"]
     link = ["ip", "-n", wire.bridge_namespace, "link", "set", wire.port]
     subprocess.run([*link, "down"], check=True)
     time.sleep(1.0)
