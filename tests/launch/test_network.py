@@ -15,7 +15,7 @@ from nalb.events import IterationEvent, NetworkChange
 from nalb.failures import Cause
 from nalb.launch.network import configured_bound_s, configured_message, goodput_bound_s, job_nodes
 from nalb.reporting.run_file import read_events
-from netem import build, namespaces, qdiscs, rootless
+from netem import build, namespaces, qdiscs, rootless, wires
 from netem.network_file import parse_network
 from tests.failures import who
 from tests.launch.conftest import ROOT, START_LIMIT_S, STEPS, Launch, Launched
