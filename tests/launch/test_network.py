@@ -222,6 +222,8 @@ def test_a_change_is_noted_though_nobody_reads_the_output(tmp_path: Path) -> Non
     assert event.change == NetworkChange(at_s=1.0, nodes={}, links=[])
 
 
+@pytest.mark.root
+@pytest.mark.mxnet
 @needs_mxnet
 def test_a_sites_uplink_is_cut(launch: Launch, name: str, tmp_path: Path) -> None:
     """A moment without it heals. Where it stays away, the job ends, and names a process beyond it."""
