@@ -162,8 +162,8 @@ def test_a_network_that_no_longer_changes_ends_the_job(launch: Launch, name: str
         netlink.tc("del", index=index, parent=qdiscs.TC_H_ROOT, handle=qdiscs.ROOT)
 
     path = tmp_path / "network.toml"
-    change = '[[changes]]\nat_s = {}\nnode = "b"\nup_mbps = 100\n'
-    path.write_text(f'name = "{name}"\n{ALL_CPU}{"".join(map(change.format, range(1, 1000)))}')
+    changes = [f'[[changes]]\nat_s = {s}\nnode = "b"\nup_mbps = {100 + s % 2}\n' for s in range(1, 1000)]
+    path.write_text(f'name = "{name}"\n{ALL_CPU}{"".join(changes)}')
     job = launch("--network", str(path), "--", *REPLAY)
     job.wait_for("network change at")
     namespaces.with_netlink(namespaces.node_namespace(name, "b"), unshape)

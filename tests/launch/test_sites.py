@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(("role", "level"), [("server", "site"), ("server", "global"), ("worker", None)])
+@pytest.mark.parametrize(("role", "level"), [("server", "site"), ("worker", None)])
 def test_a_process_of_a_site_is_killed(launch: Launch, role: str, level: str | None) -> None:
     job = launch("--local", "2+1", "--deadline-s", "5", "--", *STEPS)
     job.wait_for("step 3", 3)

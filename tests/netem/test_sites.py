@@ -16,8 +16,8 @@ pytestmark = pytest.mark.root
 
 SITES = """
 [defaults]
-up_mbps = 90
-down_mbps = 90
+up_mbps = 60
+down_mbps = 60
 [[sites]]
 name = "s"
 up_mbps = 20
@@ -45,7 +45,7 @@ def test_a_network_of_sites_carries_its_rates(name: str):
         seen = {each.label: each for each in verify.verify(emulation, lambda _: None)}
     for measurement in seen.values():
         assert_close(measurement)
-    assert [(label, one.configured_mbps) for label, one in seen.items() if one.configured_mbps != 90] == [
+    assert [(label, one.configured_mbps) for label, one in seen.items() if one.configured_mbps != 60] == [
         ("s up, 2 at once", 20),
         ("t up, 1 at once", 30),
         ("s down, 2 at once", 40),
@@ -78,7 +78,7 @@ def test_rates_of_a_site_change_under_a_running_connection(name: str):
         assert carries(12)
         emulation.reset_rates()
         assert carries(20)
-        assert_close(verify.measure_patiently(flow(emulation, "a", "d", 90)))
+        assert_close(verify.measure_patiently(flow(emulation, "a", "d", 60)))
         with pytest.raises(InputError, match="no node 'z'"):
             emulation.set_rates({"z": (1, 1)})
 
