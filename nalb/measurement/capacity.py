@@ -37,6 +37,11 @@ class CapacityEstimator:
         shape = 2 if sites is None else 4, num_nodes
         self._rate = np.zeros(shape)  # bytes per second, up and down; 0 while nothing is known
         self._proven = np.zeros(shape, dtype=np.bool_)  # else the rate is a lower bound
+        # The ways between sites. A lower bound of a LAN's that is exceeded refutes nothing: the LAN has more room than was thought.
+        self._is_shared = np.ones(shape, dtype=np.bool_)
+        if sites is not None:
+            sizes = np.array([len(members) for members in sites.members])
+            self._is_shared[:2] = (sizes == 1)[list(sites.of_node)]
         self._caps: dict[tuple[int, int], float] = {}  # bytes per second
         self._iterations = 0
 
@@ -53,7 +58,8 @@ class CapacityEstimator:
         self._proven = proven | self._proven & ~exceeded & (not doubts)
         kept = {pair: cap for pair, cap in self._caps.items() if found.carried.get(pair, 0.0) <= NOISE * cap}
         self._caps = {pair: cap * (OPTIMISM if doubts else 1.0) for pair, cap in kept.items()} | found.caps
-        return bool(found.has_slowed or ((known > 0) & (proven & ~is_near | exceeded)).any())
+        matters = exceeded if self._sites is None else exceeded & self._is_shared
+        return bool(found.has_slowed or ((known > 0) & (proven & ~is_near | matters)).any())
 
     def estimate(self) -> Estimate:
         """What to plan on."""

@@ -1,5 +1,7 @@
 """Which plans are trusted, by how iterations ended."""
 
+import pytest
+
 from nalb.feedback.trust import FEW_FREE, LATE, MANY_FREE, MAX_PATIENCE, Outcome, Trust
 
 
@@ -103,10 +105,11 @@ def test_other_tensors_begin_with_equal_shares():
     assert not trust.needs_equal_shares
 
 
-def test_by_sites_only_the_look_now_and_then_has_no_window():
+@pytest.mark.parametrize("refuted", [False, True])
+def test_by_sites_a_refuted_estimate_takes_the_window_away_but_a_late_iteration_does_not(refuted):
     trust, free = settled(), []
     for place in range(40):
+        trust.judge(outcome(2 * LATE, refuted=refuted))
         if not trust.allow_window(is_by_sites=True):
             free.append(place)
-        trust.judge(outcome(2 * LATE, refuted=True))
-    assert free == list(range(FEW_FREE - 1, 40, FEW_FREE))
+    assert free == (list(range(40)) if refuted else list(range(FEW_FREE - 1, 40, FEW_FREE)))
