@@ -27,13 +27,3 @@ def test_a_process_of_a_site_is_killed(launch: Launch, role: str, level: str | N
     assert (failure.cause, who(failure)) == (Cause.ENDED, (f"{level} {role}" if level else role, "n1"))
     assert failure.iteration is not None
     job.assert_nothing_left()
-
-
-def test_restarted_after_a_site_server_was_lost(launch: Launch) -> None:
-    job = launch("--local", "2+1", "--deadline-s", "5", "--max-restarts", "1", "--", *STEPS, "--steps", "400")
-    job.wait_for("step 3", 3)
-    os.kill(job.pid("server", "n1", "site"), signal.SIGKILL)
-    job.wait_for("last step", 3)
-    code, _ = job.end()
-    assert code == 0, job.output
-    assert (job.run_dir / "restart-1" / "logs" / "n1.site-server.log").exists()

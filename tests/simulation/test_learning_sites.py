@@ -48,22 +48,21 @@ def over_truth(network: tuple[list[Node], Capacities], taught: Capacities | None
 @pytest.mark.parametrize("network", [GEO2X3, GEO3X4], ids=["geo2x3", "geo3x4"])
 def test_what_other_uplinks_taught_is_unlearnt(network: tuple[list[Node], Capacities]) -> None:
     sizes = [len(members) for members in network[1].uplinks.sites.members]  # type: ignore[union-attr]
-    for seed in (1, 2):
-        assert over_truth(network, drawn(seed, sizes)[1]) <= NEAR
+    assert over_truth(network, drawn(1, sizes)[1]) <= NEAR
 
 
-@settings(max_examples=3, deadline=None, derandomize=True)
+@settings(max_examples=2, deadline=None, derandomize=True)
 @given(
     st.integers(0, 10**6),
-    st.lists(st.integers(1, 3), min_size=2, max_size=4).filter(lambda sizes: max(sizes) > 1),
+    st.lists(st.integers(1, 3), min_size=2, max_size=3).filter(lambda sizes: max(sizes) > 1),
 )
 def test_drawn_networks_of_sites_are_learnt(seed: int, sizes: list[int]) -> None:
     assert over_truth(drawn(seed, sizes), drawn(seed + 1, sizes)[1]) <= NEAR
 
 
 def test_a_halved_uplink_is_followed_within_two_iterations() -> None:
-    before = by_sites([4, 4, 4], [60, 90, 120], [400] * 12)
-    nodes, after = by_sites([4, 4, 4], [60, 45, 120], [400] * 12)
+    before = by_sites([2, 2, 2], [60, 90, 120], [400] * 6)
+    nodes, after = by_sites([2, 2, 2], [60, 45, 120], [400] * 6)
     planner = planner_of(nodes, TENSORS, ALPHA_BYTES, sites=sites_of(after))
     by_planner("exact", nodes, planner.layout, before[1], 10, planner)
     done = by_planner("exact", nodes, planner.layout, after, 5, planner)
@@ -74,7 +73,7 @@ def test_a_halved_uplink_is_followed_within_two_iterations() -> None:
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_any_estimator_learns_uplinks(estimator: str) -> None:
-    nodes, true = GEO3X4
+    nodes, true = GEO2X3
     planner = planner_of(nodes, TENSORS, ALPHA_BYTES, new_estimator=ESTIMATORS[estimator], sites=sites_of(true))
     done = by_planner("exact", nodes, planner.layout, true, 6, planner)
     equal = by_slices("average", nodes, planner.layout, true, 1, 2e6)[0]
