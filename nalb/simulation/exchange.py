@@ -82,8 +82,21 @@ def exchange(
     2 n (N - 1) arrivals, and one max-min solution per set of busy connections. Raises InputError for a slice without bytes or
     sent to a node that is no server.
     """
-    arguments = nodes, capacities, sizes_bytes, server_of_slice, inflight_bytes, wire, noise, cores
-    return (_Run(*arguments) if by_site is None else _RunBySites(*arguments, by_site)).run()
+    given = _Given(nodes, capacities, sizes_bytes, server_of_slice, inflight_bytes, wire, noise, cores)
+    return (_Run(given) if by_site is None else _RunBySites(given, by_site)).run()
+
+
+class _Given(NamedTuple):
+    """What `exchange` was asked for."""
+
+    nodes: Sequence[Node]
+    capacities: Capacities
+    sizes_bytes: Ints
+    server_of_slice: Ints
+    inflight_bytes: float
+    wire: MessageWeight
+    noise: Noise | None
+    cores: Floats | None
 
 
 class _Flows(NamedTuple):
@@ -98,17 +111,8 @@ class _Flows(NamedTuple):
 class _Run:
     """One synchronisation under way. Connection k: pushes of pair k for k < P, answers of pair k - P above."""
 
-    def __init__(
-        self,
-        nodes: Sequence[Node],
-        capacities: Capacities,
-        sizes_bytes: Ints,
-        server_of_slice: Ints,
-        inflight_bytes: float,
-        wire: MessageWeight,
-        noise: Noise | None,
-        cores: Floats | None,
-    ):
+    def __init__(self, given: _Given):
+        nodes, capacities, sizes_bytes, server_of_slice, inflight_bytes, wire, noise, cores = given
         _check(nodes, sizes_bytes, server_of_slice)
         count = len(nodes)
         self._links, self._count = Links(capacities, cores), count
@@ -180,19 +184,17 @@ class _Run:
         return self._known[key]
 
     def _push(self, index: int, worker: int) -> None:
-        server = self._server[index]
-        if server == worker:
-            self._steps.append((index, worker, True))
-        else:
-            self._enqueue(worker * self._count + server, index)
+        self._send(index, worker, self._server[index], is_answer=False)
 
     def _answer(self, index: int) -> None:
-        server = self._server[index]
         for worker in self._workers:
-            if server == worker:
-                self._steps.append((index, worker, False))
-            else:
-                self._enqueue(self._count**2 + server * self._count + worker, index)
+            self._send(index, self._server[index], worker, is_answer=True)
+
+    def _send(self, index: int, source: int, target: int, is_answer: bool) -> None:
+        if source == target:
+            self._steps.append((index, target, not is_answer))
+        else:
+            self._enqueue(is_answer * self._count**2 + source * self._count + target, index)
 
     def _enqueue(self, connection: int, index: int) -> None:
         self._queue[connection].append(index)
@@ -235,28 +237,21 @@ class _Run:
                 if self._missing[index] == 0:
                     self._answer(index)
             else:
-                self._finish_s[worker] = self._now_s
-                for later in self._gates[index]:
-                    self._push(later, worker)
+                self._end(index, worker)
+
+    def _end(self, index: int, worker: int) -> None:
+        """The worker has the slice back."""
+        self._finish_s[worker] = self._now_s
+        for later in self._gates[index]:
+            self._push(later, worker)
 
 
 class _RunBySites(_Run):
     """The same with two levels. Message k of n slices is slice k mod n at stage k div n."""
 
-    def __init__(
-        self,
-        nodes: Sequence[Node],
-        capacities: Capacities,
-        sizes_bytes: Ints,
-        server_of_slice: Ints,
-        inflight_bytes: float,
-        wire: MessageWeight,
-        noise: Noise | None,
-        cores: Floats | None,
-        by_site: SitePlan,
-    ):
-        super().__init__(nodes, capacities, sizes_bytes, server_of_slice, inflight_bytes, wire, noise, cores)
-        check_two_roles(nodes)
+    def __init__(self, given: _Given, by_site: SitePlan):
+        super().__init__(given)
+        check_two_roles(given.nodes)
         self._slices, sites = len(self._size), by_site.sites
         self._payload, self._size = self._payload * 3, self._size * 3
         self._site, self._members, self._leader = sites.of_node, sites.members, by_site.leader_of_slice
@@ -291,7 +286,7 @@ class _RunBySites(_Run):
         if not self._missing[index]:
             owner = self._server[index]
             for leaders in self._leader:
-                self._send(_TOTAL, index, owner, leaders[index], is_answer=True)
+                self._send_at(_TOTAL, index, owner, leaders[index], is_answer=True)
 
     def _end_sum(self, index: int, site: int) -> None:
         """The site's sum goes to the owner. Pushes are answered only now, so that members push their zeros now."""
@@ -299,27 +294,18 @@ class _RunBySites(_Run):
         for member in self._members[site]:
             if member != leader:
                 self._to_leader(_BACK, index, member)
-        self._send(_TOTAL, index, leader, self._server[index], is_answer=False)
+        self._send_at(_TOTAL, index, leader, self._server[index], is_answer=False)
 
     def _hand_out(self, index: int, site: int) -> None:
         """The leader and all zeros are there: the members get the result."""
         for member in self._members[site]:
-            self._send(_BACK, index, self._leader[site][index], member, is_answer=True)
+            self._send_at(_BACK, index, self._leader[site][index], member, is_answer=True)
 
     def _to_leader(self, stage: int, index: int, worker: int) -> None:
-        self._send(stage, index, worker, self._leader[self._site[worker]][index], is_answer=False)
+        self._send_at(stage, index, worker, self._leader[self._site[worker]][index], is_answer=False)
 
-    def _send(self, stage: int, index: int, source: int, target: int, is_answer: bool) -> None:
-        message = stage * self._slices + index
-        if source == target:
-            self._steps.append((message, target, not is_answer))
-        else:
-            self._enqueue(is_answer * self._count**2 + source * self._count + target, message)
-
-    def _end(self, index: int, worker: int) -> None:
-        self._finish_s[worker] = self._now_s
-        for later in self._gates[index]:
-            self._push(later, worker)
+    def _send_at(self, stage: int, index: int, source: int, target: int, is_answer: bool) -> None:
+        self._send(stage * self._slices + index, source, target, is_answer)
 
 
 def _gated(sizes_bytes: Ints, inflight_bytes: float) -> list[list[int]]:
