@@ -22,7 +22,6 @@ from nalb.planning.nodes import Capacities, Node, Pair, completion_s, load_bytes
 from nalb.planning.shares import level_bounds_s
 from nalb.planning.slices import Layout, build_layout
 from nalb.schemes import AUTO, SCHEMES
-from nalb.simulation.job import sites_of
 from nalb.units import bytes_per_s_to_mbps, mbps_to_bytes_per_s
 from netem.network_file import find_network, load_network
 
@@ -105,7 +104,7 @@ def main(args: argparse.Namespace) -> int:
         alpha_bytes=parse_number("--alpha-bytes", args.alpha_bytes, HIGH_ALPHA_BYTES),
     )
     plan, reason = scheme.plan(
-        Situation(0, nodes, layout, estimated=capacities, configured=capacities, sites=sites_of(capacities))
+        Situation(0, nodes, layout, estimated=capacities, configured=capacities, sites=capacities.sites)
     )
     if plan is None:
         raise InputError(f"scheme {args.scheme!r} gives no plan from capacities alone: {reason}")

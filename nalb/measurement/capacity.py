@@ -40,8 +40,7 @@ class CapacityEstimator:
         # The ways between sites. A lower bound of a LAN's that is exceeded refutes nothing: the LAN has more room than was thought.
         self._is_shared = np.ones(shape, dtype=np.bool_)
         if sites is not None:
-            sizes = np.array([len(members) for members in sites.members])
-            self._is_shared[:2] = (sizes == 1)[list(sites.of_node)]
+            self._is_shared[:2] = sites.machines == 1
         self._caps: dict[tuple[int, int], float] = {}  # bytes per second
         self._iterations = 0
 

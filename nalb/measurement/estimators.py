@@ -68,13 +68,13 @@ class SiteEstimator:
     """
 
     def __init__(self, new_estimator: Callable[[int], Estimator], sites: Sites):
-        self._sites, self._of_node = sites, np.array(sites.of_node)
+        self._sites = sites
         self._nodes, self._star = new_estimator(len(sites.of_node)), new_estimator(sites.count)
 
     def observe(self, traffic: Traffic) -> bool:
         """Both take it in; whether it refuted what either knew."""
         is_refuted = self._nodes.observe(traffic)
-        between = traffic.grouped(self._of_node)
+        between = traffic.grouped(self._sites.place)
         return (between is not None and self._star.observe(between)) or is_refuted
 
     def estimate(self) -> Estimate:

@@ -76,7 +76,7 @@ def evidence(
     of_end = np.array([_summed(carried, end, nodes) for end in ends])
     is_inner, nothing_full = None, np.zeros(of_end.shape[:2])  # ways that do not exist are never full
     if sites is not None:
-        is_inner = (of_site := np.array(sites.of_node))[ends[0]] == of_site[ends[1]]
+        is_inner = sites.place[ends[0]] == sites.place[ends[1]]
         of_end[2:, sites.count], nothing_full[2:, sites.count] = 0.0, np.inf
     names = [divmod(one, nodes) for one in pairs.tolist()]
     of_pair, ends_of_pair = _summed(carried, pair, len(pairs)), _ways(pairs // nodes, pairs % nodes, sites)
@@ -141,10 +141,11 @@ def _ways(source: Ints, target: Ints, sites: Sites | None) -> tuple[Ints, ...]:
     the one site and into the other; the number of sites stands for none."""
     if sites is None:
         return source, target
-    of_site = np.array(sites.of_node)
-    is_lone = np.bincount(of_site) == 1
-    there, here = of_site[source], of_site[target]
-    leave, come = (np.where((there == here) | is_lone[one], sites.count, one) for one in (there, here))
+    there, here = sites.place[source], sites.place[target]
+    leave, come = (
+        np.where((there == here) | (sites.machines[end] == 1), sites.count, site)
+        for end, site in ((source, there), (target, here))
+    )
     return source, target, leave, come
 
 

@@ -42,7 +42,7 @@ def choose_leaders(sites: Sites, layout: Layout, owner_of_slice: Ints, rates: Fl
     probes of other sites round the members. Deterministic. Cost: `assign` for each site.
     """
     sizes, classes = layout.sizes_bytes, layout.class_of_slice
-    nodes, site_of_owner = len(sites.of_node), np.array(sites.of_node)[owner_of_slice]
+    nodes, site_of_owner = len(sites.of_node), sites.place[owner_of_slice]
     owned = np.bincount(owner_of_slice, sizes, nodes).astype(np.float64)
     wanted = least_led_bytes(sites, owned, layout.model_bytes, rates)
     leaders, slots, led = [], [], np.zeros(nodes)

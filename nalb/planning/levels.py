@@ -18,7 +18,6 @@ the nodes of that star, and their LANs are one more limit on what they can own.
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from nalb.planning.filling import Floats, fill, pour
 from nalb.planning.sites import Sites, Uplinks
@@ -30,7 +29,7 @@ ROUNDING = 1e-9  # of the model
 
 def uplink_load_bytes(sites: Sites, owned_bytes: Floats, model_bytes: float) -> Floats:
     """What the uplink of each site carries each way: bytes, shape (S,), S >= 2. owned_bytes: m_i, shape (N,)."""
-    return np.asarray(model_bytes + (sites.count - 2) * _by_site(sites, owned_bytes))
+    return np.asarray(model_bytes + (sites.count - 2) * sites.totals(owned_bytes))
 
 
 def lan_load_bytes(sites: Sites, owned_bytes: Floats, led_bytes: Floats, model_bytes: float) -> Floats:
@@ -50,7 +49,7 @@ def levels_s(
     sites = uplinks.sites
     wan_s = uplink_load_bytes(sites, owned_bytes, model_bytes) / ways(uplinks, rates)
     lan_s = (lan_load_bytes(sites, owned_bytes, led_bytes, model_bytes) / rates).max(axis=0)
-    return np.asarray(wan_s), np.where(_is_alone(sites), 0.0, lan_s)
+    return np.asarray(wan_s), np.where(sites.machines == 1, 0.0, lan_s)
 
 
 def least_led_bytes(sites: Sites, owned_bytes: Floats, model_bytes: float, rates: Floats | None) -> Floats:
@@ -105,7 +104,7 @@ def split(uplinks: Uplinks, rates: Floats, model_bytes: float, of_site: Floats) 
     of_site: m_s, shape (S,), adding up to the model.
     """
     sites = uplinks.sites
-    site = np.array(sites.of_node)
+    site = sites.place
     if sites.count == 2:  # owning costs nothing: in proportion to what each leads
         led = least_led_bytes(sites, np.zeros(len(site)), model_bytes, rates)
         return np.asarray(led * of_site[site] / model_bytes)
@@ -124,7 +123,7 @@ def split(uplinks: Uplinks, rates: Floats, model_bytes: float, of_site: Floats) 
 
 def ways(uplinks: Uplinks, rates: Floats) -> Floats:
     """The rate of each site's way to the others, bytes per second, shape (S,): its uplink's, or its machines' links together."""
-    together = [_by_site(uplinks.sites, one) for one in rates]
+    together = [uplinks.sites.totals(one) for one in rates]
     return np.asarray(np.minimum.reduce([uplinks.up, uplinks.down, *together]))
 
 
@@ -137,8 +136,8 @@ class _Lans:
     """
 
     def __init__(self, sites: Sites, rates: Floats, model_bytes: float):
-        self._sites, self._site, self._others = sites, np.array(sites.of_node), sites.count - 2
-        self._rates, self._model_bytes, self._is_alone = rates, model_bytes, _is_alone(sites)
+        self._sites, self._others = sites, sites.count - 2
+        self._rates, self._model_bytes = rates, model_bytes
         self._fixed, self._slope = _lan_lines(sites, model_bytes)
 
     def room(self, level_s: Floats) -> tuple[Floats, Floats]:
@@ -146,7 +145,8 @@ class _Lans:
 
         level_s: per site, shape (S,). 0 where even owning nothing takes longer.
         """
-        site, others, model_bytes = self._site, self._others, self._model_bytes
+        sites, others, model_bytes = self._sites, self._others, self._model_bytes
+        site = sites.place
         per_out, per_in = self._slope
         could = level_s[site] * self._rates
         spare_out, spare_in = spare = np.maximum(could - self._fixed, 0.0)
@@ -157,40 +157,22 @@ class _Lans:
         meets = per_in > per_out  # from there on the way in leaves less room
         meet = np.divide(np.maximum(spare_in - spare_out, 0.0), per_in - per_out, out=third.copy(), where=meets)
         second = np.clip(meet, first, third)
-        left, led = np.full(self._sites.count, model_bytes), np.zeros(len(site))
+        left, led = np.full(sites.count, model_bytes), np.zeros(len(site))
         for piece in np.minimum([first, second - first, third - second], model_bytes):
-            whole = self._by_site(piece)
+            whole = sites.totals(piece)
             part = np.divide(np.minimum(left, whole), whole, out=np.zeros(len(whole)), where=whole > 0)
             led += part[site] * piece
             left = left - part * whole
         room = ((spare - self._slope * led) / others).min(axis=0)
-        is_possible = (left <= ROUNDING * model_bytes) & (self._by_site((could < self._fixed).any(axis=0)) == 0)
+        is_possible = (left <= ROUNDING * model_bytes) & (sites.totals((could < self._fixed).any(axis=0)) == 0)
         owned = np.where(is_possible[site], np.clip(np.minimum(room, led), 0.0, model_bytes), 0.0)
         alone = np.clip((could.min(axis=0) - model_bytes) / others, 0.0, model_bytes)
-        owned = np.where(self._is_alone, alone, owned)
-        return self._by_site(owned), owned
-
-    def _by_site(self, values: Floats | npt.NDArray[np.bool_]) -> Floats:
-        return np.asarray(np.bincount(self._site, values, self._sites.count), dtype=np.float64)
+        owned = np.where(sites.machines == 1, alone, owned)
+        return sites.totals(owned), owned
 
 
 def _lan_lines(sites: Sites, model_bytes: float) -> tuple[Floats, Floats]:
     """(fixed, per byte led) of what a machine carries beside what it owns, out of it and into it, each shape (2, N)."""
-    members = _sizes(sites)
+    members = sites.machines.astype(np.float64)
     fixed = np.array([np.full(len(members), (1 + ZEROS) * model_bytes), np.full(len(members), model_bytes)])
     return fixed, np.array([members - 1 - ZEROS, (1 + ZEROS) * (members - 1)])
-
-
-def _sizes(sites: Sites) -> Floats:
-    """How many machines each machine's site has, shape (N,)."""
-    site = np.array(sites.of_node)
-    return np.asarray(np.bincount(site).astype(np.float64)[site])
-
-
-def _is_alone(sites: Sites) -> npt.NDArray[np.bool_]:
-    return np.asarray(_sizes(sites) == 1)
-
-
-def _by_site(sites: Sites, values: Floats | npt.NDArray[np.bool_]) -> Floats:
-    """Added up, shape (S,)."""
-    return np.asarray(np.bincount(np.array(sites.of_node), values, sites.count), dtype=np.float64)

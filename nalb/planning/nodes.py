@@ -151,6 +151,11 @@ class Capacities:
         return Capacities(up, down, self.pairs, self.cores)
 
     @property
+    def sites(self) -> Sites | None:
+        """Of the nodes; None where sums have one level."""
+        return None if self.uplinks is None else self.uplinks.sites
+
+    @property
     def rates(self) -> Floats:
         """Out of each node and into it, shape (2, N)."""
         return np.array([self.up, self.down])

@@ -56,6 +56,20 @@ class Sites:
             found[site].append(node)
         return tuple(map(tuple, found))
 
+    @cached_property
+    def place(self) -> npt.NDArray[np.int64]:
+        """of_node as an array, shape (N,)."""
+        return np.array(self.of_node)
+
+    @cached_property
+    def machines(self) -> npt.NDArray[np.int64]:
+        """How many machines stand in each node's site, shape (N,)."""
+        return np.asarray(np.bincount(self.place)[self.place])
+
+    def totals(self, values: "Floats | npt.NDArray[np.bool_]") -> Floats:
+        """Added up over the nodes of each site, shape (S,). values: shape (N,)."""
+        return np.asarray(np.bincount(self.place, values, self.count), dtype=np.float64)
+
     @property
     def count(self) -> int:
         """S, how many sites there are."""
@@ -95,5 +109,4 @@ class Uplinks:
 
     def parts(self) -> Floats:
         """Of its site's uplink, what each machine has while all use it alike: up and down, shape (2, N)."""
-        sizes = np.array([len(members) for members in self.sites.members])
-        return np.asarray((np.array([self.up, self.down]) / sizes)[:, list(self.sites.of_node)])
+        return np.asarray(np.array([self.up, self.down])[:, self.sites.place] / self.sites.machines)

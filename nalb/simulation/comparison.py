@@ -10,7 +10,7 @@ from nalb.planning.slices import Tensor, build_layout
 from nalb.protocol.planner import usual_inflight_bytes
 from nalb.schemes import Scheme
 from nalb.simulation.exchange import WITH_HEADERS, MessageWeight
-from nalb.simulation.job import by_flows, by_planner, by_slices, planner_of, sites_of
+from nalb.simulation.job import by_flows, by_planner, by_slices, planner_of
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def times_by_slices(scheme: Scheme, setting: Setting) -> list[float]:
             setting.new_estimator,
             None if inflight_bytes is None else int(inflight_bytes),
             known,
-            sites_of(capacities) if scheme.sums_by_sites else None,
+            capacities.sites if scheme.sums_by_sites else None,
         )
         done = by_planner(scheme.name, nodes, layout, capacities, rounds, planner, setting.wire)
     else:

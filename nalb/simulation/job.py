@@ -61,9 +61,8 @@ def by_slices(
         known = with_cores(
             nodes, layout.model_bytes, capacities if chosen.sums_by_sites else capacities.one_level, quotas
         )
-        sites = sites_of(known)
         shares_bytes = None if present is None else present.shares_bytes
-        situation = Situation(iteration, nodes, layout, known, known, observations, shares_bytes, sites=sites)
+        situation = Situation(iteration, nodes, layout, known, known, observations, shares_bytes, sites=known.sites)
         plan, _ = chosen.plan(situation)
         present = plan or present
         assert present is not None
@@ -138,11 +137,6 @@ def by_planner(
             planner.note_unmeasured(result.time_s)
         done.append(result)
     return done
-
-
-def sites_of(capacities: Capacities) -> Sites | None:
-    """The sites of a network; None for one without."""
-    return None if capacities.uplinks is None else capacities.uplinks.sites
 
 
 def with_cores(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, quotas: Floats | None) -> Capacities:

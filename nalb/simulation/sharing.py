@@ -86,7 +86,7 @@ class Shared:
     """Uplinks: the connections between two sites share the way out of the one and into the other."""
 
     def __init__(self, uplinks: Uplinks):
-        self._site = np.array(uplinks.sites.of_node)
+        self._site = uplinks.sites.place
         self._leaves = self._site[:, np.newaxis] != self._site
         self.full = np.array([uplinks.up, uplinks.down])  # bytes per second, shape (2, S)
 

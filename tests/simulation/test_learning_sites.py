@@ -11,7 +11,7 @@ from nalb.measurement.estimators import ESTIMATORS
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.slices import Tensor
 from nalb.protocol.planner import usual_inflight_bytes
-from nalb.simulation.job import by_planner, by_slices, planner_of, sites_of
+from nalb.simulation.job import by_planner, by_slices, planner_of
 from nalb.simulation.noise import Noise
 from tests.planning.test_levels import by_sites
 
@@ -36,7 +36,7 @@ def drawn(seed: int, sizes: list[int]) -> tuple[list[Node], Capacities]:
 def over_truth(network: tuple[list[Node], Capacities], taught: Capacities | None, noise: Noise | None = None) -> float:
     """The median of what counts, over the time of shares from true capacities, with the usual window."""
     nodes, true = network
-    planner = planner_of(nodes, TENSORS, ALPHA_BYTES, sites=sites_of(true))
+    planner = planner_of(nodes, TENSORS, ALPHA_BYTES, sites=true.sites)
     layout, inflight_bytes = planner.layout, usual_inflight_bytes(planner.layout.model_bytes)
     if taught is not None:
         by_planner("exact", nodes, layout, taught, WRONG, planner)
@@ -63,7 +63,7 @@ def test_drawn_networks_of_sites_are_learnt(seed: int, sizes: list[int]) -> None
 def test_a_halved_uplink_is_followed_within_two_iterations() -> None:
     before = by_sites([2, 2, 2], [60, 90, 120], [400] * 6)
     nodes, after = by_sites([2, 2, 2], [60, 45, 120], [400] * 6)
-    planner = planner_of(nodes, TENSORS, ALPHA_BYTES, sites=sites_of(after))
+    planner = planner_of(nodes, TENSORS, ALPHA_BYTES, sites=after.sites)
     by_planner("exact", nodes, planner.layout, before[1], 10, planner)
     done = by_planner("exact", nodes, planner.layout, after, 5, planner)
     best = by_slices("exact", nodes, planner.layout, after, 1, usual_inflight_bytes(planner.layout.model_bytes))[0]
@@ -74,7 +74,7 @@ def test_a_halved_uplink_is_followed_within_two_iterations() -> None:
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_any_estimator_learns_uplinks(estimator: str) -> None:
     nodes, true = GEO2X3
-    planner = planner_of(nodes, TENSORS, ALPHA_BYTES, new_estimator=ESTIMATORS[estimator], sites=sites_of(true))
+    planner = planner_of(nodes, TENSORS, ALPHA_BYTES, new_estimator=ESTIMATORS[estimator], sites=true.sites)
     done = by_planner("exact", nodes, planner.layout, true, 6, planner)
     equal = by_slices("average", nodes, planner.layout, true, 1, 2e6)[0]
     assert done[-1].time_s < 0.95 * equal.time_s
