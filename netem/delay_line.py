@@ -10,7 +10,6 @@ are built without root too.
 """
 
 import ctypes
-import importlib.machinery
 import os
 import socket
 import sys
@@ -24,6 +23,7 @@ import msgspec
 
 from nalb.errors import MachineError
 from nalb.process import daemon
+from nalb.process.built_library import built_library
 
 SOCKET = "\0nalb-delay-line"
 ABI = 1  # NALB_DELAY_LINE_ABI of delay_line.h
@@ -104,19 +104,10 @@ class Library:
     @classmethod
     def load(cls) -> "Library":
         """Raises MachineError where it was not built, or is another version."""
-        here = Path(__file__)
-        built = [
-            path
-            for end in importlib.machinery.EXTENSION_SUFFIXES
-            if (path := here.with_name(f"_delay_line{end}")).exists()
-        ]
-        if not built:
-            raise MachineError(
-                f"{here.parent}: the delay line is not built: run `pip install .` where there is a C compiler"
-            )
-        functions = ctypes.CDLL(str(built[0]))
+        path = built_library(Path(__file__).parent, "_delay_line", "the delay line")
+        functions = ctypes.CDLL(str(path))
         if (found := functions.nalb_line_abi()) != ABI:
-            raise MachineError(f"{built[0]} has ABI {found}, this nalb needs {ABI}: run `pip install .` again")
+            raise MachineError(f"{path} has ABI {found}, this nalb needs {ABI}: run `pip install .` again")
         functions.nalb_line_new.restype = ctypes.c_void_p
         functions.nalb_line_uniform.restype = ctypes.c_double
         return cls(functions)

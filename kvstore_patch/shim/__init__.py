@@ -5,7 +5,6 @@ The library works only where it is preloaded: `preload_environment` gives what a
 """
 
 import ctypes
-import importlib.machinery
 import importlib.util
 import os
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from nalb.errors import InputError, MachineError
+from nalb.process.built_library import built_library
 
 ABI = 3  # NALB_SHIM_ABI of shim.h
 TRANSPORTS = ("mxnet", "pyzmq")  # the libzmq inside libmxnet.so, or pyzmq's newer one
@@ -56,12 +56,7 @@ class _Counters(ctypes.Structure):
 
 def library_path() -> Path:
     """The shim's shared library. Raises MachineError if it was not built."""
-    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-        path = Path(__file__).with_name("_shim" + suffix)
-        if path.exists():
-            return path
-    here = Path(__file__).parent
-    raise MachineError(f"{here}: the shim is not built: run `pip install .` where there is a C compiler")
+    return built_library(Path(__file__).parent, "_shim", "the shim")
 
 
 def pyzmq_library_path() -> Path:

@@ -1,0 +1,15 @@
+"""Where the C code of a package lies once it is built."""
+
+import importlib.machinery
+from pathlib import Path
+
+from nalb.errors import MachineError
+
+
+def built_library(folder: Path, name: str, what: str) -> Path:
+    """The shared library `name` in a package's folder; `what` is its name for people. Raises MachineError if it was not built."""
+    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+        path = folder / (name + suffix)
+        if path.exists():
+            return path
+    raise MachineError(f"{folder}: {what} is not built: run `pip install .` where there is a C compiler")
