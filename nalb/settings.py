@@ -62,8 +62,9 @@ class Settings(JobOptions):
         """How many workers push a slice to this server, which answers once all have."""
         if self.sites is None or self.level is None:
             return self.num_workers
-        sites = list(read_sites(self.sites).values())
-        return len(set(sites)) if self.level == "global" else sites.count(read_sites(self.sites)[self.node])
+        site_of_node = read_sites(self.sites)
+        sites = list(site_of_node.values())
+        return len(set(sites)) if self.level == "global" else sites.count(site_of_node[self.node])
 
     @property
     def silence_s(self) -> float:

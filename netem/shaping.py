@@ -35,7 +35,7 @@ class Impairment:
     reorder_percent: float = 0.0  # packets that are not delayed, and so overtake others
 
     @classmethod
-    def of(cls, *parts: Access | Link) -> "Impairment | None":
+    def of(cls, *parts: "Access | Link | Impairment") -> "Impairment | None":
         """Of parts that a packet passes one after the other: delays add up. None where there is nothing to do."""
         kept = math.prod(1 - part.loss_percent / 100 for part in parts)
         ordered = math.prod(1 - part.reorder_percent / 100 for part in parts)

@@ -108,7 +108,8 @@ def ends_of(emulation: Emulation) -> list[Ends]:
         ]
         mbps = min(emulation.pair_caps()[link.src, link.dst], *rates[link.src], *rates[link.dst])
         one, other = (emulation.ends(name)[0] for name in (link.src, link.dst))
-        found.append(Ends(f"{link.src} -> {link.dst}", one, other, _joined(parts), _joined(back_parts), mbps))
+        there, back = (Impairment.of(*filter(None, one_way)) or none for one_way in (parts, back_parts))
+        found.append(Ends(f"{link.src} -> {link.dst}", one, other, there, back, mbps))
     return found
 
 
@@ -121,12 +122,6 @@ def _rest_of_way(emulation: Emulation, source: str, target: str) -> list[Impairm
         rest += [impairments[one][0][None]] if one is not None else []
         rest += [impairments[other][1][None]] if other is not None else []
     return rest
-
-
-def _joined(parts: list[Impairment | None]) -> Impairment:
-    given = [part for part in parts if part is not None]
-    kept = math.prod(1 - part.loss_percent / 100 for part in given)
-    return Impairment(sum(part.delay_ms for part in given), sum(part.jitter_ms for part in given), 100 * (1 - kept))
 
 
 def round_trip(ends: Ends) -> DelayMeasurement:

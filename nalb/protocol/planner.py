@@ -104,7 +104,7 @@ class Planner:
         self.inflight_bytes = inflight_bytes
         self.round_trip_s = 0.0  # to the farthest node, without queues
         self.compute_spread_s = 0.0  # of the last iteration: from the first worker that had computed to the last one
-        self.may_leave_routing = True  # to MXNet: not where sums of slices are checked
+        self.may_leave_routing = sites is None  # to MXNet: nor where sums of slices are checked
         self._schemes = schemes
         self._estimator = new_estimator(len(names)) if sites is None else with_sites(new_estimator, sites)
         self._search = None if sites is not None else SharedUplinkSearch(len(names))
@@ -180,7 +180,7 @@ class Planner:
         first = self._first_key.setdefault(layout.tensors, sum(map(len, self._first_key)))
         keys = range(first, first + len(layout.tensors))
         self._own_shares = None
-        if keys.stop <= STOCK_KEYS and self.may_leave_routing and self._is_bounded and self.sites is None:
+        if keys.stop <= STOCK_KEYS and self.may_leave_routing and self._is_bounded:
             node_of_rank = {rank: node for node, rank in self._rank_of_node.items()}
             sizes_bytes, ranks = route(layout.tensors, len(node_of_rank), keys)
             on_node = np.array([node_of_rank[rank] for rank in ranks.tolist()])

@@ -223,7 +223,7 @@ class Coordinator:
             sites=self._settings.sites_of(self._nodes),
             site_servers={p.hello.node: p.rank for p in self._members.servers if p.is_of_site},
         )
-        planner.may_leave_routing = not self._settings.verify_sums and planner.sites is None
+        planner.may_leave_routing &= not self._settings.verify_sums
         return planner
 
     # ---- running

@@ -17,7 +17,7 @@ from nalb.tokens.network_aware import NetworkAware
 from nalb.tokens.policies import FELA, FELA_BY_PAPER, FELAS, Policy, configuration, conflict
 from nalb.tokens.server import Completed, GoOn, Order, Send, Synchronise, TokenServer, Work, name_of
 from nalb.tokens.shape import Shape, level_name
-from nalb.tokens.tuning import Tuner
+from nalb.tokens.tuning import PHASES, Tuner
 
 Addressed = tuple[int, m.Message]  # to the worker of this rank
 Rates = tuple[Sequence[float], Sequence[float]]  # bytes/s out of and into each worker, by rank
@@ -94,10 +94,8 @@ class TokenDealer:
             return configuration(
                 options.parallel, self._workers, *model, options.weights, options.subset, options.is_apart
             )
-        by_paper = options.parallel == FELA_BY_PAPER
-        self._tuner = Tuner(
-            self._workers, *model, members=range if by_paper else self._members, phases=2 if by_paper else 4
-        )
+        members = range if options.parallel == FELA_BY_PAPER else self._members
+        self._tuner = Tuner(self._workers, *model, members=members, phases=PHASES[options.parallel])
         return self._tuner.policy, self._tuner.shape
 
     def request(self, rank: int, message: m.TokenRequest, now_s: float) -> None:

@@ -19,7 +19,7 @@ from nalb.tokens.policies import (
     model_parallel,
 )
 from nalb.tokens.server import TokenServer
-from nalb.tokens.tuning import Configuration, Tuner
+from nalb.tokens.tuning import PHASES, Configuration, Tuner
 
 WORKERS_MOST, SAMPLES_MOST, ITERATIONS_MOST = 1000, 1_000_000, 1000
 TUNING = 160  # iterations: enough for eight workers
@@ -72,14 +72,14 @@ def tune_fela(
 ) -> tuple[Simulated, Tuner]:
     """Fela that is tuned while it trains, and then goes on: for `iterations`, which must hold all cases. Raises InputError.
 
-    phases: of the tuner; None: as jobs do, 2 by the paper's rules and else 4.
+    phases: of the tuner; None: as jobs do.
     """
     everyone = Configuration((1,) * len(profile.sub_models), tuple(range(machines.workers)))
     server = fela_server(profile, machines, total, everyone)
     aware = advise(server, machines) if rules == FELA else None
     members = range if aware is None else aware.members
-    phases = phases or (4 if rules == FELA else 2)
-    tuner = Tuner(machines.workers, len(profile.sub_models), total, profile.threshold, members, phases=phases)
+    model = len(profile.sub_models), total, profile.threshold
+    tuner = Tuner(machines.workers, *model, members, phases=phases or PHASES[rules])
     run = simulate(machines, profile.sub_models, server, iterations, aware=aware, tuner=tuner)
     if not tuner.is_done:
         raise InputError(

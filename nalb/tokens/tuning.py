@@ -19,11 +19,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from nalb.tokens.policies import Policy, fela, fela_shape
+from nalb.tokens.policies import FELA, FELA_BY_PAPER, Policy, fela, fela_shape
 from nalb.tokens.shape import Shape
 
 ITERATIONS = 5  # of a case, the first included: Geng et al., IV-B
 SET_UP = 1  # of them, that do not count
+PHASES = {FELA: 4, FELA_BY_PAPER: 2}
 
 Members = Callable[[int], Sequence[int]]  # size of S -> the ranks in it
 
@@ -59,7 +60,7 @@ class Tuner:
         threshold: int,
         members: Members = range,
         conditional: int | None = None,
-        phases: int = 4,
+        phases: int = PHASES[FELA],
     ):
         self._workers, self._total, self._threshold = workers, total, threshold
         self._sub_models = sub_models

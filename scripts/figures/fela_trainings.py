@@ -24,8 +24,7 @@ from experiments.networks import uneven_network, write_network
 from experiments.trainings import compare_batchings, compare_parallels
 from nalb.errors import NalbError
 from nalb.reporting.parallel_file import ParallelResult
-from nalb.tokens.tuning import ITERATIONS as OF_A_CASE
-from nalb.tokens.tuning import divisors, weight_cases
+from nalb.tokens.tuning import Tuner, divisors, weight_cases
 
 CORES, RATE_MBPS = 1.3, 100.0
 START_CORES = 2.0  # all together, until training begins: small ones take minutes to start
@@ -38,7 +37,7 @@ CASES_TOTAL = 256
 SLEEPS = ("round-robin:1", "round-robin:2", "round-robin:4")
 CHANCES = ("probability:0.1:2:1", "probability:0.3:2:1", "probability:0.5:2:1")
 SLEEP_TOTAL = 128
-SUB_MODELS = 3
+SUB_MODELS, THRESHOLD = 3, 16  # of examples/train_fela.py
 
 
 def equal_nodes(out: Path, nodes: int) -> Path:
@@ -48,11 +47,16 @@ def equal_nodes(out: Path, nodes: int) -> Path:
 
 
 def tuned_iterations(nodes: int) -> int:
-    """Of a training that tunes all cases, and goes on."""
-    sizes = divisors(nodes)
-    apart = max(len(weight_cases(divisors(nodes - size), SUB_MODELS, nodes)) for size in sizes[:-1])
-    cases = 2 * len(weight_cases(sizes, SUB_MODELS, nodes)) - 1 + len(sizes) - 1 + apart
-    return OF_A_CASE * cases + WARM_UP + STEADY
+    """Of a training that tunes all cases, and goes on; whichever size of the subset turns out best."""
+
+    def tried(best_size: int) -> int:
+        tuner, count = Tuner(nodes, SUB_MODELS, max(TOTALS), THRESHOLD), 0
+        while not tuner.is_done:
+            tuner.observe(abs(len(tuner.configuration.subset) - best_size))
+            count += 1
+        return count
+
+    return max(map(tried, divisors(nodes))) + WARM_UP + STEADY
 
 
 def case_of(result: ParallelResult) -> tuple[str, str]:
