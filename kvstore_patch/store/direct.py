@@ -10,25 +10,25 @@ each parameter would leave there.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import mxnet as mx
 from mxnet import nd
 from mxnet.ndarray import NDArray
 
 from kvstore_patch.store import ndarrays
-from kvstore_patch.store.two_levels import Journey, TwoLevels
-from nalb.planning.slots import DEPTH, DTYPES, PIECE_ELEMENTS, slot_key
+from kvstore_patch.store.one_level import Route
+from kvstore_patch.store.two_levels import Levels
+from nalb.planning.slots import DEPTH, DTYPES, PIECE_ELEMENTS
 
 
 class DirectPath:
     """Piecewise sums over stock dist_sync; every worker must call in the same order."""
 
-    def __init__(self, inner: mx.kvstore.KVStore, num_servers: int, levels: TwoLevels | None = None):
-        """levels: of a job that sums by sites."""
-        self._inner, self._num_servers, self._levels = inner, num_servers, levels
-        self._columns = num_servers if levels is None else levels.columns  # pieces go to one after another
-        self._journeys: dict[tuple[str, int], list[Journey]] = {}
+    def __init__(self, inner: mx.kvstore.KVStore, levels: Levels):
+        self._inner, self._levels = inner, levels
+        self._columns = levels.columns  # pieces go to one after another
+        self._journeys: dict[tuple[str, int], Sequence[Callable[[Route, int], None]]] = {}
         self._buffers: dict[tuple[str, int], list[NDArray]] = {}
         self._next_buffer = 0
 
@@ -66,19 +66,16 @@ class DirectPath:
                 piece[:] = 0
             else:
                 ndarrays.copy(ndarrays.part(flat_source, done, length), piece)
-            self._exchange(dtype, capacity, number, buffer)
+            self._exchange(dtype, capacity, number)
             under_way.append((piece, done, length))
             done += length
         while under_way:
             copy_out()
 
-    def _exchange(self, dtype: str, capacity: int, number: int, buffer: NDArray) -> None:
+    def _exchange(self, dtype: str, capacity: int, number: int) -> None:
         turn, column = divmod(number, self._columns)
         slot = self._slot_number(dtype, capacity, turn)
-        if self._levels is None:
-            self._inner.pushpull(slot_key(column, slot, self._num_servers), buffer, out=buffer)
-        else:
-            self._journeys[dtype, capacity][number](self._levels.direct_route(column, slot), 0)
+        self._journeys[dtype, capacity][number](self._levels.direct_route(column, slot), 0)
 
     def _slot_number(self, dtype: str, capacity: int, turn: int) -> int:
         kind = DTYPES.index(dtype) * len(PIECE_ELEMENTS) + PIECE_ELEMENTS.index(capacity)
@@ -89,22 +86,15 @@ class DirectPath:
         if (dtype, capacity) not in self._buffers:
             buffers = [nd.zeros((capacity,), dtype=dtype) for _ in range(DEPTH * self._columns)]
             self._buffers[dtype, capacity] = buffers
-            if self._levels is not None:
-                self._journeys[dtype, capacity] = self._levels.journeys(buffers)
+            self._journeys[dtype, capacity] = self._levels.journeys(buffers)
             for number, buffer in enumerate(buffers):
                 turn, column = divmod(number, self._columns)
-                for key in self._keys_to_create(column, self._slot_number(dtype, capacity, turn)):
+                for key in self._levels.own_direct_keys(column, self._slot_number(dtype, capacity, turn)):
                     self._inner.push(key, buffer)
             for buffer in buffers:
                 ndarrays.wait_until_sent(buffer)
             self._inner._barrier()
         return self._buffers[dtype, capacity]
-
-    def _keys_to_create(self, column: int, slot: int) -> list[int]:
-        """By this worker: all by rank 0, or those of its own node."""
-        if self._levels is not None:
-            return self._levels.own_direct_keys(column, slot)
-        return [slot_key(column, slot, self._num_servers)] if self._inner.rank == 0 else []
 
 
 def _settle(*arrays: NDArray) -> None:

@@ -25,11 +25,12 @@ from kvstore_patch.shim import Shim
 from kvstore_patch.store import ndarrays, script_end
 from kvstore_patch.store.calls import Arrays, Call, Calls
 from kvstore_patch.store.direct import DirectPath
+from kvstore_patch.store.one_level import OneLevel
 from kvstore_patch.store.own_routing import OwnRouting
 from kvstore_patch.store.session import WorkerSession, check_encryption
 from kvstore_patch.store.sliced import SlicedPath
 from kvstore_patch.store.slot_maker import Orders, SlotMaker
-from kvstore_patch.store.two_levels import TwoLevels
+from kvstore_patch.store.two_levels import Levels, TwoLevels
 from nalb.errors import StoreError
 from nalb.failures import Failure
 from nalb.planning.slices import MAX_SLICE_ELEMENTS, Tensor, build_layout
@@ -64,11 +65,11 @@ class Exchange:
             self._inner = inner
             self._session = WorkerSession(settings, 9 + 2 * self._inner.rank, on_prepare=orders.put)
         self.rank = int(self._inner.rank)  # this worker's in ps-lite
-        self._levels = self._two_levels(self._session.welcome)
-        self._slot_maker = SlotMaker(orders, self._session, self._inner, self._lock, settings.num_servers, self._levels)
+        self._levels = self._levels_of(self._session.welcome)
+        self._slot_maker = SlotMaker(orders, self._session, self._inner, self._lock, self._levels)
         self._calls_made = 0
         self._calls = Calls(self._inner)
-        self._direct = DirectPath(self._inner, settings.num_servers, self._levels)
+        self._direct = DirectPath(self._inner, self._levels)
         self._own = OwnRouting(self._inner, self._lock)
         self._sliced: SlicedPath | None = None  # of what is registered
         self._tensors: list[Tensor] = []  # that are registered
@@ -85,9 +86,9 @@ class Exchange:
         # MXNet's own handler of forks waits for the exchange under way too, but with the GIL held: no sign of life would go out
         os.register_at_fork(before=mx.nd.waitall, after_in_child=self._forget)
 
-    def _two_levels(self, welcome: m.Welcome) -> TwoLevels | None:
+    def _levels_of(self, welcome: m.Welcome) -> Levels:
         if welcome.levels is None:
-            return None
+            return OneLevel(self._inner, self._settings.num_servers)
         node = welcome.nodes.index(self._settings.node)
         return TwoLevels(self._inner, welcome.levels, node, self._settings.num_servers)
 
@@ -204,10 +205,7 @@ class Exchange:
             raise StoreError(
                 "this worker cuts the tensors differently from the coordinator: install the same nalb everywhere"
             )
-        settings = self._settings
-        self._sliced = SlicedPath(
-            self._inner, self._lock, layout, settings.num_servers, settings.verify_sums, self._levels
-        )
+        self._sliced = SlicedPath(self._lock, layout, self._levels, self._settings.verify_sums)
 
     def _begin_iteration(self) -> m.Plan:
         self._session.wait_finished()

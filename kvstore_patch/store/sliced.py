@@ -11,15 +11,13 @@ import itertools
 import threading
 from collections.abc import Sequence
 
-import mxnet as mx
 from mxnet import nd
 from mxnet.ndarray import NDArray
 
 from kvstore_patch.store import ndarrays
 from kvstore_patch.store.calls import Arrays
-from kvstore_patch.store.two_levels import TwoLevels
+from kvstore_patch.store.two_levels import Levels
 from nalb.planning.slices import Layout
-from nalb.planning.slots import plan_slot_key
 from nalb.protocol import messages as m
 from nalb.protocol.sums import digest, signs
 
@@ -30,23 +28,13 @@ class SlicedPath:
     The slices' arrays outlive this: MXNet's store keeps the array that was last pushed through a key (KVStoreDist's comm_buf_).
     """
 
-    def __init__(
-        self,
-        inner: mx.kvstore.KVStore,
-        lock: threading.Lock,
-        layout: Layout,
-        num_servers: int,
-        verify: bool = False,
-        levels: TwoLevels | None = None,
-    ):
-        """levels: of a job that sums by sites."""
-        self._inner, self._lock, self._layout, self._num_servers = inner, lock, layout, num_servers
+    def __init__(self, lock: threading.Lock, layout: Layout, levels: Levels, verify: bool = False):
+        self._lock, self._layout, self._levels = lock, layout, levels
         whole = [nd.zeros((s.elements + 1,), dtype=s.dtype) for s in layout.slices]
         self._arrays = [ndarrays.part(w, 0, w.size - 1) for w in whole]
         self._gates = [ndarrays.part(w, w.size - 1, 1) for w in whole]  # one element more, to order slices by
         self._ends_bytes = list(itertools.accumulate(piece.size_bytes for piece in layout.slices))
-        self._levels, self._journeys = levels, levels.journeys(self._arrays) if levels else []
-        self._exchanged = [] if levels else [ndarrays.PushPull(inner, [array], [array]) for array in self._arrays]
+        self._journeys = levels.journeys(self._arrays)
         self._order_after: dict[tuple[int, int], ndarrays.Copy] = {}
         self._slices_of_last: dict[int, list[int]] = {}  # last tensor of a slice -> slices that are full with it
         self._fragments_of: dict[int, list[tuple[NDArray, int, int]]] = {}  # tensor -> (view of slice, offset, length)
@@ -77,14 +65,9 @@ class SlicedPath:
             gate = self._gate(index, plan.inflight_bytes)
             if gate >= 0:
                 self._order(gate, index)
-            if self._levels is not None:
-                route = self._levels.route(plan, index)
-                with self._lock:
-                    self._journeys[index](route, -index)
-                continue
-            key = plan_slot_key(plan.server_of_slice[index], plan.slot_of_slice[index], self._num_servers)
+            route = self._levels.route(plan, index)
             with self._lock:
-                self._exchanged[index](key, -index)
+                self._journeys[index](route, -index)
         for offset, targets in enumerate(outs):
             for device, target in enumerate(targets):
                 for copy_out in self._copies_of(first_tensor + offset, device + 1, target):

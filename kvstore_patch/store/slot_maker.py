@@ -9,10 +9,9 @@ from mxnet import nd
 
 from kvstore_patch.store import ndarrays
 from kvstore_patch.store.session import WorkerSession
-from kvstore_patch.store.two_levels import TwoLevels
+from kvstore_patch.store.two_levels import Levels
 from nalb.errors import one_line
 from nalb.failures import Cause, Phase
-from nalb.planning.slots import plan_slot_key
 from nalb.protocol import messages as m
 
 Orders = queue.SimpleQueue[m.PrepareSlots | None]  # None: no more will come
@@ -22,17 +21,10 @@ class SlotMaker:
     """Obeys the orders in the queue, each once: to the servers a second creation would be a push."""
 
     def __init__(
-        self,
-        orders: Orders,
-        session: WorkerSession,
-        inner: mx.kvstore.KVStore,
-        lock: threading.Lock,
-        num_servers: int,
-        levels: TwoLevels | None = None,
+        self, orders: Orders, session: WorkerSession, inner: mx.kvstore.KVStore, lock: threading.Lock, levels: Levels
     ):
-        """levels: of a job that sums by sites."""
         self._orders, self._session, self._inner, self._lock = orders, session, inner, lock
-        self._num_servers, self._levels = num_servers, levels
+        self._levels = levels
         self._thread = threading.Thread(target=self._run, name="nalb-slots", daemon=True)
         self._thread.start()
 
@@ -53,11 +45,6 @@ class SlotMaker:
                 continue
             self._session.client.send(m.SlotsReady(order.iteration, order.layout_version))
 
-    def _keys(self, server: int, slot: int) -> tuple[int, ...]:
-        if self._levels is not None:
-            return self._levels.slot_keys(server, slot)
-        return (plan_slot_key(server, slot, self._num_servers),)
-
     def _make(self, slots: Sequence[m.NewSlots]) -> None:
         """Create slots on servers, as the first push of a key does, and wait until they exist."""
         arrays = []
@@ -65,7 +52,7 @@ class SlotMaker:
             for slot in range(new.first, new.first + new.count):
                 array = nd.zeros((new.elements,), dtype=new.dtype)
                 with self._lock:
-                    for key in self._keys(new.server, slot):
+                    for key in self._levels.slot_keys(new.server, slot):
                         self._inner.push(key, array)
                 arrays.append(array)
         for array in arrays:

@@ -18,7 +18,6 @@ Choice not taken: one fused push and pull within the site. MXNet's server answer
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import mxnet as mx
 import numpy as np
@@ -26,16 +25,9 @@ from mxnet import nd
 from mxnet.ndarray import NDArray
 
 from kvstore_patch.store import ndarrays
+from kvstore_patch.store.one_level import OneLevel, Route
 from nalb.planning.slots import direct_pairs, plan_slot_key, site_slot_keys, slot_key
 from nalb.protocol import messages as m
-
-
-class Route(NamedTuple):
-    """The keys of one array's journey, as one worker takes it."""
-
-    is_leader: bool
-    between: int  # at the global server
-    within: tuple[int, int] | None  # at the site server, for the site's sum and the result; None: this machine is alone
 
 
 class Journey:
@@ -73,7 +65,7 @@ class Journey:
 
 
 class TwoLevels:
-    """Where a worker finds the servers of both levels."""
+    """Where a worker finds the servers of both levels, as OneLevel does without sites."""
 
     def __init__(self, inner: mx.kvstore.KVStore, levels: m.Levels, node: int, num_servers: int):
         """node: this worker's, in planning order. num_servers: of both levels."""
@@ -119,7 +111,7 @@ class TwoLevels:
         return Route(leader == self._node, between, keys)
 
     def own_direct_keys(self, column: int, slot: int) -> list[int]:
-        """Those of a piece's keys that are on this node's servers."""
+        """Those of a piece's keys that this worker makes: what is on its node's servers."""
         route = self.direct_route(column, slot)
         own = [route.between] if column == self._node else []
         return own + list(route.within or ()) if route.is_leader else own
@@ -133,3 +125,6 @@ class TwoLevels:
         if dtype not in self._zeros or self._zeros[dtype].size < array.size:
             self._zeros[dtype] = nd.array(np.full(array.size, -0.0), dtype=dtype)  # nd.full loses the sign
         return ndarrays.part(self._zeros[dtype], 0, array.size)
+
+
+Levels = OneLevel | TwoLevels
