@@ -98,7 +98,7 @@ def await_phase(job: Launched, case: Case) -> None:
         return sum(isinstance(event, kind) for event in read_events(job.run_dir)) > more_than
 
     def is_there() -> bool:
-        with suppress(StopIteration):
+        with suppress(ProcessLookupError):
             return (
                 case.victim == "launcher" or job.pid("worker" if case.victim == "node" else case.victim, case.node) > 0
             )
@@ -192,7 +192,7 @@ def run(case: Case, folder: Path, number: int, deadline_s: float) -> tuple[str, 
         struck_s = time.monotonic()
         try:
             strike(job, case, network, deadline_s)
-        except (StopIteration, ProcessLookupError, FileNotFoundError, subprocess.CalledProcessError):
+        except (ProcessLookupError, FileNotFoundError, subprocess.CalledProcessError):
             assert case.phase == "end", "the victim was gone before the fault"
         while job.popen.poll() is None and not (job.run_dir / "restart-1").exists():
             assert time.monotonic() - struck_s < END_LIMIT_S, "no end"

@@ -97,13 +97,19 @@ class Launched:
             time.sleep(0.05)
 
     def pid(self, role: str, node: str, level: str | None = None) -> int:
-        """Of a process of the job; level: of a server of a job by sites."""
-        return next(
-            pid
-            for pid, environment in processes_with(f"{MARK}={self.token}").items()
-            if (environment.get("DMLC_ROLE"), environment.get("NALB_NODE")) == (role, node)
-            and environment.get("NALB_LEVEL") == level
-        )
+        """Of a process of the job; level: of a server of a job by sites.
+
+        It looks for a second: a process that begins another program has no environment for a moment.
+        """
+        end_s = time.monotonic() + 1
+        while True:
+            for pid, environment in processes_with(f"{MARK}={self.token}").items():
+                there = environment.get("DMLC_ROLE"), environment.get("NALB_NODE"), environment.get("NALB_LEVEL")
+                if there == (role, node, level):
+                    return pid
+            if time.monotonic() > end_s:
+                raise ProcessLookupError(f"the job has no {role} of node {node}")
+            time.sleep(0.01)
 
     def signal(self, number: int) -> None:
         """To the launcher."""
