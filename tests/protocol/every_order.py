@@ -143,9 +143,9 @@ class World:
         self.plans: dict[int, m.Plan] = {}
         self.aborted = ""
 
-    def copy(self) -> "World":
-        """An equal world that shares nothing that changes."""
-        return pickle.loads(_pickled(self, by_value=False))
+    def frozen(self) -> bytes:
+        """pickle.loads makes of it, any number of times, an equal world that shares nothing that changes."""
+        return _pickled(self, by_value=False)
 
     def key(self) -> bytes:
         """Equal for equal worlds; by value, so what is shared does not show."""
@@ -329,7 +329,7 @@ def explore(world: World, may_abort: bool = False) -> tuple[int, int]:
     ends = 0
     while queue:
         here, path = queue.pop()
-        moves = here.moves()
+        moves, frozen = here.moves(), here.frozen()
         if not moves:
             ends += 1
             try:
@@ -337,7 +337,7 @@ def explore(world: World, may_abort: bool = False) -> tuple[int, int]:
             except Broken as broken:
                 raise Broken(f"{broken}, after {path}") from None
         for move in moves:
-            after = here.copy()
+            after = pickle.loads(frozen)
             try:
                 after.play(move)
             except Broken as broken:
