@@ -6,7 +6,7 @@ quicker where not the links set the pace but the cores, or where all links are a
 evidence                                               action                               reason
 SURE plans in a row refuted what was known of links    MXNet's own routing for TRIAL        not the links set the pace: each
 or were late, and links need less for MXNet's own      iterations                           iteration would prove the same
-loads than the last one took
+loads than any of the last LOOK took
 its median is no longer than that of the plans         it stays until LOOK plans cost       it costs less
                                                        PRICE of the time
 that is over                                           plans until the same, but LOOK at    the network may have changed
@@ -44,6 +44,7 @@ class Routing:
         """Other tensors: nothing is known."""
         self._planned: deque[float] = deque(maxlen=REMEMBERED)  # seconds of iterations by plan
         self._own: deque[float] = deque(maxlen=REMEMBERED)  # ... and by MXNet's own routing
+        self._exchanges: deque[float] = deque(maxlen=LOOK)  # of the former, seconds from first push to last pull
         self._left = 0  # iterations of MXNet's own routing to come
         self._is_first = self._is_trial = False
         self._since_own = 0  # plans
@@ -66,16 +67,18 @@ class Routing:
         self._left -= run
         return run
 
-    def judge_plan(self, took_s: float, is_explained: bool, is_own_less: bool) -> None:
+    def judge_plan(self, took_s: float, exchange_s: float, is_explained: bool, own_links_s: float) -> None:
         """Take in an iteration by plan.
 
-        is_explained: what was known of the links holds, and explains its time. is_own_less: for MXNet's own loads they need less.
+        exchange_s: of it, its exchange. is_explained: what was known of the links holds, and explains its time. own_links_s: what
+        the links need for MXNet's own loads; infinite where that is not known.
         """
         self._planned.append(took_s)
+        self._exchanges.append(exchange_s)
         self._rest = max(0, self._rest - 1)
         self._since_own += 1
         self._unexplained = 0 if is_explained else self._unexplained + 1
-        if not is_own_less:
+        if own_links_s >= min(self._exchanges):
             return
         if self._own and self._since_own >= LOOK:
             self._compare()

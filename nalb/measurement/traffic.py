@@ -57,6 +57,7 @@ class Traffic:
         edges = np.concatenate([begin + self.start_s, begin + self.start_s + took_s])
         order = np.argsort(edges, kind="stable")
         rate = np.cumsum(np.concatenate([self.size_bytes / took_s, -self.size_bytes / took_s])[order])
+        rate = np.maximum(rate, 0.0)  # rounding leaves a little less than nothing where nothing is on its way
         so_far = np.append(0.0, np.cumsum(rate[:-1] * np.diff(edges[order])))
         return self._in_cells(edges[order], so_far, axis_s, count, cells)
 

@@ -249,12 +249,8 @@ class Planner:
             self._cores.observe(work, np.array(present.shares_bytes, dtype=np.float64))
         outcome = self._outcome(present, took_s, exchange_s, is_refuted)
         self._trust.judge(outcome)
-        own_s = self._own_links_s()
-        self._routing.judge_plan(
-            iteration_s or took_s,
-            is_explained=not (outcome.is_late or is_refuted),
-            is_own_less=own_s is not None and own_s < outcome.took_s,
-        )
+        is_explained = not (outcome.is_late or is_refuted)
+        self._routing.judge_plan(iteration_s or took_s, outcome.took_s, is_explained, self._own_links_s())
         if is_free or self._present_scheme.learns_from_times:
             served_s = traffic.served_s(len(self._nodes))
             for one in np.flatnonzero(served_s > traffic.first_s).tolist():
@@ -267,11 +263,11 @@ class Planner:
         if self._reason == NOT_NEEDED:
             self._routing.judge_own(iteration_s)
 
-    def _own_links_s(self) -> float | None:
-        """What the links need for MXNet's own loads, by what is known for sure; None where that, or they, are not known."""
+    def _own_links_s(self) -> float:
+        """What the links need for MXNet's own loads, by what is known for sure; infinite where that, or they, are not known."""
         known = self._known(self._estimator.estimate(), None)
         if known is None or self._own_shares is None:
-            return None
+            return math.inf
         return completion_s(self._nodes, self._own_shares, self.layout.model_bytes, known) + self._delay_s
 
     def is_settled(self, scheme: str, forecasts: bool | None = None) -> bool:

@@ -1,11 +1,13 @@
 """When MXNet's own routing takes the place of plans, by how long iterations took."""
 
+import math
+
 import pytest
 
 from nalb.feedback.routing import LONGEST, LOOK, PRICE, RUN, SURE, TRIAL, Routing
 
 
-def play(routing, count, planned_s, own_s, explained=False, own_is_less=True):
+def play(routing, count, planned_s, own_s, explained=False, own_links_s=0.0):
     """Who routes each of so many iterations: 'o' MXNet, 'p' the plan."""
     word = ""
     for _ in range(count):
@@ -14,7 +16,7 @@ def play(routing, count, planned_s, own_s, explained=False, own_is_less=True):
         if is_own:
             routing.judge_own(own_s)
         else:
-            routing.judge_plan(planned_s, explained, own_is_less)
+            routing.judge_plan(planned_s, planned_s, explained, own_links_s)
     return word
 
 
@@ -28,7 +30,14 @@ def test_where_links_explain_what_plans_take_they_are_kept():
 
 
 def test_where_links_alone_make_mxnets_own_loads_longer_plans_are_kept():
-    assert play(Routing(), 1000, 1.0, 0.5, own_is_less=False) == 1000 * "p"
+    assert play(Routing(), 1000, 1.0, 0.5, own_links_s=math.inf) == 1000 * "p"
+
+
+def test_one_slow_plan_does_not_begin_a_trial():
+    routing = Routing()
+    assert play(routing, 3 * SURE, 1.0, 0.5, own_links_s=1.5) == 3 * SURE * "p"
+    assert play(routing, 1, 8.0, 0.5, own_links_s=1.5) + play(routing, LOOK - 1, 1.0, 0.5, own_links_s=1.5) == LOOK * "p"
+    assert play(routing, LOOK, 8.0, 8.0, own_links_s=1.5) + play(routing, 1, 8.0, 8.0) == LOOK * "p" + "o"
 
 
 def test_one_plan_that_links_explain_begins_the_count_anew():
@@ -75,8 +84,8 @@ def test_when_iterations_grow_plans_are_back_at_once_and_stay_where_links_make_m
     while not routing.is_settled:
         play(routing, 1, 1.0, 0.9)
     play(routing, 3, 1.0, 0.9)
-    assert play(routing, 4, 3.0, 9.0, own_is_less=False) == "ooop"
-    assert play(routing, 100, 3.0, 9.0, own_is_less=False) == 100 * "p"
+    assert play(routing, 4, 3.0, 9.0, own_links_s=math.inf) == "ooop"
+    assert play(routing, 100, 3.0, 9.0, own_links_s=math.inf) == 100 * "p"
 
 
 def settled(own_s):
