@@ -36,7 +36,9 @@ def test_where_links_alone_make_mxnets_own_loads_longer_plans_are_kept():
 def test_one_slow_plan_does_not_begin_a_trial():
     routing = Routing()
     assert play(routing, 3 * SURE, 1.0, 0.5, own_links_s=1.5) == 3 * SURE * "p"
-    assert play(routing, 1, 8.0, 0.5, own_links_s=1.5) + play(routing, LOOK - 1, 1.0, 0.5, own_links_s=1.5) == LOOK * "p"
+    assert (
+        play(routing, 1, 8.0, 0.5, own_links_s=1.5) + play(routing, LOOK - 1, 1.0, 0.5, own_links_s=1.5) == LOOK * "p"
+    )
     assert play(routing, LOOK, 8.0, 8.0, own_links_s=1.5) + play(routing, 1, 8.0, 8.0) == LOOK * "p" + "o"
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from nalb.measurement.capacity import DOUBT, OPTIMISM
+from nalb.measurement.capacity import DOUBT, GROWTH, OPTIMISM
 from nalb.measurement.estimators import CapacityEstimator, PaperEstimator
 from nalb.measurement.evidence import evidence
 from nalb.measurement.samples import samples_of
@@ -142,18 +142,53 @@ def test_what_was_known_is_refuted_by_more_and_by_less():
     assert capacity.estimate().up[0] == pytest.approx(2.5e6, rel=0.05)
 
 
+def test_what_was_exceeded_is_planned_on_with_more_for_one_iteration():
+    capacity = CapacityEstimator(4)
+    capacity.observe(simulated([5e6] * 4, [5e6] * 4, [0, 0, 0.5, 0.5]))
+    faster = simulated([20e6] * 4, [20e6] * 4, [0, 0, 0.5, 0.5])
+    assert capacity.observe(faster)
+    grown = capacity.estimate()
+    assert grown.down[0] == pytest.approx(GROWTH * grown.least[1, 0])
+    assert not capacity.observe(faster)
+    assert capacity.estimate().down[0] == pytest.approx(OPTIMISM * grown.least[1, 0], rel=0.01)
+
+
+def test_a_change_anywhere_makes_older_proofs_lower_bounds():
+    """Node 0's limits are proven. Then it has nothing to carry while node 1 becomes slow."""
+    capacity, idle = CapacityEstimator(4), [0, 1 / 3, 1 / 3, 1 / 3]
+    capacity.observe(simulated([5e6, 20e6, 20e6, 20e6], [5e6, 20e6, 20e6, 20e6], EQUAL))
+    known = capacity.estimate().up[0]
+    slow = simulated([20e6, 4e6, 20e6, 20e6], [20e6, 4e6, 20e6, 20e6], idle)._samples
+    assert capacity.observe(Traffic(slow[(slow["source"] != 0) & (slow["target"] != 0)]))
+    assert capacity.estimate().up[0] == pytest.approx(OPTIMISM * known)
+
+
+def test_what_carries_nothing_is_not_held_back_by_rounding():
+    rng = np.random.default_rng(5)
+    start_s = rng.uniform(0, 1, 400)
+    samples = [
+        LinkSample(k % 3, 3, int(rng.integers(1, 90_000)), at, at + rng.uniform(0.01, 0.3))
+        for k, at in enumerate(start_s)
+    ]
+    traffic = traffic_of(samples)
+    assert (traffic.carried(traffic.source, 3, 20) >= 0).all()
+    alone = traffic_of([*samples, LinkSample(3, 0, 1, 50.0, 50.1)])
+    assert (alone.carried(alone.source, 4, 2000)[:3, 100:-10] == 0).all()
+
+
 def test_what_is_not_proven_again_is_doubted_now_and_then():
     """Node 0's limits are proven once. Later it has nothing to carry, which proves nothing."""
     capacity, fast = CapacityEstimator(4), [20e6] * 3
-    capacity.observe(simulated([5e6, *fast], [5e6, *fast], EQUAL))
-    known = min(capacity.estimate().up[0], capacity.estimate().down[0])
     rest = simulated([20e6] * 4, [20e6] * 4, [0, 1 / 3, 1 / 3, 1 / 3])._samples
     rest = rest[(rest["source"] != 0) & (rest["target"] != 0)]
+    capacity.observe(Traffic(rest))
+    capacity.observe(simulated([5e6, *fast], [5e6, *fast], EQUAL))
+    known = min(capacity.estimate().up[0], capacity.estimate().down[0])
     planned = []
-    for _ in range(DOUBT - 1):
+    for _ in range(DOUBT - 2):  # two came before
         capacity.observe(Traffic(rest))
         planned.append(min(capacity.estimate().up[0], capacity.estimate().down[0]))
-    assert planned[:-1] == [known] * (DOUBT - 2)
+    assert planned[:-1] == [known] * (DOUBT - 3)
     assert planned[-1] == pytest.approx(OPTIMISM * known)
 
 
