@@ -96,15 +96,14 @@ class ChosenSizes:
 class Balancer:
     """This worker's part in the choice of batch sizes. `total` never changes."""
 
-    def __init__(self, rank: int, source: SizeSource):
-        self.rank, self._source = rank, source
+    def __init__(self, rank: int, source: SizeSource, clock: ComputeClock):
+        self.rank, self._source, self._clock = rank, source, clock
         self.total = sum(source.sizes(0))  # samples of an iteration over all workers
         self._iteration = -1  # drawn
         self._is_drawn = False  # and not stepped yet
         self._size = 0
         self.sizes: list[int] = []  # by rank, of the batch drawn last
         self._drawn_s = self._period_s = self._wait_s = 0.0
-        self._clock = ComputeClock()
 
     def batches(self, samples: int, seed: int = 0) -> "BatchSampler":
         """A batch sampler over a data set of so many samples, which every worker can read in full."""
@@ -276,10 +275,13 @@ def join(
         raise InputError("--batching lb-bsp-federated averages models: see kvstore_patch/federated.py")
     total = batch_size * (settings.first_workers or store.num_workers)
     own = equal_part(total, store.num_workers, store.rank) if settings.first_workers else batch_size
+    clock = ComputeClock()
+    if isinstance(store, NALB):
+        store.at_close(clock.settle, lambda: None)
     if settings.batching is None:
         source: SizeSource = FixedSizes(first_sizes(store, own, total))
     else:
-        client = store.client if isinstance(store, NALB) else _client_alone(settings, store.rank)
+        client = store.client if isinstance(store, NALB) else _client_alone(settings, store.rank, clock)
         points = None
         if profile is not None and settings.batching in SCHEMES and SCHEMES[settings.batching].profiles:
             limits = (
@@ -289,18 +291,19 @@ def join(
             )
             points, most = measure(profile, min(limit for limit in limits if limit is not None))
         source = ChosenSizes(client, own, most, points, power)
-    balancer = Balancer(store.rank, source)
+    balancer = Balancer(store.rank, source, clock)
     _watch_trainers(balancer)
     return balancer
 
 
-def _client_alone(settings: Settings, rank: int) -> Client:
+def _client_alone(settings: Settings, rank: int, clock: ComputeClock) -> Client:
     """A control client without shim and plans; says goodbye when the script ends well."""
     hello, keys = m.Hello(m.VERSION, "worker", settings.node, 9 + 2 * rank, os.getpid()), own_keys(settings)
     client = Client(settings.endpoint, hello, lambda: ([], 0), settings.silence_s, settings.startup_s, keys)
     client.wait_for(m.Welcome)
 
     def leave() -> None:
+        clock.settle()
         mx.nd.waitall()
         client.send(m.Goodbye())
         client.wait_for(m.Farewell)

@@ -49,7 +49,7 @@ class ComputeClock:
     def __init__(self) -> None:
         self._cores = len(os.sched_getaffinity(0))
         self._begun = self._updated = Instant.now()
-        self._probes: queue.SimpleQueue[tuple[Instant, OnComputed | None, NDArray]] = queue.SimpleQueue()
+        self._probes: queue.Queue[tuple[Instant, OnComputed | None, NDArray]] = queue.Queue()
         threading.Thread(target=self._run, name="nalb-compute-clock", daemon=True).start()
 
     def begin(self) -> None:
@@ -64,17 +64,24 @@ class ComputeClock:
         """The update is queued."""
         self._probes.put((self._begun, None, ndarrays.probe(arrays)))
 
+    def settle(self) -> None:
+        """Wait until whatever was queued so far has been computed and answered."""
+        self._probes.join()
+
     def _run(self) -> None:
         try:
             while True:
-                begun, on_computed, probe = self._probes.get()
-                probe.wait_to_read()
-                if on_computed is None:
-                    self._updated = Instant.now()
-                    continue
-                start, end = max(begun, self._updated), Instant.now()
-                elapsed_s = end.at_s - start.at_s
-                cpu_share = (end.cpu_s - start.cpu_s) / (elapsed_s * self._cores)
-                on_computed(Computing(elapsed_s, min(1.0, cpu_share)))
+                self._answer(*self._probes.get())
+                self._probes.task_done()
         except Exception as error:  # without reports every worker would wait for the next sizes
             die(Failure(cause=Cause.PROCESS, detail=f"the gradients could not be waited for: {one_line(error)}"), 1)
+
+    def _answer(self, begun: Instant, on_computed: OnComputed | None, probe: NDArray) -> None:
+        probe.wait_to_read()
+        if on_computed is None:
+            self._updated = Instant.now()
+            return
+        start, end = max(begun, self._updated), Instant.now()
+        elapsed_s = end.at_s - start.at_s
+        cpu_share = (end.cpu_s - start.cpu_s) / (elapsed_s * self._cores)
+        on_computed(Computing(elapsed_s, min(1.0, cpu_share)))

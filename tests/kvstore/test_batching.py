@@ -81,6 +81,13 @@ def test_lbb_begins_by_profiles_and_tunes_a_disturbance_away(tmp_path):
     assert events[-1].sizes[0] < 65
 
 
+@pytest.mark.parametrize("scheme", ["exact", "stock"])
+def test_a_worker_that_ends_first_has_reported_all_its_steps(tmp_path, scheme):
+    script = Path(__file__).parent / "late_report_workers.py"
+    done = run_job(tmp_path, str(script), "6", flags=("--scheme", scheme, "--batching", "lbb"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_a_worker_that_exits_is_named_with_mxnets_own_store_too(tmp_path):
     flags = ("--scheme", "stock", "--batching", "lb-bsp")
     done = run_job(tmp_path, str(WORKERS), "nalb", "worker", "exit", flags=flags)

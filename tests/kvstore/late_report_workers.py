@@ -1,0 +1,22 @@
+"""lbb_workers.py whose rank 0 reports its last step half a second late: `python late_report_workers.py STEPS`."""
+
+import runpy
+import sys
+import time
+from pathlib import Path
+
+from kvstore_patch.batching import Balancer
+
+STEPS = int(sys.argv[1])
+report = Balancer._report
+
+
+def report_late(self, computing, iteration, *drawn):
+    if (self.rank, iteration) == (0, STEPS - 1):
+        time.sleep(0.5)
+    report(self, computing, iteration, *drawn)
+
+
+Balancer._report = report_late
+sys.argv[1:] = [str(STEPS), str(STEPS), "0"]
+runpy.run_path(str(Path(__file__).parent / "lbb_workers.py"))
