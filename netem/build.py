@@ -98,6 +98,8 @@ def build(network: Network, claim: Claim) -> None:
             _add_bridge(network, wire.namespace, site_address(network, wire.access.name), congestion_control)
         else:
             namespaces.inside(wire.namespace, disable_ipv6)
+            if not network.slow_start_after_idle:
+                namespaces.inside(wire.namespace, disable_slow_start_after_idle)
     for wire in links.values():
         _add_link(network, wire)
     if joints:
@@ -177,6 +179,11 @@ def disable_ipv6() -> None:
     if directory.is_dir():
         for name in ("all", "default"):
             _set_sysctl(directory / name / "disable_ipv6", "1")
+
+
+def disable_slow_start_after_idle() -> None:
+    """Let TCP keep its congestion window over pauses. Raises MachineError."""
+    _set_sysctl(Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle"), "0")
 
 
 def _set_sysctl(path: Path, value: str) -> None:

@@ -217,6 +217,8 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
         tuple[Site, ...], Meta(max_length=MAX_SITES, description=f"at most {MAX_SITES} sites, each as [[sites]]")
     ] = ()
     seed: Seed = 0  # of losses, jitter and reordering
+    # Whether the nodes' TCP begins anew after a pause of one retransmission timeout (RFC 5681, 4.1), as Linux does by default.
+    slow_start_after_idle: Flag = True
 
     def __post_init__(self) -> None:
         names, sites = self.node_names(), self.site_names()

@@ -203,6 +203,14 @@ def test_commands_run_inside_with_their_own_pid(name: str):
             emulation.command("z", ["true"])
 
 
+@pytest.mark.parametrize(("line", "value"), [("", "1"), ("slow_start_after_idle = false", "0")])
+def test_a_file_says_whether_tcp_starts_slowly_after_a_pause(name: str, line: str, value: str):
+    with network_up(network_of(name, f"{line}\n{TWO_NODES}")) as emulation:
+        for node in ("a", "b"):
+            argv = emulation.command(node, ["cat", "/proc/sys/net/ipv4/tcp_slow_start_after_idle"])
+            assert subprocess.run(argv, capture_output=True, text=True).stdout.strip() == value
+
+
 def test_sensible_rates_only(name: str):
     with network_up(network_of(name, TWO_NODES)) as emulation:
         for rates, caps in (
