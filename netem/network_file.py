@@ -217,7 +217,7 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
         tuple[Site, ...], Meta(max_length=MAX_SITES, description=f"at most {MAX_SITES} sites, each as [[sites]]")
     ] = ()
     seed: Seed = 0  # of losses, jitter and reordering
-    # Whether the nodes' TCP begins anew after a pause of one retransmission timeout (RFC 5681, 4.1), as Linux does by default.
+    # Whether TCP on the nodes halves its congestion window for each retransmission timeout of a pause (RFC 2861), Linux's default.
     slow_start_after_idle: Flag = True
 
     def __post_init__(self) -> None:
