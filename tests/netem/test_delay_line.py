@@ -3,6 +3,7 @@
 import hashlib
 import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ name = "a"
 [[nodes]]
 name = "b"
 """
+SOL_PACKET, PACKET_VNET_HDR = 263, 15  # linux/if_packet.h
 LOSS_STREAM = 1 << 60  # LOSS of delay_line.c
 MOST_EARLIER = 60  # packets of a's before the test's own: ARP, and the connection that `build` tries
 
@@ -190,6 +192,35 @@ def test_a_bunch_that_loses_packets_goes_on_without_them(name: str):
     assert counters.lost > 20
     assert counters.bunches < counters.packets
     assert counters.refused == counters.overrun == 0
+
+
+@pytest.mark.root
+def test_what_is_left_of_a_bunch_is_sent_whatever_its_memory_looks_like(name: str):
+    """The kernel tells how much of a bunch lies in one piece, and takes that for the headers of what is sent."""
+    segment_bytes, segments, bunches = 1000, 4, 200
+    with network_up(a_network(name, "delay_ms = 1\nloss_percent = 20")) as emulation:
+        source, target = (socket.inet_aton(emulation.address(node)) for node in "ab")
+        ip = struct.pack(
+            "!BBHHHBBH4s4s", 0x45, 0, 40 + segments * segment_bytes, 0, 0, 64, socket.IPPROTO_TCP, 0, source, target
+        )
+        tcp = struct.pack("!HHIIBBHHH", 9, 9, 0, 0, 5 << 4, 0x10, 1000, 0, 0)
+        frame = b"\xff" * 6 + bytes(6) + b"\x08\x00" + ip + tcp + bytes(segments * segment_bytes)
+        needs_checksum, tcp_ipv4 = 1, 1
+        offload = struct.pack("=BBHHHH", needs_checksum, tcp_ipv4, len(frame), segment_bytes, 34, 16)
+        with namespaces.inside(
+            emulation.namespace("a"), lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        ) as sender:
+            sender.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
+            sender.bind(("eth0", 0))
+            before = delay_line.read_counters(emulation.hub_namespace())
+            for _ in range(bunches):
+                sender.send(offload + frame)
+                time.sleep(0.001)  # the bucket of 100 Mbit/s holds a few
+        time.sleep(0.1)
+        counters = delay_line.read_counters(emulation.hub_namespace())
+    assert counters.packets - before.packets >= bunches * segments
+    assert counters.lost > bunches * segments / 10
+    assert counters.refused == 0
 
 
 @pytest.mark.root
