@@ -259,7 +259,7 @@ static void adjust_headers(const struct bunch *bunch, struct packet *packet, uin
     tcp.check = folded(sum16(ip_at + offsetof(struct iphdr, saddr), 8) + IPPROTO_TCP + tcp_bytes); /* the rest: below */
     memcpy(tcp_at, &tcp, sizeof tcp);
     packet->offload.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM;
-    packet->offload.hdr_len = (uint16_t)bunch->header_bytes; /* the kernel refuses a packet that is shorter */
+    packet->offload.hdr_len = (uint16_t)bunch->header_bytes; /* a bunch's own may exceed its part, and is refused */
     packet->offload.csum_start = (uint16_t)(ETH_HLEN + bunch->ip_bytes);
     packet->offload.csum_offset = offsetof(struct tcphdr, check);
     if (count == 1) {

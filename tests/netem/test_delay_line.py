@@ -16,6 +16,7 @@ from netem import build, delay_line, namespaces, qdiscs, verify, verify_delay
 from netem.delay_line import Counters, Library
 from netem.emulation import Emulation, network_up
 from netem.network_file import Network
+from netem.wires import NODE_INTERFACE
 from tests.netem.conftest import leftovers, network_of
 
 LINK = """
@@ -211,7 +212,7 @@ def test_what_is_left_of_a_bunch_is_sent_whatever_its_memory_looks_like(name: st
             emulation.namespace("a"), lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         ) as sender:
             sender.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
-            sender.bind(("eth0", 0))
+            sender.bind((NODE_INTERFACE, 0))
             before = delay_line.read_counters(emulation.hub_namespace())
             for _ in range(bunches):
                 sender.send(offload + frame)
