@@ -57,6 +57,7 @@ Flag = Annotated[bool, Meta(description="true or false")]
 Seed = Annotated[int, Meta(ge=0, description="a whole number of 0 or more")]
 EveryS = Annotated[float, _number(0.1, HIGH_TIME_S, "s")]
 TraceFile = Annotated[Trace, Meta(description="the path of a trace file")]
+CongestionControl = Annotated[Literal["cubic", "reno", "bbr"], Meta(description="'cubic', 'reno' or 'bbr'")]
 TraceEnd = Annotated[Literal["loop", "hold"], Meta(description="'loop' or 'hold'")]
 AtS = Annotated[
     float, _number(0.001, HIGH_TIME_S, "s (what holds from the start stands in [[nodes]], [[sites]] and [[links]])")
@@ -219,6 +220,9 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
     seed: Seed = 0  # of losses, jitter and reordering
     # Whether TCP on the nodes halves its congestion window for each retransmission timeout of a pause (RFC 2861), Linux's default.
     slow_start_after_idle: Flag = True
+    congestion_control: CongestionControl | None = (
+        None  # of TCP on the nodes; None: cubic, or reno where there is no cubic
+    )
 
     def __post_init__(self) -> None:
         names, sites = self.node_names(), self.site_names()

@@ -76,7 +76,7 @@ def build_plan(
     by_site = predicted = bound = None
     if situation.sites is not None and situation.sites.has_levels:
         check_two_roles(nodes)
-        by_site = choose_leaders(situation.sites, layout, server, None if capacities is None else capacities.rates)
+        by_site = choose_leaders(situation.sites, layout, server, capacities)
     if capacities is not None:
         if by_site is None:
             predicted = completion_s(nodes, held, layout.model_bytes, capacities)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from nalb.planning.assignment import assign, number_slots, whole_bytes
-from nalb.planning.levels import least_led_bytes
-from nalb.planning.nodes import Floats
+from nalb.planning.levels import even_led_bytes, least_led_bytes
+from nalb.planning.nodes import Capacities, Floats
 from nalb.planning.sites import Sites
 from nalb.planning.slices import Ints, Layout
 
@@ -34,17 +34,20 @@ class SitePlan:
         return np.array(self.led_bytes, dtype=np.float64)
 
 
-def choose_leaders(sites: Sites, layout: Layout, owner_of_slice: Ints, rates: Floats | None) -> SitePlan:
-    """The leaders for these owners: in each site whole slices as near as they come to `levels.least_led_bytes`.
+def choose_leaders(sites: Sites, layout: Layout, owner_of_slice: Ints, capacities: Capacities | None) -> SitePlan:
+    """The leaders for these owners: in each site whole slices as near as they come to `levels.even_led_bytes`.
 
-    owner_of_slice: indices of nodes, shape (n,); rates: of the machines' links, out and in, bytes per second, shape (2, N); None:
-    not known. A machine leads what it owns. The slices of other sites are assigned as those of one level are (assignment.py), the
+    owner_of_slice: indices of nodes, shape (n,); capacities: with uplinks; None: not known, the machines of a site lead equal
+    parts. A machine leads what it owns. The slices of other sites are assigned as those of one level are (assignment.py), the
     probes of other sites round the members. Deterministic. Cost: `assign` for each site.
     """
     sizes, classes = layout.sizes_bytes, layout.class_of_slice
     nodes, site_of_owner = len(sites.of_node), sites.place[owner_of_slice]
     owned = np.bincount(owner_of_slice, sizes, nodes).astype(np.float64)
-    wanted = least_led_bytes(sites, owned, layout.model_bytes, rates)
+    if capacities is None or capacities.uplinks is None:
+        wanted = least_led_bytes(sites, owned, layout.model_bytes, None)
+    else:
+        wanted = even_led_bytes(capacities.uplinks, owned, layout.model_bytes, capacities.rates)
     leaders, slots, led = [], [], np.zeros(nodes)
     for site, members in enumerate(sites.members):
         leader = np.where(site_of_owner == site, owner_of_slice, members[0])

@@ -71,6 +71,20 @@ def least_led_bytes(sites: Sites, owned_bytes: Floats, model_bytes: float, rates
     return led
 
 
+def even_led_bytes(uplinks: Uplinks, owned_bytes: Floats, model_bytes: float, rates: Floats) -> Floats:
+    """What each machine should lead, as evenly within its site as costs no time: r_i, bytes, shape (N,).
+
+    The exchange takes as long as its slowest part. A site whose LAN is done before leads in parts as equal as its LAN then allows:
+    uneven parts would follow from nothing but LAN rates that were measured a little apart, and few connections between sites would
+    carry all. Cost: `least_led_bytes`.
+    """
+    sites = uplinks.sites
+    least = least_led_bytes(sites, owned_bytes, model_bytes, rates)
+    even = least_led_bytes(sites, owned_bytes, model_bytes, None)
+    evenness = _evenness(uplinks, rates, model_bytes, (owned_bytes, least), (owned_bytes, even))
+    return np.asarray(least + evenness * (even - least))
+
+
 def least_owned_bytes(uplinks: Uplinks, rates: Floats, model_bytes: float) -> Floats:
     """What each machine should own: m_i, bytes, shape (N,), of the least T of both levels.
 
@@ -99,10 +113,38 @@ def least_owned_bytes(uplinks: Uplinks, rates: Floats, model_bytes: float) -> Fl
 
 
 def split(uplinks: Uplinks, rates: Floats, model_bytes: float, of_site: Floats) -> Floats:
-    """What each machine should own of what its site owns, so that each LAN takes the least time: m_i, bytes, shape (N,).
+    """What each machine should own of what its site owns, as evenly as costs no time: m_i, bytes, shape (N,).
 
-    of_site: m_s, shape (S,), adding up to the model.
+    of_site: m_s, shape (S,), adding up to the model. A LAN that would make the exchange longer takes the least time; for others see
+    `even_led_bytes`.
     """
+    sites = uplinks.sites
+    least = _least_split(uplinks, rates, model_bytes, of_site)
+    even = of_site[sites.place] / sites.machines
+    least_led = least_led_bytes(sites, least, model_bytes, rates)
+    evenness = _evenness(uplinks, rates, model_bytes, (least, least_led), (even, model_bytes / sites.machines))
+    return np.asarray(least + evenness * (even - least))
+
+
+def _evenness(
+    uplinks: Uplinks, rates: Floats, model_bytes: float, least: tuple[Floats, Floats], even: tuple[Floats, Floats]
+) -> Floats:
+    """How far each site can go from its `least` split to its `even` one, 0 to 1, and be done in time; of its machines, shape (N,).
+
+    least, even: what each machine owns and leads, shape (N,) each. In time is what the slowest way or LAN takes with `least`.
+    """
+    sites = uplinks.sites
+    level_s = max(float(part_s.max()) for part_s in levels_s(uplinks, rates, *least, model_bytes))
+    least_s, even_s = (lan_load_bytes(sites, *one, model_bytes) / rates for one in (least, even))
+    over_s = np.maximum(even_s - level_s, 0.0)
+    back = np.divide(over_s, even_s - least_s, out=np.zeros(over_s.shape), where=over_s > 0).max(axis=0)
+    farthest_back = np.zeros(sites.count)
+    np.maximum.at(farthest_back, sites.place, np.minimum(back, 1.0))
+    return np.asarray(1.0 - farthest_back[sites.place])
+
+
+def _least_split(uplinks: Uplinks, rates: Floats, model_bytes: float, of_site: Floats) -> Floats:
+    """The split with which each LAN takes the least time."""
     sites = uplinks.sites
     site = sites.place
     if sites.count == 2:  # owning costs nothing: in proportion to what each leads

@@ -9,6 +9,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -209,6 +210,26 @@ def test_a_file_says_whether_tcp_starts_slowly_after_a_pause(name: str, line: st
         for node in ("a", "b"):
             argv = emulation.command(node, ["cat", "/proc/sys/net/ipv4/tcp_slow_start_after_idle"])
             assert subprocess.run(argv, capture_output=True, text=True).stdout.strip() == value
+
+
+@pytest.mark.parametrize(
+    ("line", "used"), [("", "cubic"), *((f'congestion_control = "{it}"', it) for it in ("reno", "bbr"))]
+)
+def test_a_file_names_the_congestion_control_of_tcp(name: str, line: str, used: str):
+    offered = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text(encoding="ascii").split()
+    network = network_of(name, f"{line}\n{TWO_NODES}")
+    if used not in offered and line:
+        with pytest.raises(MachineError, match=f"not {used}: run `modprobe tcp_{used}`"), network_up(network):
+            pass
+        assert leftovers(name) == []
+        return
+    with network_up(network) as emulation:
+        place = emulation.address("b")
+        with namespaces.inside(emulation.namespace("b"), lambda: socket.create_server((place, 0))) as server:
+            to = server.getsockname()
+            with namespaces.inside(emulation.namespace("a"), lambda: socket.create_connection(to)) as connection:
+                found = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+    assert found.rstrip(b"\0").decode() == used
 
 
 def test_sensible_rates_only(name: str):

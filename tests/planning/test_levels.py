@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 from nalb.errors import InputError
 from nalb.planning.distribution import Situation
 from nalb.planning.leaders import SitePlan, choose_leaders
-from nalb.planning.levels import ZEROS, lan_load_bytes, least_led_bytes, uplink_load_bytes
+from nalb.planning.levels import ZEROS, even_led_bytes, lan_load_bytes, least_led_bytes, levels_s, uplink_load_bytes
 from nalb.planning.nodes import Capacities, Node, completion_s
 from nalb.planning.shares import average, bound_s, exact, level_bounds_s, pairwise
 from nalb.planning.sites import Sites, Uplinks
@@ -158,6 +158,39 @@ def test_uplinks_share_the_sums_and_machines_what_is_left_by_their_links() -> No
     assert shares.reshape(3, 4).sum(axis=1) == pytest.approx(of_site)
     led = least_led_bytes(capacities.uplinks.sites, shares, 1e7, capacities.rates)  # type: ignore[union-attr]
     assert led[11] > 2 * led[8:11].max()
+
+
+@laws
+@given(networks_of_sites(), st.integers(0, 2**32 - 1))
+def test_even_leading_takes_no_longer_than_the_least_time(network: tuple[list[Node], Capacities], seed: int) -> None:
+    nodes, capacities = network
+    assert capacities.uplinks is not None
+    owned = 1e7 * np.random.default_rng(seed).dirichlet(np.ones(len(nodes)))
+    least = least_led_bytes(capacities.uplinks.sites, owned, 1e7, capacities.rates)
+    even = even_led_bytes(capacities.uplinks, owned, 1e7, capacities.rates)
+    assert capacities.uplinks.sites.totals(even) == pytest.approx(np.full(capacities.uplinks.sites.count, 1e7))
+    assert (even >= owned - 1).all()
+    least_s, even_s = (
+        max(part_s.max() for part_s in levels_s(capacities.uplinks, capacities.rates, owned, led, 1e7))
+        for led in (least, even)
+    )
+    assert even_s <= least_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("slow_lan", "is_even"), [(300, True), (40, False)])
+def test_lans_that_are_done_early_are_used_evenly(slow_lan: float, is_even: bool) -> None:
+    nodes, capacities = by_sites([4, 4, 4], [20, 25, 30], [*[400, 380, 390, 410] * 2, 400, 400, 400, slow_lan])
+    assert capacities.uplinks is not None
+    plan, _ = decide(
+        "exact", Situation(0, nodes, simple_layout(3_000_000, 12), capacities, sites=capacities.uplinks.sites)
+    )
+    assert plan is not None
+    assert plan.by_site is not None
+    for bytes_ in (plan.shares_bytes, plan.by_site.led_bytes):
+        of_site = np.array(bytes_).reshape(3, 4)
+        assert (np.ptp(of_site[:2], axis=1) < 0.1 * of_site[:2].mean(axis=1)).all()
+        assert (np.ptp(of_site[2]) < 0.1 * of_site[2].mean()) == is_even
+    assert plan.predicted_s == pytest.approx(bound_s(nodes, 12e6, capacities), rel=0.02)
 
 
 def test_equal_machines_lead_equally_and_equal_input_gives_equal_plans() -> None:
