@@ -322,7 +322,8 @@ class Planner:
             model_bytes = self.layout.model_bytes
             shares = np.array(present.shares_bytes, dtype=float)
             links_s, equal_s = (
-                completion_s(self._nodes, one, model_bytes, known) for one in (shares, average(self._nodes, model_bytes))
+                completion_s(self._nodes, one, model_bytes, known)
+                for one in (shares, average(self._nodes, model_bytes))
             )
             besides_s = self._delay_s
             if self._times_over and self._is_held_back(links_s):
@@ -417,11 +418,11 @@ class Planner:
             return 0
         estimate, usual_bytes = self._estimator.estimate(), usual_inflight_bytes(self._layout.model_bytes)
         links_s = self._present.predicted_s
-        if self._is_held_back(links_s or 0.0):
+        if estimate.complete and links_s and self._is_held_back(links_s):
             ways = (
                 estimate.least if estimate.uplinks is None else estimate.uplinks.least
             )  # a site's slices share its uplink
-            fastest = ways.min(axis=0).max() if estimate.complete else 0.0
+            fastest = ways.min(axis=0).max()
             return max(usual_bytes, int(WAY_PART * fastest * self.round_trip_s))
         if not (self._trust.allow_window(self.sites is not None) and estimate.complete and links_s):
             return 0
