@@ -16,8 +16,6 @@ too high is proven wrong by the overrun that it causes, one that is too low is e
     a pair was held back, both ends had room      the pair has a cap                     planned around
     a capped pair carried more                    it has no such cap                     the cap is dropped
     no proof in each DOUBT-th iteration           at least so much, a cap too            planned on with OPTIMISM
-    an iteration over long round trips was as     nothing became slower; what looks      values stay; what REPEATED
-    long as usual                                 full may be held back by TCP           iterations prove counts as proven
 """
 
 import numpy as np
@@ -32,7 +30,6 @@ OPTIMISM = 1.1  # times what a direction has carried: so wrong may a plan be, fo
 # measured on 50 simulated networks of family changing, the last one left the fewest plans behind, and 2 overshoots.
 GROWTH = 1.5
 NOISE = 1.15  # times: late readers and bursts make links look so much faster (6 to 18 % measured on wan6-static)
-REPEATED = 3  # iterations in a row: only links that are full prove it each time, seen on geo3x4
 DOUBT = 16  # iterations until proof is asked for again, which costs up to OPTIMISM - 1 of one iteration
 
 
@@ -50,20 +47,13 @@ class CapacityEstimator:
         self._is_shared = np.ones(shape, dtype=np.bool_)
         if sites is not None:
             self._is_shared[:2] = sites.machines == 1
-        self._in_a_row = np.zeros(shape, dtype=np.int64)  # iterations up to the last one that proved a capacity
         self._caps: dict[tuple[int, int], float] = {}  # bytes per second
         self._iterations = 0
 
     def observe(self, traffic: Traffic) -> bool:
         """Take one iteration in; returns whether it refuted what was known."""
         found = evidence(traffic, self._num_nodes, self._rate / NOISE, self._caps, self._sites)
-        known, capacity = self._rate, found.capacity
-        self._in_a_row = np.where(np.isfinite(capacity), self._in_a_row + 1, 0)
-        if not traffic.may_have_slowed:
-            is_proof = (capacity * NOISE >= known) & (self._in_a_row >= REPEATED)
-            capacity = np.where(is_proof, np.maximum(capacity, known), np.nan)
-            self._proven &= self._in_a_row > 0
-        proven = np.isfinite(capacity)
+        known, capacity, proven = self._rate, found.capacity, np.isfinite(found.capacity)
         is_near = (capacity < NOISE * known) & (known < NOISE * capacity)
         exceeded = ~proven & (found.least > NOISE * known)
         bound = np.where(self._proven & ~exceeded, known, np.maximum(known, found.least))
@@ -71,8 +61,7 @@ class CapacityEstimator:
         self._iterations += 1
         self._is_growing = exceeded & (known > 0)
         matters = exceeded if self._sites is None else exceeded & self._is_shared
-        has_slowed = found.has_slowed and traffic.may_have_slowed
-        is_refuted = bool(has_slowed or ((known > 0) & (proven & ~is_near | matters)).any())
+        is_refuted = bool(found.has_slowed or ((known > 0) & (proven & ~is_near | matters)).any())
         doubts = self._iterations % DOUBT == 0
         self._proven = proven | self._proven & ~exceeded & (not (doubts or is_refuted))
         kept = {pair: cap for pair, cap in self._caps.items() if found.carried.get(pair, 0.0) <= NOISE * cap}

@@ -15,9 +15,8 @@ ROUNDING = 1e-9  # s: the least that a message takes
 class Traffic:
     """The messages between nodes of one iteration, on one clock; at least one."""
 
-    def __init__(self, samples: Samples, may_have_slowed: bool = True):
-        """may_have_slowed: False where the iteration took as long as usual, so that no link became slower."""
-        self._samples, self.may_have_slowed = samples, may_have_slowed
+    def __init__(self, samples: Samples):
+        self._samples = samples
         self.source, self.target, self.is_push = samples["source"], samples["target"], samples["is_push"]
         self.size_bytes = samples["size_bytes"].astype(np.float64)
         self.start_s, self.end_s = samples["start_s"], samples["end_s"]
@@ -34,13 +33,13 @@ class Traffic:
         whole_s = left["end_s"] - left["start_s"]
         left["start_s"] = np.maximum(left["start_s"], at_s)
         left["size_bytes"] = np.maximum(1, left["size_bytes"] * ((left["end_s"] - left["start_s"]) / whole_s))
-        return Traffic(left, self.may_have_slowed)
+        return Traffic(left)
 
     def grouped(self, group: Ints) -> "Traffic | None":
         """What travelled between groups of nodes, as if each were one node; None for nothing. group: of each node, shape (N,)."""
         between = self._samples[group[self.source] != group[self.target]]
         between["source"], between["target"] = group[between["source"]], group[between["target"]]
-        return Traffic(between, self.may_have_slowed) if len(between) else None
+        return Traffic(between) if len(between) else None
 
     def served_s(self, num_nodes: int) -> Floats:
         """When the last message to or from each node's server ended, shape (N,); -inf for one without messages."""

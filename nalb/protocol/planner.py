@@ -1,7 +1,6 @@
 """From samples to plans: what the coordinator knows of the job's nodes, slices, slots and rates."""
 
 import math
-import statistics
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from nalb.batching.joint_control import LinkKnowledge
 from nalb.errors import InputError
 from nalb.events import ByNode, IterationEvent, LayoutEvent, PlanEvent, Rates, SharedUplinkEvent
 from nalb.feedback.routing import Routing
-from nalb.feedback.trust import LATE, Outcome, Trust
+from nalb.feedback.trust import Outcome, Trust
 from nalb.measurement.cores import CoreEstimator, Work
 from nalb.measurement.estimates import Estimate
 from nalb.measurement.estimators import Estimator, with_sites
@@ -53,7 +52,6 @@ WINDOW_GAIN = 0.1
 # What an iteration takes besides is so many round trips: the first push's way, the last sum's, and TCP's slow start, which all
 # connections go through at once (measured with pacing at 100 and 200 ms: 2 to 3).
 ROUND_TRIPS = 3
-USUAL = 8  # iterations whose median is how long they usually take
 REMEMBERED = 4096  # plans: more than there are iterations within a deadline
 HEADER_BYTES = 1000  # of a slice's message, at most
 NOT_NEEDED = "MXNet's own routing: plans take no less"
@@ -133,9 +131,6 @@ class Planner:
         self._first_key: dict[tuple[Tensor, ...], int] = {}  # of MXNet's own, by registered tensors
         self._own_shares: Floats | None = None  # per node, bytes, by MXNet's own routing; None: not to be used
         self._sent_window = 0  # bytes, with the last plan
-        self._times_over: deque[float] = deque(
-            maxlen=USUAL
-        )  # of the last iterations: how long over what the links need
         self._reason = ""
 
     @property
@@ -179,7 +174,6 @@ class Planner:
         if self._layout is not None and layout.tensors != self._layout.tensors:
             self._trust.begin()
             self._routing.begin()
-            self._times_over.clear()
             for window in self._observations:
                 window.clear()
         self._layout, self._present = layout, None
@@ -244,8 +238,7 @@ class Planner:
         """
         if not len(samples):
             return
-        present, is_free = self._present, not self._sent_window
-        traffic = Traffic(samples, present is None or self._may_have_slowed(present, took_s))
+        traffic, is_free, present = Traffic(samples), not self._sent_window, self._present
         exchange_s = exposed_s or took_s
         is_refuted = self._estimator.observe(traffic)
         if self._search is not None:
@@ -296,24 +289,6 @@ class Planner:
         lately *= 1 + (len(lately) == 1)  # the first iteration may bring what came before it, without a plan
         return np.asarray(np.sum(lately, axis=0, dtype=np.float64) + room * len(lately))
 
-    def _is_held_back(self, links_s: float) -> bool:
-        """Whether delay is a part of iterations that counts: connections may then be as fast as TCP lets them, and no link full."""
-        return self.round_trip_s >= FAR_S and self._delay_s > DELAY_PART * links_s
-
-    def _may_have_slowed(self, present: Distribution, took_s: float) -> bool:
-        """Whether an iteration can show that a link became slower.
-
-        What TCP holds back over long round trips looks like a link that is full or became slower. There only an iteration says so
-        that took LATE times as long as those before, each measured by what its plan needs.
-        """
-        known = self._known(self._estimator.estimate(), None)
-        if known is None:
-            return not self._is_held_back(took_s)
-        links_s = completion_s(self._nodes, present.held_shares, self.layout.model_bytes, known)
-        usual = statistics.median(self._times_over) if self._times_over else math.inf
-        self._times_over.append(took_s / links_s)
-        return not self._is_held_back(links_s) or took_s > LATE * usual * links_s
-
     def _outcome(self, present: Distribution, took_s: float, exchange_s: float, is_refuted: bool) -> Outcome:
         """The exchange alone took something between the two."""
         estimate, explained_s, equal_s = self._estimator.estimate(), None, None
@@ -321,14 +296,10 @@ class Planner:
         if known is not None:
             model_bytes = self.layout.model_bytes
             shares = np.array(present.shares_bytes, dtype=float)
-            links_s, equal_s = (
-                completion_s(self._nodes, one, model_bytes, known)
+            explained_s, equal_s = (
+                completion_s(self._nodes, one, model_bytes, known) + self._delay_s
                 for one in (shares, average(self._nodes, model_bytes))
             )
-            besides_s = self._delay_s
-            if self._times_over and self._is_held_back(links_s):
-                besides_s = max(besides_s, (statistics.median(self._times_over) - 1) * links_s)
-            explained_s, equal_s = links_s + besides_s, equal_s + besides_s
             exchange_s = min(max(explained_s, exchange_s), took_s)
         scheme = self._present_scheme
         has_equal_shares = scheme.is_equal or self._reason in EQUAL_BY_NEED
@@ -417,8 +388,8 @@ class Planner:
         if self._present_scheme.learns_from_times:
             return 0
         estimate, usual_bytes = self._estimator.estimate(), usual_inflight_bytes(self._layout.model_bytes)
-        links_s = self._present.predicted_s
-        if estimate.complete and links_s and self._is_held_back(links_s):
+        links_s, is_far = self._present.predicted_s, self.round_trip_s >= FAR_S
+        if estimate.complete and links_s and is_far and self._delay_s > DELAY_PART * links_s:
             ways = (
                 estimate.least if estimate.uplinks is None else estimate.uplinks.least
             )  # a site's slices share its uplink

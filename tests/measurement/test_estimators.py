@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from nalb.measurement.capacity import DOUBT, GROWTH, OPTIMISM, REPEATED
+from nalb.measurement.capacity import DOUBT, GROWTH, OPTIMISM
 from nalb.measurement.estimators import CapacityEstimator, PaperEstimator
 from nalb.measurement.evidence import evidence
 from nalb.measurement.samples import samples_of
@@ -140,41 +140,6 @@ def test_what_was_known_is_refuted_by_more_and_by_less():
     assert capacity.observe(simulated([10e6, *fast], [10e6, *fast], EQUAL))
     assert capacity.observe(simulated([2.5e6, *fast], [2.5e6, *fast], EQUAL))
     assert capacity.estimate().up[0] == pytest.approx(2.5e6, rel=0.05)
-
-
-def test_over_long_round_trips_nothing_falls_in_usual_time_and_proofs_count_once_repeated():
-    """Node 0 seems to carry a half of what it did. An iteration that took longer than usual shows that it does."""
-    capacity, fast = CapacityEstimator(4), [20e6] * 3
-    before, half = (simulated([rate, *fast], [rate, *fast], EQUAL)._samples for rate in (5e6, 2.5e6))
-
-    def ways() -> tuple[float, float]:
-        estimate = capacity.estimate()
-        return min(estimate.up[0], estimate.down[0]), float(estimate.least[:, 0].min())
-
-    capacity.observe(Traffic(before))
-    known, _ = ways()
-    assert known == pytest.approx(5e6, rel=0.05)
-    for _ in range(2 * REPEATED):
-        assert not capacity.observe(Traffic(half, may_have_slowed=False))
-        assert ways()[1] == pytest.approx(known)
-    again = [ways()[0] for _ in range(REPEATED) if not capacity.observe(Traffic(before, may_have_slowed=False))]
-    assert again[-1] == pytest.approx(known, rel=0.05)
-    assert capacity.observe(Traffic(half))
-    assert ways()[0] == pytest.approx(2.5e6, rel=0.05)
-
-
-def test_a_proof_that_is_not_there_each_time_is_none_over_long_round_trips():
-    """Node 0's limits are proven once and then in every second iteration."""
-    capacity, fast = CapacityEstimator(4), [20e6] * 3
-    full, idle = simulated([5e6, *fast], [5e6, *fast], EQUAL), simulated([20e6] * 4, [20e6] * 4, [0, *[1 / 3] * 3])
-    rest = idle._samples[(idle._samples["source"] != 0) & (idle._samples["target"] != 0)]
-    capacity.observe(full)
-    known = capacity.estimate().up[0]
-    for _ in range(REPEATED):
-        capacity.observe(Traffic(rest, may_have_slowed=False))
-        assert capacity.estimate().up[0] == pytest.approx(OPTIMISM * known)
-        capacity.observe(Traffic(full._samples, may_have_slowed=False))
-        assert capacity.estimate().up[0] == pytest.approx(OPTIMISM * known, rel=0.02)
 
 
 def test_what_was_exceeded_is_planned_on_with_more_for_one_iteration():

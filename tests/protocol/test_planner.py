@@ -159,11 +159,11 @@ def test_a_cap_that_is_not_proven_again_is_doubted_where_every_iteration_has_a_w
     observe = planner.observe
     monkeypatch.setattr(planner, "observe", lambda samples, took_s, **_: observe(samples, took_s + 3 * 0.1))
     capped, free = uneven({(2, 5): 25}), uneven({})
-    for _ in range(10):
+    for _ in range(6):
         iterate(planner, capped, nodes)
     assert list(planner._estimator.estimate().pairs) == [(2, 5)]
     over = []
-    for _ in range(12):
+    for _ in range(8):
         over.append(iterate(planner, free, nodes))
         assert planner._sent_window
     assert planner._estimator.estimate().pairs.get((2, 5), np.inf) > 1.05 * capped.pairs[2, 5]
