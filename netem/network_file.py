@@ -220,9 +220,8 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
     seed: Seed = 0  # of losses, jitter and reordering
     # Whether TCP on the nodes halves its congestion window for each retransmission timeout of a pause (RFC 2861), Linux's default.
     slow_start_after_idle: Flag = True
-    congestion_control: CongestionControl | None = (
-        None  # of TCP on the nodes; None: cubic, or reno where there is no cubic
-    )
+    # Of TCP on the nodes; None: cubic, or reno where the kernel has no cubic.
+    congestion_control: CongestionControl | None = None
 
     def __post_init__(self) -> None:
         names, sites = self.node_names(), self.site_names()

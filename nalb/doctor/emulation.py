@@ -117,7 +117,8 @@ def check_congestion_control(needed: bool, sysctl: Path = SYSCTL) -> list[Findin
             f"cubic is there; the default is {default}, which drops many packets on a link shaped by a token bucket"
         )
         advice = (
-            "nothing for emulated networks, which use cubic by themselves; on shaped links between hosts make it cubic"
+            "nothing for emulated networks, which use cubic unless their file names another; on shaped links between hosts"
+            " that are near each other make it cubic"
         )
         return [Finding(name, "warn", detail, advice)]
     return [Finding(name, "ok", f"cubic is there, the default is {default}")]

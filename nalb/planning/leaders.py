@@ -44,9 +44,10 @@ def choose_leaders(sites: Sites, layout: Layout, owner_of_slice: Ints, capacitie
     sizes, classes = layout.sizes_bytes, layout.class_of_slice
     nodes, site_of_owner = len(sites.of_node), sites.place[owner_of_slice]
     owned = np.bincount(owner_of_slice, sizes, nodes).astype(np.float64)
-    if capacities is None or capacities.uplinks is None:
+    if capacities is None:
         wanted = least_led_bytes(sites, owned, layout.model_bytes, None)
     else:
+        assert capacities.uplinks is not None, "one level has no leaders"
         wanted = even_led_bytes(capacities.uplinks, owned, layout.model_bytes, capacities.rates)
     leaders, slots, led = [], [], np.zeros(nodes)
     for site, members in enumerate(sites.members):

@@ -81,8 +81,7 @@ def even_led_bytes(uplinks: Uplinks, owned_bytes: Floats, model_bytes: float, ra
     sites = uplinks.sites
     least = least_led_bytes(sites, owned_bytes, model_bytes, rates)
     even = least_led_bytes(sites, owned_bytes, model_bytes, None)
-    evenness = _evenness(uplinks, rates, model_bytes, (owned_bytes, least), (owned_bytes, even))
-    return np.asarray(least + evenness * (even - least))
+    return _evened(uplinks, rates, model_bytes, (owned_bytes, least), (owned_bytes, even))[1]
 
 
 def least_owned_bytes(uplinks: Uplinks, rates: Floats, model_bytes: float) -> Floats:
@@ -122,16 +121,16 @@ def split(uplinks: Uplinks, rates: Floats, model_bytes: float, of_site: Floats) 
     least = _least_split(uplinks, rates, model_bytes, of_site)
     even = of_site[sites.place] / sites.machines
     least_led = least_led_bytes(sites, least, model_bytes, rates)
-    evenness = _evenness(uplinks, rates, model_bytes, (least, least_led), (even, model_bytes / sites.machines))
-    return np.asarray(least + evenness * (even - least))
+    return _evened(uplinks, rates, model_bytes, (least, least_led), (even, model_bytes / sites.machines))[0]
 
 
-def _evenness(
+def _evened(
     uplinks: Uplinks, rates: Floats, model_bytes: float, least: tuple[Floats, Floats], even: tuple[Floats, Floats]
-) -> Floats:
-    """How far each site can go from its `least` split to its `even` one, 0 to 1, and be done in time; of its machines, shape (N,).
+) -> tuple[Floats, Floats]:
+    """Each site on the line from its `least` split to its `even` one, as far as it can go and be done in time.
 
-    least, even: what each machine owns and leads, shape (N,) each. In time is what the slowest way or LAN takes with `least`.
+    least, even: what each machine owns and leads, shape (N,) each, like the result. In time is what the slowest way or LAN takes
+    with `least`.
     """
     sites = uplinks.sites
     level_s = max(float(part_s.max()) for part_s in levels_s(uplinks, rates, *least, model_bytes))
@@ -140,7 +139,9 @@ def _evenness(
     back = np.divide(over_s, even_s - least_s, out=np.zeros(over_s.shape), where=over_s > 0).max(axis=0)
     farthest_back = np.zeros(sites.count)
     np.maximum.at(farthest_back, sites.place, np.minimum(back, 1.0))
-    return np.asarray(1.0 - farthest_back[sites.place])
+    back_of = farthest_back[sites.place]
+    owned, led = (there + back_of * (here - there) for here, there in zip(least, even, strict=True))
+    return owned, led
 
 
 def _least_split(uplinks: Uplinks, rates: Floats, model_bytes: float, of_site: Floats) -> Floats:
