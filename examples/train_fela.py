@@ -2,6 +2,7 @@
 
     nalb launch --local 2 -- python examples/train_fela.py
     nalb launch --local 2 --parallel dp -- python examples/train_fela.py                      # data parallelism by tokens
+    nalb launch --local 4 --parallel mp -- python examples/train_fela.py --stages 4           # model parallelism
     nalb launch --local 2 --parallel fela --weights 1,2,4 --subset 1 -- python examples/train_fela.py    # nothing is tuned
     nalb launch --local 2 --max-restarts 3 -- python examples/train_fela.py --checkpoint-every 20
     python examples/train_fela.py --alone                                                     # one process, same samples
@@ -40,12 +41,12 @@ def build(seed: int, is_smooth: bool = False) -> list[nn.HybridBlock]:
     for block in blocks:
         block.initialize(mx.init.Xavier())
         x = block(x)
-        block.hybridize()
     return blocks
 
 
 def train_alone(args: argparse.Namespace, net: nn.HybridSequential, images: Bytes, labels: Labels) -> None:
     """The same steps in one process, without a job."""
+    net.hybridize()
     trainer = gluon.Trainer(net.collect_params(), args.optimizer, {"learning_rate": args.lr}, kvstore=None)
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
     stream = Stream(
@@ -63,8 +64,13 @@ def train(args: argparse.Namespace, net: nn.HybridSequential, images: Bytes, lab
     """By tokens; rank 0 prints one JSON line per epoch."""
     store = mx.kv.create("nalb")
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
+    blocks: list[gluon.Block] = [net[i] for i in range(len(net))]
+    if args.stages:
+        blocks[:] = fela.stages(net, to_input(images[:1]), args.stages, store)
+    for block in blocks:
+        block.hybridize()
     trainer = fela.Trainer(
-        [net[i] for i in range(len(net))],
+        blocks,
         loss_of,
         args.optimizer,
         {"learning_rate": args.lr},
@@ -121,6 +127,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=0, help="in all, over as many epochs as they take; 0: --epochs")
     parser.add_argument("--total", type=int, default=256, help="samples of a step, over all workers")
     parser.add_argument("--threshold", type=int, default=fela.THRESHOLD, help="samples of a token of the first block")
+    parser.add_argument("--stages", type=int, default=0, metavar="N", help="of --parallel mp; 0: the three blocks")
     parser.add_argument("--test-images", type=int, default=10_000)
     parser.add_argument("--optimizer", default="sgd")
     parser.add_argument("--lr", type=float, default=0.05)

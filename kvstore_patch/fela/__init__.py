@@ -12,7 +12,7 @@
 Arrays travel between workers by nalb/transport/courier.py.
 """
 
-from kvstore_patch.fela.cutting import partition
+from kvstore_patch.fela.cutting import partition, stages
 from kvstore_patch.fela.trainer import THRESHOLD, Trainer
 
-__all__ = ["THRESHOLD", "Trainer", "partition"]
+__all__ = ["THRESHOLD", "Trainer", "partition", "stages"]

@@ -1,15 +1,17 @@
-"""A net cut into sub-models on the machine that trains it: layers that need about the same batch to be fast go together."""
+"""A net cut on the machine that trains it: for Fela by the batches that layers need, for model parallelism by time."""
 
 import mxnet as mx
 from mxnet import autograd
+from mxnet.kvstore.base import KVStoreBase
 from mxnet.ndarray import NDArray
 
 from kvstore_patch.gluon.profiling import Work, best_time_s
 from kvstore_patch.store.kvstore import NALB
-from nalb.errors import InputError
+from nalb.errors import InputError, StoreError
 from nalb.tokens import partition as cuts
 
 BATCH_MOST = 64  # samples that layers are timed with: a CPU's layers are at full speed long before
+STAGE_BATCH = 16  # samples that layers are timed with for stages, about one micro-batch
 KEY = "fela.partition"
 
 
@@ -22,25 +24,55 @@ class Blocks(list[mx.gluon.Block]):
 
 
 def partition(
-    net: mx.gluon.nn.HybridSequential, sample: NDArray, kvstore: NALB | None = None, most: int = BATCH_MOST
+    net: mx.gluon.nn.HybridSequential, sample: NDArray, kvstore: KVStoreBase | None = None, most: int = BATCH_MOST
 ) -> Blocks:
     """Times each layer of an initialised net with batches 1, 2, 4, up to `most`, and cuts where thresholds change.
 
     sample: some input of the net. kvstore: rank 0's cuts count on every worker; without it machines of unequal speed may cut
     differently, which ends the job. The blocks share the net's layers. They are not hybridized.
     """
-    layers = _joined([net[i] for i in range(len(net))])
-    thresholds, x = [], sample[:1]
-    for layer in layers:
-        curve = {size: best_time_s(_work(layer, x), size) for size in _sizes(most)}
-        thresholds.append(cuts.threshold_batch(curve))
-        x = layer(x)
-    if kvstore is not None:
-        told = mx.nd.array(thresholds if kvstore.rank == 0 else [0] * len(thresholds))
-        kvstore.add_up_once(KEY, told)
-        thresholds = [int(one) for one in told.asnumpy()]
+    layers, sizes = _joined(_flat(net)), _sizes(most)
+    curves = _timed(layers, sample[:1], sizes)
+    thresholds = [int(one) for one in _rank_0([float(cuts.threshold_batch(curve)) for curve in curves], kvstore)]
     parts = cuts.partition(thresholds)
     return Blocks([_chain([layers[i] for i in part]) for part in parts], max(thresholds[i] for i in parts[0]))
+
+
+def stages(
+    net: mx.gluon.nn.HybridSequential,
+    sample: NDArray,
+    count: int,
+    kvstore: KVStoreBase | None = None,
+    batch: int = STAGE_BATCH,
+) -> list[mx.gluon.nn.HybridSequential]:
+    """Cuts an initialised net for `--parallel mp`: `count` stages of which the slowest computes `batch` samples in least time.
+
+    A stage has a layer that learns, and those after it that do not. A net of fewer such layers has fewer stages. sample, kvstore:
+    as of `partition`. The stages share the net's layers. They are not hybridized. Raises InputError.
+    """
+    layers = _joined(_flat(net))
+    seconds = _rank_0([curve[batch] for curve in _timed(layers, sample[:1], [batch])], kvstore)
+    return [_chain([layers[i] for i in part]) for part in cuts.stages(seconds, min(count, len(layers)))]
+
+
+def _timed(layers: list[mx.gluon.nn.HybridSequential], x: NDArray, sizes: list[int]) -> list[cuts.Curve]:
+    """How long each layer takes, forward and backward, with batches of these sizes. x: one sample, the first layer's input."""
+    curves: list[cuts.Curve] = []
+    for layer in layers:
+        curves.append({size: best_time_s(_work(layer, x), size) for size in sizes})
+        x = layer(x)
+    return curves
+
+
+def _rank_0(measured: list[float], kvstore: KVStoreBase | None) -> list[float]:
+    """What rank 0 has measured, on every worker; without a store what was measured here."""
+    if kvstore is None:
+        return measured
+    if not isinstance(kvstore, NALB):
+        raise StoreError("cuts are agreed on with kvstore 'nalb': create that one, without --scheme stock")
+    told = mx.nd.array(measured if kvstore.rank == 0 else [0] * len(measured), dtype="float64")
+    kvstore.add_up_once(KEY, told)
+    return [float(one) for one in told.asnumpy()]
 
 
 def _sizes(most: int) -> list[int]:
@@ -49,12 +81,19 @@ def _sizes(most: int) -> list[int]:
     return [1 << power for power in range(most.bit_length())]
 
 
+def _flat(net: mx.gluon.HybridBlock) -> list[mx.gluon.HybridBlock]:
+    """The layers of a net, and of the nets within it."""
+    if not isinstance(net, mx.gluon.nn.HybridSequential):
+        return [net]
+    return [layer for i in range(len(net)) for layer in _flat(net[i])]
+
+
 def _joined(layers: list[mx.gluon.HybridBlock]) -> list[mx.gluon.nn.HybridSequential]:
     """Layers that learn, each with those after it that do not; what comes before the first goes with it."""
     groups: list[list[mx.gluon.HybridBlock]] = []
     learns = False
     for layer in layers:
-        has_parameters = bool(layer.collect_params())
+        has_parameters = bool(list(layer.collect_params()))
         if not groups or (has_parameters and learns):
             groups.append([])
             learns = False

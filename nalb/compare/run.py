@@ -36,6 +36,7 @@ from nalb.reporting.batching_file import BatchingFile, write_batchings
 from nalb.reporting.parallel_file import ParallelFile, write_parallels
 from nalb.reporting.run_file import RunFile, write_run
 from nalb.schemes import AUTO
+from nalb.tokens.policies import MODEL_PARALLEL
 from nalb.transport.observer import Observer
 from nalb.workloads import bytes_of
 from netem.emulation import Emulation
@@ -126,6 +127,7 @@ def compare_batchings(request: CompareRequest, batchings: Sequence[str]) -> Batc
 def compare_parallels(request: CompareRequest, ways: Sequence[str], total: int) -> ParallelFile:
     """Train once by each way to share the model out and write parallel.json. total: samples of an iteration."""
     command = [sys.executable, example("train_fela.py"), "--steps", str(request.iterations), "--total", str(total)]
+    num_workers = sum(node.is_worker for node in request.network.nodes)
     options = replace(request.options, root_port=NAMESPACE_PORT)
     results = {}
     with ending_on_signals():
@@ -135,7 +137,9 @@ def compare_parallels(request: CompareRequest, ways: Sequence[str], total: int) 
                 say(f"{way}, iteration {event.iteration}: {event.iteration_s:.3f} s, tokens {event.tokens}")
 
             say(f"training {request.train} by {way}")
-            results[way] = run_parallel(way, request.network, command, options, request.run_dir / way, show)
+            is_cut_by_time = way.partition("@")[0] == MODEL_PARALLEL
+            job = [*command, "--stages", str(num_workers)] if is_cut_by_time else command
+            results[way] = run_parallel(way, request.network, job, options, request.run_dir / way, show)
     run = ParallelFile(request.network.name, f"train {request.train}", options.stragglers, results)
     write_parallels(request.run_dir, run)
     return run

@@ -15,8 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from nalb.errors import InputError
-from nalb.tokens.partition import Curve
+from nalb.tokens.partition import Curve, stages
 
 FORWARD_PART = 1 / 3  # of a layer's time; going back computes two gradients
 FLOAT_BYTES = 4
@@ -109,36 +108,9 @@ class Profile:
         return tuple(SubModel(self.layers[low:high]) for low, high in zip(starts, ends, strict=True))
 
     def stages(self, count: int, samples: int) -> tuple[SubModel, ...]:
-        """`count` sub-models of which the slowest computes `samples` as fast as can be, for model parallelism.
-
-        By bisection of the slowest's time over greedy cuts. Raises InputError where there are fewer layers.
-        """
-        if count > len(self.layers):
-            raise InputError(f"{count} stages of {self.name}: it has {len(self.layers)} layers, give at most as many")
+        """`count` sub-models of which the slowest computes `samples` in least time, for model parallelism. Raises InputError."""
         times = [layer.seconds(samples) for layer in self.layers]
-        low, high = max(times), sum(times)
-        for _ in range(50):
-            middle = (low + high) / 2
-            low, high = (low, middle) if len(_greedy(times, middle)) <= count else (middle, high)
-        starts = _greedy(times, high)
-        while len(starts) < count:  # fewer stages were as fast: the longest is cut in two
-            ends = [*starts[1:], len(times)]
-            longest = max(
-                (one for one in zip(starts, ends, strict=True) if one[1] - one[0] > 1), key=lambda one: one[1] - one[0]
-            )
-            starts = sorted([*starts, (longest[0] + longest[1]) // 2])
-        return self.cut(starts)
-
-
-def _greedy(times: Sequence[float], most: float) -> list[int]:
-    """Where stages begin of which none takes longer than `most`."""
-    starts, taken = [0], 0.0
-    for place, seconds in enumerate(times):
-        if taken + seconds > most * (1 + 1e-12) and place > starts[-1]:
-            starts.append(place)
-            taken = 0.0
-        taken += seconds
-    return starts
+        return self.cut([one.start for one in stages(times, count)])
 
 
 def _convolutions(name: str, count: int, inputs: int, outputs: int, width: int, pooled: bool) -> list[Layer]:

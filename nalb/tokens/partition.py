@@ -3,6 +3,8 @@
 A layer's threshold batch is the smallest measured one at which it computes a fraction f of its peak throughput. Consecutive layers
 whose thresholds lie in the same bin, floor(threshold / 16), make up one sub-model. The paper does not say what f is: 0.92 gives its
 cuts of VGG19 from the authors' timings, and 0.90 and 0.95 do not.
+
+Model parallelism cuts by time instead: `stages`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +14,7 @@ from nalb.errors import InputError
 
 FULL = 0.92  # f
 BIN = 16  # samples: Geng et al., IV-A
+BISECTIONS = 50  # of the slowest stage's time: all digits that a float has
 
 Curve = Mapping[int, float]  # batch -> seconds that it takes
 
@@ -35,3 +38,38 @@ def partition(thresholds: Sequence[int], bin_samples: int = BIN) -> list[range]:
         cuts.append(range(start, end))
         start = end
     return cuts
+
+
+def stages(seconds: Sequence[float], count: int) -> list[range]:
+    """`count` ranges of layers, counted from 0, of which the slowest takes least time. seconds: of each layer, in order.
+
+    By bisection of the slowest's time over greedy cuts. Raises InputError where there are fewer layers.
+    """
+    if not 1 <= count <= len(seconds):
+        raise InputError(
+            f"{count} stages of {len(seconds)} layers: give at least 1, at most as many as there are layers"
+        )
+    low, high = max(seconds), sum(seconds)
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if len(_greedy(seconds, middle)) <= count else (middle, high)
+    starts = _greedy(seconds, high)
+    while len(starts) < count:  # fewer stages were as fast: the longest is cut in two
+        longest = max(_ranges(starts, len(seconds)), key=len)
+        starts = sorted([*starts, (longest.start + longest.stop) // 2])
+    return _ranges(starts, len(seconds))
+
+
+def _ranges(starts: Sequence[int], end: int) -> list[range]:
+    return [range(low, high) for low, high in zip(starts, [*starts[1:], end], strict=True)]
+
+
+def _greedy(seconds: Sequence[float], most: float) -> list[int]:
+    """Where stages begin of which none takes longer than `most`."""
+    starts, taken = [0], 0.0
+    for place, one in enumerate(seconds):
+        if taken + one > most * (1 + 1e-12) and place > starts[-1]:
+            starts.append(place)
+            taken = 0.0
+        taken += one
+    return starts

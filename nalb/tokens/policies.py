@@ -8,7 +8,8 @@ from nalb.tokens.shape import Shape
 
 FELA, FELA_BY_PAPER = "fela", "fela-paper"  # with what is known of network and workers, or by the paper's rules alone
 FELAS = (FELA, FELA_BY_PAPER)
-PARALLELS = (*FELAS, "dp", "hp", "mp")  # names of the ways to train
+MODEL_PARALLEL = "mp"
+PARALLELS = (*FELAS, "dp", "hp", MODEL_PARALLEL)  # names of the ways to train
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def model_parallel(workers: int, total: int, sub_models: int, micro_batches: int
     shape = Shape(total, micro_batches, (1,) * sub_models)
     stages = min(workers, sub_models)
     eligible = tuple((one * stages // sub_models,) for one in range(sub_models))
-    return Policy("mp", eligible, helps=False, overlaps=False), shape
+    return Policy(MODEL_PARALLEL, eligible, helps=False, overlaps=False), shape
 
 
 def conflict(parallel: str, has_weights: bool, has_subset: bool, staleness: int, is_apart: bool = False) -> str | None:
@@ -129,7 +130,7 @@ def configuration(
     if parallel == "hp":
         return hybrid_parallel(workers, total, sub_models)
     ones = (1,) * sub_models
-    if parallel == "mp":
+    if parallel == MODEL_PARALLEL:
         return model_parallel(workers, total, sub_models, Shape.of(total, workers, ones, threshold).chunks)
     if weights is not None and len(weights) != sub_models:
         raise InputError(f"{len(weights)} weights for {sub_models} sub-models: give one for each")

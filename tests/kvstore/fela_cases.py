@@ -10,7 +10,7 @@ import numpy as np
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
-from kvstore_patch.fela import Trainer, partition
+from kvstore_patch.fela import Trainer, partition, stages
 from kvstore_patch.fela.chunks import Chunks
 from kvstore_patch.fela.compute import Compute
 from kvstore_patch.fela.gradients import Gradients
@@ -163,18 +163,27 @@ def check_running_statistics():
 
 def check_partition():
     """Whatever the machine's speed: the blocks are the net, and each has something to learn."""
-    net = nn.HybridSequential()
-    net.add(nn.Flatten(), nn.Dense(64), nn.Activation("relu"), nn.Dense(64), nn.Dropout(0.5), nn.Dense(3))
+    net, front = nn.HybridSequential(), nn.HybridSequential()
+    front.add(nn.Flatten(), nn.Dense(64), nn.Activation("relu"))
+    net.add(front, nn.Dense(64), nn.Dropout(0.5), nn.Dense(3))
     net.initialize(mx.init.Xavier())
     x = nd.random.uniform(shape=(4, 2, 8))
     blocks = partition(net, x, most=32)
     y = x
     for block in blocks:
-        assert block.collect_params()
+        assert list(block.collect_params())
         y = block(y)
     assert np.array_equal(y.asnumpy(), net(x).asnumpy())
     assert {id(one) for group in parameters_of(blocks) for one in group} == {*map(id, net.collect_params().values())}
     assert 1 <= blocks.threshold <= 32
+    for count, found in ((1, 1), (2, 2), (9, 3)):
+        parts = stages(net, x, count)
+        y = x
+        for part in parts:
+            y = part(y)
+        assert len(parts) == found
+        assert all(list(part.collect_params()) for part in parts)
+        assert np.array_equal(y.asnumpy(), net(x).asnumpy())
 
 
 def check_refusals():

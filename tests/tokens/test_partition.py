@@ -1,11 +1,13 @@
 """The cuts of the paper, from its authors' timings."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nalb.errors import InputError
-from nalb.tokens.partition import partition, threshold_batch
+from nalb.tokens.partition import partition, stages, threshold_batch
 
 # seconds of two equal layers of VGG19 on a K40c at batches 1, 2, 4, ..: the authors' timings
 K40C = {
@@ -49,3 +51,21 @@ def test_a_linear_layer_is_at_full_speed_at_once():
 def test_timings_that_tell_nothing_are_refused(curve):
     with pytest.raises(InputError, match="timings"):
         threshold_batch(curve)
+
+
+@given(st.lists(st.floats(1e-6, 10.0), min_size=1, max_size=9), st.data())
+def test_the_slowest_stage_is_as_fast_as_can_be(seconds, data):
+    count = data.draw(st.integers(1, len(seconds)))
+    found = stages(seconds, count)
+    assert [layer for one in found for layer in one] == list(range(len(seconds)))
+    assert len(found) == count
+    slowest = max(sum(seconds[layer] for layer in one) for one in found)
+    for cuts in itertools.combinations(range(1, len(seconds)), count - 1):
+        edges = (0, *cuts, len(seconds))
+        assert slowest <= (1 + 1e-9) * max(sum(seconds[low:high]) for low, high in itertools.pairwise(edges))
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_more_stages_than_layers_are_refused(count):
+    with pytest.raises(InputError, match="stages of 2 layers"):
+        stages([1.0, 1.0], count)
