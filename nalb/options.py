@@ -247,7 +247,7 @@ class JobOptions:
         False,
         "NALB_TOKEN_APART",
         Flag(),
-        "those that compute the last sub-model have no samples of their own",
+        "those that compute the last sub-model compute nothing else",
     )
     staleness: int | None = _option(
         None,

@@ -103,7 +103,7 @@ def add_token_flags(parser: argparse.ArgumentParser) -> None:
         "--subset", dest="token_subset", type=int, metavar="N", help="workers that compute fela's last sub-model"
     )
     parser.add_argument(
-        "--apart", dest="token_apart", action="store_true", help="the subset has no samples of its own, and may help"
+        "--apart", dest="token_apart", action="store_true", help="the subset computes the last sub-model alone"
     )
     parser.add_argument("--staleness", type=int, metavar="S", help="iterations that a worker may lead by (default: 0)")
     parser.add_argument("--stragglers", metavar="S", help=f"workers that sleep, for experiments: {FORMS}")

@@ -166,7 +166,9 @@ def _add_parallel_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--weights", metavar="1,W,...", help="of fela's sub-models (default: tuned)")
     group.add_argument("--subset", type=int, metavar="N", help="workers that compute fela's last sub-model")
-    group.add_argument("--apart", action="store_true", default=None, help="the subset has no samples of its own")
+    group.add_argument(
+        "--apart", action="store_true", default=None, help="the subset computes the last sub-model alone"
+    )
     group.add_argument("--stragglers", metavar="S", help=f"workers that sleep: {FORMS}")
     group.add_argument("--iterations", type=int, metavar="N", help="default: 10")
     group.add_argument(

@@ -210,7 +210,7 @@ class TokenDealer:
                 chunks=shape.chunks,
                 weights=weights,
                 eligible=eligible,
-                is_apart=policy.homes is not None,
+                is_apart=policy.is_apart,
                 reason=reason,
             )
         )

@@ -15,8 +15,9 @@ in_s the time that a worker is in for, a token is helped with where
     late_s: how much longer than that fetches take, on average: requests, senders that are busy, others on the same links
     return_s: of a token that goes back, until the owner has the gradient from the helper and has gone back through the rest
 
-An owner that is late with a token is expected to take as long again as it is late. An owner that has not asked for a token sleeps,
-and may not come back: help always pays. So it does while nothing is known of how long the token takes.
+An owner that is late with a token is expected to take as long again as it is late. An owner that sleeps may not come back: help
+always pays. So it does while nothing is known of how long the token takes. An owner that has not asked for a token yet, although
+another worker has already computed one, sleeps.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -142,7 +143,7 @@ class NetworkAware:
         """Which of the owner's tokens the worker should help with, if any. tokens: those that it may compute, at least one."""
         token = max(tokens, key=lambda one: (one.id.iteration, -one.id.level, one.id.number))
         if self._server.assigned(owner) is None:
-            return token
+            return token if self._server.sleeps(owner) else None
         mine_s, in_s, owners_in_s = self._token_s(worker, token, True), self._in_s(worker), self._in_s(owner)
         if mine_s is None or in_s is None or owners_in_s is None:
             return token

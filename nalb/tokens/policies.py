@@ -14,8 +14,8 @@ PARALLELS = (*FELAS, "dp", "hp", MODEL_PARALLEL)  # names of the ways to train
 
 @dataclass(frozen=True)
 class Policy:
-    """eligible: per sub-model, the ranks of the workers that may compute it, ascending. homes: those that F1 tokens are dealt
-    to; None: all that may compute them.
+    """eligible: per sub-model, the ranks of the workers that may compute it, ascending; F1 tokens are
+    dealt to those of the first. is_apart: as of `fela`.
 
     helps: a worker that has no token of its own takes others'. first: the sub-model whose tokens go before all others with the
     workers that may compute it, if any. overlaps: a sub-model's gradients are summed as soon as they are there; else after the
@@ -32,7 +32,7 @@ class Policy:
     depth_first: bool = True
     by_locality: bool = True
     own_buckets: bool = True
-    homes: tuple[int, ...] | None = None
+    is_apart: bool = False
 
 
 def fela(
@@ -44,8 +44,8 @@ def fela(
 ) -> Policy:
     """Everyone may compute everything, but for the conditional sub-model, which only `subset` computes.
 
-    subset: ranks; None: all. conditional: counted from 0; None: the last one. is_apart: the subset has no samples of its own, and
-    computes the other sub-models only where it helps; hybrid parallelism is such a case. Raises InputError.
+    subset: ranks; None: all. conditional: counted from 0; None: the last one. is_apart: the subset computes nothing else;
+    hybrid parallelism is such a case. Raises InputError.
     """
     everyone = tuple(range(workers))
     members = everyone if subset is None else tuple(sorted(set(subset)))
@@ -54,19 +54,18 @@ def fela(
         raise InputError(f"subset {list(members)}: give ranks from 0 to {workers - 1}, at least one")
     if not 0 <= which < sub_models:
         raise InputError(f"conditional sub-model {which + 1}: there are {sub_models}")
-    eligible = tuple(members if one == which else everyone for one in range(sub_models))
-    others = tuple(rank for rank in everyone if rank not in members)
-    if is_apart and not others:
-        raise InputError("a subset of all workers cannot be apart: make it smaller")
-    homes = others if is_apart else None
-    return Policy(FELA, eligible, first=None if members == everyone else which, homes=homes)
+    others = tuple(rank for rank in everyone if rank not in members) if is_apart else everyone
+    if not others or (is_apart and sub_models == 1):
+        raise InputError("a subset that is apart leaves the other sub-models to the others: there must be some of both")
+    eligible = tuple(members if one == which else others for one in range(sub_models))
+    return Policy(FELA, eligible, first=None if members == everyone else which, is_apart=is_apart)
 
 
 def fela_shape(policy: Policy, workers: int, total: int, weights: tuple[int, ...], threshold: int) -> Shape:
     """What an iteration by this policy consists of."""
-    if policy.homes is None:
-        return Shape.of(total, workers, weights, threshold)
-    return Shape.dealt(total, len(policy.homes), weights, threshold)
+    if policy.is_apart:
+        return Shape.dealt(total, len(policy.eligible[0]), weights, threshold)
+    return Shape.of(total, workers, weights, threshold)
 
 
 def data_parallel(workers: int, total: int, sub_models: int = 1) -> tuple[Policy, Shape]:

@@ -118,6 +118,7 @@ class TokenServer:
         self._waiting: dict[int, tuple[int, int]] = {}
         self._fresh: set[int] = set()  # whose buckets got tokens since requests were last answered
         self._begun, self.complete = -1, -1  # the last iterations
+        self._has_results = False  # a token of the iteration last begun is computed
         self._begun_s: dict[int, float] = {}
         self._unsynchronised: deque[tuple[int, int]] = deque()  # iteration and sub-model, in the order of the sums
         self.completed: list[Completed] = []  # for observers, who clear it
@@ -128,7 +129,7 @@ class TokenServer:
         """What iterations from the next one on consist of. Call it between iterations: none may be under way."""
         assert not self._iterations, "tokens of an iteration under way would change their shape"
         self.shape, self.policy = shape, policy
-        front = policy.homes or policy.eligible[0]
+        front = policy.eligible[0]
         self._homes = [front[chunk * len(front) // shape.chunks] for chunk in range(shape.chunks)]
         self._buckets = Buckets(shape, policy, self.workers, self.holder, self._cost, self._help)
 
@@ -173,6 +174,13 @@ class TokenServer:
         one = self._assigned.get(worker)
         return None if one is None else (one.work, self._now_s - one.given_s)
 
+    def sleeps(self, worker: int) -> bool:
+        """Whether a worker has asked for nothing of the last iteration for as long as another one needed for a token of it.
+
+        Workers do not enter an iteration all at once: one that is only a little later than others is no sleeper.
+        """
+        return self._has_results and worker not in self._assigned and worker not in self._waiting
+
     def tapes(self, worker: int) -> Collection[Token]:
         """The forward tokens that a worker has computed and nobody has gone back through yet."""
         return self._tapes[worker].values()
@@ -198,7 +206,7 @@ class TokenServer:
     # ---- how it goes
 
     def _begin(self, number: int, now_s: float) -> None:
-        self._begun, self._begun_s[number] = number, now_s
+        self._begun, self._begun_s[number], self._has_results = number, now_s, False
         iteration = self._iterations[number] = Iteration(number, self.shape, self._homes)
         self._unsynchronised += [(number, one) for one in reversed(range(self.shape.sub_models))]
         self._put(iteration.first())
@@ -209,6 +217,7 @@ class TokenServer:
         token, number = work.token, work.token.id.iteration
         iteration = self._iterations[number]
         self.holder[token.id] = work.worker
+        self._has_results |= number == self._begun
         if token.id.level < self.shape.head:
             self._tapes[work.worker][token.id] = token
         elif token.mirrors is not None:
@@ -244,14 +253,13 @@ class TokenServer:
 
         The one who reports goes first: what it has just completed is with it. Then each takes its own new tokens, and only then
         others help, so that nobody takes a token from a worker that waits for it. The rest may go on or wait. With advice, tokens
-        of owners that have not asked (they sleep) go before one's own last levels.
+        of owners that sleep go before one's own last levels.
         """
         orders: list[Order] = []
         changed = bool(self._fresh) or self._help is not None
-        present = self._assigned.keys() | self._waiting.keys()
         absent: Set[int] = frozenset()
         if self._help is not None and self.policy.own_buckets:
-            absent = self._buckets.owners - present
+            absent = {owner for owner in self._buckets.owners if self.sleeps(owner)}
         fresh = sorted(self._fresh) if self.policy.own_buckets else [*self._waiting]
         for one in [reporter, *(rank for rank in fresh if rank in self._waiting and rank != reporter)]:
             until = self._waiting[one][0]

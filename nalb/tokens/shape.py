@@ -68,7 +68,7 @@ class Shape:
 
     @staticmethod
     def dealt(total: int, homes: int, weights: tuple[int, ...], threshold: int) -> "Shape":
-        """As many F1 tokens for each of `homes` workers, of about `threshold` samples, where others have none."""
+        """As many F1 tokens for each of `homes` workers, of about `threshold` samples."""
         each = max(round(total / threshold / homes), 1)
         return Shape(total, min(each * homes, max(total, 1)), weights)
 

@@ -4,12 +4,12 @@
     1       weights: w_1 = 1, each divides the next, all divide N; lexicographic; the conditional sub-model is everyone's
     2       at the best weights, |S| = N, N/2, .., 1 (N's divisors, falling); the first is known from phase 1
     3       where the best |S| is not N: at that |S|, the other weights (ours)
-    4       likewise: that S apart, without samples of its own, at all weights that divide the others' number (ours)
+    4       likewise: that S apart, which computes nothing else, at all weights that divide the others' number (ours)
 
 The paper has no phase 3. It is there because phase 1 has tried all workers together only. A few want larger batches of the
 conditional sub-model. And where the sum of its gradients over all workers sets the pace, phase 1 cannot tell the weights of the
-others apart. Phase 4 has hybrid parallelism among its cases: where the conditional sub-model keeps S busy, samples of its own make
-it late. For N = 8 and M = 3 these are 10 + 3 + 9 cases, and 3 to 9 more.
+others apart. Phase 4 has hybrid parallelism among its cases: where the conditional sub-model keeps S busy, other work makes it
+late, and sums over fewer workers take less. For N = 8 and M = 3 these are 10 + 3 + 9 cases, and 3 to 9 more.
 
 A case's first iteration does not count: in it memory is taken for the new batch sizes, and newcomers to S get parameters. Of the
 others the median counts, so that one disturbed iteration decides nothing. Of equal cases the earlier one stays.

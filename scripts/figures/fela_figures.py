@@ -115,15 +115,16 @@ def figure_6(console: Console) -> None:
         seconds = tuner.measured_s
         first = {case: s for case, s in seconds.items() if len(case.subset) == WORKERS}
         weights = min(first, key=first.__getitem__).weights
-        second = {case: s for case, s in seconds.items() if case.weights == weights}
+        second = {case: s for case, s in seconds.items() if case.weights == weights and not case.is_apart}
         everything = {**first, **second}
         all_s = {case: one_case(total, case, rules) for case in all_cases()}
         best, jittered = min(all_s, key=all_s.__getitem__), best_with_jitter(total, all_s, rules)
         tuning = 5 * len(seconds)
         cost = run.ends_s[tuning - 1] / tuning / seconds[tuner.best] - 1
+        ended = text_of(tuner.best.weights, tuner.best.subset) + ", apart" * tuner.best.is_apart
         table.add_row(
             str(total), rules, text_of(weights), saving(first), f"{len(min(second, key=second.__getitem__).subset)}",
-            saving(second), saving(everything), text_of(tuner.best.weights, tuner.best.subset), f"{seconds[tuner.best]:.3f}",
+            saving(second), saving(everything), ended, f"{seconds[tuner.best]:.3f}",
             text_of(best.weights, best.subset), f"{all_s[best]:.3f}", text_of(jittered.weights, jittered.subset),
             f"{cost:.0%} of {tuning} iterations",
         )  # fmt: skip

@@ -89,6 +89,15 @@ def test_one_that_sleeps_is_always_helped():
     assert [one.owner for one in both.given] == [1] * 4 + [0] * 4
 
 
+def test_one_that_is_a_little_later_than_others_is_not_helped():
+    """Worker 2 has no samples of its own and enters first. Worker 1 counts as asleep once worker 0 has computed a token."""
+    three = workers_of(Shape(2, 2, (1,)), 3)
+    assert three.report(2) is None
+    assert three.report(0).owner == 0
+    assert 2 not in three.work
+    assert three.report(0).owner == 1
+
+
 def test_tokens_of_one_that_sleeps_go_before_last_levels():
     """Worker 0 sleeps: its forward tokens begin their way before the others go back for the last time."""
     three = workers_of(Shape(6, 6, (1, 1)), 3)

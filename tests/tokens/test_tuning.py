@@ -55,8 +55,7 @@ def test_a_fourth_phase_tries_the_few_workers_without_samples_of_their_own():
         Configuration(weights, (0,), True) for weights in ((1, 1, 1), (1, 1, 3), (1, 3, 3))
     ]
     assert tuner.reason == "weights 1,1,3, |S| = 1, apart: the best of 16 cases, 0.5 s an iteration"
-    assert tuner.policy.homes == (1, 2, 3)
-    assert tuner.policy.eligible == ((0, 1, 2, 3), (0, 1, 2, 3), (0,))
+    assert tuner.policy.eligible == ((1, 2, 3), (1, 2, 3), (0,))
     assert tuner.shape.chunks == 3  # of 21 and 22 samples: 64 / 16 would give one worker two
 
 
