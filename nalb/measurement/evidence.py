@@ -62,8 +62,8 @@ def evidence(
     """Read one iteration. Cost: a few sorts of its messages, and O(CELLS) for each connection.
 
     sites: of the nodes, where machines share uplinks. carried_before: what each direction has carried, bytes per second, like
-    `least`. An end that carries less has room, unless most of its pairs are held back: then it became slower. known_caps: of pairs;
-    one that carries so much is no witness of its ends.
+    `least`. An end that carries less has room, unless pairs that are held back carry most of that: then it became slower.
+    known_caps: of pairs; one that carries so much is no witness of its ends.
     """
     nodes, cell_s = num_nodes, traffic.span_s / CELLS
     key = (traffic.is_push * nodes + traffic.source) * nodes + traffic.target
@@ -87,7 +87,7 @@ def evidence(
     full = FULL * level[..., np.newaxis] * busy + nothing_full[..., np.newaxis]
     capacity, has_room = _judge_ends(carried, active, at_cap, of_end, full, ends, is_inner)
     is_held_back = _summed(np.where(has_room, carried, 0.0), pair, len(pairs)) > MOST * of_pair
-    is_slower = np.array([_are_most(is_held_back, end, nodes) for end in ends_of_pair]) & (least < level)
+    is_slower = np.array([_are_most(is_held_back, of_pair, end, nodes) for end in ends_of_pair]) & (least < level)
     if is_slower.any():
         return evidence(traffic, nodes, np.where(is_slower, 0.0, carried_before), known_caps, sites)
     after = np.array([_slower_after(*one, of_pair, is_held_back) for one in zip(of_end, ends_of_pair, strict=True)])
@@ -149,10 +149,13 @@ def _ways(source: Ints, target: Ints, sites: Sites | None) -> tuple[Ints, ...]:
     return source, target, leave, come
 
 
-def _are_most(is_held_back: Mask, end: Ints, nodes: int) -> Mask:
-    """Whether most of an end's pairs were held back, shape (N,)."""
-    held_back = is_held_back.sum(axis=1) >= FEWEST
-    return np.asarray(np.bincount(end, held_back, nodes) > MOST * np.bincount(end, minlength=nodes))
+def _are_most(is_held_back: Mask, of_pair: Floats, end: Ints, nodes: int) -> Mask:
+    """Whether the pairs of an end that were held back carried most of its bytes, shape (N,).
+
+    Between sites some pairs carry much, and others no more than a probe, which tells nothing.
+    """
+    held_back, carried = is_held_back.sum(axis=1) >= FEWEST, of_pair.sum(axis=1)
+    return np.asarray(np.bincount(end, held_back * carried, nodes) > MOST * np.bincount(end, carried, nodes))
 
 
 def _slower_after(of_end: Floats, end: Ints, of_pair: Floats, is_held_back: Mask) -> Ints:

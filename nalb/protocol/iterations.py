@@ -229,7 +229,7 @@ class Iterations:
             self._begin_layout(now_s)
         if self._admission.manager is not None:
             self.planner.joint_shares = self._admission.manager.plan_shares()
-        self.planner.round_trip_s = self._members.round_trip_s
+        self.planner.round_trip_s, self.planner.is_bbr = self._members.round_trip_s, self._members.is_bbr
         return self.planner.decide(number, self._layout_version, block.scheme, block.forecasts, self._observers.left)
 
     def _slot_orders(self, slots: list[m.NewSlots]) -> dict[bytes, list[m.NewSlots]]:

@@ -110,6 +110,12 @@ class Members:
         """To the farthest node, as most say; 0 where nobody knows."""
         return statistics.median([p.round_trip_s for p in self if p.round_trip_s] or [0.0])
 
+    @property
+    def is_bbr(self) -> bool:
+        """Whether BBR finds the rates of all connections to nodes that are far."""
+        far = [p for p in self if p.round_trip_s >= m.FAR_S]
+        return bool(far) and all(p.is_bbr for p in far)
+
     def work(self, nodes: list[str]) -> Work:
         """What the iteration took of these nodes' CPUs; all of the job's, each once."""
         place = {name: i for i, name in enumerate(nodes)}

@@ -129,6 +129,7 @@ class Report(Message, frozen=True):
     computed: Last = -1  # the last iteration whose gradients are complete
     queued_bytes: Bytes = 0  # on its connections with other nodes, not yet sent, acknowledged or read
     round_trip_s: Seconds = 0.0  # to the farthest of them, without queues; 0: not known
+    is_bbr: bool = False  # TCP's congestion control is BBR to all that are far
     cpu_s: Seconds = 0.0  # CPU time of the process so far
     cores: Cores | None = None  # that it may use; None: not known
 

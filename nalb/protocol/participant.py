@@ -31,6 +31,7 @@ class Process:
     computed_s: float = 0.0  # when it said so first
     calls: int = 0
     round_trip_s: float = 0.0  # to the farthest of the others; 0: not known
+    is_bbr: bool = False  # TCP's congestion control is BBR to all that are far
     drops: int = 0
     registration: int = -1  # number of its last Register
     tensors: list[m.TensorSpec] | None = None
@@ -49,7 +50,8 @@ class Process:
     def note(self, report: m.Report, iteration: int, now_s: float) -> None:
         """What its report, which came in this iteration, says besides samples."""
         self.exchanging, self.calls, self.drops = report.exchanging, report.calls, report.drops
-        self.round_trip_s, self.cpu_s, self.cores = report.round_trip_s, report.cpu_s, report.cores
+        self.round_trip_s, self.is_bbr = report.round_trip_s, report.is_bbr
+        self.cpu_s, self.cores = report.cpu_s, report.cores
         if report.computed != self.computed:
             self.computed, self.computed_s = report.computed, now_s
         self.covers += iteration - self.reported

@@ -42,7 +42,8 @@ LOW_INFLIGHT_BYTES = (
 )
 # Where delay makes up this part of an iteration, what workers push all at once does not fit into queues, and what it shows is
 # TCP's recovery: every iteration has a window, of what the fastest node can have on its way (measured at 50 to 200 ms, queues
-# of 50 ms: with all of that or more, packets are lost).
+# of 50 ms: with all of that or more, packets are lost). BBR needs none: it sends at the rate that it measures, and loss does not
+# slow it down. With a window no link but the slowest is full, so nothing shows what the others could carry (measured on geo3x4).
 DELAY_PART = 0.05
 WAY_PART = 2 / 3
 WINDOW_PART = 8  # of the model: each iteration begins with so much at full speed, which also shows what nodes can do
@@ -103,6 +104,7 @@ class Planner:
         self._rank_of_node = {i: servers[name] for i, name in enumerate(names) if name in servers}
         self.inflight_bytes = inflight_bytes
         self.round_trip_s = 0.0  # to the farthest node, without queues
+        self.is_bbr = False  # TCP's congestion control is BBR to all nodes that are far
         self.compute_spread_s = 0.0  # of the last iteration: from the first worker that had computed to the last one
         self.may_leave_routing = sites is None  # to MXNet: nor where sums of slices are checked
         self._schemes = schemes
@@ -390,6 +392,8 @@ class Planner:
         estimate, usual_bytes = self._estimator.estimate(), usual_inflight_bytes(self._layout.model_bytes)
         links_s, is_far = self._present.predicted_s, self.round_trip_s >= FAR_S
         if estimate.complete and links_s and is_far and self._delay_s > DELAY_PART * links_s:
+            if self.is_bbr:
+                return 0
             ways = (
                 estimate.least if estimate.uplinks is None else estimate.uplinks.least
             )  # a site's slices share its uplink

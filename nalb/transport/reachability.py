@@ -26,6 +26,7 @@ from nalb.transport.tcp_info import Address, Connection, Ways, connections
 
 KNOCKS = 5  # within the silence that is allowed
 LOOKS = 10  # at connections, likewise
+FAR_LOOKS_S = 0.5  # between them where peers are far: about as long as the farthest round trip that TCP is made for
 
 
 @contextmanager
@@ -83,6 +84,7 @@ class Reachability:
         self._coordinator_port = int(settings.endpoint.rpartition(":")[2])
         self._is_over = threading.Event()
         self._silent_since_s: dict[Address, float] = {}  # those in doubt
+        self._has_far = False
         threading.Thread(target=self._run, name="nalb-reach", daemon=True).start()
 
     def close(self) -> None:
@@ -90,7 +92,7 @@ class Reachability:
         self._is_over.set()
 
     def _run(self) -> None:
-        while not self._is_over.wait(self._settings.silence_s / LOOKS):
+        while not self._is_over.wait(min(self._settings.silence_s / LOOKS, FAR_LOOKS_S if self._has_far else math.inf)):
             try:
                 cause, why = Cause.UNREACHABLE, self._look()
             except (OSError, RuntimeError):  # no file or thread to be had just now: the next look may have them
@@ -102,9 +104,12 @@ class Reachability:
                 return
 
     def _look(self) -> str | None:
-        now = [connection for connection in connections(self._is_paced) if self._is_watched(connection.peer)]
+        now = [connection for connection in connections(self._is_far) if self._is_watched(connection.peer)]
+        far = [connection for connection in now if connection.round_trip_s >= FAR_S]
         farthest_s = max((connection.round_trip_s for connection in now), default=0.0)
-        self._note(Ways(sum(connection.queued_bytes for connection in now), farthest_s))
+        is_bbr = bool(far) and all(connection.is_bbr for connection in far)
+        self._note(Ways(sum(connection.queued_bytes for connection in now), farthest_s, is_bbr))
+        self._has_far = bool(far)
         doubtful = {connection.peer for connection in now if connection.is_doubtful}
         return self.lost(now, answering(doubtful, self._settings.silence_s / LOOKS), time.monotonic())
 
@@ -112,7 +117,7 @@ class Reachability:
         nodes = self._settings.addresses
         return peer[1] != self._coordinator_port and (nodes is None or peer[0] in nodes)
 
-    def _is_paced(self, connection: Connection) -> bool:
+    def _is_far(self, connection: Connection) -> bool:
         """Of a link with delay the queue is too short for what a worker may have under way; MXNet alone is left as it is."""
         return not self._settings.is_stock and connection.round_trip_s >= FAR_S and self._is_watched(connection.peer)
 

@@ -2,6 +2,11 @@
 
 ps-lite sends over connections that it made itself, and never looks at them again: one that is lost hangs it. The kernel counts how
 often it has repeated what it sent. Linux (linux/tcp.h, sockios.h), IPv4 and IPv6.
+
+BBR finds a connection's rate by itself, and trusts it. One that was starved on a full link keeps the low rate that it had there,
+and asks for a quarter more every eight round trips, which are seconds where peers are far. Its packets neither wait nor get lost,
+so it differs from others only in what is queued. Such a connection is made to start anew: setting the congestion control makes the
+kernel forget the rate, and the search begins again with twice as much each round trip.
 """
 
 import array
@@ -15,12 +20,16 @@ from contextlib import closing, suppress
 from typing import NamedTuple
 
 LISTEN = 10  # of tcp_info's states
-# state, ca_state, retransmits, probes, backoff, options and flags; rto_us; min_rtt_us
-INFO = struct.Struct("=BBBBBxxxI136xI")
+# state, ca_state, retransmits, probes, backoff, options and flags; rto_us; rtt_us; pacing_rate; min_rtt_us
+INFO = struct.Struct("=BBBBBxxxI56xI32xQ36xI")
 NO_ROUND_TRIP = (0, (1 << 32) - 1)  # of min_rtt: nothing has been acknowledged yet
 SO_MAX_PACING_RATE = 47  # asm-generic/socket.h
+NAME_MOST = 16  # bytes of a congestion control's name (TCP_CA_NAME_MAX)
 NO_LIMIT = struct.pack("=I", (1 << 32) - 2)  # bytes/s, 34 Gbit/s: the highest rate that all kernels take for one
 DOUBTFUL = 2  # repetitions without an answer: a packet that was lost needs one
+BBR, ANOTHER = b"bbr", b"reno"  # the names of congestion controls; every kernel has the second
+LATE = 4  # round trips that what is queued may take: a search that begins anew takes about as many
+NO_QUEUE = 1 / 16  # of a round trip: whose packets wait no longer than that shares no full link
 
 Address = tuple[str, int]
 
@@ -33,6 +42,8 @@ class Connection(NamedTuple):
     waiting_s: float  # since the first of it was sent, at least
     queued_bytes: int  # sent and not acknowledged, or not yet sent
     round_trip_s: float = 0.0  # the shortest of the last minutes, so without queues; 0: not known
+    is_bbr: bool = False
+    is_starved: bool = False  # BBR sends far less than the link would carry
 
     @property
     def is_doubtful(self) -> bool:
@@ -45,30 +56,52 @@ class Ways(NamedTuple):
 
     queued_bytes: int = 0
     round_trip_s: float = 0.0  # to the farthest; 0: not known
+    is_bbr: bool = False  # of all that are far
 
 
-def connections(is_paced: Callable[[Connection], bool] = lambda _: False) -> list[Connection]:
+def connections(is_far: Callable[[Connection], bool] = lambda _: False) -> list[Connection]:
     """Those of this process, now; connections that others made to it carry nothing of ps-lite's but acknowledgements.
 
-    The kernel is told to pace those that are to be: it spreads what it sends over the round trip, in place of sending all that the
-    congestion window allows at once (SO_MAX_PACING_RATE, tc-fq(8)). It stays so while they last.
+    The kernel is told to pace those that are far: it spreads what it sends over the round trip, in place of sending all that the
+    congestion window allows at once (SO_MAX_PACING_RATE, tc-fq(8)). It stays so while they last. Starved ones start anew.
     """
     ours, made = set(), []
     for one in _sockets():
         with closing(one), suppress(OSError):  # it speaks no TCP, was closed meanwhile, or never connected
             told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO.size)
-            state, _, repeated, _, backoff, rto_us, round_trip_us = INFO.unpack(told.ljust(INFO.size, b"\0"))
+            state, _, repeated, _, backoff, rto_us, now_us, pace, round_trip_us = INFO.unpack(
+                told.ljust(INFO.size, b"\0")
+            )
             here = one.getsockname()[1]
             if state == LISTEN:
                 ours.add(here)
                 continue
             waiting_s = rto_us * 1e-6 * (1 - 0.5**backoff) if repeated else 0.0
             round_trip_s = 0.0 if round_trip_us in NO_ROUND_TRIP else round_trip_us * 1e-6
-            connection = Connection(one.getpeername()[:2], repeated, waiting_s, _queued(one), round_trip_s)
+            queued_bytes = _queued(one)
+            is_bbr = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, NAME_MOST).rstrip(b"\0") == BBR
+            is_starved = is_bbr and starves(queued_bytes, pace, round_trip_s, now_us * 1e-6)
+            connection = Connection(
+                one.getpeername()[:2], repeated, waiting_s, queued_bytes, round_trip_s, is_bbr, is_starved
+            )
             made.append((here, connection))
-            if is_paced(connection):
+            if is_far(connection):
                 one.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, NO_LIMIT)
+                if is_starved:
+                    start_anew(one)
     return [connection for here, connection in made if here not in ours]
+
+
+def starves(queued_bytes: int, pace: float, round_trip_s: float, now_s: float) -> bool:
+    """Whether a connection is slower than its link lets it be. pace: bytes/s; now_s: a round trip as it is now, queues included."""
+    is_late = queued_bytes > LATE * round_trip_s * pace
+    return round_trip_s > 0 and is_late and now_s < (1 + NO_QUEUE) * round_trip_s
+
+
+def start_anew(one: socket.socket) -> None:
+    """Make BBR forget the rate that it believes in. The kernel ignores a congestion control that is set already."""
+    for name in (ANOTHER, BBR):
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
 
 
 def _sockets() -> Iterator[socket.socket]:

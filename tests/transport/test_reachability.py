@@ -125,8 +125,8 @@ def test_far_nodes_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     paced: list[Connection] = []
 
-    def connections(is_paced: Callable[[Connection], bool]) -> list[Connection]:
-        paced[:] = [one for one in (near, far, store, coordinator) if is_paced(one)]
+    def connections(is_far: Callable[[Connection], bool]) -> list[Connection]:
+        paced[:] = [one for one in (near, far, store, coordinator) if is_far(one)]
         return [near, far, store, coordinator]
 
     monkeypatch.setattr(module, "connections", connections)
@@ -135,8 +135,11 @@ def test_far_nodes_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
     reach = Reachability(ours, pytest.fail, noted.append)
     reach.close()
     assert reach._look() is None
-    assert noted == [(12, 0.08)]
+    assert noted == [Ways(12, 0.08)]
     assert paced == [far]
+    far = far._replace(is_bbr=True)
+    assert reach._look() is None
+    assert noted[1:] == [Ways(12, 0.08, is_bbr=True)]
     alone = Reachability(replace(ours, is_stock=True), pytest.fail)
     alone.close()
     alone._look()

@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from nalb.transport.tcp_info import SO_MAX_PACING_RATE, connections
+from nalb.transport.tcp_info import SO_MAX_PACING_RATE, connections, start_anew, starves
 
 
 def test_a_connection_that_this_process_made_and_what_is_queued_on_it():
@@ -93,3 +93,44 @@ def test_whatever_sockets_there_are_no_descriptor_is_left_open():
         before = os.listdir("/proc/self/fd")
         connections()
         assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.parametrize(
+    ("queued_bytes", "pace", "now_s", "expected"),
+    [
+        (100_000, 50_000.0, 0.2, True),  # two seconds, and nothing else on the link
+        (30_000, 50_000.0, 0.2, False),  # three round trips
+        (100_000, 50_000.0, 0.25, False),  # others are in the queue
+        (0, 0.0, 0.2, False),
+    ],
+)
+def test_what_a_starved_connection_is(queued_bytes, pace, now_s, expected):
+    assert starves(queued_bytes, pace, 0.2, now_s) is expected
+    assert not starves(queued_bytes, pace, 0.0, now_s)  # nothing acknowledged yet
+
+
+def test_bbr_starts_anew():
+    """The kernel's own word for it: the rate that it paces with is that of a new connection again."""
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as made:
+        try:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
+        except OSError:
+            pytest.skip("this kernel has no BBR")
+        taken, _ = door.accept()
+        with taken:
+            made.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, 100_000)
+            for _ in range(20):
+                made.sendall(bytes(5_000))
+                taken.recv(5_000, socket.MSG_WAITALL)
+            slow = pace_of(made)
+            made.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, 1_000_000_000)
+            (connection,) = [one for one in connections() if one.peer == door.getsockname()]
+            assert connection.is_bbr
+            assert pace_of(made) == slow
+            start_anew(made)
+            assert pace_of(made) > 10 * slow
+
+
+def pace_of(one):
+    """Bytes/s."""
+    return struct.unpack_from("=Q", one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 112), 104)[0]
