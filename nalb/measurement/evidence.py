@@ -12,6 +12,7 @@ sends without a pause throughout a cell is a witness there:
 Where machines share the uplinks of their sites, what lies between two sites has four ways that may be full: out of its source, out
 of that site, into the other site, into its target. The same holds for four as for two. That a machine's own link has room shows in
 its LAN: connections within the site then go faster than those that the uplink holds back, though they rarely go without a pause.
+Connections that share an uplink differ in their round trips, so their shares of it are less equal: there each margin counts twice.
 
 What a direction carried at its best is a lower bound of its capacity, whatever else is known. Single messages say nothing: bursts
 and late readers blur their times. Choice not taken: to fit capacities to all times by simulating the iteration, which takes
@@ -118,11 +119,18 @@ def _judge_ends(
     speed = np.divide(carried, active, out=np.zeros_like(carried), where=active >= MOST)
     seen = speed if is_inner is None else np.where(is_inner[:, np.newaxis], _mean_speed(carried, active, speed), speed)
     is_full = [(rate >= least)[end] for rate, least, end in zip(of_end, full, ends, strict=True)]
-    gets_most = [speed >= LEVEL * _highest(seen, end, of_end.shape[1])[end] for end in ends]
+    levels = (LEVEL, LEVEL, LEVEL**2, LEVEL**2)  # of links and uplinks
+    gets_most = [
+        speed >= level * _highest(seen, end, of_end.shape[1])[end] for level, end in zip(levels, ends, strict=False)
+    ]
     explains = np.array(
         [(active >= ALL) & ~at_cap & full & most for full, most in zip(is_full, gets_most, strict=True)]
     )
-    alone = zip(explains & (explains.sum(axis=0) == 1), ends, strict=True)
+    may_explain = explains
+    if is_inner is not None:
+        has_much = [(rate >= FULL * least)[end] for rate, least, end in zip(of_end, full, ends, strict=True)]
+        may_explain = np.array([much & most for much, most in zip(has_much, gets_most, strict=True)])
+    alone = zip(explains & (may_explain.sum(axis=0) == 1), ends, strict=True)
     proven = np.array([_summed(one, end, of_end.shape[1]) > 0 for one, end in alone])
     count = proven.sum(axis=-1)
     capacity = np.where(count >= FEWEST, (of_end * proven).sum(axis=-1) / np.maximum(count, 1), np.nan)

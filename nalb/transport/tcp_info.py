@@ -20,16 +20,17 @@ from contextlib import closing, suppress
 from typing import NamedTuple
 
 LISTEN = 10  # of tcp_info's states
-# state, ca_state, retransmits, probes, backoff, options and flags; rto_us; rtt_us; pacing_rate; min_rtt_us
-INFO = struct.Struct("=BBBBBxxxI56xI32xQ36xI")
+# state, ca_state, retransmits, probes, backoff, options and flags; rto_us; unacked; rtt_us; pacing_rate; min_rtt_us
+INFO = struct.Struct("=BBBBBxxxI12xI40xI32xQ36xI")
 NO_ROUND_TRIP = (0, (1 << 32) - 1)  # of min_rtt: nothing has been acknowledged yet
 SO_MAX_PACING_RATE = 47  # asm-generic/socket.h
 NAME_MOST = 16  # bytes of a congestion control's name (TCP_CA_NAME_MAX)
 NO_LIMIT = struct.pack("=I", (1 << 32) - 2)  # bytes/s, 34 Gbit/s: the highest rate that all kernels take for one
 DOUBTFUL = 2  # repetitions without an answer: a packet that was lost needs one
 BBR, ANOTHER = b"bbr", b"reno"  # the names of congestion controls; every kernel has the second
-LATE = 4  # round trips that what is queued may take: a search that begins anew takes about as many
+LATE = 2  # round trips that what is queued may take: one of them is under way, the other one waits for its turn
 NO_QUEUE = 1 / 16  # of a round trip: whose packets wait no longer than that shares no full link
+FEW = 4  # packets under way, BBR's least: they are acknowledged late, up to 0.2 s, which looks like a queue
 
 Address = tuple[str, int]
 
@@ -69,9 +70,8 @@ def connections(is_far: Callable[[Connection], bool] = lambda _: False) -> list[
     for one in _sockets():
         with closing(one), suppress(OSError):  # it speaks no TCP, was closed meanwhile, or never connected
             told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO.size)
-            state, _, repeated, _, backoff, rto_us, now_us, pace, round_trip_us = INFO.unpack(
-                told.ljust(INFO.size, b"\0")
-            )
+            told = told.ljust(INFO.size, b"\0")
+            state, _, repeated, _, backoff, rto_us, packets, now_us, pace, round_trip_us = INFO.unpack(told)
             here = one.getsockname()[1]
             if state == LISTEN:
                 ours.add(here)
@@ -80,7 +80,7 @@ def connections(is_far: Callable[[Connection], bool] = lambda _: False) -> list[
             round_trip_s = 0.0 if round_trip_us in NO_ROUND_TRIP else round_trip_us * 1e-6
             queued_bytes = _queued(one)
             is_bbr = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, NAME_MOST).rstrip(b"\0") == BBR
-            is_starved = is_bbr and starves(queued_bytes, pace, round_trip_s, now_us * 1e-6)
+            is_starved = is_bbr and starves(queued_bytes, pace, round_trip_s, now_us * 1e-6, packets)
             connection = Connection(
                 one.getpeername()[:2], repeated, waiting_s, queued_bytes, round_trip_s, is_bbr, is_starved
             )
@@ -92,10 +92,13 @@ def connections(is_far: Callable[[Connection], bool] = lambda _: False) -> list[
     return [connection for here, connection in made if here not in ours]
 
 
-def starves(queued_bytes: int, pace: float, round_trip_s: float, now_s: float) -> bool:
-    """Whether a connection is slower than its link lets it be. pace: bytes/s; now_s: a round trip as it is now, queues included."""
+def starves(queued_bytes: int, pace: float, round_trip_s: float, now_s: float, packets: int) -> bool:
+    """Whether a connection is slower than its link lets it be.
+
+    pace: bytes/s. now_s: a round trip as it is now, queues included. packets: sent and not acknowledged.
+    """
     is_late = queued_bytes > LATE * round_trip_s * pace
-    return round_trip_s > 0 and is_late and now_s < (1 + NO_QUEUE) * round_trip_s
+    return round_trip_s > 0 and is_late and (packets <= FEW or now_s < (1 + NO_QUEUE) * round_trip_s)
 
 
 def start_anew(one: socket.socket) -> None:

@@ -96,17 +96,18 @@ def test_whatever_sockets_there_are_no_descriptor_is_left_open():
 
 
 @pytest.mark.parametrize(
-    ("queued_bytes", "pace", "now_s", "expected"),
+    ("queued_bytes", "pace", "now_s", "packets", "expected"),
     [
-        (100_000, 50_000.0, 0.2, True),  # two seconds, and nothing else on the link
-        (30_000, 50_000.0, 0.2, False),  # three round trips
-        (100_000, 50_000.0, 0.25, False),  # others are in the queue
-        (0, 0.0, 0.2, False),
+        (100_000, 50_000.0, 0.2, 9, True),  # two seconds, and nothing else on the link
+        (15_000, 50_000.0, 0.2, 9, False),  # one and a half round trips
+        (100_000, 50_000.0, 0.25, 9, False),  # others are in the queue
+        (100_000, 5_000.0, 0.4, 3, True),  # acknowledged late
+        (0, 0.0, 0.2, 0, False),
     ],
 )
-def test_what_a_starved_connection_is(queued_bytes, pace, now_s, expected):
-    assert starves(queued_bytes, pace, 0.2, now_s) is expected
-    assert not starves(queued_bytes, pace, 0.0, now_s)  # nothing acknowledged yet
+def test_what_a_starved_connection_is(queued_bytes, pace, now_s, packets, expected):
+    assert starves(queued_bytes, pace, 0.2, now_s, packets) is expected
+    assert not starves(queued_bytes, pace, 0.0, now_s, packets)  # nothing acknowledged yet
 
 
 def test_bbr_starts_anew():
