@@ -45,6 +45,7 @@ class CapacityEstimator:
         self._is_growing = np.zeros(shape, dtype=np.bool_)  # a lower bound that the last iteration exceeded
         # The ways between sites. A lower bound of a LAN's that is exceeded refutes nothing: the LAN has more room than was thought.
         self._is_shared = np.ones(shape, dtype=np.bool_)
+        self._noise = np.array([NOISE, NOISE, NOISE**2, NOISE**2])[: shape[0], np.newaxis]  # see evidence.py
         if sites is not None:
             self._is_shared[:2] = sites.machines == 1
         self._caps: dict[tuple[int, int], float] = {}  # bytes per second
@@ -55,7 +56,7 @@ class CapacityEstimator:
         found = evidence(traffic, self._num_nodes, self._rate / NOISE, self._caps, self._sites)
         known, capacity, proven = self._rate, found.capacity, np.isfinite(found.capacity)
         is_near = (capacity < NOISE * known) & (known < NOISE * capacity)
-        exceeded = ~proven & (found.least > NOISE * known)
+        exceeded = ~proven & (found.least > self._noise * known)
         bound = np.where(self._proven & ~exceeded, known, np.maximum(known, found.least))
         self._rate = np.where(proven, np.where(is_near & self._proven, (known + capacity) / 2, capacity), bound)
         self._iterations += 1

@@ -12,7 +12,8 @@ sends without a pause throughout a cell is a witness there:
 Where machines share the uplinks of their sites, what lies between two sites has four ways that may be full: out of its source, out
 of that site, into the other site, into its target. The same holds for four as for two. That a machine's own link has room shows in
 its LAN: connections within the site then go faster than those that the uplink holds back, though they rarely go without a pause.
-Connections that share an uplink differ in their round trips, so their shares of it are less equal: there each margin counts twice.
+Connections that share an uplink differ in their round trips, so TCP does not share it evenly: how fast they are beside one another
+says nothing there, and an end has room only if it carries less by twice the margin.
 
 What a direction carried at its best is a lower bound of its capacity, whatever else is known. Single messages say nothing: bursts
 and late readers blur their times. Choice not taken: to fit capacities to all times by simulating the iteration, which takes
@@ -119,10 +120,8 @@ def _judge_ends(
     speed = np.divide(carried, active, out=np.zeros_like(carried), where=active >= MOST)
     seen = speed if is_inner is None else np.where(is_inner[:, np.newaxis], _mean_speed(carried, active, speed), speed)
     is_full = [(rate >= least)[end] for rate, least, end in zip(of_end, full, ends, strict=True)]
-    levels = (LEVEL, LEVEL, LEVEL**2, LEVEL**2)  # of links and uplinks
-    gets_most = [
-        speed >= level * _highest(seen, end, of_end.shape[1])[end] for level, end in zip(levels, ends, strict=False)
-    ]
+    gets_most = [speed >= LEVEL * _highest(seen, end, of_end.shape[1])[end] for end in ends[:2]]
+    gets_most += [np.ones(speed.shape, dtype=np.bool_)] * len(ends[2:])
     explains = np.array(
         [(active >= ALL) & ~at_cap & full & most for full, most in zip(is_full, gets_most, strict=True)]
     )
