@@ -13,7 +13,7 @@ Where machines share the uplinks of their sites, what lies between two sites has
 of that site, into the other site, into its target. The same holds for four as for two. That a machine's own link has room shows in
 its LAN: connections within the site then go faster than those that the uplink holds back, though they rarely go without a pause.
 Connections that share an uplink differ in their round trips, so TCP does not share it evenly: how fast they are beside one another
-says nothing there, and an end has room only if it carries less by twice the margin.
+says nothing there, and an uplink has room only if it carries less by twice the margin.
 
 What a direction carried at its best is a lower bound of its capacity, whatever else is known. Single messages say nothing: bursts
 and late readers blur their times. Choice not taken: to fit capacities to all times by simulating the iteration, which takes
@@ -125,10 +125,8 @@ def _judge_ends(
     explains = np.array(
         [(active >= ALL) & ~at_cap & full & most for full, most in zip(is_full, gets_most, strict=True)]
     )
-    may_explain = explains
-    if is_inner is not None:
-        has_much = [(rate >= FULL * least)[end] for rate, least, end in zip(of_end, full, ends, strict=True)]
-        may_explain = np.array([much & most for much, most in zip(has_much, gets_most, strict=True)])
+    has_much = [(rate >= FULL * least)[end] for rate, least, end in zip(of_end[2:], full[2:], ends[2:], strict=True)]
+    may_explain = np.array([*explains[:2], *has_much])
     alone = zip(explains & (may_explain.sum(axis=0) == 1), ends, strict=True)
     proven = np.array([_summed(one, end, of_end.shape[1]) > 0 for one, end in alone])
     count = proven.sum(axis=-1)
