@@ -64,6 +64,11 @@ class CompareRequest:
     test_every: int | None = None  # iterations, of a comparison of batchings
 
     @property
+    def num_workers(self) -> int:
+        """Of the network's nodes, those with a worker."""
+        return sum(node.is_worker for node in self.network.nodes)
+
+    @property
     def training_command(self) -> list[str]:
         """What each worker runs, over as many epochs as the iterations take. InputError where it is not there."""
         steps = self.iterations + 1  # the first records what is pushed
@@ -90,14 +95,13 @@ def compare_schemes(request: CompareRequest, schemes: Sequence[Variant]) -> None
         else:
             workload = f"train {request.train}"
             series, model_bytes = _train(request, schemes)
-    num_workers = sum(node.is_worker for node in network.nodes)
     run = RunFile(
         network.name,
         workload,
         len(network.nodes),
         model_bytes,
         configured_bound_s(network, model_bytes),
-        {name: one.result(num_workers, SAMPLES_PER_BATCH) for name, one in series.items()},
+        {name: one.result(request.num_workers, SAMPLES_PER_BATCH) for name, one in series.items()},
         goodput_bound_s(network, model_bytes),
     )
     write_run(request.run_dir, run)
@@ -127,7 +131,6 @@ def compare_batchings(request: CompareRequest, batchings: Sequence[str]) -> Batc
 def compare_parallels(request: CompareRequest, ways: Sequence[str], total: int) -> ParallelFile:
     """Train once by each way to share the model out and write parallel.json. total: samples of an iteration."""
     command = [sys.executable, example("train_fela.py"), "--steps", str(request.iterations), "--total", str(total)]
-    num_workers = sum(node.is_worker for node in request.network.nodes)
     options = replace(request.options, root_port=NAMESPACE_PORT)
     results = {}
     with ending_on_signals():
@@ -138,7 +141,7 @@ def compare_parallels(request: CompareRequest, ways: Sequence[str], total: int) 
 
             say(f"training {request.train} by {way}")
             is_cut_by_time = way.partition("@")[0] == MODEL_PARALLEL
-            job = [*command, "--stages", str(num_workers)] if is_cut_by_time else command
+            job = [*command, "--stages", str(request.num_workers)] if is_cut_by_time else command
             results[way] = run_parallel(way, request.network, job, options, request.run_dir / way, show)
     run = ParallelFile(request.network.name, f"train {request.train}", options.stragglers, results)
     write_parallels(request.run_dir, run)

@@ -45,7 +45,7 @@ class CapacityEstimator:
         self._is_growing = np.zeros(shape, dtype=np.bool_)  # a lower bound that the last iteration exceeded
         # The ways between sites. A lower bound of a LAN's that is exceeded refutes nothing: the LAN has more room than was thought.
         self._is_shared = np.ones(shape, dtype=np.bool_)
-        self._noise = np.array([NOISE, NOISE, NOISE**2, NOISE**2])[: shape[0], np.newaxis]  # see evidence.py
+        self._noise = np.array([NOISE, NOISE, NOISE**2, NOISE**2])[: shape[0], np.newaxis]  # by way, see evidence.py
         if sites is not None:
             self._is_shared[:2] = sites.machines == 1
         self._caps: dict[tuple[int, int], float] = {}  # bytes per second

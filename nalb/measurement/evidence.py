@@ -121,7 +121,7 @@ def _judge_ends(
     seen = speed if is_inner is None else np.where(is_inner[:, np.newaxis], _mean_speed(carried, active, speed), speed)
     is_full = [(rate >= least)[end] for rate, least, end in zip(of_end, full, ends, strict=True)]
     gets_most = [speed >= LEVEL * _highest(seen, end, of_end.shape[1])[end] for end in ends[:2]]
-    gets_most += [np.ones(speed.shape, dtype=np.bool_)] * len(ends[2:])
+    gets_most += [np.ones(speed.shape, dtype=np.bool_) for _ in ends[2:]]  # of an uplink that says nothing
     explains = np.array(
         [(active >= ALL) & ~at_cap & full & most for full, most in zip(is_full, gets_most, strict=True)]
     )

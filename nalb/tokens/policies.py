@@ -14,14 +14,13 @@ PARALLELS = (*FELAS, "dp", "hp", MODEL_PARALLEL)  # names of the ways to train
 
 @dataclass(frozen=True)
 class Policy:
-    """eligible: per sub-model, the ranks of the workers that may compute it, ascending; F1 tokens are
-    dealt to those of the first. is_apart: as of `fela`.
+    """eligible: per sub-model, the ranks of the workers that may compute it, ascending; F1 tokens are dealt to those of the first.
 
     helps: a worker that has no token of its own takes others'. first: the sub-model whose tokens go before all others with the
     workers that may compute it, if any. overlaps: a sub-model's gradients are summed as soon as they are there; else after the
     last token of the iteration. depth_first, by_locality: tokens of higher levels go first, then those of which the worker holds
     the most inputs (Geng et al., III-D); without, the oldest goes first. own_buckets: each worker has a bucket of its own
-    (III-E); without, all take from one.
+    (III-E); without, all take from one. is_apart: as of `fela`.
     """
 
     name: str

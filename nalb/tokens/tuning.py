@@ -131,8 +131,8 @@ class Tuner:
         best, others = self.best, self._workers - len(self.best.subset)
         if not others or self._sub_models == 1:
             return []
-        front = others if self._conditional else len(best.subset)  # F1 tokens are dealt to those
-        chunks = Shape.dealt(self._total, front, (1,), self._threshold).chunks
+        apart = Configuration(best.weights, best.subset, True).policy(self._workers, self._conditional)
+        chunks = fela_shape(apart, self._workers, self._total, (1,), self._threshold).chunks
         weights = weight_cases(divisors(others), self._sub_models, chunks)
         return [Configuration(one, best.subset, True) for one in weights]
 

@@ -26,7 +26,7 @@ from nalb.transport.tcp_info import Address, Connection, Ways, connections
 
 KNOCKS = 5  # within the silence that is allowed
 LOOKS = 10  # at connections, likewise
-FAR_LOOKS_S = 0.5  # between them where peers are far: about as long as the farthest round trip that TCP is made for
+FAR_LOOKS_S = 0.5  # between looks, at most, where peers are far: a starved connection holds up an exchange for as long
 
 
 @contextmanager
@@ -84,7 +84,7 @@ class Reachability:
         self._coordinator_port = int(settings.endpoint.rpartition(":")[2])
         self._is_over = threading.Event()
         self._silent_since_s: dict[Address, float] = {}  # those in doubt
-        self._has_far = False
+        self._has_far = False  # by the last look
         threading.Thread(target=self._run, name="nalb-reach", daemon=True).start()
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class Reachability:
 
     def _look(self) -> str | None:
         now = [connection for connection in connections(self._is_far) if self._is_watched(connection.peer)]
-        far = [connection for connection in now if connection.round_trip_s >= FAR_S]
+        far = [connection for connection in now if self._is_far(connection)]
         farthest_s = max((connection.round_trip_s for connection in now), default=0.0)
         is_bbr = bool(far) and all(connection.is_bbr for connection in far)
         self._note(Ways(sum(connection.queued_bytes for connection in now), farthest_s, is_bbr))

@@ -29,10 +29,8 @@ NO_LIMIT = struct.pack("=I", (1 << 32) - 2)  # bytes/s, 34 Gbit/s: the highest r
 DOUBTFUL = 2  # repetitions without an answer: a packet that was lost needs one
 BBR, ANOTHER = b"bbr", b"reno"  # the names of congestion controls; every kernel has the second
 LATE = 2  # round trips that what is queued may take: one of them is under way, the other one waits for its turn
-NO_QUEUE, JITTER_S = (
-    1 / 16,
-    0.005,
-)  # of a round trip, and seconds more: whose packets wait no longer shares no full link
+NO_QUEUE = 1 / 16  # of a round trip: whose packets wait no longer than that, and JITTER_S, shares no full link
+JITTER_S = 0.005
 FEW = 4  # packets under way, BBR's least: they are acknowledged late, up to 0.2 s, which looks like a queue
 
 Address = tuple[str, int]
@@ -47,7 +45,6 @@ class Connection(NamedTuple):
     queued_bytes: int  # sent and not acknowledged, or not yet sent
     round_trip_s: float = 0.0  # the shortest of the last minutes, so without queues; 0: not known
     is_bbr: bool = False
-    is_starved: bool = False  # BBR sends far less than the link would carry
 
     @property
     def is_doubtful(self) -> bool:
@@ -83,14 +80,11 @@ def connections(is_far: Callable[[Connection], bool] = lambda _: False) -> list[
             round_trip_s = 0.0 if round_trip_us in NO_ROUND_TRIP else round_trip_us * 1e-6
             queued_bytes = _queued(one)
             is_bbr = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, NAME_MOST).rstrip(b"\0") == BBR
-            is_starved = is_bbr and starves(queued_bytes, pace, round_trip_s, now_us * 1e-6, packets)
-            connection = Connection(
-                one.getpeername()[:2], repeated, waiting_s, queued_bytes, round_trip_s, is_bbr, is_starved
-            )
+            connection = Connection(one.getpeername()[:2], repeated, waiting_s, queued_bytes, round_trip_s, is_bbr)
             made.append((here, connection))
             if is_far(connection):
                 one.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, NO_LIMIT)
-                if is_starved:
+                if is_bbr and starves(queued_bytes, pace, round_trip_s, now_us * 1e-6, packets):
                     start_anew(one)
     return [connection for here, connection in made if here not in ours]
 
