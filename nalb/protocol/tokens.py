@@ -137,10 +137,10 @@ class TokenDealer:
         """The next iteration may be of another shape, where one has just been completed."""
         if self._tuner is None:
             return
-        before = self._tuner.configuration
+        before = self._tuner.configuration, self._tuner.is_done
         for seconds in server.iteration_s:
             self._tuner.observe(seconds)
-        if self._tuner.configuration != before:
+        if (self._tuner.configuration, self._tuner.is_done) != before:
             server.configure(self._tuner.shape, self._tuner.policy)
             self._tell_shape(server.complete + 1, self._tuner.shape, self._tuner.policy, self._tuner.reason, now_s)
 

@@ -5,14 +5,19 @@
     2       at the best weights, |S| = N, N/2, .., 1 (N's divisors, falling); the first is known from phase 1
     3       where the best |S| is not N: at that |S|, the other weights (ours)
     4       likewise: that S apart, which computes nothing else, at all weights that divide the others' number (ours)
+    5       again those that may be as fast as the best one: their fastest iteration takes less than its median (ours)
 
 The paper has no phase 3. It is there because phase 1 has tried all workers together only. A few want larger batches of the
 conditional sub-model. And where the sum of its gradients over all workers sets the pace, phase 1 cannot tell the weights of the
 others apart. Phase 4 has hybrid parallelism among its cases: where the conditional sub-model keeps S busy, other work makes it
 late, and sums over fewer workers take less. For N = 8 and M = 3 these are 10 + 3 + 9 cases, and 3 to 9 more.
 
-A case's first iteration does not count: in it memory is taken for the new batch sizes, and newcomers to S get parameters. Of the
-others the median counts, so that one disturbed iteration decides nothing. Of equal cases the earlier one stays.
+Phase 5 is successive halving (Jamieson and Talwalkar 2016): after each round the slower half goes, until one is left. On busy
+machines iterations of one case differ by a tenth, so four of them choose by luck. It costs little, since it runs none but fast
+cases. Where iterations take equally long it has nothing to do.
+
+A trial's first iteration does not count: in it memory is taken for the new batch sizes, and newcomers to S get parameters. Of the
+others of a case the median counts, so that one disturbed iteration decides nothing. Of equal cases the earlier one stays.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,9 +27,9 @@ from statistics import median
 from nalb.tokens.policies import FELA, FELA_BY_PAPER, Policy, fela, fela_shape
 from nalb.tokens.shape import Shape
 
-ITERATIONS = 5  # of a case, the first included: Geng et al., IV-B
+ITERATIONS = 5  # of a trial of a case, the first included: Geng et al., IV-B
 SET_UP = 1  # of them, that do not count
-PHASES = {FELA: 4, FELA_BY_PAPER: 2}
+PHASES = {FELA: 5, FELA_BY_PAPER: 2}
 
 Members = Callable[[int], Sequence[int]]  # size of S -> the ranks in it
 
@@ -49,7 +54,7 @@ class Tuner:
     """What each iteration consists of, from the times of those before it.
 
     threshold: the smallest batch at which SM-1 computes at full speed. members: who makes up S; the paper does not say, and
-    `range` is the lowest ranks. conditional: counted from 0; None: the last sub-model. phases: 2 as in the paper, to 4.
+    `range` is the lowest ranks. conditional: counted from 0; None: the last sub-model. phases: 2 as in the paper, to 5.
     """
 
     def __init__(
@@ -68,15 +73,17 @@ class Tuner:
         everyone = tuple(range(workers))
         chunks = Shape.of(total, workers, (1,), threshold).chunks
         self._weights = weight_cases(divisors(workers), sub_models, chunks)
-        self._cases = [Configuration(one, everyone) for one in self._weights]  # of the phases so far
-        self._later = [self._subsets, self._other_weights, self._apart][: phases - 1]  # what the other phases add
-        self.measured_s: dict[Configuration, float] = {}  # an iteration of each case that has ended, in order
-        self._times_s: list[float] = []  # of the present case
+        self._trials = [Configuration(one, everyone) for one in self._weights]  # those to come
+        self._later = [self._subsets, self._other_weights, self._apart, self._finalists][: phases - 1]
+        self._finals: list[Configuration] = []  # who is left in the last phase
+        self._times_s: dict[Configuration, list[float]] = {}  # of each case, in order: the iterations that count
+        self.measured_s: dict[Configuration, float] = {}  # their median
+        self._trial_s: list[float] = []  # of the present trial
 
     @property
     def configuration(self) -> Configuration:
         """Of the next iteration."""
-        return self.best if self.is_done else self._cases[len(self.measured_s)]
+        return self.best if self.is_done else self._trials[0]
 
     @property
     def shape(self) -> Shape:
@@ -91,31 +98,38 @@ class Tuner:
     @property
     def reason(self) -> str:
         """Why the next iteration is what it is."""
+        now, cases = self.configuration, len(self.measured_s)
         if self.is_done:
-            return f"{self.best}: the best of {len(self._cases)} cases, {self.measured_s[self.best]:.4g} s an iteration"
-        return f"{self.configuration}: case {len(self.measured_s) + 1} is tried"
+            return f"{now}: the best of {cases} cases, {self.measured_s[now]:.4g} s an iteration"
+        if now in self.measured_s:
+            return f"{now}: one of the {len(self._finals)} fastest of {cases} cases is tried again"
+        return f"{now}: case {cases + 1} is tried"
 
     @property
     def is_done(self) -> bool:
         """Whether all cases are measured; the configuration then stays."""
-        return len(self.measured_s) == len(self._cases)
+        return not self._trials
 
     @property
     def best(self) -> Configuration:
-        """The fastest of the cases that have ended."""
-        return min(self.measured_s, key=self.measured_s.__getitem__)
+        """The fastest of the cases that are still in the running; of equal ones the earlier."""
+        return min(self._finals or self.measured_s, key=self.measured_s.__getitem__)
 
     def observe(self, seconds: float) -> None:
         """Take in how long an iteration took, in order. The configuration may change by it."""
         if self.is_done:
             return
-        self._times_s.append(seconds)
-        if len(self._times_s) < ITERATIONS:
+        self._trial_s.append(seconds)
+        if len(self._trial_s) < ITERATIONS:
             return
-        self.measured_s[self.configuration] = median(self._times_s[SET_UP:])
-        self._times_s = []
+        case = self._trials.pop(0)
+        self._times_s.setdefault(case, []).extend(self._trial_s[SET_UP:])
+        self.measured_s[case] = median(self._times_s[case])
+        self._trial_s = []
+        if self._finals and self.is_done:
+            self._trials = self._next_round((len(self._finals) + 1) // 2)
         while self._later and self.is_done:
-            self._cases += self._later.pop(0)()
+            self._trials = self._later.pop(0)()
 
     def _subsets(self) -> list[Configuration]:
         sizes = divisors(self._workers)[-2::-1]
@@ -135,6 +149,18 @@ class Tuner:
         chunks = fela_shape(apart, self._workers, self._total, (1,), self._threshold).chunks
         weights = weight_cases(divisors(others), self._sub_models, chunks)
         return [Configuration(one, best.subset, True) for one in weights]
+
+    def _finalists(self) -> list[Configuration]:
+        best = self.best
+        self._finals = [
+            one for one in self.measured_s if one == best or min(self._times_s[one]) < self.measured_s[best]
+        ]
+        return self._next_round(len(self._finals))
+
+    def _next_round(self, remain: int) -> list[Configuration]:
+        """Who is tried again: so many of those in the running, the fastest first."""
+        self._finals = sorted(self._finals, key=self.measured_s.__getitem__)[:remain]
+        return self._finals[:] if remain > 1 else []
 
 
 def divisors(number: int) -> list[int]:

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from experiments.networks import uneven_network, write_network
 from experiments.trainings import compare_batchings, compare_parallels
-from nalb.errors import NalbError
+from nalb.errors import InputError, NalbError
 from nalb.reporting.parallel_file import ParallelResult
 from nalb.tokens.tuning import Tuner, divisors, weight_cases
 
@@ -30,13 +30,15 @@ CORES, RATE_MBPS = 1.3, 100.0
 START_CORES = 2.0  # all together, until training begins: small ones take minutes to start
 WARM_UP = 6  # iterations: memory is taken, links are measured
 STEADY = 8  # iterations after it that a median is taken of
+AGAIN = 100  # iterations in which tuning tries the fastest cases again: ten of them; more are 1 in 20 trainings
 BASELINES = "dp,hp,mp"
-NODES, TOTALS = (4, 8), (64, 256, 1024)
+NODES, TOTALS = (4, 8), (64, 128, 256, 512, 1024)
 UNEVEN_TOTAL = 256
 CASES_TOTAL = 256
 SLEEPS = ("round-robin:1", "round-robin:2", "round-robin:4")
 CHANCES = ("probability:0.1:2:1", "probability:0.3:2:1", "probability:0.5:2:1")
 SLEEP_TOTAL = 128
+ENDED = "the best of"  # in the reason for a case that tuning ended with
 SUB_MODELS, THRESHOLD = 3, 16  # of examples/train_fela.py
 
 
@@ -56,7 +58,16 @@ def tuned_iterations(nodes: int) -> int:
             count += 1
         return count
 
-    return max(map(tried, divisors(nodes))) + WARM_UP + STEADY
+    return max(map(tried, divisors(nodes))) + AGAIN + WARM_UP + STEADY
+
+
+def tune(folder: Path, network: Path | str, nodes: int, total: int, ways: str = "fela") -> dict[str, ParallelResult]:
+    """Train with these ways, each tuned. Raises InputError where tuning has not ended."""
+    found = compare_parallels(folder, network, ways, tuned_iterations(nodes), total).ways
+    for way, one in found.items():
+        if ENDED not in (reason := one.cases[-1].reason):
+            raise InputError(f"{folder}: {way} was still tuning in the last iteration: {reason}; raise AGAIN")
+    return found
 
 
 def case_of(result: ParallelResult) -> tuple[str, str]:
@@ -90,7 +101,7 @@ def totals(out: Path, console: Console, quick: bool, chosen: Sequence[int] = TOT
         for total in chosen[: 1 if quick else None]:
             folder = out / f"totals-{nodes}-{total}"
             rest = compare_parallels(folder / "baselines", network, BASELINES, WARM_UP + STEADY, total)
-            fela = compare_parallels(folder / "fela", network, "fela", tuned_iterations(nodes), total).ways["fela"]
+            fela = tune(folder / "fela", network, nodes, total)["fela"]
             times = [one.steady_s for one in rest.ways.values()]
             ratios = [f"{one / fela.steady_s:.2f}" for one in (*times, min(times))]
             row = [f"{one:.3f}" for one in (*times, fela.steady_s)]
@@ -101,7 +112,7 @@ def totals(out: Path, console: Console, quick: bool, chosen: Sequence[int] = TOT
 def cases(out: Path, console: Console, quick: bool) -> None:
     """All configurations for four nodes."""
     network, sizes = equal_nodes(out, 4), divisors(4)
-    tuned = compare_parallels(out / "cases-tuned", network, "fela", tuned_iterations(4), CASES_TOTAL).ways["fela"]
+    tuned = tune(out / "cases-tuned", network, 4, CASES_TOTAL)["fela"]
     seconds = {}
     every = [(weights, str(size)) for weights in weight_cases(sizes, SUB_MODELS, 4) for size in sizes]
     for few in sizes[:-1]:
@@ -121,7 +132,7 @@ def cases(out: Path, console: Console, quick: bool) -> None:
 def stragglers(out: Path, console: Console, quick: bool) -> None:
     """How much longer iterations take, on average, than where nobody sleeps."""
     network = equal_nodes(out, 4)
-    fela = compare_parallels(out / "stragglers-tuned", network, "fela", tuned_iterations(4), SLEEP_TOTAL).ways["fela"]
+    fela = tune(out / "stragglers-tuned", network, 4, SLEEP_TOTAL)["fela"]
     weights, subset = case_of(fela)
     flags = flags_of((weights, subset))
 
@@ -150,7 +161,7 @@ def uneven(out: Path, console: Console, _: bool) -> None:
     table = table_of("uneven4-cpu: s an iteration", "total", "dp", "fela", "lb-bsp", "over dp", "over lb-bsp")
     folder, name, total = out / "uneven", "uneven4-cpu", UNEVEN_TOTAL
     dp = compare_parallels(folder / "dp", name, "dp", WARM_UP + STEADY, total).ways["dp"].steady_s
-    fela = compare_parallels(folder / "fela", name, "fela", tuned_iterations(4), total).ways["fela"].steady_s
+    fela = tune(folder / "fela", name, 4, total)["fela"].steady_s
     sizes = compare_batchings(folder / "lb-bsp", name, "lb-bsp", 2 * (WARM_UP + STEADY), "vgg", total)
     lb = sizes.batchings["lb-bsp"].iteration_s
     table.add_row(str(total), f"{dp:.3f}", f"{fela:.3f}", f"{lb:.3f}", f"{dp / fela:.2f}", f"{lb / fela:.2f}")
@@ -163,8 +174,8 @@ def network(out: Path, console: Console, quick: bool) -> None:
         "over average", "over dp")  # fmt: skip
     for name in ("wan4-static", "uneven4-joint")[: 1 if quick else None]:
         folder, total = out / f"network-{name}", UNEVEN_TOTAL
-        both = compare_parallels(folder / "fela", name, "fela@average,fela@exact", tuned_iterations(4), total)
-        average, exact = (one.steady_s for one in both.ways.values())
+        both = tune(folder / "fela", name, 4, total, "fela@average,fela@exact")
+        average, exact = (one.steady_s for one in both.values())
         sizes = compare_batchings(folder / "joint", name, "joint", 2 * (WARM_UP + STEADY), "vgg", total)
         joint = sizes.batchings["joint"].iteration_s
         row = [f"{one:.3f}" for one in (average, exact, joint)]
