@@ -57,6 +57,7 @@ ALLOWED = {
         "nalb.schemes",
         "nalb.planning",
         "nalb.measurement",
+        "nalb.feedback",
         "nalb.protocol",
     },
     "nalb.process": {"nalb.errors", "nalb.failures"},

@@ -15,6 +15,7 @@ from nalb.errors import InputError
 from nalb.events import ByNode, IterationEvent, LayoutEvent, PlanEvent, Rates, SharedUplinkEvent
 from nalb.feedback.routing import Routing
 from nalb.feedback.trust import Outcome, Trust
+from nalb.feedback.window import delay_counts, delay_s, window_with_delay, window_without_delay
 from nalb.measurement.cores import CoreEstimator, Work
 from nalb.measurement.estimates import Estimate
 from nalb.measurement.estimators import Estimator, with_sites
@@ -37,30 +38,9 @@ from nalb.protocol.slot_numbers import SlotClass, SlotNumbers
 from nalb.schemes import EQUAL_BY_NEED, SCHEMES, STOCK, Scheme, find_scheme
 
 NOBODY: Mapping[str, int] = MappingProxyType({})
-LOW_INFLIGHT_BYTES = (
-    2_000_000  # measured on wan6-static: from 1 MB on nothing is gained, without a window a tenth is lost
-)
-# Where delay makes up this part of an iteration, what workers push all at once does not fit into queues, and what it shows is
-# TCP's recovery: every iteration has a window, of what the fastest node can have on its way (measured at 50 to 200 ms, queues
-# of 50 ms: with all of that or more, packets are lost). BBR needs none: it sends at the rate that it measures, and loss does not
-# slow it down. With a window no link but the slowest is full, so nothing shows what the others could carry (measured on geo3x4).
-DELAY_PART = 0.05
-WAY_PART = 2 / 3
-WINDOW_PART = 8  # of the model: each iteration begins with so much at full speed, which also shows what nodes can do
-# Of an exchange: what a window makes it shorter at most. It holds back what workers that have computed could push until the slowest
-# one has too, but for what fits into it, so it costs up to the time between them (uneven4-both: 4.7 s with one, 3.9 s without).
-WINDOW_GAIN = 0.1
-# What an iteration takes besides is so many round trips: the first push's way, the last sum's, and TCP's slow start, which all
-# connections go through at once (measured with pacing at 100 and 200 ms: 2 to 3).
-ROUND_TRIPS = 3
 REMEMBERED = 4096  # plans: more than there are iterations within a deadline
 HEADER_BYTES = 1000  # of a slice's message, at most
 NOT_NEEDED = "MXNet's own routing: plans take no less"
-
-
-def usual_inflight_bytes(model_bytes: int) -> int:
-    """How many bytes of a worker are under way at a time once all nodes are measured."""
-    return max(LOW_INFLIGHT_BYTES, model_bytes // WINDOW_PART)
 
 
 @dataclass(frozen=True)
@@ -138,7 +118,7 @@ class Planner:
     @property
     def _delay_s(self) -> float:
         """What an iteration takes besides what the links need."""
-        return ROUND_TRIPS * self.round_trip_s
+        return delay_s(self.round_trip_s)
 
     @property
     def server_count(self) -> int:
@@ -382,27 +362,21 @@ class Planner:
         return PlanDecision(plan_of, new_slots + new_site_slots)
 
     def _window(self) -> int:
-        """Bytes of a worker under way at a time: enough for the links' delay and queues, little enough to keep all in step."""
-        assert self._layout is not None
+        """Bytes of a worker under way at a time; 0: any."""
+        assert self._present is not None
         if self.inflight_bytes is not None:
             return self.inflight_bytes
-        assert self._present is not None
         if self._present_scheme.learns_from_times:
             return 0
-        estimate, usual_bytes = self._estimator.estimate(), usual_inflight_bytes(self._layout.model_bytes)
-        links_s, is_far = self._present.predicted_s, self.round_trip_s >= FAR_S
-        if estimate.complete and links_s and is_far and self._delay_s > DELAY_PART * links_s:
-            if self.is_bbr:
-                return 0
-            ways = (
-                estimate.least if estimate.uplinks is None else estimate.uplinks.least
-            )  # a site's slices share its uplink
-            fastest = ways.min(axis=0).max()
-            return max(usual_bytes, int(WAY_PART * fastest * self.round_trip_s))
-        if not (self._trust.allow_window(self.sites is not None) and estimate.complete and links_s):
+        estimate, links_s, model_bytes = self._estimator.estimate(), self._present.predicted_s, self.layout.model_bytes
+        links_s = links_s if estimate.complete else None
+        if links_s and self.round_trip_s >= FAR_S and delay_counts(self.round_trip_s, links_s):
+            shared = estimate if estimate.uplinks is None else estimate.uplinks  # a site's slices share its uplink
+            fastest = shared.least.min(axis=0).max()
+            return window_with_delay(model_bytes, self.round_trip_s, fastest, self.is_bbr)
+        if not (self._trust.allow_window(self.sites is not None) and links_s):
             return 0
-        held_back_s = self.compute_spread_s - usual_bytes / estimate.least.min()
-        return usual_bytes if held_back_s <= WINDOW_GAIN * links_s else 0
+        return window_without_delay(model_bytes, links_s, estimate.least.min(), self.compute_spread_s)
 
     def _lead(self, plan: Distribution) -> tuple[list[m.SiteLeaders], list[m.NewSlots]]:
         """Who sums each slice within each site, and the slots that this needs."""

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from nalb.feedback.window import usual_inflight_bytes
 from nalb.measurement.estimators import Estimator
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Node, server_indices
 from nalb.planning.slices import Tensor, build_layout
-from nalb.protocol.planner import usual_inflight_bytes
 from nalb.schemes import Scheme
 from nalb.simulation.exchange import WITH_HEADERS, MessageWeight
 from nalb.simulation.job import by_flows, by_planner, by_slices, planner_of

@@ -14,7 +14,7 @@ from rich.table import Table
 from experiments.networks import equal_network, write_network
 from experiments.overhead import CONFIDENCE, overhead
 from experiments.runs import Comparison, finish_all, run_script
-from nalb.protocol.planner import usual_inflight_bytes
+from nalb.feedback.window import usual_inflight_bytes
 from nalb.reporting.run_file import median_s
 from nalb.workloads import bytes_of
 

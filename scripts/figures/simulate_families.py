@@ -28,9 +28,9 @@ from rich.progress import track
 from rich.table import Table
 
 from nalb.errors import InputError, NalbError
+from nalb.feedback.window import usual_inflight_bytes
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.slices import Tensor
-from nalb.protocol.planner import usual_inflight_bytes
 from nalb.simulation.families import HIGH_SEED, STAR_FAMILIES, draw_network
 from nalb.simulation.job import by_planner, by_slices, planner_of
 from nalb.simulation.noise import Noise

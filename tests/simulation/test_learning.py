@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nalb.feedback.window import usual_inflight_bytes
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.slices import Tensor
-from nalb.protocol.planner import usual_inflight_bytes
 from nalb.simulation.families import draw_network
 from nalb.simulation.job import by_planner, by_slices, planner_of
 

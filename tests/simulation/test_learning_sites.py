@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nalb.feedback.window import usual_inflight_bytes
 from nalb.measurement.estimators import ESTIMATORS
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.slices import Tensor
-from nalb.protocol.planner import usual_inflight_bytes
 from nalb.simulation.job import by_planner, by_slices, planner_of
 from nalb.simulation.noise import Noise
 from tests.planning.test_levels import by_sites
