@@ -26,10 +26,20 @@ from nalb.tokens.iteration import Token
 from nalb.tokens.server import Completed, Fetch, TokenServer
 
 BACK = 2.0  # times forward: two gradients instead of one output
-NEWEST = 0.5  # weight of the newest time among those of a kind of token
-LATE_NEWEST = 0.1  # of the newest fetch, of whatever kind: those of about ten count
+NEWEST = 0.1  # weight of the newest time, once there are so many: about ten count
 
 Rates = Callable[[], tuple[Sequence[float], Sequence[float]]]  # bytes/s out of and into each worker, as estimated now
+
+
+class _Recent:
+    """The mean of the values so far, or of about the last 1 / NEWEST of them."""
+
+    def __init__(self) -> None:
+        self.mean, self._count = 0.0, 0
+
+    def add(self, value: float) -> None:
+        self._count += 1
+        self.mean += max(NEWEST, 1 / self._count) * (value - self.mean)
 
 
 class NetworkAware:
@@ -38,9 +48,9 @@ class NetworkAware:
     def __init__(self, server: TokenServer, rates: Rates | None = None):
         self._server, self._rates = server, rates
         # worker -> (sub-model, back, computed again) -> samples -> seconds
-        self._seconds: dict[int, dict[tuple[int, bool, bool], dict[int, float]]] = {}
+        self._seconds: dict[int, dict[tuple[int, bool, bool], dict[int, _Recent]]] = {}
         self._sample_bytes: dict[int, float] = {}  # of each sub-model's output
-        self._late_s: float | None = None  # once something was fetched
+        self._late_s = _Recent()
         server.advise(self.cost, self.help)
 
     def observe(self, one: Completed, compute_s: float, fetched_bytes: float, fetch_s: float) -> None:
@@ -49,14 +59,12 @@ class NetworkAware:
         kind = shape.sub_model(one.token.id.level), one.token.mirrors is not None, one.recomputes
         samples = shape.samples(one.token.chunks)
         known = self._seconds.setdefault(one.worker, {}).setdefault(kind, {})
-        known[samples] = NEWEST * compute_s + (1 - NEWEST) * known.get(samples, compute_s)
+        known.setdefault(samples, _Recent()).add(compute_s)
         of_output = [self._server.fetched(one.token, fetch) for fetch in one.fetches]
         if len({sub_model for sub_model, _ in of_output}) == 1:
             self._sample_bytes[of_output[0][0]] = fetched_bytes / sum(count for _, count in of_output)
         if one.fetches:
-            late_s = fetch_s - self._carried_s(one.worker, one.token, one.fetches)
-            before_s = late_s if self._late_s is None else self._late_s
-            self._late_s = LATE_NEWEST * late_s + (1 - LATE_NEWEST) * before_s
+            self._late_s.add(fetch_s - self._carried_s(one.worker, one.token, one.fetches))
 
     def compute_s(self, worker: int, forward: bool, back: bool, sub_model: int, samples: int) -> float | None:
         """How long a worker computes forward, back, or both; None where nothing is known of it.
@@ -99,7 +107,7 @@ class NetworkAware:
         fetches = self._server.fetches(worker, token)
         if not fetches:
             return 0.0
-        return max(0.0, self._carried_s(worker, token, fetches) + (self._late_s or 0.0))
+        return max(0.0, self._carried_s(worker, token, fetches) + self._late_s.mean)
 
     def _carried_s(self, worker: int, token: Token, fetches: Sequence[Fetch]) -> float:
         """How long the links alone would take."""
@@ -161,8 +169,8 @@ class NetworkAware:
         samples = sum(map(shape.samples, wanted))
         if samples and self._rates is not None:
             up, down = self._rates()
-            total_s += samples * self._sample_bytes.get(last - 1, 0.0) / min(up[worker], down[owner]) + (
-                self._late_s or 0.0
+            total_s += (
+                samples * self._sample_bytes.get(last - 1, 0.0) / min(up[worker], down[owner]) + self._late_s.mean
             )
         return total_s + sum(self.compute_s(owner, False, True, one, samples) or 0.0 for one in range(last) if samples)
 
@@ -192,9 +200,9 @@ class NetworkAware:
         return total_s
 
 
-def _for_samples(known_s: dict[int, float], samples: int) -> float:
+def _for_samples(known_s: dict[int, _Recent], samples: int) -> float:
     """By samples: as known, or in proportion to the nearest that is."""
     if samples not in known_s:
         nearest = min(known_s, key=lambda one: abs(one - samples))
-        return known_s[nearest] * samples / nearest
-    return known_s[samples]
+        return known_s[nearest].mean * samples / nearest
+    return known_s[samples].mean

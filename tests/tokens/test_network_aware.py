@@ -200,3 +200,18 @@ def test_with_advice_too_every_sample_goes_through_every_level_once(job, stalene
     by_level = [sum(one.iteration == 0 and one.level == level for one in given_) for level in range(shape.levels)]
     assert by_level == [shape.counts[shape.sub_model(level)] for level in range(shape.levels)]
     assert staleness or all(one.iteration <= later.iteration for one, later in pairwise(given_))
+
+
+def test_one_slow_token_does_not_make_a_worker_the_slower_one():
+    """A busy machine stretches single tokens; the members of S are chosen by the mean of many."""
+    both = workers_of(Shape(80, 80, (1,)), 2)
+    both.report(0)
+    both.report(1)
+    for _ in range(20):
+        both.report(0, 1.0)
+        both.report(1, 1.2)
+    both.report(0, 2.5)
+    assert both.aware.members(1) == [0]
+    for _ in range(30):  # it has become slower
+        both.report(0, 1.5)
+    assert both.aware.members(1) == [1]
