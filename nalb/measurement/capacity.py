@@ -53,7 +53,7 @@ class CapacityEstimator:
 
     def observe(self, traffic: Traffic) -> bool:
         """Take one iteration in; returns whether it refuted what was known."""
-        found = evidence(traffic, self._num_nodes, self._rate / NOISE, self._caps, self._sites)
+        found = evidence(traffic, self._num_nodes, self._rate, self._caps, self._sites)
         known, capacity, proven = self._rate, found.capacity, np.isfinite(found.capacity)
         is_near = (capacity < NOISE * known) & (known < NOISE * capacity)
         exceeded = ~proven & (found.least > self._noise * known)

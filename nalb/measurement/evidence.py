@@ -64,7 +64,8 @@ def evidence(
     """Read one iteration. Cost: a few sorts of its messages, and O(CELLS) for each connection.
 
     sites: of the nodes, where machines share uplinks. carried_before: what each direction has carried, bytes per second, like
-    `least`. An end that carries less has room, unless pairs that are held back carry most of that: then it became slower.
+    `least`. An end that carries less has room, unless pairs that are held back carry most of that: then it became slower. A single
+    connection that goes without a pause does not show that, since with a window most of an end's others wait for their turn.
     known_caps: of pairs; one that carries so much is no witness of its ends.
     """
     nodes, cell_s = num_nodes, traffic.span_s / CELLS

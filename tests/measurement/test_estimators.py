@@ -142,6 +142,19 @@ def test_what_was_known_is_refuted_by_more_and_by_less():
     assert capacity.estimate().up[0] == pytest.approx(2.5e6, rel=0.05)
 
 
+def test_an_end_that_carries_less_because_its_senders_pause_has_not_become_slower():
+    """With a window most connections wait for their turn now and then. The one that never waits is held back elsewhere."""
+    capacity = CapacityEstimator(4)
+    together = [one for source in (0, 1, 2) for one in stream(source, 3, 10e6, 0, 1)]
+    alone = [one for source in (0, 1, 2) for one in stream(source, (source + 1) % 3, 40e6, 1, 1)]
+    capacity.observe(traffic_of(together + alone))
+    assert capacity.estimate().down[3] == pytest.approx(30e6, rel=0.02)
+    pairs = ((1, 3), (2, 3), (0, 1), (0, 2))
+    pausing = [one for k in range(40) for pair in pairs for one in stream(*pair, 11e6, 0.05 * k, 0.033)]
+    assert not capacity.observe(traffic_of(stream(0, 3, 9e6, 0, 2) + pausing))
+    assert capacity.estimate().down[3] == pytest.approx(30e6, rel=0.02)
+
+
 def test_what_was_exceeded_is_planned_on_with_more_for_one_iteration():
     capacity = CapacityEstimator(4)
     capacity.observe(simulated([5e6] * 4, [5e6] * 4, [0, 0, 0.5, 0.5]))
