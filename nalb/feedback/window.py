@@ -5,6 +5,7 @@ delay makes up DELAY_PART of an iteration              WAY_PART of what the fast
                                                        node can have on its way         into queues, and shows TCP's recovery
 the same with BBR                                      none                             it sends at the rate that it measures, and
                                                                                         a window hides what links could carry
+                                                                                        (measured on geo3x4)
 workers end computing farther apart than the window    none                             it would hold back those that are ready
 and WINDOW_GAIN of the exchange can make up for
 else                                                   the usual one                    all servers have sums to answer at any time
@@ -12,9 +13,8 @@ else                                                   the usual one            
 trust.py says which iterations have none whatever else is so. Times are in seconds, rates in bytes per second.
 """
 
-LOW_INFLIGHT_BYTES = (
-    2_000_000  # measured on wan6-static: from 1 MB on nothing is gained, without a window a tenth is lost
-)
+# Measured on wan6-static: from 1 MB on nothing is gained, without a window a tenth is lost.
+LOW_INFLIGHT_BYTES = 2_000_000
 WINDOW_PART = 8  # of the model: each iteration begins with so much at full speed, which also shows what nodes can do
 # Measured at 50 to 200 ms, queues of 50 ms: with all that the fastest node can have on its way, or more, packets are lost.
 DELAY_PART = 0.05

@@ -9,7 +9,7 @@ too high is proven wrong by the overrun that it causes, one that is too low is e
     it carried more than is proven                at least so much                       planned on with OPTIMISM
     it carried much more than was known           it may have far more                   planned on with GROWTH, once
     something known was refuted                   the network changed                    older proofs are lower bounds
-    an end carried much less than before, and     it has room                            its value stays
+    an end carried less than before, and          it has room                            its value stays
     little of that was held back
     most bytes of an end were held back at once   the end became slower                  only what travelled since then counts
     nothing is known yet                          at least what it carried               equal shares until all have carried

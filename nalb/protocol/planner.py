@@ -116,11 +116,6 @@ class Planner:
         self._reason = ""
 
     @property
-    def _delay_s(self) -> float:
-        """What an iteration takes besides what the links need."""
-        return delay_s(self.round_trip_s)
-
-    @property
     def server_count(self) -> int:
         """How many servers sum for all workers."""
         return len(self._rank_of_node)
@@ -250,7 +245,7 @@ class Planner:
         known = self._known(self._estimator.estimate(), None)
         if known is None or self._own_shares is None:
             return math.inf
-        return completion_s(self._nodes, self._own_shares, self.layout.model_bytes, known) + self._delay_s
+        return completion_s(self._nodes, self._own_shares, self.layout.model_bytes, known) + delay_s(self.round_trip_s)
 
     def is_settled(self, scheme: str, forecasts: bool | None = None) -> bool:
         """Whether the present iteration cannot change the next plan, which `decide` may then be asked for at once."""
@@ -279,7 +274,7 @@ class Planner:
             model_bytes = self.layout.model_bytes
             shares = np.array(present.shares_bytes, dtype=float)
             explained_s, equal_s = (
-                completion_s(self._nodes, one, model_bytes, known) + self._delay_s
+                completion_s(self._nodes, one, model_bytes, known) + delay_s(self.round_trip_s)
                 for one in (shares, average(self._nodes, model_bytes))
             )
             exchange_s = min(max(explained_s, exchange_s), took_s)

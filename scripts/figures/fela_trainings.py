@@ -1,7 +1,8 @@
 """Fela by real training on emulated networks: python scripts/figures/fela_trainings.py [--only totals,uneven] [--out DIR] [--quick]
 
-A VGG-like net on Fashion-MNIST (examples/train_fela.py). Equal nodes share 1.3 cores and have links of 100 Mbit/s. A time is the
-median from one iteration's beginning to the next one's once tuning has ended; with workers that sleep it is the mean.
+A VGG-like net on Fashion-MNIST (examples/train_fela.py). Equal nodes share 1.3 cores and have links of 100 Mbit/s; the
+first one has 0.1 of a core more, for the coordinator. A time is the median from one iteration's beginning to the next one's once
+tuning has ended; with workers that sleep it is the mean.
 
 totals      equal nodes, totals of 64 to 1024 samples: Fela over data, hybrid and model parallelism
 cases       every configuration of Fela, each trained apart, and the one that tuning ends with
@@ -27,9 +28,7 @@ from nalb.reporting.parallel_file import ParallelResult
 from nalb.tokens.tuning import Tuner, divisors, weight_cases
 
 CORES, RATE_MBPS = 1.3, 100.0
-COORDINATOR_CORES = (
-    0.1  # more for the first node, so that all have as much left: with eight nodes its coordinator takes 0.06
-)
+COORDINATOR_CORES = 0.1  # more for the first node: with eight nodes its coordinator takes 0.06
 START_CORES = 2.0  # all together, until training begins: small ones take minutes to start
 WARM_UP = 6  # iterations: memory is taken, links are measured
 STEADY = 8  # iterations after it that a median is taken of

@@ -85,16 +85,15 @@ def test_members_of_the_subset_can_be_chosen():
 
 
 def test_cases_that_may_be_as_fast_as_the_best_are_tried_again_and_the_slower_half_goes():
-    times = {(1, 1): [1.0, 1.0, 1.0, 1.0], (1, 2): [0.9, 1.1, 1.1, 1.1], (2, 2): [1.2, 1.2, 1.2, 1.2]}
-    again = {(1, 1): 1.3, (1, 2): 0.8}
+    times = {(1, 1, 1): [1.0, 1.0, 1.0, 1.0], (1, 1, 2): [0.9, 1.1, 1.1, 1.1], (1, 2, 2): [1.2, 1.2, 1.2, 1.2]}
+    again = {(1, 1, 1): 1.3, (1, 1, 2): 0.8}
 
     def seconds(case, counted):
         if len(case.subset) == 1:
             return 2.0
         return times[case.weights][counted] if case not in tuner.measured_s else again[case.weights]
 
-    tuner = Tuner(2, 2, 64, 16)
-    tuner._trials.append(Configuration((2, 2), (0, 1)))
+    tuner = Tuner(2, 3, 64, 16)
     reasons = []
     while not tuner.is_done:
         reasons.append(tuner.reason)
@@ -102,10 +101,10 @@ def test_cases_that_may_be_as_fast_as_the_best_are_tried_again_and_the_slower_ha
         for counted in range(ITERATIONS - 1):
             tuner.observe(seconds(tuner.configuration, counted))
     assert reasons[-2:] == [
-        "weights 1,1, |S| = 2: one of the 2 fastest of 4 cases is tried again",
-        "weights 1,2, |S| = 2: one of the 2 fastest of 4 cases is tried again",
+        "weights 1,1,1, |S| = 2: one of the 2 fastest of 4 cases is tried again",
+        "weights 1,1,2, |S| = 2: one of the 2 fastest of 4 cases is tried again",
     ]
-    assert tuner.best.weights == (1, 2)
+    assert tuner.best.weights == (1, 1, 2)
     assert tuner.measured_s[tuner.best] == pytest.approx(0.85)  # of eight iterations
 
 
