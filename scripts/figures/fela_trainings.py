@@ -42,7 +42,7 @@ UNEVEN_TOTAL = 256
 CASES_TOTAL = 256
 SLEEPS = ("round-robin:2", "round-robin:4", "round-robin:8")
 CHANCES = ("probability:0.1:4:1", "probability:0.3:4:1", "probability:0.5:4:1")
-CHANCE_STEADY = 40  # iterations: with 0.1 one worker sleeps in four of them
+CHANCE_STEADY = 40  # iterations: in about four of them a worker sleeps whose probability is 0.1
 SLEEP_TOTAL = 128
 ENDED = "the best of"  # in the reason for a case that tuning ended with
 SUB_MODELS, THRESHOLD = 3, 16  # of examples/train_fela.py
@@ -100,9 +100,9 @@ def table_of(title: str, *headings: str) -> Table:
 def in_pairs(folder: Path, network: Path, total: int, baseline: str, case: tuple[str, str]) -> float:
     """Fela's speed over a baseline's, the median of several pairs of runs; each goes first by turns."""
     ratios = []
+    iterations = WARM_UP + 2 * STEADY
     for pair in range(PAIRS):
-        ways = [baseline, "fela"][:: 1 if pair % 2 == 0 else -1]
-        iterations = WARM_UP + 2 * STEADY
+        ways = ("fela", baseline) if pair % 2 else (baseline, "fela")
         run = compare_parallels(folder / f"pair-{pair}", network, ",".join(ways), iterations, total, *flags_of(case))
         ratios.append(run.ways[baseline].steady_s / run.ways["fela"].steady_s)
     return median(ratios)
@@ -120,13 +120,13 @@ def totals(out: Path, console: Console, quick: bool, chosen: Sequence[int] = TOT
             folder = out / f"totals-{nodes}-{total}"
             rest = compare_parallels(folder / "baselines", network, BASELINES, WARM_UP + STEADY, total)
             fela = tune(folder / "fela", network, nodes, total)["fela"]
-            times = [one.steady_s for one in rest.ways.values()]
-            best = min(rest.ways, key=lambda way: rest.ways[way].steady_s)
-            ratios = [f"{one / fela.steady_s:.2f}" for one in (*times, min(times))]
-            is_close = 1 / NOISE <= min(times) / fela.steady_s <= NOISE
+            times = {way: one.steady_s for way, one in rest.ways.items()}
+            best = min(times, key=times.__getitem__)
+            ratios = [times[way] / fela.steady_s for way in (*times, best)]
+            is_close = 1 / NOISE <= ratios[-1] <= NOISE
             pairs = f"{in_pairs(folder, network, total, best, case_of(fela)):.2f} {best}" if is_close else ""
-            row = [f"{one:.3f}" for one in (*times, fela.steady_s)]
-            table.add_row(str(nodes), str(total), *row, *case_of(fela), *ratios, pairs)
+            row = [f"{one:.3f}" for one in (*times.values(), fela.steady_s)]
+            table.add_row(str(nodes), str(total), *row, *case_of(fela), *(f"{one:.2f}" for one in ratios), pairs)
     console.print(table)
 
 
