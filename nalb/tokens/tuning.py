@@ -12,9 +12,10 @@ conditional sub-model. And where the sum of its gradients over all workers sets 
 others apart. Phase 4 has hybrid parallelism among its cases: where the conditional sub-model keeps S busy, other work makes it
 late, and sums over fewer workers take less. For N = 8 and M = 3 these are 10 + 3 + 9 cases, and 3 to 9 more.
 
-Phase 5 is successive halving (Jamieson and Talwalkar 2016): after each round the slower half goes, until one is left. On busy
-machines iterations of one case differ by a tenth, so four of them choose by luck. It costs little, since it runs none but fast
-cases. Where iterations take equally long it has nothing to do.
+Phase 5 is successive halving (Jamieson and Talwalkar 2016): after each round the slower half goes, until one is left, and trials
+become twice as long, so that each round takes about the same time. On busy machines iterations of one case differ by a tenth, so
+four of them choose by luck. It costs little, since it runs none but fast cases. Where iterations take equally long it has nothing
+to do.
 
 A trial's first iteration does not count: in it memory is taken for the new batch sizes, and newcomers to S get parameters. Of the
 others of a case the median counts, so that one disturbed iteration decides nothing. Of equal cases the earlier one stays.
@@ -27,7 +28,7 @@ from statistics import median
 from nalb.tokens.policies import FELA, FELA_BY_PAPER, Policy, fela, fela_shape
 from nalb.tokens.shape import Shape
 
-ITERATIONS = 5  # of a trial of a case, the first included: Geng et al., IV-B
+ITERATIONS = 5  # of a trial of a case in phases 1 to 4, the first included: Geng et al., IV-B
 SET_UP = 1  # of them, that do not count
 PHASES = {FELA: 5, FELA_BY_PAPER: 2}
 
@@ -79,6 +80,7 @@ class Tuner:
         self._times_s: dict[Configuration, list[float]] = {}  # of each case, in order: the iterations that count
         self.measured_s: dict[Configuration, float] = {}  # their median
         self._trial_s: list[float] = []  # of the present trial
+        self._length = ITERATIONS  # of it
 
     @property
     def configuration(self) -> Configuration:
@@ -120,13 +122,14 @@ class Tuner:
         if self.is_done:
             return
         self._trial_s.append(seconds)
-        if len(self._trial_s) < ITERATIONS:
+        if len(self._trial_s) < self._length:
             return
         case = self._trials.pop(0)
         self._times_s.setdefault(case, []).extend(self._trial_s[SET_UP:])
         self.measured_s[case] = median(self._times_s[case])
         self._trial_s = []
         if self._finals and self.is_done:
+            self._length *= 2
             self._trials = self._next_round((len(self._finals) + 1) // 2)
         while self._later and self.is_done:
             self._trials = self._later.pop(0)()

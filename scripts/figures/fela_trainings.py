@@ -14,8 +14,9 @@ network     unequal links (wan4-static, uneven4-joint): Fela under `exact` and `
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import mean, median
 
@@ -35,7 +36,7 @@ WARM_UP = 6  # iterations: memory is taken, links are measured
 STEADY = 8  # iterations after it that a median is taken of
 NOISE = 1.1  # medians of single runs of one case differ by as much
 PAIRS = 3  # runs of two ways side by side, where their medians are no further apart
-AGAIN = 100  # iterations in which tuning tries the fastest cases again: ten of them; more are 1 in 20 trainings
+AGAIN = 120  # iterations in which tuning tries the fastest cases again: eight of them; more are 1 in 20 trainings
 BASELINES = "dp,hp,mp"
 NODES, TOTALS = (4, 8), (64, 128, 256, 512, 1024)
 UNEVEN_TOTAL = 256
@@ -189,12 +190,12 @@ def uneven(out: Path, console: Console, _: bool) -> None:
     console.print(table)
 
 
-def network(out: Path, console: Console, quick: bool) -> None:
-    """Unequal links; on uneven4-joint unequal machines as well."""
+def network(out: Path, console: Console, quick: bool, chosen: Sequence[int] = (UNEVEN_TOTAL,)) -> None:
+    """Unequal links; on uneven4-joint unequal machines as well. The more samples, the more of the gradients are summed."""
     table = table_of("unequal links: s an iteration", "network", "total", "fela@average", "fela@exact", "dp under joint",
         "over average", "over dp")  # fmt: skip
-    for name in ("wan4-static", "uneven4-joint")[: 1 if quick else None]:
-        folder, total = out / f"network-{name}", UNEVEN_TOTAL
+    for name, total in product(("wan4-static", "uneven4-joint")[: 1 if quick else None], chosen):
+        folder = out / f"network-{name}-{total}"
         both = tune(folder / "fela", name, 4, total, "fela@average,fela@exact")
         average, exact = (one.steady_s for one in both.values())
         sizes = compare_batchings(folder / "joint", name, "joint", 2 * (WARM_UP + STEADY), "vgg", total)
@@ -204,24 +205,24 @@ def network(out: Path, console: Console, quick: bool) -> None:
     console.print(table)
 
 
-PARTS = {one.__name__: one for one in (totals, cases, stragglers, uneven, network)}
+PARTS: dict[str, Callable[..., None]] = {one.__name__: one for one in (totals, cases, stragglers, uneven, network)}
 
 
 def main() -> int:
     """Run the parts that are asked for; what is finished is read."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", default=",".join(PARTS), help="comma-separated parts")
-    parser.add_argument("--totals", default=",".join(map(str, TOTALS)), help="comma-separated, of the first part")
+    parser.add_argument("--totals", help=f"comma-separated, of totals (default: all) and network ({UNEVEN_TOTAL})")
     parser.add_argument("--out", type=Path, default=Path("runs/fela"), metavar="DIR")
     parser.add_argument("--quick", action="store_true", help="the first of everything: does it work?")
     args = parser.parse_args()
     names = args.only.split(",")
     if unknown := [one for one in names if one not in PARTS]:
         parser.error(f"--only: unknown {unknown[0]!r}: choose of {', '.join(PARTS)}")
-    chosen = [int(one) for one in args.totals.split(",")]
+    chosen = {"chosen": [int(one) for one in args.totals.split(",")]} if args.totals else {}
     try:
         for name in names:
-            part = partial(totals, chosen=chosen) if name == totals.__name__ else PARTS[name]
+            part = partial(PARTS[name], **chosen) if name in (totals.__name__, network.__name__) else PARTS[name]
             part(args.out, Console(width=160), args.quick)
     except NalbError as error:
         print(f"fela_trainings: {error}", file=sys.stderr)

@@ -119,10 +119,10 @@ def loss_by_luck(phases, seed, noise=0.1):
     return true_s[tuner.best] / min(true_s.values()) - 1
 
 
-def test_trying_the_fastest_again_takes_a_third_off_what_noise_costs():
+def test_trying_the_fastest_again_takes_half_off_what_noise_costs():
     with_it, without = ([loss_by_luck(phases, seed) for seed in range(200)] for phases in (5, 4))
-    assert np.mean(with_it) < 0.67 * np.mean(without)
-    assert np.percentile(with_it, 90) < 0.05
+    assert np.mean(with_it) < 0.5 * np.mean(without)
+    assert np.percentile(with_it, 90) < 0.04
 
 
 @given(st.integers(1, 24), st.integers(1, 4), st.integers(1, 2000), st.integers(1, 64), st.integers(0, 3))
