@@ -58,11 +58,11 @@ class ComputeClock:
 
     def gradients(self, arrays: Sequence[NDArray], on_computed: OnComputed) -> None:
         """The backward pass of the batch is queued, nothing that changes the gradients is; answers on a thread."""
-        self._probes.put((self._begun, on_computed, ndarrays.probe(arrays)))
+        self._probes.put((self._begun, on_computed, ndarrays.Probe(arrays)()))
 
     def parameters(self, arrays: Sequence[NDArray]) -> None:
         """The update is queued."""
-        self._probes.put((self._begun, None, ndarrays.probe(arrays)))
+        self._probes.put((self._begun, None, ndarrays.Probe(arrays)()))
 
     def settle(self) -> None:
         """Wait until whatever was queued so far has been computed and answered."""

@@ -21,9 +21,12 @@ class Call(NamedTuple):
     values: Arrays
     outs: Arrays
     arrays: list[NDArray]  # all of both, once each, that are not empty
+    matrices: list[NDArray]  # of those, what has more than one dimension
     group: Group
     copies: list[tuple[NDArray, NDArray]]  # to be made before MXNet's own routing, which sums in place
-    exchanged: list[ndarrays.PushPull]  # per key, for MXNet's own routing
+    exchanged: list[ndarrays.PushPull | None]  # per key, for MXNet's own routing; None: it is empty
+    is_computed: ndarrays.Probe  # of the first and the last value: backpropagation ends at one of them
+    is_summed: ndarrays.Probe  # of all arrays
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -54,10 +57,15 @@ class Calls:
             for v, o in zip(values, outs, strict=True)
         ]
         copies = [(v[0], o[0]) for v, o in zip(values, own, strict=True) if o is not v and v[0].size]
-        exchanged = [ndarrays.PushPull(self._inner, *both) for both in zip(own, outs, strict=True)]
+        exchanged = [
+            ndarrays.PushPull(self._inner, *both) if first.size else None
+            for first, *both in zip(firsts, own, outs, strict=True)
+        ]
         arrays = [array for one in (*values, *outs) for array in one if array.size]
         distinct = list({id(array): array for array in arrays}.values())
-        call = self._known[tuple(keys)] = Call(values, outs, distinct, group, copies, exchanged)
+        matrices = [array for array in distinct if array.ndim > 1]
+        probes = ndarrays.Probe([firsts[0], firsts[-1]]), ndarrays.Probe(distinct)
+        call = self._known[tuple(keys)] = Call(values, outs, distinct, matrices, group, copies, exchanged, *probes)
         return call
 
     def keep_only(self, call: Call) -> None:

@@ -129,7 +129,8 @@ def _as_lists(
         outs = values if out is None else list(out)  # type: ignore[call-overload]
     if not keys:
         raise StoreError("pushpull and broadcast need at least one key")
-    if repeated := [str(one) for one, count in Counter(keys).items() if count > 1]:
+    if len(set(keys)) < len(keys):
+        repeated = [str(one) for one, count in Counter(keys).items() if count > 1]
         raise StoreError(f"keys that occur twice in one call: {listed(repeated)}: give each once")
     if not len(keys) == len(values) == len(outs):
         raise StoreError(

@@ -161,17 +161,27 @@ _NOTHING = ctypes.cast(
 )  # an operation has to call something: arguments are ignored
 
 
-def probe(arrays: Sequence[NDArray]) -> NDArray:
-    """An array that is ready when all of these are, whatever is written into them later: one operation, queued now."""
-    ready = mx.nd.empty((1,))
-    handles, own = (NDArrayHandle * len(arrays))(*(array.handle for array in arrays)), (NDArrayHandle * 1)(ready.handle)
-    check_call(
-        _LIB.MXEnginePushSyncND(
-            _NOTHING, None, None, ctypes.byref(_CPU), handles, ctypes.c_int(len(arrays)), own, ctypes.c_int(1), None,
-            ctypes.c_int(0), b"nalb_probe",
-        )
-    )  # fmt: skip
-    return ready
+class Probe:
+    """An array that is ready when all of these are, whatever is written into them later; C arguments made once.
+
+    Each call queues one operation. After two calls the one array is ready when both times' arrays are.
+    """
+
+    __slots__ = ("_handles", "_kept", "_own", "_ready")
+
+    def __init__(self, arrays: Sequence[NDArray]):
+        self._kept, self._ready = arrays, mx.nd.empty((1,))
+        self._handles = (NDArrayHandle * len(arrays))(*(array.handle for array in arrays))
+        self._own = (NDArrayHandle * 1)(self._ready.handle)
+
+    def __call__(self) -> NDArray:
+        check_call(
+            _LIB.MXEnginePushSyncND(
+                _NOTHING, None, None, ctypes.byref(_CPU), self._handles, ctypes.c_int(len(self._handles)), self._own,
+                ctypes.c_int(1), None, ctypes.c_int(0), b"nalb_probe",
+            )
+        )  # fmt: skip
+        return self._ready
 
 
 def wait_for_all(arrays: Sequence[NDArray]) -> None:

@@ -29,18 +29,29 @@ class OwnRouting:
         """Queue the call's sums. keys: of its tensors, in order; the script's may be words. Returns what is ready with the sums."""
         if keys[-1] >= STOCK_KEYS:
             raise StoreError(f"MXNet's own routing has {STOCK_KEYS} keys here, and this job pushes more tensors")
-        for array in call.arrays:
-            if not are_gradients:
+        if not are_gradients:
+            for array in call.arrays:
                 ndarrays.wait_until_sent(array)
-            if not are_gradients or array.ndim > 1:  # a vector has one layout; but this may be a view of something else
-                ndarrays.reorder(array)
+        # a vector has one layout; but one that is no gradient may be a view of something else
+        for array in call.matrices if are_gradients else call.arrays:
+            ndarrays.reorder(array)
         for source, target in call.copies:
             source.as_nd_ndarray().copyto(target.as_nd_ndarray())
-        kept = [(key, place) for place, key in enumerate(keys) if call.values[place][0].size]
         with self._lock:
-            if new := [(key, call.values[place][0]) for key, place in kept if key not in self._ready]:
-                self._inner.init([key for key, _ in new], [array for _, array in new])
-                self._ready.update(key for key, _ in new)
-            for key, place in kept:
-                call.exchanged[place](key, -key)
-        return ndarrays.probe(call.arrays)
+            if not self._ready.issuperset(keys):
+                self._begin(keys, call)
+            for key, exchange in zip(keys, call.exchanged, strict=True):
+                if exchange is not None:
+                    exchange(key, -key)
+        return call.is_summed()
+
+    def _begin(self, keys: Sequence[int], call: Call) -> None:
+        """Have the servers know these keys."""
+        new = [
+            (key, values[0])
+            for key, values, exchange in zip(keys, call.values, call.exchanged, strict=True)
+            if exchange is not None and key not in self._ready
+        ]
+        if new:
+            self._inner.init([key for key, _ in new], [array for _, array in new])
+        self._ready.update(keys)
