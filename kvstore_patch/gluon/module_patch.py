@@ -44,7 +44,8 @@ def install() -> None:
     ) -> None:
         if isinstance(kvstore, NALB):
             pushed = {name: grads for name, grads in zip(param_names, grad_arrays, strict=True) if grads[0] is not None}
-            kvstore.add_up_gradients([*pushed], [*pushed.values()])
+            if pushed:
+                kvstore.add_up_gradients([*pushed], [*pushed.values()])
             kvstore = None
         update(param_arrays, grad_arrays, updater, num_device, kvstore, param_names)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from mxnet.kvstore.base import KVStoreBase
 from mxnet.ndarray import NDArray
 
+from kvstore_patch.store.calls import Arrays
 from kvstore_patch.store.exchange import Exchange
 from nalb.errors import StoreError, listed
 from nalb.protocol.recorder import IterationRecorder, Key
@@ -71,14 +72,17 @@ class NALB(KVStoreBase):
         slices, so push together what is ready together. `priority` is the order of calls here: earlier keys go first.
         """
         del priority
-        self._pushpull(key, value, out, are_gradients=False)
+        self._add_up(*_as_lists(key, value, out), are_gradients=False)
 
-    def add_up_gradients(self, keys: Sequence[Key], gradients: Sequence[list[NDArray]]) -> None:
-        """`pushpull` in place of what a backward pass writes, and no convolution reads while it infers."""
-        self._pushpull(keys, gradients, None, are_gradients=True)
+    def add_up_gradients(self, keys: list[Key], gradients: list[list[NDArray]]) -> None:
+        """`pushpull` in place of what a backward pass writes, and no convolution reads while it infers.
 
-    def _pushpull(self, key: Key | Sequence[Key], value: object, out: object, are_gradients: bool) -> None:
-        call = self._exchange.prepare(*_as_lists(key, value, out))
+        keys: at least one, each once. gradients: per key those of all devices.
+        """
+        self._add_up(keys, gradients, gradients, are_gradients=True)
+
+    def _add_up(self, keys: list[Key], values: Arrays, outs: Arrays, are_gradients: bool) -> None:
+        call = self._exchange.prepare(keys, values, outs)
         self._exchange.add_up(call, self._recorder.place(call.group), are_gradients)
 
     def add_up_once(self, key: Key, array: NDArray) -> None:
