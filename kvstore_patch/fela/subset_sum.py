@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from mxnet.ndarray import NDArray
 
+from kvstore_patch.store import ndarrays
 from nalb.protocol import messages as m
 from nalb.transport.courier import Courier
 from nalb.transport.pieces import Phase, SumPiece
@@ -24,7 +25,7 @@ def add_up_among(courier: Courier, rank: int, order: m.SumGradients, arrays: Seq
         whole = _add_up(courier, rank, order, mine, scatter, gather)
         ends = np.cumsum([0, *(array.size for array in chosen)])
         for array, (start, end) in zip(chosen, pairwise(ends), strict=True):
-            array[:] = whole[start:end].reshape(array.shape)
+            ndarrays.write(array, whole[start:end].reshape(array.shape))
 
 
 def _add_up(

@@ -64,7 +64,7 @@ class Updates:
     def put(self, sub_model: int, arrays: Sequence[npt.NDArray[Any]]) -> None:
         """What another worker's `collect` gave."""
         for own, array in zip(self._arrays(sub_model), arrays[:-1], strict=True):
-            own[:] = array
+            ndarrays.write(own, array)  # an evaluation here may have changed its layout
         numbers = arrays[-1].tolist()
         self._trainer.optimizer.num_update = max(self._trainer.optimizer.num_update, numbers[0])
         updates = zip(self._learning[sub_model], numbers[1:], strict=True)

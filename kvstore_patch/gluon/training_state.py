@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from mxnet.ndarray import NDArray
 
+from kvstore_patch.store import ndarrays
 from nalb.checkpoints.file import OptimizerState
 from nalb.errors import CheckpointError
 
@@ -49,6 +50,8 @@ def apply(
     if wanted != {name: _kind(array) for name, array in arrays.items() if name.startswith("state/")}:
         raise CheckpointError("the optimizer's state is of another kind: same optimizer options?")
     for name, parameter in parameters.items():
+        for array in parameter.list_data():  # the first forward pass may have changed its layout
+            ndarrays.settle(array)
         parameter.set_data(arrays[f"weight/{name}"])
     for updater, context in zip(trainer._updaters, trainer._contexts, strict=True):
         for index in state.index_updates:

@@ -10,9 +10,11 @@ before any of it is written, and then all of it must be written.
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 import mxnet as mx
 import numpy as np
+import numpy.typing as npt
 from mxnet.base import _LIB, NDArrayHandle, OpHandle, check_call, mx_uint
 from mxnet.ndarray import NDArray
 
@@ -37,6 +39,12 @@ def settle(array: NDArray) -> None:
         wait_until_sent(array)  # convolutions that still wait to read it: each queues a change of the layout as it runs
         array.wait_to_read()
         check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(ctypes.c_void_p())))
+
+
+def write(array: NDArray, values: npt.NDArray[Any]) -> None:
+    """Give an array these values, whatever its layout: MXNet refuses to write numbers into oneDNN's."""
+    settle(array)
+    array[:] = values
 
 
 _REORDER = (

@@ -161,6 +161,17 @@ def check_running_statistics():
     assert min(moved) > 0, "statistics have not moved"
 
 
+def check_newcomers():
+    """A worker gets a sub-model although an evaluation has left its convolutions' weights in oneDNN's layout."""
+    old, new = (Worker(rank, "conv", "sgd") for rank in range(2))
+    for parameter in parameters_of(old.blocks)[0]:
+        parameter.set_data(parameter.data() + 1)
+    new.blocks[0](nd.array(DATA[0])).wait_to_read()
+    new.updates.put(0, old.updates.collect(0))
+    for a, b in zip(values(old.blocks[:1]), values(new.blocks[:1]), strict=True):
+        assert np.array_equal(a, b), "the newcomer has other parameters"
+
+
 def check_partition():
     """Whatever the machine's speed: the blocks are the net, and each has something to learn."""
     net, front = nn.HybridSequential(), nn.HybridSequential()
@@ -250,6 +261,7 @@ def main():
         check("conv", workers, fela(workers, 3), Shape(TOTAL, chunks, (1, 2, 2)), "conv")
     check("norm alone", 1, fela(1, 3), Shape(TOTAL, 1, (1, 1, 1)), "norm")
     check_running_statistics()
+    check_newcomers()
     check_partition()
     print("stolen", stolen)
 

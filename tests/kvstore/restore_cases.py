@@ -126,6 +126,28 @@ def numpy_arrays(folder):
     np.testing.assert_array_equal(*weights)
 
 
+def convolutions(folder):
+    """Their weights are in oneDNN's layout once they have inferred, and get the checkpoint's values all the same."""
+    weights = []
+    for iteration in range(2):
+        net = gluon.nn.Conv2D(32, 3, padding=1, in_channels=16)
+        net.initialize(mx.init.Xavier())
+        net.hybridize()
+        trainer = gluon.Trainer(net.collect_params(), "sgd", {"momentum": 0.9})
+        x = nd.random.normal(shape=(4, 16, 8, 8))
+        net(x).wait_to_read()
+        checkpoints = Checkpoints(net, trainer, 1, folder)
+        assert checkpoints.restore() == Progress(iteration)
+        if iteration == 0:
+            with autograd.record():
+                loss = net(x).sum()
+            loss.backward()
+            trainer.step(1)
+            checkpoints.after_step(Progress(1))
+        weights.append(net.weight.data().asnumpy())
+    np.testing.assert_array_equal(*weights)
+
+
 def main(root: Path) -> None:
     """All cases."""
     for number, (optimizer, options, dtype) in enumerate(CASES):
@@ -151,6 +173,7 @@ def main(root: Path) -> None:
     refused(made("sgd", {}, root / "1"), "another net: parameter 0.bias is not in both")
     refused(made("lbsgd", {}, folder), "optimizer LBSGD keeps what cannot be saved")
     assert [path.name for path in folders.paths(folder)] == ["checkpoint-000000005.nalb"]
+    convolutions(root / "convolutions")
     numpy_arrays(root / "numpy")
 
 
