@@ -1,10 +1,13 @@
-"""`nalb report DIR`: report.html, tokens.html and figures/ of a run directory, from its run.json and samples.jsonl alone."""
+"""`nalb report DIR`: report.html, tokens.html and figures/ of a run directory, from its run.json and samples.jsonl alone.
+
+Of `nalb compare --parallel` each training's folder gets its own.
+"""
 
 import argparse
 import sys
 from pathlib import Path
 
-from nalb.reporting.page import FOLDER, write_report
+from nalb.reporting.page import FOLDER, run_dirs, write_report
 from nalb.reporting.summary import shared_uplinks
 
 
@@ -18,11 +21,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Write the report and say where it is."""
-    pages = write_report(args.run_dir, args.force, _show)
-    for page in pages:
-        print(f"report: {args.run_dir / page.file} (and {len(page.figures)} figures in {args.run_dir / FOLDER})")
-    for note in shared_uplinks(pages[0].record):
-        print(note)
+    for run_dir in run_dirs(args.run_dir):
+        pages = write_report(run_dir, args.force, _show)
+        for page in pages:
+            print(f"report: {run_dir / page.file} (and {len(page.figures)} figures in {run_dir / FOLDER})")
+        for note in shared_uplinks(pages[0].record):
+            print(note)
     return 0
 
 

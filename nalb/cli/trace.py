@@ -7,7 +7,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from nalb.errors import InputError
+from nalb.errors import InputError, listed
 from nalb.reporting.record import read_timeline
 from nalb.reporting.trace import chrome_trace, exposures
 
@@ -27,6 +27,8 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(f"{path} is there already: use --force to write over it")
     record = read_timeline(args.run_dir)
     if not record.has_events and not record.tokens:
+        if trainings := sorted(str(one.parent) for one in args.run_dir.glob("*/samples.jsonl")):
+            raise InputError(f"{args.run_dir} holds several trainings: give one of {listed(trainings)}")
         raise InputError(f"{args.run_dir / 'samples.jsonl'} has no iterations: there is nothing to draw")
     try:
         path.write_bytes(msgspec.json.encode(chrome_trace(record)))

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from nalb.errors import InputError
 from nalb.reporting.drawing import png
 from nalb.reporting.link_figures import rates_over_run, throughput_inside
+from nalb.reporting.parallel_file import read_parallels
 from nalb.reporting.record import Record, Timeline, read_record, read_timeline
 from nalb.reporting.share_figures import bytes_by_scheme, shares_over_iterations
 from nalb.reporting.summary import (
@@ -137,6 +138,26 @@ class Page:
     figures: Sequence[FigureOf]
     record: Timeline
     render: Callable[[Any, Mapping[str, bytes]], str]  # from its record and the pictures by file
+
+
+def run_dirs(directory: Path) -> list[Path]:
+    """Those that have a report of their own: it, or the trainings of a comparison of ways to share a model out.
+
+    InputError where none has.
+    """
+    if (directory / "run.json").exists():
+        return [directory]
+    if (directory / "batching.json").exists():
+        raise InputError(
+            f"{directory}: it compares batch sizes, which have no report: read its batching.json, or give `nalb trace` one "
+            "of the folders in it"
+        )
+    if not (directory / "parallel.json").exists():
+        return [directory]
+    ways = read_parallels(directory).ways
+    if wrong := [way for way in ways if Path(way).name != way]:
+        raise InputError(f"{directory / 'parallel.json'}: {wrong[0]!r} is no name of a training: restore the file")
+    return [directory / way for way in ways]
 
 
 def pages_of(run_dir: Path) -> list[Page]:

@@ -1,6 +1,7 @@
 """Tokens in reports and traces: a scripted training's events, as its coordinator writes them."""
 
 import json
+import shutil
 
 import pytest
 
@@ -8,6 +9,7 @@ from nalb.cli import main as cli
 from nalb.errors import InputError
 from nalb.events import encode_line
 from nalb.reporting.page import TOKEN_FIGURES
+from nalb.reporting.parallel_file import ParallelFile, ParallelResult, write_parallels
 from nalb.reporting.record import TokenTimes, read_timeline
 from nalb.reporting.token_figures import representative, shape_rows, tokens_over_time, worker_rows
 from nalb.reporting.trace import chrome_trace
@@ -86,6 +88,31 @@ def test_a_comparison_with_tokens_has_both_pages(run_dir, monkeypatch):
     assert cli.run(["report", str(run_dir)]) == 0
     assert (run_dir / "tokens.html").exists()
     assert (run_dir / "report.html").exists()
+
+
+@pytest.mark.jobs
+def test_each_training_of_a_comparison_has_its_own_page(run_dir, monkeypatch, capsys):
+    monkeypatch.setattr("nalb.reporting.page.png", lambda _: b"\x89PNG\r\n\x1a\n")
+    whole, ways = run_dir / "whole", ("dp", "fela@exact")
+    for way in ways:
+        (whole / way).mkdir(parents=True)
+        shutil.copy(run_dir / "samples.jsonl", whole / way)
+    write_parallels(
+        whole, ParallelFile("wan4-static", "train vgg", None, {way: ParallelResult("exact", 8) for way in ways})
+    )
+    assert cli.run(["report", str(whole)]) == 0
+    assert all((whole / way / "tokens.html").exists() for way in ways)
+    write_parallels(whole, ParallelFile("wan4-static", "train vgg", None, {"../dp": ParallelResult("exact", 8)}))
+    assert cli.run(["report", str(whole)]) == 2
+    assert "'../dp' is no name of a training" in capsys.readouterr().err
+    assert cli.run(["trace", str(whole)]) == 2
+    assert f"holds several trainings: give one of {whole / 'dp'}" in capsys.readouterr().err
+
+
+def test_a_comparison_of_batch_sizes_has_no_report_and_says_so(tmp_path, capsys):
+    (tmp_path / "batching.json").write_text("{}")
+    assert cli.run(["report", str(tmp_path)]) == 2
+    assert "it compares batch sizes, which have no report" in capsys.readouterr().err
 
 
 def test_a_shape_that_no_iteration_had_is_not_drawn(tmp_path):
