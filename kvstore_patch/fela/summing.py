@@ -94,7 +94,7 @@ class Summing:
             if 1 < len(order.workers) < self._workers:
                 add_up_among(self._courier, self._rank, order, sums.arrays)
             elif len(order.workers) > 1:
-                self._store.add_up_gradients([*self._keys[order.sub_model]], [[array] for array in sums.arrays])
+                self._store.add_up_gradients(self._keys[order.sub_model], [[array] for array in sums.arrays])
             self._updates.apply(order.sub_model, sums)
         self._gradients.give_back(order.sub_model, sums)
         with self._progress:

@@ -29,11 +29,6 @@ class Call(NamedTuple):
     is_computed: ndarrays.Probe  # of the first and the last value: backpropagation ends at one of them
     is_summed: ndarrays.Probe  # of all arrays
 
-    def is_of(self, values: Arrays, outs: Arrays) -> bool:
-        """Whether these are the same objects, in the same places."""
-        are_both = outs is values and self.outs is self.values
-        return _are_same(self.values, values) and (are_both or _are_same(self.outs, outs))
-
     @property
     def keys(self) -> tuple[Key, ...]:
         """In their order."""
@@ -51,8 +46,9 @@ class Calls:
     def prepare(self, keys: Sequence[Key], values: Arrays, outs: Arrays) -> Call:
         """Raises StoreError for arrays that cannot be summed."""
         known = self._known.get(tuple(keys))
-        if known is not None and known.is_of(values, outs):
+        if known is not None and _are_same(known.values, values) and _are_same(known.outs, outs):
             return known
+        values, outs = ([list(one) for one in arrays] for arrays in (values, outs))  # the caller's lists may change
         for one, sources, targets in zip(keys, values, outs, strict=True):
             self.check(one, [*sources, *targets])
         firsts = [sources[0] for sources in values]
@@ -102,7 +98,7 @@ class Calls:
 
 
 def _are_same(known: Arrays, arrays: Arrays) -> bool:
-    """Compared in C: an iteration asks for hundreds."""
+    """Whether all are the same objects, in the same places; compared in C, since an iteration asks for hundreds."""
     if [*map(len, known)] != [*map(len, arrays)]:
         return False
     return all(map(operator.is_, chain.from_iterable(known), chain.from_iterable(arrays)))

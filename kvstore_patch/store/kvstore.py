@@ -74,14 +74,14 @@ class NALB(KVStoreBase):
         del priority
         self._add_up(*_as_lists(key, value, out), are_gradients=False)
 
-    def add_up_gradients(self, keys: list[Key], gradients: list[list[NDArray]]) -> None:
+    def add_up_gradients(self, keys: Sequence[Key], gradients: Arrays) -> None:
         """`pushpull` in place of what a backward pass writes, and no convolution reads while it infers.
 
         keys: at least one, each once. gradients: per key those of all devices.
         """
         self._add_up(keys, gradients, gradients, are_gradients=True)
 
-    def _add_up(self, keys: list[Key], values: Arrays, outs: Arrays, are_gradients: bool) -> None:
+    def _add_up(self, keys: Sequence[Key], values: Arrays, outs: Arrays, are_gradients: bool) -> None:
         call = self._exchange.prepare(keys, values, outs)
         self._exchange.add_up(call, self._recorder.place(call.group), are_gradients)
 
@@ -133,8 +133,7 @@ def _as_lists(
         outs = values if out is None else list(out)  # type: ignore[call-overload]
     if not keys:
         raise StoreError("pushpull and broadcast need at least one key")
-    if len(set(keys)) < len(keys):
-        repeated = [str(one) for one, count in Counter(keys).items() if count > 1]
+    if repeated := [str(one) for one, count in Counter(keys).items() if count > 1]:
         raise StoreError(f"keys that occur twice in one call: {listed(repeated)}: give each once")
     if not len(keys) == len(values) == len(outs):
         raise StoreError(
