@@ -166,6 +166,25 @@ def test_what_was_exceeded_is_planned_on_with_more_for_one_iteration():
     assert capacity.estimate().down[0] == pytest.approx(OPTIMISM * grown.least[1, 0], rel=0.01)
 
 
+def test_what_comes_out_as_was_hoped_refutes_nothing():
+    shares = [0, 0, 0.5, 0.5]
+    capacity = CapacityEstimator(4)
+    capacity.observe(simulated([5e6] * 4, [5e6] * 4, shares))
+    assert capacity.observe(simulated([20e6] * 4, [20e6] * 4, shares))
+    assert not capacity.observe(simulated([28e6] * 4, [28e6] * 4, shares))
+    grown = capacity.estimate()
+    assert grown.down[0] == pytest.approx(GROWTH * grown.least[1, 0])
+
+
+def test_growth_grows_where_even_more_came_than_was_hoped():
+    shares = [0, 0, 0.5, 0.5]
+    capacity = CapacityEstimator(4)
+    for rate in (5e6, 20e6, 80e6):
+        capacity.observe(simulated([rate] * 4, [rate] * 4, shares))
+    grown = capacity.estimate()
+    assert grown.down[0] == pytest.approx(GROWTH**2 * grown.least[1, 0])
+
+
 def test_a_change_anywhere_makes_older_proofs_lower_bounds():
     """Node 0's limits are proven. Then it has nothing to carry while node 1 becomes slow."""
     capacity, idle = CapacityEstimator(4), [0, 1 / 3, 1 / 3, 1 / 3]
