@@ -116,3 +116,8 @@ def test_the_end_of_a_context_reaches_the_caller(build: Build) -> None:
 def test_idle_connections_are_kept_alive_at_both_ends(build: Build) -> None:
     """On after 60 s, six times every 10 s."""
     assert build.run("kept_alive").lines == ["alive 1 60 10 6"] * 2
+
+
+def test_freed_memory_is_kept_for_the_next_message_unless_the_user_decides(plain: Build) -> None:
+    assert plain.run("kept_memory").lines == ["brought few"]
+    assert plain.run("kept_memory", MALLOC_TRIM_THRESHOLD_="131072").lines == ["brought many"]

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "zmq_calls.h"
@@ -296,6 +297,22 @@ static void kept_alive(void *context) {
   close_now(receiver);
 }
 
+/* Memory as messages take it, freed and taken again: how many pages the kernel has to bring for the last of ten times. */
+static void kept_memory(void *context) {
+  enum { PIECES = 8, PIECE = 4 << 20 };
+  char address[64], *pieces[PIECES];
+  struct rusage before, after;
+  void *receiver = router(context, address, sizeof address);
+  for (int turn = 0; turn < 10; turn++) {
+    getrusage(RUSAGE_SELF, &before);
+    for (int i = 0; i < PIECES; i++) MUST((pieces[i] = malloc(PIECE)) && memset(pieces[i], turn, PIECE));
+    for (int i = 0; i < PIECES; i++) free(pieces[i]);
+    getrusage(RUSAGE_SELF, &after);
+  }
+  printf("brought %s\n", after.ru_minflt - before.ru_minflt < 100 ? "few" : "many");
+  close_now(receiver);
+}
+
 int run(const char *scenario) {
   static const struct {
     const char *name;
@@ -305,7 +322,7 @@ int run(const char *scenario) {
                    {"overflow", overflow, 1}, {"hostile", hostile, 0},   {"threads", threads, 1},
                    {"churn", churn, 1},       {"ends", ends, 1},         {"interleaved", interleaved, 1},
                    {"guarded", guarded, 0},   {"unguarded", unguarded, 0}, {"elsewhere", elsewhere, 0},
-                   {"kept_alive", kept_alive, 1}};
+                   {"kept_alive", kept_alive, 1}, {"kept_memory", kept_memory, 1}};
   void (*set_forecasts)(int) = (void (*)(int))dlsym(RTLD_DEFAULT, "nalb_shim_set_forecasts");
   for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
     if (strcmp(scenario, scenarios[i].name) != 0) continue;
