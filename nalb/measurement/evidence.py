@@ -7,7 +7,7 @@ sends without a pause throughout a cell is a witness there:
     an end explains it    where the end carries as much as at its best, and none of its connections is much faster
     one end explains it   that end is full: what it carries is its capacity
     both explain it       one of them is full; which one is not known
-    neither is full       the pair has a cap of its own, or an end became slower within the iteration
+    neither is full       the pair has a cap of its own, or an end became slower, before or within the iteration
 
 Where machines share the uplinks of their sites, what lies between two sites has four ways that may be full: out of its source, out
 of that site, into the other site, into its target. The same holds for four as for two. That a machine's own link has room shows in
@@ -90,7 +90,7 @@ def evidence(
     full = FULL * level[..., np.newaxis] * busy + nothing_full[..., np.newaxis]
     capacity, has_room = _judge_ends(carried, active, at_cap, of_end, full, ends, is_inner)
     is_held_back = _summed(np.where(has_room, carried, 0.0), pair, len(pairs)) > MOST * of_pair
-    is_slower = np.array([_are_most(is_held_back, of_pair, end, nodes) for end in ends_of_pair]) & (least < level)
+    is_slower = _hold_back_most(is_held_back, of_pair, ends_of_pair, nothing_full) & (least < level)
     if is_slower.any():
         return evidence(traffic, nodes, np.where(is_slower, 0.0, carried_before), known_caps, sites)
     after = np.array([_slower_after(*one, of_pair, is_held_back) for one in zip(of_end, ends_of_pair, strict=True)])
@@ -155,13 +155,19 @@ def _ways(source: Ints, target: Ints, sites: Sites | None) -> tuple[Ints, ...]:
     return source, target, leave, come
 
 
-def _are_most(is_held_back: Mask, of_pair: Floats, end: Ints, nodes: int) -> Mask:
-    """Whether the pairs of an end that were held back carried most of its bytes, shape (N,).
+def _hold_back_most(is_held_back: Mask, of_pair: Floats, ends: Sequence[Ints], nothing_full: Floats) -> Mask:
+    """Which ends held back the pairs that carried most of their bytes, shape (2 or 4, N).
 
-    Between sites some pairs carry much, and others no more than a probe, which tells nothing.
+    The fewest ends explain it: a pair is held back by that of its ends which has the most such pairs, or by each of them. Between
+    sites some pairs carry much, and others no more than a probe, which tells nothing.
     """
-    held_back, carried = is_held_back.sum(axis=1) >= FEWEST, of_pair.sum(axis=1)
-    return np.asarray(np.bincount(end, held_back * carried, nodes) > MOST * np.bincount(end, carried, nodes))
+    nodes, carried = nothing_full.shape[1], of_pair.sum(axis=1)
+    held_back = is_held_back.sum(axis=1) >= FEWEST
+    by_end = np.array([np.bincount(end, held_back, nodes) for end in ends]) * (nothing_full == 0)
+    pairs = np.array([count[end] for count, end in zip(by_end, ends, strict=True)])
+    explained = held_back * carried * (pairs == pairs.max(axis=0))
+    both = zip(ends, explained, strict=True)
+    return np.array([np.bincount(end, some, nodes) > MOST * np.bincount(end, carried, nodes) for end, some in both])
 
 
 def _slower_after(of_end: Floats, end: Ints, of_pair: Floats, is_held_back: Mask) -> Ints:

@@ -133,6 +133,17 @@ def test_of_an_iteration_within_which_a_node_became_slow_the_rest_counts():
     assert np.minimum(estimate.up, estimate.down)[1:].min() > 8e6
 
 
+def test_who_held_all_back_became_slower_and_not_each_of_its_peers():
+    """Node 3 sums all. It halves, and its peers, which showed 6 MB/s each, could carry more now."""
+    capacity = CapacityEstimator(4)
+    capacity.observe(simulated([6e6] * 3 + [25e6], [6e6] * 3 + [25e6], [0, 0, 0, 1]))
+    assert capacity.estimate().down[3] > 16e6
+    assert capacity.observe(simulated([20e6] * 3 + [12e6], [20e6] * 3 + [12e6], [0, 0, 0, 1]))
+    estimate = capacity.estimate()
+    assert [estimate.up[3], estimate.down[3]] == pytest.approx([12e6, 12e6], rel=0.05)
+    assert min(estimate.up[:3].min(), estimate.down[:3].min()) > 5e6
+
+
 def test_what_was_known_is_refuted_by_more_and_by_less():
     capacity, fast = CapacityEstimator(4), [20e6] * 3
     assert not capacity.observe(simulated([5e6, *fast], [5e6, *fast], EQUAL))
