@@ -9,6 +9,9 @@ sends without a pause throughout a cell is a witness there:
     both explain it       one of them is full; which one is not known
     neither is full       the pair has a cap of its own, or an end became slower, before or within the iteration
 
+Where ends became slower, both may explain all that is seen: one end that all its peers wait for, or each of those peers. The fewest
+ends explain it then: a witness is laid to the end that has more of them.
+
 Where machines share the uplinks of their sites, what lies between two sites has four ways that may be full: out of its source, out
 of that site, into the other site, into its target. The same holds for four as for two. That a machine's own link has room shows in
 its LAN: connections within the site then go faster than those that the uplink holds back, though they rarely go without a pause.
@@ -60,13 +63,15 @@ def evidence(
     carried_before: Floats | float = 0.0,
     known_caps: Mapping[tuple[int, int], float] = MappingProxyType({}),
     sites: Sites | None = None,
+    are_slower: bool = False,
 ) -> Evidence:
     """Read one iteration. Cost: a few sorts of its messages, and O(CELLS) for each connection.
 
     sites: of the nodes, where machines share uplinks. carried_before: what each direction has carried, bytes per second, like
     `least`. An end that carries less has room, unless pairs that are held back carry most of that: then it became slower. A single
     connection that goes without a pause does not show that, since with a window most of an end's others wait for their turn.
-    known_caps: of pairs; one that carries so much is no witness of its ends.
+    known_caps: of pairs; one that carries so much is no witness of its ends. are_slower: some ends became slower, and nothing is
+    known of these.
     """
     nodes, cell_s = num_nodes, traffic.span_s / CELLS
     key = (traffic.is_push * nodes + traffic.source) * nodes + traffic.target
@@ -88,11 +93,11 @@ def evidence(
     full_cap = FULL * cell_s * np.array([known_caps.get(name, np.inf) for name in names])
     at_cap = (of_pair >= full_cap[:, np.newaxis])[pair]
     full = FULL * level[..., np.newaxis] * busy + nothing_full[..., np.newaxis]
-    capacity, has_room = _judge_ends(carried, active, at_cap, of_end, full, ends, is_inner)
+    capacity, has_room = _judge_ends(carried, active, at_cap, of_end, full, ends, is_inner, are_slower)
     is_held_back = _summed(np.where(has_room, carried, 0.0), pair, len(pairs)) > MOST * of_pair
-    is_slower = _hold_back_most(is_held_back, of_pair, ends_of_pair, nothing_full) & (least < level)
+    is_slower = np.array([_are_most(is_held_back, of_pair, end, nodes) for end in ends_of_pair]) & (least < level)
     if is_slower.any():
-        return evidence(traffic, nodes, np.where(is_slower, 0.0, carried_before), known_caps, sites)
+        return evidence(traffic, nodes, np.where(is_slower, 0.0, carried_before), known_caps, sites, True)
     after = np.array([_slower_after(*one, of_pair, is_held_back) for one in zip(of_end, ends_of_pair, strict=True)])
     if after.any():
         rest, still = traffic.since(traffic.first_s + cell_s * after.max()), np.where(after, 0.0, level) / cell_s
@@ -111,12 +116,14 @@ def _judge_ends(
     full: Floats,
     ends: Sequence[Ints],
     is_inner: Mask | None,
+    by_fewest: bool,
 ) -> tuple[Floats, Mask]:
     """Capacities in bytes a cell, shape (2 or 4, N), NaN for unproven, and where a witness has room, shape (connections, cells).
 
     carried, active, at_cap: bytes of each connection, the part of each cell for which it sends, and whether its pair carries what
     it is known to, shape (connections, cells); of_end, full: bytes of each end, and how many make it full, shape (2 or 4, N,
-    cells); is_inner: whether a connection lies within a site, shape (connections,).
+    cells); is_inner: whether a connection lies within a site, shape (connections,); by_fewest: lay what two ends may explain to
+    the one that may explain more.
     """
     speed = np.divide(carried, active, out=np.zeros_like(carried), where=active >= MOST)
     seen = speed if is_inner is None else np.where(is_inner[:, np.newaxis], _mean_speed(carried, active, speed), speed)
@@ -128,7 +135,10 @@ def _judge_ends(
     )
     has_much = [(rate >= FULL * least)[end] for rate, least, end in zip(of_end[2:], full[2:], ends[2:], strict=True)]
     may_explain = np.array([*explains[:2], *has_much])
-    alone = zip(explains & (may_explain.sum(axis=0) == 1), ends, strict=True)
+    if by_fewest:
+        witnesses = [_summed(one, end, of_end.shape[1])[end] for one, end in zip(may_explain, ends, strict=True)]
+        may_explain &= np.array(witnesses) == np.max(np.where(may_explain, witnesses, 0), axis=0)
+    alone = zip(explains & may_explain & (may_explain.sum(axis=0) == 1), ends, strict=True)
     proven = np.array([_summed(one, end, of_end.shape[1]) > 0 for one, end in alone])
     count = proven.sum(axis=-1)
     capacity = np.where(count >= FEWEST, (of_end * proven).sum(axis=-1) / np.maximum(count, 1), np.nan)
@@ -155,19 +165,13 @@ def _ways(source: Ints, target: Ints, sites: Sites | None) -> tuple[Ints, ...]:
     return source, target, leave, come
 
 
-def _hold_back_most(is_held_back: Mask, of_pair: Floats, ends: Sequence[Ints], nothing_full: Floats) -> Mask:
-    """Which ends held back the pairs that carried most of their bytes, shape (2 or 4, N).
+def _are_most(is_held_back: Mask, of_pair: Floats, end: Ints, nodes: int) -> Mask:
+    """Whether the pairs of an end that were held back carried most of its bytes, shape (N,).
 
-    The fewest ends explain it: a pair is held back by that of its ends which has the most such pairs, or by each of them. Between
-    sites some pairs carry much, and others no more than a probe, which tells nothing.
+    Between sites some pairs carry much, and others no more than a probe, which tells nothing.
     """
-    nodes, carried = nothing_full.shape[1], of_pair.sum(axis=1)
-    held_back = is_held_back.sum(axis=1) >= FEWEST
-    by_end = np.array([np.bincount(end, held_back, nodes) for end in ends]) * (nothing_full == 0)
-    pairs = np.array([count[end] for count, end in zip(by_end, ends, strict=True)])
-    explained = held_back * carried * (pairs == pairs.max(axis=0))
-    both = zip(ends, explained, strict=True)
-    return np.array([np.bincount(end, some, nodes) > MOST * np.bincount(end, carried, nodes) for end, some in both])
+    held_back, carried = is_held_back.sum(axis=1) >= FEWEST, of_pair.sum(axis=1)
+    return np.asarray(np.bincount(end, held_back * carried, nodes) > MOST * np.bincount(end, carried, nodes))
 
 
 def _slower_after(of_end: Floats, end: Ints, of_pair: Floats, is_held_back: Mask) -> Ints:

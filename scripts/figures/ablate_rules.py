@@ -21,7 +21,13 @@ from simulate_families import simulate
 RULES: dict[str, tuple[tuple[ModuleType, str, str], ...]] = {
     "all rules": (),
     "proof moves halfway": ((capacity, "(known + capacity) / 2", "capacity"),),
-    "proof by one end alone": ((evidence, "explains & (may_explain.sum(axis=0) == 1)", "explains"),),
+    "proof by one end alone": ((evidence, "explains & may_explain & (may_explain.sum(axis=0) == 1)", "explains"),),
+    "fewest ends": ((evidence, "if by_fewest:", "if False:"),),
+    "growth grows": ((capacity, "np.where(found.least > hoped, GROWTH * self._growth, GROWTH)", "GROWTH"),),
+    "as hoped": (
+        (capacity, "(capacity < NOISE * hoped)", "(capacity < NOISE * known)"),
+        (capacity, "self._noise * hoped", "self._noise * known"),
+    ),
     "optimism": ((capacity, "OPTIMISM = 1.1", "OPTIMISM = 1.0"),),
     "15 % refute nothing": ((capacity, "NOISE = 1.15", "NOISE = 1.0"),),
     "doubt": ((capacity, "DOUBT = 16", "DOUBT = 10**9"),),
