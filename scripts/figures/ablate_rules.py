@@ -36,7 +36,7 @@ RULES: dict[str, tuple[tuple[ModuleType, str, str], ...]] = {
     "cap is steady": ((evidence, "is_held_back & (of_pair >= FULL * best_of_pair[:, np.newaxis])", "is_held_back"),),
     "none much faster": ((evidence, "LEVEL = 0.75", "LEVEL = 0.0"),),
     "what ends carried before": ((capacity, "self._rate, self._caps", "0.0, self._caps"),),
-    "what caps are known": ((capacity, "self._rate, self._caps", "self._rate"),),
+    "what caps are known": ((capacity, "self._rate, self._caps", "self._rate, {}"),),
     "look again": ((trust, "self._is_settled = not (outcome.is_refuted or (is_late and has_window))", "self._is_settled = True"),),
     "look now and then": ((trust, "is_due = self._since_free >= self._every_free", "is_due = False"),),
     "late twice": ((trust, "self._late == 2 or (self._is_trial and is_late)", "False"),),
