@@ -10,7 +10,7 @@ sends without a pause throughout a cell is a witness there:
     neither is full       the pair has a cap of its own, or an end became slower, before or within the iteration
 
 Where ends became slower, both may explain all that is seen: one end that all its peers wait for, or each of those peers. The fewest
-ends explain it then: a witness is laid to the end that has more of them.
+ends explain it then: a witness that no end explains which is full anyway is laid to the end that has more such witnesses.
 
 Where machines share the uplinks of their sites, what lies between two sites has four ways that may be full: out of its source, out
 of that site, into the other site, into its target. The same holds for four as for two. That a machine's own link has room shows in
@@ -122,8 +122,8 @@ def _judge_ends(
 
     carried, active, at_cap: bytes of each connection, the part of each cell for which it sends, and whether its pair carries what
     it is known to, shape (connections, cells); of_end, full: bytes of each end, and how many make it full, shape (2 or 4, N,
-    cells); is_inner: whether a connection lies within a site, shape (connections,); by_fewest: lay what two ends may explain to
-    the one that may explain more.
+    cells); is_inner: whether a connection lies within a site, shape (connections,); by_fewest: lay what two ends may explain,
+    neither of them full anyway, to the one that may explain more.
     """
     speed = np.divide(carried, active, out=np.zeros_like(carried), where=active >= MOST)
     seen = speed if is_inner is None else np.where(is_inner[:, np.newaxis], _mean_speed(carried, active, speed), speed)
@@ -135,14 +135,27 @@ def _judge_ends(
     )
     has_much = [(rate >= FULL * least)[end] for rate, least, end in zip(of_end[2:], full[2:], ends[2:], strict=True)]
     may_explain = np.array([*explains[:2], *has_much])
+    proven = _proven(explains, may_explain, ends, of_end.shape[1])
     if by_fewest:
-        witnesses = [_summed(one, end, of_end.shape[1])[end] for one, end in zip(may_explain, ends, strict=True)]
-        may_explain &= np.array(witnesses) == np.max(np.where(may_explain, witnesses, 0), axis=0)
-    alone = zip(explains & may_explain & (may_explain.sum(axis=0) == 1), ends, strict=True)
-    proven = np.array([_summed(one, end, of_end.shape[1]) > 0 for one, end in alone])
+        sure = proven.sum(axis=-1) >= FEWEST
+        is_explained = np.any(
+            [sure[way][end][:, np.newaxis] & may_explain[way] for way, end in enumerate(ends)], axis=0
+        )
+        left = may_explain & ~is_explained
+        witnesses = [
+            np.bincount(end, one.sum(axis=1), of_end.shape[1])[end] for one, end in zip(left, ends, strict=True)
+        ]
+        most = np.where(left, np.array(witnesses)[..., np.newaxis], 0.0)
+        proven |= _proven(explains, left & (most == most.max(axis=0)), ends, of_end.shape[1])
     count = proven.sum(axis=-1)
     capacity = np.where(count >= FEWEST, (of_end * proven).sum(axis=-1) / np.maximum(count, 1), np.nan)
     return capacity, (active >= ALL) & ~np.any(is_full, axis=0)
+
+
+def _proven(explains: Mask, may_explain: Mask, ends: Sequence[Ints], nodes: int) -> Mask:
+    """Where an end explains a witness that no other one may explain, shape (2 or 4, N, cells)."""
+    alone = zip(explains & may_explain & (may_explain.sum(axis=0) == 1), ends, strict=True)
+    return np.array([_summed(one, end, nodes) > 0 for one, end in alone])
 
 
 def _mean_speed(carried: Floats, active: Floats, speed: Floats) -> Floats:
