@@ -144,6 +144,16 @@ def test_who_held_all_back_became_slower_and_not_each_of_its_peers():
     assert min(estimate.up[:3].min(), estimate.down[:3].min()) > 5e6
 
 
+def test_a_fast_node_whose_peers_became_slower_has_not():
+    """What it sends and gets explains as much as two of its peers do, but those are full anyway."""
+    capacity, shares = CapacityEstimator(4), [0.2, 0.3, 0.45, 0.05]
+    capacity.observe(simulated([15e6, 20e6, 26e6, 8e6], [15e6, 20e6, 26e6, 8e6], shares))
+    capacity.observe(simulated([7e6, 10e6, 27e6, 8e6], [7e6, 10e6, 27e6, 8e6], shares))
+    estimate = capacity.estimate()
+    assert min(estimate.up[2], estimate.down[2]) > 20e6
+    assert estimate.down[:2] == pytest.approx([7e6, 10e6], rel=0.03)
+
+
 def test_what_was_known_is_refuted_by_more_and_by_less():
     capacity, fast = CapacityEstimator(4), [20e6] * 3
     assert not capacity.observe(simulated([5e6, *fast], [5e6, *fast], EQUAL))
