@@ -137,16 +137,11 @@ def _judge_ends(
     may_explain = np.array([*explains[:2], *has_much])
     proven = _proven(explains, may_explain, ends, of_end.shape[1])
     if by_fewest:
-        sure = proven.sum(axis=-1) >= FEWEST
-        is_explained = np.any(
-            [sure[way][end][:, np.newaxis] & may_explain[way] for way, end in enumerate(ends)], axis=0
-        )
-        left = may_explain & ~is_explained
-        witnesses = [
-            np.bincount(end, one.sum(axis=1), of_end.shape[1])[end] for one, end in zip(left, ends, strict=True)
-        ]
-        most = np.where(left, np.array(witnesses)[..., np.newaxis], 0.0)
-        proven |= _proven(explains, left & (most == most.max(axis=0)), ends, of_end.shape[1])
+        is_sure = [one[end] for one, end in zip(proven.sum(axis=-1) >= FEWEST, ends, strict=True)]
+        left = may_explain & ~(may_explain & np.array(is_sure)[..., np.newaxis]).any(axis=0)
+        of_left = [np.bincount(end, one.sum(axis=1))[end] for one, end in zip(left, ends, strict=True)]
+        witnesses = left * np.array(of_left)[..., np.newaxis]
+        proven |= _proven(explains, left & (witnesses == witnesses.max(axis=0)), ends, of_end.shape[1])
     count = proven.sum(axis=-1)
     capacity = np.where(count >= FEWEST, (of_end * proven).sum(axis=-1) / np.maximum(count, 1), np.nan)
     return capacity, (active >= ALL) & ~np.any(is_full, axis=0)
