@@ -7,11 +7,6 @@ FEW_FREE, twice as many, ... MANY_FREE iterations    one without a window       
 since the last without one
 plans took longer than equal shares, added up to     equal shares for 1, 2, 4 ... iterations   whatever the estimates rest on is
 a whole iteration                                                                              not so
-two plans in a row took LATE times what is           equal shares for 1, 2, 4 ... iterations   something else than the links
-explained, and equal shares took or promise less                                               sets the pace
-the first plan after those took BEATEN times as      equal shares again, twice as long         both were measured side by side
-long as they did
-the first equal shares took LATE times that          one more                                  the network may have changed
 """
 
 from dataclasses import dataclass
@@ -20,7 +15,6 @@ FEW_FREE = 5  # iterations without a window cost up to 10 %: every fifth costs 2
 MANY_FREE = 40  # where nothing changes, less
 # Times: TCP's sharing, headers and acknowledgements explain 1.05 to 1.2 (docs/results/close-to-the-bound.md).
 LATE = 1.25
-BEATEN = 1.03  # times what equal shares took: medians of equal plans differ by up to 2 % on a busy machine
 MOST_REGRET = 1.0  # iterations of equal shares that plans may cost more than those
 REGRET_OF_ONE = 0.5  # of an iteration: the network may have changed within it
 MAX_PATIENCE = 32  # iterations that something which did not help is left alone, at most
@@ -32,7 +26,6 @@ class Outcome:
 
     took_s: float  # what the exchange took by itself
     explained_s: float | None  # what it should have taken by what is known for sure; None while nodes are not measured
-    equal_s: float | None  # what equal shares should take by the same
     is_refuted: bool  # it showed that something else was known than is so
     has_equal_shares: bool
     follows_estimates: bool  # otherwise it says nothing of plans that do
@@ -56,14 +49,12 @@ class Trust:
         self._equal_s: float | None = None
         self._is_old = True  # that was before what is known now
         self._regret = 0.0
-        self._late = 0  # iterations in a row that took longer than is explained
         self._is_settled = False  # nothing asks for an iteration without a window
         self._is_refuted = True  # the last one refuted an estimate
         self._since_free = 0
         self._every_free = FEW_FREE
         self._patience = 1  # iterations of equal shares, next time
         self._equal_left = 1  # iterations of equal shares to come
-        self._is_trial = False  # the next plan is the first after equal shares
 
     @property
     def needs_equal_shares(self) -> bool:
@@ -93,34 +84,20 @@ class Trust:
         if not self._is_settled:
             self._every_free = FEW_FREE
         if outcome.has_equal_shares:
-            self._judge_equal(outcome.took_s, is_late and outcome.explained_s is not None)
+            self._judge_equal(outcome.took_s)
         elif outcome.follows_estimates:
             self._judge_plan(outcome, is_late)
             self._is_old |= outcome.is_refuted
 
-    def _judge_equal(self, took_s: float, is_late: bool) -> None:
+    def _judge_equal(self, took_s: float) -> None:
         self._equal_s, self._is_old = took_s, False
-        if self._equal_left:
-            self._equal_left -= 1
-            self._is_trial = not self._equal_left
-        elif is_late and self._patience == 1:
-            self._give_up()
+        self._equal_left = max(0, self._equal_left - 1)
 
     def _judge_plan(self, outcome: Outcome, is_late: bool) -> None:
-        self._late = self._late + 1 if is_late else 0
         if self._equal_s is not None and (outcome.is_bounded or not self._is_old):
             self._regret = max(0.0, self._regret + min(outcome.took_s / self._equal_s - 1, REGRET_OF_ONE))
-        is_known = self._equal_s is not None and not self._is_old
-        is_beaten = is_known and self._equal_s is not None and outcome.took_s > BEATEN * self._equal_s
-        may_be_beaten = not is_known and outcome.equal_s is not None and outcome.took_s > outcome.equal_s
-        is_unexplained = self._late == 2 or (self._is_trial and is_late)
-        is_worse = (is_beaten and self._is_trial) or (is_unexplained and (is_beaten or may_be_beaten))
-        self._is_trial = False
-        if self._regret > MOST_REGRET or is_worse:
-            self._give_up()
+        if self._regret > MOST_REGRET:
+            self._equal_left, self._patience = self._patience, min(2 * self._patience, MAX_PATIENCE)
+            self._regret = 0.0
         elif not self._regret and not is_late:
             self._patience = 1
-
-    def _give_up(self) -> None:
-        self._equal_left, self._patience = self._patience, min(2 * self._patience, MAX_PATIENCE)
-        self._regret, self._late = 0.0, 0

@@ -27,7 +27,7 @@ from nalb.planning.elastic import WINDOW, ServerObservation
 from nalb.planning.leaders import SitePlan
 from nalb.planning.levels import lan_load_bytes
 from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, completion_s, load_bytes
-from nalb.planning.shares import average, bound_s, level_bounds_s
+from nalb.planning.shares import bound_s, level_bounds_s
 from nalb.planning.sites import Sites
 from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout
 from nalb.planning.slots import STOCK_KEYS, most_plan_slots, most_site_slots
@@ -268,20 +268,17 @@ class Planner:
 
     def _outcome(self, present: Distribution, took_s: float, exchange_s: float, is_refuted: bool) -> Outcome:
         """The exchange alone took something between the two."""
-        estimate, explained_s, equal_s = self._estimator.estimate(), None, None
-        known = self._known(estimate, self._core_times())
+        explained_s = None
+        known = self._known(self._estimator.estimate(), self._core_times())
         if known is not None:
-            model_bytes = self.layout.model_bytes
-            shares = np.array(present.shares_bytes, dtype=float)
-            explained_s, equal_s = (
-                completion_s(self._nodes, one, model_bytes, known) + delay_s(self.round_trip_s)
-                for one in (shares, average(self._nodes, model_bytes))
-            )
+            shares = np.array(present.shares_bytes, dtype=np.float64)
+            links_s = completion_s(self._nodes, shares, self.layout.model_bytes, known)
+            explained_s = links_s + delay_s(self.round_trip_s)
             exchange_s = min(max(explained_s, exchange_s), took_s)
         scheme = self._present_scheme
         has_equal_shares = scheme.is_equal or self._reason in EQUAL_BY_NEED
         return Outcome(
-            exchange_s, explained_s, equal_s, is_refuted, has_equal_shares, scheme.follows_estimates, self._is_bounded
+            exchange_s, explained_s, is_refuted, has_equal_shares, scheme.follows_estimates, self._is_bounded
         )
 
     def _known(self, estimate: Estimate, cores: CoreTimes | None) -> Capacities | None:

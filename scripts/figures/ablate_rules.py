@@ -39,10 +39,7 @@ RULES: dict[str, tuple[tuple[ModuleType, str, str], ...]] = {
     "what caps are known": ((capacity, "self._rate, self._caps", "self._rate, {}"),),
     "look again": ((trust, "self._is_settled = not (outcome.is_refuted or (is_late and has_window))", "self._is_settled = True"),),
     "look now and then": ((trust, "is_due = self._since_free >= self._every_free", "is_due = False"),),
-    "late twice": ((trust, "self._late == 2 or (self._is_trial and is_late)", "False"),),
     "regret": ((trust, "MOST_REGRET = 1.0", "MOST_REGRET = 1e9"),),
-    "beaten": ((trust, "(is_beaten and self._is_trial) or ", ""),),
-    "late from the start": ((trust, "elif is_late and self._patience == 1:", "elif False:"),),
 }  # fmt: skip
 
 

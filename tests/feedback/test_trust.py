@@ -5,14 +5,14 @@ import pytest
 from nalb.feedback.trust import FEW_FREE, LATE, MANY_FREE, MAX_PATIENCE, Outcome, Trust
 
 
-def outcome(took_s=1.0, explained_s=1.0, equal_s=2.0, refuted=False, equal=False, ours=True, bounded=True):
-    return Outcome(took_s, explained_s, equal_s, refuted, equal, ours, bounded)
+def outcome(took_s=1.0, explained_s=1.0, refuted=False, equal=False, ours=True, bounded=True):
+    return Outcome(took_s, explained_s, refuted, equal, ours, bounded)
 
 
 def settled():
     """One that has seen equal shares take 2 s and plans take 1 s, as explained."""
     trust = Trust()
-    trust.judge(outcome(2.0, 2.0, 2.0, equal=True))
+    trust.judge(outcome(2.0, 2.0, equal=True))
     trust.judge(outcome())
     return trust
 
@@ -59,41 +59,25 @@ def test_plans_that_cost_more_than_equal_shares_are_given_up_for_longer_each_tim
     trust, given_up = settled(), []
     while len(given_up) < 8:
         while not trust.needs_equal_shares:
-            trust.judge(outcome(3.0, 3.0, 4.0))
+            trust.judge(outcome(3.0, 3.0))
         given_up.append(0)
         while trust.needs_equal_shares:
             given_up[-1] += 1
-            trust.judge(outcome(2.0, 2.0, 4.0, equal=True))
+            trust.judge(outcome(2.0, 2.0, equal=True))
     assert given_up == [1, 2, 4, 8, 16, *[MAX_PATIENCE] * 3]
-
-
-def test_two_late_plans_make_equal_shares_a_measure_where_these_promise_less():
-    trust = settled()
-    trust.judge(outcome(1.9, 1.0, 1.5, refuted=True))
-    assert not trust.needs_equal_shares
-    trust.judge(outcome(1.9, 1.0, 1.5, refuted=True))
-    assert trust.needs_equal_shares
-
-
-def test_late_plans_stay_where_equal_shares_would_take_longer():
-    """So do those of a server that is no worker and has become slow."""
-    trust = settled()
-    for _ in range(10):
-        trust.judge(outcome(1.9, 1.0, 30.0, refuted=True, bounded=False))
-        assert not trust.needs_equal_shares
 
 
 def test_what_equal_shares_took_before_the_network_changed_is_no_measure_where_they_may_take_any_time():
     trust = settled()
     for _ in range(10):
-        trust.judge(outcome(5.0, 5.0, 50.0, refuted=True, bounded=False))
+        trust.judge(outcome(5.0, 5.0, refuted=True, bounded=False))
         assert not trust.needs_equal_shares
 
 
 def test_schemes_that_do_not_follow_estimates_say_nothing_of_plans_that_do():
     trust = settled()
     for _ in range(10):
-        trust.judge(outcome(9.0, 1.0, 2.0, ours=False))
+        trust.judge(outcome(9.0, 1.0, ours=False))
         assert not trust.needs_equal_shares
 
 
@@ -101,7 +85,7 @@ def test_other_tensors_begin_with_equal_shares():
     trust = settled()
     trust.begin()
     assert trust.needs_equal_shares
-    trust.judge(outcome(2.0, 2.0, 2.0, equal=True))
+    trust.judge(outcome(2.0, 2.0, equal=True))
     assert not trust.needs_equal_shares
 
 
