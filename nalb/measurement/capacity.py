@@ -10,6 +10,8 @@ too high is proven wrong by the overrun that it causes, one that is too low is e
     it carried much more than was known           it may have far more                   planned on with GROWTH
     it carried even more than that                the same                               with GROWTH times that growth
     something known was refuted                   the network changed                    older proofs are lower bounds
+    the same of a node whose cores were full      they share their time otherwise        its value follows, nothing was refuted
+                                                  between what comes and what goes
     an end carried less than before, and          it has room                            its value stays
     little of that was held back
     most bytes of an end were held back at once   the end became slower                  only what travelled since then counts
@@ -65,7 +67,9 @@ class CapacityEstimator:
         growth = np.where(found.least > hoped, GROWTH * self._growth, GROWTH)
         self._growth = np.where(exceeded & (known > 0), growth, 1.0)
         matters = ~proven & (found.least > self._noise * hoped) & self._is_shared
-        is_refuted = bool(found.has_slowed or ((known > 0) & (proven & ~is_near | matters)).any())
+        is_other = (known > 0) & (proven & ~is_near | matters)
+        is_other[:2] &= np.logical_not(traffic.has_full_cores)
+        is_refuted = bool(found.has_slowed or is_other.any())
         doubts = self._iterations % DOUBT == 0
         self._proven = proven | self._proven & ~exceeded & (not (doubts or is_refuted))
         kept = {pair: cap for pair, cap in self._caps.items() if found.carried.get(pair, 0.0) <= NOISE * cap}

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nalb.measurement.samples import Floats
+from nalb.measurement.evidence import FULL
+from nalb.measurement.samples import Floats, Mask
 from nalb.planning.nodes import CoreTimes
 
 MEMORY = 0.5  # of what is known stays with each iteration: sizes of batches and messages change
@@ -20,6 +21,10 @@ class Work(NamedTuple):
     worker_s: Floats  # CPU time, from its last gradient to its last sum; 0 where there is no worker
     server_s: Floats  # CPU time; 0 where there is no server
     cores: Floats  # how many cores the node has
+
+    def are_full(self, exchange_s: float) -> Mask:
+        """Whether it kept all cores of each node busy for FULL of the exchange, shape (N,); no where it was not reported."""
+        return np.asarray((self.worker_s + self.server_s) / self.cores >= FULL * exchange_s)
 
 
 class CoreEstimator:

@@ -7,7 +7,7 @@ windows hardly notice, since what is read late is read; the time of a single mes
 
 import numpy as np
 
-from nalb.measurement.samples import Floats, Ints, Samples
+from nalb.measurement.samples import Floats, Ints, Mask, Samples
 
 ROUNDING = 1e-9  # s: the least that a message takes
 
@@ -15,7 +15,9 @@ ROUNDING = 1e-9  # s: the least that a message takes
 class Traffic:
     """The messages between nodes of one iteration, on one clock; at least one."""
 
-    def __init__(self, samples: Samples):
+    def __init__(self, samples: Samples, has_full_cores: Mask | bool = False):
+        """has_full_cores: whether each node's cores worked nearly all the time, shape (N,), or of all nodes."""
+        self.has_full_cores = has_full_cores
         self._samples = samples
         self.source, self.target, self.is_push = samples["source"], samples["target"], samples["is_push"]
         self.size_bytes = samples["size_bytes"].astype(np.float64)

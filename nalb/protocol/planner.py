@@ -215,8 +215,9 @@ class Planner:
         """
         if not len(samples):
             return
-        traffic, is_free, present = Traffic(samples), not self._sent_window, self._present
         exchange_s = exposed_s or took_s
+        traffic = Traffic(samples, False if work is None else work.are_full(exchange_s))
+        is_free, present = not self._sent_window, self._present
         is_refuted = self._estimator.observe(traffic)
         if self._search is not None:
             self._shared_uplinks += self._search.observe(traffic)

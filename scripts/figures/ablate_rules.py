@@ -28,6 +28,7 @@ RULES: dict[str, tuple[tuple[ModuleType, str, str], ...]] = {
         (capacity, "(capacity < NOISE * hoped)", "(capacity < NOISE * known)"),
         (capacity, "self._noise * hoped", "self._noise * known"),
     ),
+    "full cores refute nothing": ((capacity, "np.logical_not(traffic.has_full_cores)", "True"),),
     "optimism": ((capacity, "OPTIMISM = 1.1", "OPTIMISM = 1.0"),),
     "15 % refute nothing": ((capacity, "NOISE = 1.15", "NOISE = 1.0"),),
     "doubt": ((capacity, "DOUBT = 16", "DOUBT = 10**9"),),

@@ -163,6 +163,16 @@ def test_what_was_known_is_refuted_by_more_and_by_less():
     assert capacity.estimate().up[0] == pytest.approx(2.5e6, rel=0.05)
 
 
+def test_what_a_node_with_full_cores_carries_refutes_nothing():
+    for full in range(4):
+        capacity, fast = CapacityEstimator(4), [20e6] * 3
+        capacity.observe(simulated([5e6, *fast], [5e6, *fast], EQUAL))
+        traffic = simulated([2.5e6, *fast], [2.5e6, *fast], EQUAL)
+        traffic.has_full_cores = np.arange(4) == full
+        assert capacity.observe(traffic) == (full != 0)
+        assert capacity.estimate().up[0] == pytest.approx(2.5e6, rel=0.05)
+
+
 def test_an_end_that_carries_less_because_its_senders_pause_has_not_become_slower():
     """With a window most connections wait for their turn now and then. The one that never waits is held back elsewhere."""
     capacity = CapacityEstimator(4)
