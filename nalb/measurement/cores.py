@@ -23,7 +23,7 @@ class Work(NamedTuple):
     cores: Floats  # how many cores the node has
 
     def are_full(self, exchange_s: float) -> Mask:
-        """Whether it kept all cores of each node busy for FULL of the exchange, shape (N,); no where it was not reported."""
+        """Whether this kept all cores of each node busy for FULL of the exchange, shape (N,); no where it was not reported."""
         return np.asarray((self.worker_s + self.server_s) / self.cores >= FULL * exchange_s)
 
 
