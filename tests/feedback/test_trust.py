@@ -67,6 +67,13 @@ def test_plans_that_cost_more_than_equal_shares_are_given_up_for_longer_each_tim
     assert given_up == [1, 2, 4, 8, 16, *[MAX_PATIENCE] * 3]
 
 
+def test_late_plans_of_a_server_that_is_no_worker_and_has_become_slow_stay():
+    trust = settled()
+    for _ in range(10):
+        trust.judge(outcome(1.9, 1.0, refuted=True, bounded=False))
+        assert not trust.needs_equal_shares
+
+
 def test_what_equal_shares_took_before_the_network_changed_is_no_measure_where_they_may_take_any_time():
     trust = settled()
     for _ in range(10):
