@@ -60,9 +60,13 @@ class SharedUplinkSearch:
     def __init__(self, num_nodes: int):
         self._nodes = num_nodes
         self._window: list[_Iteration] = []
+        self._told: set[tuple[int, ...]] = set()
 
     def observe(self, traffic: Traffic) -> list[SharedUplink]:
-        """Take one iteration in; what its window shows, where it completes one. The clearest first, each node once."""
+        """Take one iteration in; what its window shows, where it completes one, and none before it showed.
+
+        The clearest first, each node once.
+        """
         nodes, cell_s = self._nodes, traffic.span_s / CELLS
         if not FEWEST_NODES <= nodes <= MOST_NODES or cell_s <= 0:
             return []
@@ -74,7 +78,8 @@ class SharedUplinkSearch:
         self._window.append(_Iteration(connections // nodes % nodes, connections % nodes, carried, active))
         if len(self._window) < WINDOW:
             return []
-        found = self._judge()
+        found = [one for one in self._judge() if one.nodes not in self._told]
+        self._told.update(one.nodes for one in found)
         self._window.clear()
         return found
 

@@ -25,6 +25,7 @@ from nalb.protocol.batch_admission import BatchAdmission
 from nalb.protocol.members import Members
 from nalb.protocol.observers import Measured, Observers, Outgoing
 from nalb.protocol.participant import Process, disagreement
+from nalb.protocol.plan_events import explain_iteration, explain_plan, layout_event, shared_uplink_event
 from nalb.protocol.planner import PlanDecision, Planner
 from nalb.protocol.sample_collector import SampleCollector
 from nalb.protocol.sums import find_wrong_sum
@@ -218,7 +219,7 @@ class Iterations:
                     self.number + 1,
                 ),
             )
-        self._tell(self.planner.layout_event(now_s, self.number + 1, *self._cut))
+        self._tell(layout_event(self.planner.layout, now_s, self.number + 1, *self._cut))
 
     def _decide(self, number: int, block: m.RunBlock, now_s: float) -> PlanDecision:
         assert self.planner is not None
@@ -314,7 +315,7 @@ class Iterations:
             inflight_bytes=self._plan.inflight_bytes,
             server_of_slice=self._plan.server_of_slice if self.is_recorded(self.number) else None,
         )
-        self._tell(self.planner.explain_plan(event))
+        self._tell(explain_plan(event, self.planner))
 
     def _collect_from_servers(self, now_s: float) -> Failure | None:
         """Every worker is done. Servers report every heartbeat; a plan made without the rest would rest on the next iteration's."""
@@ -377,9 +378,9 @@ class Iterations:
             drops=sum(p.drops for p in self._members),
             rejected=dict(self.rejected),
         )
-        self._tell(self.planner.explain_iteration(event, samples))
-        for noticed in self.planner.shared_uplink_events(ended_s, self.number):
-            self._tell(noticed)
+        self._tell(explain_iteration(event, self.planner, samples))
+        for found in self.planner.new_shared_uplinks():
+            self._tell(shared_uplink_event(ended_s, self.number, self.planner.names, found))
         self._observers.count(now_s)
         self.phase = "READY"
         return None

@@ -1,10 +1,14 @@
-"""Which slots exist on each server of one level, and which of them the slices of a plan take. Pure."""
+"""Which slots exist on each server, and which of them the slices of a plan take. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from nalb.errors import InputError
+from nalb.planning.distribution import Distribution
+from nalb.planning.leaders import SitePlan
 from nalb.planning.slices import Layout
 from nalb.protocol import messages as m
 
@@ -12,7 +16,7 @@ SlotClass = tuple[str, int]  # dtype, elements
 
 
 class SlotNumbers:
-    """The slots that plans have asked for so far; they are numbered from 0 on each server and stay."""
+    """The slots of one level that plans have asked for so far; they are numbered from 0 on each server and stay."""
 
     def __init__(self, rank_of_node: Mapping[int, int]):
         self._rank_of_node = rank_of_node
@@ -53,3 +57,61 @@ class SlotNumbers:
             have.append(numbers)
         slots = [have[k][slot] for k, slot in zip(place_of_slice.tolist(), slot_of_slice, strict=True)]
         return slots, new
+
+
+class PlacedSlices(NamedTuple):
+    """Where a plan's slices go."""
+
+    ranks: list[int]  # of each slice's server
+    slots: list[int]  # on it
+    leaders: list[m.SiteLeaders]  # by site; none where sums have one level
+    new_slots: list[m.NewSlots]  # which must exist before the plan may go out
+
+
+class PlanSlots:
+    """One job's slots, of both levels where sums have two, and whether there are keys for all that plans may need."""
+
+    def __init__(self, rank_of_node: Mapping[int, int], site_rank_of_node: Mapping[int, int], most: int):
+        """rank_of_node: of servers by node; site_rank_of_node: of those of the sites. most: slots that a server has keys for."""
+        self._slots, self._site_slots = SlotNumbers(rank_of_node), SlotNumbers(site_rank_of_node)
+        self._num_servers, self._most = len(rank_of_node) + len(site_rank_of_node), most
+        self._most_of_class: Counter[SlotClass] = Counter()  # slices of a class, in the layout that has most of it
+
+    @property
+    def total(self) -> int:
+        """How many slots there are."""
+        return self._slots.total + self._site_slots.total
+
+    def reserve(self, layout: Layout) -> None:
+        """InputError where plans of this layout and of those before it might need more slots on a server than have keys.
+
+        A server gets a new slot of a class only when a plan gives it more slices of that class than it has slots. So it never
+        has more slots of a class than some layout has slices of it. Summed over all classes that is the most slots that a
+        server can come to have, whatever the rates and in whatever order plans and layouts come. That sum is checked here.
+        """
+        for slot_class, count in Counter((s.dtype, s.elements) for s in layout.slices).items():
+            self._most_of_class[slot_class] = max(self._most_of_class[slot_class], count)
+        if (needed := self._most_of_class.total()) > self._most:
+            raise InputError(
+                f"one server may come to hold {needed} slices, counting those of earlier layouts, and MXNet's key hash allows "
+                f"{self._most} on each of {self._num_servers} servers: use larger slices (--alpha-bytes), or push the same keys "
+                "each time"
+            )
+
+    def place(self, layout: Layout, plan: Distribution) -> PlacedSlices:
+        """The slots of a plan's slices; missing ones are numbered."""
+        slots, new = self._slots.place(layout, plan.server_of_slice, plan.slot_of_slice, self._most_of_class)
+        leaders, site_new = ([], []) if plan.by_site is None else self._lead(layout, plan.by_site)
+        return PlacedSlices(self._slots.ranks(plan.server_of_slice), slots, leaders, new + site_new)
+
+    def _lead(self, layout: Layout, by_site: SitePlan) -> tuple[list[m.SiteLeaders], list[m.NewSlots]]:
+        """Who sums each slice within each site, and the slots that this needs."""
+        leaders, new_slots = [], []
+        for nodes, slots in zip(by_site.leader_of_slice, by_site.slot_of_slice, strict=True):
+            if not slots:  # a site of one machine
+                leaders.append(m.SiteLeaders([], []))
+                continue
+            numbers, new = self._site_slots.place(layout, nodes, slots, self._most_of_class)
+            leaders.append(m.SiteLeaders(self._site_slots.ranks(nodes), numbers))
+            new_slots += new
+        return leaders, new_slots

@@ -52,6 +52,6 @@ def test_sizes_and_shares_follow_links_and_machines(monkeypatch):
         sizes = [x for _, x in state.outbox if isinstance(x, m.BatchSizes)][-1].sizes
     assert state.verdict is None
     assert sizes == [55, 28, 13]  # 55 ms: as long as [55, 27, 14], ties to the first node
-    shares = np.array(planner._present.target_bytes)
-    assert planner._present.reason == "least time of machines and links together"
+    shares = np.array(planner.present.target_bytes)
+    assert planner.present.reason == "least time of machines and links together"
     assert shares[2] < min(shares[0], shares[1])

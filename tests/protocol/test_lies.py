@@ -42,7 +42,7 @@ class Waiting(Planner):
 
     def observe(self, samples, took_s, exposed_s=0.0, work=None):
         assert exposed_s == 0
-        self.reasons += (self._reason,)
+        self.reasons += (self.reason,)
         waited_s = self.late * took_s if len(self.reasons) > 2 else 0.0
         super().observe(samples, took_s + waited_s, took_s, work)
 

@@ -245,7 +245,7 @@ def specs(model):
 
 def with_rates(planner, rates_mbps):
     """The oracle's next plan where nodes have these rates."""
-    rates = dict(zip(planner._names, (np.asarray(rates_mbps) * 125e3).tolist(), strict=True))
+    rates = dict(zip(planner.names, (np.asarray(rates_mbps) * 125e3).tolist(), strict=True))
     planner.configure(m.Configured(rates, rates, []))
     return planner.decide(0, 0, "oracle")
 
@@ -263,8 +263,8 @@ def test_whatever_the_rates_every_slot_has_a_key_and_plans_are_near_the_bound(mo
             rates_mbps[drawn.integers(count)] = 100_000
             for new in with_rates(planner, rates_mbps).new_slots:
                 assert plan_slot_key(new.server, new.first + new.count - 1, count) < 1 << 31
-            assert planner._present.predicted_s < 1.01 * planner._present.bound_s
-            assert max(planner._slots._next_slot.values()) <= planner._most_of_class.total()
+            assert planner.present.predicted_s < 1.01 * planner.present.bound_s
+            assert max(planner._slots._slots._next_slot.values()) <= planner._slots._most_of_class.total()
 
 
 @pytest.mark.jobs
@@ -306,8 +306,11 @@ def test_shares_that_wander_seldom_ask_for_new_slots():
         used = Counter((server, *one) for server, one in zip(decision.plan.server_of_slice, classes, strict=True))
         needed |= used
     for (_, *slot_class), times in asked.items():
-        assert times <= 2 + np.log2(planner._most_of_class[tuple(slot_class)])
-    made = {(planner._rank_of_node[node], *one): len(numbers) for (node, one), numbers in planner._slots._slots.items()}
+        assert times <= 2 + np.log2(planner._slots._most_of_class[tuple(slot_class)])
+    made = {
+        (planner._rank_of_node[node], *one): len(numbers)
+        for (node, one), numbers in planner._slots._slots._slots.items()
+    }
     assert all(count <= 2 * needed[place] for place, count in made.items())
 
 

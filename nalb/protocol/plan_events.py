@@ -1,0 +1,113 @@
+"""What observers are told of layouts, plans and iterations: the planner's part of events. Rates in bytes per second. Pure."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from nalb.events import ByNode, IterationEvent, LayoutEvent, PlanEvent, Rates, SharedUplinkEvent
+from nalb.measurement.samples import Samples
+from nalb.measurement.shared_uplinks import SharedUplink
+from nalb.planning.nodes import Capacities, Floats, completion_s
+from nalb.planning.shares import bound_s, level_bounds_s
+from nalb.planning.sites import Sites
+from nalb.planning.slices import Layout
+from nalb.protocol.planner import Planner
+
+
+def layout_event(
+    layout: Layout, now_s: float, iteration: int, alpha_bytes: float, fixed_slice_bytes: float | None, num_probe: int
+) -> LayoutEvent:
+    """How tensors are cut from this iteration on; the last three are what `Planner.register` was given."""
+    return LayoutEvent(
+        at_s=now_s,
+        model_bytes=layout.model_bytes,
+        slices=len(layout.slices),
+        probes=sum(s.is_probe for s in layout.slices),
+        slice_bytes=max(s.size_bytes for s in layout.slices),
+        iteration=iteration,
+        alpha_bytes=alpha_bytes,
+        fixed_slice_bytes=fixed_slice_bytes,
+        num_probe=num_probe,
+        tensors=[(one.name, one.elements, one.dtype, one.group) for one in layout.tensors],
+    )
+
+
+def explain_plan(event: PlanEvent, planner: Planner) -> PlanEvent:
+    """Add who holds how much, and why."""
+    if (plan := planner.present) is None:
+        return replace(event, reason=planner.reason)
+    shares = _by_name(planner.names, plan.held_shares)
+    return replace(event, reason=planner.reason, shares=shares, predicted_s=plan.predicted_s)
+
+
+def explain_iteration(event: IterationEvent, planner: Planner, samples: Samples) -> IterationEvent:
+    """Add what the iteration was planned on and what it measured."""
+    names, plan, estimate = planner.names, planner.present, planner.estimate
+    told = replace(
+        event,
+        measured=planner.is_measured,
+        round_trip_s=planner.round_trip_s,
+        slots=planner.slot_count,
+        reason=planner.reason,
+        estimate=Rates(
+            up=_by_name(names, estimate.up),
+            down=_by_name(names, estimate.down),
+            pairs=[(names[i], names[j], rate) for (i, j), rate in estimate.pairs.items()],
+            uplinks=_by_site(planner.sites, None if estimate.uplinks is None else estimate.uplinks.rates),
+        ),
+    )
+    if plan is not None:
+        shares, loads = _by_name(names, plan.held_shares), _by_name(names, planner.load_bytes(plan))
+        told = replace(told, shares=shares, predicted_s=plan.predicted_s, load_bytes=loads)
+        if (cores := planner.core_times()) is not None:
+            told = replace(told, cores_s=_by_name(names, cores.of_shares(plan.held_shares)))
+    if planner.configured is not None:
+        told = _beside_configured(told, planner, planner.configured)
+    if len(samples):
+        told = replace(told, span_s=float(samples["end_s"].max() - samples["start_s"].min()))
+    return told
+
+
+def _beside_configured(told: IterationEvent, planner: Planner, rates: Capacities) -> IterationEvent:
+    """Add the configured rates, the bound and what the plan takes on them."""
+    names, model = planner.names, planner.layout.model_bytes
+    uplinks = None if rates.uplinks is None else np.array([rates.uplinks.up, rates.uplinks.down])
+    configured = Rates(
+        up=_by_name(names, rates.up), down=_by_name(names, rates.down), uplinks=_by_site(planner.sites, uplinks)
+    )
+    if rates.uplinks is None:
+        assert planner.for_bound is not None
+        told = replace(told, configured=configured, bound_s=bound_s(planner.nodes, model, planner.for_bound))
+    else:
+        wan_s, lan_s = level_bounds_s(planner.nodes, model, rates)
+        told = replace(told, configured=configured, bound_s=max(wan_s, lan_s), wan_bound_s=wan_s, lan_bound_s=lan_s)
+    if planner.present is None:
+        return told
+    return replace(told, planned_s=completion_s(planner.nodes, planner.present.held_shares, model, rates))
+
+
+def shared_uplink_event(now_s: float, iteration: int, names: Sequence[str], found: SharedUplink) -> SharedUplinkEvent:
+    """Who seems to share an uplink with whom."""
+    return SharedUplinkEvent(
+        at_s=now_s,
+        iteration=iteration,
+        nodes=[names[node] for node in found.nodes],
+        others=[name for node, name in enumerate(names) if node not in found.nodes],
+        up_bytes_per_s=found.up,
+        down_bytes_per_s=found.down,
+    )
+
+
+def _by_name(names: Sequence[str], values: Floats) -> ByNode:
+    told = (value if math.isfinite(value) else None for value in values.tolist())
+    return dict(zip(names, told, strict=True))
+
+
+def _by_site(sites: Sites | None, rates: Floats | None) -> dict[str, tuple[float | None, float | None]]:
+    """Rates up and down by site; none where sums have one level."""
+    if sites is None or rates is None:
+        return {}
+    ups, downs = ([value if math.isfinite(value) else None for value in row] for row in rates.tolist())
+    return dict(zip(sites.names, zip(ups, downs, strict=True), strict=True))
