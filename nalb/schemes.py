@@ -116,7 +116,7 @@ def _with_full_cores(plan: Distribution, situation: Situation) -> Distribution:
     known = situation.estimated
     if known is None or known.cores is None or plan.predicted_s is None:
         return plan
-    cores_s = known.cores.of_shares(np.array(plan.shares_bytes, dtype=np.float64))
+    cores_s = known.cores.of_shares(plan.held_shares)
     full = [situation.nodes[i].name for i in np.flatnonzero(cores_s >= FULL_PART * plan.predicted_s).tolist()]
     return replace(plan, reason=f"{plan.reason}; at their cores' limit: {listed(full)}") if full else plan
 

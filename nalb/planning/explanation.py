@@ -3,8 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-import numpy as np
-
 from nalb.planning.distribution import Distribution
 from nalb.planning.leaders import SitePlan
 from nalb.planning.levels import lan_load_bytes, uplink_load_bytes, ways
@@ -28,7 +26,7 @@ def explain(layout: Layout, plan: Distribution, nodes: Sequence[Node], capacitie
 
 def _node_lines(layout: Layout, plan: Distribution, nodes: Sequence[Node], capacities: Capacities | None) -> list[str]:
     slices = Counter(plan.server_of_slice)
-    shares = np.array(plan.shares_bytes, dtype=np.float64)
+    shares = plan.held_shares
     if (by_site := plan.by_site) is not None:
         return _site_lines(layout, plan, by_site, nodes, capacities)
     loads = load_bytes(nodes, shares, layout.model_bytes)

@@ -59,10 +59,10 @@ def explain_iteration(event: IterationEvent, planner: Planner, samples: Samples)
         ),
     )
     if plan is not None:
-        shares, loads = _by_name(names, plan.held_shares), _by_name(names, planner.load_bytes(plan))
-        told = replace(told, shares=shares, predicted_s=plan.predicted_s, load_bytes=loads)
+        shares, loads = plan.held_shares, _by_name(names, planner.load_bytes(plan))
+        told = replace(told, shares=_by_name(names, shares), predicted_s=plan.predicted_s, load_bytes=loads)
         if (cores := planner.core_times()) is not None:
-            told = replace(told, cores_s=_by_name(names, cores.of_shares(plan.held_shares)))
+            told = replace(told, cores_s=_by_name(names, cores.of_shares(shares)))
     if planner.configured is not None:
         told = _beside_configured(told, planner, planner.configured)
     if len(samples):

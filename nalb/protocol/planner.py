@@ -26,7 +26,7 @@ from nalb.planning.levels import lan_load_bytes
 from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, completion_s, load_bytes
 from nalb.planning.sites import Sites
 from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout
-from nalb.planning.slots import STOCK_KEYS, most_plan_slots, most_site_slots
+from nalb.planning.slots import STOCK_KEYS
 from nalb.planning.stock import route
 from nalb.protocol import messages as m
 from nalb.protocol.messages import FAR_S
@@ -93,9 +93,7 @@ class Planner:
         self.for_bound: Capacities | None = None  # for sums by sites, where these nodes can do them
         self._layout: Layout | None = None
         site_rank_of_node = {i: site_servers[name] for i, name in enumerate(names) if name in site_servers}
-        num_servers = len(servers) + len(site_servers)
-        most = most_plan_slots(num_servers) if sites is None else most_site_slots(len(names), num_servers)
-        self._slots = PlanSlots(self._rank_of_node, site_rank_of_node, most)
+        self._slots = PlanSlots(self._rank_of_node, site_rank_of_node, sites)
         self.joint_shares: Floats | None = None  # per node, bytes: what scheme joint asks for
         self.present: Distribution | None = None  # None while MXNet routes by itself
         self._present_scheme = STOCK

@@ -9,7 +9,9 @@ import numpy as np
 from nalb.errors import InputError
 from nalb.planning.distribution import Distribution
 from nalb.planning.leaders import SitePlan
+from nalb.planning.sites import Sites
 from nalb.planning.slices import Layout
+from nalb.planning.slots import most_plan_slots, most_site_slots
 from nalb.protocol import messages as m
 
 SlotClass = tuple[str, int]  # dtype, elements
@@ -71,16 +73,17 @@ class PlacedSlices(NamedTuple):
 class PlanSlots:
     """One job's slots, of both levels where sums have two, and whether there are keys for all that plans may need."""
 
-    def __init__(self, rank_of_node: Mapping[int, int], site_rank_of_node: Mapping[int, int], most: int):
-        """rank_of_node: of servers by node; site_rank_of_node: of those of the sites. most: slots that a server has keys for."""
-        self._slots, self._site_slots = SlotNumbers(rank_of_node), SlotNumbers(site_rank_of_node)
-        self._num_servers, self._most = len(rank_of_node) + len(site_rank_of_node), most
+    def __init__(self, rank_of_node: Mapping[int, int], site_rank_of_node: Mapping[int, int], sites: Sites | None):
+        """rank_of_node: of servers by node; site_rank_of_node: of those of the sites; sites: None where sums have one level."""
+        self._between, self._within = SlotNumbers(rank_of_node), SlotNumbers(site_rank_of_node)  # sites
+        count = self._num_servers = len(rank_of_node) + len(site_rank_of_node)
+        self._most = most_plan_slots(count) if sites is None else most_site_slots(len(sites.of_node), count)
         self._most_of_class: Counter[SlotClass] = Counter()  # slices of a class, in the layout that has most of it
 
     @property
     def total(self) -> int:
         """How many slots there are."""
-        return self._slots.total + self._site_slots.total
+        return self._between.total + self._within.total
 
     def reserve(self, layout: Layout) -> None:
         """InputError where plans of this layout and of those before it might need more slots on a server than have keys.
@@ -100,9 +103,9 @@ class PlanSlots:
 
     def place(self, layout: Layout, plan: Distribution) -> PlacedSlices:
         """The slots of a plan's slices; missing ones are numbered."""
-        slots, new = self._slots.place(layout, plan.server_of_slice, plan.slot_of_slice, self._most_of_class)
+        slots, new = self._between.place(layout, plan.server_of_slice, plan.slot_of_slice, self._most_of_class)
         leaders, site_new = ([], []) if plan.by_site is None else self._lead(layout, plan.by_site)
-        return PlacedSlices(self._slots.ranks(plan.server_of_slice), slots, leaders, new + site_new)
+        return PlacedSlices(self._between.ranks(plan.server_of_slice), slots, leaders, new + site_new)
 
     def _lead(self, layout: Layout, by_site: SitePlan) -> tuple[list[m.SiteLeaders], list[m.NewSlots]]:
         """Who sums each slice within each site, and the slots that this needs."""
@@ -111,7 +114,7 @@ class PlanSlots:
             if not slots:  # a site of one machine
                 leaders.append(m.SiteLeaders([], []))
                 continue
-            numbers, new = self._site_slots.place(layout, nodes, slots, self._most_of_class)
-            leaders.append(m.SiteLeaders(self._site_slots.ranks(nodes), numbers))
+            numbers, new = self._within.place(layout, nodes, slots, self._most_of_class)
+            leaders.append(m.SiteLeaders(self._within.ranks(nodes), numbers))
             new_slots += new
         return leaders, new_slots

@@ -264,7 +264,7 @@ def test_whatever_the_rates_every_slot_has_a_key_and_plans_are_near_the_bound(mo
             for new in with_rates(planner, rates_mbps).new_slots:
                 assert plan_slot_key(new.server, new.first + new.count - 1, count) < 1 << 31
             assert planner.present.predicted_s < 1.01 * planner.present.bound_s
-            assert max(planner._slots._slots._next_slot.values()) <= planner._slots._most_of_class.total()
+            assert max(planner._slots._between._next_slot.values()) <= planner._slots._most_of_class.total()
 
 
 @pytest.mark.jobs
@@ -309,7 +309,7 @@ def test_shares_that_wander_seldom_ask_for_new_slots():
         assert times <= 2 + np.log2(planner._slots._most_of_class[tuple(slot_class)])
     made = {
         (planner._rank_of_node[node], *one): len(numbers)
-        for (node, one), numbers in planner._slots._slots._slots.items()
+        for (node, one), numbers in planner._slots._between._slots.items()
     }
     assert all(count <= 2 * needed[place] for place, count in made.items())
 
