@@ -78,7 +78,7 @@ class Exchange:
         self._first_tensor: list[int] = []  # of each group
         self._first_own_key = 0  # of the tensors, where MXNet routes
         self._plan: m.Plan | None = None  # of the iteration under way
-        self._plan_wait_s = 0.0
+        self._plan_wait_s, self._has_pushed = 0.0, False  # of that iteration
         self._computed: list[NDArray] = []  # ready with the gradients of this iteration
         self._outs: list[NDArray] = []  # ready with its sums, where MXNet routes
         self._closed = False
@@ -117,12 +117,13 @@ class Exchange:
         if place.breaks_off:
             self._end_iteration()
             self._sliced = None
-            self._calls.keep_only(call)
+            self._calls.forget_all()
         if place.learned:
             self._register(place.learned)
         if is_planned:
             self._add_up_as_planned(call, place, are_gradients)
             return
+        self._calls.forget(call)
         self._wait_until_agreed()
         if self._scheme.ps_lite_kind:  # ps-lite cuts and routes every array by itself: no slots
             self._own.push([self._own_key(key) for key in call.keys], call, are_gradients)
@@ -226,13 +227,14 @@ class Exchange:
             message, self._plan_wait_s = self._session.next_plan()
         if message is None:
             raise JobFinished
-        self._outs, self._computed = [], []
+        self._outs, self._computed, self._has_pushed = [], [], False
         return message
 
     def _add_up_as_planned(self, call: Call, place: PlaceInIteration, are_gradients: bool) -> None:
         plan = self._plan = self._plan or self._begin_iteration()
         assert self._sliced is not None
         first = self._first_tensor[place.number]
+        self._has_pushed |= any(elements for _, elements, _ in call.group)
         self._computed.append(call.is_computed())  # queued before the sums, which are written into the same arrays
         if plan.routes_itself:
             keys = range(self._first_own_key + first, self._first_own_key + first + len(call.group))
@@ -250,7 +252,7 @@ class Exchange:
         sums = (lambda: None) if is_stock else partial(self._sliced.sums, plan.iteration)
         self._plan = None
         wait_computed = partial(ndarrays.wait_for_all, self._computed)
-        self._session.finish(plan, wait_computed, wait, sums, self._plan_wait_s)
+        self._session.finish(plan, wait_computed, wait, sums, self._plan_wait_s, self._has_pushed)
 
     def _end_iteration(self) -> None:
         """Wait for the iteration under way, if any, which ends with what was pushed so far."""
