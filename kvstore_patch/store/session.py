@@ -101,8 +101,12 @@ class WorkerSession:
         wait: Callable[[], None],
         sums: Callable[[], m.Sums | None],
         plan_wait_s: float,
+        has_pushed: bool,
     ) -> None:
-        """Wait on a thread for the iteration's gradients, then for its slices, then report it done, `sums()` first if any."""
+        """Wait on a thread for the iteration's gradients, then for its slices, then report it done, `sums()` first if any.
+
+        has_pushed: an iteration that was broken off may have had nothing but arrays of size 0.
+        """
         iteration, last_end_s = self.protocol.iteration, self._last_end_s
 
         def work() -> float:
@@ -117,7 +121,7 @@ class WorkerSession:
             except Exception as error:
                 why = f"failed: {one_line(error)}"
                 self.client.fail(self.client.failure(Cause.PROCESS, why, iteration=iteration), 1)
-            start_s = self.shim.first_sent_ns * 1e-9
+            start_s = self.shim.first_sent_ns * 1e-9 if has_pushed else end_s
             if not start_s:
                 why = "has a shim that saw no push in a whole iteration: is it preloaded? Run `nalb doctor`"
                 die(self.client.failure(Cause.PROCESS, why, iteration=iteration))
