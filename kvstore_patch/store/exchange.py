@@ -15,8 +15,10 @@ same call. An iteration goes as its plan says: cut into slices (sliced.py), or w
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 
 import mxnet as mx
 from mxnet.base import _LIB, check_call
@@ -124,20 +126,19 @@ class Exchange:
             self._add_up_as_planned(call, place, are_gradients)
             return
         self._calls.forget(call)
-        self._wait_until_agreed()
-        if self._scheme.ps_lite_kind:  # ps-lite cuts and routes every array by itself: no slots
-            self._own.push([self._own_key(key) for key in call.keys], call, are_gradients)
-        else:
-            with self._lock:
-                for key, values, outs in zip(call.keys, call.values, call.outs, strict=True):
-                    self._direct.add_up(key, values, outs)
+        with self._travelling_directly([one[0] for one in call.values], call.arrays):
+            if self._scheme.ps_lite_kind:  # ps-lite cuts and routes every array by itself: no slots
+                self._own.push([self._own_key(key) for key in call.keys], call, are_gradients)
+            else:
+                with self._lock:
+                    for key, values, outs in zip(call.keys, call.values, call.outs, strict=True):
+                        self._direct.add_up(key, values, outs)
 
     def add_up_once(self, key: Key, array: NDArray) -> None:
         """The sum into `array`, apart from what iterations consist of."""
         self._begin_call("single sum", ((key, int(array.size), ndarrays.dtype_name(array, key)),))
         self._end_iteration()
-        self._wait_until_agreed()
-        with self._lock:
+        with self._travelling_directly([array], [array]), self._lock:
             self._direct.add_up(key, [array], [array])
 
     def broadcast(self, keys: Sequence[Key], values: Arrays, outs: Arrays) -> None:
@@ -154,8 +155,7 @@ class Exchange:
             "broadcast", tuple((key, int(first.size), ndarrays.dtype_name(first, key)) for key, first in firsts)
         )
         self._end_iteration()
-        self._wait_until_agreed()
-        with self._lock:
+        with self._travelling_directly([first for _, first in firsts], list(chain.from_iterable(outs))), self._lock:
             for (key, first), targets in zip(firsts, outs, strict=True):
                 self._direct.broadcast(key, first, targets)
 
@@ -275,13 +275,26 @@ class Exchange:
         self.client.note(calls=self._calls_made)
         script_end.goes_on()
 
-    def _wait_until_agreed(self) -> None:
-        """Until all workers have announced this same call: what is pushed before could be added to something else."""
+    @contextmanager
+    def _travelling_directly(self, values: Sequence[NDArray], arrays: Sequence[NDArray]) -> Iterator[None]:
+        """Around a call's pushes, which would be added to something else before all workers have announced this same call.
+
+        Reports tell from when on nothing but the sums is missing, and when they are back in `arrays`.
+        """
         number = self._calls_made - 1
         self.client.wait_for(m.CallAgreed, lambda agreed: agreed.number == number)
+        self._session.note_once(_ready(values), ready=number + 1)
+        yield
+        self._session.note_once(_ready(arrays), summed=number + 1)
 
     def _forget(self) -> None:
         """In a fork, where ps-lite has no threads: the store's end would wait for all workers, and C++'s end for those threads."""
         self._inner.handle = None
         libc = ctypes.CDLL(None)
         libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)  # with the status, once Python has ended
+
+
+def _ready(arrays: Sequence[NDArray]) -> Callable[[], None]:
+    """Waits until all of these are as they are made now, whatever is written into them later."""
+    some = [array for array in arrays if array.size]
+    return ndarrays.Probe(some)().wait_to_read if some else lambda: None
