@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
-from typing import IO
 
 import numpy as np
 import zmq
@@ -19,6 +18,7 @@ from nalb.failures import Cause, Failure
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.measurement.samples import Samples
 from nalb.process.last_words import die
+from nalb.process.line_file import LineFile
 from nalb.protocol import messages as m
 from nalb.protocol.observers import Measured
 from nalb.protocol.state import Coordinator
@@ -96,7 +96,7 @@ class CoordinatorThread:
             die(verdict)
 
     def _serve(
-        self, router: "zmq.Socket[bytes]", state: Coordinator, log: IO[bytes] | None, members: dict[str, str] | None
+        self, router: "zmq.Socket[bytes]", state: Coordinator, log: LineFile | None, members: dict[str, str] | None
     ) -> None:
         tick_ms = int(self._settings.heartbeat_s * 500)
         ticked_s = 0.0
@@ -140,7 +140,7 @@ def _take(state: Coordinator, frames: list[bytes], node: str | None = None) -> N
         state.accuse(identity, f"cannot be understood: {error}", time.monotonic())
 
 
-def _flush(router: "zmq.Socket[bytes]", state: Coordinator, log: IO[bytes] | None) -> None:
+def _flush(router: "zmq.Socket[bytes]", state: Coordinator, log: LineFile | None) -> None:
     encoded, frame = None, zmq.Frame()  # a plan goes to every worker: encoded once, and not copied for each
     while state.outbox:
         identity, message = state.outbox.popleft()
@@ -152,7 +152,7 @@ def _flush(router: "zmq.Socket[bytes]", state: Coordinator, log: IO[bytes] | Non
             if isinstance(event, Measured):  # made rows of here, where no worker waits for its plan any more
                 rows = sample_rows(event.samples, event.at_s)
                 event = SamplesEvent(at_s=event.at_s, iteration=event.iteration, rows=rows)
-            log.write(encode_line(event))
+            log.append(encode_line(event))
     state.events.clear()
 
 
@@ -190,10 +190,10 @@ def _bind_observers(router: "zmq.Socket[bytes]", settings: Settings) -> None:
         os.umask(umask)
 
 
-def _open_log(settings: Settings, stack: ExitStack) -> IO[bytes] | None:
+def _open_log(settings: Settings, stack: ExitStack) -> LineFile | None:
     if settings.samples_path is None:
         return None
     try:
-        return stack.enter_context(open(settings.samples_path, "ab", buffering=0))
+        return stack.enter_context(LineFile(settings.samples_path))
     except OSError as error:
         raise InputError(f"NALB_SAMPLES={settings.samples_path}: {error.strerror}") from None
