@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from nalb.events import AnyEvent, ChangeEvent, LayoutEvent, NetworkChange
+from nalb.events import AnyEvent, ChangeEvent, LayoutEvent, MissedEvent, NetworkChange
 from nalb.launch.roles import Place, ProcessSpec
 from nalb.launch.run_dir import append_event
 from nalb.launch.supervisor import Job, print_line
@@ -133,10 +133,11 @@ class Changes:
 def followed(
     job: Job, observer: Observer, changes: Changes, emulation: Emulation, stack: ExitStack
 ) -> Iterator[AnyEvent]:
-    """The job's events until it ends. Its first layout, once the caller has seen it, starts the network's changes."""
+    """The job's events until it ends. Its first layout, once the caller has seen it, starts the network's changes; so do missed
+    events, which it may be among."""
     while not job.finished():
         for event in observer.events(0.1):
             yield event
-            if isinstance(event, LayoutEvent) and not changes.started:
+            if isinstance(event, LayoutEvent | MissedEvent) and not changes.started:
                 stack.enter_context(changes.start(emulation))
         changes.tell(observer.send)

@@ -160,7 +160,7 @@ def _in_network(request: LaunchRequest, network: Network, attempt: Attempt) -> N
             stack.enter_context(changes.start(emulation))
             job.wait(changes.check)
             return
-        observer = stack.enter_context(Observer(observers))
+        observer = stack.enter_context(Observer(observers, may_miss=True))
         observer.send(configured_message(network, 0.0, nodes))
         for _ in followed(job, observer, changes, emulation, stack):
             pass

@@ -1,6 +1,5 @@
-"""The coordinator's body: one thread beside the ps-lite scheduler, one ROUTER socket, one file of events."""
+"""The coordinator's body: one thread beside the ps-lite scheduler, two sockets (processes, observers), one file of events."""
 
-import os
 import queue
 import threading
 import time
@@ -26,6 +25,7 @@ from nalb.schemes import SCHEMES, Scheme
 from nalb.settings import Settings
 from nalb.transport.curvezmq import door_kept, node_of_user, secure_server
 from nalb.transport.keys import own_keys
+from nalb.transport.observer_door import ObserverDoor
 
 LAST_WORDS_MS = 2000  # how long an Abort may take to leave
 
@@ -66,7 +66,7 @@ class CoordinatorThread:
                 router = stack.enter_context(context.socket(zmq.ROUTER))
                 router.setsockopt(zmq.LINGER, LAST_WORDS_MS)
                 router.setsockopt(zmq.SNDHWM, 0)
-                _bind_observers(router, self._settings)
+                door = _open_door(context, self._settings, stack)
                 if keys := own_keys(self._settings):  # for what is bound from here on
                     stack.enter_context(door_kept(context, keys))
                     secure_server(router, keys)
@@ -79,7 +79,7 @@ class CoordinatorThread:
             state = Coordinator(self._settings, time.monotonic(), self._predictor, self._schemes, self._estimators)
             members = None if keys is None else node_of_user(keys)
             try:
-                self._serve(router, state, log, members)
+                self._serve(router, door, state, log, members)
             except Exception as error:
                 why = (
                     str(error)
@@ -90,18 +90,26 @@ class CoordinatorThread:
                     why = f"cannot write {self._settings.samples_path} ({error.strerror}): make room"
                 node = self._settings.node
                 state.abort(Failure(cause=Cause.COORDINATOR, detail=why, role="scheduler", node=node), time.monotonic())
-                _flush(router, state, None)
+                _flush(router, state, None, door)
             verdict = state.verdict
         if verdict is not None:  # the sockets are closed: every Abort has left
             die(verdict)
 
     def _serve(
-        self, router: "zmq.Socket[bytes]", state: Coordinator, log: LineFile | None, members: dict[str, str] | None
+        self,
+        router: "zmq.Socket[bytes]",
+        door: ObserverDoor | None,
+        state: Coordinator,
+        log: LineFile | None,
+        members: dict[str, str] | None,
     ) -> None:
         tick_ms = int(self._settings.heartbeat_s * 500)
         ticked_s = 0.0
+        poller = zmq.Poller()
+        for socket in (router, *([door.socket] if door else [])):
+            poller.register(socket, zmq.POLLIN)
         while not self._stop.is_set() and state.phase != "OVER":
-            if router.poll(tick_ms):
+            if poller.poll(tick_ms):
                 for _ in range(1000):  # a flood must not keep the deadlines from being looked at
                     try:
                         if members is None:
@@ -111,14 +119,18 @@ class CoordinatorThread:
                     except zmq.Again:
                         break
                     _take(state, frames, node)
+                for frames in door.arrived() if door else ():
+                    _take(state, frames, is_observer=True)
             if (now_s := time.monotonic()) - ticked_s >= tick_ms / 1000:  # it looks at every process
                 state.tick(now_s)
                 ticked_s = now_s
-            _flush(router, state, log)
+                if door:
+                    door.catch_up(now_s)
+            _flush(router, state, log, door)
 
 
 def _receive_signed(router: "zmq.Socket[bytes]", members: dict[str, str]) -> tuple[list[bytes], str | None]:
-    """The frames, and the node whose key the sender has; None for an observer, who comes by a file of ours and has none."""
+    """The frames, and the node whose key the sender has."""
     frames = router.recv_multipart(zmq.NOBLOCK, copy=False)
     try:
         user = frames[-1].get("User-Id")
@@ -127,26 +139,34 @@ def _receive_signed(router: "zmq.Socket[bytes]", members: dict[str, str]) -> tup
     return [frame.bytes for frame in frames], members.get(str(user))
 
 
-def _take(state: Coordinator, frames: list[bytes], node: str | None = None) -> None:
+def _take(state: Coordinator, frames: list[bytes], node: str | None = None, is_observer: bool = False) -> None:
     identity = frames[0]
     name = state.name_of(identity)
     peer = name or identity.decode("ascii", "replace")
     try:
         if len(frames) != 2:
             raise PeerError(f"{peer} sent {len(frames) - 1} frames instead of one")
-        state.receive(identity, m.decode_at_coordinator(frames[1], peer), time.monotonic(), node)
+        message = m.decode_at_coordinator(frames[1], peer)
+        if isinstance(message, m.FromObserver) != is_observer:
+            raise PeerError(f"{peer} sent {type(message).__name__}: observers have a socket of their own")
+        state.receive(identity, message, time.monotonic(), node)
     except PeerError as error:
         state.rejected["undecodable message"] += 1  # anyone can reach the port
         state.accuse(identity, f"cannot be understood: {error}", time.monotonic())
 
 
-def _flush(router: "zmq.Socket[bytes]", state: Coordinator, log: LineFile | None) -> None:
+def _flush(
+    router: "zmq.Socket[bytes]", state: Coordinator, log: LineFile | None, door: ObserverDoor | None = None
+) -> None:
     encoded, frame = None, zmq.Frame()  # a plan goes to every worker: encoded once, and not copied for each
     while state.outbox:
         identity, message = state.outbox.popleft()
         if message is not encoded:
             encoded, frame = message, zmq.Frame(m.encode(message))
-        router.send_multipart([identity, frame])
+        if not isinstance(message, m.Told):
+            router.send_multipart([identity, frame])
+        elif door is None or not door.tell(identity, message, frame):
+            state.forget_observer(identity)
     if log is not None:
         for event in state.events:
             if isinstance(event, Measured):  # made rows of here, where no worker waits for its plan any more
@@ -174,20 +194,12 @@ def _bind(router: "zmq.Socket[bytes]", settings: Settings) -> None:
         ) from None
 
 
-def _bind_observers(router: "zmq.Socket[bytes]", settings: Settings) -> None:
-    """The ipc address, where the mode of the socket's file is what keeps others out: whoever may write to it steers the job."""
+def _open_door(context: "zmq.Context[zmq.Socket[bytes]]", settings: Settings, stack: ExitStack) -> ObserverDoor | None:
     if not settings.observers:
-        return
-    path = settings.observers.removeprefix("ipc://")
-    if len(os.fsencode(path)) > 107:
-        raise InputError(
-            f"NALB_OBSERVERS: the socket path {path} is longer than 107 bytes: use a shorter run directory"
-        )
-    umask = os.umask(0o177)
-    try:
-        router.bind(settings.observers)
-    finally:
-        os.umask(umask)
+        return None
+    socket = stack.enter_context(context.socket(zmq.ROUTER))
+    socket.setsockopt(zmq.LINGER, LAST_WORDS_MS)
+    return ObserverDoor(socket, settings.observers, settings.num_workers + settings.num_servers)
 
 
 def _open_log(settings: Settings, stack: ExitStack) -> LineFile | None:
