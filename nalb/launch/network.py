@@ -25,6 +25,7 @@ from netem.network_file import Network
 from netem.schedule import pair_caps_at, rates_at, site_rates_at
 from netem.shaping import segments_at_once
 
+PRINT_EVERY_S = 1.0  # of network changes
 NAMESPACE_PORT = 9091  # ps-lite's customary root port; a namespace has all its ports free
 
 
@@ -100,6 +101,7 @@ class Changes:
         self._news = False
         self._start_s = 0.0
         self._clock: ChangeClock | None = None
+        self._printed_s, self._unprinted = -PRINT_EVERY_S, 0
         self.started = False
 
     def start(self, emulation: Emulation) -> ChangeClock:
@@ -127,7 +129,16 @@ class Changes:
             self._news = True
             change = msgspec.convert(what, NetworkChange)
             append_event(self._path, ChangeEvent(at_s=time.monotonic(), elapsed_s=elapsed_s, change=change))
-        print_line(f"network change at {elapsed_s:.1f} s: {dict(what)}")
+        self._print(elapsed_s, what)
+
+    def _print(self, elapsed_s: float, what: Mapping[str, object]) -> None:
+        """A line for people, once a second at most: the file has every change."""
+        if elapsed_s - self._printed_s < PRINT_EVERY_S:
+            self._unprinted += 1
+            return
+        more = f" (and {self._unprinted} since the last line)" if self._unprinted else ""
+        print_line(f"network change at {elapsed_s:.1f} s: {dict(what)}{more}")
+        self._printed_s, self._unprinted = elapsed_s, 0
 
 
 def followed(
