@@ -114,6 +114,14 @@ def test_a_change_changes_something(text: str, moments_s: list[float]):
     assert list(itertools.islice(parsed(text).moments_s(), 6)) == moments_s
 
 
+def test_byte_order_marks_are_no_part_of_a_network_or_trace(tmp_path: Path):
+    (tmp_path / "a.trace").write_text("\ufeff" + PLAIN)
+    (tmp_path / "net.toml").write_text("\ufeff" + BODY.format(name="marked", more=""))
+    network = load_network(tmp_path / "net.toml")
+    assert network.name == "marked"
+    assert network.nodes[0].up_trace == parsed(PLAIN)
+
+
 def test_a_network_whose_traces_are_constant_is_static(tmp_path: Path):
     network = a_network(tmp_path, "1\n")
     assert network.is_static
