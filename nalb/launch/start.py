@@ -1,13 +1,14 @@
 """Runs a job where it was asked for: on loopback, in an emulated network or on hosts; and again after failures."""
 
 import os
+import socket
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from nalb.checkpoints import folder
+from nalb.checkpoints import folder, lock
 from nalb.errors import InputError, MachineError, listed
 from nalb.launch.encryption import Encryption, job_keys, keys_here
 from nalb.launch.environments import hosts_lines, local_lines, network_lines
@@ -63,6 +64,9 @@ def launch(request: LaunchRequest) -> Path:
     if network is not None:
         ensure_privilege()
     run_dir = make_run_dir(request.out)
+    job = f"nalb launch (process {os.getpid()} on {socket.gethostname()}, run directory {run_dir})"
+    request = replace(request, options=replace(request.options, checkpoints_job=job))
+    is_shared = hosts is None and request.options.checkpoints is not None
     if hosts is None:
         checkpoints = request.options.checkpoints or str(run_dir / "checkpoints")
         request = replace(request, options=replace(request.options, checkpoints=checkpoints))
@@ -81,7 +85,7 @@ def launch(request: LaunchRequest) -> Path:
         else:
             _on_loopback(request, attempt)
 
-    with ending_on_signals():
+    with ending_on_signals(), lock.claim(Path(checkpoints), job) if is_shared else nullcontext():
         probe = partial(unreachable, hosts.hosts) if hosts else set[str]
         return see_through(run, run_dir, nodes, policy, probe, print_line)
 
@@ -156,7 +160,7 @@ def _in_network(request: LaunchRequest, network: Network, attempt: Attempt) -> N
             stack.enter_context(changes.start(emulation))
             job.wait(changes.check)
             return
-        observer = stack.enter_context(Observer(observers))
+        observer = stack.enter_context(Observer(observers, may_miss=True))
         observer.send(configured_message(network, 0.0, nodes))
         for _ in followed(job, observer, changes, emulation, stack):
             pass

@@ -24,6 +24,7 @@ from nalb.launch.processes import LocalProcess, start_here
 from nalb.launch.roles import ProcessSpec
 from nalb.process.exhaustion import explained
 from nalb.process.guardian import Descent, JobGuardian, kill_marked, living_on, reap_adopted
+from nalb.process.line_file import LineFile
 from nalb.settings import silence_of
 
 TERM_GRACE_S = 1.5  # between asking and killing
@@ -206,11 +207,11 @@ class Job:
         assert child.popen.stdout is not None
         path = self._log_dir / f"{child.spec.slug}.log"
         try:
-            with open(path, "ab", buffering=0) as log:
+            with LineFile(path) as log:
                 while raw := child.popen.stdout.readline(LINE_BYTES):
                     line = child.take_line(raw.decode("utf-8", "replace").rstrip("\n"))
                     if line is not None:
-                        log.write(line.encode() + b"\n")
+                        log.append(line.encode() + b"\n")
                         self._show_line(f"[{child.spec.node} {child.spec.role}] {line}")
         except OSError as error:
             self._log_error = MachineError(f"{path}: {error.strerror}: make room or choose another --out")
