@@ -24,6 +24,7 @@ from nalb.launch.roles import ProcessSpec
 from nalb.launch.supervisor import Job
 from nalb.process.exhaustion import explained
 from nalb.process.guardian import mark
+from nalb.process.own_program import own_argv
 from nalb.transport.keys import NodeKeys
 
 CONNECT_S = 10
@@ -56,7 +57,7 @@ def ssh_argv(host: Host) -> list[str]:
         argv += ["-p", str(host.port)]
     if host.user is not None:
         argv += ["-l", host.user]
-    return [*argv, "--", host.address, remote_command(host, [host.python, "-m", "nalb.launch.agent"])]
+    return [*argv, "--", host.address, remote_command(host, own_argv("nalb.launch.agent", python=host.python))]
 
 
 def file_option(path: str) -> str:

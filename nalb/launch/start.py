@@ -149,7 +149,9 @@ def _in_network(request: LaunchRequest, network: Network, attempt: Attempt) -> N
         emulation = stack.enter_context(job_network(network))
         specs, options = _specs_here(request, places_in(emulation), attempt, NAMESPACE_PORT, observers, stack)
         logs = run_dir / "logs"
-        job = stack.enter_context(Job(specs, inside(emulation), os.environ, logs, print_line, has_joined(options)))
+        job = stack.enter_context(
+            Job(specs, inside(emulation), os.environ, logs, print_line, has_joined(options), check=emulation.check)
+        )
         nodes = {spec.node for spec in specs}
         changes = Changes(network, run_dir, nodes)
         if observers is None:

@@ -49,9 +49,10 @@ class Job:
         log_dir: Path,
         show: Callable[[str], None] | None = None,
         has_joined: Callable[[], bool] | None = None,  # whether all processes have met; None: there is no telling
+        check: Callable[[], None] = lambda: None,  # raises what is wrong with the place where they run
     ):
         self._specs, self._wrap, self._inherited, self._log_dir = specs, wrap, inherited, log_dir
-        self._show, self._has_joined = show, has_joined
+        self._show, self._has_joined, self._check = show, has_joined, check
         self._print_lock = threading.Lock()
         self._log_error: MachineError | None = None
         self._workers_ended_s: float | None = None
@@ -67,7 +68,7 @@ class Job:
             self._log_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise MachineError(f"{self._log_dir}: {error.strerror}: choose another --out") from None
-        self._stack.enter_context(JobGuardian(self.id))
+        self._guardian = self._stack.enter_context(JobGuardian(self.id))
         self._descent = self._stack.enter_context(Descent())
         try:
             for spec in self._specs:
@@ -101,6 +102,8 @@ class Job:
         """Whether every process has ended well; JobFailed as soon as any has failed, or will never end."""
         if self._log_error is not None:
             raise self._log_error
+        self._guardian.check()
+        self._check()
         for child in self.children:
             reap_adopted(child.popen.pid)
         if self._note_failed():

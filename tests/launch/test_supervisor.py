@@ -150,6 +150,20 @@ def test_workers_that_never_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (failure.cause, who(failure), when(failure)) == (Cause.NO_STORE, ("worker", "n1"), (Phase.START, None))
 
 
+def test_what_is_wrong_with_the_place_ends_the_job(tmp_path: Path) -> None:
+    def check() -> None:
+        if shown:
+            raise MachineError("the delay line has ended")
+
+    shown: list[str] = []
+    job = job_of(
+        tmp_path, [spec("worker", "n0", f"print('up', flush=True); {FOREVER}")], show=shown.append, check=check
+    )
+    with pytest.raises(MachineError, match="the delay line has ended"), job:
+        job.wait()
+    assert marked(job.id) == []
+
+
 def test_what_a_worker_detached_ends_too(tmp_path: Path) -> None:
     detached = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
     with job_of(tmp_path, [spec("worker", "n0", detached)]) as job:
