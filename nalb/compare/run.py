@@ -30,7 +30,7 @@ from nalb.launch.network import (
 from nalb.launch.roles import process_specs, sites_of
 from nalb.launch.run_dir import observer_address
 from nalb.launch.signals import ending_on_signals
-from nalb.launch.supervisor import Job, print_line
+from nalb.launch.supervisor import Job, print_line, print_unfinished
 from nalb.options import JobOptions
 from nalb.process.own_program import own_argv
 from nalb.reporting.batching_file import BatchingFile, write_batchings
@@ -225,7 +225,15 @@ def _train(request: CompareRequest, schemes: Sequence[Variant]) -> tuple[dict[st
             say(f"training {request.train} under {scheme}: {len(specs)} processes on {len(network.nodes)} nodes")
             progress = stack.enter_context(Lines([scheme], request.iterations, takes_turns=False, bound_s=None))
             job = stack.enter_context(
-                Job(specs, inside(emulation), os.environ, run_dir / "logs" / scheme, print_line, check=emulation.check)
+                Job(
+                    specs,
+                    inside(emulation),
+                    os.environ,
+                    run_dir / "logs" / scheme,
+                    print_line,
+                    check=emulation.check,
+                    show_unfinished=print_unfinished,
+                )
             )
             observer = stack.enter_context(Observer(address))
             observer.send(configured_message(network, 0.0))

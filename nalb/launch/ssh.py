@@ -171,8 +171,9 @@ class RemoteJob(Job):
         keys: Mapping[str, NodeKeys],  # by node; empty: the job is not encrypted
         log_dir: Path,
         show: Callable[[str], None] | None = None,
+        show_unfinished: Callable[[str], None] | None = None,
     ):
-        super().__init__(specs, lambda spec: list(spec.argv), {}, log_dir, show)
+        super().__init__(specs, lambda spec: list(spec.argv), {}, log_dir, show, show_unfinished=show_unfinished)
         self._hosts, self._keys = hosts, keys
         self._over = threading.Event()
         self._pulse = threading.Thread(target=self._give_signs_of_life, name="signs-of-life", daemon=True)
