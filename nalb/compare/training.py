@@ -63,7 +63,9 @@ def observed_training(
     with ExitStack() as stack:
         emulation = stack.enter_context(job_network(network))
         specs = process_specs(places_in(emulation), list(command), options, os.environ)
-        job = stack.enter_context(Job(specs, inside(emulation), os.environ, run_dir / "logs", note))
+        job = stack.enter_context(
+            Job(specs, inside(emulation), os.environ, run_dir / "logs", note, check=emulation.check)
+        )
         changes = Changes(network, run_dir)
         is_over = False
         while not is_over:

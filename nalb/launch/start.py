@@ -21,7 +21,7 @@ from nalb.launch.roles import Place, ProcessSpec, process_specs
 from nalb.launch.run_dir import make_run_dir, observer_address
 from nalb.launch.signals import ending_on_signals
 from nalb.launch.ssh import RemoteJob, unreachable
-from nalb.launch.supervisor import Job, print_line
+from nalb.launch.supervisor import Job, print_line, print_unfinished
 from nalb.options import JobOptions
 from nalb.schemes import by_name
 from nalb.transport.observer import Observer
@@ -141,7 +141,13 @@ def _on_loopback(request: LaunchRequest, attempt: Attempt) -> None:
         port = stack.enter_context(free_pair(LOOPBACK))
         specs, options = _specs_here(request, _loopback_places(request), attempt, port, observers, stack)
         with Job(
-            specs, lambda spec: list(spec.argv), os.environ, run_dir / "logs", print_line, has_joined(options)
+            specs,
+            lambda spec: list(spec.argv),
+            os.environ,
+            run_dir / "logs",
+            print_line,
+            has_joined(options),
+            show_unfinished=print_unfinished,
         ) as job:
             job.wait()
 
@@ -153,7 +159,18 @@ def _in_network(request: LaunchRequest, network: Network, attempt: Attempt) -> N
         emulation = stack.enter_context(job_network(network))
         specs, options = _specs_here(request, places_in(emulation), attempt, NAMESPACE_PORT, observers, stack)
         logs = run_dir / "logs"
-        job = stack.enter_context(Job(specs, inside(emulation), os.environ, logs, print_line, has_joined(options)))
+        job = stack.enter_context(
+            Job(
+                specs,
+                inside(emulation),
+                os.environ,
+                logs,
+                print_line,
+                has_joined(options),
+                emulation.check,
+                print_unfinished,
+            )
+        )
         nodes = {spec.node for spec in specs}
         changes = Changes(network, run_dir, nodes)
         if observers is None:
@@ -186,7 +203,7 @@ def _on_hosts(request: LaunchRequest, hosts: Hosts, attempt: Attempt) -> None:
     places, first_workers = _remaining(hosts.places(), attempt)
     keys = job_keys(request.encryption, places) if request.encryption.is_on else {}
     specs = _host_specs(request, hosts, places, first_workers)
-    with RemoteJob(specs, hosts, keys, attempt.run_dir / "logs", print_line) as job:
+    with RemoteJob(specs, hosts, keys, attempt.run_dir / "logs", print_line, print_unfinished) as job:
         job.wait()
 
 
