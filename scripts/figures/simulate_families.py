@@ -29,6 +29,7 @@ from rich.table import Table
 
 from nalb.errors import InputError, MachineError, NalbError
 from nalb.feedback.window import usual_inflight_bytes
+from nalb.measurement.rules import RULES, Rules
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.slices import Tensor
 from nalb.process.line_file import LineFile
@@ -54,14 +55,14 @@ HEADINGS = (
 )
 
 
-def simulate(family: str, is_noisy: bool, drawn: tuple[int, int]) -> dict[str, Any]:
+def simulate(family: str, is_noisy: bool, drawn: tuple[int, int], rules: Rules = RULES) -> dict[str, Any]:
     """One network from one start: its row in the file. drawn: the seed and the number of the start."""
     seed, start = drawn
     noise = [Noise((seed, start, phase)) if is_noisy else None for phase in range(4)]
     count = int(np.random.default_rng(seed).integers(LOW_NODES, HIGH_NODES + 1))
     network = draw_network(family, count, seed, cores=CORES)
     quotas = None if network.quotas is None else np.array(network.quotas)
-    planner = planner_of(network.nodes, TENSORS, FIRST_ALPHA_BYTES)
+    planner = planner_of(network.nodes, TENSORS, FIRST_ALPHA_BYTES, rules=rules)
     layout = planner.layout
     after = network.changes[0][1] if network.changes else network.capacities
     run = partial(by_planner, SCHEME, network.nodes, layout, planner=planner, quotas=quotas)
