@@ -1,7 +1,6 @@
-"""What Gluon must be told so that `kvstore='nalb'` works: five small patches, made when MXNet is imported.
+"""What Gluon must be told so that `kvstore='nalb'` works: five small patches, made when MXNet is imported in a job's worker.
 
-1. `_create_kvstore` keeps no store for one device unless its name contains 'dist'; a single-CPU script would silently train
-   alone. The patch creates ours.
+1. Two Trainers with MXNet's own distributed store would both use keys from 0 on, and wait for ever. The patch refuses the second.
 2. Each Trainer numbers its keys from 0, and all share the process's one store. The patch of `_init_kvstore` gives each its own.
 3. `Trainer._allreduce_grads` makes one call per parameter; ours makes one call for all of them, so that small tensors share
    slices and the whole backward pass is one group.
@@ -25,6 +24,7 @@ from kvstore_patch.gluon import module_patch
 from kvstore_patch.shim import Shim
 from kvstore_patch.store import ndarrays, script_end
 from kvstore_patch.store.kvstore import NALB
+from kvstore_patch.store.names import NAMES
 from nalb.batching.schemes import BASELINES
 from nalb.errors import StoreError
 from nalb.process.last_words import die
@@ -35,8 +35,8 @@ from nalb.transport.reachability import Reachability
 
 def install() -> None:
     """Register the store and patch Gluon; once per process. Under `--scheme stock` the name means MXNet's own store."""
-    registry = mx.kvstore.KVStoreBase.kv_registry
-    if "nalb" in registry:
+    registry = KVStoreBase.kv_registry
+    if not registry.keys().isdisjoint(NAMES):
         return
     _check_encryption()
     if os.environ.get("NALB_STOCK") == "1":  # nalb launch --scheme stock: the same script on MXNet alone
@@ -53,9 +53,9 @@ def install() -> None:
                 script_end.at_exit(settings.node, alive.clear, lambda _: None)  # nobody to tell: our exit is seen
             return alive[0]
 
-        registry["nalb"] = create_stock
+        registry.update(dict.fromkeys(NAMES, create_stock))
     else:
-        registry["nalb"] = functools.cache(NALB)  # ps-lite is a singleton: one store, whoever asks
+        registry.update(dict.fromkeys(NAMES, functools.cache(NALB)))  # ps-lite is a singleton: one store, whoever asks
     trainer_module, trainer_class = mx.gluon.trainer, mx.gluon.Trainer
     create, init = trainer_module._create_kvstore, trainer_class._init_kvstore
     allreduce, update = trainer_class._allreduce_grads, trainer_class._update
@@ -64,10 +64,8 @@ def install() -> None:
     def create_kvstore(
         kvstore: KVStoreBase | str | None, num_device: int, arg_params: Mapping[str, NDArray]
     ) -> tuple[KVStoreBase | None, bool]:
-        if isinstance(kvstore, str) and kvstore.lower() == "nalb":
-            kvstore = mx.kvstore.create(kvstore)
         store, on_servers = create(kvstore, num_device, arg_params)
-        if store is not None and "dist" in store.type:
+        if isinstance(store, mx.kvstore.KVStore) and "dist" in store.type:
             if hasattr(store, "_has_trainer"):
                 mx.nd.waitall()  # or what is under way would keep this process from ending
                 raise StoreError(
@@ -117,7 +115,7 @@ def install() -> None:
         if ignore_stale_grad:  # also where loss scaling has skipped the update
             _mark_gradients(self, fresh=False)
 
-    trainer_module._create_kvstore = mx.model._create_kvstore = create_kvstore
+    trainer_module._create_kvstore = create_kvstore
     trainer_class._init_kvstore, trainer_class._allreduce_grads = init_kvstore, allreduce_grads
     trainer_class._update = update_parameters
     module_patch.install()

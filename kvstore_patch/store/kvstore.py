@@ -15,6 +15,7 @@ from mxnet.ndarray import NDArray
 
 from kvstore_patch.store.calls import Arrays
 from kvstore_patch.store.exchange import Exchange
+from kvstore_patch.store.names import TYPE
 from nalb.errors import StoreError, listed
 from nalb.protocol.recorder import IterationRecorder, Key
 from nalb.settings import Settings, from_environment
@@ -28,6 +29,7 @@ class NALB(KVStoreBase):
         self.settings = settings or from_environment(os.environ, socket.gethostname())
         self._recorder, self._exchange = IterationRecorder(), Exchange(self.settings)
         self._first_keys: dict[tuple[object, ...], int] = {}  # of a Trainer's parameters
+        self._keys: dict[tuple[object, ...], int] = {}  # of a Module's
 
     @property
     def client(self) -> Client:
@@ -38,8 +40,8 @@ class NALB(KVStoreBase):
 
     @property
     def type(self) -> str:
-        """'nalb': not a 'dist' type, so that Gluon keeps the optimizer on the worker."""
-        return "nalb"
+        """'dist_sync_nalb': by it scripts split their data, and Module divides by all workers' batches."""
+        return TYPE
 
     @property
     def rank(self) -> int:
@@ -97,6 +99,13 @@ class NALB(KVStoreBase):
     def first_key(self, parameters: tuple[object, ...]) -> int:
         """Where a Trainer's keys begin: it has one for each parameter, which no Trainer of other ones has."""
         return self._first_keys.setdefault(parameters, sum(map(len, self._first_keys)))
+
+    def key_of(self, name: str, like: NDArray) -> int:
+        """The key of a Module's parameter, by the order in which parameters came: workers' names differ if they are automatic."""
+        parameter = name, like.shape, like.dtype
+        if parameter not in self._keys:
+            self._keys[parameter] = self.first_key((parameter,))
+        return self._keys[parameter]
 
     def set_gradient_compression(self, compression_params: object) -> None:
         """Not supported: compressed gradients cannot be summed slice by slice."""

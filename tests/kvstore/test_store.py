@@ -47,7 +47,7 @@ def run_job(tmp_path, *command, nodes=2, flags=(), timeout_s=120):
         ("single_keys,slots_asked_for_last", "auto"),
         ("devices,changing_calls,faults", "auto"),
         ("first_sums_overlap,forks", "auto"),
-        ("stale_gradients,gluon,several_trainers,symbolic,cast,numpy_arrays", "auto"),  # with one word changed
+        ("stale_gradients,gluon,several_trainers,symbolic,by_type,cast,numpy_arrays", "auto"),  # with one word changed
         ("sums", "elastic"),
     ],
 )
@@ -98,7 +98,7 @@ def test_mxnets_own_store_takes_one_trainer(tmp_path):
 
 
 def test_module_on_mxnets_own_store(tmp_path):
-    done = run_job(tmp_path, str(WORKERS), "symbolic", flags=("--scheme", "stock"))
+    done = run_job(tmp_path, str(WORKERS), "symbolic,by_type", flags=("--scheme", "stock"))
     assert done.returncode == 0, done.stdout + done.stderr
 
 

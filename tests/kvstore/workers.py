@@ -33,7 +33,8 @@ def peek(array):
 
 
 def properties():
-    assert store.type == "nalb"
+    assert store.type == "dist_sync_nalb"
+    assert mx.kv.create(store.type) is store
     assert (COUNT, 0 <= RANK < COUNT) == (2, True)
     assert store.is_capable("optimizer") is False
     assert isinstance(store, mx.kvstore.KVStoreBase)
@@ -281,7 +282,7 @@ def gluon():
     out = nd.zeros((len(weights),))
     trainer._kvstore.broadcast("check", nd.array(weights), out)
     assert (out.asnumpy() == weights).all()
-    assert trainer._kvstore.type == "nalb"
+    assert trainer._kvstore.type == "dist_sync_nalb"
 
 
 def cast():
@@ -456,6 +457,51 @@ def symbolic():
     ours, alone = fitted([RANK], "nalb", RANK), fitted(range(COUNT), None, 0)
     for name, weights in alone.items():
         np.testing.assert_allclose(ours[name].asnumpy(), weights.asnumpy(), rtol=1e-4, atol=1e-6)
+
+
+def perceptron():
+    """A symbolic net, whose layers have names of MXNet's choice where they are given none, and everyone's samples."""
+    hidden = mx.sym.Activation(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=8), act_type="relu")
+    samples = np.random.RandomState(0).rand(64, 5).astype("float32")
+    return (
+        mx.sym.SoftmaxOutput(mx.sym.FullyConnected(hidden, num_hidden=3), name="softmax"),
+        samples,
+        samples[:, :3].argmax(1),
+    )
+
+
+def fit_by_type(kvstore):
+    """A script that splits its data and divides its gradients where the store's type says that several workers train."""
+    symbol, samples, labels = perceptron()
+    is_split = kvstore is not None and "dist" in kvstore.type and "_async" not in kvstore.type
+    part, parts = (kvstore.rank, kvstore.num_workers) if is_split else (0, 1)
+    batch = 8 * COUNT // parts
+    module = mx.mod.Module(symbol)
+    mx.random.seed(1)
+    options = {"learning_rate": 0.5, "rescale_grad": 1 / (batch * parts)}
+    data = mx.io.NDArrayIter(samples[part::parts], labels[part::parts], batch)
+    module.fit(data, num_epoch=2, kvstore=kvstore, initializer=mx.init.Xavier(), optimizer_params=options)
+    return module.get_params()[0].values()
+
+
+def fit_forward(kvstore):
+    """FeedForward, Module's elder, divides by all workers' batches by itself; its layers get the same names everywhere."""
+    symbol, samples, labels = perceptron()
+    part, parts = (RANK, COUNT) if kvstore is not None else (0, 1)
+    mx.random.seed(2)
+    data = mx.io.NDArrayIter(samples[part::parts], labels[part::parts], 8 * COUNT // parts)
+    model = mx.model.FeedForward(symbol, num_epoch=2, initializer=mx.init.Xavier(), learning_rate=0.5)
+    model.fit(data, kvstore=kvstore)
+    return model.arg_params.values()
+
+
+def by_type():
+    """Scripts that look at the store's type: the same as one process with everyone's samples, layers named apart or not."""
+    if RANK:
+        perceptron()[0].list_arguments()  # takes the first automatic names
+    for fit in (fit_by_type, fit_forward):
+        for ours, alone in zip(fit(store), fit(None)):
+            np.testing.assert_allclose(ours.asnumpy(), alone.asnumpy(), rtol=1e-4, atol=1e-6)
 
 
 def trained(as_array):

@@ -2,6 +2,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 
 from ..ndarray import NDArray
+from . import base as base
 from .base import KVStoreBase as KVStoreBase
 
 class KVStore(KVStoreBase):
