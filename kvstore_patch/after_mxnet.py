@@ -38,13 +38,15 @@ class AfterMxnet:
 
         def exec_module(module: "ModuleType") -> None:
             run(module)
-            if os.environ.get("DMLC_ROLE", "worker") == "worker":
-                from kvstore_patch.gluon.creation import install
+            from kvstore_patch.gluon.creation import install
 
-                install()
+            install()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader
         return spec
 
 
-sys.meta_path.insert(0, AfterMxnet())
+if (
+    os.environ.get("DMLC_ROLE", "worker") == "worker"
+):  # servers and schedulers create no stores; some call themselves worker later
+    sys.meta_path.insert(0, AfterMxnet())

@@ -12,7 +12,6 @@
 
 import functools
 import os
-import socket
 from collections.abc import Mapping
 
 import mxnet as mx
@@ -20,17 +19,19 @@ import numpy as np
 from mxnet.kvstore.base import KVStoreBase
 from mxnet.ndarray import NDArray
 
-from kvstore_patch.gluon import module_patch
+from kvstore_patch.gluon import module_patch, stock
 from kvstore_patch.shim import Shim
 from kvstore_patch.store import ndarrays, script_end
 from kvstore_patch.store.kvstore import NALB
 from kvstore_patch.store.names import NAMES
-from nalb.batching.schemes import BASELINES
 from nalb.errors import StoreError
-from nalb.process.last_words import die
-from nalb.settings import from_environment
 from nalb.transport import keys
-from nalb.transport.reachability import Reachability
+
+
+@functools.cache
+def _ours() -> NALB:
+    """The process's one store, whoever asks: ps-lite is a singleton."""
+    return NALB()
 
 
 def install() -> None:
@@ -40,22 +41,10 @@ def install() -> None:
         return
     _check_encryption()
     if os.environ.get("NALB_STOCK") == "1":  # nalb launch --scheme stock: the same script on MXNet alone
-        baseline = BASELINES.get(os.environ.get("NALB_BATCHING", ""))
-        # Kept until the script has ended: the store's own end waits for all workers, for ever where this one fails. No longer than
-        # that and the script's own references, or ps-lite's threads would outlive it.
-        alive: list[KVStoreBase] = []
-
-        def create_stock() -> KVStoreBase:
-            if not alive:
-                settings = from_environment(os.environ, socket.gethostname())
-                Reachability(settings, die)
-                alive.append(mx.kvstore.create(baseline.kvstore if baseline else "dist_sync"))
-                script_end.at_exit(settings.node, alive.clear, lambda _: None)  # nobody to tell: our exit is seen
-            return alive[0]
-
-        registry.update(dict.fromkeys(NAMES, create_stock))
+        stock.install()
+        registry.update(dict.fromkeys(NAMES, stock.creator()))
     else:
-        registry.update(dict.fromkeys(NAMES, functools.cache(NALB)))  # ps-lite is a singleton: one store, whoever asks
+        registry.update(dict.fromkeys(NAMES, _ours))
     trainer_module, trainer_class = mx.gluon.trainer, mx.gluon.Trainer
     create, init = trainer_module._create_kvstore, trainer_class._init_kvstore
     allreduce, update = trainer_class._allreduce_grads, trainer_class._update
@@ -77,6 +66,7 @@ def install() -> None:
 
     @functools.wraps(init)
     def init_kvstore(self: mx.gluon.Trainer) -> None:
+        _check_dense(self)
         init(self)
         if isinstance(self._kvstore, NALB):
             first = self._kvstore.first_key(tuple((p.name, p.shape, np.dtype(p.dtype).name) for p in self._params))
@@ -89,11 +79,6 @@ def install() -> None:
             allreduce(self)
             return
         chosen = _trained(self)
-        sparse = [p.name for p in chosen if p._grad_stype != "default"]
-        if sparse:
-            raise StoreError(
-                f"parameter {sparse[0]} has sparse gradients: kvstore 'nalb' sums dense ones; drop sparse_grad"
-            )
         for parameter in chosen:
             if hasattr(parameter, "_was_updated"):  # else what backward has not made is the script's own, or zero
                 for data, grad in zip(parameter.list_data(), parameter.list_grad(), strict=True):
@@ -131,6 +116,17 @@ def _check_encryption() -> None:
         return create(name)
 
     mx.kvstore.create = create_checked
+
+
+def _check_dense(trainer: mx.gluon.Trainer) -> None:
+    """StoreError for a Trainer of ours that has something sparse, for which MXNet would want another kind of store."""
+    store = trainer._kvstore_params["kvstore"]
+    sparse = [p.name for p in trainer._params if (p._stype, p._grad_stype) != ("default", "default")]
+    if sparse and (isinstance(store, NALB) or mx.kvstore.KVStoreBase.kv_registry.get(str(store).lower()) is _ours):
+        raise StoreError(
+            f"parameter {sparse[0]} or its gradient is sparse, and kvstore 'nalb' sums dense arrays: leave out sparse_grad, "
+            "stype and grad_stype"
+        )
 
 
 def _trained(trainer: mx.gluon.Trainer) -> list[mx.gluon.Parameter]:

@@ -45,7 +45,7 @@ def run_job(tmp_path, *command, nodes=2, flags=(), timeout_s=120):
         ("properties,broadcast,reordered,doubles,sums,half", "exact"),
         ("reordered_sums,conv_input", "exact"),
         ("single_keys,slots_asked_for_last", "auto"),
-        ("devices,changing_calls,faults", "auto"),
+        ("devices,changing_calls,faults,barriers", "auto"),
         ("first_sums_overlap,forks", "auto"),
         ("stale_gradients,gluon,several_trainers,symbolic,by_type,cast,numpy_arrays", "auto"),  # with one word changed
         ("sums", "elastic"),
@@ -98,13 +98,13 @@ def test_mxnets_own_store_takes_one_trainer(tmp_path):
 
 
 def test_module_on_mxnets_own_store(tmp_path):
-    done = run_job(tmp_path, str(WORKERS), "symbolic,by_type", flags=("--scheme", "stock"))
+    done = run_job(tmp_path, str(WORKERS), "symbolic,by_type,stock_broadcasts", flags=("--scheme", "stock"))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_mxnets_own_store_is_told_where_to_update(tmp_path, monkeypatch):
     monkeypatch.setenv("MXNET_UPDATE_ON_KVSTORE", "0")
-    done = run_job(tmp_path, str(WORKERS), "updates_on_workers", nodes=1, flags=("--scheme", "stock"))
+    done = run_job(tmp_path, str(WORKERS), "updates_on_workers", str(tmp_path), nodes=1, flags=("--scheme", "stock"))
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -10,6 +10,7 @@ from mxnet.base import _LIB, check_call
 from mxnet.gluon import nn
 
 from kvstore_patch.store.exchange import JobFinished
+from nalb.errors import StoreError
 
 store = mx.kv.create("nalb")
 RANK, COUNT = store.rank, store.num_workers
@@ -30,6 +31,17 @@ def peek(array):
     address = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
     return ctypes.cast(address, ctypes.POINTER(ctypes.c_float))[0]
+
+
+def refused(call, text):
+    """A StoreError of one line, which says this."""
+    try:
+        call()
+    except StoreError as error:
+        assert text in str(error), (text, str(error))
+        assert "\n" not in str(error)
+    else:
+        raise AssertionError(f"no error about {text}")
 
 
 def properties():
@@ -70,6 +82,21 @@ def reordered():
         convolution(nd.ones((2, 64, 12, 12)))
         store.add_up_once("sum of weights", weight)
         assert (weight.asnumpy() == turn * COUNT).all()
+
+
+def stock_broadcasts():
+    """MXNet's own store sends what a convolution that infers has in oneDNN's layout, and says where an optimizer's state is."""
+    for turn in range(10):
+        convolution = nn.Conv2D(64, 3, groups=4, in_channels=64)
+        convolution.initialize()
+        weight = convolution.weight.data()
+        weight[:] = turn + RANK
+        for _ in range(3):
+            convolution(nd.ones((2, 64, 12, 12)))
+        store.broadcast(f"weight{turn}", weight, [weight])
+        assert (weight.asnumpy() == turn).all()
+    refused(lambda: store.save_optimizer_states("states"), "pass update_on_kvstore=False to Trainer")
+    refused(lambda: store.load_optimizer_states("states"), "pass update_on_kvstore=False to Trainer")
 
 
 def inferred(weight):
@@ -182,8 +209,6 @@ def changing_calls():
 
 def faults():
     """Wrong use: one clear StoreError each, and the store still works."""
-    from nalb.errors import StoreError
-
     sparse = nd.array([[0, 1], [2, 0]]).tostype("row_sparse")
     store.pushpull("known", nd.ones((4,)))
     wrong = [
@@ -200,19 +225,55 @@ def faults():
         (lambda: store.push(1, nd.ones(1)), "no separate push"),
         (lambda: store.pull(1, out=nd.ones(1)), "no separate push"),
         (lambda: store.row_sparse_pull(1, out=sparse, row_ids=nd.ones(1)), "no separate push"),
+        (lambda: store.init(1, nd.ones(1)), "leave init out"),
+        (lambda: store.save_optimizer_states("states"), "the Trainer's save_states"),
+        (lambda: store.load_optimizer_states("states"), "the Trainer's save_states"),
+        (lambda: store._set_updater(print), "sum by pushpull"),
+        (lambda: store._send_command_to_servers(0, ""), "leave it out"),
+        (lambda: store.handle, "use its methods"),
+        (lambda: mx.kv.create("dist_sync"), "MXNet's own kvstore 'dist_sync'"),
+        (lambda: mx.kv.create("nalbb"), "write 'nalb'"),
+        (lambda: mx.gluon.Trainer(embedding(), "sgd", {}, kvstore="dist_device_sync").step(1), "--scheme stock"),
+        (lambda: mx.gluon.Trainer(embedding(), "sgd", {}, kvstore="nalbb").step(1), "write 'nalb'"),
+        (
+            lambda: mx.gluon.Trainer(embedding(sparse_grad=True), "sgd", {}, kvstore="nalb").step(1),
+            "leave out sparse_grad",
+        ),
+        (
+            lambda: mx.gluon.Trainer(embedding(sparse_grad=True), "sgd", {}, kvstore=store).step(1),
+            "leave out sparse_grad",
+        ),
         (lambda: store.is_capable("flying"), "flying"),
     ]
     for call, text in wrong:
-        try:
-            call()
-        except StoreError as error:
-            assert text in str(error), (text, str(error))
-            assert "\n" not in str(error)
-        else:
-            raise AssertionError(f"no error about {text}")
+        refused(call, text)
+    assert not {name for name in vars(mx.kvstore.KVStore) if not name.startswith("__")} - {*dir(store)}
+    assert not hasattr(store, "handle")
     array = nd.ones((4,))
     store.pushpull("known", array)
     assert (array.asnumpy() == COUNT).all()
+
+
+def embedding(**options):
+    """A net's parameters, which are given."""
+    net = nn.Embedding(4, 3, **options)
+    net.initialize()
+    return net.collect_params()
+
+
+def barriers():
+    """No worker goes on before the last has come."""
+    import time
+    from pathlib import Path
+
+    for turn in range(3):
+        for last in range(COUNT):
+            mark = Path(sys.argv[2], f"barrier{turn}{last}")
+            if last == RANK:
+                time.sleep(0.3)
+                mark.touch()
+            store._barrier()
+            assert mark.exists()
 
 
 def first_sums_overlap():
@@ -317,6 +378,8 @@ def updates_on_workers():
     loss.backward()
     trainer.step(2)
     assert trainer._update_on_kvstore is False
+    trainer.save_states(f"{sys.argv[2]}/states")
+    trainer.load_states(f"{sys.argv[2]}/states")
 
 
 def fails_unseen():

@@ -16,6 +16,7 @@ class Parameter:
     grad_req: str
     _data: list[NDArray] | None
     _grad_stype: str
+    _stype: str
     _was_updated: bool  # ours
 
     def data(self, ctx: Context | None = None) -> NDArray: ...
