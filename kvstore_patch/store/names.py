@@ -33,8 +33,10 @@ def check(name: str, registered: Collection[str], environ: Mapping[str, str]) ->
                 f"the script creates MXNet's own kvstore {name!r}, which this job's servers do not serve: "
                 "write 'nalb', or launch with --scheme stock"
             )
-    elif is_here or difflib.get_close_matches(name, NAMES, cutoff=ALIKE):
-        raise StoreError(f"kvstore {name!r} is neither nalb's nor MXNet's, which would train alone: write 'nalb'")
+    elif is_here or NAMES[0] in name or difflib.get_close_matches(name, NAMES, cutoff=ALIKE):
+        raise StoreError(
+            f"kvstore {name!r} is neither nalb's nor MXNet's, which would make another store of it: write 'nalb'"
+        )
 
 
 def refusal(environ: Mapping[str, str]) -> StoreError:

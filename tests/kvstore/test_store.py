@@ -128,6 +128,7 @@ def test_a_worker_without_the_shim_ends_at_once(tmp_path, flags):
     done = run_job(tmp_path, "-c", script, nodes=1, flags=flags, timeout_s=60)
     assert done.returncode not in (0, 4), done.stdout + done.stderr  # 4: who waits in vain for another
     assert "the shim is not preloaded" in done.stderr
+    assert "LD_PRELOAD, which named it, is gone: let the command's wrapper pass LD_PRELOAD on" in done.stderr
 
 
 def test_slices_stay_whole_whatever_the_users_big_array_bound(tmp_path, monkeypatch):
