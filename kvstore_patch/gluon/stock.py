@@ -2,7 +2,9 @@
 
 1. A push cannot read oneDNN's layout, which a convolution that infers gives its weight as it runs. Rank 0's init fails then, the
    others' pull finds nothing, and a server aborts: "init 5 first". So values are brought into MXNet's layout before an init.
-2. Servers do not give an optimizer's state: who asks for it is told what to do.
+2. A worker's first push is not ordered behind its pull of the parameters: the servers might answer the pull with sums of gradients.
+   So a broadcast waits for what it pulls.
+3. Servers do not give an optimizer's state: who asks for it is told what to do.
 """
 
 import functools
@@ -60,6 +62,8 @@ def install() -> None:
     def broadcast_settled(self: mx.kvstore.KVStore, key: object, value: object, out: object, priority: int = 0) -> None:
         _settle(value)
         broadcast(self, key, value, out, priority)
+        for array in _arrays(out):
+            array.wait_to_read()
 
     @functools.wraps(save)
     def save_optimizer_states(self: mx.kvstore.KVStore, fname: str, dump_optimizer: bool = False) -> None:
