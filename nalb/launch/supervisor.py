@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from nalb.errors import MachineError, PeerError, listed
 from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Phase
+from nalb.launch.lost_variables import LostVariables
 from nalb.launch.output import STATE_S, Kind, Piece, pieces_of
 from nalb.launch.processes import LocalProcess, start_here
 from nalb.launch.roles import ProcessSpec
@@ -69,6 +70,7 @@ class Job:
         self.children: list[LocalProcess] = []
         self._readers: list[threading.Thread] = []
         self._failed: list[LocalProcess] = []  # in the order of being noticed
+        self._lost = LostVariables()
 
     def __enter__(self) -> "Job":
         try:
@@ -118,6 +120,8 @@ class Job:
             raise self._failure()
         self._check_stopped()
         workers = [child for child in self.children if child.spec.role == "worker"]
+        if self._has_joined is not None:
+            self._lost.look(workers)
         ended = [child for child in workers if _ended_well(child)]
         if ended:
             self._check_joined(ended[0])
@@ -192,6 +196,8 @@ class Job:
             return JobFailed(told, ending.exit_code, f"logs: {self._log_dir}")
         why = told.detail if told else child.last_line() if ending.is_explained else ""
         detail = f"{ending.what}: {why}" if why else ending.what
+        if self._has_joined is not None and not self._has_joined():
+            detail += self._lost.of(child)
         failure = child.spec.failure(Cause.ENDED, detail)
         if told is not None:
             failure = replace(failure, cause=told.cause, phase=told.phase, iteration=told.iteration)
@@ -208,6 +214,7 @@ class Job:
             if time.monotonic() > end_s:
                 detail = (
                     "ended well before the job had begun: the command must create a KVStore ('nalb') on every worker"
+                    + self._lost.of(ended)
                 )
                 raise JobFailed(ended.spec.failure(Cause.NO_STORE, detail, Phase.START), where=self._log_of(ended))
             time.sleep(0.05)

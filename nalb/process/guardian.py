@@ -84,7 +84,7 @@ class Descent:
     def __enter__(self) -> "Descent":
         self._was_subreaper = ctypes.c_int()
         _prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(self._was_subreaper))
-        self._others = {pid for pid, (parent, _) in _processes().items() if parent == os.getpid()}
+        self._others = {pid for pid, (parent, _) in processes().items() if parent == os.getpid()}
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
         return self
 
@@ -96,26 +96,21 @@ class Descent:
     def end(self, started: Collection[int]) -> list[int]:
         """Kill what lives of it; returns those that stay, see kill_found. `started`: this process's own, whose end others note."""
         stay = kill_found(self._living)
-        processes = _processes()
-        for pid, (parent, has_ended) in processes.items():
-            if (
-                parent == os.getpid()
-                and has_ended
-                and pid not in self._others | daemon.GUARDIANS
-                and pid not in started
-            ):
+        for pid, (parent, has_ended) in processes().items():
+            is_own = parent == os.getpid() and pid not in self._others | daemon.GUARDIANS
+            if is_own and has_ended and pid not in started:
                 os.waitpid(pid, os.WNOHANG)
         return stay
 
     def _living(self) -> list[int]:
-        processes = _processes()
+        found = processes()
         children = defaultdict(list)
-        for pid, (parent, _) in processes.items():
+        for pid, (parent, _) in found.items():
             children[parent].append(pid)
         pids = [pid for pid in children[os.getpid()] if pid not in self._others | daemon.GUARDIANS]
         for pid in pids:  # which grows
             pids += children[pid]
-        return [pid for pid in pids if not processes[pid][1]]
+        return [pid for pid in pids if not found[pid][1]]
 
 
 def living_on(pids: Collection[int]) -> str:
@@ -135,7 +130,7 @@ def reap_adopted(leader: int) -> None:
             os.waitpid(ended.si_pid, os.WNOHANG)
 
 
-def _processes() -> dict[int, tuple[int, bool]]:
+def processes() -> dict[int, tuple[int, bool]]:
     """Of every process its parent, and whether it has ended."""
     found = {}
     for entry in Path("/proc").iterdir():
