@@ -66,6 +66,7 @@ class CoordinatorThread:
                 router = stack.enter_context(context.socket(zmq.ROUTER))
                 router.setsockopt(zmq.LINGER, LAST_WORDS_MS)
                 router.setsockopt(zmq.SNDHWM, 0)
+                router.setsockopt(zmq.MAXMSGSIZE, m.FRAME_MOST)
                 _bind_observers(router, self._settings)
                 if keys := own_keys(self._settings):  # for what is bound from here on
                     stack.enter_context(door_kept(context, keys))
