@@ -4,10 +4,12 @@ import ast
 import io
 import re
 import tokenize
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from nalb.measurement.rules import Rules
 from nalb.schemes import SCHEMES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,7 +36,7 @@ ALLOWED = {
     },
     "nalb.settings": {"nalb.errors", "nalb.batching", "nalb.tokens", "nalb.planning", "nalb.schemes", "nalb.options"},
     "nalb.checkpoints": {"nalb.errors"},
-    "nalb.feedback": set(),
+    "nalb.feedback": {"nalb.measurement.rules"},
     "nalb.protocol": {
         "nalb.options",
         "nalb.errors",
@@ -352,3 +354,33 @@ def test_sums_need_no_front_end():
         below = {name for name in ours if within(name, "kvstore_patch.store") or within(name, "kvstore_patch.shim")}
         assert ours == below, f"{path} imports {ours - below}"
         assert "kvstore_patch.store.kvstore" not in ours, f"{path} imports the front end"
+
+
+def constants(path: Path) -> dict[str, str]:
+    """The constants that a module defines, and their values as written."""
+    found = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                both = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+                pairs = zip(target.elts, node.value.elts, strict=True) if both else [(target, node.value)]
+                found |= {ast.unparse(name): ast.unparse(value) for name, value in pairs}
+    return {name: value for name, value in found.items() if name.isupper()}
+
+
+def test_a_constant_of_measurement_or_feedback_means_one_thing():
+    """Nowhere else in nalb has a constant of that name another value."""
+    everywhere = [(path, name, value) for path in modules("nalb") for name, value in constants(path).items()]
+    for room in ("nalb.measurement", "nalb.feedback"):
+        for path in modules(room):
+            for name, value in constants(path).items():
+                others = [str(other) for other, one, its in everywhere if one == name and its != value]
+                assert not others, f"{path}: {name} is another number in {others}"
+
+
+def test_every_rule_is_read():
+    """Each field of Rules decides something, in measurement or feedback."""
+    paths = [*modules("nalb.measurement"), *modules("nalb.feedback")]
+    nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    assert not {field.name for field in fields(Rules)} - read
