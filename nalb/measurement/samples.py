@@ -11,6 +11,7 @@ what is impossible is counted and dropped.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +36,29 @@ SAMPLE = np.dtype(
         ("is_push", np.bool_),  # worker to server; False: a server's answer, which has a connection of its own
     ]
 )
-FAULTS = ("unknown peer", "no bytes", "no forecast", "no time", "too long", "too fast", "another time")
+
+
+class Fault(Enum):
+    """Why a sample is refused; what people read of it."""
+
+    UNKNOWN_PEER = "unknown peer"
+    NO_BYTES = "no bytes"
+    NO_FORECAST = "no forecast"
+    NO_TIME = "no time"
+    TOO_LONG = "too long"
+    TOO_FAST = "too fast"
+    ANOTHER_TIME = "another time"
+    MORE = "more than was sent"
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether an honest process may report such a sample."""
+        return self in (Fault.UNKNOWN_PEER, Fault.NO_FORECAST)
+
+
+CHECKED = tuple(
+    fault for fault in Fault if fault is not Fault.MORE
+)  # what shows in a row by itself, in the order of `check`
 
 
 def samples_of(rows: Iterable[tuple[int, int, int, float, float, bool]]) -> Samples:
@@ -77,7 +100,7 @@ def check(
 
     target: the receiver's node; shift_s: from its clock to the common one; within_s: when a message can have arrived, on
     the common clock, shape (n, 2). Returns the samples, the place of each among the rows, and what is wrong with each row:
-    its place in FAULTS, -1 for nothing. Loopback (a node's own server) is no link and is left out without a fault.
+    its place in CHECKED, -1 for nothing. Loopback (a node's own server) is no link and is left out without a fault.
     """
     peer, size_bytes, start_ns, end_ns = rows.T
     known = np.array(sorted(node_of_peer), dtype=np.int64)
@@ -97,7 +120,7 @@ def check(
             size_bytes / possible_s > MAX_RATE_BYTES_PER_S,
             ~((within_s[:, 0] <= end_s) & (start_s < end_s) & (end_s <= within_s[:, 1])),
         ],
-        list(range(len(FAULTS))),
+        list(range(len(CHECKED))),
         -1,
     )
     wrong[~is_link] = -1

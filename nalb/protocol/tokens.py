@@ -7,6 +7,8 @@ come: the shape of an iteration before its tokens, and sums to all in the same o
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from msgspec import UNSET
+
 from nalb.errors import InputError, PeerError
 from nalb.events import TokenRow, TokensEvent, TokenShapeEvent
 from nalb.planning.nodes import Capacities, Node
@@ -211,6 +213,7 @@ class TokenDealer:
                 weights=weights,
                 eligible=eligible,
                 is_apart=policy.is_apart,
+                is_tuned=(self._tuner is not None and self._tuner.is_done) or UNSET,
                 reason=reason,
             )
         )
