@@ -54,6 +54,7 @@ def test_a_worker_that_ends_within_a_token_is_named(launch, number, level):  # n
     failure = job.failure()
     assert who(failure) == ("worker", "n1")
     assert failure.cause is (Cause.ENDED if number == "SIGKILL" else Cause.SILENT)
+    assert failure.iteration == 12  # the tokens' own count
     job.assert_nothing_left()
 
 
