@@ -239,7 +239,8 @@ class Coordinator:
             iterations.report(process, message, now_s)
             return left_behind(process, self._members.left)
         if isinstance(message, m.Register):
-            return iterations.register(process, message, now_s)
+            late = self._admission.registers(process) or self._tokens.registers(process)
+            return late or iterations.register(process, message, now_s)
         if isinstance(message, m.SlotsReady):
             return iterations.slots_ready(process, message, now_s)
         if isinstance(message, m.Sums):
