@@ -246,7 +246,8 @@ class Coordinator:
         if isinstance(message, m.Called):
             return self._calls.announced(process, message)
         if isinstance(message, m.Register):
-            return iterations.register(process, message, now_s)
+            late = self._admission.registers(process) or self._tokens.registers(process)
+            return late or iterations.register(process, message, now_s)
         if isinstance(message, m.SlotsReady):
             return iterations.slots_ready(process, message, now_s)
         if isinstance(message, m.Sums):

@@ -97,15 +97,22 @@ class TokenAdmission:
             failure = replace(failure, phase=phase, iteration=iteration)
         return replace(failure, detail=f"{failure.detail}; it held token {held}") if held else failure
 
-    def leave(self, process: Process) -> Failure | None:
-        """A worker ends in good order."""
+    def registers(self, process: Process) -> Failure | None:
+        """A worker has made the calls of an iteration: it trains, and cannot join any more."""
         if self.dealer is None and self._settings.parallel is None:
             return None
         if self.dealer is None or process.rank in self.dealer.missing:
             return process.failure(
-                Cause.TOKENS, f"ended without computing tokens, which others do or --parallel asked for: {JOIN}"
+                Cause.TOKENS, f"trained without computing tokens, which others do or --parallel asked for: {JOIN}"
             )
-        self.dealer.leave(process.rank)
+        return None
+
+    def leave(self, process: Process) -> Failure | None:
+        """A worker ends in good order."""
+        if failure := self.registers(process):
+            return failure
+        if self.dealer is not None:
+            self.dealer.leave(process.rank)
         return self._left_behind(process)
 
     def _left_behind(self, process: Process) -> Failure | None:
