@@ -5,9 +5,11 @@ when the coordinator says Abort or falls silent: the main thread may be stuck in
 Other threads talk to it through queues, by `send`, `note`, `close` and `wait_for`; sockets and state are touched by the thread
 alone.
 
-All messages use one connection, which only TCP keeps: nothing on it is lost or overtaken. But TCP repeats what a link has lost ever
-more rarely: after an outage of 4 s it may be silent for 7. So a second connection carries signs of life alone. libzmq's
-heartbeats break it where the link is lost, and libzmq connects anew until the link is back; what was on it is lost.
+All messages use one connection. Where it breaks, libzmq connects anew, and what was on it is sent again (conversations.py).
+But TCP repeats what a link has lost ever more rarely: after an outage of 4 s it may be silent for 7. So a second connection
+carries signs of life alone. libzmq's heartbeats break it where the link is lost, and libzmq connects anew until the link is
+back. Where the first connection is silent for as long as a process may be, while the second one is not, the first one is made
+anew.
 """
 
 import os
@@ -25,6 +27,7 @@ from nalb.failures import Cause, Failure, Phase, carried
 from nalb.process.available_cores import Cores
 from nalb.process.last_words import die
 from nalb.protocol import messages as m
+from nalb.transport.conversations import Connection, bound
 from nalb.transport.curvezmq import secure_client
 from nalb.transport.keys import NodeKeys
 from nalb.transport.tcp_info import Ways
@@ -161,14 +164,14 @@ class Client:
 
     def _loop(self) -> None:
         identity = f"{self._hello.role}-{self._hello.node}-{os.getpid()}"
-        socket = self._connect({zmq.LINGER: 2000, zmq.IDENTITY: identity.encode()})
+        direct = Connection(lambda: self._connect_directly(identity))
         life: zmq.Socket[bytes] | None = None  # the second connection
         wake = self._context.socket(zmq.PAIR)
         wake.connect("inproc://wake")
         poller = zmq.Poller()
-        poller.register(socket, zmq.POLLIN)
+        poller.register(direct.socket, zmq.POLLIN)
         poller.register(wake, zmq.POLLIN)
-        socket.send(m.encode(self._hello))
+        direct.say(self._hello)
         last_heard_s = signed_s = time.monotonic()
         self._next_report_s = last_heard_s + self._heartbeat_s
         while True:
@@ -192,15 +195,16 @@ class Client:
                 if isinstance(message, m.Done | m.Collected | m.Goodbye):  # its samples first
                     report = self._report(now_s)
                     if report.samples or not isinstance(message, m.Done):
-                        socket.send(m.encode(report))
+                        direct.say(report)
                         urgent = True
-                socket.send(m.encode(message))
+                direct.say(message)
             if report_due or urgent:
                 if not urgent:
-                    socket.send(m.encode(self._report(now_s)))
+                    report = self._report(now_s)
+                    direct.say(report, is_kept=bool(report.samples))
                 self._next_report_s = now_s + (1 + UNASKED) * self._heartbeat_s
             if is_over:
-                socket.close()
+                direct.socket.close()
                 wake.close()
                 if life is not None:
                     life.close()
@@ -212,13 +216,10 @@ class Client:
                 with suppress(zmq.Again):  # libzmq still connects anew
                     life.send(m.encode(m.Still(identity)), zmq.NOBLOCK)
                     signed_s = now_s
-            while socket in ready:
-                try:
-                    frame = socket.recv(zmq.NOBLOCK)
-                except zmq.Again:
-                    break
-                last_heard_s = now_s
-                self._handle(m.decode_at_client(frame))
+            if direct.socket in ready:
+                for arrived in direct.hear(now_s):
+                    self._handle(arrived)
+                last_heard_s = max(last_heard_s, direct.heard_s)
             if self._welcome and life is None:
                 life = self._connect_for_life()
                 poller.register(life, zmq.POLLIN)
@@ -233,11 +234,19 @@ class Client:
                     "alive and its port reachable?"
                 )
                 die(self.failure(Cause.NO_COORDINATOR, detail, *moment))
+            if now_s - direct.heard_s > self._silence_s:
+                poller.unregister(direct.socket)
+                direct.make_anew(now_s)
+                poller.register(direct.socket, zmq.POLLIN)
 
     @property
     def _sign_s(self) -> float:
         """Between signs of life on the second connection; as long without an answer breaks it."""
         return max(self._silence_s / SIGNS, 2 * self._heartbeat_s)
+
+    def _connect_directly(self, identity: str) -> "zmq.Socket[bytes]":
+        options: dict[zmq.SocketOption, int | bytes] = {zmq.LINGER: 2000, zmq.IDENTITY: identity.encode()}
+        return self._connect(options)
 
     def _connect_for_life(self) -> "zmq.Socket[bytes]":
         sign_ms = int(self._sign_s * 1000)
@@ -251,6 +260,7 @@ class Client:
         socket.setsockopt(zmq.SNDHWM, 0)  # while nobody takes anything, the thread must still see that time is over
         for option, value in options.items():
             socket.setsockopt(option, value)
+        bound(socket, self._silence_s)
         if self._keys is not None:
             secure_client(socket, self._keys, self._endpoint)
         socket.connect(self._endpoint)

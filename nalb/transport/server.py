@@ -24,6 +24,7 @@ from nalb.protocol.observers import Measured
 from nalb.protocol.state import Coordinator
 from nalb.schemes import SCHEMES, Scheme
 from nalb.settings import Settings
+from nalb.transport.conversations import Conversations, bound
 from nalb.transport.curvezmq import door_kept, node_of_user, secure_server
 from nalb.transport.keys import own_keys
 
@@ -66,6 +67,10 @@ class CoordinatorThread:
                 router = stack.enter_context(context.socket(zmq.ROUTER))
                 router.setsockopt(zmq.LINGER, LAST_WORDS_MS)
                 router.setsockopt(zmq.SNDHWM, 0)
+                router.setsockopt(
+                    zmq.ROUTER_HANDOVER, 1
+                )  # or who connects anew is ignored until the old connection is known dead
+                bound(router, self._settings.silence_s)
                 _bind_observers(router, self._settings)
                 if keys := own_keys(self._settings):  # for what is bound from here on
                     stack.enter_context(door_kept(context, keys))
@@ -78,8 +83,9 @@ class CoordinatorThread:
             self._started.put(None)
             state = Coordinator(self._settings, time.monotonic(), self._predictor, self._schemes, self._estimators)
             members = None if keys is None else node_of_user(keys)
+            talks = Conversations(router)
             try:
-                self._serve(router, state, log, members)
+                self._serve(router, talks, state, log, members)
             except Exception as error:
                 why = (
                     str(error)
@@ -90,13 +96,18 @@ class CoordinatorThread:
                     why = f"cannot write {self._settings.samples_path} ({error.strerror}): make room"
                 node = self._settings.node
                 state.abort(Failure(cause=Cause.COORDINATOR, detail=why, role="scheduler", node=node), time.monotonic())
-                _flush(router, state, None)
+                _flush(talks, state, None)
             verdict = state.verdict
         if verdict is not None:  # the sockets are closed: every Abort has left
             die(verdict)
 
     def _serve(
-        self, router: "zmq.Socket[bytes]", state: Coordinator, log: IO[bytes] | None, members: dict[str, str] | None
+        self,
+        router: "zmq.Socket[bytes]",
+        talks: Conversations,
+        state: Coordinator,
+        log: IO[bytes] | None,
+        members: dict[str, str] | None,
     ) -> None:
         tick_ms = int(self._settings.heartbeat_s * 500)
         ticked_s = 0.0
@@ -110,11 +121,11 @@ class CoordinatorThread:
                             frames, node = _receive_signed(router, members)
                     except zmq.Again:
                         break
-                    _take(state, frames, node)
+                    _take(talks, state, frames, node)
             if (now_s := time.monotonic()) - ticked_s >= tick_ms / 1000:  # it looks at every process
                 state.tick(now_s)
                 ticked_s = now_s
-            _flush(router, state, log)
+            _flush(talks, state, log)
 
 
 def _receive_signed(router: "zmq.Socket[bytes]", members: dict[str, str]) -> tuple[list[bytes], str | None]:
@@ -127,26 +138,34 @@ def _receive_signed(router: "zmq.Socket[bytes]", members: dict[str, str]) -> tup
     return [frame.bytes for frame in frames], members.get(str(user))
 
 
-def _take(state: Coordinator, frames: list[bytes], node: str | None = None) -> None:
-    identity = frames[0]
+def _take(talks: Conversations, state: Coordinator, frames: list[bytes], node: str | None = None) -> None:
+    """Take one message in: in an envelope from a process, without one from an observer or a connection for signs of life alone."""
+    identity, *rest = frames
     name = state.name_of(identity)
     peer = name or identity.decode("ascii", "replace")
     try:
-        if len(frames) != 2:
-            raise PeerError(f"{peer} sent {len(frames) - 1} frames instead of one")
-        state.receive(identity, m.decode_at_coordinator(frames[1], peer), time.monotonic(), node)
+        if len(rest) not in (1, 2):
+            raise PeerError(f"{peer} sent {len(rest)} frames instead of one or two")
+        frame = rest[0] if len(rest) == 1 else talks.opened(identity, rest)
+        if frame is not None:
+            message = m.decode_at_coordinator(frame, peer)
+            if len(rest) == 1 and not isinstance(message, m.FromObserver | m.Still):
+                raise PeerError(f"{peer} sent {type(message).__name__} without an envelope")
+            state.receive(identity, message, time.monotonic(), node)
     except PeerError as error:
         state.rejected["undecodable message"] += 1  # anyone can reach the port
         state.accuse(identity, f"cannot be understood: {error}", time.monotonic())
+    if state.name_of(identity) is None:
+        talks.forget(identity)
 
 
-def _flush(router: "zmq.Socket[bytes]", state: Coordinator, log: IO[bytes] | None) -> None:
+def _flush(talks: Conversations, state: Coordinator, log: IO[bytes] | None) -> None:
     encoded, frame = None, zmq.Frame()  # a plan goes to every worker: encoded once, and not copied for each
     while state.outbox:
         identity, message = state.outbox.popleft()
         if message is not encoded:
             encoded, frame = message, zmq.Frame(m.encode(message))
-        router.send_multipart([identity, frame])
+        talks.send(identity, message, frame)
     if log is not None:
         for event in state.events:
             if isinstance(event, Measured):  # made rows of here, where no worker waits for its plan any more

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+import zmq
 
 from nalb.errors import InputError, PeerError
 from nalb.events import AbortEvent, BlockEvent, IdleEvent, IterationEvent, LayoutEvent, PlanEvent, ReadyEvent
@@ -10,8 +11,10 @@ from nalb.measurement.samples import samples_of
 from nalb.protocol import messages as m
 from nalb.protocol.observers import Measured
 from nalb.protocol.participant import natural_order
+from nalb.protocol.session import Session, pack
 from nalb.protocol.state import Coordinator
 from nalb.settings import from_environment
+from nalb.transport.conversations import Conversations
 from nalb.transport.server import _take, sample_rows
 from tests.failures import when, who
 
@@ -690,10 +693,13 @@ def test_a_members_message_that_is_not_ours_ends_the_job_which_would_wait_for_it
     driver = Driver()
     driver.gather()
     frame = m.encode(m.Register([m.TensorSpec("k" * 257, 1, "float32", 0)]))
-    _take(driver.state, [b"a stranger", frame])
-    _take(driver.state, [b"a stranger", frame, frame])
-    assert driver.state.verdict is None
-    _take(driver.state, [b"w1", frame])
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        talks = Conversations(router)
+        first = pack(Session[bytes]().keep(b""))
+        for frames in ([frame], [frame, frame], [first, frame], [m.encode(m.Goodbye())], [first] * 3):
+            _take(talks, driver.state, [b"a stranger", *frames])
+        assert driver.state.verdict is None
+        _take(talks, driver.state, [b"w1", first, frame])
     assert (driver.state.verdict.cause, who(driver.state.verdict)) == (Cause.PROTOCOL, ("worker", "n1"))
 
 
