@@ -49,6 +49,7 @@ name = "c"
 """
 STARTUP_S = 60.0
 TAKEN_DOWN_S = 15.0  # after a killed launcher the network's guardian takes it down
+LARGE = ("phases.py", "--elements", "6000000")  # over loopback, an exchange takes tens of milliseconds
 TOKENS = (
     ("--parallel", "fela"),
     ("--parallel", "fela", "--weights", "1,1,2", "--subset", "1"),
@@ -64,7 +65,7 @@ class Venue:
     nodes: tuple[str, ...]  # the first has the scheduler
     flags: tuple[str, ...] = ()  # {} stands for the network's or hosts' file
     more: tuple[tuple[str, ...], ...] = ((),)  # one of these is added, by lot
-    script: str = "phases.py"
+    script: tuple[str, ...] = ("phases.py",)
     phases: tuple[str, ...] = PHASES
     network: str | None = None
     site: tuple[str, ...] = ()  # nodes that have a site server
@@ -79,19 +80,20 @@ class Venue:
 VENUES = {
     "network": Venue(("a", "b"), ("--network", "{}"), network=NETWORK),
     "local": Venue(
-        ("n0", "n1", "n2"),
-        ("--local", "3"),
+        ("n0", "n1"),
+        ("--local", "2"),
         ((), ("--scheme", "exact"), ("--scheme", "average"), ("--encrypt",)),
+        LARGE,
     ),
-    "sites": Venue(("n0", "n1", "n2"), ("--local", "2+1"), site=("n0", "n1")),
+    "sites": Venue(("n0", "n1", "n2"), ("--local", "2+1"), script=LARGE, site=("n0", "n1")),
     "network, sites": Venue(("a", "b", "c"), ("--network", "{}"), network=SITES, site=("a", "b")),
-    "tokens": Venue(("n0", "n1", "n2"), ("--local", "3"), TOKENS, "token_phases.py", NARROW),
-    "network, tokens": Venue(("a", "b"), ("--network", "{}"), TOKENS, "token_phases.py", NARROW, NETWORK),
+    "tokens": Venue(("n0", "n1", "n2"), ("--local", "3"), TOKENS, ("token_phases.py",), NARROW),
+    "network, tokens": Venue(("a", "b"), ("--network", "{}"), TOKENS, ("token_phases.py",), NARROW, NETWORK),
     "batches": Venue(
         ("n0", "n1"),
         ("--local", "2"),
         (("--batching", "lb-bsp"), ("--batching", "lbb"), ("--batching", "dynamic"), ("--scheme", "joint")),
-        "batch_phases.py",
+        ("batch_phases.py",),
         NARROW,
     ),
     "hosts": Venue(("a", "b"), ("--hosts", "{}"), ((), ("--plain",)), phases=UNSEEN, network=NETWORK, has_hosts=True),
@@ -116,7 +118,8 @@ class Staged:
                 self.checkpoints = folder / f"{name}-checkpoints"
                 flags = [*flags, "--checkpoints", str(self.checkpoints)]
             where = [word.format(place) for word in venue.flags]
-            script = [sys.executable, str(ROOT / "tests/launch" / venue.script)]
+            name_of_script, *words = venue.script
+            script = [sys.executable, str(ROOT / "tests/launch" / name_of_script), *words]
             self.job = Launched([*where, *flags, "--", *script], self.run_dir, wrap, environment)
         except BaseException:
             self._stack.close()
