@@ -1,13 +1,15 @@
-"""What Gluon must be told so that `kvstore='nalb'` works: five small patches, made when MXNet is imported.
+"""What Gluon must be told so that `kvstore='nalb'` works: six small patches, made when MXNet is imported.
 
 1. `_create_kvstore` keeps no store for one device unless its name contains 'dist'; a single-CPU script would silently train
    alone. The patch creates ours.
 2. Each Trainer numbers its keys from 0, and all share the process's one store. The patch of `_init_kvstore` gives each its own.
 3. `Trainer._allreduce_grads` makes one call per parameter; ours makes one call for all of them, so that small tensors share
    slices and the whole backward pass is one group.
-4. `Trainer._update` with `ignore_stale_grad` leaves out what this worker's batch did not use, though others' may have: weights
+4. `Trainer._init_params` broadcasts one parameter per call, and each call asks the coordinator once; ours makes one call for
+   all whose shapes are known.
+5. `Trainer._update` with `ignore_stale_grad` leaves out what this worker's batch did not use, though others' may have: weights
    would drift apart. With ours it counts as a gradient of zero, and every worker updates by the sum.
-5. `mx.kv.create` of MXNet's own distributed stores knows nothing of encryption. Ours refuses in a process that has keys but not
+6. `mx.kv.create` of MXNet's own distributed stores knows nothing of encryption. Ours refuses in a process that has keys but not
    the shim, which is what encrypts: ps-lite would talk in plain text.
 """
 
@@ -58,7 +60,7 @@ def install() -> None:
         registry["nalb"] = functools.cache(NALB)  # ps-lite is a singleton: one store, whoever asks
     trainer_module, trainer_class = mx.gluon.trainer, mx.gluon.Trainer
     create, init = trainer_module._create_kvstore, trainer_class._init_kvstore
-    allreduce, update = trainer_class._allreduce_grads, trainer_class._update
+    begin, allreduce, update = trainer_class._init_params, trainer_class._allreduce_grads, trainer_class._update
 
     @functools.wraps(create)
     def create_kvstore(
@@ -83,6 +85,16 @@ def install() -> None:
         if isinstance(self._kvstore, NALB):
             first = self._kvstore.first_key(tuple((p.name, p.shape, np.dtype(p.dtype).name) for p in self._params))
             self._param2idx = {p.name: first + i for i, p in enumerate(self._params)}
+
+    @functools.wraps(begin)
+    def init_params(self: mx.gluon.Trainer) -> None:
+        if isinstance(self._kvstore, NALB):
+            ready = [p for p in self._params_to_init if not p._deferred_init and p._stype == "default"]
+            if ready:
+                arrays = [p.list_data() for p in ready]
+                self._kvstore.broadcast([self._param2idx[p.name] for p in ready], [one[0] for one in arrays], arrays)
+            self._params_to_init = [p for p in self._params_to_init if p._deferred_init or p._stype != "default"]
+        begin(self)
 
     @functools.wraps(allreduce)
     def allreduce_grads(self: mx.gluon.Trainer) -> None:
@@ -118,8 +130,8 @@ def install() -> None:
             _mark_gradients(self, fresh=False)
 
     trainer_module._create_kvstore = mx.model._create_kvstore = create_kvstore
-    trainer_class._init_kvstore, trainer_class._allreduce_grads = init_kvstore, allreduce_grads
-    trainer_class._update = update_parameters
+    trainer_class._init_kvstore, trainer_class._init_params = init_kvstore, init_params
+    trainer_class._allreduce_grads, trainer_class._update = allreduce_grads, update_parameters
     module_patch.install()
 
 

@@ -5,10 +5,11 @@
     exchange.add_up(call, recorder.place(call.group))                # queued: reading the arrays waits for the sums
 
 Arrays are MXNet's; `mx.nd.from_dlpack` and `mx.nd.from_numpy` make them of other libraries' without a copy. All workers make the
-same calls. A front end that knows what its iterations are makes each PlaceInIteration by itself and needs no recorder.
+same calls; where one does not, the job ends before a wrong sum is handed out (nalb/protocol/calls.py). A front end that knows what
+its iterations are makes each PlaceInIteration by itself and needs no recorder.
 
-Each sum takes one of three ways. What belongs to no known iteration goes directly (direct.py). An iteration goes as its plan
-says: cut into slices (sliced.py), or whole by MXNet's own routing (own_routing.py).
+Each sum takes one of three ways. What belongs to no known iteration goes directly (direct.py), once all workers have announced the
+same call. An iteration goes as its plan says: cut into slices (sliced.py), or whole by MXNet's own routing (own_routing.py).
 """
 
 import ctypes
@@ -36,6 +37,7 @@ from nalb.failures import Failure
 from nalb.planning.slices import MAX_SLICE_ELEMENTS, Tensor, build_layout
 from nalb.planning.slots import STOCK_KEYS
 from nalb.protocol import messages as m
+from nalb.protocol.calls import announcement
 from nalb.protocol.recorder import Group, Key, PlaceInIteration
 from nalb.schemes import by_name
 from nalb.settings import Settings
@@ -110,16 +112,19 @@ class Exchange:
 
         are_gradients: a backward pass writes these arrays, and no convolution reads them while it infers.
         """
-        self._note_call()
+        is_planned = place.number >= 0
+        self._begin_call(None if is_planned else "sum", call.group)
         if place.breaks_off:
             self._end_iteration()
             self._sliced = None
             self._calls.keep_only(call)
         if place.learned:
             self._register(place.learned)
-        if place.number >= 0:
+        if is_planned:
             self._add_up_as_planned(call, place, are_gradients)
-        elif self._scheme.ps_lite_kind:  # ps-lite cuts and routes every array by itself: no slots
+            return
+        self._wait_until_agreed()
+        if self._scheme.ps_lite_kind:  # ps-lite cuts and routes every array by itself: no slots
             self._own.push([self._own_key(key) for key in call.keys], call, are_gradients)
         else:
             with self._lock:
@@ -128,24 +133,30 @@ class Exchange:
 
     def add_up_once(self, key: Key, array: NDArray) -> None:
         """The sum into `array`, apart from what iterations consist of."""
-        self._note_call()
+        self._begin_call("single sum", ((key, int(array.size), ndarrays.dtype_name(array, key)),))
         self._end_iteration()
+        self._wait_until_agreed()
         with self._lock:
             self._direct.add_up(key, [array], [array])
 
     def broadcast(self, keys: Sequence[Key], values: Arrays, outs: Arrays) -> None:
         """Rank 0's values to `outs` on every worker."""
-        self._note_call()
-        self._end_iteration()
+        if self._scheme.ps_lite_kind:
+            name = self._scheme.name
+            raise StoreError(
+                f"scheme {name} runs replays in `nalb compare`; to train with it: nalb launch --scheme {name}"
+            )
         for key, sources, targets in zip(keys, values, outs, strict=True):
             self._calls.check(key, [sources[0], *targets])
-            if self._scheme.ps_lite_kind:
-                name = self._scheme.name
-                raise StoreError(
-                    f"scheme {name} runs replays in `nalb compare`; to train with it: nalb launch --scheme {name}"
-                )
-            with self._lock:
-                self._direct.broadcast(key, sources[0], targets)
+        firsts = [(key, sources[0]) for key, sources in zip(keys, values, strict=True)]
+        self._begin_call(
+            "broadcast", tuple((key, int(first.size), ndarrays.dtype_name(first, key)) for key, first in firsts)
+        )
+        self._end_iteration()
+        self._wait_until_agreed()
+        with self._lock:
+            for (key, first), targets in zip(firsts, outs, strict=True):
+                self._direct.broadcast(key, first, targets)
 
     def at_close(self, before: Callable[[], None], after: Callable[[], None]) -> None:
         """before: what `close` does first. after: what it does once every worker has said goodbye."""
@@ -252,12 +263,20 @@ class Exchange:
             raise StoreError(f"scheme {self._scheme.name!r} needs integer keys below {STOCK_KEYS}, got {key!r}")
         return key
 
-    def _note_call(self) -> None:
+    def _begin_call(self, announced_as: m.CallKind | None, group: Group) -> None:
+        """Count the call; announce it unless it is planned. Announced before it is counted, so that no report goes ahead."""
         if self._closed:
             raise StoreError("this worker has left the job: make no sums once the script ends")
+        if announced_as:
+            self.client.send(announcement(self._calls_made, announced_as, group))
         self._calls_made += 1
         self.client.note(calls=self._calls_made)
         script_end.goes_on()
+
+    def _wait_until_agreed(self) -> None:
+        """Until all workers have announced this same call: what is pushed before could be added to something else."""
+        number = self._calls_made - 1
+        self.client.wait_for(m.CallAgreed, lambda agreed: agreed.number == number)
 
     def _forget(self) -> None:
         """In a fork, where ps-lite has no threads: the store's end would wait for all workers, and C++'s end for those threads."""

@@ -62,8 +62,8 @@ class NALB(KVStoreBase):
         """Rank 0's value to `out` on every worker. Call with the same keys, in the same order, everywhere."""
         del priority  # a broadcast happens before training: in order of calls
         keys, values, outs = _as_lists(key, value, out)
-        self._recorder.break_off()
         self._exchange.broadcast(keys, values, outs)
+        self._recorder.break_off()
 
     def pushpull(self, key: Key | Sequence[Key], value: object, out: object = None, priority: int = 0) -> None:
         """Sum over all workers and devices into `out` (default: in place). Call alike on every worker.
@@ -87,8 +87,8 @@ class NALB(KVStoreBase):
 
     def add_up_once(self, key: Key, array: NDArray) -> None:
         """The sum over all workers into `array`, apart from what iterations consist of. Call alike on every worker."""
-        self._recorder.break_off()
         self._exchange.add_up_once(key, array)
+        self._recorder.break_off()
 
     def at_close(self, before: Callable[[], None], after: Callable[[], None]) -> None:
         """What to do when the script has ended well, before this worker says goodbye, and once all have."""

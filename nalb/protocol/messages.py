@@ -15,6 +15,11 @@ The order of one iteration k (C coordinator, W worker, S server):
 A plan that MXNet's own routing takes the place of may hold for several iterations, k to k+n. A worker asks nobody in between, and
 tells of them with its next sign of life: Done(k), ..., Done(k+n) come together. The plan after it goes out when k begins.
 
+A call that no plan covers, as a broadcast and the first sums, is agreed on first (calls.py); calls are counted from 0:
+
+    W -> C  Called(k)          the worker would make call k; it pushes nothing yet
+    C -> W  CallAgreed(k)      every worker has announced the same call
+
 Batch sizes have a count of iterations of their own, since a job may balance them without plans:
 
     W -> C  JoinBatching
@@ -35,7 +40,7 @@ Tokens (nalb/tokens) have one too:
 
 import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -74,6 +79,9 @@ BatchSize = Annotated[int, Meta(ge=1, le=BATCH_MOST)]
 Positive = Annotated[float, Meta(gt=0.0, le=1e9)]  # seconds
 Power = Annotated[float, Meta(gt=0.0, le=POWER_MOST)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+KeyName = Annotated[str, Meta(max_length=NAME_MOST)]
+Dtype = Annotated[str, Meta(pattern=r"^float(16|32|64)\Z")]
+CallKind = Literal["sum", "broadcast", "single sum"]
 
 
 class Message(Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -83,9 +91,9 @@ class Message(Struct, frozen=True, forbid_unknown_fields=True, tag=True):
 class TensorSpec(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """A tensor of the exchange, in the order in which all workers push."""
 
-    name: Annotated[str, Meta(max_length=NAME_MOST)]
+    name: KeyName
     elements: Index
-    dtype: Annotated[str, Meta(pattern=r"^float(16|32|64)\Z")]
+    dtype: Dtype
     group: Index  # tensors pushed by one call may share slices; those of different calls may not
 
 
@@ -132,6 +140,18 @@ class Report(Message, frozen=True):
     is_bbr: bool = False  # TCP's congestion control is BBR to all that are far
     cpu_s: Seconds = 0.0  # CPU time of the process so far
     cores: Cores | None = None  # that it may use; None: not known
+
+
+class Called(Message, frozen=True):
+    """A worker would make a call that no plan covers; it waits for CallAgreed."""
+
+    number: Count  # calls that it has made before, as Report.calls counts them
+    kind: CallKind
+    keys: Annotated[list[KeyName], Meta(min_length=1, max_length=8)]  # the first, for people
+    key_count: Index
+    elements: Annotated[int, Meta(ge=0, le=1 << 62)]  # of all keys
+    dtypes: Annotated[list[Dtype], Meta(min_length=1, max_length=8)]
+    digest: Name  # of all keys, elements and dtypes in order
 
 
 class Still(Message, frozen=True):
@@ -267,6 +287,12 @@ class Setup(Message, frozen=True):
     num_probe: Index  # per server
     digest: Name
     iteration: Count  # of its first plan; the others follow one by one
+
+
+class CallAgreed(Message, frozen=True):
+    """All workers have announced the same call."""
+
+    number: Count
 
 
 class NewSlots(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -483,6 +509,7 @@ FromNode = (
     Hello
     | Register
     | Report
+    | Called
     | Still
     | SlotsReady
     | Done
@@ -498,6 +525,7 @@ FromNode = (
 FromCoordinator = (
     Welcome
     | Setup
+    | CallAgreed
     | PrepareSlots
     | Plan
     | BatchSizes

@@ -22,6 +22,7 @@ from nalb.failures import Cause, Failure, Phase, carried, render
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.protocol import messages as m
 from nalb.protocol.batch_admission import BatchAdmission
+from nalb.protocol.calls import CallAgreement
 from nalb.protocol.iterations import Iterations
 from nalb.protocol.members import Members
 from nalb.protocol.observers import Observers, Outgoing
@@ -60,6 +61,7 @@ class Coordinator:
             settings, self._members, self._observers, self._admission, schemes, self.outbox, now_s
         )
         self._tokens = TokenAdmission(settings)
+        self._calls = CallAgreement(self._members, self.outbox)
 
     @property
     def phase(self) -> str:
@@ -172,7 +174,8 @@ class Coordinator:
         """Said before all are there, by a server where only workers speak, or of plans where MXNet runs alone."""
         if isinstance(message, m.Report | m.Failed):
             return False
-        if self._settings.is_stock and isinstance(message, m.Register | m.SlotsReady | m.Done | m.Collected | m.Sums):
+        of_store = m.Called | m.Register | m.SlotsReady | m.Done | m.Collected | m.Sums
+        if self._settings.is_stock and isinstance(message, of_store):
             return True
         is_servers = isinstance(message, m.Goodbye | m.Collected)
         return self.phase == "GATHER" or (process.is_server and not is_servers)
@@ -237,7 +240,9 @@ class Coordinator:
         iterations = self._iterations
         if isinstance(message, m.Report):
             iterations.report(process, message, now_s)
-            return left_behind(process, self._members.left)
+            return left_behind(process, self._members.left) or self._calls.reported(process)
+        if isinstance(message, m.Called):
+            return self._calls.announced(process, message)
         if isinstance(message, m.Register):
             return iterations.register(process, message, now_s)
         if isinstance(message, m.SlotsReady):

@@ -91,6 +91,25 @@ def test_wrong_sums_are_found(tmp_path, fault):
     assert failure.iteration in (2, 3, 4)
 
 
+@pytest.mark.parametrize(
+    ("case", "calls"),
+    [
+        ("other_order", ["sum of 'loss', 1 element,", "sum of 'accuracy', 1 element,"]),
+        ("other_size", ["sum of 'metric', 1 element,", "sum of 'metric', 9000 elements,"]),
+        ("one_call_more", ["sum of 'stop', 1 element,"]),
+        ("one_trainer", ["broadcast of 0, 1, 24 elements,", "sum of 'metric', 1 element,"]),
+    ],
+)
+def test_unequal_calls_end_the_job_and_are_named(tmp_path, case, calls):
+    script = str(Path(__file__).with_name("unequal_calls.py"))
+    done = run_job(tmp_path, script, case, flags=("--scheme", "exact"), timeout_s=60)
+    assert done.returncode == PeerError.exit_code, done.stdout + done.stderr
+    failure = noted_in(tmp_path / "run")
+    assert (failure.cause, failure.role) == (Cause.UNEQUAL, "worker")
+    assert all(call in failure.detail for call in calls), failure.detail
+    assert "summed" not in done.stdout, "a sum of calls that differ was handed out"
+
+
 def test_mxnets_own_store_takes_one_trainer(tmp_path):
     done = run_job(tmp_path, str(WORKERS), "several_trainers", flags=("--scheme", "stock"))
     assert done.returncode == 1, done.stdout + done.stderr

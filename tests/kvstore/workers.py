@@ -227,9 +227,16 @@ def first_sums_overlap():
     expected = values((pieces * 2 * PIECE_ELEMENTS[0],), 7)
     array = nd.array(expected[RANK])
     if RANK:
-        while not mark.exists():
-            time.sleep(0.05)
+        agree = store._exchange._wait_until_agreed
+
+        def agree_and_stay():
+            agree()
+            while not mark.exists():
+                time.sleep(0.05)
+
+        store._exchange._wait_until_agreed = agree_and_stay
         store.pushpull("large", array)
+        store._exchange._wait_until_agreed = agree
     else:
         store.pushpull("large", array)
         buffers = store._exchange._direct._buffers["float32", PIECE_ELEMENTS[0]]

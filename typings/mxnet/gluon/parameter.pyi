@@ -15,6 +15,8 @@ class Parameter:
     dtype: type[np.generic]
     grad_req: str
     _data: list[NDArray] | None
+    _deferred_init: tuple[object, ...]
+    _stype: str
     _grad_stype: str
     _was_updated: bool  # ours
 
