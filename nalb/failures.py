@@ -37,7 +37,7 @@ class Cause(Enum):
     CHECKPOINT = "checkpoint"  # a checkpoint could not be written
     NO_STORE = "no-store"  # a worker ended without a KVStore of nalb's
     UNREACHABLE = "unreachable"  # nothing passes between two nodes
-    STUCK = "stuck"  # slices are missing, and nothing is under way
+    STUCK = "stuck"  # sums are missing, and nothing is under way
     LINGERING = "lingering"  # all have left, but ps-lite does not end
     NO_COORDINATOR = "no-coordinator"  # a process hears nothing from the coordinator
     COORDINATOR = "coordinator"  # the coordinator itself failed

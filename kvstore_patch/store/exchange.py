@@ -15,8 +15,10 @@ same call. An iteration goes as its plan says: cut into slices (sliced.py), or w
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 
 import mxnet as mx
 from mxnet.base import _LIB, check_call
@@ -78,7 +80,7 @@ class Exchange:
         self._first_tensor: list[int] = []  # of each group
         self._first_own_key = 0  # of the tensors, where MXNet routes
         self._plan: m.Plan | None = None  # of the iteration under way
-        self._plan_wait_s = 0.0
+        self._plan_wait_s, self._has_pushed = 0.0, False  # of that iteration
         self._computed: list[NDArray] = []  # ready with the gradients of this iteration
         self._outs: list[NDArray] = []  # ready with its sums, where MXNet routes
         self._closed = False
@@ -117,26 +119,26 @@ class Exchange:
         if place.breaks_off:
             self._end_iteration()
             self._sliced = None
-            self._calls.keep_only(call)
+            self._calls.forget_all()
         if place.learned:
             self._register(place.learned)
         if is_planned:
             self._add_up_as_planned(call, place, are_gradients)
             return
-        self._wait_until_agreed()
-        if self._scheme.ps_lite_kind:  # ps-lite cuts and routes every array by itself: no slots
-            self._own.push([self._own_key(key) for key in call.keys], call, are_gradients)
-        else:
-            with self._lock:
-                for key, values, outs in zip(call.keys, call.values, call.outs, strict=True):
-                    self._direct.add_up(key, values, outs)
+        self._calls.forget(call)
+        with self._travelling_directly([one[0] for one in call.values], call.arrays):
+            if self._scheme.ps_lite_kind:  # ps-lite cuts and routes every array by itself: no slots
+                self._own.push([self._own_key(key) for key in call.keys], call, are_gradients)
+            else:
+                with self._lock:
+                    for key, values, outs in zip(call.keys, call.values, call.outs, strict=True):
+                        self._direct.add_up(key, values, outs)
 
     def add_up_once(self, key: Key, array: NDArray) -> None:
         """The sum into `array`, apart from what iterations consist of."""
         self._begin_call("single sum", ((key, int(array.size), ndarrays.dtype_name(array, key)),))
         self._end_iteration()
-        self._wait_until_agreed()
-        with self._lock:
+        with self._travelling_directly([array], [array]), self._lock:
             self._direct.add_up(key, [array], [array])
 
     def broadcast(self, keys: Sequence[Key], values: Arrays, outs: Arrays) -> None:
@@ -153,8 +155,7 @@ class Exchange:
             "broadcast", tuple((key, int(first.size), ndarrays.dtype_name(first, key)) for key, first in firsts)
         )
         self._end_iteration()
-        self._wait_until_agreed()
-        with self._lock:
+        with self._travelling_directly([first for _, first in firsts], list(chain.from_iterable(outs))), self._lock:
             for (key, first), targets in zip(firsts, outs, strict=True):
                 self._direct.broadcast(key, first, targets)
 
@@ -226,13 +227,14 @@ class Exchange:
             message, self._plan_wait_s = self._session.next_plan()
         if message is None:
             raise JobFinished
-        self._outs, self._computed = [], []
+        self._outs, self._computed, self._has_pushed = [], [], False
         return message
 
     def _add_up_as_planned(self, call: Call, place: PlaceInIteration, are_gradients: bool) -> None:
         plan = self._plan = self._plan or self._begin_iteration()
         assert self._sliced is not None
         first = self._first_tensor[place.number]
+        self._has_pushed |= any(elements for _, elements, _ in call.group)
         self._computed.append(call.is_computed())  # queued before the sums, which are written into the same arrays
         if plan.routes_itself:
             keys = range(self._first_own_key + first, self._first_own_key + first + len(call.group))
@@ -250,7 +252,7 @@ class Exchange:
         sums = (lambda: None) if is_stock else partial(self._sliced.sums, plan.iteration)
         self._plan = None
         wait_computed = partial(ndarrays.wait_for_all, self._computed)
-        self._session.finish(plan, wait_computed, wait, sums, self._plan_wait_s)
+        self._session.finish(plan, wait_computed, wait, sums, self._plan_wait_s, self._has_pushed)
 
     def _end_iteration(self) -> None:
         """Wait for the iteration under way, if any, which ends with what was pushed so far."""
@@ -273,13 +275,26 @@ class Exchange:
         self.client.note(calls=self._calls_made)
         script_end.goes_on()
 
-    def _wait_until_agreed(self) -> None:
-        """Until all workers have announced this same call: what is pushed before could be added to something else."""
+    @contextmanager
+    def _travelling_directly(self, values: Sequence[NDArray], arrays: Sequence[NDArray]) -> Iterator[None]:
+        """Around a call's pushes, which would be added to something else before all workers have announced this same call.
+
+        Reports tell from when on nothing but the sums is missing, and when they are back in `arrays`.
+        """
         number = self._calls_made - 1
         self.client.wait_for(m.CallAgreed, lambda agreed: agreed.number == number)
+        self._session.note_once(_ready(values), ready=number + 1)
+        yield
+        self._session.note_once(_ready(arrays), summed=number + 1)
 
     def _forget(self) -> None:
         """In a fork, where ps-lite has no threads: the store's end would wait for all workers, and C++'s end for those threads."""
         self._inner.handle = None
         libc = ctypes.CDLL(None)
         libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)  # with the status, once Python has ended
+
+
+def _ready(arrays: Sequence[NDArray]) -> Callable[[], None]:
+    """Waits until all of these are as they are made now, whatever is written into them later."""
+    some = [array for array in arrays if array.size]
+    return ndarrays.Probe(some)().wait_to_read if some else lambda: None

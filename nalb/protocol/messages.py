@@ -140,6 +140,8 @@ class Report(Message, frozen=True):
     is_bbr: bool = False  # TCP's congestion control is BBR to all that are far
     cpu_s: Seconds = 0.0  # CPU time of the process so far
     cores: Cores | None = None  # that it may use; None: not known
+    ready: Count = 0  # calls up to the last direct one (calls.py) whose arrays are computed
+    summed: Count = 0  # calls up to the last direct one whose sums are back
 
 
 class Called(Message, frozen=True):

@@ -129,6 +129,7 @@ class Coordinator:
             self._members.silent(self.phase, self._iterations.number, now_s)
             or self._members.lingering(now_s)
             or self._iterations.stuck()
+            or self._stuck_call()
             or self._admission.check_joined(self._members.workers, now_s)
             or self._tokens.check_joined(self._members.workers, now_s)
             or self._iterations.tick(now_s)
@@ -263,6 +264,12 @@ class Coordinator:
         elif isinstance(message, m.Failed):
             return replace(message.failure, role=process.hello.role, node=process.hello.node)
         return None
+
+    def _stuck_call(self) -> Failure | None:
+        """Why a direct call's sums will never come, if so."""
+        waiting = self._calls.under_way
+        since_s = max([self._iterations.moved_s, *(worker.ready_s for worker in waiting)])
+        return self._members.stuck(waiting, since_s)
 
     def _leave(self, process: Process, now_s: float) -> Failure | None:
         """A process ends in good order."""

@@ -47,6 +47,8 @@ class Noted(TypedDict, total=False):
     exchanging: int  # the iteration whose sums are under way; -1: none
     computed: int  # the last iteration whose gradients are complete
     calls: int  # of the script, so far
+    ready: int  # of these, up to the last direct one whose arrays are computed
+    summed: int  # up to the last direct one whose sums are back
     ways: Ways  # to other nodes
 
 
@@ -73,7 +75,9 @@ class Client:
         self._silence_s, self._startup_s, self._heartbeat_s = silence_s, startup_s, 0.1
         self._keys, self._cores = keys, Cores()
         self._outbox: queue.SimpleQueue[m.Message | Noted | _End] = queue.SimpleQueue()
-        self._noted: Noted = {"exchanging": -1, "computed": -1, "calls": 0, "ways": Ways()}
+        self._noted: Noted = {
+            "exchanging": -1, "computed": -1, "calls": 0, "ready": 0, "summed": 0, "ways": Ways(),
+        }  # fmt: skip
         self._arrived = threading.Condition()
         self._inbox: list[m.Message] = []
         self._handlers: dict[type[m.Message], Callable[[m.Message], None]] = {}
@@ -270,7 +274,10 @@ class Client:
         rows, drops = self._drain() if self._welcome else ([], 0)
         used_s, cores = time.process_time(), self._cores.now()
         now, ways = self._noted, self._noted["ways"]
-        return m.Report(now_s, now["exchanging"], rows, drops, now["calls"], now["computed"], *ways, used_s, cores)
+        return m.Report(
+            now_s, now["exchanging"], rows, drops, now["calls"], now["computed"], *ways, used_s, cores,
+            ready=now["ready"], summed=now["summed"],
+        )  # fmt: skip
 
     def _handle(self, message: m.FromCoordinator) -> None:
         if isinstance(message, m.Alive):

@@ -45,7 +45,7 @@ def run_job(tmp_path, *command, nodes=2, flags=(), timeout_s=120):
         ("properties,broadcast,reordered,doubles,sums,half", "exact"),
         ("reordered_sums,conv_input", "exact"),
         ("single_keys,slots_asked_for_last", "auto"),
-        ("devices,changing_calls,faults", "auto"),
+        ("devices,keys_used_once,changing_calls,faults,empty_arrays", "auto"),
         ("first_sums_overlap,forks", "auto"),
         ("stale_gradients,gluon,several_trainers,symbolic,cast,numpy_arrays", "auto"),  # with one word changed
         ("sums", "elastic"),

@@ -1,6 +1,7 @@
 """What the workers of the KVStore tests run: `python workers.py CASE`. Each case checks itself; an assertion fails the job."""
 
 import ctypes
+import gc
 import sys
 
 import mxnet as mx
@@ -167,6 +168,44 @@ def devices():
         store.pushpull("k", arrays, out=outs)
         for out in outs:
             close(out, sum(sum(v) for v in everyone))
+
+
+def empty_arrays():
+    """Of size 0: one or one per device, with others, as all that an iteration has pushed when it is broken off."""
+
+    def empty():
+        with mx.util.np_shape(True):
+            return [nd.zeros((0, 3), ctx=mx.cpu(device)) for device in range(2)]
+
+    one, several, outs = empty()[0], empty(), empty()
+    for _ in range(3):
+        full = [nd.ones((5,), ctx=mx.cpu(device)) for device in range(2)]
+        store.pushpull(["one", "several", "full"], [one, several, full], out=[one, outs, full])
+        close(full[1], [2 * COUNT] * 5)
+    store.broadcast("of none", several[0], several)
+    store.add_up_once("once none", one)
+    for _ in range(3):
+        store.pushpull("first", several)
+        store.pushpull("second", nd.ones((5,)))
+    store.pushpull("first", several)
+    store.broadcast("breaks off", nd.ones((2,)), nd.ones((2,)))
+    full = nd.ones((5,))
+    store.pushpull(["full again", "and none"], [full, several])
+    close(full, [COUNT] * 5)
+
+
+def keys_used_once():
+    """Keys with the step's number: nobody keeps their arrays."""
+
+    def arrays():
+        return sum(isinstance(one, mx.nd.NDArray) for one in gc.get_objects())
+
+    counts = []
+    for step in range(20):
+        store.pushpull(f"metric of step {step}", nd.ones((3,)))
+        gc.collect()
+        counts.append(arrays())
+    assert counts[-1] == counts[5], counts
 
 
 def changing_calls():

@@ -9,6 +9,7 @@ from nalb.events import AbortEvent, BlockEvent, IdleEvent, IterationEvent, Layou
 from nalb.failures import Cause, Failure, Phase, render
 from nalb.measurement.samples import samples_of
 from nalb.protocol import messages as m
+from nalb.protocol.calls import announcement
 from nalb.protocol.observers import Measured
 from nalb.protocol.participant import natural_order
 from nalb.protocol.session import Session, pack
@@ -340,6 +341,38 @@ def test_an_exchange_in_which_nothing_is_under_way_any_more_is_ended():
     all_report()
     verdict = driver.state.verdict
     assert (verdict.cause, when(verdict)) == (Cause.STUCK, (Phase.EXCHANGE, 0))
+
+
+def test_a_direct_call_of_which_nothing_is_under_way_any_more_is_ended():
+    driver = Driver()
+    driver.gather()
+
+    def all_report(ready=(1, 1), summed=(0, 0), calls=(1, 1), **of_all):
+        driver.now_s += 5
+        for peer in PEERS:
+            rank = PEERS[peer][0] // 2 - 4
+            told = {"ready": ready[rank], "summed": summed[rank], "calls": calls[rank]} if peer[0] == "w" else {}
+            driver.say(peer, m.Report(driver.now_s, -1, [], 0, **of_all, **told))
+        driver.state.tick(driver.now_s)
+
+    driver.say("w0", announcement(0, "sum", (("w", 1, "float32"),)))
+    for _ in range(20):  # another worker may compute for as long as it likes before it makes the call
+        all_report(ready=(0, 0), calls=(1, 0))
+    driver.say("w1", announcement(0, "sum", (("w", 1, "float32"),)))
+    for _ in range(20):  # and for as long as it likes what is to be summed
+        all_report(ready=(1, 0))
+    for _ in range(20):  # sums may take long, as long as something is under way
+        all_report(queued_bytes=1)
+    for _ in range(20):  # and nothing is missing once they are there
+        all_report(summed=(1, 1))
+    assert driver.state.verdict is None
+    all_report(summed=(1, 0))
+    all_report(summed=(1, 0))
+    all_report(summed=(1, 0))
+    verdict = driver.state.verdict
+    assert (verdict.cause, when(verdict)) == (Cause.STUCK, (Phase.INIT, None))
+    assert "worker n1" in verdict.detail
+    assert "n0" not in verdict.detail
 
 
 def test_a_process_that_never_comes_is_told_after_the_startup_time():
