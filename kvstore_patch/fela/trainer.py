@@ -84,7 +84,7 @@ class Trainer:
         self._chunks, gradients = Chunks(), Gradients(learning, running)
         self._compute = Compute(blocks, loss, self._chunks, gradients)
         host = os.environ.get("DMLC_NODE_HOST") or own_host(settings.endpoint)
-        self._courier = Courier(host, own_keys(settings), self._fail)
+        self._courier = Courier(host, own_keys(settings), self._fail, settings.deadline_s)
         keys = [[self.gluon._param2idx[one.name] for one in group] for group in groups]
         updates = Updates(self.gluon, learning, running, total)
         self._summing = Summing(store, self._courier, gradients, updates, keys)
@@ -221,8 +221,8 @@ class Trainer:
         piece = TokenPiece(token, part, message.wanted_by)
         self._courier.send(message.worker, piece, lambda: self._chunks.read(token, part, message.chunks))
 
-    def _fail(self, why: str) -> None:
-        self._client.fail(self._client.failure(Cause.PROCESS, why), 1)
+    def _fail(self, cause: Cause, why: str, iteration: int | None) -> None:
+        self._client.fail(self._client.failure(cause, why, iteration=iteration), 1)
 
 
 class Batches(mx.gluon.data.sampler.Sampler):

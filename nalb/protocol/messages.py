@@ -31,7 +31,7 @@ Tokens (nalb/tokens) have one too:
     W -> C  JoinTokens
     C -> W  TokenPeers         every worker has joined
     W -> C  TokenRequest(k)    once per token and once per iteration; the worker then waits for TokenWork or NextIteration
-    C -> W  TokenShape(k)      before any token of k, where it is not that of k-1
+    C -> W  TokenShape(k)      before NextIteration(k-1) and any token of k, where it is not that of k-1
     C -> W  TokenWork(k)       answers the request
     C -> W  SendPart(k)        to whoever holds what the token needs
     C -> W  SumGradients(k)    to every worker, in the same order

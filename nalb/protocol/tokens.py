@@ -1,7 +1,8 @@
 """The tokens of one job as messages: what workers say in, what each of them must be told out. No clock, no sockets.
 
 The token server decides (nalb/tokens/server.py). Here its orders become messages, in an order that every worker can obey as they
-come: the shape of an iteration before its tokens, and sums to all in the same order.
+come: sums to all in the same order, then the shape of the next iteration, and only then that a worker's iteration ends. Whoever
+has ended an iteration thus knows who has which sub-model in the next one.
 """
 
 from collections.abc import Callable, Sequence
@@ -113,13 +114,17 @@ class TokenDealer:
         orders = self._server.report(rank, message.done, message.iteration, now_s, message.drains)
         self._held.pop(rank, None)
         for order in orders:
-            self._say(order)
+            if not isinstance(order, GoOn):
+                self._say(order)
         for one in self._server.completed:
             self._computed.setdefault(one.token.id.iteration, []).append((one, message))
             if self._aware is not None:
                 self._aware.observe(one, message.compute_s, message.fetched_bytes, message.fetch_s)
         self._tell_computed(self._server, now_s)
         self._tune(self._server, now_s)
+        for order in orders:
+            if isinstance(order, GoOn):
+                self._say(order)
         self._server.completed.clear()
         self._server.iteration_s.clear()
 

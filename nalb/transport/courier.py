@@ -1,36 +1,81 @@
-"""Arrays between workers: one ROUTER that receives, one DEALER to each peer, one thread that owns them.
+"""Arrays between workers: one ROUTER that receives, two DEALERs to each peer, one thread that owns them.
 
 Whoever holds an array sends it; whoever needs it waits for it by name. Connections are encrypted where the job is, and then a
-piece counts only if it comes from the node that it says. What is not ours is refused and counted. A peer that dies or cannot be
-reached ends the job by the control plane (nalb/transport/client.py, reachability.py), so waiting has no deadline of its own.
+piece counts only if it comes from the node that it says. What is not ours is refused and counted.
 
-Bounds: a worker is sent what one token of its needs, and its shares of sums; nobody else's pieces are kept. What waits here to be
-taken stays below INBOX_MOST_BYTES; pieces of tokens that are complete everywhere are refused.
+Arrays go in portions, which stream.py numbers and repeats: a connection that breaks loses nothing. One DEALER carries portions and
+marks, the other one words, which must not wait behind portions. Both send over connections that stand and over no others
+(ZMQ_IMMEDIATE): what is queued for a connection that broke goes with it, and is sent again. A connection on which nothing is
+acknowledged for GIVEN_UP of the deadline is given up by the kernel, and made anew: TCP itself would repeat ever more rarely.
+
+Every wait ends. Whoever waits for a piece asks its holder for a word every beat. The job ends, with piece and holder named, where
+the holder gives none for UNHEARD of the deadline, where a worker cannot connect to a peer for UNCONNECTED of it, or where VAIN_MOST
+connections in a row break before anything has come through. A holder that lives may compute for any time before it has a share of a
+sum. But what a token needs is there before the token is given out. So the job ends too where the holder says that it has nothing
+left for this worker, and keeps saying so for longer than the coordinator's connection may be silent, on which it is told to send.
+Waits are counted in beats: a process that was stopped itself has waited for nobody.
+
+Bounds: a peer has WINDOW_BYTES on its way here at most. Where more than INBOX_MOST_BYTES wait here to be taken, only those peers
+may send more whose pieces are waited for; the others keep what they have. Pieces of tokens that are complete are refused.
 """
 
 import logging
 import queue
 import socket as sockets
 import threading
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
 import zmq
 
 from nalb.errors import PeerError, one_line
+from nalb.failures import Cause
+from nalb.protocol.members import LOST_DEADLINES
 from nalb.transport.curvezmq import door_kept, node_of_user, secure_client, secure_server
 from nalb.transport.keys import NodeKeys
-from nalb.transport.pieces import FRAME_MOST_BYTES, Piece, TokenPiece, pack, unpack
+from nalb.transport.pieces import (
+    PORTION_MOST_BYTES,
+    Assembly,
+    Elements,
+    Header,
+    Mark,
+    Piece,
+    TokenPiece,
+    Word,
+    described,
+    iteration_of,
+    pack,
+    pack_header,
+    portions,
+    unpack,
+)
+from nalb.transport.stream import Inflow, Outflow
 
 log = logging.getLogger(__name__)
 
 INBOX_MOST_BYTES = 4 << 30
-LINGER_MS = 2000  # how long the last pieces may take to leave
+BEAT_S = 0.25  # between marks, and between words that are asked for
+# Of the deadline. At 0.6 the coordinator says who is silent, and reachability.py which link is down: they know more.
+UNHEARD, UNCONNECTED, GIVEN_UP, CONNECTING = 0.8, 0.6, 0.3, 0.1
 FLOOD = 1000  # messages received in a row before sends are looked at
+CURVE_MOST_BYTES = 256  # that encryption adds to a frame
+VAIN_MOST = 30  # rounds in a row (stream.py) in which nothing came through
 FRAMES_MOST = 2  # of a message of ours, without the sender's identity
+WORDS_MOST = 16  # that wait to be sent; the next one says more
+# As on ps-lite's sockets (kvstore_patch/shim/shim.c): firewalls forget connections on which nothing goes by.
+KEEP_ALIVE = {
+    zmq.TCP_KEEPALIVE: 1,
+    zmq.TCP_KEEPALIVE_IDLE: 60,
+    zmq.TCP_KEEPALIVE_INTVL: 10,
+    zmq.TCP_KEEPALIVE_CNT: 6,
+}
+
+Fail = Callable[[Cause, str, int | None], None]  # why, and of which iteration
 
 
 class _Order(NamedTuple):
@@ -39,15 +84,58 @@ class _Order(NamedTuple):
     load: Callable[[], npt.NDArray[Any]]
 
 
-class Courier:
-    """This worker's. `fail` is told, on the courier's thread, why it cannot go on."""
+class _EndlessError(Exception):
+    """What somebody waits for will not come."""
 
-    def __init__(self, host: str, keys: NodeKeys | None, fail: Callable[[str], None]):
+    def __init__(self, cause: Cause, why: str, iteration: int):
+        super().__init__(why)
+        self.cause, self.iteration = cause, iteration
+
+
+@dataclass
+class _Peer:
+    """Another worker's courier."""
+
+    rank: int
+    address: str
+    data: "zmq.Socket[bytes]"
+    words: "zmq.Socket[bytes]"
+    orders: deque[_Order] = field(default_factory=deque)
+    outflow: Outflow[Elements] = field(default_factory=Outflow)
+    inflow: Inflow = field(default_factory=Inflow)
+    assembly: Assembly = field(default_factory=Assembly)
+    owes_word: bool = False
+    is_blocked: bool = False  # what is left for it finds no connection
+    is_idle: bool = False  # it says that it has nothing left for this worker
+    blocked: int = 0  # beats in a row so
+    unheard: int = 0  # beats in a row that it was asked for a word in vain
+
+    @property
+    def left(self) -> int:
+        """What it has not confirmed."""
+        return len(self.orders) + len(self.outflow)
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return f"the worker of rank {self.rank} at {self.address.removeprefix('tcp://')}"
+
+
+class Courier:
+    """This worker's. `fail` is told, on the courier's thread, why the job cannot go on.
+
+    deadline_s: of the job, by which it ends after a fault.
+    """
+
+    def __init__(self, host: str, keys: NodeKeys | None, fail: Fail, deadline_s: float):
         self._keys, self._fail = keys, fail
+        self._deadline_s = deadline_s
         self._node_of_user = node_of_user(keys) if keys is not None else {}
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._arrived = threading.Condition()
         self._inbox: dict[tuple[Piece, int], npt.NDArray[Any]] = {}
+        # what is waited for, and for how many beats in a row the holder has had nothing left
+        self._wanted: dict[tuple[Piece, int], int] = {}
         self._inbox_bytes, self._complete = 0, -1
         self._rank, self._addresses, self._nodes = 0, list[str](), list[str]()
         self._is_closed = False
@@ -57,7 +145,8 @@ class Courier:
         if keys is not None:
             self._stack.enter_context(door_kept(self._context, keys))
         self._router = self._context.socket(zmq.ROUTER)
-        self._router.setsockopt(zmq.MAXMSGSIZE, FRAME_MOST_BYTES)
+        for option, value in (KEEP_ALIVE | {zmq.MAXMSGSIZE: PORTION_MOST_BYTES + CURVE_MOST_BYTES}).items():
+            self._router.setsockopt(option, value)
         if keys is not None:
             secure_server(self._router, keys)
         self._router.bind(f"tcp://{host}:0")
@@ -65,30 +154,42 @@ class Courier:
         self._wake_lock = threading.Lock()
         self._wake = self._context.socket(zmq.PAIR)
         self._wake.bind("inproc://wake")
+        self._poller = zmq.Poller()
+        self._peers: dict[int, _Peer] = {}  # those with which there is something to say
         self._thread = threading.Thread(target=self._run, name="nalb-courier", daemon=True)
         self._thread.start()
 
     def meet(self, rank: int, addresses: Sequence[str]) -> None:
         """This worker's rank and where all couriers are, by rank. Nothing is received or sent before."""
-        self._rank, self._addresses = rank, list(addresses)
+        self._rank = rank
         if self._keys is not None:
             names = {peer.address: peer.name for peer in self._keys.peers}
             self._nodes = [names.get(one.removeprefix("tcp://").rpartition(":")[0], "") for one in addresses]
+        self._addresses = list(addresses)  # the thread looks at it first
         self._ring()
 
     def send(self, worker: int, piece: Piece, load: Callable[[], npt.NDArray[Any]]) -> None:
-        """Queue an array; any thread. load: gives it, on the courier's thread."""
+        """Queue an array; any thread. load: gives it, on the courier's thread, and nobody may change it from then on."""
         self._orders.put(_Order(worker, piece, load))
         self._ring()
 
     def take(self, piece: Piece, source: int) -> npt.NDArray[Any]:
-        """Wait for a piece from a peer, and take it; any thread."""
+        """Wait for a piece from a peer, and take it; any thread. Where it will not come `fail` is told."""
+        key = piece, source
         with self._arrived:
-            while (piece, source) not in self._inbox:
-                if self._is_closed:
-                    raise PeerError("the courier is closed: nothing more arrives")
-                self._arrived.wait(timeout=1.0)
-            array = self._inbox.pop((piece, source))
+            if key not in self._inbox:
+                self._wanted[key] = 0
+                self._ring()
+            try:
+                while key not in self._inbox:
+                    if self._is_closed:
+                        raise PeerError("the courier is closed: nothing more arrives")
+                    self._arrived.wait(timeout=1.0)
+            finally:
+                self._wanted.pop(key, None)
+            if self._inbox_bytes >= INBOX_MOST_BYTES:  # peers may wait for room
+                self._ring()
+            array = self._inbox.pop(key)
             self._inbox_bytes -= array.nbytes
             return array
 
@@ -98,9 +199,10 @@ class Courier:
             self._complete = complete
             for key in [key for key in self._inbox if self._is_past(key[0])]:
                 self._inbox_bytes -= self._inbox.pop(key).nbytes
+        self._ring()
 
     def close(self) -> None:
-        """Send what is queued, and end. What was refused is logged."""
+        """End, once nobody waits for anything from here. What was refused is logged."""
         self._orders.put(None)
         self._ring()
         self._thread.join()
@@ -122,53 +224,144 @@ class Courier:
         try:
             with self._stack:
                 self._serve()
+        except _EndlessError as error:
+            self._fail(error.cause, str(error), error.iteration)
         except Exception as error:
-            self._fail(f"cannot send to or receive from other workers: {one_line(error)}")
+            why = f"cannot send to or receive from other workers: {one_line(error)}"
+            self._fail(Cause.PROCESS, why, None)
         finally:
             with self._arrived:
                 self._is_closed = True
                 self._arrived.notify_all()
 
     def _serve(self) -> None:
-        dealers: dict[int, zmq.Socket[bytes]] = {}
         wake = self._context.socket(zmq.PAIR)
         wake.connect("inproc://wake")
-        poller, is_met = zmq.Poller(), False
-        poller.register(wake, zmq.POLLIN)
+        self._poller.register(wake, zmq.POLLIN)
+        is_met, beat_s, orders = False, 0.0, deque[_Order]()
         try:
             while True:
-                ready = dict(poller.poll())
+                ready = dict(self._poller.poll(int(BEAT_S * 1000)))
                 if wake in ready:
                     wake.recv()
                 if self._addresses and not is_met:
-                    poller.register(self._router, zmq.POLLIN)
+                    self._poller.register(self._router, zmq.POLLIN)
                     is_met = True
                 while not self._orders.empty():
-                    order = self._orders.get()
-                    if order is None:
+                    if (order := self._orders.get()) is None:
                         return
-                    if order.worker not in dealers:
-                        dealers[order.worker] = self._connect(self._addresses[order.worker])
-                    frames = pack(self._rank, order.piece, order.load())
-                    dealers[order.worker].send_multipart(frames, copy=False)
+                    orders.append(order)
+                while is_met and orders:
+                    self._peer(orders[0].worker).orders.append(orders.popleft())
                 for _ in range(FLOOD if self._router in ready else 0):
                     if not self._receive():
                         break
+                if is_beat := (now_s := time.monotonic()) - beat_s >= BEAT_S:
+                    beat_s = now_s
+                if is_met:
+                    self._attend(is_beat)
         finally:
-            for dealer in dealers.values():
-                dealer.close(LINGER_MS)
+            for peer in self._peers.values():
+                peer.data.close(0)
+                peer.words.close(0)
             self._router.close(0)
             wake.close(0)
             with self._wake_lock:
                 self._wake.close(0)
 
-    def _connect(self, address: str) -> "zmq.Socket[bytes]":
+    def _peer(self, rank: int) -> _Peer:
+        if rank not in self._peers:
+            address = self._addresses[rank]
+            data, words = self._connect(address, {zmq.SNDHWM: 0}), self._connect(address, {zmq.SNDHWM: WORDS_MOST})
+            self._peers[rank] = _Peer(rank, address, data, words)
+        return self._peers[rank]
+
+    def _connect(self, address: str, options: dict[zmq.SocketOption, int]) -> "zmq.Socket[bytes]":
+        given_up_ms, connecting_ms = (int(part * self._deadline_s * 1000) for part in (GIVEN_UP, CONNECTING))
+        waits = {zmq.TCP_MAXRT: given_up_ms, zmq.HANDSHAKE_IVL: given_up_ms, zmq.CONNECT_TIMEOUT: connecting_ms}
         dealer = self._context.socket(zmq.DEALER)
-        dealer.setsockopt(zmq.SNDHWM, 0)  # sends never block the thread; how much waits, the peers' needs bound
+        for option, value in (KEEP_ALIVE | waits | options | {zmq.IMMEDIATE: 1}).items():
+            dealer.setsockopt(option, value)
         if self._keys is not None:
             secure_client(dealer, self._keys, address)
         dealer.connect(address)
         return dealer
+
+    # ---- what is sent
+
+    def _attend(self, is_beat: bool) -> None:
+        """Send whatever may be sent, and see whether all that is waited for may still come."""
+        with self._arrived:
+            awaited = {source for _, source in self._wanted}
+            is_full = self._inbox_bytes >= INBOX_MOST_BYTES
+        for rank in awaited - self._peers.keys():
+            self._peer(rank)
+        for peer in self._peers.values():
+            is_awaited = peer.rank in awaited
+            if is_awaited or not is_full:
+                peer.owes_word |= peer.inflow.open()
+            self._send_portions(peer, is_beat)
+            if is_beat:
+                peer.blocked = peer.blocked + 1 if peer.is_blocked else 0
+                peer.unheard = peer.unheard + 1 if is_awaited else 0
+            if peer.owes_word or (is_awaited and is_beat):
+                self._send_word(peer, is_awaited)
+        if is_beat:
+            self._check()
+
+    def _send_portions(self, peer: _Peer, is_beat: bool) -> None:
+        outflow, was_blocked, peer.is_blocked = peer.outflow, peer.is_blocked, False
+        while not peer.is_blocked:
+            if (found := outflow.next()) is not None:
+                peer.is_blocked = not _sent(peer.data, pack(self._rank, found[0], outflow.round, found[1]))
+                if not peer.is_blocked:
+                    outflow.leave()
+            elif peer.orders and outflow.wants_more:
+                order = peer.orders.popleft()
+                for one in portions(order.piece, order.load()):
+                    outflow.put(one, len(one.data))
+            else:
+                break
+        if peer.left and not peer.is_blocked and (is_beat or was_blocked):
+            mark = Mark(self._rank, outflow.sent, outflow.round)
+            peer.is_blocked = not _sent(peer.data, pack_header(mark))
+        if peer.is_blocked and not was_blocked:
+            self._poller.register(peer.data, zmq.POLLOUT)
+        elif was_blocked and not peer.is_blocked:
+            self._poller.unregister(peer.data)
+
+    def _send_word(self, peer: _Peer, asks: bool) -> None:
+        inflow = peer.inflow
+        word = Word(self._rank, inflow.received, inflow.limit_bytes, inflow.again, peer.left, asks)
+        peer.owes_word = not _sent(peer.words, pack_header(word))
+
+    def _check(self) -> None:
+        """On a beat: raises _EndlessError where a wait has no end."""
+        beats = self._deadline_s / BEAT_S
+        with self._arrived:
+            for key, idle in self._wanted.items():
+                self._wanted[key] = idle + 1 if self._peers[key[1]].is_idle else 0
+            wanted = dict(self._wanted)
+        for (piece, source), idle in wanted.items():
+            peer, what = self._peers[source], f"waits in vain for {described(piece)}"
+            if peer.unheard > UNHEARD * beats:
+                why = f"{peer.name} has given no sign of life for {UNHEARD * self._deadline_s:g} s: the link to it is down"
+                raise _EndlessError(Cause.UNREACHABLE, f"{what}: {why}", iteration_of(piece))
+            if isinstance(piece, TokenPiece) and idle > LOST_DEADLINES * beats:
+                why = f"{peer.name} says that it has nothing to send: please report this"
+                raise _EndlessError(Cause.PROTOCOL, f"{what}: {why}", iteration_of(piece))
+        for peer in self._peers.values():
+            broken = None
+            if peer.blocked > UNCONNECTED * beats:
+                broken = f"there has been no connection to {peer.name} for {UNCONNECTED * self._deadline_s:g} s"
+            elif peer.outflow.vain > VAIN_MOST:
+                broken = f"{peer.outflow.vain} connections in a row to {peer.name} broke before anything came through"
+            if broken is not None:
+                piece = (peer.outflow.oldest or peer.orders[0]).piece
+                what = f"cannot send {described(piece)}: {broken}: something between the two drops connections"
+                raise _EndlessError(Cause.UNREACHABLE, what, iteration_of(piece))
+
+    # ---- what is received
 
     def _receive(self) -> bool:
         """Take a message in, if one is there."""
@@ -185,13 +378,13 @@ class Courier:
                 frames.append(frame)
         try:
             if count > FRAMES_MOST:
-                raise PeerError(f"{count} frames where a header and an array belong")
-            received = unpack([one.buffer for one in frames])
-            if received.source >= len(self._addresses) or received.source == self._rank:
-                raise PeerError(f"rank {received.source} is no other worker's")
-            if self._keys is not None and not self._is_from(frames[-1], received.source):
-                raise PeerError(f"another node speaks for rank {received.source}")
-            self._keep(received.piece, received.source, received.array)
+                raise PeerError(f"{count} frames where a header and elements belong")
+            header, elements = unpack([one.buffer for one in frames])
+            if header.source >= len(self._addresses) or header.source == self._rank:
+                raise PeerError(f"rank {header.source} is no other worker's")
+            if self._keys is not None and not self._is_from(frames[-1], header.source):
+                raise PeerError(f"another node speaks for rank {header.source}")
+            self._take_in(header, elements)
         except PeerError as error:
             self.refused[str(error)[:80] if len(self.refused) < 100 else "others"] += 1
         return True
@@ -203,17 +396,41 @@ class Courier:
             return False
         return self._node_of_user.get(user) == self._nodes[rank]
 
+    def _take_in(self, header: Header, elements: memoryview) -> None:
+        peer = self._peer(header.source)
+        peer.unheard = 0
+        if isinstance(header, Word):
+            peer.outflow.confirm(header.received, header.limit_bytes, header.again)
+            peer.owes_word |= header.asks
+            peer.is_idle = not header.left
+            return
+        peer.owes_word = True
+        if isinstance(header, Mark):
+            peer.inflow.mark(header.number, header.round)
+        elif peer.inflow.is_next(header.number, header.round):
+            array = peer.assembly.add(header, elements)
+            peer.inflow.take(len(elements))
+            if array is not None:
+                self._keep(header.piece, header.source, array)
+
     def _keep(self, piece: Piece, source: int, array: npt.NDArray[Any]) -> None:
         with self._arrived:
             if self._is_past(piece):
                 raise PeerError("a piece of a token that is complete")
             if (piece, source) in self._inbox:
                 raise PeerError("a piece that is here already")
-            if self._inbox_bytes + array.nbytes > INBOX_MOST_BYTES:
-                raise PeerError("more than fits here")
             self._inbox[piece, source] = array
             self._inbox_bytes += array.nbytes
             self._arrived.notify_all()
+
+
+def _sent(socket: "zmq.Socket[bytes]", frames: Sequence[bytes | memoryview]) -> bool:
+    """Whether there is a connection that takes it."""
+    try:
+        socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+    except zmq.Again:
+        return False
+    return True
 
 
 def own_host(endpoint: str) -> str:

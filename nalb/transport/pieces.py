@@ -1,9 +1,13 @@
-"""What workers send each other: a header that says what it is, and the raw elements of one array. No code travels."""
+"""What workers send each other: a header that says what it is, and raw elements of one array. No code travels.
+
+An array goes in portions, so that what a broken connection has lost is soon sent again (stream.py), and no frame is large. Beside
+portions there are marks, which follow them on their way, and words, which have a connection of their own.
+"""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -11,11 +15,12 @@ import numpy.typing as npt
 from msgspec import Meta, Struct
 
 from nalb.errors import PeerError
-from nalb.protocol.messages import Count, Index
+from nalb.protocol.messages import Bytes, Count, Index, Last
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.server import Part
 
-FRAME_MOST_BYTES = 1 << 30
+PORTION_MOST_BYTES = 8 << 20  # 5 s at 12 Mbit/s
+ARRAY_MOST_BYTES = 1 << 50
 HEADER_MOST_BYTES = 4096
 
 
@@ -62,43 +67,134 @@ class StatePiece(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tru
 Piece = TokenPiece | SumPiece | StatePiece
 
 
-class Header(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """In front of the elements, which are in C order."""
+def described(piece: Piece) -> str:
+    """The piece, for people."""
+    if isinstance(piece, TokenPiece):
+        iteration, level, number = piece.token
+        return f"the {piece.part} of token {number} of level {level + 1} in iteration {iteration}"
+    what = f"the {piece.phase} share" if isinstance(piece, SumPiece) else f"array {piece.number}"
+    return f"{what} of sub-model {piece.sub_model + 1} in iteration {piece.iteration}"
+
+
+def iteration_of(piece: Piece) -> int:
+    """The iteration that the piece is of."""
+    return piece.wanted_by.iteration if isinstance(piece, TokenPiece) else piece.iteration
+
+
+class Portion(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, tag="portion"):
+    """In front of some elements of an array, in C order. number, round: as of stream.py."""
 
     source: Index  # rank of the sender
+    number: Count
+    round: Count
     piece: Piece
     dtype: Annotated[str, Meta(pattern=r"^(float(16|32|64)|u?int(8|16|32|64))\Z")]
-    shape: Annotated[list[Index], Meta(max_length=32)]
+    shape: Annotated[list[Index], Meta(max_length=32)]  # of the whole array
+    start_bytes: Bytes  # of the array before these
+
+    @property
+    def total_bytes(self) -> int:
+        """Of the whole array."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
-@dataclass(frozen=True)
-class Received:
-    """A message that is ours."""
+class Mark(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, tag="mark"):
+    """The last portion that was sent before this, on the same connection."""
 
-    source: int
+    source: Index
+    number: Count
+    round: Count
+
+
+class Word(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, tag="word"):
+    """What the sender has of the receiver's portions, and that it lives. received, limit_bytes, again: as of stream.py."""
+
+    source: Index
+    received: Count
+    limit_bytes: Count
+    again: Last
+    left: Count  # arrays and portions for the receiver that it has not confirmed
+    asks: bool  # for a word in return
+
+
+Header = Portion | Mark | Word
+
+
+class Elements(NamedTuple):
+    """A portion, before it has a number."""
+
     piece: Piece
-    array: npt.NDArray[Any]
+    dtype: str
+    shape: list[int]
+    start_bytes: int
+    data: memoryview
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Header)
+_decoder: msgspec.msgpack.Decoder[Header] = msgspec.msgpack.Decoder(Header)
 
 
-def pack(source: int, piece: Piece, array: npt.NDArray[Any]) -> tuple[bytes, memoryview]:
-    """The frames."""
-    header = Header(source, piece, array.dtype.name, list(array.shape))
-    return _encoder.encode(header), np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+def portions(piece: Piece, array: npt.NDArray[Any]) -> Iterator[Elements]:
+    """The array in portions: one at least, since it may be empty."""
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    for start_bytes in range(0, max(len(data), 1), PORTION_MOST_BYTES):
+        end_bytes = start_bytes + PORTION_MOST_BYTES
+        yield Elements(piece, array.dtype.name, list(array.shape), start_bytes, data[start_bytes:end_bytes])
 
 
-def unpack(frames: list[memoryview]) -> Received:
-    """PeerError for what is not ours."""
-    if len(frames) != 2 or len(frames[0]) > HEADER_MOST_BYTES:
-        raise PeerError(f"{len(frames)} frames where a header and an array belong")
+def pack(source: int, number: int, round_: int, part: Elements) -> tuple[bytes, memoryview]:
+    """The frames of a portion."""
+    header = Portion(source, number, round_, part.piece, part.dtype, part.shape, part.start_bytes)
+    return _encoder.encode(header), part.data
+
+
+def pack_header(header: Mark | Word) -> tuple[bytes]:
+    """The only frame."""
+    return (_encoder.encode(header),)
+
+
+def unpack(frames: list[memoryview]) -> tuple[Header, memoryview]:
+    """The header, and the elements of a portion. PeerError for what is not ours."""
+    if not frames or len(frames[0]) > HEADER_MOST_BYTES:
+        raise PeerError("no header of at most 4096 bytes")
     try:
         header = _decoder.decode(frames[0])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PeerError(f"not a header: {error}") from None
-    dtype = np.dtype(header.dtype)
-    if math.prod(header.shape) * dtype.itemsize != len(frames[1]):
-        raise PeerError(f"{len(frames[1])} bytes where {header.dtype} of shape {header.shape} belongs")
-    return Received(header.source, header.piece, np.frombuffer(frames[1], dtype).reshape(header.shape))
+    is_portion = isinstance(header, Portion)
+    if len(frames) != 1 + is_portion:
+        raise PeerError(f"{len(frames)} frames where a header and, of a portion, elements belong")
+    if not isinstance(header, Portion):
+        return header, memoryview(b"")
+    # numpy counts without the zeros of a shape, and refuses what does not fit into 64 bits
+    if math.prod(max(one, 1) for one in header.shape) * np.dtype(header.dtype).itemsize > ARRAY_MOST_BYTES:
+        raise PeerError(f"an array of shape {header.shape}, which no memory holds")
+    left_bytes = header.total_bytes - header.start_bytes
+    if not min(left_bytes, 1) <= len(frames[1]) <= min(left_bytes, PORTION_MOST_BYTES):
+        raise PeerError(f"{len(frames[1])} bytes of {header.dtype} where {left_bytes} of {header.shape} are left")
+    return header, frames[1]
+
+
+class Assembly:
+    """An array that comes in portions, in their order. Memory is taken for what has come alone."""
+
+    def __init__(self) -> None:
+        self._first: Portion | None = None
+        self._data = bytearray()
+
+    def add(self, portion: Portion, elements: memoryview) -> npt.NDArray[Any] | None:
+        """The array, if these are its last elements. PeerError: they do not go on with what has come."""
+        first = self._first or portion
+        whats = [(one.piece, one.dtype, one.shape) for one in (first, portion)]
+        if whats[0] != whats[1] or portion.start_bytes != len(self._data):
+            raise PeerError("a portion that does not follow the one before it")
+        is_last = portion.start_bytes + len(elements) == portion.total_bytes
+        data: memoryview | bytearray = elements
+        if self._first is not None or not is_last:  # else as it came, without a copy
+            self._first = first
+            self._data += elements
+            data = self._data
+        if not is_last:
+            return None
+        self._first, self._data = None, bytearray()
+        return np.frombuffer(data, np.dtype(portion.dtype)).reshape(portion.shape)

@@ -3,7 +3,7 @@
 import hashlib
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,21 @@ from nalb.reporting.record import read_record
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.server import Part
 from nalb.transport.keys import load_keys, make_keys
-from nalb.transport.pieces import Occasion, Phase, StatePiece, SumPiece, TokenPiece, pack, unpack
+from nalb.transport.pieces import (
+    Assembly,
+    Mark,
+    Occasion,
+    Phase,
+    Portion,
+    StatePiece,
+    SumPiece,
+    TokenPiece,
+    Word,
+    pack,
+    pack_header,
+    portions,
+    unpack,
+)
 from netem.network_file import carried_networks, parse_network
 from tests.checkpoints.examples import example
 from tests.fuzz.conversations import EXAMPLES, KINDS, CoordinatorUnderAttack, converse, honest_conversation
@@ -43,12 +57,14 @@ def decode_control(data: bytes) -> None:
 
 
 def unpack_piece(data: bytes) -> None:
-    """An array between workers: the header's length in a byte, the header, the elements."""
+    """Between workers: the header's length in a byte, the header, the elements of a portion."""
     end = 1 + (data[0] if data else 0)
     with suppress(PeerError):
-        received = unpack([memoryview(data[1:end]), memoryview(data[end:])])
-        assert received.array.nbytes == len(data[end:])
-        hash(received.piece)
+        frames = [memoryview(data[1:end]), memoryview(data[end:])]
+        header, elements = unpack(frames if data[end:] else frames[:1])
+        if isinstance(header, Portion) and (array := Assembly().add(header, elements)) is not None:
+            assert array.nbytes == len(elements) == header.total_bytes
+            hash(header.piece)
 
 
 def parse_network_text(data: bytes) -> None:
@@ -116,11 +132,10 @@ def corpus(target: str) -> list[bytes]:
     if target == "control":
         return [m.encode(message) for message in EXAMPLES]
     if target == "pieces":
-        found = []
-        for piece in PIECES:
-            header, elements = pack(1, piece, np.arange(6, dtype=np.float32).reshape(2, 3))
-            found.append(bytes([len(header)]) + header + elements)
-        return found
+        array = np.arange(6, dtype=np.float32).reshape(2, 3)
+        messages: list[Sequence[bytes | memoryview]] = [pack(1, 3, 0, next(portions(piece, array))) for piece in PIECES]
+        messages += [pack_header(one) for one in (Mark(1, 7, 0), Word(1, 6, 1 << 26, -1, 2, True))]
+        return [bytes([len(frames[0])]) + b"".join(frames) for frames in messages]
     if target == "conversation":
         return [honest_conversation(5), *(honest_conversation(2, kind) for kind in range(len(KINDS)))]
     if target == "checkpoint":

@@ -79,6 +79,7 @@ class Worker:
         if isinstance(message, m.TokenWork):
             assert self.work is None
             assert message.token.iteration <= self.iteration
+            assert self.shapes[-1].iteration <= message.token.iteration
             self.work, self.turns = message, 0
         elif isinstance(message, m.SendPart):
             held = {one.token for one in self.computed}
@@ -86,8 +87,11 @@ class Worker:
             assert message.fetch.token in held
             everyone[message.worker].has.add((message.fetch.token, message.fetch.part))
         elif isinstance(message, m.SumGradients):
+            assert self.shapes[-1].iteration <= message.iteration
             self.sums.append(message)
         elif isinstance(message, m.TokenShape):
+            assert message.iteration == 0 or message.iteration > self.iteration, "it ended the one before without this"
+            assert all(one.iteration < message.iteration for one in self.sums)
             self.shapes.append(message)
         elif isinstance(message, m.NextIteration):
             assert message.iteration == self.iteration
