@@ -35,6 +35,12 @@ class StateEvent(Event, frozen=True, kw_only=True):
     nodes: list[str]
 
 
+class MissedEvent(Event, frozen=True, kw_only=True):
+    """To an observer alone that read too slowly: events were dropped before this one."""
+
+    events: int  # how many
+
+
 class ReadyEvent(Event, frozen=True, kw_only=True):
     """All processes of a job are there."""
 
@@ -254,6 +260,7 @@ class FailureEvent(Event, frozen=True, kw_only=True):
 
 AnyEvent = (
     StateEvent
+    | MissedEvent
     | ReadyEvent
     | LayoutEvent
     | IdleEvent

@@ -12,6 +12,9 @@ from msgspec.structs import replace
 from nalb.errors import JobError
 
 DETAIL_MOST = 4096  # characters
+NOT_LEFT = (
+    "ended with 0 without leaving the job: end the script by its last line or by sys.exit, not by os._exit or exec"
+)
 
 
 class Phase(Enum):

@@ -131,7 +131,7 @@ ALLOWED = {
         "nalb.workloads",
         "netem",
     },
-    "nalb.doctor": {"nalb.errors", "netem", "kvstore_patch.shim"},
+    "nalb.doctor": {"nalb.errors", "nalb.process", "netem", "kvstore_patch.shim"},
     "nalb.cli": {"nalb", "netem"},  # commands call every room; no room calls them
 }
 PURE = (
@@ -295,6 +295,20 @@ def test_no_code_reads_what_people_read():
             name = str(path.relative_to(ROOT))
             read = [ast.unparse(one) for one in searched(ast.parse(path.read_text())) if is_prose(one)]
             assert bool(read) == (name in READS_WORDS), f"{name} looks into {read}"
+
+
+def test_nalbs_own_programs_start_in_one_way():
+    """By nalb/process/own_program.py, which keeps the working folder off their path. Elsewhere this Python runs files alone."""
+    files_alone = {"nalb/compare/run.py": "example", "netem/rootless.py": "sys.orig_argv"}  # what is run
+    for package in ("nalb", "netem", "kvstore_patch"):
+        for path in modules(package):
+            name, tree = str(path.relative_to(ROOT)), ast.parse(path.read_text())
+            if name == "nalb/process/own_program.py":
+                continue
+            commands = [ast.unparse(one) for one in ast.walk(tree) if isinstance(one, ast.List | ast.Tuple)]
+            started = [one for one in commands if "sys.executable" in one and "dirname" not in one]
+            assert all(name in files_alone and files_alone[name] in one for one in started), f"{name}: {started}"
+            assert not any(isinstance(one, ast.Constant) and one.value == "-m" for one in ast.walk(tree)), name
 
 
 def test_no_tracked_file_names_a_path_of_a_machine():

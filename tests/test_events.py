@@ -7,6 +7,7 @@ from nalb.events import AnyEvent, BatchEvent, Event, IterationEvent, decode_line
 
 LINES = [
     b'{"event":"state","at_s":1.5,"phase":"RUN","nodes":["n0"]}',
+    b'{"event":"missed","at_s":1.5,"events":17}',
     b'{"event":"ready","at_s":15927.3,"nodes":["n0","n1"],"servers":["n1","n0"]}',
     b'{"event":"layout","at_s":15929.1,"model_bytes":12868904,"slices":178,"probes":12,"slice_bytes":92832,"iteration":0,'
     b'"alpha_bytes":1000.0,"fixed_slice_bytes":null,"num_probe":2,"tensors":[["0",864,"float32",0]]}',

@@ -46,7 +46,7 @@ def serve(settings: Settings) -> None:
 
     def control(command: int, body: bytes, _: object) -> None:
         del body
-        why = f"refused command {command}: optimizers are pickles and run on workers only"
+        why = f"refused command {command} of MXNet's own store: optimizers are pickles and run on workers; write 'nalb'"
         die(Failure(cause=Cause.PROTOCOL, detail=why, role=settings.process, node=settings.node))
 
     controller = CONTROLLER(control)

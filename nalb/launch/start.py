@@ -1,13 +1,14 @@
 """Runs a job where it was asked for: on loopback, in an emulated network or on hosts; and again after failures."""
 
 import os
+import socket
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from nalb.checkpoints import folder
+from nalb.checkpoints import folder, lock
 from nalb.errors import InputError, MachineError, listed
 from nalb.launch.encryption import Encryption, job_keys, keys_here
 from nalb.launch.environments import hosts_lines, local_lines, network_lines
@@ -20,7 +21,7 @@ from nalb.launch.roles import Place, ProcessSpec, process_specs
 from nalb.launch.run_dir import make_run_dir, observer_address
 from nalb.launch.signals import ending_on_signals
 from nalb.launch.ssh import RemoteJob, unreachable
-from nalb.launch.supervisor import Job, print_line
+from nalb.launch.supervisor import Job, print_line, print_unfinished
 from nalb.options import JobOptions
 from nalb.schemes import by_name
 from nalb.transport.observer import Observer
@@ -63,6 +64,9 @@ def launch(request: LaunchRequest) -> Path:
     if network is not None:
         ensure_privilege()
     run_dir = make_run_dir(request.out)
+    job = f"nalb launch (process {os.getpid()} on {socket.gethostname()}, run directory {run_dir})"
+    request = replace(request, options=replace(request.options, checkpoints_job=job))
+    is_shared = hosts is None and request.options.checkpoints is not None
     if hosts is None:
         checkpoints = request.options.checkpoints or str(run_dir / "checkpoints")
         request = replace(request, options=replace(request.options, checkpoints=checkpoints))
@@ -81,7 +85,7 @@ def launch(request: LaunchRequest) -> Path:
         else:
             _on_loopback(request, attempt)
 
-    with ending_on_signals():
+    with ending_on_signals(), lock.claim(Path(checkpoints), job) if is_shared else nullcontext():
         probe = partial(unreachable, hosts.hosts) if hosts else set[str]
         return see_through(run, run_dir, nodes, policy, probe, print_line)
 
@@ -137,7 +141,13 @@ def _on_loopback(request: LaunchRequest, attempt: Attempt) -> None:
         port = stack.enter_context(free_pair(LOOPBACK))
         specs, options = _specs_here(request, _loopback_places(request), attempt, port, observers, stack)
         with Job(
-            specs, lambda spec: list(spec.argv), os.environ, run_dir / "logs", print_line, has_joined(options)
+            specs,
+            lambda spec: list(spec.argv),
+            os.environ,
+            run_dir / "logs",
+            print_line,
+            has_joined(options),
+            show_unfinished=print_unfinished,
         ) as job:
             job.wait()
 
@@ -149,14 +159,25 @@ def _in_network(request: LaunchRequest, network: Network, attempt: Attempt) -> N
         emulation = stack.enter_context(job_network(network))
         specs, options = _specs_here(request, places_in(emulation), attempt, NAMESPACE_PORT, observers, stack)
         logs = run_dir / "logs"
-        job = stack.enter_context(Job(specs, inside(emulation), os.environ, logs, print_line, has_joined(options)))
+        job = stack.enter_context(
+            Job(
+                specs,
+                inside(emulation),
+                os.environ,
+                logs,
+                print_line,
+                has_joined(options),
+                emulation.check,
+                print_unfinished,
+            )
+        )
         nodes = {spec.node for spec in specs}
         changes = Changes(network, run_dir, nodes)
         if observers is None:
             stack.enter_context(changes.start(emulation))
             job.wait(changes.check)
             return
-        observer = stack.enter_context(Observer(observers))
+        observer = stack.enter_context(Observer(observers, may_miss=True))
         observer.send(configured_message(network, 0.0, nodes))
         for _ in followed(job, observer, changes, emulation, stack):
             pass
@@ -182,7 +203,7 @@ def _on_hosts(request: LaunchRequest, hosts: Hosts, attempt: Attempt) -> None:
     places, first_workers = _remaining(hosts.places(), attempt)
     keys = job_keys(request.encryption, places) if request.encryption.is_on else {}
     specs = _host_specs(request, hosts, places, first_workers)
-    with RemoteJob(specs, hosts, keys, attempt.run_dir / "logs", print_line) as job:
+    with RemoteJob(specs, hosts, keys, attempt.run_dir / "logs", print_line, print_unfinished) as job:
         job.wait()
 
 

@@ -15,12 +15,13 @@ from nalb.feedback.trust import Outcome, Trust
 from nalb.feedback.window import delay_counts, delay_s, window_with_delay, window_without_delay
 from nalb.measurement.cores import CoreEstimator, Work
 from nalb.measurement.estimates import Estimate
-from nalb.measurement.estimators import Estimator, with_sites
+from nalb.measurement.estimators import Estimator, estimator_of
+from nalb.measurement.rules import RULES, Rules
 from nalb.measurement.samples import Ints, Samples
 from nalb.measurement.shared_uplinks import SharedUplink, SharedUplinkSearch
 from nalb.measurement.traffic import Traffic
 from nalb.planning.distribution import Distribution, Situation
-from nalb.planning.elastic import WINDOW, ServerObservation
+from nalb.planning.elastic import OBSERVATIONS_KEPT, ServerObservation
 from nalb.planning.leaders import SitePlan
 from nalb.planning.levels import lan_load_bytes
 from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, completion_s, load_bytes
@@ -66,6 +67,7 @@ class Planner:
         schemes: Mapping[str, Scheme] = SCHEMES,
         sites: Sites | None = None,
         site_servers: Mapping[str, int] = NOBODY,
+        rules: Rules = RULES,
     ):
         """new_estimator: from the number of nodes. schemes: by the names that `decide` is asked for.
 
@@ -84,11 +86,12 @@ class Planner:
         self.compute_spread_s = 0.0  # of the last iteration: from the first worker that had computed to the last one
         self.may_leave_routing = sites is None  # to MXNet: nor where sums of slices are checked
         self._schemes = schemes
-        self._estimator = new_estimator(len(names)) if sites is None else with_sites(new_estimator, sites)
-        self._search = None if sites is not None else SharedUplinkSearch(len(names))
+        self._rules = rules
+        self._estimator = estimator_of(new_estimator, len(names), sites, rules)
+        self._search = None if sites is not None else SharedUplinkSearch(len(names), rules)
         self._shared_uplinks: list[SharedUplink] = []  # not told yet
         self._cores = CoreEstimator(len(names))
-        self._observations: list[deque[ServerObservation]] = [deque(maxlen=WINDOW) for _ in names]
+        self._observations: list[deque[ServerObservation]] = [deque(maxlen=OBSERVATIONS_KEPT) for _ in names]
         self.configured: Capacities | None = None
         self.for_bound: Capacities | None = None  # for sums by sites, where these nodes can do them
         self._layout: Layout | None = None
@@ -99,8 +102,8 @@ class Planner:
         self._present_scheme = STOCK
         self._shares: deque[Ints] = deque(maxlen=REMEMBERED)  # of each iteration, the last one's last
         self.is_measured = False
-        self._trust = Trust()
-        self._routing = Routing()
+        self._trust = Trust(rules)
+        self._routing = Routing(rules)
         self._first_key: dict[tuple[Tensor, ...], int] = {}  # of MXNet's own, by registered tensors
         self._own_shares: Floats | None = None  # per node, bytes, by MXNet's own routing; None: not to be used
         self._sent_window = 0  # bytes, with the last plan
@@ -216,7 +219,7 @@ class Planner:
             self._cores.observe(work, present.held_shares)
         outcome = self._outcome(present, took_s, exchange_s, is_refuted)
         self._trust.judge(outcome)
-        is_explained = not (outcome.is_late or is_refuted)
+        is_explained = not (outcome.is_late(self._rules) or is_refuted)
         self._routing.judge_plan(iteration_s or took_s, outcome.took_s, is_explained, self._own_links_s())
         if is_free or self._present_scheme.learns_from_times:
             served_s = traffic.served_s(len(self.nodes))

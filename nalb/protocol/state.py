@@ -333,6 +333,10 @@ class Coordinator:
 
     # ---- observers
 
+    def forget_observer(self, identity: bytes) -> None:
+        """The connection to an observer is gone."""
+        self._observers.forget(identity)
+
     def _from_observer(self, identity: bytes, message: m.FromObserver, now_s: float) -> None:
         present = StateEvent(at_s=now_s, phase=self.phase, nodes=list(self._nodes))
         self._observers.receive(identity, message, present)

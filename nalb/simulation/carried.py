@@ -82,11 +82,6 @@ class Carried:
         self._rates = None
         return numbers
 
-    def alone_s(self, members: Sequence[int], model_bytes: float) -> float:
-        """How long a sum takes that has the links to itself."""
-        ways, connections, left = self._sum(tuple(members), model_bytes)
-        return float((left * connections / self._full[ways]).max())
-
     def _sum(self, members: tuple[int, ...], model_bytes: float) -> tuple[Ints, Floats, float]:
         """(ways, connections on each, bytes of a connection on the most loaded way)."""
         assert len(members) > 1, "one node has nothing to send"

@@ -1,13 +1,15 @@
 """What the workers of the token tests run: a small net on fixed random data, held against one process's training of the same.
 
 Prints how far this worker's parameters are off, of the largest. --fault: node n1 ends itself so, or waits, once, before
-it computes a token of --level in iteration --fault-at.
+it computes a token of --level in iteration --fault-at. --late: node n1 takes in one kind of message later than the others,
+another kind each iteration.
 """
 
 import argparse
 import os
 import signal
 import time
+from functools import partial
 
 import mxnet as mx
 import numpy as np
@@ -18,8 +20,10 @@ from mxnet.gluon import nn
 from kvstore_patch import fela
 from kvstore_patch.checkpoints import Checkpoints, Progress
 from nalb.batching.stream import Stream
+from nalb.protocol import messages as m
 
 PAUSE, PAUSE_S = "wait", 1.0
+LATE_S = 0.1
 SAMPLES, TOTAL, FAULTY = 60, 24, "n1"
 generator = np.random.RandomState(1)
 DATA = generator.uniform(-1, 1, (SAMPLES, FEATURES)).astype(np.float32)
@@ -56,6 +60,31 @@ def end_at(compute, level, iteration, number):
     compute.run = run_or_end
 
 
+LATE = (m.TokenShape, m.SumGradients, m.SendPart, m.TokenWork, m.NextIteration)
+
+
+def be_late(trainer, client):
+    """One kind after another; the order of messages stays."""
+    handlers, ask = dict(client._handlers), trainer._ask
+
+    def delay(message):
+        if isinstance(message, LATE[trainer._iteration % len(LATE)]):
+            time.sleep(LATE_S)
+
+    def handle_late(handler, message):
+        delay(message)
+        handler(message)
+
+    def ask_late(request):
+        answer = ask(request)
+        delay(answer)
+        return answer
+
+    for kind in LATE[:3]:
+        client.on(kind, partial(handle_late, handlers[kind]))
+    trainer._ask = ask_late
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=20)
@@ -65,6 +94,7 @@ def main():
     parser.add_argument("--fault", choices=("SIGKILL", "SIGSTOP", PAUSE))
     parser.add_argument("--level", type=int, default=0)
     parser.add_argument("--fault-at", type=int, default=12)
+    parser.add_argument("--late", action="store_true")
     parser.add_argument("--inexact", action="store_true", help="steps are stale: compare with nothing")
     args = parser.parse_args()
     store = mx.kv.create("nalb")
@@ -77,6 +107,8 @@ def main():
     iteration = checkpoints.restore().iteration
     if args.fault and os.environ["NALB_NODE"] == FAULTY and iteration == 0:
         end_at(trainer._compute, args.level, args.fault_at, getattr(signal, args.fault, None))
+    if args.late and os.environ["NALB_NODE"] == FAULTY:
+        be_late(trainer, store.client)
     batches.go_to(iteration)
     while iteration < args.steps:
         for _ in batches:

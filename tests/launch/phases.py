@@ -22,7 +22,7 @@ FORWARD_S = 0.1
 def main() -> None:
     """Compute (sleep), sum, check, save."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--elements", type=int, default=ELEMENTS)
     args = parser.parse_args()
     store = mx.kv.create("nalb")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nalb.batching.lbb import RAPID, WINDOW
+from nalb.batching.lbb import FINE_ONLY, RAPID
 from nalb.errors import InputError
 from nalb.events import BatchEvent
 from nalb.failures import Cause
@@ -265,7 +265,7 @@ def test_lbb_tunes_a_sudden_50_ms_away_with_the_managers_delays():
     changed = next(iteration for iteration in range(20, 90) if ran[iteration] != ran[19])
     assert changed <= 22
     assert effects[changed] < 0.3
-    assert min(effects[changed : changed + 3 * WINDOW]) < 0.05
+    assert min(effects[changed : changed + 3 * FINE_ONLY]) < 0.05
     assert effects[-1] < 0.05
 
 

@@ -13,6 +13,7 @@ class Trainer:
     _contexts: list[Context]
     _kv_initialized: bool
     _kvstore: KVStoreBase | None
+    _kvstore_params: dict[str, Any]
     _param2idx: dict[str, int]
     _params: list[Parameter]
     _params_to_init: list[Parameter]
