@@ -271,7 +271,7 @@ def run(case: Case, folder: Path, number: int, deadline_s: float) -> tuple[str, 
     """One job: what became of it, whether that is right, and seconds from the fault to the end of everyone."""
     for attempt in range(TRIES):
         with suppress(TooLate):
-            return _run(case, folder, f"trust{os.getpid() % 10_000}x{number}{'abc'[attempt]}", deadline_s)
+            return _run(case, folder, f"trust{os.getpid() % 10_000}x{number}t{attempt}", deadline_s)
     return f"the fault came too late {TRIES} times", False, 0.0
 
 
