@@ -174,7 +174,7 @@ def await_phase(staged: Staged, case: Case) -> None:
     while not has_come():
         assert job.popen.poll() is None, f"it ended before the fault: {job.output[-300:]}"
         assert time.monotonic() < end_s, f"phase {case.phase} never came"
-        pause(0.002 if case.phase == "checkpoint" else 0.01)
+        pause(0.002 if case.phase == "checkpoint" else 0.03)
 
 
 def strike(staged: Staged, case: Case, deadline_s: float) -> float:

@@ -26,7 +26,7 @@ SEEDS = (3015, 33783)  # side by side; chosen: many faults and phases, and no ou
 JOBS = 5
 RESETS = [  # one of each kind; side by side
     Case("control reset", "worker", "n1", "push", False, venue="batches", more=("--batching", "lb-bsp"), is_all=True),
-    Case("control reset", "scheduler", "n0", "pull", False, venue="sites", is_all=True),
+    Case("control reset", "scheduler", "n0", "pull", False, venue="local", is_all=True),
     Case("data reset", "worker", "n1", "push", False, venue="local", is_all=True),
     Case("courier reset", "worker", "n0", "pull", False, venue="tokens", more=("--parallel", "fela"), is_all=True),
     Case("ssh reset", "server", "b", "forward", False, venue="hosts"),
