@@ -29,6 +29,9 @@ class Phase(Enum):
     CHECKPOINT = "checkpoint"
 
 
+Moment = tuple[Phase | None, Annotated[int, Meta(ge=0, le=1 << 62)] | None]  # phase and iteration
+
+
 class Cause(Enum):
     """What went wrong."""
 

@@ -7,12 +7,10 @@ from pathlib import Path
 import msgspec
 
 from nalb.events import AnyEvent, IterationEvent, PlanEvent, ReadyEvent, TokensEvent, TokenShapeEvent, decode_line
-from nalb.failures import Phase
+from nalb.failures import Moment, Phase
 
 FIRST_BYTES = 1_000_000  # of the file: 'ready' stands there, with each node's name twice
 LAST_BYTES = 4_000_000  # some iterations, whatever their samples
-
-Moment = tuple[Phase | None, int | None]  # phase and iteration, of a Failure
 
 
 def have_met(samples: Path) -> bool:

@@ -2,7 +2,8 @@
 
 The launcher reads the output of its processes, over ssh too. What is for it alone begins with FAILURE, which no text has. The
 launcher takes it out of the output, puts the line for people into the process's log, and says the job's failure once. A process
-that no launcher started writes the line for people itself.
+that no launcher started writes the line for people itself. A coordinator whose events the launcher cannot read, as on another host,
+tells it in the same way what the job is about, line for line: whoever is killed says nothing any more.
 """
 
 import os
@@ -13,11 +14,12 @@ from typing import NoReturn
 import msgspec
 
 from nalb.errors import PeerError
-from nalb.failures import Failure, carried, render
+from nalb.failures import Failure, Moment, carried, render
 from nalb.process.guardian import VARIABLE
 
 FOR_THE_LAUNCHER = "\x1e"  # the ASCII record separator, which no text has, begins what is taken out of the output
 FAILURE = f"{FOR_THE_LAUNCHER}nalb-failure "
+MOMENT = f"{FOR_THE_LAUNCHER}nalb-moment "
 
 
 def say(failure: Failure) -> None:
@@ -43,6 +45,13 @@ def tell_launcher(failure: Failure) -> None:
             os.write(2, FAILURE.encode() + msgspec.json.encode(carried(failure)) + b"\n")
 
 
+def tell_moment(moment: Moment) -> None:
+    """Tell the launcher, if there is one, what the job is about."""
+    if VARIABLE in os.environ:
+        with suppress(OSError):  # it is gone
+            os.write(2, MOMENT.encode() + msgspec.json.encode(moment) + b"\n")
+
+
 def die(failure: Failure, exit_code: int = PeerError.exit_code) -> NoReturn:
     """End this process now, whatever ps-lite is doing, with one line that says why."""
     say(failure)
@@ -55,4 +64,13 @@ def failure_in(line: str) -> tuple[str, Failure | None]:
     if told:
         with suppress(msgspec.MsgspecError):  # another thread wrote in between: the line for people is there
             return text, msgspec.json.decode(told, type=Failure)
+    return line, None
+
+
+def moment_in(line: str) -> tuple[str, Moment | None]:
+    """A line of output without what the launcher alone is told of the job's moment, and that."""
+    text, _, told = line.partition(MOMENT)
+    if told:
+        with suppress(msgspec.MsgspecError):  # another thread wrote in between
+            return text, msgspec.json.decode(told, type=Moment)
     return line, None

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from nalb.batching.joint_control import LinkKnowledge
 from nalb.batching.speed import Predictor
 from nalb.events import AbortEvent, ReadyEvent, StateEvent, TokensEvent
-from nalb.failures import Cause, Failure, Phase, carried, render
+from nalb.failures import Cause, Failure, Moment, Phase, carried, render
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.protocol import messages as m
 from nalb.protocol.batch_admission import BatchAdmission
@@ -142,7 +142,7 @@ class Coordinator:
             return
         failure = self._tokens.with_token(failure, self._members.workers, is_own)
         if not failure.has_moment:
-            phase, iteration = self._moment()
+            phase, iteration = self.moment
             failure = replace(failure, phase=phase, iteration=iteration)
         failure = carried(failure)
         self.verdict = failure
@@ -155,7 +155,8 @@ class Coordinator:
         if (process := self._members.get(identity)) is not None:
             self.abort(process.failure(Cause.PROTOCOL, detail), now_s)
 
-    def _moment(self) -> tuple[Phase | None, int | None]:
+    @property
+    def moment(self) -> Moment:
         """What the job as a whole is about."""
         if self.phase in ("RUN", "COLLECT"):
             return None, self._iterations.number
