@@ -7,6 +7,7 @@ imports first and serves then, reports what its shim saw, and refuses pickles. T
 import ctypes
 import os
 import queue
+import signal
 import socket
 import sys
 import threading
@@ -107,6 +108,23 @@ def _predictor(settings: Settings) -> tuple[Callable[[int], Predictor] | None, C
     return models.predictor, models.save
 
 
+def say_when_ended(failure_of: Callable[[str], Failure]) -> None:
+    """On SIGTERM, say what the job was about: where the coordinator writes no file here, the launcher learns it so.
+
+    The main thread is in ps-lite, where Python calls no handler. But Python's own handler, in C, writes to the wake-up descriptor.
+    """
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.set_wakeup_fd(writes)
+
+    def wait() -> None:
+        number = os.read(reads, 1)[0]
+        die(failure_of(signal.Signals(number).name), 128 + number)
+
+    threading.Thread(target=wait, name="nalb-end", daemon=True).start()
+
+
 def main() -> int:
     """Run this process's role."""
     raise_file_limit()
@@ -127,7 +145,8 @@ def main() -> int:
             predictor, end = _predictor(settings)
             schemes = schemes_with([settings.scheme, *filter(None, (settings.own_schemes or "").split(","))])
             estimators = estimators_with(settings.estimator)
-            with CoordinatorThread(settings, predictor, schemes, estimators):
+            with CoordinatorThread(settings, predictor, schemes, estimators) as coordinator:
+                say_when_ended(coordinator.told_to_end)
                 serve(settings)
             end()
     except NalbError as error:

@@ -15,8 +15,10 @@ from pathlib import Path
 from types import TracebackType
 
 import msgspec
+from msgspec.structs import replace
 
 from nalb.errors import MachineError
+from nalb.failures import Failure
 from nalb.launch.agent import REPORT, SIGN_OF_LIFE_S, VERSION, AgentReport, Order
 from nalb.launch.hosts import Host, Hosts
 from nalb.launch.processes import Ending, LocalProcess, die_with_parent, ending_of
@@ -220,6 +222,13 @@ class RemoteJob(Job):
             popen.stdin.write(msgspec.json.encode(order) + b"\n")
             popen.stdin.flush()
         return process
+
+    def dated(self, failure: Failure) -> Failure:
+        """The failure with what the job was about, as its scheduler has said at its end. The coordinator's file is out of reach."""
+        told = [child.failure for child in self.children if child.spec.role == "scheduler" and child.failure]
+        if failure.has_moment or not told:
+            return failure
+        return replace(failure, phase=told[0].phase, iteration=told[0].iteration)
 
     def _give_signs_of_life(self) -> None:
         while not self._over.wait(SIGN_OF_LIFE_S):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nalb.checkpoints import folder
 from nalb.errors import InputError, MachineError, listed
+from nalb.failures import JobFailed
 from nalb.launch.encryption import Encryption, job_keys, keys_here
 from nalb.launch.environments import hosts_lines, local_lines, network_lines
 from nalb.launch.hosts import Hosts, load_hosts
@@ -215,8 +216,12 @@ def _on_hosts(request: LaunchRequest, hosts: Hosts, attempt: Attempt) -> None:
     places, first_workers = _remaining(hosts.places(), attempt)
     keys = job_keys(request.encryption, places) if request.encryption.is_on else {}
     specs = _host_specs(request, hosts, places, first_workers)
-    with RemoteJob(specs, hosts, keys, attempt.run_dir / "logs", print_line, print_unfinished) as job:
-        job.wait()
+    job = RemoteJob(specs, hosts, keys, attempt.run_dir / "logs", print_line, print_unfinished)
+    try:
+        with job:
+            job.wait()
+    except JobFailed as error:
+        raise JobFailed(job.dated(error.failure), error.exit_code, error.where) from None
 
 
 def _host_specs(

@@ -138,7 +138,7 @@ class Coordinator:
         if self.phase == "OVER":
             return
         if not failure.has_moment:
-            phase, iteration = self._moment()
+            phase, iteration = self.moment()
             failure = replace(failure, phase=phase, iteration=iteration)
         failure = carried(self._tokens.with_token(failure, self._members.workers))
         self.verdict = failure
@@ -151,7 +151,7 @@ class Coordinator:
         if (process := self._members.get(identity)) is not None:
             self.abort(process.failure(Cause.PROTOCOL, detail), now_s)
 
-    def _moment(self) -> tuple[Phase | None, int | None]:
+    def moment(self) -> tuple[Phase | None, int | None]:
         """What the job as a whole is about."""
         if self.phase in ("RUN", "COLLECT"):
             return None, self._iterations.number

@@ -43,6 +43,7 @@ class CoordinatorThread:
         """As Coordinator's."""
         self._settings, self._predictor, self._schemes, self._estimators = settings, predictor, schemes, estimators
         self._stop = threading.Event()
+        self._state: Coordinator | None = None
         self._started: queue.Queue[Exception | None] = queue.Queue()
         self._thread = threading.Thread(target=self._run, name="nalb-coordinator", daemon=True)
 
@@ -58,6 +59,19 @@ class CoordinatorThread:
     ) -> None:
         self._stop.set()
         self._thread.join(timeout=5.0)
+
+    def told_to_end(self, by: str) -> Failure:
+        """What the job was about when someone ended this process; any thread."""
+        phase, iteration = (None, None) if self._state is None else self._state.moment()
+        node = self._settings.node
+        return Failure(
+            cause=Cause.ENDED,
+            detail=f"was ended by {by}",
+            role="scheduler",
+            node=node,
+            phase=phase,
+            iteration=iteration,
+        )
 
     def _run(self) -> None:
         with ExitStack() as stack:
@@ -77,7 +91,9 @@ class CoordinatorThread:
                 self._started.put(failure)
                 return
             self._started.put(None)
-            state = Coordinator(self._settings, time.monotonic(), self._predictor, self._schemes, self._estimators)
+            state = self._state = Coordinator(
+                self._settings, time.monotonic(), self._predictor, self._schemes, self._estimators
+            )
             members = None if keys is None else node_of_user(keys)
             try:
                 self._serve(router, state, log, members)

@@ -228,6 +228,7 @@ def test_a_worker_on_a_host_is_killed(cluster: Cluster, launch: Launch) -> None:
     code, _ = job.end()
     assert code == 128 + signal.SIGKILL
     assert (job.failure().cause, who(job.failure())) == (Cause.ENDED, ("worker", "b"))
+    assert job.failure().iteration is not None, "as on this machine: the scheduler's host has told it"
     job.assert_nothing_left(within_s=0)
 
 
