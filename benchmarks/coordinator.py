@@ -23,6 +23,7 @@ import zmq
 from nalb.launch.ports import free_pair
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.protocol import messages as m
+from nalb.protocol.session import Session, pack, unpack
 from nalb.settings import Settings
 from nalb.transport.server import CoordinatorThread
 from nalb.workloads import load
@@ -55,6 +56,7 @@ class Clients:
     def __init__(self, endpoint: str, nodes: int):
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 2 * nodes + 10)
+        self._sessions: dict[zmq.Socket[bytes], Session[bytes]] = {}
         self.servers = [self._join(endpoint, "server", k) for k in range(nodes)]
         self.workers = [self._join(endpoint, "worker", k) for k in range(nodes)]
         self.received_bytes = 0
@@ -66,8 +68,18 @@ class Clients:
         socket.setsockopt(zmq.IDENTITY, f"{role}-{number}".encode())
         socket.connect(endpoint)
         ps_id = 2 * number + (9 if role == "worker" else 8)
-        socket.send(m.encode(m.Hello(m.VERSION, role, f"n{number}", ps_id, 1000 + ps_id)))
+        self._sessions[socket] = Session()
+        self._say(socket, m.encode(m.Hello(m.VERSION, role, f"n{number}", ps_id, 1000 + ps_id)))
         return socket
+
+    def _say(self, socket: "zmq.Socket[bytes]", frame: bytes) -> None:
+        socket.send_multipart([pack(self._sessions[socket].keep(frame)), frame])
+
+    def _hear(self, socket: "zmq.Socket[bytes]") -> bytes:
+        """A message; empty where only a sign of life came."""
+        envelope, frame = socket.recv_multipart()
+        self._sessions[socket].take(unpack(envelope))
+        return frame
 
     def await_message(self, socket: "zmq.Socket[bytes]", tag: bytes) -> bytes:
         """The next such message."""
@@ -90,19 +102,19 @@ class Clients:
 
     def _take(self, socket: "zmq.Socket[bytes]") -> bytes | None:
         """A message; slots that are asked for are said to exist, servers say that they have told all (None); an Abort ends it."""
-        frame = socket.recv()
+        frame = self._hear(socket)
         self.received_bytes += len(frame)
         if b"PrepareSlots" in frame[:32]:
             wanted = m.decode_at_client(frame)
             assert isinstance(wanted, m.PrepareSlots)
-            socket.send(m.encode(m.SlotsReady(wanted.iteration, wanted.layout_version)))
+            self._say(socket, m.encode(m.SlotsReady(wanted.iteration, wanted.layout_version)))
             return None
         if b"Collect" in frame[:32]:
             if frame not in self._told:  # the same for all servers
                 asked = m.decode_at_client(frame)
                 assert isinstance(asked, m.Collect)
                 self._told = {frame: m.encode(m.Collected(asked.iteration))}
-            socket.send(self._told[frame])
+            self._say(socket, self._told[frame])
             return None
         if b"Abort" in frame[:32]:
             raise SystemExit(f"the coordinator gave up: {m.decode_at_client(frame)}")
@@ -115,7 +127,7 @@ class Clients:
         tensors = [m.TensorSpec(t.name, t.elements, t.dtype, 0) for t in load("resnet50")]
         register = m.encode(m.Register(tensors))
         for socket in self.workers:
-            socket.send(register)
+            self._say(socket, register)
         self.await_plans()
 
     def round(self, iteration: int, samples: int) -> tuple[float, int, int]:
@@ -126,14 +138,14 @@ class Clients:
         self.received_bytes = 0
         start_s = time.perf_counter()
         for socket, report in zip(self.servers + self.workers, reports, strict=True):
-            socket.send(report)
+            self._say(socket, report)
         for socket in self.workers:
-            socket.send(done)
+            self._say(socket, done)
         self.await_plans()
         took_s = time.perf_counter() - start_s
         for socket in self.servers:  # signs of life
             while socket.poll(0):
-                socket.recv()
+                self._hear(socket)
         return took_s, sum(map(len, reports)) + len(done) * len(self.workers), self.received_bytes
 
     def _report(self, node: int, samples: int, now_s: float) -> bytes:

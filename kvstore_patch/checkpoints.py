@@ -21,6 +21,7 @@ import random
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 import mxnet as mx
 import numpy as np
@@ -29,6 +30,7 @@ from mxnet.kvstore.base import KVStoreBase
 from kvstore_patch import fela
 from kvstore_patch.gluon import agreement, training_state
 from nalb.checkpoints import folder as folders
+from nalb.checkpoints import lock
 from nalb.checkpoints.file import Checkpoint, Progress, Setting, decode
 from nalb.errors import CheckpointError
 
@@ -68,6 +70,7 @@ class Checkpoints:
         self._folder = Path(place or ".").expanduser().absolute()
         self._node = os.environ.get("NALB_NODE") or socket.gethostname()
         self._damaged: list[Path] = []
+        self._claim: IO[str] | None = None  # held until this process ends
 
     def restore(self) -> Progress:
         """Go on from the newest whole checkpoint, if there is one; every worker at the same place. Call it once, first.
@@ -139,7 +142,8 @@ class Checkpoints:
         random.seed(int(words[0]))
 
     def _join(self) -> KVStoreBase | None:
-        """The Trainer's store, once the initial parameters are there."""
+        """The Trainer's store, once the folder is this job's and the initial parameters are there."""
+        self._claim = self._claim or lock.claim(self._folder, _job())
         trainer = self._trainer
         try:
             if not trainer._kv_initialized:
@@ -156,3 +160,12 @@ class Checkpoints:
 
     def _is_writer(self) -> bool:
         return self._trainer._kvstore is None or self._trainer._kvstore.rank == 0
+
+
+def _job() -> str:
+    """What the folder's lock calls the job: the launcher's name for it, else what only one job can have at a time."""
+    if name := os.environ.get(lock.VARIABLE):
+        return name
+    if host := os.environ.get("DMLC_PS_ROOT_URI"):
+        return f"the job of scheduler {host}:{os.environ.get('DMLC_PS_ROOT_PORT')}"
+    return f"process {os.getpid()} on {socket.gethostname()}"

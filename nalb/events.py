@@ -35,6 +35,12 @@ class StateEvent(Event, frozen=True, kw_only=True):
     nodes: list[str]
 
 
+class MissedEvent(Event, frozen=True, kw_only=True):
+    """To an observer alone that read too slowly: events were dropped before this one."""
+
+    events: int  # how many
+
+
 class ReadyEvent(Event, frozen=True, kw_only=True):
     """All processes of a job are there."""
 
@@ -190,6 +196,7 @@ class TokenShapeEvent(Event, frozen=True, kw_only=True):
     eligible: list[list[int]]  # by sub-model: ranks
     reason: str
     is_apart: bool = False  # who computes the last sub-model has no samples of its own
+    is_tuned: bool | UnsetType = UNSET  # all cases are measured: it stays. Not written where it is not so
 
 
 class TokenRow(Struct, frozen=True, array_like=True):
@@ -254,6 +261,7 @@ class FailureEvent(Event, frozen=True, kw_only=True):
 
 AnyEvent = (
     StateEvent
+    | MissedEvent
     | ReadyEvent
     | LayoutEvent
     | IdleEvent

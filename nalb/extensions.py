@@ -135,7 +135,7 @@ def _load(kind: str, word: str, group: str, known: Mapping[str, object]) -> Exte
             f"package.module:NAME, of at most {WORD_MOST} characters"
         )
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as where Python runs a module: the coordinator finds the same
+        sys.path.append(os.getcwd())  # behind Python's own modules; the coordinator finds the same
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:

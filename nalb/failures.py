@@ -12,6 +12,9 @@ from msgspec.structs import replace
 from nalb.errors import JobError
 
 DETAIL_MOST = 4096  # characters
+NOT_LEFT = (
+    "ended with 0 without leaving the job: end the script by its last line or by sys.exit, not by os._exit or exec"
+)
 
 
 class Phase(Enum):
@@ -37,7 +40,7 @@ class Cause(Enum):
     CHECKPOINT = "checkpoint"  # a checkpoint could not be written
     NO_STORE = "no-store"  # a worker ended without a KVStore of nalb's
     UNREACHABLE = "unreachable"  # nothing passes between two nodes
-    STUCK = "stuck"  # slices are missing, and nothing is under way
+    STUCK = "stuck"  # sums are missing, and nothing is under way
     LINGERING = "lingering"  # all have left, but ps-lite does not end
     NO_COORDINATOR = "no-coordinator"  # a process hears nothing from the coordinator
     COORDINATOR = "coordinator"  # the coordinator itself failed

@@ -280,6 +280,12 @@ class JobOptions:
         AnyText("a folder"),
         "folder for checkpoints on the machine of each process (kvstore_patch/checkpoints.py)",
     )
+    checkpoints_job: str | None = _option(
+        None,
+        "NALB_CHECKPOINTS_JOB",
+        AnyText("a name"),
+        "what the folder's lock calls the job, as no other is called; default: the scheduler's address",
+    )
     verify_sums: bool = _option(
         False,
         "NALB_VERIFY_SUMS",

@@ -16,13 +16,17 @@ from msgspec import inspect
 from nalb.errors import InputError
 
 T = TypeVar("T")
+Step = str | int  # to a field or key, or to an element of a list
 ABOUT_A_FIELD = re.compile(r"Object (missing required|contains unknown) field `(.+)`\Z")
 
 
 def read_text(path: str | Path, kind: str, form: str = "TOML") -> str:
-    """A file's text; `kind` is what it should be and `form` what in, for messages. Raises InputError."""
+    """A file's text; `kind` is what it should be and `form` what in, for messages. Raises InputError.
+
+    A byte order mark at its beginning, as editors on Windows write, is no part of the text.
+    """
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InputError(f"{path}: cannot be read ({reason}): give a {kind} in {form}") from None
@@ -42,27 +46,90 @@ def convert(document: Mapping[str, Any], kind: type[T], source: str) -> T:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `")
-        place = re.sub(r"`|\$\.?", "", where)
+        about, _, path = where.partition("$")
+        words = re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", path + "[...]" * bool(about))
+        steps = _located(
+            document, kind, str(error), [name or (int(key) if key.isdigit() else None) for name, key in words]
+        )
+        place = _place(steps)
         if error.__cause__ is not None:  # a Struct's own check
             message = f"{place}.{error.__cause__}" if place else str(error.__cause__)
+        elif about:
+            message = _explained_key(inspect.type_info(kind), steps)
         else:
-            message = _explained(document, inspect.type_info(kind), where.partition("$")[2], place or "top level", what)
+            message = _explained(document, inspect.type_info(kind), steps, place or "top level", what)
         raise InputError(f"{source}: {message}") from None
 
 
-def _explained(given: Any, wanted: inspect.Type, path: str, place: str, what: str) -> str:
-    """`what` msgspec says of a place, with the value that is there and what to give. `path` leads to it."""
-    for step in re.findall(r"\w+", path):
+def _located(document: Any, kind: type[Any], said: str, steps: list[Step | None]) -> list[Step]:
+    """The steps to the place that msgspec has `said` something of, with a table's key wherever msgspec leaves it out: None.
+
+    It is the key alone with which msgspec says the same.
+    """
+    located: list[Step] = []
+    given = document
+    for step in steps:
+        known = (
+            step
+            if step is not None
+            else next(key for key in given if _says(_alone(document, located, key), kind) == said)
+        )
+        located.append(known)
+        given = given[known]
+    return located
+
+
+def _alone(given: Any, steps: list[Step], key: str) -> Any:
+    """A copy whose table at the steps has this key alone."""
+    if not steps:
+        return {key: given[key]}
+    copy = given.copy()
+    copy[steps[0]] = _alone(given[steps[0]], steps[1:], key)
+    return copy
+
+
+def _says(document: Any, kind: type[Any]) -> str:
+    try:
+        msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        return str(error)
+    return ""
+
+
+def _place(steps: list[Step]) -> str:
+    """As messages have it: 'nodes[0].up_mbps'."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).removeprefix(".")
+
+
+def _explained_key(wanted: inspect.Type, steps: list[Step]) -> str:
+    """What to give in place of a table's key, which is the last of the steps."""
+    *before, key = steps
+    table = _bare(_type_at(wanted, before))[0]
+    assert isinstance(table, inspect.DictType)
+    return f"{_place(before)} has the key {key!r}: give {_bare(table.key_type)[1]}"
+
+
+def _type_at(wanted: inspect.Type, steps: list[Step]) -> inspect.Type:
+    for step in steps:
         table = _bare(wanted)[0]
         if isinstance(table, inspect.StructType):
-            wanted, given = next(field.type for field in table.fields if field.encode_name == step), given[step]
+            wanted = next(field.type for field in table.fields if field.encode_name == step)
         elif isinstance(table, inspect.ListType | inspect.VarTupleType):
-            wanted, given = table.item_type, given[int(step)]
-    wanted, advice = _bare(wanted)
+            wanted = table.item_type
+        elif isinstance(table, inspect.DictType):
+            wanted = table.value_type
+    return wanted
+
+
+def _explained(given: Any, wanted: inspect.Type, steps: list[Step], place: str, what: str) -> str:
+    """`what` msgspec says of a place, with the value that is there and what to give. The steps lead to it."""
+    wanted, advice = _bare(_type_at(wanted, steps))
+    for step in steps:
+        given = given[step]
     if isinstance(wanted, inspect.StructType):
         fields = {field.encode_name: field.type for field in wanted.fields}
         if (about := ABOUT_A_FIELD.match(what)) is not None:
-            field = f"{place}.{about[2]}" if path else about[2]
+            field = f"{place}.{about[2]}" if steps else about[2]
             if about[2] in fields:
                 return f"{field} is missing: give {_bare(fields[about[2]])[1]}"
             return f"{field} is unknown: use {', '.join(fields)}"

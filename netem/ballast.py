@@ -7,6 +7,7 @@ import psutil
 
 from nalb.errors import MachineError
 from nalb.process import daemon
+from nalb.process.own_program import own_argv
 from netem.network_file import Network
 
 MB = 1_000_000
@@ -24,7 +25,7 @@ def require(network: Network) -> None:
 
 def start_argv(memory_mb: float) -> list[str]:
     """What to run in the node."""
-    return [sys.executable, "-m", "netem.ballast", str(memory_mb)]
+    return own_argv("netem.ballast", str(memory_mb))
 
 
 def check_held(said: str, memory_mb: float, node_name: str) -> None:

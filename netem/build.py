@@ -18,6 +18,7 @@ from typing import Protocol
 from pyroute2 import IPRoute
 
 from nalb.errors import InputError, MachineError
+from nalb.process.daemon import Daemon
 from netem import cgroups, delay_line, namespaces, qdiscs, shaping
 from netem.network_file import MAX_NODES, Network, Site
 from netem.schedule import Numbers
@@ -71,8 +72,8 @@ class Claim(Protocol):
         """The hub's namespace exists: from now on the network is this run's."""
 
 
-def build(network: Network, claim: Claim) -> None:
-    """Build a network that is not up, shape it, and read the shaping back.
+def build(network: Network, claim: Claim) -> list[Daemon]:
+    """Build a network that is not up, shape it, and read the shaping back. Returns the processes that it needs.
 
     Raises InputError where a network of that name is
     up, MachineError where this machine cannot do it. What was built before an error stays: see `take_down`.
@@ -84,7 +85,10 @@ def build(network: Network, claim: Claim) -> None:
         namespaces.inside_scratch(delay_line.require)
     congestion_control = _choose_congestion_control(network.congestion_control)
     hub = namespaces.hub_namespace(network.name)
-    already_up = InputError(f"network {network.name} is already up: run `nalb net down` on its file first")
+    already_up = InputError(
+        f"network {network.name} is already up, and a job may run in it: end that job, rename this network, or run"
+        " `nalb net down` where the network is a leftover"
+    )
     if namespaces.standing(network.name):
         raise already_up
     try:
@@ -103,13 +107,15 @@ def build(network: Network, claim: Claim) -> None:
                 namespaces.inside(wire.namespace, disable_slow_start_after_idle)
     for wire in links.values():
         _add_link(network, wire)
+    needed = list[Daemon]()
     if joints:
         start = Numbers.at(network, 0.0)
         rules = [rule for wire in links.values() for rule in rules_of(network, wire, start)]
-        delay_line.start(hub, joints, rules)
+        needed.append(delay_line.start(hub, joints, rules))
     for wire in links.values():
         _set_up_end(network, wire, congestion_control)
     _check_congestion_control(network, congestion_control)
+    return needed
 
 
 def take_down(network_name: str) -> list[str]:

@@ -4,12 +4,12 @@ Both are set and read back, and both say what they are (`label`): which one is u
 """
 
 import os
-import sys
 from functools import cache, cached_property
 from typing import Protocol
 
 from nalb.errors import MachineError
 from nalb.process import daemon
+from nalb.process.own_program import own_argv
 from netem import cgroups, duty_cycle, namespaces
 from netem.network_file import Network
 from netem.schedule import CpuQuotas, highest_total_quota
@@ -22,8 +22,8 @@ class CpuLimits(Protocol):
     def label(self) -> str:
         """The mechanism, for people."""
 
-    def start(self) -> None:
-        """The network's namespaces exist; no quota is set yet."""
+    def start(self) -> list[daemon.Daemon]:
+        """The network's namespaces exist; no quota is set yet. Returns the processes that it needs."""
 
     def set(self, quotas: CpuQuotas) -> None:
         """Set the quotas of the nodes named, None for no limit, and read them back. Raises MachineError."""
@@ -42,7 +42,7 @@ class CgroupLimits:
         self._network, self._hierarchy = network, hierarchy
         self.label = hierarchy.label
 
-    def start(self) -> None:
+    def start(self) -> list[daemon.Daemon]:
         # The kernel gave the hub an inode that was free, so groups that carry it are of a hub that is gone.
         cgroups.remove(cgroups.standing(self._network.name, self._hub_inode))
         for name in self._network.node_names():
@@ -52,6 +52,7 @@ class CgroupLimits:
                 raise MachineError(
                     f"group {self._group(name)} cannot be made in {self._hierarchy.root} ({error.strerror}): see `nalb doctor`"
                 ) from error
+        return []
 
     def set(self, quotas: CpuQuotas) -> None:
         for name, quota in quotas.items():
@@ -82,9 +83,9 @@ class DutyCycleLimits:
         self._network, self._hub = network, namespaces.hub_namespace(network.name)
         self.label = f"duty cycle of SIGSTOP and SIGCONT, coarser than a cgroup ({why_no_cgroup})"
 
-    def start(self) -> None:
-        controller = [sys.executable, "-m", "netem.duty_cycle", self._network.name, *self._network.node_names()]
-        daemon.start(namespaces.inside_argv(self._hub, controller), "the duty cycle")
+    def start(self) -> list[daemon.Daemon]:
+        controller = own_argv("netem.duty_cycle", self._network.name, *self._network.node_names())
+        return [daemon.start(namespaces.inside_argv(self._hub, controller), f"the duty cycle of {self._hub}")]
 
     def set(self, quotas: CpuQuotas) -> None:
         duty_cycle.set_quotas(self._hub, quotas)

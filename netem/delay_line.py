@@ -24,6 +24,7 @@ import msgspec
 from nalb.errors import MachineError
 from nalb.process import daemon
 from nalb.process.built_library import built_library
+from nalb.process.own_program import own_argv
 
 SOCKET = "\0nalb-delay-line"
 ABI = 1  # NALB_DELAY_LINE_ABI of delay_line.h
@@ -134,7 +135,6 @@ class Line:
     def __init__(self, library: Library):
         self._functions = library.functions
         self._line: ctypes.c_void_p | None = None
-        self._error: str | None = None
 
     def answer(self, request: Request) -> Report:
         """Do what is asked for."""
@@ -144,7 +144,7 @@ class Line:
             else:
                 for rule in request.rules:
                     self._set(rule)
-            return Report(self._counters(), self._error)
+            return Report(self._counters())
         except OSError as error:
             return Report(Counters(), str(error))
 
@@ -183,8 +183,8 @@ class Line:
         return Counters(*(getattr(counters, name) for name in Counters.__struct_fields__))
 
     def _run(self) -> None:
-        failed = self._functions.nalb_line_run(self._line)
-        self._error = f"it has ended: {os.strerror(-failed)}"
+        self._functions.nalb_line_run(self._line)
+        os._exit(1)  # it cannot carry any more: whoever watches this process sees that
 
 
 def _check(failed: int, what: str) -> None:
@@ -192,12 +192,13 @@ def _check(failed: int, what: str) -> None:
         raise OSError(-failed, f"{what}: {os.strerror(-failed)}")
 
 
-def start(hub: str, joints: Sequence[Joint], rules: Sequence[Rule]) -> None:
+def start(hub: str, joints: Sequence[Joint], rules: Sequence[Rule]) -> daemon.Daemon:
     """Start a network's delay line in the hub's namespace, where the joints' interfaces are up. Raises MachineError."""
     from netem import namespaces
 
-    daemon.start(namespaces.inside_argv(hub, [sys.executable, "-m", "netem.delay_line"]), "the delay line")
+    line = daemon.start(namespaces.inside_argv(hub, own_argv("netem.delay_line")), f"the delay line of {hub}")
     _ask(hub, Request(tuple(joints), tuple(rules)))
+    return line
 
 
 def set_rules(hub: str, rules: Sequence[Rule]) -> None:

@@ -35,6 +35,8 @@ class Emulation:
         self._now = Numbers.at(network, 0.0)
         self._wires = build.wires(network)
         self._lock = threading.Lock()
+        self._guardian: NetworkGuardian | None = None
+        self._needed: list[daemon.Daemon] = []
 
     def address(self, node_name: str) -> str:
         """A node's IPv4 address."""
@@ -140,15 +142,35 @@ class Emulation:
             self._limits.set(quotas)
             self._quotas.update(quotas)
 
-    def set_up_machines(self) -> None:
+    def check(self) -> None:
+        """Raises MachineError where a process has ended without which the network is not as its file says."""
+        if self._guardian is not None:
+            self._guardian.check()
+        for one in self._needed:
+            one.check()
+
+    def close(self) -> None:
+        """The network is about to go: nothing is checked any more."""
+        self._guardian = None
+        while self._needed:
+            self._needed.pop().close()
+
+    def set_up(self, guardian: NetworkGuardian) -> None:
+        """Build the network that the guardian guards; what a failed build has made is the guardian's to remove."""
+        self._guardian = guardian
+        self._needed += build.build(self.network, guardian)
+        self._set_up_machines()
+
+    def _set_up_machines(self) -> None:
         """Once, when the namespaces stand: the competing processes that hold memory, and the quotas at 0 s."""
         if self._limits is not None:
-            self._limits.start()
+            self._needed += self._limits.start()
         for node in self.network.nodes:
             if node.memory_mb:
                 argv = self.command(node.name, ballast.start_argv(node.memory_mb))
-                said = daemon.start(argv, f"the competing process of {node.name}")
-                ballast.check_held(said, node.memory_mb, node.name)
+                holder = daemon.start(argv, f"the competing process of {node.name}")
+                self._needed.append(holder)
+                ballast.check_held(holder.said, node.memory_mb, node.name)
         if self._limits is not None:  # now, since a slow machine would fill its memory slowly
             self.set_cpu_quotas(quotas_at(self.network, 0.0))
 
@@ -226,6 +248,7 @@ def network_up(network: Network, limits: cpu_limits.CpuLimits | None = None) -> 
             try:
                 yield emulation
             finally:
+                emulation.close()
                 if (shortfall := emulation.delay_shortfall()) is not None:
                     log.warning("%s", shortfall)
         finally:
@@ -246,8 +269,7 @@ def _build(network: Network, guardian: NetworkGuardian, limits: cpu_limits.CpuLi
     cpu_limits.require_cores(network)
     ballast.require(network)
     emulation = Emulation(network, limits)
-    build.build(network, guardian)
-    emulation.set_up_machines()
+    emulation.set_up(guardian)
     return emulation
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 
 from nalb.process import daemon
+from nalb.process.own_program import own_argv
 
 RELEASE_DEADLINE_S = 30.0
 
@@ -32,8 +33,14 @@ class NetworkGuardian:
         from netem import namespaces
 
         self._hub = namespaces.path_of(namespaces.hub_namespace(self._name))
-        self._process = daemon.start_guardian(["netem.guardian", self._name, str(self._hub)], "the network's guardian")
+        self._guardian = daemon.Guardian(
+            own_argv("netem.guardian", self._name, str(self._hub)), "the network's guardian"
+        )
         return self
+
+    def check(self) -> None:
+        """As daemon.Guardian's."""
+        self._guardian.check()
 
     @contextmanager
     def making_hub(self) -> Iterator[None]:
@@ -70,18 +77,10 @@ class NetworkGuardian:
             os.close(self._held)
         if kind is None or self._taken_down:
             self._say("done")
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it was killed, and what could not be said is still in the buffer
-            self._process.stdin.close()
-        self._process.wait(RELEASE_DEADLINE_S)
+        self._guardian.dismiss(RELEASE_DEADLINE_S)
 
     def _say(self, line: str) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(f"{line}\n".encode())
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            return  # it was killed; the owner's own teardown still runs
+        self._guardian.say(f"{line}\n".encode())
 
 
 def _take_down_if_ours(name: str, ours: tuple[int, int] | None) -> None:

@@ -353,7 +353,8 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def links_change(self) -> bool:
         """Whether rates change over time."""
-        return bool(self.changes or self.random or any(self.traced))
+        traces = [trace for access in self.traced for trace in access.traces if trace is not None]
+        return bool(self.changes or self.random) or not all(trace.is_constant for trace in traces)
 
     @property
     def traced(self) -> tuple["NetworkNode | Site", ...]:

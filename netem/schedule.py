@@ -55,13 +55,6 @@ def site_rates_at(network: Network, elapsed_s: float) -> NodeRates:
     return _nodes_and_sites(network, access_rates_at(network, elapsed_s))[1]
 
 
-def core_rates_at(network: Network, elapsed_s: float) -> NodeRates:
-    """The (up_mbps, down_mbps) of every link to the core at a moment, by the names of `Network.site_of_nodes`: a site's own, or
-    that of a node in none."""
-    rates = access_rates_at(network, elapsed_s)
-    return {name: rates[name] for name in dict.fromkeys(network.site_of_nodes())}
-
-
 def access_rates_at(network: Network, elapsed_s: float) -> NodeRates:
     """The (up_mbps, down_mbps) of every node and of every site at a moment."""
     every: list[NetworkNode | Site] = [*network.nodes, *network.sites]

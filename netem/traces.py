@@ -4,8 +4,11 @@ Two formats, told apart by their columns; `#` begins a comment, and columns are 
 
 - seconds, Mbit/s and, in every line or in none, the delay in ms. A line holds until the next. The first is of 0 s. The last ends
   the round: a trace that loops begins anew at its time, one that holds keeps its numbers.
-- Mahimahi's packet deliveries: one whole number a line, the millisecond at which a packet of 1,500 bytes may leave. They
-  are counted over pieces of COUNTED_MS, since tc takes rates. A packet counts as tc counts it, with its Ethernet header.
+- Mahimahi's packet deliveries: one whole number a line, the millisecond by whose end a packet of 1,500 bytes may have left. They
+  are counted over pieces of COUNTED_MS, since tc takes rates; the last piece is up to half shorter or longer, so that pieces fill
+  the round, and a round shorter than one and a half pieces is one rate. A packet counts as tc counts it, with its Ethernet header.
+  A constant rate's pieces differ by the packet that falls on the other side of a border: where no piece has a whole packet
+  more or fewer than the round's mean gives, the mean is the rate.
 """
 
 import bisect
@@ -48,15 +51,23 @@ class Trace(Struct, frozen=True):
             phase_s %= self.length_s
         return self.steps[bisect.bisect_right(self.steps, phase_s, key=lambda step: step.at_s) - 1]
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether all numbers stay what they are at 0 s."""
+        return not self._changes_s()
+
     def moments_s(self) -> Iterator[float]:
-        """When steps begin after 0 s, by time; endless where the trace loops."""
-        within = [step.at_s for step in self.steps]
-        if not self.is_looped:
-            yield from within[1:]
-            return
-        within = [at_s for at_s in within if at_s < self.length_s]
-        for turn in itertools.count():
-            yield from (turn * self.length_s + at_s for at_s in within if turn or at_s)
+        """When numbers change after 0 s, by time; endless where the trace loops and is not constant."""
+        changes_s = self._changes_s()
+        turns = itertools.count() if changes_s and self.is_looped else range(1)
+        for turn in turns:
+            yield from (turn * self.length_s + at_s for at_s in changes_s if turn or at_s)
+
+    def _changes_s(self) -> list[float]:
+        """When steps begin that are unlike what holds before; 0 s is one of them where a round ends unlike it began."""
+        steps = [step for step in self.steps if not self.is_looped or step.at_s < self.length_s]
+        before = [steps[-1] if self.is_looped else steps[0], *steps]
+        return [step.at_s for last, step in zip(before, steps, strict=False) if last[1:] != step[1:]]
 
 
 def parse_trace(text: str, source: str, mbps: tuple[float, float], high_delay_ms: float, is_looped: bool) -> Trace:
@@ -119,11 +130,14 @@ def _of_deliveries(moments_ms: list[float], places: list[str], mbps: tuple[float
     pieces = max(int(last_ms / COUNTED_MS + 0.5), 1)  # the last may be up to half shorter, or longer
     counts = [0] * pieces
     for at_ms in moments_ms:
-        counts[min(int(at_ms) // COUNTED_MS, pieces - 1)] += 1
+        counts[min(max(int(at_ms) - 1, 0) // COUNTED_MS, pieces - 1)] += 1
+    lengths_ms = [*[COUNTED_MS] * (pieces - 1), last_ms - COUNTED_MS * (pieces - 1)]
+    even = [len(moments_ms) * length_ms / last_ms for length_ms in lengths_ms]
+    if all(abs(count - one) < 1 for count, one in zip(counts, even, strict=True)):
+        counts, lengths_ms = [len(moments_ms)], [last_ms]
     steps = []
-    for piece, count in enumerate(counts):
+    for piece, (count, length_ms) in enumerate(zip(counts, lengths_ms, strict=True)):
         begin_ms = piece * COUNTED_MS
-        length_ms = (last_ms if piece == pieces - 1 else begin_ms + COUNTED_MS) - begin_ms
         rate_mbps = count * FRAME_BYTES * BITS_PER_BYTE / (length_ms / 1000) / MBPS
         if rate_mbps > mbps[1]:
             raise InputError(f"{places[-1]}: {rate_mbps:g} Mbit/s from {begin_ms} ms on: give at most {mbps[1]:g}")

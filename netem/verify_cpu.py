@@ -6,12 +6,12 @@ as its quota has cores, begun or whole.
 
 import math
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from nalb.errors import MachineError
 from nalb.process.exhaustion import explained
+from nalb.process.own_program import own_code_argv
 from netem.emulation import Emulation
 from netem.verify import REPEATS, TOLERANCE
 
@@ -68,7 +68,7 @@ def measure_cpu(
     emulation: Emulation, quotas: Mapping[str, float], warm_s: float = WARM_S, measure_s: float = MEASURE_S
 ) -> dict[str, CpuMeasurement]:
     """Burn in the nodes named, all at once."""
-    burn = [sys.executable, "-c", BURN, str(warm_s), str(measure_s)]
+    burn = own_code_argv(BURN, str(warm_s), str(measure_s))
     with explained("the processes that burn CPU"):
         burning = {
             name: [

@@ -76,6 +76,13 @@ def test_every_room_is_told() -> None:
         assert f"`{path}`" in told or f"`{path}.py`" in told, f"docs/how-it-works.md, Where things are: add {room}"
 
 
+def test_no_example_writes_into_a_folder_that_users_share() -> None:
+    """Another user can plant a link there, under the name that the page tells everyone."""
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").iterdir()]:
+        if path.suffix in (".md", ".py", ".toml"):
+            assert not re.search(r"(?<!\w)/(var/)?tmp/\w", path.read_text(encoding="utf-8")), path
+
+
 @pytest.mark.parametrize(
     ("lines", "complaint"),
     [

@@ -3,6 +3,8 @@
 pip takes what nalb depends on from the package index of this machine.
 """
 
+import base64
+import hashlib
 import os
 import re
 import shutil
@@ -82,6 +84,22 @@ def test_neither_carries_tests_or_a_path_of_this_machine(kind: str, contents: di
         assert b"/build-via-sdist" not in content, f"{name} says where it was built"
 
 
+def test_python_starts_with_what_names_the_store(
+    contents: dict[str, dict[str, bytes]], tracked: Path, tmp_path: Path
+) -> None:
+    """nalb.pth lies where site-packages will be, and pip knows that it is nalb's: also of `pip install -e`."""
+    assert "build_backend.py" in contents["sdist"]
+    build = f"import build_backend; print(build_backend.build_editable({str(tmp_path)!r}))"
+    editable = tmp_path / said(sys.executable, "-c", build, cwd=tracked).splitlines()[-1]
+    with zipfile.ZipFile(editable) as zipped:
+        wheels = [contents["wheel"], {name: zipped.read(name) for name in zipped.namelist()}]
+    for wheel in wheels:
+        assert b"kvstore_patch.after_mxnet" in wheel["nalb.pth"]
+        digest = base64.urlsafe_b64encode(hashlib.sha256(wheel["nalb.pth"]).digest()).rstrip(b"=")
+        record = wheel[f"nalb-{__version__}.dist-info/RECORD"].splitlines()
+        assert b"nalb.pth,sha256=%s,%d" % (digest, len(wheel["nalb.pth"])) in record
+
+
 def test_the_changelog_names_the_version() -> None:
     assert f"\n## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
@@ -113,6 +131,6 @@ def test_a_job_runs_from_the_installed_wheel(installed: Path, tmp_path: Path) ->
         "store.add_up_once('x', array)\n"
         "print('sum', array.asnumpy().tolist())\n"
     )
-    python = installed / "python"
-    out = said(installed / "nalb", "launch", "--local", "2", "--out", "run", "--", python, "train.py", cwd=tmp_path)
+    python = [installed / "python", "-I"]
+    out = said(installed / "nalb", "launch", "--local", "2", "--out", "run", "--", *python, "train.py", cwd=tmp_path)
     assert out.count("sum [3.0, 3.0, 3.0, 3.0]") == 2, out

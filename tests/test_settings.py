@@ -36,6 +36,7 @@ ALL = JobOptions(
     sites="n0=north,n1=north,n2=south",
     label="exact-sites",
     checkpoints="/checkpoints",
+    checkpoints_job="nalb launch (process 3)",
     verify_sums=True,
     is_stock=True,
     transport="pyzmq",

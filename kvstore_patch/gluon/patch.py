@@ -1,19 +1,19 @@
-"""What Gluon must be told so that `kvstore='nalb'` works: five small patches, made when MXNet is imported.
+"""What Gluon must be told so that `kvstore='nalb'` works: six small patches, made when MXNet is imported in a job's worker.
 
-1. `_create_kvstore` keeps no store for one device unless its name contains 'dist'; a single-CPU script would silently train
-   alone. The patch creates ours.
+1. Two Trainers with MXNet's own distributed store would both use keys from 0 on, and wait for ever. The patch refuses the second.
 2. Each Trainer numbers its keys from 0, and all share the process's one store. The patch of `_init_kvstore` gives each its own.
 3. `Trainer._allreduce_grads` makes one call per parameter; ours makes one call for all of them, so that small tensors share
    slices and the whole backward pass is one group.
-4. `Trainer._update` with `ignore_stale_grad` leaves out what this worker's batch did not use, though others' may have: weights
+4. `Trainer._init_params` broadcasts one parameter per call, and each call asks the coordinator once; ours makes one call for
+   all whose shapes are known.
+5. `Trainer._update` with `ignore_stale_grad` leaves out what this worker's batch did not use, though others' may have: weights
    would drift apart. With ours it counts as a gradient of zero, and every worker updates by the sum.
-5. `mx.kv.create` of MXNet's own distributed stores knows nothing of encryption. Ours refuses in a process that has keys but not
+6. `mx.kv.create` of MXNet's own distributed stores knows nothing of encryption. Ours refuses in a process that has keys but not
    the shim, which is what encrypts: ps-lite would talk in plain text.
 """
 
 import functools
 import os
-import socket
 from collections.abc import Mapping
 
 import mxnet as mx
@@ -21,53 +21,42 @@ import numpy as np
 from mxnet.kvstore.base import KVStoreBase
 from mxnet.ndarray import NDArray
 
-from kvstore_patch.gluon import module_patch
+from kvstore_patch.gluon import module_patch, stock
 from kvstore_patch.shim import Shim
 from kvstore_patch.store import ndarrays, script_end
 from kvstore_patch.store.kvstore import NALB
-from nalb.batching.schemes import BASELINES
+from kvstore_patch.store.names import NAMES
 from nalb.errors import StoreError
-from nalb.process.last_words import die
-from nalb.settings import from_environment
 from nalb.transport import keys
-from nalb.transport.reachability import Reachability
+
+
+@functools.cache
+def _ours() -> NALB:
+    """The process's one store, whoever asks: ps-lite is a singleton."""
+    return NALB()
 
 
 def install() -> None:
     """Register the store and patch Gluon; once per process. Under `--scheme stock` the name means MXNet's own store."""
-    registry = mx.kvstore.KVStoreBase.kv_registry
-    if "nalb" in registry:
+    registry = KVStoreBase.kv_registry
+    if not registry.keys().isdisjoint(NAMES):
         return
     _check_encryption()
     if os.environ.get("NALB_STOCK") == "1":  # nalb launch --scheme stock: the same script on MXNet alone
-        baseline = BASELINES.get(os.environ.get("NALB_BATCHING", ""))
-        # Kept until the script has ended: the store's own end waits for all workers, for ever where this one fails. No longer than
-        # that and the script's own references, or ps-lite's threads would outlive it.
-        alive: list[KVStoreBase] = []
-
-        def create_stock() -> KVStoreBase:
-            if not alive:
-                settings = from_environment(os.environ, socket.gethostname())
-                Reachability(settings, die)
-                alive.append(mx.kvstore.create(baseline.kvstore if baseline else "dist_sync"))
-                script_end.at_exit(settings.node, alive.clear, lambda _: None)  # nobody to tell: our exit is seen
-            return alive[0]
-
-        registry["nalb"] = create_stock
+        stock.install()
+        registry.update(dict.fromkeys(NAMES, stock.creator()))
     else:
-        registry["nalb"] = functools.cache(NALB)  # ps-lite is a singleton: one store, whoever asks
+        registry.update(dict.fromkeys(NAMES, _ours))
     trainer_module, trainer_class = mx.gluon.trainer, mx.gluon.Trainer
     create, init = trainer_module._create_kvstore, trainer_class._init_kvstore
-    allreduce, update = trainer_class._allreduce_grads, trainer_class._update
+    begin, allreduce, update = trainer_class._init_params, trainer_class._allreduce_grads, trainer_class._update
 
     @functools.wraps(create)
     def create_kvstore(
         kvstore: KVStoreBase | str | None, num_device: int, arg_params: Mapping[str, NDArray]
     ) -> tuple[KVStoreBase | None, bool]:
-        if isinstance(kvstore, str) and kvstore.lower() == "nalb":
-            kvstore = mx.kvstore.create(kvstore)
         store, on_servers = create(kvstore, num_device, arg_params)
-        if store is not None and "dist" in store.type:
+        if isinstance(store, mx.kvstore.KVStore) and "dist" in store.type:
             if hasattr(store, "_has_trainer"):
                 mx.nd.waitall()  # or what is under way would keep this process from ending
                 raise StoreError(
@@ -79,10 +68,21 @@ def install() -> None:
 
     @functools.wraps(init)
     def init_kvstore(self: mx.gluon.Trainer) -> None:
+        _check_dense(self)
         init(self)
         if isinstance(self._kvstore, NALB):
             first = self._kvstore.first_key(tuple((p.name, p.shape, np.dtype(p.dtype).name) for p in self._params))
             self._param2idx = {p.name: first + i for i, p in enumerate(self._params)}
+
+    @functools.wraps(begin)
+    def init_params(self: mx.gluon.Trainer) -> None:
+        if isinstance(self._kvstore, NALB):
+            ready = [p for p in self._params_to_init if not p._deferred_init and p._stype == "default"]
+            if ready:
+                arrays = [p.list_data() for p in ready]
+                self._kvstore.broadcast([self._param2idx[p.name] for p in ready], [one[0] for one in arrays], arrays)
+            self._params_to_init = [p for p in self._params_to_init if p._deferred_init or p._stype != "default"]
+        begin(self)
 
     @functools.wraps(allreduce)
     def allreduce_grads(self: mx.gluon.Trainer) -> None:
@@ -91,11 +91,6 @@ def install() -> None:
             allreduce(self)
             return
         chosen = _trained(self)
-        sparse = [p.name for p in chosen if p._grad_stype != "default"]
-        if sparse:
-            raise StoreError(
-                f"parameter {sparse[0]} has sparse gradients: kvstore 'nalb' sums dense ones; drop sparse_grad"
-            )
         for parameter in chosen:
             if hasattr(parameter, "_was_updated"):  # else what backward has not made is the script's own, or zero
                 for data, grad in zip(parameter.list_data(), parameter.list_grad(), strict=True):
@@ -117,9 +112,9 @@ def install() -> None:
         if ignore_stale_grad:  # also where loss scaling has skipped the update
             _mark_gradients(self, fresh=False)
 
-    trainer_module._create_kvstore = mx.model._create_kvstore = create_kvstore
-    trainer_class._init_kvstore, trainer_class._allreduce_grads = init_kvstore, allreduce_grads
-    trainer_class._update = update_parameters
+    trainer_module._create_kvstore = create_kvstore
+    trainer_class._init_kvstore, trainer_class._init_params = init_kvstore, init_params
+    trainer_class._allreduce_grads, trainer_class._update = allreduce_grads, update_parameters
     module_patch.install()
 
 
@@ -133,6 +128,17 @@ def _check_encryption() -> None:
         return create(name)
 
     mx.kvstore.create = create_checked
+
+
+def _check_dense(trainer: mx.gluon.Trainer) -> None:
+    """StoreError for a Trainer of ours that has something sparse, for which MXNet would want another kind of store."""
+    store = trainer._kvstore_params["kvstore"]
+    sparse = [p.name for p in trainer._params if (p._stype, p._grad_stype) != ("default", "default")]
+    if sparse and (isinstance(store, NALB) or mx.kvstore.KVStoreBase.kv_registry.get(str(store).lower()) is _ours):
+        raise StoreError(
+            f"parameter {sparse[0]} or its gradient is sparse, and kvstore 'nalb' sums dense arrays: leave out sparse_grad, "
+            "stype and grad_stype"
+        )
 
 
 def _trained(trainer: mx.gluon.Trainer) -> list[mx.gluon.Parameter]:

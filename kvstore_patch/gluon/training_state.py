@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from mxnet.ndarray import NDArray
 
+from kvstore_patch.gluon.stock import NO_STATES
 from kvstore_patch.store import ndarrays
 from nalb.checkpoints.file import OptimizerState
 from nalb.errors import CheckpointError
@@ -72,9 +73,7 @@ def check_supported(trainer: mx.gluon.Trainer) -> None:
     if kind in UNSUPPORTED:
         raise CheckpointError(f"optimizer {kind} keeps what cannot be saved: choose another, or no checkpoints")
     if trainer._update_on_kvstore:
-        raise CheckpointError(
-            "the optimizer runs on the servers, which do not give its state: pass update_on_kvstore=False to Trainer"
-        )
+        raise CheckpointError(NO_STATES)
 
 
 def _check(

@@ -104,6 +104,14 @@ def _check_transport(shared_libzmq: bool) -> None:
         raise MachineError("transport mxnet, but a preloaded libzmq takes its place: remove it from LD_PRELOAD")
 
 
+def _why_not_preloaded(environ: Mapping[str, str]) -> str:
+    """And what to do. NALB_SHIM_TRANSPORT is set together with LD_PRELOAD, so without the one the other was lost on the way."""
+    if "NALB_SHIM_TRANSPORT" not in environ:
+        return "start it by `nalb launch`, it sets LD_PRELOAD"
+    now = f"is {environ['LD_PRELOAD']!r} now" if environ.get("LD_PRELOAD") else "is gone"
+    return f"LD_PRELOAD, which named it, {now}: let the command's wrapper pass LD_PRELOAD on, or put {library_path()} first in it"
+
+
 class Shim:
     """The shim that this process was started with."""
 
@@ -119,9 +127,7 @@ class Shim:
         differs, or the transport is not the one asked for."""
         library = ctypes.CDLL(None)
         if not hasattr(library, "nalb_shim_abi"):
-            raise MachineError(
-                "the shim is not preloaded in this process: start it by `nalb launch`, it sets LD_PRELOAD"
-            )
+            raise MachineError(f"the shim is not preloaded in this process: {_why_not_preloaded(os.environ)}")
         if (abi := library.nalb_shim_abi()) != ABI:
             raise MachineError(f"the preloaded shim has ABI {abi}, this package needs {ABI}: reinstall nalb")
         if not library.nalb_shim_in_front():

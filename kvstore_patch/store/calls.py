@@ -1,6 +1,7 @@
 """The arrays of a call, checked and prepared once: Gluon passes the same ones in every iteration."""
 
 import operator
+from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from mxnet.ndarray import NDArray
 
 from kvstore_patch.store import ndarrays
 from nalb.errors import StoreError
-from nalb.protocol.recorder import Group, Key
+from nalb.protocol.recorder import RECORD_MOST, Group, Key
 
 Arrays = Sequence[Sequence[NDArray]]  # per key, one for each device
 
@@ -36,12 +37,12 @@ class Call(NamedTuple):
 
 
 class Calls:
-    """Those that were prepared, by their keys, each as it was last."""
+    """Those that were prepared, by their keys, each as it was last, until they are forgotten."""
 
     def __init__(self, inner: mx.kvstore.KVStore):
         self._inner = inner
         self._known: dict[tuple[Key, ...], Call] = {}
-        self._shapes: dict[Key, tuple[tuple[int, ...], str]] = {}
+        self._shapes: OrderedDict[Key, tuple[tuple[int, ...], str]] = OrderedDict()  # of the last keys that were new
 
     def prepare(self, keys: Sequence[Key], values: Arrays, outs: Arrays) -> Call:
         """Raises StoreError for arrays that cannot be summed."""
@@ -70,9 +71,13 @@ class Calls:
         call = self._known[tuple(keys)] = Call(values, outs, distinct, matrices, group, copies, exchanged, *probes)
         return call
 
-    def keep_only(self, call: Call) -> None:
-        """Iterations consist of something else now: the others' arrays would be kept for ever."""
-        self._known = {call.keys: call}
+    def forget(self, call: Call) -> None:
+        """It is of no known iteration, so it may never come again: its arrays would be kept for ever."""
+        self._known.pop(call.keys, None)
+
+    def forget_all(self) -> None:
+        """Iterations consist of something else from here on."""
+        self._known.clear()
 
     def check(self, key: Key, arrays: Sequence[NDArray]) -> None:
         """StoreError unless these are arrays of one key that can be summed, and like those before."""
@@ -90,6 +95,8 @@ class Calls:
                     f"{array.shape} {np.dtype(array.dtype).name}"
                 )
         seen = self._shapes.setdefault(key, (first.shape, ndarrays.dtype_name(first, key)))
+        if len(self._shapes) > RECORD_MOST:
+            self._shapes.popitem(last=False)
         if seen != (first.shape, ndarrays.dtype_name(first, key)):
             raise StoreError(
                 f"key {key!r} was {seen[1]} of shape {seen[0]} and is now {ndarrays.dtype_name(first, key)} of shape "

@@ -5,17 +5,20 @@
     exchange.add_up(call, recorder.place(call.group))                # queued: reading the arrays waits for the sums
 
 Arrays are MXNet's; `mx.nd.from_dlpack` and `mx.nd.from_numpy` make them of other libraries' without a copy. All workers make the
-same calls. A front end that knows what its iterations are makes each PlaceInIteration by itself and needs no recorder.
+same calls; where one does not, the job ends before a wrong sum is handed out (nalb/protocol/calls.py). A front end that knows what
+its iterations are makes each PlaceInIteration by itself and needs no recorder.
 
-Each sum takes one of three ways. What belongs to no known iteration goes directly (direct.py). An iteration goes as its plan
-says: cut into slices (sliced.py), or whole by MXNet's own routing (own_routing.py).
+Each sum takes one of three ways. What belongs to no known iteration goes directly (direct.py), once all workers have announced the
+same call. An iteration goes as its plan says: cut into slices (sliced.py), or whole by MXNet's own routing (own_routing.py).
 """
 
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 
 import mxnet as mx
 from mxnet.base import _LIB, check_call
@@ -36,6 +39,7 @@ from nalb.failures import Failure
 from nalb.planning.slices import MAX_SLICE_ELEMENTS, Tensor, build_layout
 from nalb.planning.slots import STOCK_KEYS
 from nalb.protocol import messages as m
+from nalb.protocol.calls import announcement
 from nalb.protocol.recorder import Group, Key, PlaceInIteration
 from nalb.schemes import by_name
 from nalb.settings import Settings
@@ -60,7 +64,7 @@ class Exchange:
             check_encryption(settings)
             if not self._scheme.routes_itself:  # MXNet would split larger slices over all servers
                 os.environ["MXNET_KVSTORE_BIGARRAY_BOUND"] = str(MAX_SLICE_ELEMENTS + 1)
-            inner = mx.kvstore.create("dist_sync")
+            inner = mx.kvstore.base.create("dist_sync")  # mx.kvstore.create refuses scripts this name
             assert isinstance(inner, mx.kvstore.KVStore)
             self._inner = inner
             self._session = WorkerSession(settings, 9 + 2 * self._inner.rank, on_prepare=orders.put)
@@ -76,7 +80,7 @@ class Exchange:
         self._first_tensor: list[int] = []  # of each group
         self._first_own_key = 0  # of the tensors, where MXNet routes
         self._plan: m.Plan | None = None  # of the iteration under way
-        self._plan_wait_s = 0.0
+        self._plan_wait_s, self._has_pushed = 0.0, False  # of that iteration
         self._computed: list[NDArray] = []  # ready with the gradients of this iteration
         self._outs: list[NDArray] = []  # ready with its sums, where MXNet routes
         self._closed = False
@@ -110,42 +114,50 @@ class Exchange:
 
         are_gradients: a backward pass writes these arrays, and no convolution reads them while it infers.
         """
-        self._note_call()
+        is_planned = place.number >= 0
+        self._begin_call(None if is_planned else "sum", call.group)
         if place.breaks_off:
             self._end_iteration()
             self._sliced = None
-            self._calls.keep_only(call)
+            self._calls.forget_all()
         if place.learned:
             self._register(place.learned)
-        if place.number >= 0:
+        if is_planned:
             self._add_up_as_planned(call, place, are_gradients)
-        elif self._scheme.ps_lite_kind:  # ps-lite cuts and routes every array by itself: no slots
-            self._own.push([self._own_key(key) for key in call.keys], call, are_gradients)
-        else:
-            with self._lock:
-                for key, values, outs in zip(call.keys, call.values, call.outs, strict=True):
-                    self._direct.add_up(key, values, outs)
+            return
+        self._calls.forget(call)
+        with self._travelling_directly([one[0] for one in call.values], call.arrays):
+            if self._scheme.ps_lite_kind:  # ps-lite cuts and routes every array by itself: no slots
+                self._own.push([self._own_key(key) for key in call.keys], call, are_gradients)
+            else:
+                with self._lock:
+                    for key, values, outs in zip(call.keys, call.values, call.outs, strict=True):
+                        self._direct.add_up(key, values, outs)
 
     def add_up_once(self, key: Key, array: NDArray) -> None:
         """The sum into `array`, apart from what iterations consist of."""
-        self._note_call()
+        self._begin_call("single sum", ((key, int(array.size), ndarrays.dtype_name(array, key)),))
         self._end_iteration()
-        with self._lock:
+        with self._travelling_directly([array], [array]), self._lock:
             self._direct.add_up(key, [array], [array])
 
     def broadcast(self, keys: Sequence[Key], values: Arrays, outs: Arrays) -> None:
         """Rank 0's values to `outs` on every worker."""
-        self._note_call()
-        self._end_iteration()
+        if self._scheme.ps_lite_kind:
+            name = self._scheme.name
+            raise StoreError(
+                f"scheme {name} runs replays in `nalb compare`; to train with it: nalb launch --scheme {name}"
+            )
         for key, sources, targets in zip(keys, values, outs, strict=True):
             self._calls.check(key, [sources[0], *targets])
-            if self._scheme.ps_lite_kind:
-                name = self._scheme.name
-                raise StoreError(
-                    f"scheme {name} runs replays in `nalb compare`; to train with it: nalb launch --scheme {name}"
-                )
-            with self._lock:
-                self._direct.broadcast(key, sources[0], targets)
+        firsts = [(key, sources[0]) for key, sources in zip(keys, values, strict=True)]
+        self._begin_call(
+            "broadcast", tuple((key, int(first.size), ndarrays.dtype_name(first, key)) for key, first in firsts)
+        )
+        self._end_iteration()
+        with self._travelling_directly([first for _, first in firsts], list(chain.from_iterable(outs))), self._lock:
+            for (key, first), targets in zip(firsts, outs, strict=True):
+                self._direct.broadcast(key, first, targets)
 
     def at_close(self, before: Callable[[], None], after: Callable[[], None]) -> None:
         """before: what `close` does first. after: what it does once every worker has said goodbye."""
@@ -215,13 +227,14 @@ class Exchange:
             message, self._plan_wait_s = self._session.next_plan()
         if message is None:
             raise JobFinished
-        self._outs, self._computed = [], []
+        self._outs, self._computed, self._has_pushed = [], [], False
         return message
 
     def _add_up_as_planned(self, call: Call, place: PlaceInIteration, are_gradients: bool) -> None:
         plan = self._plan = self._plan or self._begin_iteration()
         assert self._sliced is not None
         first = self._first_tensor[place.number]
+        self._has_pushed |= any(elements for _, elements, _ in call.group)
         self._computed.append(call.is_computed())  # queued before the sums, which are written into the same arrays
         if plan.routes_itself:
             keys = range(self._first_own_key + first, self._first_own_key + first + len(call.group))
@@ -239,7 +252,7 @@ class Exchange:
         sums = (lambda: None) if is_stock else partial(self._sliced.sums, plan.iteration)
         self._plan = None
         wait_computed = partial(ndarrays.wait_for_all, self._computed)
-        self._session.finish(plan, wait_computed, wait, sums, self._plan_wait_s)
+        self._session.finish(plan, wait_computed, wait, sums, self._plan_wait_s, self._has_pushed)
 
     def _end_iteration(self) -> None:
         """Wait for the iteration under way, if any, which ends with what was pushed so far."""
@@ -252,15 +265,36 @@ class Exchange:
             raise StoreError(f"scheme {self._scheme.name!r} needs integer keys below {STOCK_KEYS}, got {key!r}")
         return key
 
-    def _note_call(self) -> None:
+    def _begin_call(self, announced_as: m.CallKind | None, group: Group) -> None:
+        """Count the call; announce it unless it is planned. Announced before it is counted, so that no report goes ahead."""
         if self._closed:
             raise StoreError("this worker has left the job: make no sums once the script ends")
+        if announced_as:
+            self.client.send(announcement(self._calls_made, announced_as, group))
         self._calls_made += 1
         self.client.note(calls=self._calls_made)
         script_end.goes_on()
+
+    @contextmanager
+    def _travelling_directly(self, values: Sequence[NDArray], arrays: Sequence[NDArray]) -> Iterator[None]:
+        """Around a call's pushes, which would be added to something else before all workers have announced this same call.
+
+        Reports tell from when on nothing but the sums is missing, and when they are back in `arrays`.
+        """
+        number = self._calls_made - 1
+        self.client.wait_for(m.CallAgreed, lambda agreed: agreed.number == number)
+        self._session.note_once(_ready(values), ready=number + 1)
+        yield
+        self._session.note_once(_ready(arrays), summed=number + 1)
 
     def _forget(self) -> None:
         """In a fork, where ps-lite has no threads: the store's end would wait for all workers, and C++'s end for those threads."""
         self._inner.handle = None
         libc = ctypes.CDLL(None)
         libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)  # with the status, once Python has ended
+
+
+def _ready(arrays: Sequence[NDArray]) -> Callable[[], None]:
+    """Waits until all of these are as they are made now, whatever is written into them later."""
+    some = [array for array in arrays if array.size]
+    return ndarrays.Probe(some)().wait_to_read if some else lambda: None

@@ -9,16 +9,22 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
+import mxnet as mx
 from mxnet.kvstore.base import KVStoreBase
 from mxnet.ndarray import NDArray
 
 from kvstore_patch.store.calls import Arrays
 from kvstore_patch.store.exchange import Exchange
+from kvstore_patch.store.names import TYPE
 from nalb.errors import StoreError, listed
 from nalb.protocol.recorder import IterationRecorder, Key
 from nalb.settings import Settings, from_environment
 from nalb.transport.client import Client
+
+BARRIER = "barrier"  # its key
+KEEPERS_OF_STATES = "the Trainer's save_states and load_states, or the Module's save_optimizer_states"
 
 
 class NALB(KVStoreBase):
@@ -28,6 +34,7 @@ class NALB(KVStoreBase):
         self.settings = settings or from_environment(os.environ, socket.gethostname())
         self._recorder, self._exchange = IterationRecorder(), Exchange(self.settings)
         self._first_keys: dict[tuple[object, ...], int] = {}  # of a Trainer's parameters
+        self._keys: dict[tuple[object, ...], int] = {}  # of a Module's
 
     @property
     def client(self) -> Client:
@@ -38,8 +45,8 @@ class NALB(KVStoreBase):
 
     @property
     def type(self) -> str:
-        """'nalb': not a 'dist' type, so that Gluon keeps the optimizer on the worker."""
-        return "nalb"
+        """'dist_sync_nalb': by it scripts split their data, and Module divides by all workers' batches."""
+        return TYPE
 
     @property
     def rank(self) -> int:
@@ -62,8 +69,8 @@ class NALB(KVStoreBase):
         """Rank 0's value to `out` on every worker. Call with the same keys, in the same order, everywhere."""
         del priority  # a broadcast happens before training: in order of calls
         keys, values, outs = _as_lists(key, value, out)
-        self._recorder.break_off()
         self._exchange.broadcast(keys, values, outs)
+        self._recorder.break_off()
 
     def pushpull(self, key: Key | Sequence[Key], value: object, out: object = None, priority: int = 0) -> None:
         """Sum over all workers and devices into `out` (default: in place). Call alike on every worker.
@@ -87,8 +94,8 @@ class NALB(KVStoreBase):
 
     def add_up_once(self, key: Key, array: NDArray) -> None:
         """The sum over all workers into `array`, apart from what iterations consist of. Call alike on every worker."""
-        self._recorder.break_off()
         self._exchange.add_up_once(key, array)
+        self._recorder.break_off()
 
     def at_close(self, before: Callable[[], None], after: Callable[[], None]) -> None:
         """What to do when the script has ended well, before this worker says goodbye, and once all have."""
@@ -97,6 +104,21 @@ class NALB(KVStoreBase):
     def first_key(self, parameters: tuple[object, ...]) -> int:
         """Where a Trainer's keys begin: it has one for each parameter, which no Trainer of other ones has."""
         return self._first_keys.setdefault(parameters, sum(map(len, self._first_keys)))
+
+    def key_of(self, name: str, like: NDArray) -> int:
+        """The key of a Module's parameter, by the order in which parameters came: workers' names differ if they are automatic."""
+        parameter = name, like.shape, like.dtype
+        if parameter not in self._keys:
+            self._keys[parameter] = self.first_key((parameter,))
+        return self._keys[parameter]
+
+    def _barrier(self) -> None:
+        """Wait until every worker has come here, by a sum of one number. Call alike on every worker."""
+        array = mx.nd.zeros((1,))
+        self.add_up_once(BARRIER, array)
+        array.wait_to_read()
+
+    # ---- what MXNet's own stores have beside; one sentence each
 
     def set_gradient_compression(self, compression_params: object) -> None:
         """Not supported: compressed gradients cannot be summed slice by slice."""
@@ -111,14 +133,52 @@ class NALB(KVStoreBase):
             "pass update_on_kvstore=False or leave it out"
         )
 
+    def _set_updater(self, updater: object) -> None:
+        """Not supported: sums are all that the store makes."""
+        raise StoreError(
+            f"kvstore 'nalb' has no updater: sum by pushpull, then call {type(updater).__name__} on the sums"
+        )
+
+    def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
+        """Not supported: optimizers run on the worker."""
+        del dump_optimizer
+        raise StoreError(f"{fname}: kvstore 'nalb' has no optimizer: save with {KEEPERS_OF_STATES}")
+
+    def load_optimizer_states(self, fname: str) -> None:
+        """Not supported: optimizers run on the worker."""
+        raise StoreError(f"{fname}: kvstore 'nalb' has no optimizer: load with {KEEPERS_OF_STATES}")
+
+    def init(self, key: Key, value: object) -> None:
+        """Not supported: servers keep no values between sums."""
+        del value
+        raise StoreError(
+            f"key {key!r}: kvstore 'nalb' keeps no values: leave init out; broadcast(key, value, out) gives all rank 0's"
+        )
+
     def push(self, key: Key, *_: object, **__: object) -> None:
         """Not supported: a push without its pull is what sparse gradients do."""
         raise StoreError(
-            f"key {key!r}: kvstore 'nalb' has no separate push and pull (sparse gradients need them); "
-            "use dense gradients (grad_stype='default')"
+            f"key {key!r}: kvstore 'nalb' has no separate push and pull (sparse gradients need them): call "
+            "pushpull(key, value, out) with dense arrays (grad_stype='default')"
         )
 
-    pull = row_sparse_pull = init = push
+    pull = row_sparse_pull = push
+
+    def _send_command_to_servers(self, head: int, body: str) -> None:
+        """Not supported: servers obey the coordinator alone."""
+        del body
+        raise StoreError(f"command {head}: servers of kvstore 'nalb' take no commands from scripts: leave it out")
+
+    @property
+    def handle(self) -> NoReturn:
+        """Not there: C functions of MXNet's would push past the plan."""
+        raise AbsentError(
+            "kvstore 'nalb' has no handle for MXNet's C functions: use its methods; profile workers, not servers"
+        )
+
+
+class AbsentError(StoreError, AttributeError):
+    """The store has no such attribute; hasattr says so too."""
 
 
 def _as_lists(

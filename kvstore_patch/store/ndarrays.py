@@ -204,9 +204,9 @@ def wait_for_all(arrays: Sequence[NDArray]) -> None:
 
 
 def add_up(arrays: Sequence[NDArray]) -> NDArray:
-    """The sum over devices, on the first one's; the array itself where there is one."""
+    """The sum over devices, on the first one's; the array itself where there is one, or nothing in it."""
     first = arrays[0]
-    if len(arrays) == 1:
+    if len(arrays) == 1 or not first.size:  # to most operations a size of 0 means an unknown one
         return first
     return mx.nd.add_n(*[array.as_nd_ndarray().as_in_context(first.context) for array in arrays])
 

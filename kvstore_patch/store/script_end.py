@@ -1,6 +1,7 @@
 """How the training script ends, which Python does not tell functions of atexit: well, or by an exception or an exit status.
 
-`exit` and `quit` become `sys.exit`, which is watched. `raise SystemExit` passes by no hook and counts as ending well.
+`exit` and `quit` become `sys.exit`, which is watched. `raise SystemExit` passes by no hook and counts as ending well. `os._exit(0)`
+passes by atexit: it is told as the failure that it is.
 """
 
 import atexit
@@ -17,8 +18,8 @@ from typing import NoReturn
 
 from msgspec.structs import replace
 
-from nalb.errors import CheckpointError, one_line
-from nalb.failures import Cause, Failure, Phase
+from nalb.errors import CheckpointError, PeerError, one_line
+from nalb.failures import NOT_LEFT, Cause, Failure, Phase
 from nalb.process.last_words import tell_launcher
 
 _status: object = None  # what sys.exit was last called with
@@ -29,7 +30,8 @@ def at_exit(node: str, close: Callable[[], None], fail: Callable[[Failure], None
 
     close() raises what nobody has waited for: MXNet computes while the script goes on.
     """
-    exit_now, owner = sys.exit, os.getpid()
+    exit_now, end_now, owner = sys.exit, os._exit, os.getpid()
+    has_begun_to_leave = False
 
     def note_exit(status: str | int | None = None) -> NoReturn:
         global _status
@@ -37,7 +39,17 @@ def at_exit(node: str, close: Callable[[], None], fail: Callable[[Failure], None
             _status = status
         exit_now(status)
 
+    def end_at_once(status: int) -> NoReturn:
+        if status == 0 and os.getpid() == owner and not has_begun_to_leave:
+            failure = Failure(cause=Cause.ENDED, detail=NOT_LEFT, role="worker", node=node)
+            fail(failure)
+            tell_launcher(failure)
+            status = PeerError.exit_code  # the launcher then tells the failure alone
+        end_now(status)
+
     def leave() -> None:
+        nonlocal has_begun_to_leave
+        has_begun_to_leave = True
         if os.getpid() != owner:  # a fork of the script's own is no part of the job
             return
         # the interpreter notes it before it calls sys.excepthook, whatever hook the script has set
@@ -60,7 +72,7 @@ def at_exit(node: str, close: Callable[[], None], fail: Callable[[Failure], None
         flush_all()
         os._exit(code & 0xFF or 1)
 
-    sys.exit = note_exit
+    sys.exit, os._exit = note_exit, end_at_once
     for name in ("exit", "quit"):
         setattr(builtins, name, note_exit)
     atexit.register(leave)

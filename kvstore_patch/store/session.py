@@ -5,6 +5,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Unpack
 
 from kvstore_patch.shim import Shim
 from nalb.errors import one_line
@@ -13,7 +15,7 @@ from nalb.process.last_words import die
 from nalb.protocol import messages as m
 from nalb.protocol.worker_protocol import WorkerProtocol
 from nalb.settings import Settings
-from nalb.transport.client import Client
+from nalb.transport.client import Client, Noted
 from nalb.transport.curvezmq import knock
 from nalb.transport.keys import own_keys
 from nalb.transport.reachability import Reachability
@@ -64,7 +66,8 @@ class WorkerSession:
         self.welcome = client.wait_for(m.Welcome)
         self._reach = Reachability(settings, client.fail, lambda ways: client.note(ways=ways))
         self.protocol = WorkerProtocol()
-        self._waits: queue.SimpleQueue[Callable[[], float]] = queue.SimpleQueue()  # until an iteration ends, for when
+        # until an iteration ends, for when; until something else, for None
+        self._waits: queue.SimpleQueue[Callable[[], float | None]] = queue.SimpleQueue()
         self._ends_s: queue.SimpleQueue[float] = queue.SimpleQueue()
         self._is_under_way = False
         threading.Thread(target=self._finish_all, name="nalb-finish", daemon=True).start()
@@ -72,7 +75,9 @@ class WorkerSession:
 
     def register(self, tensors: list[m.TensorSpec]) -> m.Setup:
         """Tell what will be pushed; returns how to cut it, the same for all workers."""
-        self.client.send(self.protocol.register(tensors))
+        registration = self.protocol.register(tensors)
+        m.require_fit(registration)
+        self.client.send(registration)
         setup = self.client.wait_until(self.protocol.choose)
         assert isinstance(setup, m.Setup)
         self._last_end_s = time.monotonic()
@@ -101,8 +106,12 @@ class WorkerSession:
         wait: Callable[[], None],
         sums: Callable[[], m.Sums | None],
         plan_wait_s: float,
+        has_pushed: bool,
     ) -> None:
-        """Wait on a thread for the iteration's gradients, then for its slices, then report it done, `sums()` first if any."""
+        """Wait on a thread for the iteration's gradients, then for its slices, then report it done, `sums()` first if any.
+
+        has_pushed: an iteration that was broken off may have had nothing but arrays of size 0.
+        """
         iteration, last_end_s = self.protocol.iteration, self._last_end_s
 
         def work() -> float:
@@ -113,11 +122,12 @@ class WorkerSession:
                 wait()
                 end_s, cpu_s = time.monotonic(), time.process_time() - cpu_before_s
                 self.client.note(exchanging=-1)
-                checked = sums()
+                if (checked := sums()) is not None:
+                    m.require_fit(checked)
             except Exception as error:
                 why = f"failed: {one_line(error)}"
                 self.client.fail(self.client.failure(Cause.PROCESS, why, iteration=iteration), 1)
-            start_s = self.shim.first_sent_ns * 1e-9
+            start_s = self.shim.first_sent_ns * 1e-9 if has_pushed else end_s
             if not start_s:
                 why = "has a shim that saw no push in a whole iteration: is it preloaded? Run `nalb doctor`"
                 die(self.client.failure(Cause.PROCESS, why, iteration=iteration))
@@ -134,7 +144,18 @@ class WorkerSession:
     def _finish_all(self) -> None:
         """The thread: one for all iterations, since to start one costs more than what it does."""
         while True:
-            self._ends_s.put(self._waits.get()())
+            if (end_s := self._waits.get()()) is not None:
+                self._ends_s.put(end_s)
+
+    def note_once(self, wait: Callable[[], None], **news: Unpack[Noted]) -> None:
+        """Let reports tell `news` once `wait` has returned on the thread. An error that it raises is the script's to see."""
+
+        def work() -> None:
+            with suppress(Exception):
+                wait()
+            self.client.note(**news)
+
+        self._waits.put(work)
 
     def leave(self) -> None:
         """Say goodbye and stay until everyone has: whoever still pushes would mistake this worker's exit for its own barrier."""

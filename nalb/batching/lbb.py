@@ -13,9 +13,9 @@ from nalb.planning.nodes import Floats
 FINE_THRESHOLD = 0.05  # FT of their Algorithm 2: below, the workers are balanced
 RAPID_THRESHOLD = 0.3  # RT: from here on, all sizes are set anew
 STEP = 1  # samples that fine tuning moves; "usually 1"
-WINDOW = 20  # iterations after a rapid tuning with fine tuning only; the paper gives no number
+FINE_ONLY = 20  # iterations after a rapid tuning with fine tuning only; the paper gives no number
 FIRST_SIZE = 4  # where profiling begins: 2^p with p > 1
-BALANCED, FINE, RAPID = "balanced", "fine tuning", "rapid tuning"  # reasons; figures find the last in stored runs
+BALANCED, FINE, RAPID = "balanced", "fine tuning", "rapid tuning"  # reasons, for people
 
 
 class Profile:
@@ -84,7 +84,7 @@ def straggler_effect(times_s: Floats) -> float:
 class ThresholdTuner:
     """Their Algorithm 2: by the straggler effect SE of the last iteration, nothing, one step, or all sizes anew.
 
-    SE < 0.05: nothing. SE < 0.3, or within WINDOW iterations of the last rapid tuning: STEP samples from the slowest to
+    SE < 0.05: nothing. SE < 0.3, or within FINE_ONLY iterations of the last rapid tuning: STEP samples from the slowest to
     the fastest. Otherwise rapid tuning: t_i(b) = (t_i - a0_i) / b_i * b + a0_i with a0 from the profile, and Eq. 3
     solved on these lines in whole samples (sizes.fastest). Workers at their bound are passed over; ties go to the
     lower index.
@@ -122,7 +122,7 @@ class ThresholdTuner:
         overheads = np.where((self._overheads_s > 0) & (self._overheads_s < times), self._overheads_s, 0.0)
         slopes = (times - overheads) / np.array(present)
         if effect >= RAPID_THRESHOLD and not fine_only:
-            self._fine_only = WINDOW
+            self._fine_only = FINE_ONLY
             lines = [Polynomial((float(a0), float(a1))) for a0, a1 in zip(overheads, slopes, strict=True)]
             return settle(present, fastest(lines, self._bounds)[0], RAPID)
         return self._tune_finely(present, times, slopes)

@@ -48,7 +48,7 @@ def write(folder: Path, checkpoint: Checkpoint, node: str) -> Path:
     temporary = folder / f".{path.name}.{node}.writing"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb", opener=_open_private) as file:
             for piece in encode(checkpoint):
                 file.write(piece)
             file.flush()
@@ -119,6 +119,11 @@ def sweep(folder: Path, node: str | None = None) -> None:
         if (match := WRITING.fullmatch(path.name)) and node in (None, match[2]):
             with suppress(OSError):
                 path.unlink()
+
+
+def _open_private(path: str, flags: int) -> int:
+    """Weights may tell what they were trained on."""
+    return os.open(path, flags, 0o600)
 
 
 def _iteration(path: Path) -> int:

@@ -2,7 +2,6 @@
 
 import math
 import os
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,6 +14,7 @@ from nalb.launch.run_dir import observer_address
 from nalb.launch.signals import ending_on_signals
 from nalb.launch.supervisor import Job, print_line
 from nalb.options import JobOptions
+from nalb.process.own_program import own_argv
 from nalb.transport.observer import Observer
 from nalb.workloads import bytes_of
 from netem.network_file import Network
@@ -37,9 +37,9 @@ def calibrate(
         samples = str(run_dir / "samples.jsonl")
         options = replace(options, root_port=NAMESPACE_PORT, observers=address, samples_path=samples, hold=True)
         emulation = stack.enter_context(job_network(network))
-        command = [sys.executable, "-m", "kvstore_patch.roles.replay", replay]
+        command = own_argv("kvstore_patch.roles.replay", replay)
         specs = process_specs(places_in(emulation), command, options, os.environ)
-        job = stack.enter_context(Job(specs, inside(emulation), os.environ, run_dir / "logs"))
+        job = stack.enter_context(Job(specs, inside(emulation), os.environ, run_dir / "logs", check=emulation.check))
         observer = stack.enter_context(Observer(address))
         print_line(f"nalb calibrate: {len(alphas)} values of alpha, {rounds} rounds each")
         return run_alphas(job, observer, network, alphas, rounds, configured_bound_s(network, bytes_of(replay)))

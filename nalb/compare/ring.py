@@ -6,7 +6,6 @@ events, and adds its iterations to the run's samples.jsonl.
 
 import importlib.util
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from nalb.launch.roles import Place, ProcessSpec
 from nalb.launch.run_dir import append_event
 from nalb.planning.nodes import Node
 from nalb.planning.shares import bound_s
+from nalb.process.own_program import own_argv
 from nalb.protocol import messages as m
 from nalb.transport.observer import arriving
 
@@ -47,7 +47,7 @@ def ring_specs(
         "GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1",
     }  # fmt: skip
     flags = ("--compute-ms", str(compute_ms), "--address", address)
-    argv = (sys.executable, "-m", "nalb.compare.peers.ring_worker", model, *flags)
+    argv = tuple(own_argv("nalb.compare.peers.ring_worker", model, *flags))
     return [
         ProcessSpec(place.name, "worker", argv, shared | {"RANK": str(rank), "NALB_NODE": place.name})
         for rank, place in enumerate(places)

@@ -30,8 +30,9 @@ from nalb.launch.network import (
 from nalb.launch.roles import process_specs, sites_of
 from nalb.launch.run_dir import observer_address
 from nalb.launch.signals import ending_on_signals
-from nalb.launch.supervisor import Job, print_line
+from nalb.launch.supervisor import Job, print_line, print_unfinished
 from nalb.options import JobOptions
+from nalb.process.own_program import own_argv
 from nalb.reporting.batching_file import BatchingFile, write_batchings
 from nalb.reporting.parallel_file import ParallelFile, write_parallels
 from nalb.reporting.run_file import RunFile, write_run
@@ -186,11 +187,11 @@ def _start_lane(request: CompareRequest, replay: str, emulation: Emulation, stac
     """A held job; several share the network and take turns."""
     address = observer_address(stack, request.run_dir, f"observers-{port}")
     options = _job_options(request, port, address, hold=True)
-    command = [sys.executable, "-m", "kvstore_patch.roles.replay", replay, "--compute-ms", str(request.compute_ms)]
+    command = own_argv("kvstore_patch.roles.replay", replay, "--compute-ms", str(request.compute_ms))
     specs = process_specs(places_in(emulation), command, options, os.environ)
     say(f"starting {len(specs)} processes on {len(emulation.network.nodes)} nodes")
     logs = request.run_dir / "logs" / LOGS[port]
-    job = stack.enter_context(Job(specs, inside(emulation), os.environ, logs))
+    job = stack.enter_context(Job(specs, inside(emulation), os.environ, logs, check=emulation.check))
     return Lane(job, stack.enter_context(Observer(address)))
 
 
@@ -202,7 +203,9 @@ def _start_ring(request: CompareRequest, replay: str, emulation: Emulation, stac
     ring = stack.enter_context(ring)
     specs = ring_specs(places, replay, request.compute_ms, address, RING_PORT, NODE_INTERFACE)
     say(f"starting {len(specs)} processes of a ring on {len(places)} nodes")
-    job = stack.enter_context(Job(specs, inside(emulation), os.environ, request.run_dir / "logs" / RING))
+    job = stack.enter_context(
+        Job(specs, inside(emulation), os.environ, request.run_dir / "logs" / RING, check=emulation.check)
+    )
     return Lane(job, ring)
 
 
@@ -221,7 +224,17 @@ def _train(request: CompareRequest, schemes: Sequence[Variant]) -> tuple[dict[st
             specs = process_specs(places_in(emulation), command, options, os.environ)
             say(f"training {request.train} under {scheme}: {len(specs)} processes on {len(network.nodes)} nodes")
             progress = stack.enter_context(Lines([scheme], request.iterations, takes_turns=False, bound_s=None))
-            job = stack.enter_context(Job(specs, inside(emulation), os.environ, run_dir / "logs" / scheme, print_line))
+            job = stack.enter_context(
+                Job(
+                    specs,
+                    inside(emulation),
+                    os.environ,
+                    run_dir / "logs" / scheme,
+                    print_line,
+                    check=emulation.check,
+                    show_unfinished=print_unfinished,
+                )
+            )
             observer = stack.enter_context(Observer(address))
             observer.send(configured_message(network, 0.0))
             changes = Changes(network, run_dir)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nalb.errors import MachineError
-from nalb.events import AnyEvent, decode_line
+from nalb.events import AnyEvent
 from nalb.launch.network import Changes, inside, job_network, places_in
 from nalb.launch.roles import process_specs
 from nalb.launch.supervisor import Job
 from nalb.options import JobOptions
+from nalb.reporting.run_file import event_of
 from netem.network_file import Network
 
 POLL_S = 0.1
@@ -33,9 +34,10 @@ class EventTail:
             file.seek(self._read)
             text = file.read()
         text = text[: text.rfind(b"\n") + 1]
-        self._read += len(text)
-        for line in text.splitlines():
-            if (event := decode_line(line)) is not None:
+        for line in text.splitlines(keepends=True):
+            event = event_of(line, f"{self.path}, byte {self._read}")
+            self._read += len(line)
+            if event is not None:
                 yield event
 
 
@@ -61,7 +63,9 @@ def observed_training(
     with ExitStack() as stack:
         emulation = stack.enter_context(job_network(network))
         specs = process_specs(places_in(emulation), list(command), options, os.environ)
-        job = stack.enter_context(Job(specs, inside(emulation), os.environ, run_dir / "logs", note))
+        job = stack.enter_context(
+            Job(specs, inside(emulation), os.environ, run_dir / "logs", note, check=emulation.check)
+        )
         changes = Changes(network, run_dir)
         is_over = False
         while not is_over:

@@ -8,13 +8,13 @@ just as `nalb compare` does; what it makes is removed by it, and in the user nam
 import json
 import os
 import secrets
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from nalb.doctor.finding import Finding, Verdict, one_line
 from nalb.doctor.software import Ask, ask, child_environment
 from nalb.errors import MachineError
+from nalb.process.own_program import own_code_argv
 from netem.rootless import REMEDY
 
 QDISCS = ("tbf", "htb", "bfifo", "netem")
@@ -58,7 +58,7 @@ def check_emulation(
 ) -> list[Finding]:
     """Right, namespaces and qdiscs. Where no emulated network is needed, what is missing is a warning."""
     worst: Verdict = "FAIL" if needed else "warn"
-    code, out, err = run([sys.executable, "-c", PROBE], child_environment(environ))
+    code, out, err = run(own_code_argv(PROBE), child_environment(environ))
     if code != 0:
         detail, advice = _split(one_line(err, 600))
         return [Finding("right to make networks", worst, detail, advice)]

@@ -15,6 +15,7 @@ from pathlib import Path
 import kvstore_patch.shim as shim
 from nalb.doctor.finding import Finding, Verdict, one_line
 from nalb.errors import MachineError
+from nalb.process.own_program import own_code_argv, python_path
 
 PYTHON = (3, 11)
 NUMPY = (1, 23)  # the newest that mxnet 1.9.1 imports with
@@ -46,10 +47,8 @@ def ask(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str, str]
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """An environment in which a child finds these packages and takes no part in a job."""
-    root = str(Path(shim.__file__).resolve().parents[2])
-    path = os.pathsep.join(entry for entry in (root, environ.get("PYTHONPATH", "")) if entry)
     kept = {name: value for name, value in environ.items() if not name.startswith(("DMLC_", "NALB_"))}
-    return {**kept, "PYTHONPATH": path}
+    return {**kept, "PYTHONPATH": python_path(environ.get("PYTHONPATH", ""))}
 
 
 def check_python(version: tuple[int, int] = sys.version_info[:2]) -> list[Finding]:
@@ -75,7 +74,7 @@ def check_numpy(version_of: Callable[[str], str] = importlib.metadata.version) -
 
 def check_mxnet(run: Ask = ask, environ: Mapping[str, str] = os.environ) -> list[Finding]:
     """The stock wheel imports, and can train over several machines."""
-    code, out, err = run([sys.executable, "-c", IMPORT_MXNET], child_environment(environ))
+    code, out, err = run(own_code_argv(IMPORT_MXNET), child_environment(environ))
     advice = f"pip install mxnet=={MXNET}; its libraries also need libgomp1, libgl1 and libglib2.0-0 from Debian"
     if code != 0:
         return [Finding("MXNet", "FAIL", f"cannot be imported: {one_line(err)}", advice)]
@@ -103,7 +102,7 @@ def _preloaded(name: str, transport: str, otherwise: Verdict, run: Ask, environ:
     except MachineError as error:
         detail, _, advice = str(error).rpartition(": ")
         return Finding(name, otherwise, detail or str(error), advice)
-    code, _, err = run([sys.executable, "-c", ASK_SHIM], {**child_environment(environ), **preload})
+    code, _, err = run(own_code_argv(ASK_SHIM), {**child_environment(environ), **preload})
     if code != 0:
         advice = "reinstall nalb where there is a C compiler (pip install .), and unset LD_PRELOAD"
         return Finding(name, otherwise, f"{library.name} cannot be preloaded: {one_line(err)}", advice)

@@ -1,77 +1,72 @@
 """When MXNet's own routing takes the place of plans: where plans gain nothing. Pure.
 
-Slices are copied in and out, cost a message each, and are timed. MXNet's own routing does none of that, but knows no links. It is
-quicker where not the links set the pace but the cores, or where all links are alike and its loads happen to be even.
+Plans copy slices in and out, send a message for each, and time it. MXNet's own routing does none of that, but knows no links. It
+is quicker where the cores set the pace and not the links, or where all links are alike and its loads happen to be even. Lower
+case names are fields of Rules.
 
 evidence                                               action                               reason
-SURE plans in a row refuted what was known of links    MXNet's own routing for TRIAL        not the links set the pace: each
-or were late, and links need less for MXNet's own      iterations                           iteration would prove the same
-loads than any of the last LOOK took
-its median is no longer than that of the plans         it stays until LOOK plans cost       it costs less
-                                                       PRICE of the time
-that is over                                           plans until the same, but LOOK at    the network may have changed
+`unexplained_plans` in a row refuted an estimate       MXNet's own routing for              links do not set the pace: each
+or were late, and links need less for MXNet's own      `trial_iterations`                   iteration would prove the same
+loads than any of the last `look_iterations` took
+the median of MXNet's own routing is no longer than    it stays until `look_iterations`     it costs less
+that of the plans                                      plans cost `look_price` of the time
+that time is over                                      plans until links need less, as      the network may have changed
+                                                       above, but `look_iterations` at
                                                        least; then both are compared
-LOOK in a row took LATE times its median               the same, at once; both are          it has
-                                                       compared by what came since
-its median is longer                                   plans until another TRIAL costs      each trial costs time
-                                                       PRICE of the time
+`look_iterations` in a row took `late_own` times       the same, at once; only iterations   the network has changed
+the median of MXNet's own routing                      since then are compared
+the median of MXNet's own routing is longer            plans until another trial costs      each trial costs time
+                                                       `look_price` of the time
 """
 
 import math
 from collections import deque
 from statistics import median
 
-from nalb.feedback.trust import LATE
-
-SURE = 8  # plans: what another network taught is unlearnt by then (tests/simulation/test_learning.py)
-LOOK = 3  # iterations: one may be late by chance, and one be the first after a pause of the script
-TRIAL = 5  # iterations; the first of them, which makes MXNet's buffers, is not counted
-PRICE = 0.01  # of the time: what looking at the slower way may cost
-LONGEST = 256  # iterations without a look, whatever it costs: the network may have changed
-REMEMBERED = 9  # iterations of either way, which are compared by their medians
-# What of MXNet's own routing is chosen at once: workers then ask nobody in between, and nothing that they show changes it.
-RUN = 8  # iterations
-RUN_S = 1.0  # longer ones hardly notice that they ask
+from nalb.measurement.rules import RULES, Rules
 
 
 class Routing:
-    """Who routes, by how long iterations took."""
+    """Decides whether MXNet routes or a plan, by how long iterations took."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Rules = RULES) -> None:
+        self._rules = rules
         self.begin()
 
     def begin(self) -> None:
-        """Other tensors: nothing is known."""
-        self._planned: deque[float] = deque(maxlen=REMEMBERED)  # seconds of iterations by plan
-        self._own: deque[float] = deque(maxlen=REMEMBERED)  # ... and by MXNet's own routing
-        self._exchanges: deque[float] = deque(maxlen=LOOK)  # of the former, seconds from first push to last pull
+        """Begin anew with other tensors: nothing is known."""
+        compared = self._rules.compared_iterations
+        self._planned: deque[float] = deque(maxlen=compared)  # seconds of iterations by plan
+        self._own: deque[float] = deque(maxlen=compared)  # seconds of iterations by MXNet's own routing
+        # Of the last plans, seconds from first push to last pull.
+        self._exchanges: deque[float] = deque(maxlen=self._rules.look_iterations)
         self._left = 0  # iterations of MXNet's own routing to come
         self._is_first = self._is_trial = False
-        self._since_own = 0  # plans
-        self._unexplained = 0  # plans in a row
+        self._since_own = 0  # plans since MXNet's own routing
+        self._unexplained = 0  # plans in a row that links do not explain
         self._rest = 0  # plans until the next trial
-        self._late = 0
+        self._late = 0  # late iterations of MXNet's own routing in a row
 
     @property
     def is_settled(self) -> bool:
-        """Whether MXNet routes the next iteration too, whatever the present one shows."""
+        """Whether MXNet also routes the next iteration, whatever the present one shows."""
         return self._left > 0
 
     def choose_own(self, most: int = 1) -> int:
-        """How many of the next iterations MXNet routes, at most so many at once; 0: a plan routes the next one.
+        """The number of the next iterations that MXNet routes, at most `most`; 0: a plan routes the next one.
 
-        They count as chosen from then on, whatever the first of them show.
+        These iterations are chosen for good: the first of them cannot change the others.
         """
-        run = 1 if self._is_trial or not self._own else max(1, int(RUN_S / median(self._own)))
-        run = min(run, RUN, most, self._left)
+        run = 1 if self._is_trial or not self._own else max(1, int(self._rules.run_s / median(self._own)))
+        run = min(run, self._rules.run_iterations, most, self._left)
         self._left -= run
         return run
 
     def judge_plan(self, took_s: float, exchange_s: float, is_explained: bool, own_links_s: float) -> None:
         """Take in an iteration by plan.
 
-        exchange_s: of it, its exchange. is_explained: what was known of the links holds, and explains its time. own_links_s: what
-        the links need for MXNet's own loads; infinite where that is not known.
+        exchange_s: the part of took_s from first push to last pull. is_explained: the estimates hold and explain its time.
+        own_links_s: seconds that the links need for MXNet's own loads; infinite if unknown.
         """
         self._planned.append(took_s)
         self._exchanges.append(exchange_s)
@@ -80,24 +75,24 @@ class Routing:
         self._unexplained = 0 if is_explained else self._unexplained + 1
         if own_links_s >= min(self._exchanges):
             return
-        if self._own and self._since_own >= LOOK:
+        if self._own and self._since_own >= self._rules.look_iterations:
             self._compare()
-        elif not self._own and self._unexplained >= SURE and not self._rest:
-            self._begin_own(TRIAL, is_trial=True)
+        elif not self._own and self._unexplained >= self._rules.unexplained_plans and not self._rest:
+            self._begin_own(self._rules.trial_iterations, is_trial=True)
 
     def judge_own(self, took_s: float) -> None:
         """Take in an iteration that MXNet routed."""
         if self._is_first:
             self._is_first = False
             return
-        self._late = self._late + 1 if self._own and took_s > LATE * median(self._own) else 0
+        self._late = self._late + 1 if self._own and took_s > self._rules.late_own * median(self._own) else 0
         self._own.append(took_s)
         if self._is_trial and not self._left:
             self._compare()
-        elif self._late == LOOK:
+        elif self._late == self._rules.look_iterations:
             self._left = 0
-            self._planned.clear()  # either way, what came before says nothing of the network as it is now
-            self._own = deque(list(self._own)[-LOOK:], maxlen=REMEMBERED)
+            self._planned.clear()  # earlier iterations, of either way, say nothing of the present network
+            self._own = deque(list(self._own)[-self._late :], maxlen=self._own.maxlen)
 
     def _begin_own(self, iterations: int, is_trial: bool) -> None:
         self._left, self._is_trial = iterations, is_trial
@@ -106,12 +101,12 @@ class Routing:
     def _compare(self) -> None:
         own_s, planned_s = median(self._own), median(self._planned)
         if own_s <= planned_s:
-            self._begin_own(_pause(LOOK, planned_s / own_s), is_trial=False)
+            self._begin_own(self._pause(self._rules.look_iterations, planned_s / own_s), is_trial=False)
         else:
             self._own.clear()
-            self._is_trial, self._rest = False, _pause(TRIAL, own_s / planned_s)
+            self._is_trial, self._rest = False, self._pause(self._rules.trial_iterations, own_s / planned_s)
 
-
-def _pause(looks: int, ratio: float) -> int:
-    """Iterations between `looks` of the slower way, which takes ratio times as long as the other."""
-    return min(max(SURE, math.ceil(looks * (ratio - 1) / PRICE)), LONGEST)
+    def _pause(self, looks: int, ratio: float) -> int:
+        """Iterations between `looks` iterations of the slower way, which take ratio times as long as those of the other."""
+        worth_it = math.ceil(looks * (ratio - 1) / self._rules.look_price)
+        return min(max(self._rules.shortest_rest, worth_it), self._rules.longest_rest)

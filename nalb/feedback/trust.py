@@ -1,23 +1,17 @@
-"""When plans are trusted: by how iterations end, nothing else. Pure.
+"""When plans are trusted: by how iterations end, nothing else. Pure. Lower case names are fields of Rules.
 
 evidence                                             action                                    reason
-estimates were refuted, or do not explain the time   the next iteration has no window          only those show limits
-of an iteration with a window
-FEW_FREE, twice as many, ... MANY_FREE iterations    one without a window                      a window hides what became faster
-since the last without one
-plans took longer than equal shares, added up to     equal shares for 1, 2, 4 ... iterations   whatever the estimates rest on is
-a whole iteration                                                                              not so
+an estimate was refuted, or estimates do not         the next iteration has no window          only iterations without a window show
+explain the time of an iteration with a window                                                 what limits links
+`few_free`, twice as many, ... `many_free`           one iteration without a window            a window hides links that became
+iterations since the last one without a window                                                 faster
+plans took longer than equal shares, by              equal shares for 1, 2, 4 ... iterations   the estimates' assumptions do not
+`most_regret` iterations in all                                                                hold
 """
 
 from dataclasses import dataclass
 
-FEW_FREE = 5  # iterations without a window cost up to 10 %: every fifth costs 2 %
-MANY_FREE = 40  # where nothing changes, less
-# Times: TCP's sharing, headers and acknowledgements explain 1.05 to 1.2 (docs/results/close-to-the-bound.md).
-LATE = 1.25
-MOST_REGRET = 1.0  # iterations of equal shares that plans may cost more than those
-REGRET_OF_ONE = 0.5  # of an iteration: the network may have changed within it
-MAX_PATIENCE = 32  # iterations that something which did not help is left alone, at most
+from nalb.measurement.rules import RULES, Rules
 
 
 @dataclass(frozen=True)
@@ -25,64 +19,65 @@ class Outcome:
     """How an iteration went, in seconds."""
 
     took_s: float  # what the exchange took by itself
-    explained_s: float | None  # what it should have taken by what is known for sure; None while nodes are not measured
-    is_refuted: bool  # it showed that something else was known than is so
+    explained_s: float | None  # what the lower bounds of rates explain; None while nodes are not measured
+    is_refuted: bool  # the iteration contradicted an estimate
     has_equal_shares: bool
-    follows_estimates: bool  # otherwise it says nothing of plans that do
-    is_bounded: bool  # equal shares take at most twice as long as any: all nodes are workers
+    follows_estimates: bool  # False: the iteration says nothing of plans that follow estimates
+    is_bounded: bool  # equal shares take at most twice as long as any others: all nodes are workers
 
-    @property
-    def is_late(self) -> bool:
-        """Whether what is known does not explain how long it took, or nothing is known."""
-        return self.explained_s is None or self.took_s > LATE * self.explained_s
+    def is_late(self, rules: Rules = RULES) -> bool:
+        """Whether the estimates do not explain how long the exchange took, or there are none."""
+        return self.explained_s is None or self.took_s > rules.late_plan * self.explained_s
 
 
 class Trust:
-    """What was made of the iterations so far, for the next plan."""
+    """Decides from the iterations so far whether the next plan follows the estimates, and whether it may have a window."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Rules = RULES) -> None:
+        self._rules = rules
         self.begin()
         self._equal_left = 0  # until nodes are measured there are equal shares anyway
 
     def begin(self) -> None:
-        """Other tensors: what equal shares take is not known."""
-        self._equal_s: float | None = None
-        self._is_old = True  # that was before what is known now
-        self._regret = 0.0
+        """Begin anew with other tensors: the time that equal shares take is unknown."""
+        self._equal_s: float | None = None  # what equal shares took
+        self._is_old = True  # an estimate was refuted since then
+        self._regret = 0.0  # iterations of equal shares
         self._is_settled = False  # nothing asks for an iteration without a window
-        self._is_refuted = True  # the last one refuted an estimate
-        self._since_free = 0
-        self._every_free = FEW_FREE
+        self._is_refuted = True  # the last iteration refuted an estimate
+        self._since_free = 0  # iterations since the last one without a window
+        self._every_free = self._rules.few_free
         self._patience = 1  # iterations of equal shares, next time
         self._equal_left = 1  # iterations of equal shares to come
 
     @property
     def needs_equal_shares(self) -> bool:
-        """Whether the next iteration has equal shares, whatever is known."""
+        """Whether the next iteration has equal shares, whatever the estimates are."""
         return self._equal_left > 0
 
     def allow_window(self, is_by_sites: bool = False) -> bool:
-        """Whether the next iteration may have a window; to be asked once for each.
+        """Whether the next iteration may have a window; to be asked once for each iteration.
 
-        is_by_sites: what machines send within their sites delays what the uplinks carry, where it comes all at once. So such
-        iterations go without a window only now and then, and after one that refuted an estimate, but not because they were late
-        (measured on geo2x3: 2.13 s without, 1.97 s with one).
+        is_by_sites: traffic within sites that comes all at once delays the traffic on uplinks. So by sites, a late iteration does
+        not remove the window (measured on geo2x3: 2.13 s without, 1.97 s with a window). A refuted estimate still does.
         """
         self._since_free += 1
         is_due = self._since_free >= self._every_free
         is_free = is_due or (self._is_refuted if is_by_sites else not self._is_settled)
         if is_free:
-            self._since_free, self._every_free = 0, min(2 * self._every_free, MANY_FREE) if is_due else self._every_free
+            self._since_free = 0
+            if is_due:
+                self._every_free = min(2 * self._every_free, self._rules.many_free)
         return not is_free
 
     def judge(self, outcome: Outcome) -> None:
         """Take one iteration in."""
-        is_late = outcome.is_late
+        is_late = outcome.is_late(self._rules)
         has_window = self._since_free > 0
         self._is_refuted = outcome.is_refuted
-        self._is_settled = not (outcome.is_refuted or (is_late and has_window))
+        self._is_settled = not (self._rules.looks_again and (outcome.is_refuted or (is_late and has_window)))
         if not self._is_settled:
-            self._every_free = FEW_FREE
+            self._every_free = self._rules.few_free
         if outcome.has_equal_shares:
             self._judge_equal(outcome.took_s)
         elif outcome.follows_estimates:
@@ -95,9 +90,9 @@ class Trust:
 
     def _judge_plan(self, outcome: Outcome, is_late: bool) -> None:
         if self._equal_s is not None and (outcome.is_bounded or not self._is_old):
-            self._regret = max(0.0, self._regret + min(outcome.took_s / self._equal_s - 1, REGRET_OF_ONE))
-        if self._regret > MOST_REGRET:
-            self._equal_left, self._patience = self._patience, min(2 * self._patience, MAX_PATIENCE)
+            self._regret = max(0.0, self._regret + min(outcome.took_s / self._equal_s - 1, self._rules.regret_of_one))
+        if self._regret > self._rules.most_regret:
+            self._equal_left, self._patience = self._patience, min(2 * self._patience, self._rules.max_patience)
             self._regret = 0.0
         elif not self._regret and not is_late:
             self._patience = 1

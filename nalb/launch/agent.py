@@ -25,10 +25,11 @@ from nalb.errors import NalbError
 from nalb.launch.machine_env import is_for_ps_lite, machine_environment, own_path
 from nalb.launch.processes import die_with_parent, stopped_at
 from nalb.process.guardian import Descent, living_on, mark, reap_adopted
+from nalb.process.last_words import FOR_THE_LAUNCHER
 from nalb.transport.keys import VARIABLE
 
 VERSION = 3
-REPORT = "\x1enalb-agent "  # begins with the ASCII record separator, which no text output has
+REPORT = f"{FOR_THE_LAUNCHER}nalb-agent "
 SIGN_OF_LIFE_S = 2.0  # how often the launcher sends one
 SILENCE_S = 8.0  # without one the launcher is taken for dead
 TERM_GRACE_S = 1.5

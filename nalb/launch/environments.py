@@ -11,6 +11,7 @@ from nalb.launch.hosts import Hosts
 from nalb.launch.machine_env import machine_environment
 from nalb.launch.roles import ProcessSpec
 from nalb.launch.ssh import quote
+from nalb.process.own_program import own_argv
 from netem.emulation import Emulation
 
 
@@ -47,6 +48,6 @@ def hosts_lines(hosts: Hosts, specs: Iterable[ProcessSpec]) -> list[str]:
     for spec in specs:
         host = hosts.host(spec.node)
         where = f", in {host.directory}" if host.directory else ""
-        argv = [host.python, "-m", "nalb.launch.machine_env", *spec.argv]
+        argv = own_argv("nalb.launch.machine_env", *spec.argv, python=host.python)
         lines += [f"# {spec.name} on {host.address}{where}", env_line(spec.environment, argv)]
     return lines

@@ -36,7 +36,13 @@ Text = Annotated[
     Meta(min_length=1, max_length=4096, pattern=r"^[^\x00\n]*\Z", description="one line of at most 4096 characters"),
 ]
 Flag = Annotated[bool, Meta(description="true or false")]
-Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z")]
+Variable = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z", description="a variable's name: letters, digits and '_', first no digit"
+    ),
+]
+Value = Annotated[str, Meta(pattern=r"^[^\x00]*\Z", description="a text, in quotes")]
 
 
 class _Access(Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,7 +67,7 @@ class _HostTable(_Access, frozen=True, kw_only=True):
 
 class _Defaults(_Access, frozen=True, kw_only=True):
     root_port: Annotated[int, Meta(ge=1, le=65534, description="a port, from 1 to 65534")] = DEFAULT_ROOT_PORT
-    environment: Annotated[dict[Variable, str], Meta(description="variables' names and texts")] = {}
+    environment: Annotated[dict[Variable, Value], Meta(description="variables' names and texts")] = {}
 
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):

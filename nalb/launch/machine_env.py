@@ -8,18 +8,13 @@ found where the process starts: by the supervisor for local processes, by the ag
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from kvstore_patch.shim import preload_environment
 from nalb.errors import InputError, NalbError
+from nalb.process.own_program import ROOT, python_path
 from nalb.transport import keys
 
-ROOT = Path(__file__).resolve().parents[2]  # where nalb and kvstore_patch lie
 BOOTSTRAP = ROOT / "kvstore_patch" / "bootstrap"
-INSTALLED = (
-    "site-packages",
-    "dist-packages",
-)  # on every Python's path; naming them again would hide the standard library
 
 
 def is_for_ps_lite(name: str) -> bool:
@@ -39,10 +34,8 @@ def machine_environment(environment: Mapping[str, str], inherited: Mapping[str, 
     role = environment.get("DMLC_ROLE")
     if role not in ("scheduler", "server", "worker"):
         raise InputError(f"DMLC_ROLE is {role!r}: set scheduler, server or worker, see `nalb launch --print-env`")
-    path = [str(BOOTSTRAP)] if role == "worker" else []
-    path += [] if ROOT.name in INSTALLED else [str(ROOT)]
-    path += [entry for entry in inherited.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in path]
-    additions = {"PYTHONPATH": os.pathsep.join(path)} if path else {}
+    path = python_path(inherited.get("PYTHONPATH", ""), *([str(BOOTSTRAP)] if role == "worker" else []))
+    additions = {"PYTHONPATH": path} if path or inherited.get("PYTHONPATH") else {}
     is_stock, key_file = environment.get("NALB_STOCK") == "1", environment.get(keys.VARIABLE)
     if key_file is not None:
         keys.load_keys(key_file, environment.get("NALB_NODE"))  # what is wrong with it is said here, in one line

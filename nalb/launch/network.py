@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from nalb.events import AnyEvent, ChangeEvent, LayoutEvent, NetworkChange
+from nalb.events import AnyEvent, ChangeEvent, LayoutEvent, MissedEvent, NetworkChange
 from nalb.launch.roles import Place, ProcessSpec
 from nalb.launch.run_dir import append_event
 from nalb.launch.supervisor import Job, print_line
@@ -25,6 +25,7 @@ from netem.network_file import Network
 from netem.schedule import pair_caps_at, rates_at, site_rates_at
 from netem.shaping import segments_at_once
 
+PRINT_EVERY_S = 1.0  # of network changes
 NAMESPACE_PORT = 9091  # ps-lite's customary root port; a namespace has all its ports free
 
 
@@ -100,6 +101,7 @@ class Changes:
         self._news = False
         self._start_s = 0.0
         self._clock: ChangeClock | None = None
+        self._printed_s, self._unprinted = -PRINT_EVERY_S, 0
         self.started = False
 
     def start(self, emulation: Emulation) -> ChangeClock:
@@ -127,16 +129,26 @@ class Changes:
             self._news = True
             change = msgspec.convert(what, NetworkChange)
             append_event(self._path, ChangeEvent(at_s=time.monotonic(), elapsed_s=elapsed_s, change=change))
-        print_line(f"network change at {elapsed_s:.1f} s: {dict(what)}")
+        self._print(elapsed_s, what)
+
+    def _print(self, elapsed_s: float, what: Mapping[str, object]) -> None:
+        """A line for people, once a second at most: the file has every change."""
+        if elapsed_s - self._printed_s < PRINT_EVERY_S:
+            self._unprinted += 1
+            return
+        more = f" (and {self._unprinted} since the last line)" if self._unprinted else ""
+        print_line(f"network change at {elapsed_s:.1f} s: {dict(what)}{more}")
+        self._printed_s, self._unprinted = elapsed_s, 0
 
 
 def followed(
     job: Job, observer: Observer, changes: Changes, emulation: Emulation, stack: ExitStack
 ) -> Iterator[AnyEvent]:
-    """The job's events until it ends. Its first layout, once the caller has seen it, starts the network's changes."""
+    """The job's events until it ends. Its first layout, once the caller has seen it, starts the network's changes; so do missed
+    events, which it may be among."""
     while not job.finished():
         for event in observer.events(0.1):
             yield event
-            if isinstance(event, LayoutEvent) and not changes.started:
+            if isinstance(event, LayoutEvent | MissedEvent) and not changes.started:
                 stack.enter_context(changes.start(emulation))
         changes.tell(observer.send)

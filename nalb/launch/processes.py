@@ -71,6 +71,7 @@ class LocalProcess:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.failure: Failure | None = None  # why it ends, as it has said itself
         self.is_read = False  # its output has ended, and all of it was taken
+        self.state_shown_s = 0.0  # when a line of it was shown that had not ended
 
     def poll(self) -> Ending | None:
         """How it ended, or None while it runs."""
@@ -82,7 +83,7 @@ class LocalProcess:
         return stopped_at(self.popen.pid)
 
     def take_line(self, line: str) -> str | None:
-        """A line of its output came; returns what of it is to be logged and shown."""
+        """A line of its output came; returns what of it is to be logged and shown, None for nothing."""
         text, failure = failure_in(line)
         self.failure = failure or self.failure
         if failure is not None and not text:

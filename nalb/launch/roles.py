@@ -12,6 +12,7 @@ from nalb.errors import InputError, listed
 from nalb.failures import Cause, Failure, Phase
 from nalb.options import JobOptions, variables_of
 from nalb.planning.sites import Sites
+from nalb.process.own_program import own_argv
 from nalb.schemes import by_name
 from nalb.transport import keys
 
@@ -90,9 +91,12 @@ def process_specs(
         if keys_dir is not None:
             here[keys.VARIABLE] = str(keys.key_path(keys_dir, place.name))
         narrow = one_thread | here
-        own = (place.python, "-m", "kvstore_patch.roles.stock" if alone else "kvstore_patch.roles.planned")
+        planned, stock = (
+            tuple(own_argv(f"kvstore_patch.roles.{name}", python=place.python)) for name in ("planned", "stock")
+        )
+        own = stock if alone else planned
         if index == SCHEDULER_NODE:
-            scheduler = (place.python, "-m", "kvstore_patch.roles.planned") if options.batching else own
+            scheduler = planned if options.batching else own
             specs.append(ProcessSpec(place.name, "scheduler", scheduler, narrow | of_coordinator))
         for role in servers[place.name]:
             level = {} if role == "server" else {"NALB_LEVEL": role.split()[0]}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nalb.errors import InputError, MachineError
 from nalb.events import AnyEvent, encode_line
+from nalb.process.line_file import LineFile
 
 SIGNS_OF_A_RUN = ("samples.jsonl", "run.json", "batching.json", "logs", "checkpoints")  # it leaves one at least
 SOCKET_PATH_BYTES = 107  # sun_path of a unix socket, less its end
@@ -41,8 +42,8 @@ def _new_folder(path: Path) -> Path:
 def append_event(samples: Path, event: AnyEvent) -> None:
     """Note an event that no coordinator writes. Raises MachineError."""
     try:
-        with open(samples, "ab") as file:
-            file.write(encode_line(event))
+        with LineFile(samples) as file:
+            file.append(encode_line(event))
     except OSError as error:
         raise MachineError(f"{samples}: {error.strerror}: make room or choose another --out") from None
 

@@ -24,6 +24,7 @@ from nalb.launch.roles import ProcessSpec
 from nalb.launch.supervisor import Job
 from nalb.process.exhaustion import explained
 from nalb.process.guardian import mark
+from nalb.process.own_program import own_argv
 from nalb.transport.keys import NodeKeys
 
 CONNECT_S = 10
@@ -56,7 +57,7 @@ def ssh_argv(host: Host) -> list[str]:
         argv += ["-p", str(host.port)]
     if host.user is not None:
         argv += ["-l", host.user]
-    return [*argv, "--", host.address, remote_command(host, [host.python, "-m", "nalb.launch.agent"])]
+    return [*argv, "--", host.address, remote_command(host, own_argv("nalb.launch.agent", python=host.python))]
 
 
 def file_option(path: str) -> str:
@@ -170,8 +171,9 @@ class RemoteJob(Job):
         keys: Mapping[str, NodeKeys],  # by node; empty: the job is not encrypted
         log_dir: Path,
         show: Callable[[str], None] | None = None,
+        show_unfinished: Callable[[str], None] | None = None,
     ):
-        super().__init__(specs, lambda spec: list(spec.argv), {}, log_dir, show)
+        super().__init__(specs, lambda spec: list(spec.argv), {}, log_dir, show, show_unfinished=show_unfinished)
         self._hosts, self._keys = hosts, keys
         self._over = threading.Event()
         self._pulse = threading.Thread(target=self._give_signs_of_life, name="signs-of-life", daemon=True)

@@ -1,26 +1,36 @@
 """Runs a job where it was asked for: on loopback, in an emulated network or on hosts; and again after failures."""
 
 import os
+import socket
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from nalb.checkpoints import folder
+from nalb.checkpoints import folder, lock
 from nalb.errors import InputError, MachineError, listed
 from nalb.launch.encryption import Encryption, job_keys, keys_here
 from nalb.launch.environments import hosts_lines, local_lines, network_lines
 from nalb.launch.hosts import Hosts, load_hosts
 from nalb.launch.job_phase import have_met
-from nalb.launch.network import NAMESPACE_PORT, Changes, configured_message, followed, inside, job_network, places_in
+from nalb.launch.network import (
+    NAMESPACE_PORT,
+    Changes,
+    configured_message,
+    followed,
+    inside,
+    job_network,
+    job_nodes,
+    places_in,
+)
 from nalb.launch.ports import free_pair
 from nalb.launch.restarts import Attempt, Policy, see_through
 from nalb.launch.roles import Place, ProcessSpec, process_specs
 from nalb.launch.run_dir import make_run_dir, observer_address
 from nalb.launch.signals import ending_on_signals
 from nalb.launch.ssh import RemoteJob, unreachable
-from nalb.launch.supervisor import Job, print_line
+from nalb.launch.supervisor import Job, print_line, print_unfinished
 from nalb.options import JobOptions
 from nalb.schemes import by_name
 from nalb.transport.observer import Observer
@@ -55,14 +65,17 @@ def launch(request: LaunchRequest) -> Path:
     """See the job through; returns the run directory of the attempt that ended well. Raises JobError."""
     hosts = load_hosts(request.hosts) if request.hosts is not None else None
     network = load_network(find_network(request.network)) if request.network is not None else None
-    nodes = [place.name for place in hosts.places()] if hosts else [f"n{i}" for i in range(sum(request.local or ()))]
-    nodes = [node.name for node in network.nodes] if network else nodes
+    places = hosts.places() if hosts else job_nodes(network) if network else _loopback_places(request)
+    nodes = [place.name for place in places]
     policy = Policy(request.max_restarts, request.min_nodes, None)
     policy.check(len(nodes))
-    _check_restarts(request, hosts)
+    _check_restarts(request, hosts, sum(not place.is_worker for place in places))
     if network is not None:
         ensure_privilege()
     run_dir = make_run_dir(request.out)
+    job = f"nalb launch (process {os.getpid()} on {socket.gethostname()}, run directory {run_dir})"
+    request = replace(request, options=replace(request.options, checkpoints_job=job))
+    is_shared = hosts is None and request.options.checkpoints is not None
     if hosts is None:
         checkpoints = request.options.checkpoints or str(run_dir / "checkpoints")
         request = replace(request, options=replace(request.options, checkpoints=checkpoints))
@@ -81,7 +94,7 @@ def launch(request: LaunchRequest) -> Path:
         else:
             _on_loopback(request, attempt)
 
-    with ending_on_signals():
+    with ending_on_signals(), lock.claim(Path(checkpoints), job) if is_shared else nullcontext():
         probe = partial(unreachable, hosts.hosts) if hosts else set[str]
         return see_through(run, run_dir, nodes, policy, probe, print_line)
 
@@ -107,13 +120,20 @@ def environment_lines(request: LaunchRequest) -> list[str]:
     return local_lines(specs, os.environ)
 
 
-def _check_restarts(request: LaunchRequest, hosts: Hosts | None) -> None:
-    """InputError for what would fail at the first restart."""
+def _check_restarts(request: LaunchRequest, hosts: Hosts | None, without_worker: int) -> None:
+    """InputError for what would fail at a restart. without_worker: how many of the nodes have none."""
     most = request.options.batch_most
     if request.min_nodes is not None and request.encryption.keys is not None:
         raise InputError("--min-nodes needs keys that are made anew for the nodes left: leave --keys out")
     if request.min_nodes is not None and most is not None and "," in most:
         raise InputError("--min-nodes changes who is which worker: give --batch-most one number for all")
+    subset = request.options.token_subset
+    if request.min_nodes is not None and subset is not None:
+        fewest = subset + request.options.token_apart + without_worker  # of those apart, others must be left
+        if request.min_nodes < fewest:
+            raise InputError(
+                f"--min-nodes {request.min_nodes} may leave too few workers for --subset {subset}: choose {fewest} or more"
+            )
     told = request.options.checkpoints is not None or hosts is None or folder.VARIABLE in dict(hosts.environment)
     if request.max_restarts and not told:
         raise InputError("--max-restarts with --hosts: name the hosts' folder for checkpoints with --checkpoints")
@@ -137,7 +157,13 @@ def _on_loopback(request: LaunchRequest, attempt: Attempt) -> None:
         port = stack.enter_context(free_pair(LOOPBACK))
         specs, options = _specs_here(request, _loopback_places(request), attempt, port, observers, stack)
         with Job(
-            specs, lambda spec: list(spec.argv), os.environ, run_dir / "logs", print_line, has_joined(options)
+            specs,
+            lambda spec: list(spec.argv),
+            os.environ,
+            run_dir / "logs",
+            print_line,
+            has_joined(options),
+            show_unfinished=print_unfinished,
         ) as job:
             job.wait()
 
@@ -149,14 +175,25 @@ def _in_network(request: LaunchRequest, network: Network, attempt: Attempt) -> N
         emulation = stack.enter_context(job_network(network))
         specs, options = _specs_here(request, places_in(emulation), attempt, NAMESPACE_PORT, observers, stack)
         logs = run_dir / "logs"
-        job = stack.enter_context(Job(specs, inside(emulation), os.environ, logs, print_line, has_joined(options)))
+        job = stack.enter_context(
+            Job(
+                specs,
+                inside(emulation),
+                os.environ,
+                logs,
+                print_line,
+                has_joined(options),
+                emulation.check,
+                print_unfinished,
+            )
+        )
         nodes = {spec.node for spec in specs}
         changes = Changes(network, run_dir, nodes)
         if observers is None:
             stack.enter_context(changes.start(emulation))
             job.wait(changes.check)
             return
-        observer = stack.enter_context(Observer(observers))
+        observer = stack.enter_context(Observer(observers, may_miss=True))
         observer.send(configured_message(network, 0.0, nodes))
         for _ in followed(job, observer, changes, emulation, stack):
             pass
@@ -182,7 +219,7 @@ def _on_hosts(request: LaunchRequest, hosts: Hosts, attempt: Attempt) -> None:
     places, first_workers = _remaining(hosts.places(), attempt)
     keys = job_keys(request.encryption, places) if request.encryption.is_on else {}
     specs = _host_specs(request, hosts, places, first_workers)
-    with RemoteJob(specs, hosts, keys, attempt.run_dir / "logs", print_line) as job:
+    with RemoteJob(specs, hosts, keys, attempt.run_dir / "logs", print_line, print_unfinished) as job:
         job.wait()
 
 

@@ -8,6 +8,7 @@ the answer.
 
 import os
 import secrets
+import shutil
 import sys
 import threading
 import time
@@ -15,15 +16,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 from msgspec.structs import replace
 
 from nalb.errors import MachineError, PeerError, listed
-from nalb.failures import Cause, Failure, JobFailed, Phase
+from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Phase
+from nalb.launch.lost_variables import LostVariables
+from nalb.launch.output import STATE_S, Kind, Piece, pieces_of
 from nalb.launch.processes import LocalProcess, start_here
 from nalb.launch.roles import ProcessSpec
-from nalb.process.exhaustion import explained
+from nalb.process.exhaustion import explained, raise_file_limit
 from nalb.process.guardian import Descent, JobGuardian, kill_marked, living_on, reap_adopted
+from nalb.process.last_words import FOR_THE_LAUNCHER, line_of
+from nalb.process.streams import discard_output
 from nalb.settings import silence_of
 
 TERM_GRACE_S = 1.5  # between asking and killing
@@ -33,7 +39,8 @@ SETTLE_S = 0.3  # for those that the same cause took along
 CULPRIT_S = 2.0  # for the culprit, when only its peers have ended so far and others still run
 STOPPED_GRACE_S = 2.0  # beyond the silence: where the coordinator watches, its verdict says more, and comes first
 JOINED_S = 1.0  # for the coordinator's file to say what a worker that has ended already knew
-LINE_BYTES = 65_536  # a longer line is cut
+
+CLEAR = "\x1b[K"  # the terminal's line, from the cursor on
 
 Wrap = Callable[[ProcessSpec], list[str]]
 
@@ -49,9 +56,12 @@ class Job:
         log_dir: Path,
         show: Callable[[str], None] | None = None,
         has_joined: Callable[[], bool] | None = None,  # whether all processes have met; None: there is no telling
+        check: Callable[[], None] = lambda: None,  # raises what is wrong with the place where they run
+        show_unfinished: Callable[[str], None] | None = None,  # lines that have not ended, as of progress bars
     ):
         self._specs, self._wrap, self._inherited, self._log_dir = specs, wrap, inherited, log_dir
-        self._show, self._has_joined = show, has_joined
+        self._show, self._has_joined, self._check = show, has_joined, check
+        self._show_unfinished = show_unfinished
         self._print_lock = threading.Lock()
         self._log_error: MachineError | None = None
         self._workers_ended_s: float | None = None
@@ -61,13 +71,15 @@ class Job:
         self.children: list[LocalProcess] = []
         self._readers: list[threading.Thread] = []
         self._failed: list[LocalProcess] = []  # in the order of being noticed
+        self._lost = LostVariables()
 
     def __enter__(self) -> "Job":
         try:
             self._log_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise MachineError(f"{self._log_dir}: {error.strerror}: choose another --out") from None
-        self._stack.enter_context(JobGuardian(self.id))
+        raise_file_limit()
+        self._guardian = self._stack.enter_context(JobGuardian(self.id))
         self._descent = self._stack.enter_context(Descent())
         try:
             for spec in self._specs:
@@ -101,6 +113,8 @@ class Job:
         """Whether every process has ended well; JobFailed as soon as any has failed, or will never end."""
         if self._log_error is not None:
             raise self._log_error
+        self._guardian.check()
+        self._check()
         for child in self.children:
             reap_adopted(child.popen.pid)
         if self._note_failed():
@@ -108,6 +122,8 @@ class Job:
             raise self._failure()
         self._check_stopped()
         workers = [child for child in self.children if child.spec.role == "worker"]
+        if self._has_joined is not None:
+            self._lost.look(workers)
         ended = [child for child in workers if _ended_well(child)]
         if ended:
             self._check_joined(ended[0])
@@ -174,11 +190,16 @@ class Job:
         told = child.failure if ending.is_explained else None
         if not culprits and told is not None:  # the coordinator's verdict, repeated by everyone
             others = [one for one in self.children if not told.is_of(one.spec.role, one.spec.node)]
+            silent = [child for child in self.children if told.is_of(child.spec.role, child.spec.node)]
+            if told.cause is Cause.SILENT and any(map(_ended_well, silent)):
+                told = replace(told, cause=Cause.ENDED, detail=NOT_LEFT)
             if stopped := [one.spec.name for one in others if one.stopped_at() is not None]:
                 told = replace(told, detail=f"{told.detail} ({listed(stopped)} stopped by a signal)")
             return JobFailed(told, ending.exit_code, f"logs: {self._log_dir}")
         why = told.detail if told else child.last_line() if ending.is_explained else ""
         detail = f"{ending.what}: {why}" if why else ending.what
+        if self._has_joined is not None and not self._has_joined():
+            detail += self._lost.of(child)
         failure = child.spec.failure(Cause.ENDED, detail)
         if told is not None:
             failure = replace(failure, cause=told.cause, phase=told.phase, iteration=told.iteration)
@@ -195,6 +216,7 @@ class Job:
             if time.monotonic() > end_s:
                 detail = (
                     "ended well before the job had begun: the command must create a KVStore ('nalb') on every worker"
+                    + self._lost.of(ended)
                 )
                 raise JobFailed(ended.spec.failure(Cause.NO_STORE, detail, Phase.START), where=self._log_of(ended))
             time.sleep(0.05)
@@ -206,18 +228,37 @@ class Job:
         assert child.popen.stdout is not None
         path = self._log_dir / f"{child.spec.slug}.log"
         try:
-            with open(path, "ab", buffering=0) as log:
-                while raw := child.popen.stdout.readline(LINE_BYTES):
-                    line = child.take_line(raw.decode("utf-8", "replace").rstrip("\n"))
-                    if line is not None:
-                        log.write(line.encode() + b"\n")
-                        self._show_line(f"[{child.spec.node} {child.spec.role}] {line}")
+            with open(path, "ab") as log:  # buffered, or a full disk could take a part without a word
+                for piece in pieces_of(child.popen.stdout.fileno()):
+                    self._take(child, piece, log)
+                    log.flush()
         except OSError as error:
             self._log_error = MachineError(f"{path}: {error.strerror}: make room or choose another --out")
         except ValueError:
             return  # closed at the end
         finally:
             child.is_read = True
+
+    def _take(self, child: LocalProcess, piece: Piece, log: BinaryIO) -> None:
+        """Log a piece of a process's output and show it; of what is for the launcher, log the line for people."""
+        if piece.kind is not Kind.LINE:
+            log.write(piece.raw if piece.kind is Kind.STATE else b"")
+            self._show_state(child, piece.text)
+            return
+        told, line = child.failure, child.take_line(piece.text)
+        if child.failure is not None and child.failure != told:  # all say the job's: shown once, by the launcher
+            log.write(f"{line_of(child.failure)}\n".encode())
+        if line is not None:
+            log.write(piece.raw if line == piece.text else line.encode() + b"\n")
+            self._show_line(_from(child, line))
+
+    def _show_state(self, child: LocalProcess, state: str) -> None:
+        """Of a line that has not ended: at most one in STATE_S, and none of what is for the launcher alone."""
+        now_s, text = time.monotonic(), state.partition(FOR_THE_LAUNCHER)[0]
+        if self._show_unfinished is not None and text and now_s - child.state_shown_s >= STATE_S:
+            child.state_shown_s = now_s
+            with self._print_lock:
+                self._show_unfinished(_from(child, text))
 
     def _show_line(self, line: str) -> None:
         if self._show is not None:
@@ -250,6 +291,10 @@ class Job:
             time.sleep(0.02)
 
 
+def _from(child: LocalProcess, line: str) -> str:
+    return f"[{child.spec.node} {child.spec.role}] {line}"
+
+
 def _ended_well(child: LocalProcess) -> bool:
     ending = child.poll()
     return ending is not None and ending.is_good
@@ -265,15 +310,22 @@ def _culprits(failed: list[LocalProcess]) -> list[LocalProcess]:
 def print_line(line: str) -> None:
     """Live output of a job, which nothing here may end: characters that stdout does not have become ?, and where nobody reads
     any more the logs go on alone."""
+    _print(f"{CLEAR}{line}\n" if _is_terminal() else f"{line}\n")
+
+
+def print_unfinished(line: str) -> None:
+    """The same for a line that has not ended. On a terminal the next takes its place."""
+    width = shutil.get_terminal_size().columns - 1
+    _print(f"{CLEAR}{line[:width]}\r" if _is_terminal() else f"{line}\n")
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _print(text: str) -> None:
     encoding = sys.stdout.encoding
     try:
-        print(line.encode(encoding, "replace").decode(encoding), flush=True)
+        print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
     except OSError:
         discard_output()
-
-
-def discard_output() -> None:
-    """Nobody reads stdout any more: what is printed from now on, and what Python still holds, goes nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)

@@ -1,9 +1,10 @@
 """From samples to capacities: the estimators that can be chosen.
 
-`PaperEstimator` (Cai et al., Eqs. 6 and 8) averages each link's rates and adds a node's links up. A node whose peers
-limit it reads low. `CapacityEstimator` (capacity.py), the default, asks which ends were full while others waited for them.
+`PaperEstimator` (Cai et al., Eqs. 6 and 8) averages each link's rates and adds up a node's links. Its estimate of a node is too
+low where the node's peers limit it. `CapacityEstimator` (capacity.py), the default, asks which ends were full while others waited
+for them.
 
-Both are fed once per iteration and answer at any time; both are pure: the same samples give the same estimate.
+Both take in each iteration once and answer at any time. Both are pure: the same samples give the same estimate.
 """
 
 from collections.abc import Callable
@@ -13,27 +14,30 @@ import numpy as np
 
 from nalb.measurement.capacity import CapacityEstimator
 from nalb.measurement.estimates import Estimate, UplinkRates
+from nalb.measurement.rules import RULES, Rules
 from nalb.measurement.traffic import Traffic
 from nalb.planning.sites import Sites
 
 
 class Estimator(Protocol):
-    """One iteration's traffic in, the present estimate out."""
+    """Takes in one iteration's traffic after the other, and answers what is known of the links."""
 
     def observe(self, traffic: Traffic) -> bool:
-        """Take one iteration in; returns whether it refuted what was known."""
+        """Take one iteration in; returns whether it refuted an estimate."""
         ...
 
-    def estimate(self) -> Estimate: ...
+    def estimate(self) -> Estimate:
+        """The rates to plan on."""
+        ...
 
 
 class PaperEstimator:
-    """S_i = sum_j s_ij with s_ij the mean of the link's sample rates (Cai et al., Eqs. 6 and 8).
+    """Estimates S_i = sum_j s_ij with s_ij the mean of the link's sample rates (Cai et al., Eqs. 6 and 8).
 
     A directed pair has two connections, pushes and answers, that share its rate; their means are added.
 
-    The paper averages all of a link's records; a network that changes needs the newest to weigh more, so each iteration's
-    mean is taken over that iteration alone. Links not used in an iteration keep their last value.
+    The paper averages all records of a link. In a network that changes the newest must weigh more, so each mean is of one iteration
+    alone. Links that an iteration does not use keep their last value.
     """
 
     def __init__(self, num_nodes: int):
@@ -41,7 +45,7 @@ class PaperEstimator:
         self._connection = np.full((2, self._num_nodes, self._num_nodes), np.nan)  # pushes, answers
 
     def observe(self, traffic: Traffic) -> bool:
-        """Replace the mean of each link that has samples. What was known is never refuted: it is replaced."""
+        """Replace the mean of each link that has samples. Returns False: an estimate is replaced, never refuted."""
         rate = traffic.size_bytes / (traffic.end_s - traffic.start_s)
         place = (np.where(traffic.is_push, 0, 1), traffic.source, traffic.target)
         key = np.ravel_multi_index(place, self._connection.shape)
@@ -53,7 +57,7 @@ class PaperEstimator:
         return False
 
     def estimate(self) -> Estimate:
-        """Sums over each node's links; a node without any sample is NaN."""
+        """The sum over each node's links; NaN for a node without samples."""
         known = np.isfinite(self._connection)
         link = np.where(known.any(axis=0), np.where(known, self._connection, 0.0).sum(axis=0), np.nan)
         up, down = (np.where(np.isfinite(link).any(axis=axis), np.nansum(link, axis=axis), np.nan) for axis in (1, 0))
@@ -61,10 +65,10 @@ class PaperEstimator:
 
 
 class SiteEstimator:
-    """Any estimator with sites: one of it for the machines' links, and one for the star whose nodes are the sites.
+    """Makes an estimator for sites of any estimator: one instance for the machines' links, one for the star whose nodes are sites.
 
-    The second sees what travels between sites, and takes what all machines of a site carry together as one node's. Caps of pairs
-    are left out: they cannot be planned on there.
+    The second one sees the traffic between sites, and takes the traffic of all machines of a site for that of one node. Caps of
+    pairs are left out: plans by sites cannot take them into account.
     """
 
     def __init__(self, new_estimator: Callable[[int], Estimator], sites: Sites):
@@ -72,23 +76,28 @@ class SiteEstimator:
         self._nodes, self._star = new_estimator(len(sites.of_node)), new_estimator(sites.count)
 
     def observe(self, traffic: Traffic) -> bool:
-        """Both take it in; whether it refuted what either knew."""
+        """Both instances take the iteration in; returns whether it refuted an estimate of either."""
         is_refuted = self._nodes.observe(traffic)
         between = traffic.grouped(self._sites.place)
         return (between is not None and self._star.observe(between)) or is_refuted
 
     def estimate(self) -> Estimate:
-        """Of both."""
+        """The machines' rates from the one instance, the uplinks' from the other."""
         nodes, star = self._nodes.estimate(), self._star.estimate()
         shared = UplinkRates(np.array([star.up, star.down]), star.least)
         return Estimate(nodes.up, nodes.down, nodes.least, {}, shared)
 
 
-def with_sites(new_estimator: Callable[[int], Estimator], sites: Sites) -> Estimator:
-    """An estimator of a job that sums by sites."""
+def estimator_of(
+    new_estimator: Callable[[int], Estimator], num_nodes: int, sites: Sites | None = None, rules: Rules = RULES
+) -> Estimator:
+    """A job's estimator. new_estimator: makes one from the number of nodes. sites: None where sums have one level.
+
+    Only nalb's own default estimator follows `rules` and knows sites by itself.
+    """
     if new_estimator is CapacityEstimator:
-        return CapacityEstimator(len(sites.of_node), sites)
-    return SiteEstimator(new_estimator, sites)
+        return CapacityEstimator(num_nodes, sites, rules)
+    return new_estimator(num_nodes) if sites is None else SiteEstimator(new_estimator, sites)
 
 
 DEFAULT_ESTIMATOR = "capacity"

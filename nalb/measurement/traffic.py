@@ -1,22 +1,22 @@
 """One iteration's samples as arrays, and the rates over time that they add up to.
 
-A time stamp says when a frame was read, not when it arrived. Where a machine is short of CPU its processes stand for up to a
-tenth of a second, and then read at the speed of memory what has come meanwhile: forecast and message at once. Rates over
-windows hardly notice, since what is read late is read; the time of a single message says nothing then.
+A time stamp says when a frame was read, not when it arrived. On a machine that is short of CPU, processes stand still for up to a
+tenth of a second. Then they read at the speed of memory what has come meanwhile, forecast and message at once. Rates over windows
+hardly notice, since late frames are read in the end; the time of a single message says nothing then.
 """
 
 import numpy as np
 
 from nalb.measurement.samples import Floats, Ints, Mask, Samples
 
-ROUNDING = 1e-9  # s: the least that a message takes
+LEAST_MESSAGE_S = 1e-9  # seconds that a message takes at least: rates divide by them
 
 
 class Traffic:
     """The messages between nodes of one iteration, on one clock; at least one."""
 
     def __init__(self, samples: Samples, has_full_cores: Mask | bool = False):
-        """has_full_cores: whether each node's cores worked nearly all the time, shape (N,), or of all nodes."""
+        """has_full_cores: whether each node's cores worked nearly all the time, shape (N,), or one answer for all nodes."""
         self.has_full_cores = has_full_cores
         self._samples = samples
         self.source, self.target, self.is_push = samples["source"], samples["target"], samples["is_push"]
@@ -26,11 +26,11 @@ class Traffic:
 
     @property
     def span_s(self) -> float:
-        """From the first forecast to the last message."""
+        """Seconds from the first forecast to the last message."""
         return self.last_s - self.first_s
 
     def since(self, at_s: float) -> "Traffic":
-        """What travelled from then on: of a message under way the part of its bytes that was left. Some must have ended later."""
+        """The traffic from then on: a message under way has the part of its bytes that was left. One must end later than `at_s`."""
         left = self._samples[self.end_s > at_s]
         whole_s = left["end_s"] - left["start_s"]
         left["start_s"] = np.maximum(left["start_s"], at_s)
@@ -38,7 +38,7 @@ class Traffic:
         return Traffic(left)
 
     def grouped(self, group: Ints) -> "Traffic | None":
-        """What travelled between groups of nodes, as if each were one node; None for nothing. group: of each node, shape (N,)."""
+        """The traffic between groups of nodes, as if each group were one node; None for none. group: each node's, shape (N,)."""
         between = self._samples[group[self.source] != group[self.target]]
         between["source"], between["target"] = group[between["source"]], group[between["target"]]
         return Traffic(between) if len(between) else None
@@ -52,19 +52,19 @@ class Traffic:
     def carried(self, group: Ints, count: int, cells: int) -> Floats:
         """The bytes of each group's messages in each of so many equal cells of the span, shape (count, cells).
 
-        group: of each message, 0 .. count - 1. Each message's bytes are spread evenly over [start, end].
+        group: each message's, 0 .. count - 1. Each message's bytes are spread evenly over [start, end].
         """
-        took_s = np.maximum(self.end_s - self.start_s, ROUNDING)
+        took_s = np.maximum(self.end_s - self.start_s, LEAST_MESSAGE_S)
         begin, axis_s = self._axis(group, count)
         edges = np.concatenate([begin + self.start_s, begin + self.start_s + took_s])
         order = np.argsort(edges, kind="stable")
         rate = np.cumsum(np.concatenate([self.size_bytes / took_s, -self.size_bytes / took_s])[order])
-        rate = np.maximum(rate, 0.0)  # rounding leaves a little less than nothing where nothing is on its way
+        rate = np.maximum(rate, 0.0)  # rounding errors make it negative where no message is on its way
         so_far = np.append(0.0, np.cumsum(rate[:-1] * np.diff(edges[order])))
         return self._in_cells(edges[order], so_far, axis_s, count, cells)
 
     def active(self, group: Ints, count: int, cells: int) -> Floats:
-        """For how many seconds of each cell at least one of each group's messages was on its way, shape (count, cells)."""
+        """Seconds of each cell for which at least one of each group's messages was on its way, shape (count, cells)."""
         begin, axis_s = self._axis(group, count)
         start, end = begin + self.start_s, begin + self.end_s
         order = np.argsort(start, kind="stable")
@@ -75,11 +75,11 @@ class Traffic:
         return self._in_cells(np.stack([start, end], axis=1).ravel(), so_far, axis_s, count, cells)
 
     def _axis(self, group: Ints, count: int) -> tuple[Floats, Floats]:
-        """One axis on which the groups' spans lie behind one another: what to add to a message's times, where each begins."""
+        """(what to add to each message's times, where each group begins), on one axis with the groups' spans in a row."""
         axis_s = 2 * self.span_s * np.arange(count)
         return axis_s[group] - self.first_s, axis_s
 
     def _in_cells(self, at_s: Floats, so_far: Floats, axis_s: Floats, count: int, cells: int) -> Floats:
-        """What a rising curve over the groups' axis gained in each cell, shape (count, cells)."""
+        """The gain in each cell of a rising curve over the groups' axis, shape (count, cells)."""
         edges = axis_s[:, np.newaxis] + np.linspace(0.0, self.span_s, cells + 1)
         return np.diff(np.interp(edges.ravel(), at_s, so_far, left=0.0).reshape(count, cells + 1), axis=1)

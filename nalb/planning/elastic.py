@@ -14,7 +14,7 @@ from nalb.errors import InputError, listed
 from nalb.planning.filling import fill
 from nalb.planning.nodes import Floats, Node, check_nodes, server_indices
 
-WINDOW = 10  # observations per server that count: a few plans back, so that a network that changes is forgotten (ours)
+OBSERVATIONS_KEPT = 10  # of each server: a few plans back, so that a network that changes is forgotten (ours)
 # The slice size that the scheme takes from experience, whatever the model. Cai et al. name no value; this one lies amid those
 # that the default alpha gives MobileNet, ResNet-50 and AlexNet on six nodes (46 to 200 kB). BytePS's default of 4 MB
 # would leave most servers of a small model without a slice.
@@ -57,18 +57,18 @@ def elastic(
 ) -> tuple[Floats | None, str]:
     """Shares in bytes, shape (N,), whose predicted times are equal, with the reason; None: keep the present shares.
 
-    sum_i max(0, (t - b_i) / a_i) = M, a_i and b_i from fit_line over server i's last WINDOW observations (newest last;
+    sum_i max(0, (t - b_i) / a_i) = M, a_i and b_i from fit_line over server i's last OBSERVATIONS_KEPT ones (newest last;
     `observations` has one sequence per node, empty for nodes that are no server). A line that does not rise with the
     load is noise: then a_i is the mean time per byte and b_i = 0, and the reason names the server. While a server
     lacks two different loads: explore (see _explore). None where a server has no observation, or where exploring has
-    nothing to move. Cost: O(N (WINDOW + log N)). Raises InputError for a wrong number of sequences. Source: Chen et
+    nothing to move. Cost: O(N (OBSERVATIONS_KEPT + log N)). Raises InputError for a wrong number of sequences. Source: Chen et
     al., SoCC 2020, from the description in Cai et al., section 2.
     """
     check_nodes(nodes, model_bytes)
     if len(observations) != len(nodes):
         raise InputError(f"{len(observations)} windows of observations for {len(nodes)} nodes: give one per node")
     servers = server_indices(nodes)
-    windows = [observations[int(server)][-WINDOW:] for server in servers]
+    windows = [observations[int(server)][-OBSERVATIONS_KEPT:] for server in servers]
     names = [nodes[int(server)].name for server in servers]
     unseen = [name for name, window in zip(names, windows, strict=True) if not window]
     if unseen:

@@ -2,19 +2,51 @@
 guardians, which clean up after it."""
 
 import os
+import select
 import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import suppress
 
 from nalb.errors import MachineError
 from nalb.process.exhaustion import explained
+from nalb.process.own_program import python_path
 from nalb.process.proc import require_own_proc
 
 READY_DEADLINE_S = 60.0
+GUARDIANS: set[int] = set()  # pids of this process's
+DEATHS_MOST = 3  # of one guardian: whoever kills more, or what keeps it from starting, is to be told
 
 
-def start(argv: list[str], what: str) -> str:
-    """Run argv until it calls `detach`; returns its last words before. Raises MachineError where it never does."""
+class Daemon:
+    """A process that has gone to the background, known by a descriptor, which no later process of the same id can take."""
+
+    def __init__(self, pid: int, said: str, what: str):
+        """said: its last words before. Raises MachineError where it has ended already."""
+        self.pid, self.said, self._what = pid, said, what
+        try:
+            self._descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise self._has_ended() from None
+
+    def check(self) -> None:
+        """Raises MachineError where it has ended."""
+        poller = select.poll()
+        poller.register(self._descriptor, select.POLLIN)
+        if poller.poll(0):
+            raise self._has_ended()
+
+    def close(self) -> None:
+        """Look after it no longer."""
+        os.close(self._descriptor)
+
+    def _has_ended(self) -> MachineError:
+        return MachineError(
+            f"{self._what} has ended, killed by someone or by the kernel where memory ran out (see dmesg): start again"
+        )
+
+
+def start(argv: list[str], what: str) -> Daemon:
+    """Run argv until it calls `detach`. Raises MachineError where it never does."""
     try:
         with explained(what):
             done = subprocess.run(
@@ -31,35 +63,81 @@ def start(argv: list[str], what: str) -> str:
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise MachineError(f"{what} cannot be started ({lines[-1]}): see `nalb doctor`")
-    return done.stdout.strip()
+    pid, _, said = done.stdout.strip().partition(" ")
+    return Daemon(int(pid), said, what)
 
 
-def start_guardian(words: list[str], what: str) -> "subprocess.Popen[bytes]":
-    """`python -m WORDS`, which sees by the end of its stdin that this process is gone; Ctrl-C passes it by.
+class Guardian:
+    """A process that sees by the end of its stdin that this one is gone; Ctrl-C passes it by. Not for several threads.
 
-    Raises MachineError where it could not find what it is to end.
+    Where it has died, `check` starts another and repeats the last line that was said.
     """
-    require_own_proc()
-    with explained(what):
-        return subprocess.Popen(
-            [sys.executable, "-m", *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            env=_environment(),
-            start_new_session=True,
-        )
+
+    def __init__(self, argv: Sequence[str], what: str):
+        """Raises MachineError where it could not find what it is to end."""
+        require_own_proc()
+        self._argv, self._what = argv, what
+        self._said = b""
+        self._deaths = 0
+        self._process = self._start()
+
+    def check(self) -> None:
+        """Raises MachineError where guardians do not stay alive."""
+        if self._process.poll() is None:
+            return
+        GUARDIANS.discard(self._process.pid)
+        self._deaths += 1
+        if self._deaths == DEATHS_MOST:
+            ending = f"with {self._process.returncode}" if self._process.returncode >= 0 else "by a signal"
+            raise MachineError(
+                f"{self._what} has ended {DEATHS_MOST} times, the last time {ending}: nothing would be cleaned up after a kill;"
+                " see what it printed, and `nalb doctor`"
+            )
+        self._close()
+        self._process = self._start()
+        self.say(self._said)
+
+    def say(self, line: bytes) -> None:
+        """A whole line, or nothing. Whoever looks after a dead guardian hears it from `check`'s next one."""
+        self._said = line
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+
+    def dismiss(self, limit_s: float) -> None:
+        """Close its stdin, and wait for its end. Raises TimeoutExpired."""
+        self._close()
+        self._process.wait(limit_s)
+        GUARDIANS.discard(self._process.pid)
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        with explained(self._what):
+            process = subprocess.Popen(
+                self._argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                env=_environment(),
+                start_new_session=True,
+            )
+        GUARDIANS.add(process.pid)
+        return process
+
+    def _close(self) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # what could not be said is still in the buffer
+            self._process.stdin.close()
 
 
 def _environment() -> dict[str, str]:
     """This process's, in which our packages are found."""
-    root = str(Path(__file__).resolve().parents[2])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+    return {**os.environ, "PYTHONPATH": python_path(os.environ.get("PYTHONPATH", ""))}
 
 
 def detach(ready: str) -> None:
-    """Go on in the background, in a session of its own; the process that was started says `ready` and ends."""
-    if os.fork():
-        print(ready, flush=True)
+    """Go on in the background, in a session of its own; the process that was started says who goes on and `ready`, and ends."""
+    if pid := os.fork():
+        print(pid, ready, flush=True)
         os._exit(0)
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDWR)

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 
 from nalb.process import daemon, proc
+from nalb.process.own_program import own_argv
 
 VARIABLE = "NALB_JOB"
 KILL_DEADLINE_S = 5.0  # a killed process is gone in milliseconds, unless it is stuck in the kernel
@@ -83,7 +84,7 @@ class Descent:
     def __enter__(self) -> "Descent":
         self._was_subreaper = ctypes.c_int()
         _prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(self._was_subreaper))
-        self._others = {pid for pid, (parent, _) in _processes().items() if parent == os.getpid()}
+        self._others = {pid for pid, (parent, _) in processes().items() if parent == os.getpid()}
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
         return self
 
@@ -95,21 +96,21 @@ class Descent:
     def end(self, started: Collection[int]) -> list[int]:
         """Kill what lives of it; returns those that stay, see kill_found. `started`: this process's own, whose end others note."""
         stay = kill_found(self._living)
-        processes = _processes()
-        for pid, (parent, has_ended) in processes.items():
-            if parent == os.getpid() and has_ended and pid not in self._others and pid not in started:
+        for pid, (parent, has_ended) in processes().items():
+            is_own = parent == os.getpid() and pid not in self._others | daemon.GUARDIANS
+            if is_own and has_ended and pid not in started:
                 os.waitpid(pid, os.WNOHANG)
         return stay
 
     def _living(self) -> list[int]:
-        processes = _processes()
+        found = processes()
         children = defaultdict(list)
-        for pid, (parent, _) in processes.items():
+        for pid, (parent, _) in found.items():
             children[parent].append(pid)
-        pids = [pid for pid in children[os.getpid()] if pid not in self._others]
+        pids = [pid for pid in children[os.getpid()] if pid not in self._others | daemon.GUARDIANS]
         for pid in pids:  # which grows
             pids += children[pid]
-        return [pid for pid in pids if not processes[pid][1]]
+        return [pid for pid in pids if not found[pid][1]]
 
 
 def living_on(pids: Collection[int]) -> str:
@@ -129,7 +130,7 @@ def reap_adopted(leader: int) -> None:
             os.waitpid(ended.si_pid, os.WNOHANG)
 
 
-def _processes() -> dict[int, tuple[int, bool]]:
+def processes() -> dict[int, tuple[int, bool]]:
     """Of every process its parent, and whether it has ended."""
     found = {}
     for entry in Path("/proc").iterdir():
@@ -153,20 +154,19 @@ class JobGuardian:
         self._job = job
 
     def __enter__(self) -> "JobGuardian":
-        self._process = daemon.start_guardian(["nalb.process.guardian", self._job], "the job's guardian")
+        self._guardian = daemon.Guardian(own_argv("nalb.process.guardian", self._job), "the job's guardian")
         return self
+
+    def check(self) -> None:
+        """As daemon.Guardian's."""
+        self._guardian.check()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it was killed; the launcher's own teardown has run
-            self._process.stdin.write(b"done\n")
-            self._process.stdin.flush()
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
+        self._guardian.say(b"done\n")
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(DISMISS_DEADLINE_S)
+            self._guardian.dismiss(DISMISS_DEADLINE_S)
 
 
 def main(argv: list[str]) -> int:

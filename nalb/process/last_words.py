@@ -1,7 +1,8 @@
 """How a process of a job ends because of a failure: one line for people, and the same as data for the launcher.
 
-The launcher reads the output of its processes, over ssh too. What is for it alone begins with FAILURE, which no text has, and the
-launcher takes it out of the output. A process that no launcher started writes the line for people alone.
+The launcher reads the output of its processes, over ssh too. What is for it alone begins with FAILURE, which no text has. The
+launcher takes it out of the output, puts the line for people into the process's log, and says the job's failure once. A process
+that no launcher started writes the line for people itself.
 """
 
 import os
@@ -15,16 +16,24 @@ from nalb.errors import PeerError
 from nalb.failures import Failure, carried, render
 from nalb.process.guardian import VARIABLE
 
-FAILURE = "\x1enalb-failure "  # begins with the ASCII record separator, as the agent's reports do
+FOR_THE_LAUNCHER = "\x1e"  # the ASCII record separator, which no text has, begins what is taken out of the output
+FAILURE = f"{FOR_THE_LAUNCHER}nalb-failure "
 
 
 def say(failure: Failure) -> None:
-    """Tell people and the launcher."""
+    """Tell the launcher, or people where there is none."""
     with suppress(Exception):  # the script may have closed it, or put something else there
         sys.stdout.flush()
+    if VARIABLE in os.environ:
+        tell_launcher(failure)
+        return
     with suppress(Exception):
-        print(f"nalb: {render(failure)}", file=sys.stderr, flush=True)
-    tell_launcher(failure)
+        print(line_of(failure), file=sys.stderr, flush=True)
+
+
+def line_of(failure: Failure) -> str:
+    """The line for people of a process that ends."""
+    return f"nalb: {render(failure)}"
 
 
 def tell_launcher(failure: Failure) -> None:

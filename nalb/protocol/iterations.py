@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from nalb.errors import InputError
 from nalb.events import IdleEvent, IterationEvent, PlanEvent
-from nalb.failures import Cause, Failure
+from nalb.failures import Cause, Failure, Phase
 from nalb.planning.granularity import Granularity
 from nalb.planning.slices import NUM_PROBE
 from nalb.protocol import messages as m
@@ -79,7 +79,8 @@ class Iterations:
         self._preparing: set[tuple[bytes, int, int]] = set()
         self._collecting: set[bytes] = set()  # servers that have not yet told all of the iteration
         self._collect_by_s = now_s
-        self._released_s = self._moved_s = now_s  # when the last plan went out, and when anything was last under way
+        self._released_s = now_s  # when the last plan went out
+        self.moved_s = now_s  # when anything was last under way between nodes
 
     def begin(self, planner: Planner | None, nodes: list[str]) -> None:
         """All processes are there. planner: None where MXNet runs alone. nodes: in planning order."""
@@ -92,7 +93,7 @@ class Iterations:
     def report(self, process: Process, report: m.Report, now_s: float) -> None:
         """Samples, and how far the process is."""
         process.note(report, self.number, now_s)
-        self._moved_s = now_s if report.samples or report.queued_bytes else self._moved_s
+        self.moved_s = now_s if report.samples or report.queued_bytes else self.moved_s
         self._collector.take(process, report, self._released_s if self.phase in ("RUN", "COLLECT") else None, now_s)
 
     def register(self, process: Process, message: m.Register, now_s: float) -> Failure | None:
@@ -156,7 +157,9 @@ class Iterations:
 
     def stuck(self) -> Failure | None:
         """Why the iteration under way will never end, if so."""
-        return self._members.stuck(self.number, self._moved_s) if self.phase == "RUN" else None
+        waiting = self._members.exchanging(self.number) if self.phase == "RUN" else []
+        since_s = max([self.moved_s, *(worker.computed_s for worker in waiting)])
+        return self._members.stuck(waiting, since_s, Phase.EXCHANGE, self.number)
 
     def configure(self) -> Failure | None:
         """Take over the configured rates, if an observer has told them."""
@@ -264,7 +267,7 @@ class Iterations:
     def _begin_iteration(self, now_s: float) -> Failure | None:
         """The present plan's. Where it was sent ahead, workers may have done it already."""
         self.number += 1
-        self._released_s = self._moved_s = now_s
+        self._released_s = self.moved_s = now_s
         self.phase = "RUN"
         for process in self._members:
             process.done, process.sums = process.early.popleft() if process.early else None, None

@@ -172,25 +172,30 @@ class Members:
             )
         return None
 
-    def stuck(self, iteration: int, moved_s: float) -> Failure | None:
-        """Why an exchange will never end, if so: slices are missing, all report, and nothing is under way between any nodes.
-
-        moved_s: when something last was, or arrived. A connection that was reset does that: ps-lite sends nothing twice. A slow
-        link is never without something under way, and one that is lost neither (nalb/transport/reachability.py).
-        """
+    def exchanging(self, iteration: int) -> list[Process]:
+        """The workers that lack sums of this iteration; none while gradients of it are still being computed."""
         waiting = [worker for worker in self.workers if worker.finished < iteration]
-        if not waiting or any(worker.computed < iteration or worker.exchanging != iteration for worker in waiting):
-            return None
-        # of one whose own connection is silent nothing is known since
-        told_s = min(process.last_direct_s for process in self)
-        idle_s = told_s - max([moved_s, *(worker.computed_s for worker in waiting)])
-        if idle_s <= self._settings.silence_s:
+        is_all_computed = all(worker.computed >= iteration and worker.exchanging == iteration for worker in waiting)
+        return waiting if is_all_computed else []
+
+    def stuck(
+        self, waiting: list[Process], since_s: float, phase: Phase | None = None, iteration: int | None = None
+    ) -> Failure | None:
+        """Why sums that workers wait for will never come, if so: all report, and nothing is under way between any nodes.
+
+        since_s: when something last was, or when the last array to be summed was computed. A connection that was reset does that:
+        ps-lite sends nothing twice. A slow link is never without something under way, and one that is lost neither
+        (nalb/transport/reachability.py).
+        """
+        # a process's state is unknown after its last direct message
+        idle_s = min(process.last_direct_s for process in self) - since_s
+        if not waiting or idle_s <= self._settings.silence_s:
             return None
         names = listed([worker.name for worker in waiting])
         return Failure(
             cause=Cause.STUCK,
-            detail=f"{names}: slices are missing, but nothing has been under way between any nodes for {idle_s:.1f} s, although "
+            detail=f"{names}: sums are missing, but nothing has been under way between any nodes for {idle_s:.1f} s, although "
             "all report: a connection between two of them was lost with what it carried",
-            phase=Phase.EXCHANGE,
+            phase=phase,
             iteration=iteration,
         )

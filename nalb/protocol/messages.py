@@ -15,6 +15,11 @@ The order of one iteration k (C coordinator, W worker, S server):
 A plan that MXNet's own routing takes the place of may hold for several iterations, k to k+n. A worker asks nobody in between, and
 tells of them with its next sign of life: Done(k), ..., Done(k+n) come together. The plan after it goes out when k begins.
 
+A call that no plan covers, as a broadcast and the first sums, is agreed on first (calls.py); calls are counted from 0:
+
+    W -> C  Called(k)          the worker would make call k; it pushes nothing yet
+    C -> W  CallAgreed(k)      every worker has announced the same call
+
 Batch sizes have a count of iterations of their own, since a job may balance them without plans:
 
     W -> C  JoinBatching
@@ -35,7 +40,7 @@ Tokens (nalb/tokens) have one too:
 
 import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -53,7 +58,7 @@ from nalb.tokens.iteration import TokenId
 from nalb.tokens.server import Fetch
 from nalb.tokens.shape import SUB_MODELS_MOST
 
-VERSION = 15
+VERSION = 16
 # Round trips, in s: shorter ones fit into queues, longer ones need pacing (measured at 0.05 ms: pacing changes nothing).
 FAR_S = 0.005
 # A message beyond a bound ends the job. So either 1,000 nodes cannot reach the bound in years, or the sender keeps it too.
@@ -61,6 +66,10 @@ FOREVER = 1 << 62  # iterations
 NAME_MOST = 256  # characters of a tensor's name
 ROWS_MOST = 100_000  # of a Report
 POWER_MOST = 1e30
+FRAME_MOST = (
+    1 << 24
+)  # bytes that the coordinator takes of one frame: libzmq keeps so much of a handshake of anyone who can connect
+MESSAGE_MOST = FRAME_MOST - (1 << 16)  # bytes of a message in it, signed and encrypted
 
 Index = Annotated[int, Meta(ge=0, le=1 << 31)]  # a place or a size: it does not grow with the run
 Count = Annotated[int, Meta(ge=0, le=FOREVER)]  # of what has happened so far
@@ -74,6 +83,9 @@ BatchSize = Annotated[int, Meta(ge=1, le=BATCH_MOST)]
 Positive = Annotated[float, Meta(gt=0.0, le=1e9)]  # seconds
 Power = Annotated[float, Meta(gt=0.0, le=POWER_MOST)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+KeyName = Annotated[str, Meta(max_length=NAME_MOST)]
+Dtype = Annotated[str, Meta(pattern=r"^float(16|32|64)\Z")]
+CallKind = Literal["sum", "broadcast", "single sum"]
 
 
 class Message(Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -83,9 +95,9 @@ class Message(Struct, frozen=True, forbid_unknown_fields=True, tag=True):
 class TensorSpec(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """A tensor of the exchange, in the order in which all workers push."""
 
-    name: Annotated[str, Meta(max_length=NAME_MOST)]
+    name: KeyName
     elements: Index
-    dtype: Annotated[str, Meta(pattern=r"^float(16|32|64)\Z")]
+    dtype: Dtype
     group: Index  # tensors pushed by one call may share slices; those of different calls may not
 
 
@@ -132,6 +144,20 @@ class Report(Message, frozen=True):
     is_bbr: bool = False  # TCP's congestion control is BBR to all that are far
     cpu_s: Seconds = 0.0  # CPU time of the process so far
     cores: Cores | None = None  # that it may use; None: not known
+    ready: Count = 0  # calls up to the last direct one (calls.py) whose arrays are computed
+    summed: Count = 0  # calls up to the last direct one whose sums are back
+
+
+class Called(Message, frozen=True):
+    """A worker would make a call that no plan covers; it waits for CallAgreed."""
+
+    number: Count  # calls that it has made before, as Report.calls counts them
+    kind: CallKind
+    keys: Annotated[list[KeyName], Meta(min_length=1, max_length=8)]  # the first, for people
+    key_count: Index
+    elements: Annotated[int, Meta(ge=0, le=1 << 62)]  # of all keys
+    dtypes: Annotated[list[Dtype], Meta(min_length=1, max_length=8)]
+    digest: Name  # of all keys, elements and dtypes in order
 
 
 class Still(Message, frozen=True):
@@ -267,6 +293,12 @@ class Setup(Message, frozen=True):
     num_probe: Index  # per server
     digest: Name
     iteration: Count  # of its first plan; the others follow one by one
+
+
+class CallAgreed(Message, frozen=True):
+    """All workers have announced the same call."""
+
+    number: Count
 
 
 class NewSlots(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -483,6 +515,7 @@ FromNode = (
     Hello
     | Register
     | Report
+    | Called
     | Still
     | SlotsReady
     | Done
@@ -498,6 +531,7 @@ FromNode = (
 FromCoordinator = (
     Welcome
     | Setup
+    | CallAgreed
     | PrepareSlots
     | Plan
     | BatchSizes
@@ -525,6 +559,17 @@ _to_client: msgspec.msgpack.Decoder[FromCoordinator] = msgspec.msgpack.Decoder(F
 def encode(message: Message) -> bytes:
     """One frame."""
     return _encoder.encode(message)
+
+
+def require_fit(message: Register | Sums) -> None:
+    """Raises InputError for more tensors or slices than one message holds; of all kinds, only these grow with the model."""
+    if (size_bytes := len(encode(message))) > MESSAGE_MOST:
+        what, advice = (
+            (f"{len(message.tensors)} tensors", "push fewer or larger ones, or give them shorter names")
+            if isinstance(message, Register)
+            else (f"sums of {len(message.sent)} slices", "leave out --verify-sums")
+        )
+        raise InputError(f"{what} take {size_bytes} bytes to tell, where {MESSAGE_MOST} can be told: {advice}")
 
 
 def decode_at_coordinator(frame: bytes, peer: str) -> FromNode | FromObserver:

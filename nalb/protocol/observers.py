@@ -27,7 +27,7 @@ class Observers:
     def __init__(self, outbox: deque[Outgoing], scheme: str, hold: bool, label: str | None = None):
         """label: what events call the iterations of a job that is not held; None: the scheme."""
         self._outbox = outbox
-        self._identities: list[bytes] = []
+        self._identities: dict[bytes, None] = {}  # in the order of their coming
         self._blocks = deque([] if hold else [m.RunBlock(scheme, m.FOREVER, label=label)])
         self.left = 0  # iterations of the first block, if it has begun, that are not complete
         self.events: list[AnyEvent | Measured] = []
@@ -37,7 +37,7 @@ class Observers:
     def receive(self, identity: bytes, message: m.FromObserver, present: StateEvent) -> None:
         """Take one message in; who says something for the first time is told the present state."""
         if identity not in self._identities:
-            self._identities.append(identity)
+            self._identities[identity] = None
             self._outbox.append((identity, m.Told(present)))
         if isinstance(message, m.Configured):
             self.configured = message
@@ -46,6 +46,10 @@ class Observers:
                 self._blocks.append(message)
         elif isinstance(message, m.EndJob):
             self.is_ending = True
+
+    def forget(self, identity: bytes) -> None:
+        """The observer has left: it is told nothing more. What it asked for stays asked for."""
+        self._identities.pop(identity, None)
 
     def tell(self, event: AnyEvent) -> None:
         """An event, to all."""

@@ -30,6 +30,9 @@ class Process:
     computed: int = -1  # the last iteration whose gradients are complete
     computed_s: float = 0.0  # when it said so first
     calls: int = 0
+    ready: int = 0  # calls up to the last direct one whose arrays are computed
+    ready_s: float = 0.0  # when it said so first
+    summed: int = 0  # calls up to the last direct one whose sums are back
     round_trip_s: float = 0.0  # to the farthest of the others; 0: not known
     is_bbr: bool = False  # TCP's congestion control is BBR to all that are far
     drops: int = 0
@@ -52,6 +55,9 @@ class Process:
         self.exchanging, self.calls, self.drops = report.exchanging, report.calls, report.drops
         self.round_trip_s, self.is_bbr = report.round_trip_s, report.is_bbr
         self.cpu_s, self.cores = report.cpu_s, report.cores
+        self.summed = report.summed
+        if report.ready != self.ready:
+            self.ready, self.ready_s = report.ready, now_s
         if report.computed != self.computed:
             self.computed, self.computed_s = report.computed, now_s
         self.covers += iteration - self.reported

@@ -15,12 +15,13 @@ from nalb.feedback.trust import Outcome, Trust
 from nalb.feedback.window import delay_counts, delay_s, window_with_delay, window_without_delay
 from nalb.measurement.cores import CoreEstimator, Work
 from nalb.measurement.estimates import Estimate
-from nalb.measurement.estimators import Estimator, with_sites
+from nalb.measurement.estimators import Estimator, estimator_of
+from nalb.measurement.rules import RULES, Rules
 from nalb.measurement.samples import Ints, Samples
 from nalb.measurement.shared_uplinks import SharedUplink, SharedUplinkSearch
 from nalb.measurement.traffic import Traffic
-from nalb.planning.distribution import Distribution, Situation
-from nalb.planning.elastic import WINDOW, ServerObservation
+from nalb.planning.distribution import DecisionKind, Distribution, Situation
+from nalb.planning.elastic import OBSERVATIONS_KEPT, ServerObservation
 from nalb.planning.leaders import SitePlan
 from nalb.planning.levels import lan_load_bytes
 from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, completion_s, load_bytes
@@ -31,12 +32,11 @@ from nalb.planning.stock import route
 from nalb.protocol import messages as m
 from nalb.protocol.messages import FAR_S
 from nalb.protocol.slot_numbers import PlanSlots
-from nalb.schemes import EQUAL_BY_NEED, SCHEMES, STOCK, Scheme, find_scheme
+from nalb.schemes import SCHEMES, STOCK, Scheme, find_scheme
 
 NOBODY: Mapping[str, int] = MappingProxyType({})
 REMEMBERED = 4096  # plans: more than there are iterations within a deadline
 HEADER_BYTES = 1000  # of a slice's message, at most
-NOT_NEEDED = "MXNet's own routing: plans take no less"
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class Planner:
         schemes: Mapping[str, Scheme] = SCHEMES,
         sites: Sites | None = None,
         site_servers: Mapping[str, int] = NOBODY,
+        rules: Rules = RULES,
     ):
         """new_estimator: from the number of nodes. schemes: by the names that `decide` is asked for.
 
@@ -84,11 +85,12 @@ class Planner:
         self.compute_spread_s = 0.0  # of the last iteration: from the first worker that had computed to the last one
         self.may_leave_routing = sites is None  # to MXNet: nor where sums of slices are checked
         self._schemes = schemes
-        self._estimator = new_estimator(len(names)) if sites is None else with_sites(new_estimator, sites)
-        self._search = None if sites is not None else SharedUplinkSearch(len(names))
+        self._rules = rules
+        self._estimator = estimator_of(new_estimator, len(names), sites, rules)
+        self._search = None if sites is not None else SharedUplinkSearch(len(names), rules)
         self._shared_uplinks: list[SharedUplink] = []  # not told yet
         self._cores = CoreEstimator(len(names))
-        self._observations: list[deque[ServerObservation]] = [deque(maxlen=WINDOW) for _ in names]
+        self._observations: list[deque[ServerObservation]] = [deque(maxlen=OBSERVATIONS_KEPT) for _ in names]
         self.configured: Capacities | None = None
         self.for_bound: Capacities | None = None  # for sums by sites, where these nodes can do them
         self._layout: Layout | None = None
@@ -99,12 +101,13 @@ class Planner:
         self._present_scheme = STOCK
         self._shares: deque[Ints] = deque(maxlen=REMEMBERED)  # of each iteration, the last one's last
         self.is_measured = False
-        self._trust = Trust()
-        self._routing = Routing()
+        self._trust = Trust(rules)
+        self._routing = Routing(rules)
         self._first_key: dict[tuple[Tensor, ...], int] = {}  # of MXNet's own, by registered tensors
         self._own_shares: Floats | None = None  # per node, bytes, by MXNet's own routing; None: not to be used
         self._sent_window = 0  # bytes, with the last plan
-        self.reason = ""
+        self.reason = ""  # of the last decision, for people
+        self._kind = DecisionKind.ROUTED  # of the last decision
 
     @property
     def server_count(self) -> int:
@@ -216,7 +219,7 @@ class Planner:
             self._cores.observe(work, present.held_shares)
         outcome = self._outcome(present, took_s, exchange_s, is_refuted)
         self._trust.judge(outcome)
-        is_explained = not (outcome.is_late or is_refuted)
+        is_explained = not (outcome.is_late(self._rules) or is_refuted)
         self._routing.judge_plan(iteration_s or took_s, outcome.took_s, is_explained, self._own_links_s())
         if is_free or self._present_scheme.learns_from_times:
             served_s = traffic.served_s(len(self.nodes))
@@ -227,7 +230,7 @@ class Planner:
 
     def note_unmeasured(self, iteration_s: float) -> None:
         """Take in an iteration that was not timed message by message."""
-        if self.reason == NOT_NEEDED:
+        if self._kind is DecisionKind.LEFT:
             self._routing.judge_own(iteration_s)
 
     def _own_links_s(self) -> float:
@@ -241,7 +244,7 @@ class Planner:
         """Whether the present iteration cannot change the next plan, which `decide` may then be asked for at once."""
         chosen = find_scheme(scheme, self._schemes)
         if chosen.may_leave_routing:
-            return self.reason == NOT_NEEDED and self._routing.is_settled
+            return self._kind is DecisionKind.LEFT and self._routing.is_settled
         return (chosen.routes_itself or chosen.is_equal) and not (chosen.measures or forecasts)
 
     def most_bytes(self, iterations: int) -> Floats:
@@ -265,7 +268,7 @@ class Planner:
             explained_s = links_s + delay_s(self.round_trip_s)
             exchange_s = min(max(explained_s, exchange_s), took_s)
         scheme = self._present_scheme
-        has_equal_shares = scheme.is_equal or self.reason in EQUAL_BY_NEED
+        has_equal_shares = scheme.is_equal or self._kind in (DecisionKind.UNMEASURED, DecisionKind.DISTRUSTED)
         return Outcome(
             exchange_s, explained_s, is_refuted, has_equal_shares, scheme.follows_estimates, self._is_bounded
         )
@@ -310,7 +313,8 @@ class Planner:
         if own or chosen.routes_itself:
             self.is_measured &= not own
             self.present, self._sent_window = None, 0
-            self.reason = NOT_NEEDED if own else f"{scheme}: MXNet's own routing"
+            self._kind = DecisionKind.LEFT if own else DecisionKind.ROUTED
+            self.reason = "MXNet's own routing: plans take no less" if own else f"{scheme}: MXNet's own routing"
             until = iteration + (own or 1) - 1
             return PlanDecision(
                 m.Plan(iteration, until, layout_version, STOCK.name if own else scheme, self.is_measured, 0, [], []), []
@@ -331,6 +335,9 @@ class Planner:
         if plan is not None:
             self.present, self._present_scheme = plan, chosen
         assert self.present is not None
+        self._kind = self.present.kind
+        if plan is None and self._kind is not DecisionKind.PLANNED:  # equal shares stay, by another need or by choice
+            self._kind = situation.equal_need or DecisionKind.PLANNED
         self._shares.append(_passing_bytes(self.present))
         ranks, slots, leaders, new_slots = self._slots.place(self._layout, self.present)
         self._sent_window = self._window()

@@ -22,6 +22,7 @@ from nalb.failures import Cause, Failure, Phase, carried, render
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.protocol import messages as m
 from nalb.protocol.batch_admission import BatchAdmission
+from nalb.protocol.calls import CallAgreement
 from nalb.protocol.iterations import Iterations
 from nalb.protocol.members import Members
 from nalb.protocol.observers import Observers, Outgoing
@@ -60,6 +61,7 @@ class Coordinator:
             settings, self._members, self._observers, self._admission, schemes, self.outbox, now_s
         )
         self._tokens = TokenAdmission(settings)
+        self._calls = CallAgreement(self._members, self.outbox)
 
     @property
     def phase(self) -> str:
@@ -127,6 +129,7 @@ class Coordinator:
             self._members.silent(self.phase, self._iterations.number, now_s)
             or self._members.lingering(now_s)
             or self._iterations.stuck()
+            or self._stuck_call()
             or self._admission.check_joined(self._members.workers, now_s)
             or self._tokens.check_joined(self._members.workers, now_s)
             or self._iterations.tick(now_s)
@@ -173,7 +176,8 @@ class Coordinator:
         """Said before all are there, by a server where only workers speak, or of plans where MXNet runs alone."""
         if isinstance(message, m.Report | m.Failed):
             return False
-        if self._settings.is_stock and isinstance(message, m.Register | m.SlotsReady | m.Done | m.Collected | m.Sums):
+        of_store = m.Called | m.Register | m.SlotsReady | m.Done | m.Collected | m.Sums
+        if self._settings.is_stock and isinstance(message, of_store):
             return True
         is_servers = isinstance(message, m.Goodbye | m.Collected)
         return self.phase == "GATHER" or (process.is_server and not is_servers)
@@ -238,7 +242,9 @@ class Coordinator:
         iterations = self._iterations
         if isinstance(message, m.Report):
             iterations.report(process, message, now_s)
-            return left_behind(process, self._members.left)
+            return left_behind(process, self._members.left) or self._calls.reported(process)
+        if isinstance(message, m.Called):
+            return self._calls.announced(process, message)
         if isinstance(message, m.Register):
             return iterations.register(process, message, now_s)
         if isinstance(message, m.SlotsReady):
@@ -259,6 +265,12 @@ class Coordinator:
         elif isinstance(message, m.Failed):
             return replace(message.failure, role=process.hello.role, node=process.hello.node)
         return None
+
+    def _stuck_call(self) -> Failure | None:
+        """Why a direct call's sums will never come, if so."""
+        waiting = self._calls.under_way
+        since_s = max([self._iterations.moved_s, *(worker.ready_s for worker in waiting)])
+        return self._members.stuck(waiting, since_s)
 
     def _leave(self, process: Process, now_s: float) -> Failure | None:
         """A process ends in good order."""
@@ -321,6 +333,10 @@ class Coordinator:
         return rates[0, places].tolist(), rates[1, places].tolist()
 
     # ---- observers
+
+    def forget_observer(self, identity: bytes) -> None:
+        """The connection to an observer is gone."""
+        self._observers.forget(identity)
 
     def _from_observer(self, identity: bytes, message: m.FromObserver, now_s: float) -> None:
         present = StateEvent(at_s=now_s, phase=self.phase, nodes=list(self._nodes))

@@ -8,6 +8,8 @@ has ended an iteration thus knows who has which sub-model in the next one.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from msgspec import UNSET
+
 from nalb.errors import InputError, PeerError
 from nalb.events import TokenRow, TokensEvent, TokenShapeEvent
 from nalb.planning.nodes import Capacities, Node
@@ -224,6 +226,7 @@ class TokenDealer:
                 weights=weights,
                 eligible=eligible,
                 is_apart=policy.is_apart,
+                is_tuned=(self._tuner is not None and self._tuner.is_done) or UNSET,
                 reason=reason,
             )
         )

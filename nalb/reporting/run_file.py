@@ -1,5 +1,6 @@
 """A run's directory: run.json (what was compared, see docs/run-files.md) and samples.jsonl (every event)."""
 
+import logging
 import math
 import os
 import statistics
@@ -14,6 +15,7 @@ from nalb.errors import InputError, MachineError
 from nalb.events import AnyEvent, decode_line
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 WARM_UP = 2  # iterations left out of medians: the first has no measurement, the second only one
 PART = ".part"  # behind the name of a file that is being written
@@ -128,8 +130,8 @@ def _what_is_wrong(run: RunFile) -> str | None:
 
 
 def read_events(run_dir: Path) -> list[AnyEvent]:
-    """The events of samples.jsonl, in order; none where the file is missing. A torn last line and kinds that are not known are
-    left out. InputError names the line that is damaged."""
+    """The events of samples.jsonl, in order; none where the file is missing. Kinds that are not known are left out, and so are
+    torn lines, with a warning but for the last, which may be half written. InputError names a line that is no event."""
     path = run_dir / "samples.jsonl"
     try:
         lines = path.read_bytes().split(b"\n")
@@ -139,17 +141,27 @@ def read_events(run_dir: Path) -> list[AnyEvent]:
         raise InputError(f"{path}: {error.strerror}; make it a readable file, or remove it") from None
     events: list[AnyEvent] = []
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            event = decode_line(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            if number == len(lines) and not isinstance(error, msgspec.ValidationError):
-                break
-            raise InputError(f"{path}, line {number}: {error}; remove the line, or restore the file") from None
+        event = event_of(line, f"{path}, line {number}", is_whole=number < len(lines))
         if event is not None:
             events.append(event)
     return events
+
+
+def event_of(line: bytes, where: str, is_whole: bool = True) -> AnyEvent | None:
+    """The event of a line; None for an empty or torn one, or a kind that is not known. InputError where it is no event.
+
+    where: of the line, for people. is_whole: its end has been written, so that a torn one is worth a warning.
+    """
+    if not line.strip():
+        return None
+    try:
+        return decode_line(line)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{where}: {error}; remove the line, or restore the file") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if is_whole:
+            log.warning("%s is torn (%s) and skipped: the disk was full, or its writer was killed", where, error)
+        return None
 
 
 def ratio(part: float, whole: float) -> float:

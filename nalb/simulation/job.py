@@ -12,6 +12,7 @@ import numpy as np
 from nalb.errors import InputError
 from nalb.measurement.cores import Work
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS, Estimator
+from nalb.measurement.rules import RULES, Rules
 from nalb.measurement.traffic import Traffic
 from nalb.planning.distribution import Situation
 from nalb.planning.elastic import ServerObservation
@@ -87,10 +88,11 @@ def planner_of(
     inflight_bytes: int | None = None,
     schemes: Mapping[str, Scheme] = NALB_SCHEMES,
     sites: Sites | None = None,
+    rules: Rules = RULES,
 ) -> Planner:
     """A coordinator's planner to which these tensors are registered, for `by_planner`. Raises InputError.
 
-    new_estimator: from the number of nodes; None: the default one. sites: None: sums have one level.
+    new_estimator: makes one from the number of nodes; None: the default one. sites: None: sums have one level.
     """
     names = [node.name for node in nodes]
     ranks = {names[one]: rank for rank, one in enumerate(server_indices(nodes).tolist())}
@@ -98,7 +100,7 @@ def planner_of(
     chosen = new_estimator or ESTIMATORS[DEFAULT_ESTIMATOR]
     summing = [] if sites is None else [node for members in sites.members if len(members) > 1 for node in members]
     site_servers = {names[one]: len(ranks) + rank for rank, one in enumerate(summing)}
-    planner = Planner(names, workers, ranks, chosen, inflight_bytes, schemes, sites, site_servers)
+    planner = Planner(names, workers, ranks, chosen, inflight_bytes, schemes, sites, site_servers, rules)
     specs = [TensorSpec(t.name, t.elements, t.dtype, t.group) for t in tensors]
     planner.register(specs, alpha_bytes, fixed_slice_bytes)
     return planner

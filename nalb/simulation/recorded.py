@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 OTHERS = (*(name for name, scheme in SCHEMES.items() if scheme.ps_lite_kind), "gloo")  # route by ways of their own
 CONNECTION = ("source", "target", "is_push")
-LATE = 0.5  # of the exact fluid's speed
+LATE_SPEED = 0.5  # of the exact fluid's: a slower message is late
 AT_ONCE_S = 0.5e-3  # between two frames that were there already, on a machine whose cores are busy
 
 
@@ -151,7 +151,12 @@ def seen(samples: Samples | None, exact: Samples) -> Seen | None:
     slow, usual, fast = np.quantile(speed, [0.1, 0.5, 0.9]).tolist()
     at_once_part = float((took_s < AT_ONCE_S).mean())
     return Seen(
-        slow, usual, fast, float((speed < LATE).mean()), at_once_part, float(np.quantile(_pauses_s(traffic), 0.99))
+        slow,
+        usual,
+        fast,
+        float((speed < LATE_SPEED).mean()),
+        at_once_part,
+        float(np.quantile(_pauses_s(traffic), 0.99)),
     )
 
 

@@ -5,9 +5,11 @@ when the coordinator says Abort or falls silent: the main thread may be stuck in
 Other threads talk to it through queues, by `send`, `note`, `close` and `wait_for`; sockets and state are touched by the thread
 alone.
 
-All messages use one connection, which only TCP keeps: nothing on it is lost or overtaken. But TCP repeats what a link has lost ever
-more rarely: after an outage of 4 s it may be silent for 7. So a second connection carries signs of life alone. libzmq's
-heartbeats break it where the link is lost, and libzmq connects anew until the link is back; what was on it is lost.
+All messages use one connection. Where it breaks, libzmq connects anew, and what was on it is sent again (conversations.py).
+But TCP repeats what a link has lost ever more rarely: after an outage of 4 s it may be silent for 7. So a second connection
+carries signs of life alone. libzmq's heartbeats break it where the link is lost, and libzmq connects anew until the link is
+back. Where the first connection is silent for as long as a process may be, while the second one is not, the first one is made
+anew.
 """
 
 import os
@@ -25,6 +27,7 @@ from nalb.failures import Cause, Failure, Phase, carried
 from nalb.process.available_cores import Cores
 from nalb.process.last_words import die
 from nalb.protocol import messages as m
+from nalb.transport.conversations import Connection, bound
 from nalb.transport.curvezmq import secure_client
 from nalb.transport.keys import NodeKeys
 from nalb.transport.tcp_info import Ways
@@ -44,6 +47,8 @@ class Noted(TypedDict, total=False):
     exchanging: int  # the iteration whose sums are under way; -1: none
     computed: int  # the last iteration whose gradients are complete
     calls: int  # of the script, so far
+    ready: int  # of these, up to the last direct one whose arrays are computed
+    summed: int  # up to the last direct one whose sums are back
     ways: Ways  # to other nodes
 
 
@@ -70,7 +75,9 @@ class Client:
         self._silence_s, self._startup_s, self._heartbeat_s = silence_s, startup_s, 0.1
         self._keys, self._cores = keys, Cores()
         self._outbox: queue.SimpleQueue[m.Message | Noted | _End] = queue.SimpleQueue()
-        self._noted: Noted = {"exchanging": -1, "computed": -1, "calls": 0, "ways": Ways()}
+        self._noted: Noted = {
+            "exchanging": -1, "computed": -1, "calls": 0, "ready": 0, "summed": 0, "ways": Ways(),
+        }  # fmt: skip
         self._arrived = threading.Condition()
         self._inbox: list[m.Message] = []
         self._handlers: dict[type[m.Message], Callable[[m.Message], None]] = {}
@@ -161,14 +168,14 @@ class Client:
 
     def _loop(self) -> None:
         identity = f"{self._hello.role}-{self._hello.node}-{os.getpid()}"
-        socket = self._connect({zmq.LINGER: 2000, zmq.IDENTITY: identity.encode()})
+        direct = Connection(lambda: self._connect_directly(identity))
         life: zmq.Socket[bytes] | None = None  # the second connection
         wake = self._context.socket(zmq.PAIR)
         wake.connect("inproc://wake")
         poller = zmq.Poller()
-        poller.register(socket, zmq.POLLIN)
+        poller.register(direct.socket, zmq.POLLIN)
         poller.register(wake, zmq.POLLIN)
-        socket.send(m.encode(self._hello))
+        direct.say(self._hello)
         last_heard_s = signed_s = time.monotonic()
         self._next_report_s = last_heard_s + self._heartbeat_s
         while True:
@@ -192,15 +199,16 @@ class Client:
                 if isinstance(message, m.Done | m.Collected | m.Goodbye):  # its samples first
                     report = self._report(now_s)
                     if report.samples or not isinstance(message, m.Done):
-                        socket.send(m.encode(report))
+                        direct.say(report)
                         urgent = True
-                socket.send(m.encode(message))
+                direct.say(message)
             if report_due or urgent:
                 if not urgent:
-                    socket.send(m.encode(self._report(now_s)))
+                    report = self._report(now_s)
+                    direct.say(report, is_kept=bool(report.samples))
                 self._next_report_s = now_s + (1 + UNASKED) * self._heartbeat_s
             if is_over:
-                socket.close()
+                direct.socket.close()
                 wake.close()
                 if life is not None:
                     life.close()
@@ -212,13 +220,10 @@ class Client:
                 with suppress(zmq.Again):  # libzmq still connects anew
                     life.send(m.encode(m.Still(identity)), zmq.NOBLOCK)
                     signed_s = now_s
-            while socket in ready:
-                try:
-                    frame = socket.recv(zmq.NOBLOCK)
-                except zmq.Again:
-                    break
-                last_heard_s = now_s
-                self._handle(m.decode_at_client(frame))
+            if direct.socket in ready:
+                for arrived in direct.hear(now_s):
+                    self._handle(arrived)
+                last_heard_s = max(last_heard_s, direct.heard_s)
             if self._welcome and life is None:
                 life = self._connect_for_life()
                 poller.register(life, zmq.POLLIN)
@@ -233,11 +238,19 @@ class Client:
                     "alive and its port reachable?"
                 )
                 die(self.failure(Cause.NO_COORDINATOR, detail, *moment))
+            if now_s - direct.heard_s > self._silence_s:
+                poller.unregister(direct.socket)
+                direct.make_anew(now_s)
+                poller.register(direct.socket, zmq.POLLIN)
 
     @property
     def _sign_s(self) -> float:
         """Between signs of life on the second connection; as long without an answer breaks it."""
         return max(self._silence_s / SIGNS, 2 * self._heartbeat_s)
+
+    def _connect_directly(self, identity: str) -> "zmq.Socket[bytes]":
+        options: dict[zmq.SocketOption, int | bytes] = {zmq.LINGER: 2000, zmq.IDENTITY: identity.encode()}
+        return self._connect(options)
 
     def _connect_for_life(self) -> "zmq.Socket[bytes]":
         sign_ms = int(self._sign_s * 1000)
@@ -251,6 +264,7 @@ class Client:
         socket.setsockopt(zmq.SNDHWM, 0)  # while nobody takes anything, the thread must still see that time is over
         for option, value in options.items():
             socket.setsockopt(option, value)
+        bound(socket, self._silence_s)
         if self._keys is not None:
             secure_client(socket, self._keys, self._endpoint)
         socket.connect(self._endpoint)
@@ -260,7 +274,10 @@ class Client:
         rows, drops = self._drain() if self._welcome else ([], 0)
         used_s, cores = time.process_time(), self._cores.now()
         now, ways = self._noted, self._noted["ways"]
-        return m.Report(now_s, now["exchanging"], rows, drops, now["calls"], now["computed"], *ways, used_s, cores)
+        return m.Report(
+            now_s, now["exchanging"], rows, drops, now["calls"], now["computed"], *ways, used_s, cores,
+            ready=now["ready"], summed=now["summed"],
+        )  # fmt: skip
 
     def _handle(self, message: m.FromCoordinator) -> None:
         if isinstance(message, m.Alive):

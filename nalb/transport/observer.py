@@ -6,7 +6,8 @@ from types import TracebackType
 
 import zmq
 
-from nalb.events import AnyEvent
+from nalb.errors import MachineError
+from nalb.events import AnyEvent, MissedEvent
 from nalb.protocol import messages as m
 
 
@@ -21,7 +22,9 @@ def arriving(socket: "zmq.Socket[bytes]", for_s: float) -> Iterator[list[bytes]]
 class Observer:
     """Sees every event; may set the configured rates and, in a held job, ask for iterations. One thread only."""
 
-    def __init__(self, address: str):
+    def __init__(self, address: str, may_miss: bool = False):
+        """may_miss: it can do without events that it read too slowly for; a MissedEvent says how many they are."""
+        self._may_miss = may_miss
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 500)
@@ -34,7 +37,7 @@ class Observer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._socket.close()
+        self._socket.close()  # the coordinator's socket tells it at the next event
         self._context.term()
 
     def send(self, message: m.Message) -> None:
@@ -42,8 +45,13 @@ class Observer:
         self._socket.send(m.encode(message))
 
     def events(self, for_s: float) -> Iterator[AnyEvent]:
-        """The events that arrive within the next `for_s` seconds."""
+        """The events that arrive within the next `for_s` seconds. MachineError for those that were missed and must not be."""
         for (frame,) in arriving(self._socket, for_s):
             message = m.decode_at_client(frame)
             if isinstance(message, m.Told):
+                if isinstance(message.event, MissedEvent) and not self._may_miss:
+                    raise MachineError(
+                        f"{message.event.events} events of the job were lost: this process was stopped, or this machine is too "
+                        "busy; run it again with less beside it"
+                    )
                 yield message.event

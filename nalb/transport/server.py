@@ -1,13 +1,11 @@
-"""The coordinator's body: one thread beside the ps-lite scheduler, one ROUTER socket, one file of events."""
+"""The coordinator's body: one thread beside the ps-lite scheduler, two sockets (processes, observers), one file of events."""
 
-import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
-from typing import IO
 
 import numpy as np
 import zmq
@@ -19,13 +17,16 @@ from nalb.failures import Cause, Failure
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.measurement.samples import Samples
 from nalb.process.last_words import die
+from nalb.process.line_file import LineFile
 from nalb.protocol import messages as m
 from nalb.protocol.observers import Measured
 from nalb.protocol.state import Coordinator
 from nalb.schemes import SCHEMES, Scheme
 from nalb.settings import Settings
+from nalb.transport.conversations import Conversations, bound
 from nalb.transport.curvezmq import door_kept, node_of_user, secure_server
 from nalb.transport.keys import own_keys
+from nalb.transport.observer_door import ObserverDoor
 
 LAST_WORDS_MS = 2000  # how long an Abort may take to leave
 
@@ -66,7 +67,11 @@ class CoordinatorThread:
                 router = stack.enter_context(context.socket(zmq.ROUTER))
                 router.setsockopt(zmq.LINGER, LAST_WORDS_MS)
                 router.setsockopt(zmq.SNDHWM, 0)
-                _bind_observers(router, self._settings)
+                router.setsockopt(zmq.MAXMSGSIZE, m.FRAME_MOST)
+                # without it who connects anew is ignored until the old connection is known to be dead
+                router.setsockopt(zmq.ROUTER_HANDOVER, 1)
+                bound(router, self._settings.silence_s)
+                door = _open_door(context, self._settings, stack)
                 if keys := own_keys(self._settings):  # for what is bound from here on
                     stack.enter_context(door_kept(context, keys))
                     secure_server(router, keys)
@@ -78,8 +83,9 @@ class CoordinatorThread:
             self._started.put(None)
             state = Coordinator(self._settings, time.monotonic(), self._predictor, self._schemes, self._estimators)
             members = None if keys is None else node_of_user(keys)
+            talks = Conversations(router)
             try:
-                self._serve(router, state, log, members)
+                self._serve(router, talks, door, state, log, members)
             except Exception as error:
                 why = (
                     str(error)
@@ -90,18 +96,27 @@ class CoordinatorThread:
                     why = f"cannot write {self._settings.samples_path} ({error.strerror}): make room"
                 node = self._settings.node
                 state.abort(Failure(cause=Cause.COORDINATOR, detail=why, role="scheduler", node=node), time.monotonic())
-                _flush(router, state, None)
+                _flush(talks, state, None, door)
             verdict = state.verdict
         if verdict is not None:  # the sockets are closed: every Abort has left
             die(verdict)
 
     def _serve(
-        self, router: "zmq.Socket[bytes]", state: Coordinator, log: IO[bytes] | None, members: dict[str, str] | None
+        self,
+        router: "zmq.Socket[bytes]",
+        talks: Conversations,
+        door: ObserverDoor | None,
+        state: Coordinator,
+        log: LineFile | None,
+        members: dict[str, str] | None,
     ) -> None:
         tick_ms = int(self._settings.heartbeat_s * 500)
         ticked_s = 0.0
+        poller = zmq.Poller()
+        for socket in (router, *([door.socket] if door else [])):
+            poller.register(socket, zmq.POLLIN)
         while not self._stop.is_set() and state.phase != "OVER":
-            if router.poll(tick_ms):
+            if poller.poll(tick_ms):
                 for _ in range(1000):  # a flood must not keep the deadlines from being looked at
                     try:
                         if members is None:
@@ -110,15 +125,19 @@ class CoordinatorThread:
                             frames, node = _receive_signed(router, members)
                     except zmq.Again:
                         break
-                    _take(state, frames, node)
+                    _take(talks, state, frames, node)
+                for frames in door.arrived() if door else ():
+                    _observe(state, frames)
             if (now_s := time.monotonic()) - ticked_s >= tick_ms / 1000:  # it looks at every process
                 state.tick(now_s)
                 ticked_s = now_s
-            _flush(router, state, log)
+                if door:
+                    door.catch_up(now_s)
+            _flush(talks, state, log, door)
 
 
 def _receive_signed(router: "zmq.Socket[bytes]", members: dict[str, str]) -> tuple[list[bytes], str | None]:
-    """The frames, and the node whose key the sender has; None for an observer, who comes by a file of ours and has none."""
+    """The frames, and the node whose key the sender has."""
     frames = router.recv_multipart(zmq.NOBLOCK, copy=False)
     try:
         user = frames[-1].get("User-Id")
@@ -127,32 +146,59 @@ def _receive_signed(router: "zmq.Socket[bytes]", members: dict[str, str]) -> tup
     return [frame.bytes for frame in frames], members.get(str(user))
 
 
-def _take(state: Coordinator, frames: list[bytes], node: str | None = None) -> None:
-    identity = frames[0]
+def _take(talks: Conversations, state: Coordinator, frames: list[bytes], node: str | None = None) -> None:
+    """Take one message of a process in: in an envelope, or a sign of life on a connection of its own."""
+    identity, *rest = frames
     name = state.name_of(identity)
     peer = name or identity.decode("ascii", "replace")
     try:
-        if len(frames) != 2:
-            raise PeerError(f"{peer} sent {len(frames) - 1} frames instead of one")
-        state.receive(identity, m.decode_at_coordinator(frames[1], peer), time.monotonic(), node)
+        if len(rest) not in (1, 2):
+            raise PeerError(f"{peer} sent {len(rest)} frames instead of one or two")
+        frame = rest[0] if len(rest) == 1 else talks.opened(identity, rest)
+        if frame is not None:
+            message = m.decode_at_coordinator(frame, peer)
+            if isinstance(message, m.FromObserver):
+                raise PeerError(f"{peer} sent {type(message).__name__}: observers have a socket of their own")
+            if len(rest) == 1 and not isinstance(message, m.Still):
+                raise PeerError(f"{peer} sent {type(message).__name__} without an envelope")
+            state.receive(identity, message, time.monotonic(), node)
     except PeerError as error:
         state.rejected["undecodable message"] += 1  # anyone can reach the port
         state.accuse(identity, f"cannot be understood: {error}", time.monotonic())
+    if state.name_of(identity) is None:
+        talks.forget(identity)
 
 
-def _flush(router: "zmq.Socket[bytes]", state: Coordinator, log: IO[bytes] | None) -> None:
+def _observe(state: Coordinator, frames: list[bytes]) -> None:
+    """Take one message of an observer in."""
+    identity, *rest = frames
+    try:
+        if len(rest) != 1:
+            raise PeerError(f"an observer sent {len(rest)} frames instead of one")
+        message = m.decode_at_coordinator(rest[0], "an observer")
+        if not isinstance(message, m.FromObserver):
+            raise PeerError(f"an observer sent {type(message).__name__}, which processes of the job send")
+        state.receive(identity, message, time.monotonic())
+    except PeerError:
+        state.rejected["undecodable message"] += 1
+
+
+def _flush(talks: Conversations, state: Coordinator, log: LineFile | None, door: ObserverDoor | None = None) -> None:
     encoded, frame = None, zmq.Frame()  # a plan goes to every worker: encoded once, and not copied for each
     while state.outbox:
         identity, message = state.outbox.popleft()
         if message is not encoded:
             encoded, frame = message, zmq.Frame(m.encode(message))
-        router.send_multipart([identity, frame])
+        if not isinstance(message, m.Told):
+            talks.send(identity, message, frame)
+        elif door is None or not door.tell(identity, message, frame):
+            state.forget_observer(identity)
     if log is not None:
         for event in state.events:
             if isinstance(event, Measured):  # made rows of here, where no worker waits for its plan any more
                 rows = sample_rows(event.samples, event.at_s)
                 event = SamplesEvent(at_s=event.at_s, iteration=event.iteration, rows=rows)
-            log.write(encode_line(event))
+            log.append(encode_line(event))
     state.events.clear()
 
 
@@ -174,26 +220,18 @@ def _bind(router: "zmq.Socket[bytes]", settings: Settings) -> None:
         ) from None
 
 
-def _bind_observers(router: "zmq.Socket[bytes]", settings: Settings) -> None:
-    """The ipc address, where the mode of the socket's file is what keeps others out: whoever may write to it steers the job."""
+def _open_door(context: "zmq.Context[zmq.Socket[bytes]]", settings: Settings, stack: ExitStack) -> ObserverDoor | None:
     if not settings.observers:
-        return
-    path = settings.observers.removeprefix("ipc://")
-    if len(os.fsencode(path)) > 107:
-        raise InputError(
-            f"NALB_OBSERVERS: the socket path {path} is longer than 107 bytes: use a shorter run directory"
-        )
-    umask = os.umask(0o177)
-    try:
-        router.bind(settings.observers)
-    finally:
-        os.umask(umask)
+        return None
+    socket = stack.enter_context(context.socket(zmq.ROUTER))
+    socket.setsockopt(zmq.LINGER, LAST_WORDS_MS)
+    return ObserverDoor(socket, settings.observers, settings.num_workers + settings.num_servers)
 
 
-def _open_log(settings: Settings, stack: ExitStack) -> IO[bytes] | None:
+def _open_log(settings: Settings, stack: ExitStack) -> LineFile | None:
     if settings.samples_path is None:
         return None
     try:
-        return stack.enter_context(open(settings.samples_path, "ab", buffering=0))
+        return stack.enter_context(LineFile(settings.samples_path))
     except OSError as error:
         raise InputError(f"NALB_SAMPLES={settings.samples_path}: {error.strerror}") from None

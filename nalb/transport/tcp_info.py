@@ -28,7 +28,7 @@ NAME_MOST = 16  # bytes of a congestion control's name (TCP_CA_NAME_MAX)
 NO_LIMIT = struct.pack("=I", (1 << 32) - 2)  # bytes/s, 34 Gbit/s: the highest rate that all kernels take for one
 DOUBTFUL = 2  # repetitions without an answer: a packet that was lost needs one
 BBR, ANOTHER = b"bbr", b"reno"  # the names of congestion controls; every kernel has the second
-LATE = 2  # round trips that what is queued may take: one of them is under way, the other one waits for its turn
+QUEUED_ROUND_TRIPS = 2  # that queued bytes may take: those of one are under way, those of the other wait for their turn
 NO_QUEUE = 1 / 16  # of a round trip: whose packets wait no longer than that, and JITTER_S, shares no full link
 JITTER_S = 0.005
 FEW = 4  # packets under way, BBR's least: they are acknowledged late, up to 0.2 s, which looks like a queue
@@ -94,7 +94,7 @@ def starves(queued_bytes: int, pace: float, round_trip_s: float, now_s: float, p
 
     pace: bytes/s. now_s: a round trip as it is now, queues included. packets: sent and not acknowledged.
     """
-    is_late = queued_bytes > LATE * round_trip_s * pace
+    is_late = queued_bytes > QUEUED_ROUND_TRIPS * round_trip_s * pace
     return round_trip_s > 0 and is_late and (packets <= FEW or now_s < (1 + NO_QUEUE) * round_trip_s + JITTER_S)
 
 

@@ -1,59 +1,44 @@
-"""What each rule of the estimator and of trust is worth: networks of every family, simulated with all rules and without each.
+"""What each rule is worth: networks of every family, simulated with all rules and without each.
 
-A rule is left out by an edit of its module's source, within this process alone. Networks, iterations and starts are those of
-simulate_families.py. Printed are times without the rule over times with it, mean and worst: of what counts, and of all iterations.
+A rule is left out by other values of fields of Rules. Networks, iterations and starts are those of simulate_families.py. Printed
+are times without the rule over times with it, mean and worst: of the iterations that count, and of all iterations.
 """
 
 import argparse
 import sys
-from inspect import getsource
+from dataclasses import replace
 from itertools import product
-from types import ModuleType
+from typing import Any
 
 import numpy as np
 
-from nalb.feedback import trust
-from nalb.measurement import capacity, estimators, evidence
-from nalb.protocol import planner
+from nalb.measurement.rules import RULES
 from nalb.simulation.families import STAR_FAMILIES
 from simulate_families import simulate
 
-RULES: dict[str, tuple[tuple[ModuleType, str, str], ...]] = {
-    "all rules": (),
-    "proof moves halfway": ((capacity, "(known + capacity) / 2", "capacity"),),
-    "proof by one end alone": ((evidence, "explains & may_explain & (may_explain.sum(axis=0) == 1)", "explains"),),
-    "fewest ends": ((evidence, "if by_fewest:", "if False:"),),
-    "growth grows": ((capacity, "np.where(found.least > hoped, GROWTH * self._growth, GROWTH)", "GROWTH"),),
-    "as hoped": (
-        (capacity, "(capacity < NOISE * hoped)", "(capacity < NOISE * known)"),
-        (capacity, "self._noise * hoped", "self._noise * known"),
-    ),
-    "full cores refute nothing": ((capacity, "np.logical_not(traffic.has_full_cores)", "True"),),
-    "optimism": ((capacity, "OPTIMISM = 1.1", "OPTIMISM = 1.0"),),
-    "15 % refute nothing": ((capacity, "NOISE = 1.15", "NOISE = 1.0"),),
-    "doubt": ((capacity, "DOUBT = 16", "DOUBT = 10**9"),),
-    "cap": ((capacity, " | found.caps", ""),),
-    "cap dropped": ((capacity, "found.carried.get(pair, 0.0) <= NOISE * cap", "True"),),
-    "cap is steady": ((evidence, "is_held_back & (of_pair >= FULL * best_of_pair[:, np.newaxis])", "is_held_back"),),
-    "none much faster": ((evidence, "LEVEL = 0.75", "LEVEL = 0.0"),),
-    "what ends carried before": ((capacity, "self._rate, self._caps", "0.0, self._caps"),),
-    "what caps are known": ((capacity, "self._rate, self._caps", "self._rate, {}"),),
-    "look again": ((trust, "self._is_settled = not (outcome.is_refuted or (is_late and has_window))", "self._is_settled = True"),),
-    "look now and then": ((trust, "is_due = self._since_free >= self._every_free", "is_due = False"),),
-    "regret": ((trust, "MOST_REGRET = 1.0", "MOST_REGRET = 1e9"),),
-}  # fmt: skip
-
-
-def leave_out(*edits: tuple[ModuleType, str, str]) -> None:
-    """Have planners made from now on follow all rules but these."""
-    for module in (evidence, capacity, trust):
-        source = getsource(module)
-        for _, old, new in (edit for edit in edits if edit[0] is module):
-            assert old in source, f"{module.__name__} has no {old!r} any more"
-            source = source.replace(old, new)
-        exec(compile(source, module.__name__, "exec"), module.__dict__)
-    estimators.ESTIMATORS["capacity"] = capacity.CapacityEstimator
-    vars(planner).update(Trust=trust.Trust, Outcome=trust.Outcome)
+NEVER = 10**9  # iterations, of equal shares too: longer than any simulation
+# By the name that is printed: the fields of Rules without the rule.
+WITHOUT: dict[str, dict[str, Any]] = {
+    "all rules": {},
+    "proof moves halfway": {"proof_weight": 1.0},
+    "proof by one end alone": {"proof_by_one_end": False},
+    "fewest ends": {"fewest_ends": False},
+    "growth grows": {"growth_grows": False},
+    "as hoped": {"hope_refutes_nothing": False},
+    "full cores refute nothing": {"full_cores_refute_nothing": False},
+    "optimism": {"optimism": 1.0},
+    "15 % refute nothing": {"noise": 1.0},
+    "doubt": {"doubt_iterations": NEVER},
+    "cap": {"finds_caps": False},
+    "cap dropped": {"drops_caps": False},
+    "cap is steady": {"steady_part": 0.0},
+    "none much faster": {"fastest_part": 0.0},
+    "what ends carried before": {"knows_rates": False},
+    "what caps are known": {"knows_caps": False},
+    "look again": {"looks_again": False},
+    "look now and then": {"few_free": NEVER},
+    "regret": {"most_regret": NEVER},
+}
 
 
 def main() -> int:
@@ -64,9 +49,8 @@ def main() -> int:
     args = parser.parse_args()
     drawn = list(product(STAR_FAMILIES, [args.noise], product(map(int, args.seeds.split(",")), (0, 1))))
     with_all = None
-    for name, edits in RULES.items():
-        leave_out(*edits)
-        rows = [simulate(*one) for one in drawn]
+    for name, fields in WITHOUT.items():
+        rows = [simulate(*one, rules=replace(RULES, **fields)) for one in drawn]
         times = np.array([(row["over_true"], sum(row["times_s"])) for row in rows])
         with_all = times if with_all is None else with_all
         ratio = times / with_all

@@ -27,10 +27,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from nalb.errors import InputError, NalbError
+from nalb.errors import InputError, MachineError, NalbError
 from nalb.feedback.window import usual_inflight_bytes
+from nalb.measurement.rules import RULES, Rules
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.slices import Tensor
+from nalb.process.line_file import LineFile
 from nalb.simulation.families import HIGH_SEED, STAR_FAMILIES, draw_network
 from nalb.simulation.job import by_planner, by_slices, planner_of
 from nalb.simulation.noise import Noise
@@ -53,14 +55,14 @@ HEADINGS = (
 )
 
 
-def simulate(family: str, is_noisy: bool, drawn: tuple[int, int]) -> dict[str, Any]:
+def simulate(family: str, is_noisy: bool, drawn: tuple[int, int], rules: Rules = RULES) -> dict[str, Any]:
     """One network from one start: its row in the file. drawn: the seed and the number of the start."""
     seed, start = drawn
     noise = [Noise((seed, start, phase)) if is_noisy else None for phase in range(4)]
     count = int(np.random.default_rng(seed).integers(LOW_NODES, HIGH_NODES + 1))
     network = draw_network(family, count, seed, cores=CORES)
     quotas = None if network.quotas is None else np.array(network.quotas)
-    planner = planner_of(network.nodes, TENSORS, FIRST_ALPHA_BYTES)
+    planner = planner_of(network.nodes, TENSORS, FIRST_ALPHA_BYTES, rules=rules)
     layout = planner.layout
     after = network.changes[0][1] if network.changes else network.capacities
     run = partial(by_planner, SCHEME, network.nodes, layout, planner=planner, quotas=quotas)
@@ -124,14 +126,16 @@ def campaign(families: list[str], seeds: range, starts: int, is_noisy: bool, pro
         Path(out).touch(exist_ok=False)
     except OSError as error:
         raise InputError(f"--out {out}: {error.strerror}: name a new file in a folder that is there") from None
-    with open(out, "a", encoding="utf-8") as file, Pool(processes) as pool:
+    with LineFile(out) as file, Pool(processes) as pool:
         for family in families:
             rows, drawn = [], [(seed, start) for seed in seeds for start in range(starts)]
             done = pool.imap_unordered(partial(simulate, family, is_noisy), drawn)
             for row in track(done, family, len(drawn), console=Console(stderr=True), transient=True):
                 rows.append(row)
-                file.write(json.dumps(row) + "\n")
-                file.flush()
+                try:
+                    file.append(json.dumps(row).encode() + b"\n")
+                except OSError as error:
+                    raise MachineError(f"--out {out}: {error.strerror}: make room") from None
             for start, of_start in (("nothing", 0), ("another network", 1)):
                 if chosen := [row for row in rows if bool(row["start"]) == of_start]:
                     told = (family, start, *summary(chosen))

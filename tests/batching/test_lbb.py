@@ -3,7 +3,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nalb.batching.lbb import BALANCED, FINE, RAPID, RAPID_THRESHOLD, WINDOW, Profile, ThresholdTuner, straggler_effect
+from nalb.batching.lbb import (
+    BALANCED,
+    FINE,
+    FINE_ONLY,
+    RAPID,
+    RAPID_THRESHOLD,
+    Profile,
+    ThresholdTuner,
+    straggler_effect,
+)
 from nalb.batching.sizes import Bounds, fastest
 from nalb.batching.time_models import Polynomial
 from nalb.errors import InputError
@@ -61,7 +70,7 @@ def test_a_sudden_50_ms_is_tuned_away(disturbed):
 
     tuner = ThresholdTuner((128,) * 4, Bounds.of(512, 4), TABLE_2_LINES)
     sizes = tuner.begin().sizes
-    seen, _, decisions = train(tuner, sizes, times, 5 + 1 + WINDOW)
+    seen, _, decisions = train(tuner, sizes, times, 5 + 1 + FINE_ONLY)
     effects = [straggler_effect(now) for now in seen]
     assert max(effects[:5]) < 0.05
     assert effects[5] >= RAPID_THRESHOLD
@@ -93,8 +102,8 @@ def test_fine_tuning_keeps_the_total():
 
 def test_within_the_window_only_fine_tuning():
     tuner = ThresholdTuner((50, 50), Bounds.of(100, 2))
-    reasons = [tuner.update(observe((50, 50), (1.0, 1.5))).reason for _ in range(WINDOW + 2)]
-    assert reasons == [RAPID, *[FINE] * WINDOW, RAPID]
+    reasons = [tuner.update(observe((50, 50), (1.0, 1.5))).reason for _ in range(FINE_ONLY + 2)]
+    assert reasons == [RAPID, *[FINE] * FINE_ONLY, RAPID]
 
 
 def test_a_step_that_only_swaps_is_not_made():

@@ -32,6 +32,7 @@ from nalb.checkpoints import folder as checkpoints  # noqa: E402 - the repositor
 from nalb.errors import InputError  # noqa: E402
 from nalb.events import AnyEvent, PlanEvent, ReadyEvent  # noqa: E402
 from nalb.failures import Cause, Failure, render  # noqa: E402
+from nalb.process.line_file import LineFile  # noqa: E402
 from nalb.reporting.run_file import read_events  # noqa: E402
 from netem.build import BRIDGE, take_down  # noqa: E402
 from netem.namespaces import hub_namespace, standing  # noqa: E402
@@ -219,25 +220,32 @@ def run(case: Case, folder: Path, number: int, deadline_s: float) -> tuple[str, 
 
 def campaign(jobs: int, seed: int, path: Path, deadline_s: float) -> None:
     """Run what the record lacks."""
-    with open(path, "a+", encoding="utf-8") as record, tempfile.TemporaryDirectory() as folder:
-        record.seek(0)
-        done = {json.loads(line)["number"] for line in record}
+    with LineFile(path) as record, tempfile.TemporaryDirectory() as folder:
+        done = {row["number"] for row in rows_of(path)}
         for number in sorted(set(range(jobs)) - done):
             case = draw(random.Random(f"{seed} {number}"))
             outcome, right, took_s = run(case, Path(folder), number, deadline_s)
             row = {"number": number, "deadline_s": deadline_s, **asdict(case)}
             row |= {"right": right, "took_s": round(took_s, 2), "outcome": outcome}
-            record.write(json.dumps(row) + "\n")
-            record.flush()
+            record.append(json.dumps(row).encode() + b"\n")
             mark = "ok" if right else "FAILED"
             print(f"{number} {mark} | {case} | {took_s:.1f} s | {outcome}", flush=True)
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The jobs of a record; one whose line is torn runs again."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with suppress(json.JSONDecodeError):
+            rows.append(json.loads(line))
+    return rows
 
 
 def recorded(out: Path, deadline_s: float) -> list[dict[str, Any]]:
     """All records in the folder; InputError where one is of jobs with another deadline: one table cannot have both."""
     rows = []
     for path in sorted(out.glob("seed-*.jsonl")):
-        rows += [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        rows += rows_of(path)
         if any(row.get("deadline_s") != deadline_s for row in rows):
             raise InputError(f"{path} has jobs with another --deadline-s than {deadline_s:g}: choose another --out")
     return rows

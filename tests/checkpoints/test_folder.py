@@ -37,6 +37,15 @@ def test_the_newest_is_found_and_older_ones_go(tmp_path: Path) -> None:
     assert iterations(tmp_path / "new") == [999_999_999, 1_000_000_000]
 
 
+def test_other_users_cannot_read_a_checkpoint(tmp_path: Path) -> None:
+    umask = os.umask(0o022)
+    try:
+        (written,) = write(tmp_path, 20)
+    finally:
+        os.umask(umask)
+    assert written.stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.parametrize("keep", [1, 2])
 def test_the_one_just_written_stays_though_newer_ones_cannot_be_read(tmp_path: Path, keep: int) -> None:
     """Training went on from iteration 20; the newer ones may be readable the next time, so they stay too."""

@@ -4,7 +4,10 @@ import math
 
 import pytest
 
-from nalb.feedback.routing import LONGEST, LOOK, PRICE, RUN, SURE, TRIAL, Routing
+from nalb.feedback.routing import Routing
+from nalb.measurement.rules import RULES
+
+SURE, LOOK, TRIAL = RULES.unexplained_plans, RULES.look_iterations, RULES.trial_iterations
 
 
 def play(routing, count, planned_s, own_s, explained=False, own_links_s=0.0):
@@ -55,7 +58,7 @@ def test_what_takes_less_stays_and_plans_are_looked_at_for_a_hundredth_of_the_ti
     assert word.startswith(SURE * "p" + "o")
     assert set(stretches(word, "p")[1:-1]) == {LOOK}
     took_s = word.count("o") * own_s + word.count("p")
-    assert took_s <= (1 + 1.2 * PRICE) * len(word) * own_s + SURE
+    assert took_s <= (1 + 1.2 * RULES.look_price) * len(word) * own_s + SURE
 
 
 @pytest.mark.parametrize("own_s", [1.01, 1.1, 1.3, 1.5])
@@ -63,13 +66,13 @@ def test_what_takes_longer_is_tried_for_a_hundredth_of_the_time(own_s):
     word = play(Routing(), 5000, 1.0, own_s)
     assert set(stretches(word, "o")) == {TRIAL}
     took_s = word.count("o") * own_s + word.count("p")
-    assert took_s <= (1 + 1.2 * PRICE) * len(word)
+    assert took_s <= (1 + 1.2 * RULES.look_price) * len(word)
 
 
 @pytest.mark.parametrize("own_s", [0.01, 100.0])
 def test_both_ways_are_looked_at_however_much_they_differ(own_s):
     word = play(Routing(), 5000, 1.0, own_s)
-    assert max(stretches(word, "o") + stretches(word, "p")) <= LONGEST + TRIAL
+    assert max(stretches(word, "o") + stretches(word, "p")) <= RULES.longest_rest + TRIAL
 
 
 def test_the_first_iteration_of_a_trial_makes_buffers_and_is_not_counted():
@@ -99,7 +102,9 @@ def settled(own_s):
     return routing
 
 
-@pytest.mark.parametrize(("own_s", "most", "run"), [(0.01, 99, RUN), (0.3, 99, 3), (0.01, 2, 2), (0.9, 99, 1)])
+@pytest.mark.parametrize(
+    ("own_s", "most", "run"), [(0.01, 99, RULES.run_iterations), (0.3, 99, 3), (0.01, 2, 2), (0.9, 99, 1)]
+)
 def test_short_iterations_are_chosen_several_at_once(own_s, most, run):
     assert settled(own_s).choose_own(most) == run
 
@@ -109,7 +114,7 @@ def test_no_more_are_chosen_at_once_than_until_plans_are_looked_at():
     chosen = 0
     while routing.is_settled:
         chosen += routing.choose_own(99)
-    assert chosen == LONGEST - 1
+    assert chosen == RULES.longest_rest - 1
     assert routing.choose_own(99) == 0
 
 
@@ -123,7 +128,7 @@ def test_trials_are_chosen_one_by_one():
 
 def test_what_is_chosen_already_does_not_keep_plans_away():
     routing = settled(0.01)
-    assert routing.choose_own(99) == RUN
+    assert routing.choose_own(99) == RULES.run_iterations
     for _ in range(LOOK):
         routing.judge_own(1.0)
     assert routing.choose_own(99) == 0

@@ -2,7 +2,10 @@
 
 import pytest
 
-from nalb.feedback.trust import FEW_FREE, LATE, MANY_FREE, MAX_PATIENCE, Outcome, Trust
+from nalb.feedback.trust import Outcome, Trust
+from nalb.measurement.rules import RULES
+
+FEW_FREE, MANY_FREE, LATE = RULES.few_free, RULES.many_free, RULES.late_plan
 
 
 def outcome(took_s=1.0, explained_s=1.0, refuted=False, equal=False, ours=True, bounded=True):
@@ -55,7 +58,7 @@ def test_a_plan_that_takes_what_is_explained_is_trusted():
 
 
 def test_plans_that_cost_more_than_equal_shares_are_given_up_for_longer_each_time():
-    """Though they take what is explained: whatever that rests on is not so."""
+    """Though they take what is explained: the estimates' assumptions do not hold."""
     trust, given_up = settled(), []
     while len(given_up) < 8:
         while not trust.needs_equal_shares:
@@ -64,7 +67,7 @@ def test_plans_that_cost_more_than_equal_shares_are_given_up_for_longer_each_tim
         while trust.needs_equal_shares:
             given_up[-1] += 1
             trust.judge(outcome(2.0, 2.0, equal=True))
-    assert given_up == [1, 2, 4, 8, 16, *[MAX_PATIENCE] * 3]
+    assert given_up == [1, 2, 4, 8, 16, *[RULES.max_patience] * 3]
 
 
 def test_late_plans_of_a_server_that_is_no_worker_and_has_become_slow_stay():

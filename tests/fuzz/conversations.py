@@ -11,6 +11,7 @@ from nalb.errors import PeerError
 from nalb.events import StateEvent
 from nalb.failures import Cause, Failure, Phase
 from nalb.protocol import messages as m
+from nalb.protocol.calls import announcement
 from nalb.protocol.state import Coordinator
 from nalb.settings import from_environment
 from nalb.tokens.iteration import TokenId
@@ -38,13 +39,14 @@ BATCHES = 10  # of a worker in an honest conversation: sizes are decided from th
 STEPS = 7  # of a worker that computes tokens: the second shape is tried from the sixth on
 JOIN_TOKENS = m.JoinTokens("tcp://10.0.0.1:7000", 3, 16, 8)
 TENSORS = [m.TensorSpec("w", 60_000, "float32", 0), m.TensorSpec("b", 100, "float64", 0)]
+CALLED = announcement(0, "broadcast", (("w", 60_000, "float32"), (1, 100, "float64")))
 EXAMPLES: tuple[m.Message, ...] = (
     m.Hello(m.VERSION, "worker", "n0", 9, 100), m.Register(TENSORS, 0), m.SlotsReady(1, 0),
     m.Report(1.0, 1, [m.SampleRow(9, 40_000, 10**9, 2 * 10**9), m.SampleRow(8, 4_000, 10**9, 10**9 + 10**6)], 0, 3),
     m.Done(1, 1.0, 1.5, 0.1, 5.0, 6.0, 5.5), m.Sums(1, [m.SliceSum(1.0, -1.0, 2.0)], [m.SliceSum(1.0, -1.0, 2.0)]),
     m.JoinBatching(32, 64), m.Computed(1, 32, 0.1, 0.9, 0.5, 0.2, 0.0),
     JOIN_TOKENS, m.TokenRequest(0, None), m.TokenRequest(0, TokenId(0, 2, 1), False, 0.1, 0.01, 40_000),
-    m.Goodbye(), m.Failed(FAILURE), m.Still("w0"),
+    m.Goodbye(), m.Failed(FAILURE), m.Still("w0"), CALLED, m.CallAgreed(0),
     m.Observe(m.VERSION), m.RunBlock("aware", 3, alpha_bytes=1e4, inflight_bytes=10**6, probes=False, label="x"),
     m.Configured({"n0": 1e7, "n1": 2e7}, {"n0": 1e7, "n1": 2e7}, [("n0", "n1", 5e6)]), m.EndJob(),
     m.Welcome(m.VERSION, ["n0", "n1"], 0.25, 10.0, 2), m.Setup(0, 0, 2, 2, 1e3, None, 2, "abc", 0),
@@ -74,6 +76,8 @@ def honest_answers(identity: bytes, message: m.Message, now_s: float, rows: Call
     if isinstance(message, m.NextIteration) and message.iteration + 1 < STEPS:
         return [(identity, m.TokenRequest(message.iteration + 1, drains=message.iteration + 2 == STEPS))]
     if isinstance(message, m.Welcome) and identity[:1] == b"w":
+        return [(identity, CALLED)]
+    if isinstance(message, m.CallAgreed):
         return [(identity, m.Register(TENSORS, 0))]
     if isinstance(message, m.PrepareSlots):
         return [(identity, m.SlotsReady(message.iteration, message.layout_version))]

@@ -74,7 +74,9 @@ def main():
     balancer = batching.join(store, START[store.rank])
     total = balancer.total
     assert total == sum(START[: store.num_workers])
-    options = {"kvstore": store} | ({} if store.type == "nalb" else {"update_on_kvstore": sys.argv[2] == "server"})
+    options = {"kvstore": store} | (
+        {} if store.type == "dist_sync_nalb" else {"update_on_kvstore": sys.argv[2] == "server"}
+    )
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1.0}, **options)
     batches = balancer.batches(SAMPLES, seed=5)
     stream = np.concatenate([np.random.default_rng([5, epoch]).permutation(SAMPLES) for epoch in range(10)])

@@ -1,5 +1,6 @@
 """Plain Python runs it: for each optimizer a training of eight steps, and one that goes on in a new net from a checkpoint."""
 
+import socket
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from mxnet import autograd, gluon, nd
 
 from kvstore_patch.checkpoints import Checkpoints, Progress
 from nalb.checkpoints import folder as folders
+from nalb.checkpoints import lock
 from nalb.errors import CheckpointError
 
 CASES = [
@@ -28,6 +30,17 @@ CASES = [
     ("sgld", {}, "float32"),
 ]
 HALF, STEPS = 5, 8
+
+
+def in_use(folder):
+    """Another job's folder is left as it is."""
+    half = folder / f".{folders.file_name(7)}.{socket.gethostname()}.writing"
+    with lock.claim(folder, "another job"):
+        half.touch()
+        refused(made("sgd", {}, folder), f"{folder} is used by another job")
+        assert half.exists()
+    assert made("sgd", {}, folder)[2].restore() == Progress()
+    assert not half.exists()
 
 
 class Scale(gluon.HybridBlock):
@@ -163,6 +176,7 @@ def main(root: Path) -> None:
         assert steps(*parts, progress, dtype) == whole[HALF:], (optimizer, options, whole)
         assert len(set(whole)) == STEPS, whole
     folder = root / "0"
+    in_use(root / "used")
     skip_damaged(folder)
     refused(made("sgd", {}, folder, random_seed=3), "seed is 0 there and 3 here")
     refused(made("sgd", {}, folder, settings={"total": 3}), "total is None there and 3 here")

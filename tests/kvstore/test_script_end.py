@@ -5,6 +5,9 @@ import sys
 
 import pytest
 
+from nalb.errors import PeerError
+from nalb.failures import NOT_LEFT
+
 BEGIN = """
 import atexit, os, sys
 from kvstore_patch.store import script_end
@@ -24,6 +27,10 @@ script_end.at_exit("n1", lambda: os.write(1, b"closed"), lambda failure: os.writ
         ("raise ValueError('Traceback (most recent call last):\\n  File \"x.cc\", line 1\\nValueError: no number\\nat all')",
          "worker n1 failed: ValueError: no number", 1),
         ("sys.excepthook = lambda *_: None; raise ValueError('no number')", "worker n1 failed: ValueError: no number", 1),
+        ("os._exit(0)", f"worker n1 {NOT_LEFT}", PeerError.exit_code),
+        ("os._exit(3)", "", 3),
+        ("atexit.register(lambda: os._exit(0))", f"worker n1 {NOT_LEFT}", PeerError.exit_code),
+        ("if os.fork(): os.wait()\nelse: os._exit(0)", "closed, then the rest", 0),
         ("sys.exit(3)", "worker n1 failed: it exited with 3", 3),
         ("sys.stdout = None; sys.stderr.close(); exit(3)", "worker n1 failed: it exited with 3", 3),
         ("""

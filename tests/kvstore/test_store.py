@@ -45,9 +45,9 @@ def run_job(tmp_path, *command, nodes=2, flags=(), timeout_s=120):
         ("properties,broadcast,reordered,doubles,sums,half", "exact"),
         ("reordered_sums,conv_input", "exact"),
         ("single_keys,slots_asked_for_last", "auto"),
-        ("devices,changing_calls,faults", "auto"),
+        ("devices,keys_used_once,changing_calls,faults,empty_arrays,barriers", "auto"),
         ("first_sums_overlap,forks", "auto"),
-        ("stale_gradients,gluon,several_trainers,symbolic,cast,numpy_arrays", "auto"),  # with one word changed
+        ("stale_gradients,gluon,several_trainers,symbolic,by_type,cast,numpy_arrays", "auto"),  # with one word changed
         ("sums", "elastic"),
     ],
 )
@@ -91,6 +91,25 @@ def test_wrong_sums_are_found(tmp_path, fault):
     assert failure.iteration in (2, 3, 4)
 
 
+@pytest.mark.parametrize(
+    ("case", "calls"),
+    [
+        ("other_order", ["sum of 'loss', 1 element,", "sum of 'accuracy', 1 element,"]),
+        ("other_size", ["sum of 'metric', 1 element,", "sum of 'metric', 9000 elements,"]),
+        ("one_call_more", ["sum of 'stop', 1 element,"]),
+        ("one_trainer", ["broadcast of 0, 1, 24 elements,", "sum of 'metric', 1 element,"]),
+    ],
+)
+def test_unequal_calls_end_the_job_and_are_named(tmp_path, case, calls):
+    script = str(Path(__file__).with_name("unequal_calls.py"))
+    done = run_job(tmp_path, script, case, flags=("--scheme", "exact"), timeout_s=60)
+    assert done.returncode == PeerError.exit_code, done.stdout + done.stderr
+    failure = noted_in(tmp_path / "run")
+    assert (failure.cause, failure.role) == (Cause.UNEQUAL, "worker")
+    assert all(call in failure.detail for call in calls), failure.detail
+    assert "summed" not in done.stdout, "a sum of calls that differ was handed out"
+
+
 def test_mxnets_own_store_takes_one_trainer(tmp_path):
     done = run_job(tmp_path, str(WORKERS), "several_trainers", flags=("--scheme", "stock"))
     assert done.returncode == 1, done.stdout + done.stderr
@@ -98,13 +117,13 @@ def test_mxnets_own_store_takes_one_trainer(tmp_path):
 
 
 def test_module_on_mxnets_own_store(tmp_path):
-    done = run_job(tmp_path, str(WORKERS), "symbolic", flags=("--scheme", "stock"))
+    done = run_job(tmp_path, str(WORKERS), "symbolic,by_type,stock_broadcasts", flags=("--scheme", "stock"))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_mxnets_own_store_is_told_where_to_update(tmp_path, monkeypatch):
     monkeypatch.setenv("MXNET_UPDATE_ON_KVSTORE", "0")
-    done = run_job(tmp_path, str(WORKERS), "updates_on_workers", nodes=1, flags=("--scheme", "stock"))
+    done = run_job(tmp_path, str(WORKERS), "updates_on_workers", str(tmp_path), nodes=1, flags=("--scheme", "stock"))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -128,6 +147,7 @@ def test_a_worker_without_the_shim_ends_at_once(tmp_path, flags):
     done = run_job(tmp_path, "-c", script, nodes=1, flags=flags, timeout_s=60)
     assert done.returncode not in (0, 4), done.stdout + done.stderr  # 4: who waits in vain for another
     assert "the shim is not preloaded" in done.stderr
+    assert "LD_PRELOAD, which named it, is gone: let the command's wrapper pass LD_PRELOAD on" in done.stderr
 
 
 def test_slices_stay_whole_whatever_the_users_big_array_bound(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """What the workers of the KVStore tests run: `python workers.py CASE`. Each case checks itself; an assertion fails the job."""
 
 import ctypes
+import gc
 import sys
 
 import mxnet as mx
@@ -10,6 +11,7 @@ from mxnet.base import _LIB, check_call
 from mxnet.gluon import nn
 
 from kvstore_patch.store.exchange import JobFinished
+from nalb.errors import StoreError
 
 store = mx.kv.create("nalb")
 RANK, COUNT = store.rank, store.num_workers
@@ -32,8 +34,20 @@ def peek(array):
     return ctypes.cast(address, ctypes.POINTER(ctypes.c_float))[0]
 
 
+def refused(call, text):
+    """A StoreError of one line, which says this."""
+    try:
+        call()
+    except StoreError as error:
+        assert text in str(error), (text, str(error))
+        assert "\n" not in str(error)
+    else:
+        raise AssertionError(f"no error about {text}")
+
+
 def properties():
-    assert store.type == "nalb"
+    assert store.type == "dist_sync_nalb"
+    assert mx.kv.create(store.type) is store
     assert (COUNT, 0 <= RANK < COUNT) == (2, True)
     assert store.is_capable("optimizer") is False
     assert isinstance(store, mx.kvstore.KVStoreBase)
@@ -69,6 +83,21 @@ def reordered():
         convolution(nd.ones((2, 64, 12, 12)))
         store.add_up_once("sum of weights", weight)
         assert (weight.asnumpy() == turn * COUNT).all()
+
+
+def stock_broadcasts():
+    """MXNet's own store sends what a convolution that infers has in oneDNN's layout, and says where an optimizer's state is."""
+    for turn in range(10):
+        convolution = nn.Conv2D(64, 3, groups=4, in_channels=64)
+        convolution.initialize()
+        weight = convolution.weight.data()
+        weight[:] = turn + RANK
+        for _ in range(3):
+            convolution(nd.ones((2, 64, 12, 12)))
+        store.broadcast(f"weight{turn}", weight, [weight])
+        assert (weight.asnumpy() == turn).all()
+    refused(lambda: store.save_optimizer_states("states"), "pass update_on_kvstore=False to Trainer")
+    refused(lambda: store.load_optimizer_states("states"), "pass update_on_kvstore=False to Trainer")
 
 
 def inferred(weight):
@@ -169,6 +198,44 @@ def devices():
             close(out, sum(sum(v) for v in everyone))
 
 
+def empty_arrays():
+    """Of size 0: one or one per device, with others, as all that an iteration has pushed when it is broken off."""
+
+    def empty():
+        with mx.util.np_shape(True):
+            return [nd.zeros((0, 3), ctx=mx.cpu(device)) for device in range(2)]
+
+    one, several, outs = empty()[0], empty(), empty()
+    for _ in range(3):
+        full = [nd.ones((5,), ctx=mx.cpu(device)) for device in range(2)]
+        store.pushpull(["one", "several", "full"], [one, several, full], out=[one, outs, full])
+        close(full[1], [2 * COUNT] * 5)
+    store.broadcast("of none", several[0], several)
+    store.add_up_once("once none", one)
+    for _ in range(3):
+        store.pushpull("first", several)
+        store.pushpull("second", nd.ones((5,)))
+    store.pushpull("first", several)
+    store.broadcast("breaks off", nd.ones((2,)), nd.ones((2,)))
+    full = nd.ones((5,))
+    store.pushpull(["full again", "and none"], [full, several])
+    close(full, [COUNT] * 5)
+
+
+def keys_used_once():
+    """Keys with the step's number: nobody keeps their arrays."""
+
+    def arrays():
+        return sum(isinstance(one, mx.nd.NDArray) for one in gc.get_objects())
+
+    counts = []
+    for step in range(20):
+        store.pushpull(f"metric of step {step}", nd.ones((3,)))
+        gc.collect()
+        counts.append(arrays())
+    assert counts[-1] == counts[5], counts
+
+
 def changing_calls():
     """A call that does not fit the record starts a new one, as often as it happens."""
     for keys in ([0, 1], [0, 1], [0, 1], [2], [0, 1], [2], [0, 1], [2], [0, 1], [0, 1], [3, 0], [3, 0], [3, 0]):
@@ -181,8 +248,6 @@ def changing_calls():
 
 def faults():
     """Wrong use: one clear StoreError each, and the store still works."""
-    from nalb.errors import StoreError
-
     sparse = nd.array([[0, 1], [2, 0]]).tostype("row_sparse")
     store.pushpull("known", nd.ones((4,)))
     wrong = [
@@ -199,19 +264,55 @@ def faults():
         (lambda: store.push(1, nd.ones(1)), "no separate push"),
         (lambda: store.pull(1, out=nd.ones(1)), "no separate push"),
         (lambda: store.row_sparse_pull(1, out=sparse, row_ids=nd.ones(1)), "no separate push"),
+        (lambda: store.init(1, nd.ones(1)), "leave init out"),
+        (lambda: store.save_optimizer_states("states"), "the Trainer's save_states"),
+        (lambda: store.load_optimizer_states("states"), "the Trainer's save_states"),
+        (lambda: store._set_updater(print), "sum by pushpull"),
+        (lambda: store._send_command_to_servers(0, ""), "leave it out"),
+        (lambda: store.handle, "use its methods"),
+        (lambda: mx.kv.create("dist_sync"), "MXNet's own kvstore 'dist_sync'"),
+        (lambda: mx.kv.create("nalbb"), "write 'nalb'"),
+        (lambda: mx.gluon.Trainer(embedding(), "sgd", {}, kvstore="dist_device_sync").step(1), "--scheme stock"),
+        (lambda: mx.gluon.Trainer(embedding(), "sgd", {}, kvstore="nalbb").step(1), "write 'nalb'"),
+        (
+            lambda: mx.gluon.Trainer(embedding(sparse_grad=True), "sgd", {}, kvstore="nalb").step(1),
+            "leave out sparse_grad",
+        ),
+        (
+            lambda: mx.gluon.Trainer(embedding(sparse_grad=True), "sgd", {}, kvstore=store).step(1),
+            "leave out sparse_grad",
+        ),
         (lambda: store.is_capable("flying"), "flying"),
     ]
     for call, text in wrong:
-        try:
-            call()
-        except StoreError as error:
-            assert text in str(error), (text, str(error))
-            assert "\n" not in str(error)
-        else:
-            raise AssertionError(f"no error about {text}")
+        refused(call, text)
+    assert not {name for name in vars(mx.kvstore.KVStore) if not name.startswith("__")} - {*dir(store)}
+    assert not hasattr(store, "handle")
     array = nd.ones((4,))
     store.pushpull("known", array)
     assert (array.asnumpy() == COUNT).all()
+
+
+def embedding(**options):
+    """A net's parameters, which are given."""
+    net = nn.Embedding(4, 3, **options)
+    net.initialize()
+    return net.collect_params()
+
+
+def barriers():
+    """No worker goes on before the last has come."""
+    import time
+    from pathlib import Path
+
+    for turn in range(3):
+        for last in range(COUNT):
+            mark = Path(sys.argv[2], f"barrier{turn}{last}")
+            if last == RANK:
+                time.sleep(0.3)
+                mark.touch()
+            store._barrier()
+            assert mark.exists()
 
 
 def first_sums_overlap():
@@ -227,9 +328,16 @@ def first_sums_overlap():
     expected = values((pieces * 2 * PIECE_ELEMENTS[0],), 7)
     array = nd.array(expected[RANK])
     if RANK:
-        while not mark.exists():
-            time.sleep(0.05)
+        agree = store._exchange._wait_until_agreed
+
+        def agree_and_stay():
+            agree()
+            while not mark.exists():
+                time.sleep(0.05)
+
+        store._exchange._wait_until_agreed = agree_and_stay
         store.pushpull("large", array)
+        store._exchange._wait_until_agreed = agree
     else:
         store.pushpull("large", array)
         buffers = store._exchange._direct._buffers["float32", PIECE_ELEMENTS[0]]
@@ -281,7 +389,7 @@ def gluon():
     out = nd.zeros((len(weights),))
     trainer._kvstore.broadcast("check", nd.array(weights), out)
     assert (out.asnumpy() == weights).all()
-    assert trainer._kvstore.type == "nalb"
+    assert trainer._kvstore.type == "dist_sync_nalb"
 
 
 def cast():
@@ -316,6 +424,8 @@ def updates_on_workers():
     loss.backward()
     trainer.step(2)
     assert trainer._update_on_kvstore is False
+    trainer.save_states(f"{sys.argv[2]}/states")
+    trainer.load_states(f"{sys.argv[2]}/states")
 
 
 def fails_unseen():
@@ -456,6 +566,51 @@ def symbolic():
     ours, alone = fitted([RANK], "nalb", RANK), fitted(range(COUNT), None, 0)
     for name, weights in alone.items():
         np.testing.assert_allclose(ours[name].asnumpy(), weights.asnumpy(), rtol=1e-4, atol=1e-6)
+
+
+def perceptron():
+    """A symbolic net, whose layers have names of MXNet's choice where they are given none, and everyone's samples."""
+    hidden = mx.sym.Activation(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=8), act_type="relu")
+    samples = np.random.RandomState(0).rand(64, 5).astype("float32")
+    return (
+        mx.sym.SoftmaxOutput(mx.sym.FullyConnected(hidden, num_hidden=3), name="softmax"),
+        samples,
+        samples[:, :3].argmax(1),
+    )
+
+
+def fit_by_type(kvstore):
+    """A script that splits its data and divides its gradients where the store's type says that several workers train."""
+    symbol, samples, labels = perceptron()
+    is_split = kvstore is not None and "dist" in kvstore.type and "_async" not in kvstore.type
+    part, parts = (kvstore.rank, kvstore.num_workers) if is_split else (0, 1)
+    batch = 8 * COUNT // parts
+    module = mx.mod.Module(symbol)
+    mx.random.seed(1)
+    options = {"learning_rate": 0.5, "rescale_grad": 1 / (batch * parts)}
+    data = mx.io.NDArrayIter(samples[part::parts], labels[part::parts], batch)
+    module.fit(data, num_epoch=2, kvstore=kvstore, initializer=mx.init.Xavier(), optimizer_params=options)
+    return module.get_params()[0].values()
+
+
+def fit_forward(kvstore):
+    """FeedForward, Module's elder, divides by all workers' batches by itself; its layers get the same names everywhere."""
+    symbol, samples, labels = perceptron()
+    part, parts = (RANK, COUNT) if kvstore is not None else (0, 1)
+    mx.random.seed(2)
+    data = mx.io.NDArrayIter(samples[part::parts], labels[part::parts], 8 * COUNT // parts)
+    model = mx.model.FeedForward(symbol, num_epoch=2, initializer=mx.init.Xavier(), learning_rate=0.5)
+    model.fit(data, kvstore=kvstore)
+    return model.arg_params.values()
+
+
+def by_type():
+    """Scripts that look at the store's type: the same as one process with everyone's samples, layers named apart or not."""
+    if RANK:
+        perceptron()[0].list_arguments()  # takes the first automatic names
+    for fit in (fit_by_type, fit_forward):
+        for ours, alone in zip(fit(store), fit(None)):
+            np.testing.assert_allclose(ours.asnumpy(), alone.asnumpy(), rtol=1e-4, atol=1e-6)
 
 
 def trained(as_array):

@@ -49,7 +49,7 @@ class Launched:
         self._jobs: set[str] = set()  # the ids in its processes' environment, of each attempt that was looked at
         self._news = threading.Condition()
         self.popen = subprocess.Popen(
-            [*wrap, sys.executable, "-m", "nalb.cli.main", "launch", "--out", str(run_dir), *arguments],
+            [*wrap, sys.executable, "-P", "-m", "nalb.cli.main", "launch", "--out", str(run_dir), *arguments],
             env={
                 **os.environ,
                 MARK: self.token,

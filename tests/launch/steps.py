@@ -12,6 +12,10 @@ def fail(how: str) -> None:
         raise ValueError("the loss is not a number")
     if how == "exit-3":
         sys.exit(3)
+    if how == "os-exit":
+        sys.stderr.write("\r50% |##  |")
+        sys.stderr.flush()
+        os._exit(0)
     if how == "exit-of-site":
         exit(3)
 
@@ -20,7 +24,7 @@ def main() -> None:
     """Push and pull; 'step 3' tells the test that the job is under way."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100_000)
-    parser.add_argument("--fault", choices=("raise", "exit-3", "exit-of-site", "leave"))
+    parser.add_argument("--fault", choices=("raise", "exit-3", "exit-of-site", "os-exit", "leave"))
     parser.add_argument("--node", default="n1")
     args = parser.parse_args()
     import mxnet as mx

@@ -109,7 +109,7 @@ def test_for_hosts_no_path_of_this_machine_is_printed(print_env: Print, tmp_path
     assert list(lines) == [f"{who} on 10.9.0.{i}, in /srv/job" for who, i in
                            (("scheduler a", 1), ("server a", 1), ("server b", 2), ("worker b", 2))]  # fmt: skip
     worker = lines["worker b on 10.9.0.2, in /srv/job"]
-    assert worker[-5:] == ["/opt/nalb/bin/python", "-m", "nalb.launch.machine_env", "python", "train.py"]
+    assert worker[-6:] == ["/opt/nalb/bin/python", "-P", "-m", "nalb.launch.machine_env", "python", "train.py"]
     for words in lines.values():
         assert not any(str(ROOT) in word or sys.prefix in word for word in words)
         found = variables(words)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from nalb.failures import Cause
+from nalb.failures import NOT_LEFT, Cause
 from tests.failures import who
 from tests.launch.conftest import END_LIMIT_S, START_LIMIT_S, STEPS, Launch, Launched
 
@@ -54,6 +54,7 @@ def test_the_launcher_is_told_to_end(launch: Launch, number: signal.Signals) -> 
         ("raise", 1, Cause.SCRIPT),
         ("exit-3", 3, Cause.ENDED),
         ("exit-of-site", 3, Cause.ENDED),
+        ("os-exit", 4, Cause.ENDED),
         ("leave", 4, Cause.UNEQUAL),
     ],
 )
@@ -64,6 +65,9 @@ def test_a_worker_script_fails(launch: Launch, fault: str, exit_code: int, cause
     code, _ = job.end(START_LIMIT_S if fault == "leave" else END_LIMIT_S)
     assert code == exit_code, job.output
     assert (job.failure().cause, who(job.failure())) == (cause, ("worker", "n1"))
+    assert not any("] nalb: " in line for line in job.lines), "each process says it in its log alone"
+    assert (job.run_dir / "logs" / "n0.server.log").read_text().startswith("nalb: ")
+    assert fault != "os-exit" or (job.failure().detail == NOT_LEFT and "[n1 worker] 50% |##  |" in job.lines)
     assert fault != "raise" or "ValueError: the loss is not a number" in job.failure().detail  # the script's own words
     job.assert_nothing_left()
 

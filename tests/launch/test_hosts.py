@@ -146,8 +146,22 @@ def test_no_word_ends_with_a_newline(tmp_path: Path, field: str) -> None:
 
 
 def test_no_variable_ends_with_a_newline(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r": key in defaults\.environment: Expected `str` matching"):
+    says = r": defaults\.environment has the key 'PS_VERBOSE\\n': give a variable's name: letters, digits"
+    with pytest.raises(InputError, match=says):
         load_hosts(write(tmp_path, TWO.replace("PS_VERBOSE", r'"PS_VERBOSE\n"')))
+
+
+@pytest.mark.parametrize("value", ["4", "true", "[1]", '"a\\u0000b"'])
+def test_a_variable_that_is_no_text_is_named(tmp_path: Path, value: str) -> None:
+    text = TWO.replace("[defaults.environment]", f'[defaults.environment]\nA = "b"\nOMP_NUM_THREADS = {value}\nZ = 1')
+    with pytest.raises(
+        InputError, match=r"hosts\.toml: defaults\.environment\.OMP_NUM_THREADS.*: give a text, in quotes$"
+    ):
+        load_hosts(write(tmp_path, text))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
+    assert load_hosts(write(tmp_path, "\ufeff" + TWO)) == load_hosts(write(tmp_path, TWO))
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

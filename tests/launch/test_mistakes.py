@@ -16,6 +16,7 @@ from tests.launch.conftest import START_LIMIT_S, STEPS, Launch
 
 needs_mxnet = pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
 NOBODY = "import time; print('trained alone', flush=True)"
+CREATE = "import mxnet; mxnet.kv.create('nalb')"
 NO_DATA = "open('/nowhere/fashion-mnist/train-images-idx3-ubyte.gz')"
 
 
@@ -117,6 +118,12 @@ def test_keys_that_are_there_are_not_the_jobs_to_remove(tmp_path: Path, capsys: 
         ([sys.executable, "-c", NOBODY], 1, Cause.NO_STORE, ""),
         ([sys.executable, "-c", NO_DATA], 1, Cause.ENDED, r"FileNotFoundError: .*train-images"),
         ([sys.executable, "nowhere.py"], 2, Cause.ENDED, r"can't open file .*nowhere.py"),
+        (
+            ["env", "-u", "DMLC_ROLE", "-u", "NALB_NODE", sys.executable, "-c", CREATE],
+            1,
+            Cause.ENDED,
+            r"StoreError: kvstore 'nalb' needs a job, .* has no DMLC_ROLE=worker.* lacks DMLC_ROLE, NALB_NODE",
+        ),
     ],
 )
 def test_a_command_that_cannot_train(

@@ -13,10 +13,10 @@ import pytest
 from nalb.errors import MachineError
 from nalb.events import IterationEvent, NetworkChange
 from nalb.failures import Cause
-from nalb.launch.network import configured_bound_s, configured_message, goodput_bound_s, job_nodes
+from nalb.launch.network import Changes, configured_bound_s, configured_message, goodput_bound_s, job_nodes
 from nalb.reporting.run_file import read_events
 from netem import build, namespaces, qdiscs, rootless, wires
-from netem.network_file import parse_network
+from netem.network_file import find_network, load_network, parse_network
 from tests.failures import who
 from tests.launch.conftest import ROOT, START_LIMIT_S, STEPS, Launch, Launched
 from tests.netem.conftest import standing_groups
@@ -220,6 +220,19 @@ def test_a_change_is_noted_though_nobody_reads_the_output(tmp_path: Path) -> Non
     assert (done.returncode, done.stderr) == (0, "")
     (event,) = read_events(tmp_path)
     assert event.change == NetworkChange(at_s=1.0, nodes={}, links=[])
+
+
+def test_many_changes_are_all_noted_and_one_a_second_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = Changes(load_network(find_network("wan4-step")), tmp_path)
+    for tenth in range(25):
+        changes._changed(tenth / 10, {"at_s": tenth / 10, "nodes": {}, "links": []})
+    assert [event.elapsed_s for event in read_events(tmp_path)] == [tenth / 10 for tenth in range(25)]
+    first, *others = capsys.readouterr().out.splitlines()
+    assert "since" not in first
+    assert [line.partition(": ")[0] for line in others] == ["network change at 1.0 s", "network change at 2.0 s"]
+    assert all(line.endswith(" (and 9 since the last line)") for line in others)
 
 
 @pytest.mark.root

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from nalb.cli.main import run
 from nalb.errors import InputError, MachineError
-from nalb.failures import Cause, Failure, JobFailed, Phase
+from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Phase
 from nalb.launch import ssh, supervisor
 from nalb.launch.hosts import load_hosts
 from nalb.launch.roles import ProcessSpec
@@ -127,6 +128,15 @@ def test_the_verdict_is_the_answer_where_no_culprit_ends(tmp_path: Path, monkeyp
     assert error.where.endswith(str(tmp_path / "logs"))
 
 
+def test_a_worker_that_ended_with_0_and_is_silent_has_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "CULPRIT_S", 0.5)
+    silent = Failure(cause=Cause.SILENT, detail="is silent", role="worker", node="n2", phase=Phase.FORWARD, iteration=3)
+    code = telling(silent, "raise SystemExit(4)")
+    specs = [spec("scheduler", "n0", code), spec("worker", "n2", "pass"), spec("worker", "n3", FOREVER)]
+    error = failure_of(tmp_path, specs)
+    assert error.failure == replace(silent, cause=Cause.ENDED, detail=NOT_LEFT)
+
+
 def test_others_that_a_signal_has_stopped_are_told_with_the_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +158,20 @@ def test_workers_that_never_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (failure.cause, who(failure), when(failure)) == (Cause.NO_STORE, (None, None), (Phase.END, None))
     failure = failure_of(tmp_path, specs, has_joined=lambda: False).failure
     assert (failure.cause, who(failure), when(failure)) == (Cause.NO_STORE, ("worker", "n1"), (Phase.START, None))
+
+
+def test_what_is_wrong_with_the_place_ends_the_job(tmp_path: Path) -> None:
+    def check() -> None:
+        if shown:
+            raise MachineError("the delay line has ended")
+
+    shown: list[str] = []
+    job = job_of(
+        tmp_path, [spec("worker", "n0", f"print('up', flush=True); {FOREVER}")], show=shown.append, check=check
+    )
+    with pytest.raises(MachineError, match="the delay line has ended"), job:
+        job.wait()
+    assert marked(job.id) == []
 
 
 def test_what_a_worker_detached_ends_too(tmp_path: Path) -> None:

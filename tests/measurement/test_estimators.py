@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from nalb.measurement.capacity import DOUBT, GROWTH, OPTIMISM
 from nalb.measurement.estimators import CapacityEstimator, PaperEstimator
 from nalb.measurement.evidence import evidence
+from nalb.measurement.rules import RULES
 from nalb.measurement.samples import samples_of
 from nalb.measurement.traffic import Traffic
 from nalb.planning.nodes import Capacities, Node
@@ -192,9 +192,9 @@ def test_what_was_exceeded_is_planned_on_with_more_for_one_iteration():
     faster = simulated([20e6] * 4, [20e6] * 4, [0, 0, 0.5, 0.5])
     assert capacity.observe(faster)
     grown = capacity.estimate()
-    assert grown.down[0] == pytest.approx(GROWTH * grown.least[1, 0])
+    assert grown.down[0] == pytest.approx(RULES.growth * grown.least[1, 0])
     assert not capacity.observe(faster)
-    assert capacity.estimate().down[0] == pytest.approx(OPTIMISM * grown.least[1, 0], rel=0.01)
+    assert capacity.estimate().down[0] == pytest.approx(RULES.optimism * grown.least[1, 0], rel=0.01)
 
 
 def test_what_comes_out_as_was_hoped_refutes_nothing():
@@ -204,7 +204,7 @@ def test_what_comes_out_as_was_hoped_refutes_nothing():
     assert capacity.observe(simulated([20e6] * 4, [20e6] * 4, shares))
     assert not capacity.observe(simulated([28e6] * 4, [28e6] * 4, shares))
     grown = capacity.estimate()
-    assert grown.down[0] == pytest.approx(GROWTH * grown.least[1, 0])
+    assert grown.down[0] == pytest.approx(RULES.growth * grown.least[1, 0])
 
 
 def test_growth_grows_where_even_more_came_than_was_hoped():
@@ -213,7 +213,7 @@ def test_growth_grows_where_even_more_came_than_was_hoped():
     for rate in (5e6, 20e6, 80e6):
         capacity.observe(simulated([rate] * 4, [rate] * 4, shares))
     grown = capacity.estimate()
-    assert grown.down[0] == pytest.approx(GROWTH**2 * grown.least[1, 0])
+    assert grown.down[0] == pytest.approx(RULES.growth**2 * grown.least[1, 0])
 
 
 def test_a_change_anywhere_makes_older_proofs_lower_bounds():
@@ -223,7 +223,7 @@ def test_a_change_anywhere_makes_older_proofs_lower_bounds():
     known = capacity.estimate().up[0]
     slow = simulated([20e6, 4e6, 20e6, 20e6], [20e6, 4e6, 20e6, 20e6], idle)._samples
     assert capacity.observe(Traffic(slow[(slow["source"] != 0) & (slow["target"] != 0)]))
-    assert capacity.estimate().up[0] == pytest.approx(OPTIMISM * known)
+    assert capacity.estimate().up[0] == pytest.approx(RULES.optimism * known)
 
 
 def test_what_carries_nothing_is_not_held_back_by_rounding():
@@ -248,11 +248,11 @@ def test_what_is_not_proven_again_is_doubted_now_and_then():
     capacity.observe(simulated([5e6, *fast], [5e6, *fast], EQUAL))
     known = min(capacity.estimate().up[0], capacity.estimate().down[0])
     planned = []
-    for _ in range(DOUBT - 2):  # two came before
+    for _ in range(RULES.doubt_iterations - 2):  # two came before
         capacity.observe(Traffic(rest))
         planned.append(min(capacity.estimate().up[0], capacity.estimate().down[0]))
-    assert planned[:-1] == [known] * (DOUBT - 3)
-    assert planned[-1] == pytest.approx(OPTIMISM * known)
+    assert planned[:-1] == [known] * (RULES.doubt_iterations - 3)
+    assert planned[-1] == pytest.approx(RULES.optimism * known)
 
 
 @pytest.mark.parametrize("inflight_bytes", [0.0, 400_000.0])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nalb.measurement.samples import samples_of
-from nalb.measurement.shared_uplinks import WINDOW, SharedUplink, SharedUplinkSearch, sides
+from nalb.measurement.shared_uplinks import JUDGED_ITERATIONS, SharedUplink, SharedUplinkSearch, sides
 from nalb.measurement.traffic import Traffic
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.slices import Tensor
@@ -16,7 +16,9 @@ from tests.planning.test_levels import by_sites
 TENSORS = [Tensor("w", 1_600_000, "float32")]
 
 
-def noticed(nodes: list[Node], capacities: Capacities, seed: int, iterations: int = 2 * WINDOW) -> list[SharedUplink]:
+def noticed(
+    nodes: list[Node], capacities: Capacities, seed: int, iterations: int = 2 * JUDGED_ITERATIONS
+) -> list[SharedUplink]:
     """What iterations of a job without sites show, with noise."""
     planner, search = planner_of(nodes, TENSORS, 4000.0), SharedUplinkSearch(len(nodes))
     found = []
@@ -50,13 +52,15 @@ def test_a_shared_uplink_is_noticed_within_ten_iterations(
 def test_links_of_their_own_raise_no_alarm(family: str) -> None:
     for seed in (1, 2):
         network = draw_network(family, 4 + seed, seed)
-        assert noticed(list(network.nodes), network.capacities, seed, WINDOW) == []
+        assert noticed(list(network.nodes), network.capacities, seed, JUDGED_ITERATIONS) == []
 
 
 def test_slow_crossings_that_add_up_are_no_shared_uplink() -> None:
     """Two regions with slow connections between them: sides that look like sites, but each connection that joins adds its own."""
     search = SharedUplinkSearch(4)
-    assert [search.observe(alternating(number)) for number in range(2 * WINDOW)] == [[]] * (2 * WINDOW)
+    assert [search.observe(alternating(number)) for number in range(2 * JUDGED_ITERATIONS)] == [[]] * (
+        2 * JUDGED_ITERATIONS
+    )
 
 
 def alternating(seed: int) -> Traffic:

@@ -11,15 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from msgspec.structs import replace
 
 from nalb.errors import InputError, MachineError
 from nalb.units import bytes_per_s_to_mbps
-from netem import build, namespaces, qdiscs, shaping, verify
+from netem import build, cpu_limits, namespaces, qdiscs, shaping, verify
 from netem.emulation import attach, is_up, leave_up, network_up
 from netem.network_file import find_network, load_network
 from tests.netem.conftest import TWO_NODES, leftovers, network_of
+from tests.netem.test_teardown import ended, wait_until
 
 pytestmark = pytest.mark.root
 
@@ -252,7 +254,7 @@ def test_one_that_is_up_is_refused_attached_to_and_taken_down_once(name: str):
     leave_up(network)
     with pytest.raises(InputError, match="already up"):
         leave_up(network)
-    with pytest.raises(InputError, match="already up"), network_up(network):
+    with pytest.raises(InputError, match="already up, and a job may run in it: end that job"), network_up(network):
         pass
     assert is_up(name), "the refusal must not remove the other's network"
     assert attach(network).rates() == {"a": (100, 80), "b": (100, 80)}
@@ -268,6 +270,46 @@ def test_a_link_with_delay_carries_its_rate(name: str):
     network = network_of(name, TWO_NODES + "delay_ms = 5\n")
     with network_up(network) as emulation, connected(emulation, "b", "a") as carries:
         assert carries(80)
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ("netem.delay_line", "the delay line of nalb-"),
+        ("netem.duty_cycle", "the duty cycle of nalb-"),
+        ("netem.ballast", "the competing process of b"),
+    ],
+)
+def test_a_process_that_the_network_needs_has_ended(
+    name: str, monkeypatch: pytest.MonkeyPatch, program: str, says: str
+):
+    monkeypatch.setattr(qdiscs, "has_netem", lambda: False)
+    network = network_of(name, TWO_NODES + "delay_ms = 5\ncpu_quota = 0.5\nmemory_mb = 1\n")
+    with network_up(network, cpu_limits.DutyCycleLimits(network, "on trial")) as emulation:
+        inside = namespaces.processes_by_namespace(namespaces.standing(name))
+        pids = [pid for pids in inside.values() for pid in pids]
+        emulation.check()
+        (process,) = [one for one in map(psutil.Process, pids) if program in one.cmdline()]
+        assert process.cmdline()[1:3] == ["-P", "-m"]
+        process.kill()
+        wait_until(lambda: ended(process.pid))
+        with pytest.raises(MachineError, match=rf"^{says}.* has ended, killed by .*: start again$"):
+            emulation.check()
+    assert leftovers(name) == []
+
+
+def test_the_networks_guardian_has_a_successor(name: str):
+    def guardians() -> set[psutil.Process]:
+        return {one for one in psutil.Process().children() if "netem.guardian" in one.cmdline()}
+
+    with network_up(network_of(name, TWO_NODES)) as emulation:
+        (first,) = guardians()
+        first.kill()
+        wait_until(lambda: ended(first.pid))
+        emulation.check()
+        assert len(guardians() - {first}) == 1
+    assert guardians() == set()
+    assert leftovers(name) == []
 
 
 def test_what_is_missing_is_said_before_anything_is_built(name: str, monkeypatch: pytest.MonkeyPatch):

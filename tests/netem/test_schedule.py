@@ -11,7 +11,6 @@ from netem.network_file import Network, find_network, load_network
 from netem.schedule import (
     TimedChange,
     access_rates_at,
-    core_rates_at,
     highest_total_quota,
     pair_caps_at,
     quotas_at,
@@ -188,7 +187,6 @@ def test_sites_change_at_their_time():
     assert schedule(network, 10) == [TimedChange(3, {}, {}, site_rates={"s": (9, 60)})]
     assert [site_rates_at(network, elapsed_s) for elapsed_s in (2.9, 3)] == [{"s": (50, 60)}, {"s": (9, 60)}]
     assert rates_at(network, 3) == {"a": (400, 400), "b": (30, 40)}
-    assert core_rates_at(network, 3) == {"s": (9, 60), "b": (30, 40)}
 
 
 def test_draws_reach_sites_and_leave_their_lans():

@@ -65,6 +65,70 @@ def test_mahimahis_deliveries_become_rates():
     assert carried == pytest.approx(len(deliveries) * FRAME_BYTES * 8 / 1e6, rel=1e-3)
 
 
+def deliveries(packets: int, in_ms: int, rounds: int) -> str:
+    """So many packets in so many milliseconds, evenly, and again."""
+    return "\n".join(str(-(-packet * in_ms // packets)) for packet in range(1, packets * rounds + 1))
+
+
+@pytest.mark.parametrize("is_looped", [True, False])
+@pytest.mark.parametrize(
+    ("packets", "in_ms", "rounds"),
+    [(1, 1, 1), (1, 1, 749), (1, 1, 900), (5, 6, 500), (7, 3, 1000), (1, 40, 77), (1, 900, 2)],
+)
+def test_deliveries_at_a_constant_rate_change_nothing(packets: int, in_ms: int, rounds: int, is_looped: bool):
+    """However short the round is, and wherever pieces have their borders."""
+    trace = parsed(deliveries(packets, in_ms, rounds), is_looped)
+    assert list(itertools.islice(trace.moments_s(), 3)) == []
+    assert trace.at(99).mbps == pytest.approx(max(packets / in_ms * FRAME_BYTES * 8 / 1000, LIMITS[0]), rel=1e-6)
+
+
+@pytest.mark.parametrize("length_ms", [1, 100, 749])
+def test_a_round_shorter_than_what_is_counted_is_one_rate(length_ms: int):
+    """Whatever it does within: ten packets at once, then none."""
+    trace = parsed("1\n" * 10 + f"{length_ms}\n")
+    assert trace.is_constant
+    assert trace.at(5.0).mbps == pytest.approx(11 * FRAME_BYTES * 8 / 1000 / length_ms)
+
+
+@pytest.mark.parametrize("length_ms", range(750, 2600, 50))
+def test_deliveries_change_a_link_four_times_a_second_at_most(length_ms: int):
+    trace = parsed("\n".join(str(at) for at in range(1, length_ms + 1) for _ in range(1 + at // 250 % 3)))
+    moments_s = list(itertools.islice(trace.moments_s(), 40))
+    assert min(after - before for before, after in itertools.pairwise([0.0, *moments_s])) >= 0.25 - 1e-9
+    carried = sum(trace.at(step / 1000).mbps * 0.001 for step in range(length_ms))
+    assert carried == pytest.approx(
+        sum(1 + at // 250 % 3 for at in range(1, length_ms + 1)) * FRAME_BYTES * 8 / 1e6, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "moments_s"),
+    [
+        ("0 40\n1 40\n", []),
+        ("0 40\n1 20\n", []),  # the last line ends the round
+        ("0 40\n1 20\n2 40\n3 9\n", [1, 2, 4, 5, 7, 8]),  # a round ends as the next begins
+        ("0 40 10\n1 40 20\n2 9 9\n", [1, 2, 3, 4, 5, 6]),
+    ],
+)
+def test_a_change_changes_something(text: str, moments_s: list[float]):
+    assert list(itertools.islice(parsed(text).moments_s(), 6)) == moments_s
+
+
+def test_byte_order_marks_are_no_part_of_a_network_or_trace(tmp_path: Path):
+    (tmp_path / "a.trace").write_text("\ufeff" + PLAIN)
+    (tmp_path / "net.toml").write_text("\ufeff" + BODY.format(name="marked", more=""))
+    network = load_network(tmp_path / "net.toml")
+    assert network.name == "marked"
+    assert network.nodes[0].up_trace == parsed(PLAIN)
+
+
+def test_a_network_whose_traces_are_constant_is_static(tmp_path: Path):
+    network = a_network(tmp_path, "1\n")
+    assert network.is_static
+    assert list(itertools.islice(timed_changes(network), 3)) == []
+    assert Numbers.at(network, 7).rates["a"] == (pytest.approx(12.112), 100)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

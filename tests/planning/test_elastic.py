@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nalb.errors import InputError
-from nalb.planning.elastic import EXPLORE_FACTOR, WINDOW, ServerObservation, elastic, fit_line
+from nalb.planning.elastic import EXPLORE_FACTOR, OBSERVATIONS_KEPT, ServerObservation, elastic, fit_line
 from nalb.planning.nodes import Node
 
 from .strategies import laws
@@ -83,7 +83,7 @@ def test_a_falling_line_is_named_and_replaced_by_the_mean():
 
 def test_only_the_window_counts():
     old = seen(*[(1e5, 50.0), (9e5, 90.0)] * 5)
-    new = seen(*((1e5 * k, 1.0 * k) for k in range(1, WINDOW + 1)))
+    new = seen(*((1e5 * k, 1.0 * k) for k in range(1, OBSERVATIONS_KEPT + 1)))
     assert elastic(NODES, 1e6, [old + new, new, new])[0].tolist() == elastic(NODES, 1e6, [new] * 3)[0].tolist()
 
 

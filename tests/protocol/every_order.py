@@ -1,8 +1,8 @@
 """A job in which every message is a choice: the real coordinator, each worker's real `WorkerProtocol`, and servers that only sum.
 
 A `World` holds who has sent what to whom and not yet been heard. `moves` are all that may happen next: a message arrives (in
-order, or whichever of its channel), arrives and stays on its way to arrive again, or a worker goes on. `play` does one and checks
-the laws:
+order, or whichever of its channel), arrives and stays on its way to arrive again, a worker goes on, or a connection is reset, after
+which the real `Session` of both ends makes good for what it carried. `play` does one and checks the laws:
 
     all plans of an iteration are equal, and no worker is sent two
     all iterations before a plan's are finished by every worker when it goes out, or all before the last plan's where that is not
@@ -28,12 +28,16 @@ from nalb.failures import Cause, Failure, render
 from nalb.planning.distribution import Distribution
 from nalb.planning.slices import Layout
 from nalb.protocol import messages as m
+from nalb.protocol.session import Envelope, Session
 from nalb.protocol.state import Coordinator
 from nalb.protocol.worker_protocol import WorkerProtocol
 from nalb.schemes import Scheme
 from nalb.settings import Settings
 
 Move = tuple[str, str, int]  # what, whose, which message of the channel
+OnItsWay = tuple[
+    Envelope | None, m.Message | None
+]  # without envelope where connections last; without message: a mere sign
 REGISTER, ITERATE, LEAVE = "register", "iterate", "leave"
 
 
@@ -81,6 +85,7 @@ _REDUCERS = {
         Settings,
         Distribution,
         Scheme,
+        Envelope,
         *m.FromNode.__args__,
         *m.FromCoordinator.__args__,
         *m.FromObserver.__args__,
@@ -126,18 +131,23 @@ class World:
         repeats: int = 0,  # how many may arrive twice
         failures: int = 0,  # how many workers may say that they fail
         reports: bool = False,  # whether workers also report, as they do
+        resets: int = 0,  # how often a connection may break with what it carries
         took_s: float = 1.0,  # an iteration, first push to last pull
     ):
         self.coordinator = Coordinator(settings, 0.0)
         self.overtakings, self.repeats, self.failures, self.reports = overtakings, repeats, failures, reports
-        self.took_s = took_s
+        self.took_s, self.resets = took_s, resets
         self.workers = {f"w{i}": Worker(list(program)) for i in range(settings.num_workers)}
         ids = [(f"s{i}", "server", 8 + 2 * i) for i in range(settings.num_servers)]
         ids += [(f"w{i}", "worker", 9 + 2 * i) for i in range(settings.num_workers)]
         self.peers = [name for name, _, _ in ids]
-        self.upward = {name: [m.Hello(m.VERSION, role, "n" + name[1:], ps_id, ps_id)] for name, role, ps_id in ids}
-        self.upward["observer"] = list(orders)
-        self.downward: dict[str, list[m.Message]] = {name: [] for name in self.peers}
+        # of each process: its own end of the session, and the coordinator's
+        self.sessions = {name: (Session[m.Message](), Session[m.Message]()) for name in self.peers if resets}
+        self.upward: dict[str, list[OnItsWay]] = {name: [] for name in self.peers}
+        self.downward: dict[str, list[OnItsWay]] = {name: [] for name in self.peers}
+        for name, role, ps_id in ids:
+            self.say("up", name, m.Hello(m.VERSION, role, "n" + name[1:], ps_id, ps_id))
+        self.upward["observer"] = [(None, order) for order in orders]
         self.welcomed: set[str] = set()
         self.slots: dict[tuple[int, int], list[tuple[str, int, int]]] = {}  # pushes not yet answered
         self.plans: dict[int, m.Plan] = {}
@@ -164,6 +174,8 @@ class World:
                     found.append((kind, name, index))
                     if self.repeats:
                         found.append((kind + "-again", name, index))
+        if self.resets:
+            found += [("reset", name, 0) for name in self.peers if self.upward[name] or self.downward[name]]
         found += [("step", name, 0) for name in self.workers if self.can_step(name)]
         if self.failures:
             found += [("fail", name, 0) for name in self.welcomed if name in self.workers]
@@ -174,16 +186,47 @@ class World:
         what, name, index = move
         if what == "fail":
             self.failures -= 1
-            self.upward[name].insert(0, m.Failed(Failure(cause=Cause.SCRIPT, detail="its disk is full")))
+            self.upward[name].insert(0, (None, m.Failed(Failure(cause=Cause.SCRIPT, detail="its disk is full"))))
+        elif what == "reset":
+            self.resets -= 1
+            for kind in (
+                "up",
+                "down",
+            ):  # what was under way is lost; then both ends give a sign, as they do again and again
+                self.channel(kind, name)[:] = [(self.end(kind, name).sign(), None)]
         elif what == "step":
             self.go_on(name)
         else:
             kind, _, again = what.partition("-")
-            channel = (self.upward if kind == "up" else self.downward)[name]
-            message = channel[index] if again else channel.pop(index)
+            channel = self.channel(kind, name)
+            envelope, message = channel[index] if again else channel.pop(index)
             self.repeats -= bool(again)
             self.overtakings -= index > 0
-            (self.hear_up if kind == "up" else self.hear_down)(name, message)
+            if (envelope is None or self.is_next(kind, name, envelope)) and message is not None:
+                (self.hear_up if kind == "up" else self.hear_down)(name, message)
+
+    def channel(self, kind: str, name: str) -> list[OnItsWay]:
+        """What is on its way up from, or down to, a process."""
+        return (self.upward if kind == "up" else self.downward)[name]
+
+    def end(self, kind: str, name: str) -> Session[m.Message]:
+        """The end of the session that sends that way."""
+        return self.sessions[name][kind == "down"]
+
+    def say(self, kind: str, name: str, message: m.Message) -> None:
+        """Send a message, that way."""
+        envelope = self.end(kind, name).keep(message) if self.sessions else None
+        self.channel(kind, name).append((envelope, message))
+
+    def is_next(self, kind: str, name: str, envelope: Envelope) -> bool:
+        """An envelope arrives: as in conversations.py."""
+        back = "down" if kind == "up" else "up"
+        session = self.end(back, name)
+        is_next = session.take(envelope)
+        self.channel(back, name).extend(session.again(envelope))
+        if session.misses and not envelope.is_kept:
+            self.channel(back, name).append((session.sign(), None))
+        return is_next
 
     def hear_up(self, name: str, message: m.Message) -> None:
         """The coordinator takes a message in; its answers are on their way."""
@@ -193,11 +236,11 @@ class World:
             identity, answer = self.coordinator.outbox.popleft()
             self.check_sent(identity.decode(), answer)
             if not isinstance(answer, m.Measure | m.Told):  # they change nothing here
-                self.downward[identity.decode()].append(answer)
+                self.say("down", identity.decode(), answer)
         if self.coordinator.phase == "OVER":
             self.aborted = "?" if self.coordinator.verdict is None else render(self.coordinator.verdict)
             known = {process.identity.decode() for process in self.coordinator._members}
-            told = {peer for peer, sent in self.downward.items() if any(isinstance(x, m.Abort) for x in sent)}
+            told = {peer for peer, sent in self.downward.items() if any(isinstance(x, m.Abort) for _, x in sent)}
             law(told == known, f"an abort reaches {told}, not {known}")
 
     def check_sent(self, name: str, message: m.Message) -> None:
@@ -207,7 +250,8 @@ class World:
         for iteration in range(message.iteration, message.until + 1):
             first = self.plans.setdefault(iteration, message)
             law(first == message, f"two plans of iteration {iteration}")
-        law(message not in self.downward[name], f"{name} is sent plan {message.iteration} twice")
+        under_way = [sent for _, sent in self.downward[name]]
+        law(bool(self.sessions) or message not in under_way, f"{name} is sent plan {message.iteration} twice")
         before = self.plans.get(message.iteration - 1)
         needed = message.iteration - 1
         if before and not (message.measure or before.measure):
@@ -231,7 +275,7 @@ class World:
                     for slot in range(new.first, new.first + new.count):
                         law((new.server, slot) not in self.slots, f"{name} creates slot {slot} of {new.server} again")
                         self.slots[new.server, slot] = []
-                self.upward[name].append(m.SlotsReady(message.iteration, message.layout_version))
+                self.say("up", name, m.SlotsReady(message.iteration, message.layout_version))
         elif isinstance(message, m.Setup | m.Plan | m.Finish | m.Farewell):
             worker.inbox.append(message)
 
@@ -268,7 +312,7 @@ class World:
             return
         what, tensors = worker.program[worker.step]
         if worker.doing == "" and what == REGISTER:
-            self.upward[name].append(worker.protocol.register(tensors))
+            self.say("up", name, worker.protocol.register(tensors))
             worker.doing = "setup"
         elif worker.doing == "" and what == LEAVE:
             self.send(name, -1, m.Goodbye())
@@ -279,8 +323,8 @@ class World:
     def send(self, name: str, exchanging: int, message: m.Message) -> None:
         """As Client does: what it has seen so far goes first."""
         if self.reports:
-            self.upward[name].append(m.Report(0.0, exchanging, [], 0))
-        self.upward[name].append(message)
+            self.say("up", name, m.Report(0.0, exchanging, [], 0))
+        self.say("up", name, message)
 
     def obey(self, name: str, worker: Worker, message: m.Setup | m.Plan | m.Finish | None) -> None:
         """A Setup answers a registration or cuts anew; a plan is carried out."""

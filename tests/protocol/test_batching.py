@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nalb.batching.lbb import RAPID, WINDOW
+from lbb_figures import rapid_tunings
+from nalb.batching.lbb import FINE_ONLY, RAPID
 from nalb.errors import InputError
 from nalb.events import BatchEvent
 from nalb.failures import Cause
@@ -98,6 +99,7 @@ def test_a_decision_beside_the_computing_holds_an_iteration_later_and_is_not_tak
         iterate(manager, iteration, (30, 30), (0.001, 0.002))
     assert manager.outbox == [m.BatchSizes(WARM_UP + 2 + i, WARM_UP + 2 + i, [40, 20]) for i in (0, 1)]
     assert [event.reason for event in manager.events] == [RAPID, ON_THEIR_WAY]
+    assert rapid_tunings(manager.events) == [True, False]
 
 
 @pytest.mark.parametrize(("scheme", "until"), [("bsp", 0), ("ssp", 5), ("asp", m.FOREVER)])
@@ -265,7 +267,7 @@ def test_lbb_tunes_a_sudden_50_ms_away_with_the_managers_delays():
     changed = next(iteration for iteration in range(20, 90) if ran[iteration] != ran[19])
     assert changed <= 22
     assert effects[changed] < 0.3
-    assert min(effects[changed : changed + 3 * WINDOW]) < 0.05
+    assert min(effects[changed : changed + 3 * FINE_ONLY]) < 0.05
     assert effects[-1] < 0.05
 
 

@@ -11,6 +11,7 @@ from nalb.failures import DETAIL_MOST, Cause, Failure, Phase
 from nalb.measurement.capacity import CapacityEstimator
 from nalb.protocol import messages as m
 from nalb.protocol.batching import BatchSizeManager
+from nalb.protocol.calls import announcement
 from nalb.protocol.planner import Planner
 from nalb.settings import from_environment
 from nalb.tokens.iteration import TokenId
@@ -78,6 +79,8 @@ LARGEST = [
     m.Hello(m.VERSION, "worker", NAMES[0], 9 + 2 * NODES, PID),
     m.Register([m.TensorSpec("é" * m.NAME_MOST, MOST, "float64", k) for k in range(10_000)], ITERATIONS),
     m.Report(YEARS_S, ITERATIONS, [ROW] * m.ROWS_MOST, CALLS, CALLS, ITERATIONS, *WAYS),
+    announcement(CALLS, "broadcast", [("é" * m.NAME_MOST, MOST, "float64")] * 1_000_000),
+    m.CallAgreed(CALLS),
     m.Still(f"server-{NAMES[0]}-{PID}"),
     m.SlotsReady(ITERATIONS, ITERATIONS),
     m.Done(ITERATIONS, *[YEARS_S] * 6),
@@ -126,6 +129,20 @@ LARGEST = [
 def test_the_largest_message_arrives(message):
     decode = m.decode_at_client if isinstance(message, m.FromCoordinator) else at_coordinator
     assert decode(m.encode(message)) == message
+    assert isinstance(message, m.FromCoordinator) or len(m.encode(message)) <= m.MESSAGE_MOST
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (m.Register([m.TensorSpec("w" * m.NAME_MOST, 1, "float32", 0)] * 100_000), "100000 tensors take 2[0-9]{7} bytes to tell"),
+        (m.Sums(0, [SUM] * 400_000, [SUM] * 400_000), "sums of 400000 slices take 2[0-9]{7} bytes to tell"),
+    ],
+    ids=["Register", "Sums"],
+)  # fmt: skip
+def test_what_no_message_holds_is_refused_where_it_is_said(message, says):
+    with pytest.raises(InputError, match=says):
+        m.require_fit(message)
 
 
 def at_coordinator(frame):
@@ -165,6 +182,9 @@ def test_a_job_of_a_thousand_nodes_from_its_first_message_to_its_last():
     for k, (worker, server, name) in enumerate(zip(workers, servers, NAMES, strict=True)):
         driver.say(server, m.Hello(m.VERSION, "server", name, 8 + 2 * k, PID))
         driver.say(worker, m.Hello(m.VERSION, "worker", name, 9 + 2 * k, PID))
+    for worker in workers:
+        driver.say(worker, announcement(0, "broadcast", (("w", 25_000_000, "float32"),)))
+    assert all(driver.last(worker, m.CallAgreed).number == 0 for worker in workers)
     for worker in workers:
         driver.say(worker, m.Register([m.TensorSpec("w", 25_000_000, "float32", 0)]))
     for worker in workers:

@@ -39,6 +39,7 @@ def job(program=TWO_STEPS, orders=(), workers=2, servers=1, scheme="average", al
         (job(repeats=1), 1000),
         (job(NEW_TENSORS, scheme="exact"), 300),
         (job(scheme="exact", repeats=1), 1000),
+        (job((ONE, STEP, END), workers=1, resets=1), 500),
     ],
     ids=[
         "two steps",
@@ -49,6 +50,7 @@ def job(program=TWO_STEPS, orders=(), workers=2, servers=1, scheme="average", al
         "a repeated message",
         "measured",
         "measured, repeated",
+        "a connection reset",
     ],
 )
 def test_every_order_of_arrival_ends_well(world, at_least):
@@ -158,6 +160,13 @@ def test_wild_orders_of_larger_jobs(seed):
     """All is well; only where messages overtake, the job may be aborted."""
     world = wild(seed)
     assert world.aborted or len(world.workers["w0"].executed) == 4
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_resets_at_any_moment_end_no_job(seed):
+    """All orders of a session alone are in test_session.py; a reset delays messages and does nothing else."""
+    world = job(NEW_TENSORS, workers=3, servers=2, reports=True, scheme="exact", resets=6)
+    wander(world, seed)
 
 
 def test_overtaking_may_end_a_job_and_need_not():

@@ -1,5 +1,7 @@
 """What an iteration is, and which call ends it."""
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +47,30 @@ def test_another_call_lets_the_next_iteration_begin_anew():
     assert places("ababa-a")[-1] == PlaceInIteration(0)
     assert places("ababa-b")[-1].breaks_off
     assert places("ab-a")[-1].learned == (group("a"), group("b"))  # what is only recorded stays so
+
+
+def test_calls_that_never_come_again_do_not_fill_the_memory():
+    recorder = IterationRecorder(record_most=1000)
+    tracemalloc.start()
+    try:
+        for number in range(1000):
+            recorder.place(group(f"metric of step {number}"))
+        full_bytes, _ = tracemalloc.get_traced_memory()
+        for number in range(1000, 21_000):
+            assert recorder.place(group(f"metric of step {number}")) == PlaceInIteration()
+        assert tracemalloc.get_traced_memory()[0] < 2 * full_bytes
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_iteration_of_several_calls_is_learned_up_to_so_many_tensors():
+    for calls, most, is_learned in (("abcda", 4, True), ("abcdea", 4, False), ("aa", 0, True)):
+        recorder = IterationRecorder(record_most=most)
+        *_, last = (recorder.place(group(call)) for call in calls)
+        assert (last.number == 0) is is_learned, calls
+    recorder = IterationRecorder(record_most=4)
+    *_, last = (recorder.place(group(call)) for call in "abcdefdef")  # what came before is forgotten, and not missed
+    assert last == PlaceInIteration(2, is_last=True)
 
 
 @given(st.text("abc-", max_size=30))

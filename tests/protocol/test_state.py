@@ -2,16 +2,20 @@
 
 import msgspec
 import pytest
+import zmq
 
 from nalb.errors import InputError, PeerError
 from nalb.events import AbortEvent, BlockEvent, IdleEvent, IterationEvent, LayoutEvent, PlanEvent, ReadyEvent
 from nalb.failures import Cause, Failure, Phase, render
 from nalb.measurement.samples import samples_of
 from nalb.protocol import messages as m
+from nalb.protocol.calls import announcement
 from nalb.protocol.observers import Measured
 from nalb.protocol.participant import natural_order
+from nalb.protocol.session import Session, pack
 from nalb.protocol.state import Coordinator
 from nalb.settings import from_environment
+from nalb.transport.conversations import Conversations
 from nalb.transport.server import _take, sample_rows
 from tests.failures import when, who
 
@@ -337,6 +341,38 @@ def test_an_exchange_in_which_nothing_is_under_way_any_more_is_ended():
     all_report()
     verdict = driver.state.verdict
     assert (verdict.cause, when(verdict)) == (Cause.STUCK, (Phase.EXCHANGE, 0))
+
+
+def test_a_direct_call_of_which_nothing_is_under_way_any_more_is_ended():
+    driver = Driver()
+    driver.gather()
+
+    def all_report(ready=(1, 1), summed=(0, 0), calls=(1, 1), **of_all):
+        driver.now_s += 5
+        for peer in PEERS:
+            rank = PEERS[peer][0] // 2 - 4
+            told = {"ready": ready[rank], "summed": summed[rank], "calls": calls[rank]} if peer[0] == "w" else {}
+            driver.say(peer, m.Report(driver.now_s, -1, [], 0, **of_all, **told))
+        driver.state.tick(driver.now_s)
+
+    driver.say("w0", announcement(0, "sum", (("w", 1, "float32"),)))
+    for _ in range(20):  # another worker may compute for as long as it likes before it makes the call
+        all_report(ready=(0, 0), calls=(1, 0))
+    driver.say("w1", announcement(0, "sum", (("w", 1, "float32"),)))
+    for _ in range(20):  # and for as long as it likes what is to be summed
+        all_report(ready=(1, 0))
+    for _ in range(20):  # sums may take long, as long as something is under way
+        all_report(queued_bytes=1)
+    for _ in range(20):  # and nothing is missing once they are there
+        all_report(summed=(1, 1))
+    assert driver.state.verdict is None
+    all_report(summed=(1, 0))
+    all_report(summed=(1, 0))
+    all_report(summed=(1, 0))
+    verdict = driver.state.verdict
+    assert (verdict.cause, when(verdict)) == (Cause.STUCK, (Phase.INIT, None))
+    assert "worker n1" in verdict.detail
+    assert "n0" not in verdict.detail
 
 
 def test_a_process_that_never_comes_is_told_after_the_startup_time():
@@ -690,10 +726,13 @@ def test_a_members_message_that_is_not_ours_ends_the_job_which_would_wait_for_it
     driver = Driver()
     driver.gather()
     frame = m.encode(m.Register([m.TensorSpec("k" * 257, 1, "float32", 0)]))
-    _take(driver.state, [b"a stranger", frame])
-    _take(driver.state, [b"a stranger", frame, frame])
-    assert driver.state.verdict is None
-    _take(driver.state, [b"w1", frame])
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        talks = Conversations(router)
+        first = pack(Session[bytes]().keep(b""))
+        for frames in ([frame], [frame, frame], [first, frame], [m.encode(m.Goodbye())], [first] * 3):
+            _take(talks, driver.state, [b"a stranger", *frames])
+        assert driver.state.verdict is None
+        _take(talks, driver.state, [b"w1", first, frame])
     assert (driver.state.verdict.cause, who(driver.state.verdict)) == (Cause.PROTOCOL, ("worker", "n1"))
 
 

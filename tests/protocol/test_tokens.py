@@ -3,6 +3,7 @@
 from collections import Counter, deque
 
 import pytest
+from msgspec import UNSET
 
 from nalb.errors import InputError
 from nalb.events import TokensEvent, TokenShapeEvent
@@ -11,6 +12,7 @@ from nalb.planning.nodes import Capacities
 from nalb.protocol import messages as m
 from nalb.protocol.state import Coordinator
 from nalb.protocol.tokens import TokenDealer, TokenOptions
+from nalb.reporting.parallel_file import ParallelResult
 from nalb.settings import from_environment
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.server import Part, name_of
@@ -202,6 +204,13 @@ def test_the_shape_is_told_with_its_reason():
     assert [(event.iteration, event.weights) for event in told] == [(0, [1, 1, 1]), (5, [1, 1, 3])]
     assert told[1].reason == "weights 1,1,3, |S| = 3: case 2 is tried"
     assert (told[0].workers, told[0].parallel, told[0].total, told[0].chunks) == (["n0", "n1", "n2"], "fela", TOTAL, 12)
+    train(job := Job(), 200)
+    result = ParallelResult("exact", TOTAL)
+    for event in job.state.events:
+        if isinstance(event, TokenShapeEvent | TokensEvent):
+            result.add(event)
+    assert [case.is_tuned for case in result.cases] == [UNSET] * (len(result.cases) - 1) + [True]
+    assert len(result.cases) > 3
 
 
 def test_weights_and_subset_are_tuned_between_iterations_unless_they_are_given():

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from nalb.cli import main as cli
+from nalb.compare.training import EventTail
 from nalb.errors import InputError
 from nalb.reporting.record import read_record
 from nalb.reporting.run_file import read_events, read_run, write_run
@@ -145,7 +146,19 @@ def test_impossible_samples_are_refused(run_dir, row):
         read_record(run_dir)
 
 
-@pytest.mark.parametrize("line", [b"{", b"7", b'{"event": "iteration"}', b'{"event": "ready", "at_s": 1, "nodes": 3}'])
+@pytest.mark.parametrize(
+    "line", [b"{", b'{"event":"re{"event":"block"}', b'{"event":"ready","at_s":1,"nodes":[{"event":"block"}']
+)
+def test_a_torn_line_is_skipped_with_a_warning(run_dir, line, caplog):
+    path = run_dir / "samples.jsonl"
+    whole = read_events(run_dir)
+    path.write_bytes(line + b"\n" + path.read_bytes())
+    assert read_events(run_dir) == list(EventTail(path).fresh()) == whole
+    assert caplog.text.count("is torn") == 2
+    assert len(read_record(run_dir).ordered()) == 15
+
+
+@pytest.mark.parametrize("line", [b"7", b'{"event": "iteration"}', b'{"event": "ready", "at_s": 1, "nodes": 3}'])
 def test_damaged_events_are_named(run_dir, line):
     path = run_dir / "samples.jsonl"
     path.write_bytes(line + b"\n" + path.read_bytes())

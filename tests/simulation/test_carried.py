@@ -46,7 +46,9 @@ def test_a_sum_alone_takes_what_exact_shares_take(rates):
 def test_on_equal_links_a_sum_takes_as_long_as_flow_by_flow():
     nodes, capacities = [Node(f"n{i}") for i in range(5)], Capacities.from_lists([7.0] * 5, [7.0] * 5)
     shares = exact(nodes, 1000.0, capacities)[0]
-    assert Carried(capacities).alone_s(range(5), 1000.0) == pytest.approx(flow(nodes, capacities, shares).time_s)
+    carried = Carried(capacities)
+    carried.sum(range(5), 1000.0)
+    assert carried.next_s() == pytest.approx(flow(nodes, capacities, shares).time_s)
 
 
 def test_a_transfer_has_its_part_of_a_link_beside_a_sum():
@@ -61,8 +63,8 @@ def test_a_transfer_has_its_part_of_a_link_beside_a_sum():
 
 def test_two_sums_share_the_links():
     carried = Carried(Capacities.from_lists([10.0] * 4, [10.0] * 4))
-    alone_s = carried.alone_s(range(4), 100.0)
     carried.sum(range(4), 100.0)
+    alone_s = carried.next_s()
     carried.sum(range(4), 100.0)
     assert carried.next_s() == pytest.approx(2 * alone_s)
 

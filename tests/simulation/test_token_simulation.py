@@ -27,7 +27,9 @@ BEST = {64: Configuration((1, 1, 8), (0,)), 256: Configuration((1, 2, 2), ALL), 
 
 
 def sum_s(sub_model, machines=EIGHT):
-    return Carried(machines.capacities).alone_s(range(machines.workers), sub_model.parameters_bytes)
+    carried = Carried(machines.capacities)
+    carried.sum(range(machines.workers), sub_model.parameters_bytes)
+    return carried.next_s()
 
 
 @pytest.mark.parametrize("name", PROFILES)

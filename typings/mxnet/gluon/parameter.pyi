@@ -16,6 +16,8 @@ class Parameter:
     grad_req: str
     _differentiable: bool
     _data: list[NDArray] | None
+    _deferred_init: tuple[object, ...]
+    _stype: str
     _grad_stype: str
     _was_updated: bool  # ours
 

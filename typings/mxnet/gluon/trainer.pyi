@@ -13,6 +13,7 @@ class Trainer:
     _contexts: list[Context]
     _kv_initialized: bool
     _kvstore: KVStoreBase | None
+    _kvstore_params: dict[str, Any]
     _param2idx: dict[str, int]
     _params: list[Parameter]
     _params_to_init: list[Parameter]
@@ -22,6 +23,7 @@ class Trainer:
     _check_and_rescale_grad: ClassVar[Callable[[Trainer, float], None]]
     _allreduce_grads: ClassVar[Callable[[Trainer], None]]
     _init_kvstore: ClassVar[Callable[[Trainer], None]]
+    _init_params: ClassVar[Callable[[Trainer], None]]
     _update: ClassVar[Callable[[Trainer, bool], None]]
 
     def __init__(
@@ -34,6 +36,5 @@ class Trainer:
     ) -> None: ...
     @property
     def optimizer(self) -> Optimizer: ...
-    def _init_params(self) -> None: ...
     def set_learning_rate(self, lr: float) -> None: ...
     def step(self, batch_size: float) -> None: ...

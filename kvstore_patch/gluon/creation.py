@@ -1,0 +1,51 @@
+"""How MXNet creates a store by its name, in every process that imports MXNet where nalb is installed.
+
+In a job the name 'nalb' means its store, see patch.py. Elsewhere it is an error, or with NALB_ALONE=1 MXNet's own 'local'.
+By itself `_create_kvstore` makes no store for one device unless its name contains 'dist': a script on CPUs would train alone.
+"""
+
+import functools
+import os
+from collections.abc import Mapping
+
+import mxnet as mx
+from mxnet.kvstore.base import KVStoreBase
+from mxnet.ndarray import NDArray
+
+from kvstore_patch.store import names
+
+
+def install() -> None:
+    """Patch MXNet; once per process."""
+    registry = KVStoreBase.kv_registry
+    create, choose = mx.kvstore.create, mx.model._create_kvstore
+
+    @functools.wraps(create)
+    def create_known(name: str = "local") -> KVStoreBase:
+        if isinstance(name, str):
+            names.check(name.lower(), registry, os.environ)
+        return create(name)
+
+    @functools.wraps(choose)
+    def create_kvstore(
+        kvstore: KVStoreBase | str | None, num_device: int, arg_params: Mapping[str, NDArray]
+    ) -> tuple[KVStoreBase | None, bool]:
+        if isinstance(kvstore, str):
+            names.check(kvstore.lower(), registry, os.environ)
+            if kvstore.lower() in names.NAMES:
+                kvstore = mx.kvstore.create(kvstore)
+        return choose(kvstore, num_device, arg_params)
+
+    def create_alone() -> KVStoreBase:
+        if os.environ.get("NALB_ALONE") != "1":
+            raise names.refusal(os.environ)
+        return create("local")
+
+    mx.kvstore.create = create_known
+    mx.model._create_kvstore = mx.module.module._create_kvstore = mx.gluon.trainer._create_kvstore = create_kvstore
+    if names.is_in_job(os.environ):
+        from kvstore_patch.gluon import patch  # which loads all of nalb that a worker needs
+
+        patch.install()
+    else:
+        registry.update(dict.fromkeys(names.NAMES, create_alone))

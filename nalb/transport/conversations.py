@@ -1,0 +1,105 @@
+"""Sessions (nalb/protocol/session.py) on sockets: the one of a worker or server, and the coordinator's, one for each process.
+
+A message is two frames: envelope and message. An empty message is a sign of life that only says what is missing.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import zmq
+
+from nalb.errors import PeerError
+from nalb.protocol import messages as m
+from nalb.protocol.session import Envelope, Session, pack, unpack
+
+KEEPALIVE_S = 10  # between questions to a silent peer's kernel
+
+
+def bound(socket: "zmq.Socket[bytes]", silence_s: float) -> None:
+    """Let TCP give up a connection whose peer has confirmed nothing for so long: it is made anew, and nothing on it is lost."""
+    socket.setsockopt(zmq.TCP_MAXRT, int(silence_s * 1000))
+    for option, value in (
+        (zmq.TCP_KEEPALIVE, 1),
+        (zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_S),
+        (zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_S),
+    ):
+        socket.setsockopt(option, value)
+
+
+class Connection:
+    """A process's connection to the coordinator, which may be made anew at any time. One thread only."""
+
+    def __init__(self, connect: "Callable[[], zmq.Socket[bytes]]"):
+        """connect: gives a socket, of the same identity each time."""
+        self._connect = connect
+        self._session = Session[bytes]()
+        self.socket = connect()
+        self.heard_s = time.monotonic()  # when something last came, or it was made anew
+
+    def say(self, message: m.Message, is_kept: bool = True) -> None:
+        """Send it; what is not kept is lost where the connection breaks."""
+        frame = m.encode(message)
+        self._send(self._session.keep(frame) if is_kept else self._session.sign(), frame)
+
+    def hear(self, now_s: float) -> Iterator[m.FromCoordinator]:
+        """The messages that have come, each once and in order."""
+        while True:
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self.heard_s = now_s
+            if len(frames) != 2:
+                raise PeerError(f"the coordinator sent {len(frames)} frames instead of two")
+            envelope = unpack(frames[0])
+            is_next = self._session.take(envelope)
+            for one, frame in self._session.again(envelope):
+                self._send(one, frame)
+            if self._session.misses and not envelope.is_kept:
+                self._send(self._session.sign(), b"")
+            if is_next and frames[1]:
+                yield m.decode_at_client(frames[1])
+
+    def make_anew(self, now_s: float) -> None:
+        """Leave the connection for another."""
+        self.socket.close(linger=0)
+        self.socket, self.heard_s = self._connect(), now_s
+
+    def _send(self, envelope: Envelope, frame: bytes) -> None:
+        self.socket.send_multipart([pack(envelope), frame])
+
+
+class Conversations:
+    """The coordinator's ends, by the processes' identities."""
+
+    def __init__(self, router: "zmq.Socket[bytes]"):
+        self._router = router
+        self._sessions: dict[bytes, Session[zmq.Frame]] = {}
+
+    def opened(self, identity: bytes, frames: Sequence[bytes]) -> bytes | None:
+        """The message in what has come from a process, if it is the next one. Raises PeerError."""
+        envelope = unpack(frames[0])
+        session = self._sessions.setdefault(identity, Session())
+        is_next = session.take(envelope)
+        for one, frame in session.again(envelope):
+            self._send(identity, one, frame)
+        if session.misses and not envelope.is_kept:
+            self._send(identity, session.sign(), b"")
+        return frames[1] if is_next and frames[1] else None
+
+    def send(self, identity: bytes, message: m.Message, frame: zmq.Frame) -> None:
+        """Send a message, encoded as `frame`; to an observer, who has no session, as it is."""
+        session = self._sessions.get(identity)
+        if session is None:
+            self._router.send_multipart([identity, frame])
+        elif isinstance(message, m.Alive):
+            self._send(identity, session.sign(), frame)
+        else:
+            self._send(identity, session.keep(frame), frame)
+
+    def forget(self, identity: bytes) -> None:
+        """It is nobody of the job."""
+        self._sessions.pop(identity, None)
+
+    def _send(self, identity: bytes, envelope: Envelope, frame: zmq.Frame | bytes) -> None:
+        self._router.send_multipart([identity, pack(envelope), frame])

@@ -1,0 +1,55 @@
+"""Processes in the background: one that ends is noticed, and a guardian that died has a successor that knows as much."""
+
+import select
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from nalb.errors import MachineError
+from nalb.process import daemon
+from nalb.process.own_program import own_code_argv
+
+LISTENS = "import sys; open(sys.argv[1], 'ab').write(sys.stdin.buffer.read())"
+DETACHES = "import signal; from nalb.process import daemon; daemon.detach('up 7'); signal.pause()"
+
+
+def kill(guardian: daemon.Guardian) -> None:
+    """As someone else may, and until it is gone."""
+    guardian._process.kill()
+    guardian._process.wait()
+
+
+def test_a_guardian_that_dies_has_a_successor_that_hears_the_last_line(tmp_path: Path) -> None:
+    heard = tmp_path / "heard"
+    guardian = daemon.Guardian(own_code_argv(LISTENS, str(heard)), "the guardian")
+    guardian.say(b"making\n")
+    guardian.check()
+    kill(guardian)
+    guardian.say(b"made\n")
+    guardian.check()
+    guardian.dismiss(10.0)
+    assert heard.read_bytes() == b"made\n"
+    assert not daemon.GUARDIANS
+
+
+def test_guardians_that_do_not_stay_alive_are_told() -> None:
+    guardian = daemon.Guardian(own_code_argv("raise SystemExit(7)"), "the guardian")
+    for _ in range(daemon.DEATHS_MOST - 1):
+        guardian._process.wait()
+        guardian.check()
+    guardian._process.wait()
+    with pytest.raises(MachineError, match=r"the guardian has ended 3 times, the last time with 7: "):
+        guardian.check()
+    guardian.dismiss(10.0)
+
+
+def test_a_daemon_that_ends_is_noticed() -> None:
+    started = daemon.start(own_code_argv(DETACHES), "the helper")
+    assert started.said == "up 7"
+    started.check()
+    subprocess.run(["kill", "-9", str(started.pid)], check=True)
+    select.select([started._descriptor], [], [], 10.0)
+    with pytest.raises(MachineError, match=r"^the helper has ended, killed by"):
+        started.check()
+    started.close()

@@ -1,0 +1,124 @@
+"""Observers at the coordinator's socket: those that stop reading, those that leave, and who may say what where."""
+
+import time
+from contextlib import ExitStack, contextmanager
+
+import pytest
+import zmq
+
+from nalb.errors import InputError, MachineError
+from nalb.events import DoubtEvent, MissedEvent, StateEvent
+from nalb.protocol import messages as m
+from nalb.protocol.state import Coordinator
+from nalb.settings import from_environment
+from nalb.transport.conversations import Conversations
+from nalb.transport.observer import Observer
+from nalb.transport.observer_door import EVENT_BYTES, QUEUE_BYTES
+from nalb.transport.server import _flush, _observe, _open_door, _take
+
+ENVIRONMENT = {
+    "DMLC_ROLE": "scheduler", "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": "9091", "DMLC_NUM_WORKER": "50",
+    "DMLC_NUM_SERVER": "50", "NALB_SCHEME": "exact",
+}  # fmt: skip
+QUEUE = QUEUE_BYTES // (EVENT_BYTES * 100)
+EVENT = DoubtEvent(at_s=1.0, process="server n0", node="n0", reason="x" * 4000)
+READERS = 1000  # events: libzmq's own queue at an observer
+MANY = 3000
+LIMIT_S = 20.0
+
+
+class Shell:
+    """What CoordinatorThread does with its observers, in this thread."""
+
+    def __init__(self, folder, stack):
+        self.address = f"ipc://{folder}/observers"
+        settings = from_environment(ENVIRONMENT | {"NALB_OBSERVERS": self.address}, "host")
+        self.door = _open_door(stack.enter_context(zmq.Context()), settings, stack)
+        self.state = Coordinator(settings, 0.0)
+
+    def turn(self, for_s=0.01):
+        """Once around the loop."""
+        if self.door.socket.poll(1000 * for_s):
+            for frames in self.door.arrived():
+                _observe(self.state, frames)
+        self.door.catch_up(2.0)
+        _flush(None, self.state, None, self.door)
+
+    def tell(self, count=1):
+        """Note so many events; the shell looks after each."""
+        for _ in range(count):
+            self.state._tell(EVENT)
+            _flush(None, self.state, None, self.door)
+
+    @property
+    def watched_by(self):
+        return len(self.state._observers._identities)
+
+    def until(self, holds):
+        end_s = time.monotonic() + LIMIT_S
+        while not holds():
+            self.turn()
+            assert time.monotonic() < end_s
+
+
+@contextmanager
+def shell(folder):
+    with ExitStack() as stack:
+        yield Shell(folder, stack)
+
+
+def test_one_that_stops_reading_costs_a_queue_and_is_told_how_many_it_missed(tmp_path):
+    with shell(tmp_path) as one, Observer(one.address, may_miss=True) as slow, Observer(one.address) as quick:
+        one.until(lambda: one.watched_by == 2)
+        seen = []
+        for _ in range(MANY // 100):
+            one.tell(100)
+            seen += quick.events(0.02)
+        seen += quick.events(0.5)
+        assert [event for event in seen if not isinstance(event, StateEvent)] == [EVENT] * MANY
+        got = []
+        one.until(lambda: got.extend(slow.events(0.05)) or any(isinstance(event, MissedEvent) for event in got))
+        one.tell()
+        got += slow.events(0.2)
+        assert isinstance(got[0], StateEvent)
+        (missed,) = (event for event in got if isinstance(event, MissedEvent))
+        assert missed.events + sum(event == EVENT for event in got) == MANY + 1
+        assert got[-1] == EVENT  # what came later comes after the count
+        assert READERS < MANY - missed.events < QUEUE + READERS + 300  # the rest is the kernel's buffer
+
+
+def test_one_that_must_not_miss_anything_is_told_by_an_error(tmp_path):
+    with shell(tmp_path) as one, Observer(one.address) as slow:
+        one.until(lambda: one.watched_by == 1)
+        one.tell(MANY)
+        with pytest.raises(MachineError, match="events of the job were lost"):
+            one.until(lambda: not {MissedEvent} - set(map(type, slow.events(0.05))))
+
+
+def test_one_that_has_gone_is_forgotten_with_what_it_missed(tmp_path):
+    with shell(tmp_path) as one:
+        with Observer(one.address), Observer(one.address):
+            one.until(lambda: one.watched_by == 2)
+            one.tell(MANY)
+            assert one.door._missed
+        one.turn(0.2)  # the socket notices in the background
+        one.tell()
+        one.until(lambda: one.watched_by == 0)
+        one.turn()
+        assert not one.door._missed
+
+
+def test_observers_and_processes_each_have_their_socket(tmp_path):
+    with shell(tmp_path) as one:
+        _take(Conversations(one.door.socket), one.state, [b"stranger", m.encode(m.EndJob())])
+        _observe(one.state, [b"stranger", m.encode(m.Goodbye())])
+        assert one.state.rejected["undecodable message"] == 2
+        assert not one.state._observers.is_ending
+        _observe(one.state, [b"watcher", m.encode(m.EndJob())])
+        assert one.state._observers.is_ending
+
+
+def test_a_path_that_no_socket_can_have_is_named():
+    refused = pytest.raises(InputError, match="longer than 107 bytes: use a shorter run directory")
+    with refused, shell("/" + 110 * "x"):
+        pass
