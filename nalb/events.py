@@ -196,6 +196,7 @@ class TokenShapeEvent(Event, frozen=True, kw_only=True):
     eligible: list[list[int]]  # by sub-model: ranks
     reason: str
     is_apart: bool = False  # who computes the last sub-model has no samples of its own
+    is_tuned: bool | UnsetType = UNSET  # all cases are measured: it stays. Not written where it is not so
 
 
 class TokenRow(Struct, frozen=True, array_like=True):

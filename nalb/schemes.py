@@ -12,7 +12,7 @@ import numpy as np
 
 from nalb.errors import InputError, listed
 from nalb.planning import shares as shares_of
-from nalb.planning.distribution import Distribution, Situation, build_plan
+from nalb.planning.distribution import DecisionKind, Distribution, Situation, build_plan
 from nalb.planning.elastic import FIXED_SLICE_BYTES, elastic
 from nalb.planning.nodes import Floats
 
@@ -20,9 +20,10 @@ ChosenShares = tuple[Floats | None, str]
 ChosenDistribution = tuple[Distribution | None, str]
 Decide = Callable[[Situation], ChosenShares]
 
-NOT_MEASURED = "equal shares until every node is measured"
-NOT_THE_LINKS = "equal shares: plans do not take what the links need"
-EQUAL_BY_NEED = (NOT_MEASURED, NOT_THE_LINKS)  # reasons of equal shares that were not asked for
+WHY_EQUAL = {  # for people
+    DecisionKind.UNMEASURED: "equal shares until every node is measured",
+    DecisionKind.DISTRUSTED: "equal shares: plans do not take what the links need",
+}
 FULL_PART = 0.95  # of the plan's time: a slice is a few hundredths of a share
 SUM_PART = 1e-6  # of the model: shares may be off by so much, as sums of floats and solvers are
 
@@ -81,10 +82,22 @@ class Scheme:
         if shares is None:
             return None, reason
         known = situation.configured if self.needs_configured else situation.estimated
-        plan = build_plan(self.name, situation, shares, known, reason)
-        if self.follows_estimates and reason not in EQUAL_BY_NEED:
+        kind = self._kind(shares, situation)
+        plan = build_plan(self.name, situation, shares, known, reason, kind)
+        if self.follows_estimates and kind is DecisionKind.PLANNED:
             plan = _with_full_cores(plan, situation)
         return plan, plan.reason
+
+    def _kind(self, shares: Floats, situation: Situation) -> DecisionKind:
+        """What the decision is, by what could be known and what came of it, and not by the words of the scheme's reason.
+
+        Where a scheme that follows the estimates cannot follow them, equal shares are there by need. Other shares it has chosen.
+        """
+        need, model_bytes = situation.equal_need, situation.layout.model_bytes
+        if not self.follows_estimates or need is None:
+            return DecisionKind.PLANNED
+        distance_bytes = np.abs(shares - shares_of.average(situation.nodes, model_bytes)).max()
+        return need if distance_bytes <= SUM_PART * model_bytes else DecisionKind.PLANNED
 
     def _checked(self, shares: Floats, situation: Situation) -> Floats:
         """Shares that can be carried out. Raises InputError."""
@@ -123,10 +136,9 @@ def _with_full_cores(plan: Distribution, situation: Situation) -> Distribution:
 
 def equal_by_need(situation: Situation) -> ChosenShares | None:
     """Equal shares, where a scheme that follows the estimates cannot follow them; None where it can."""
-    if situation.estimated is not None and situation.links_set_pace:
+    if (need := situation.equal_need) is None:
         return None
-    shares = shares_of.average(situation.nodes, situation.layout.model_bytes)
-    return shares, NOT_MEASURED if situation.estimated is None else NOT_THE_LINKS
+    return shares_of.average(situation.nodes, situation.layout.model_bytes), WHY_EQUAL[need]
 
 
 def _average(situation: Situation) -> ChosenShares:

@@ -85,7 +85,10 @@ def build(network: Network, claim: Claim) -> list[Daemon]:
         namespaces.inside_scratch(delay_line.require)
     congestion_control = _choose_congestion_control(network.congestion_control)
     hub = namespaces.hub_namespace(network.name)
-    already_up = InputError(f"network {network.name} is already up: run `nalb net down` on its file first")
+    already_up = InputError(
+        f"network {network.name} is already up, and a job may run in it: end that job, rename this network, or run"
+        " `nalb net down` where the network is a leftover"
+    )
     if namespaces.standing(network.name):
         raise already_up
     try:

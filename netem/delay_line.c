@@ -182,10 +182,10 @@ static struct bunch bunch_of(const struct virtio_net_hdr *offload, const unsigne
         frame_bytes < ETH_HLEN + sizeof(struct iphdr) + sizeof(struct tcphdr))
         return bunch;
     uint32_t ip_bytes = (frame[ETH_HLEN] & 15u) * 4;
-    if (frame_bytes < ETH_HLEN + ip_bytes + sizeof(struct tcphdr))
+    if (ip_bytes < sizeof(struct iphdr) || frame_bytes < ETH_HLEN + ip_bytes + sizeof(struct tcphdr))
         return bunch;
-    uint32_t header_bytes = ETH_HLEN + ip_bytes + (frame[ETH_HLEN + ip_bytes + 12] >> 4) * 4u;
-    if (frame_bytes <= header_bytes)
+    uint32_t tcp_bytes = (frame[ETH_HLEN + ip_bytes + 12] >> 4) * 4u, header_bytes = ETH_HLEN + ip_bytes + tcp_bytes;
+    if (tcp_bytes < sizeof(struct tcphdr) || frame_bytes <= header_bytes)
         return bunch;
     bunch.ip_bytes = ip_bytes;
     bunch.header_bytes = header_bytes;

@@ -4,10 +4,12 @@ import ast
 import io
 import re
 import tokenize
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from nalb.measurement.rules import Rules
 from nalb.schemes import SCHEMES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,7 +36,7 @@ ALLOWED = {
     },
     "nalb.settings": {"nalb.errors", "nalb.batching", "nalb.tokens", "nalb.planning", "nalb.schemes", "nalb.options"},
     "nalb.checkpoints": {"nalb.errors"},
-    "nalb.feedback": set(),
+    "nalb.feedback": {"nalb.measurement.rules"},
     "nalb.protocol": {
         "nalb.options",
         "nalb.errors",
@@ -260,41 +262,143 @@ def test_pure_rooms(room):
 
 
 PROSE = {"detail", "error", "failure", "message", "reason", "why"}  # names of what people read
+MATCHES = {"findall", "finditer", "fullmatch", "get", "match", "search"}  # of a pattern or a table, in such a text
 SEARCHES = {"count", "endswith", "find", "index", "partition", "rfind", "rpartition", "split", "startswith"}
 # MXNet says in words alone that memory was too small, msgspec at which field. The doctor shows error and advice in two columns.
 READS_WORDS = {"kvstore_patch/gluon/profiling.py", "nalb/doctor/software.py", "nalb/toml_file.py"}
 
 
+PROGRAMS = ("scripts", "benchmarks", "examples")  # which read what nalb gives them
+# Constants of several words that are no prose: a file's first line, values of a flag, the rows of a trace.
+NAMES = {"TITLE", "VARIANTS", "FIRST"}
+Words = ast.Tuple | ast.List | ast.Set | ast.Dict
+
+
 def is_prose(node: ast.expr) -> bool:
     """Whether an expression is by its name a text for people, or an error's text."""
+    if isinstance(node, ast.NamedExpr):
+        return is_prose(node.target) or is_prose(node.value)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("str", "render", "repr"):
         return bool(node.args) and is_prose(node.args[0])
     return (isinstance(node, ast.Name) and node.id in PROSE) or (isinstance(node, ast.Attribute) and node.attr in PROSE)
 
 
-def searched(tree: ast.AST) -> list[ast.expr]:
-    """The expressions in which a module looks for something, or which it compares with a text."""
-    found = []
+def is_sentence(node: ast.expr, names: set[str]) -> bool:
+    """Whether it is several words, or a collection of such, or of what is named so. names: of constants that are."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and re.search(r"[a-z] [a-z]", node.value) is not None
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "frozenset":
+        return any(is_sentence(one, names) for one in node.args)
+    if isinstance(node, ast.Dict):  # a table from words to something; what it says of its keys is only shown
+        return any(is_sentence(one, names) for one in node.keys if one is not None)
+    if isinstance(node, Words):
+        return any(is_sentence(one, names) for one in node.elts)
+    return isinstance(node, ast.Name) and node.id in names
+
+
+def sentences(tree: ast.Module) -> set[str]:
+    """The names that a module gives to words for people, and to collections of such."""
+    names: set[str] = set()
+    for node in tree.body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            several = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+            pairs = zip(target.elts, node.value.elts, strict=True) if several else [(target, node.value)]
+            names |= {one.id for one, given in pairs if isinstance(one, ast.Name) and is_sentence(given, names)}
+    return names - NAMES
+
+
+def looked_into(tree: ast.AST, named: set[str]) -> list[str]:
+    """Where a module lets words for people decide. One such text may be compared with another, to say only what is new.
+
+    named: constants for people, of all modules.
+    """
+
+    def is_constant(node: ast.expr) -> bool:
+        return (isinstance(node, ast.Name) and node.id in named) or (
+            isinstance(node, ast.Attribute) and node.attr in named
+        )
+
+    def is_text(node: ast.expr) -> bool:
+        return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+    found: list[ast.AST] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             for operator, left, right in zip(node.ops, sides, sides[1:], strict=False):
                 if isinstance(operator, ast.In | ast.NotIn):
-                    found.append(right)
-                elif any(isinstance(side, ast.Constant) and isinstance(side.value, str) for side in (left, right)):
-                    found += [left, right]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SEARCHES:
-            found.append(node.func.value)
-    return found
+                    is_read = is_prose(right) or is_constant(right) or (is_prose(left) and isinstance(right, Words))
+                else:
+                    known = [is_text(side) or is_constant(side) for side in (left, right)]
+                    is_read = any(map(is_constant, (left, right))) or (any(known) and any(map(is_prose, (left, right))))
+                found += [node] * is_read
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            is_search = node.func.attr in SEARCHES and is_prose(node.func.value)
+            is_match = node.func.attr in MATCHES and any(map(is_prose, node.args))
+            found += [node] * (is_search or is_match)
+        elif (isinstance(node, ast.Subscript) and is_prose(node.slice)) or (
+            isinstance(node, ast.Match) and is_prose(node.subject)
+        ):
+            found.append(node)
+    return [ast.unparse(one).partition("\n")[0] for one in found]
 
 
 def test_no_code_reads_what_people_read():
     """Whatever code asks of a failure, an event or an error is a type or a field: words may change at any time."""
-    for package in ("nalb", "netem", "kvstore_patch"):
-        for path in modules(package):
-            name = str(path.relative_to(ROOT))
-            read = [ast.unparse(one) for one in searched(ast.parse(path.read_text())) if is_prose(one)]
-            assert bool(read) == (name in READS_WORDS), f"{name} looks into {read}"
+    paths = [path for package in ("nalb", "netem", "kvstore_patch") for path in modules(package)]
+    paths += [path for folder in PROGRAMS for path in sorted((ROOT / folder).rglob("*.py"))]
+    trees = {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+    named = {name for tree in trees.values() for name in sentences(tree)}
+    read = {name: found for name, tree in trees.items() if (found := looked_into(tree, named))}
+    assert read.keys() == READS_WORDS, read
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if event.reason == 'too late': pass",
+        "if self.reason == NOT_NEEDED: pass",
+        "if reason not in EQUAL_BY_NEED: pass",
+        "if reason in ('a', 'b'): pass",
+        "if last in EQUAL_BY_NEED: pass",
+        "if last == NOT_NEEDED: pass",
+        "if ENDED not in (reason := one.reason): pass",
+        "if 'is full' in str(error): pass",
+        "if event.reason != RAPID: pass",
+        "reason.startswith('x')",
+        "WORDS.search(reason)",
+        "KINDS[event.reason]",
+        "KINDS.get(event.reason)",
+        "match event.reason:\n    case 'x': pass",
+    ],
+)
+def test_words_that_decide_are_seen(code):
+    constants = """
+NOT_NEEDED = "plans take no less"
+NEED, ENDED = "until measured", "the best of"
+EQUAL_BY_NEED = (NEED, NOT_NEEDED)
+RAPID: str = "rapid tuning"
+KIND = "rapid"
+"""
+    named = sentences(ast.parse(constants))
+    assert named == {"NOT_NEEDED", "NEED", "ENDED", "EQUAL_BY_NEED", "RAPID"}
+    assert len(looked_into(ast.parse(code), named)) == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if reason is None: pass",
+        "if error <= allowed: pass",
+        "if reason != self.reason: pass",
+        "if kind == KIND: pass",
+        "print(reason, NOT_NEEDED)",
+    ],
+)
+def test_words_that_are_only_shown_are_not(code):
+    assert looked_into(ast.parse(code), {"NOT_NEEDED"}) == []
 
 
 def test_nalbs_own_programs_start_in_one_way():
@@ -352,3 +456,33 @@ def test_sums_need_no_front_end():
         below = {name for name in ours if within(name, "kvstore_patch.store") or within(name, "kvstore_patch.shim")}
         assert ours == below, f"{path} imports {ours - below}"
         assert "kvstore_patch.store.kvstore" not in ours, f"{path} imports the front end"
+
+
+def constants(path: Path) -> dict[str, str]:
+    """The constants that a module defines, and their values as written."""
+    found = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                both = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+                pairs = zip(target.elts, node.value.elts, strict=True) if both else [(target, node.value)]
+                found |= {ast.unparse(name): ast.unparse(value) for name, value in pairs}
+    return {name: value for name, value in found.items() if name.isupper()}
+
+
+def test_a_constant_of_measurement_or_feedback_means_one_thing():
+    """Nowhere else in nalb has a constant of that name another value."""
+    everywhere = [(path, name, value) for path in modules("nalb") for name, value in constants(path).items()]
+    for room in ("nalb.measurement", "nalb.feedback"):
+        for path in modules(room):
+            for name, value in constants(path).items():
+                others = [str(other) for other, one, its in everywhere if one == name and its != value]
+                assert not others, f"{path}: {name} is another number in {others}"
+
+
+def test_every_rule_is_read():
+    """Each field of Rules decides something, in measurement or feedback."""
+    paths = [*modules("nalb.measurement"), *modules("nalb.feedback")]
+    nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    assert not {field.name for field in fields(Rules)} - read

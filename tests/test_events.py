@@ -35,6 +35,8 @@ LINES = [
     b'"period_s":[0.0],"wait_s":[0.5],"cpu_share":[0.5],"memory_share":[0.5],"next_sizes":[64],"reason":"none","remove":0}',
     b'{"event":"tokenshape","at_s":19589.0,"workers":["n0","n1"],"iteration":5,"parallel":"fela","staleness":0,"total":512,"chunks":8,'
     b'"weights":[1,2],"eligible":[[0,1],[1]],"reason":"weights 1,2, |S| = 1: case 3 of 4 is tried","is_apart":false}',
+    b'{"event":"tokenshape","at_s":19589.0,"workers":["n0"],"iteration":50,"parallel":"fela","staleness":0,"total":512,"chunks":8,'
+    b'"weights":[1],"eligible":[[0]],"reason":"weights 1, |S| = 1: the best of 4 cases","is_apart":false,"is_tuned":true}',
     b'{"event":"tokens","at_s":19590.0,"workers":["n0","n1"],"iteration":5,"iteration_s":1.5,"tokens":[1,0],"helped":[1,0],'
     b'"compute_s":[0.25,0.0],"fetch_s":[0.125,0.0],"fetched_bytes":[4096,0],"rows":[["FB2",3,0,1,64,100,400100,125000,250000,4096]]}',
     b'{"event":"tokens","at_s":19592.0,"workers":["n0"],"iteration":6,"iteration_s":1.5,"tokens":[1],"helped":[0],"compute_s":[0.25],'

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nalb.errors import InputError
-from nalb.planning.distribution import Situation
+from nalb.planning.distribution import DecisionKind, Situation
 from nalb.planning.elastic import ServerObservation
 from nalb.planning.nodes import Capacities, CoreTimes, Node, completion_s
 from nalb.planning.shares import average, bound_s
@@ -52,6 +52,39 @@ def test_every_scheme_places_every_byte_on_a_server(scheme, network, tensors):
 def test_same_input_same_plan(scheme):
     situation = Situation(3, SIX, RESNET, CAPACITIES, CAPACITIES, watched((1e6, 2e6), (1.0, 2.0)))
     assert decide(scheme, situation) == decide(scheme, situation)
+
+
+EQUAL = average(SIX, RESNET.model_bytes)
+UNEVEN = EQUAL * [1.5, 0.5, 1, 1, 1, 1]
+MEASURED, DISTRUSTED = (
+    Situation(0, SIX, RESNET, CAPACITIES),
+    Situation(0, SIX, RESNET, CAPACITIES, links_set_pace=False),
+)
+
+
+@pytest.mark.parametrize("follows", [True, False])
+@pytest.mark.parametrize("shares", [EQUAL, np.round(EQUAL * 8) / 8, UNEVEN])
+@pytest.mark.parametrize("reason", ["equal shares until every node is measured", "anything"])
+@pytest.mark.parametrize(
+    ("situation", "need"),
+    [
+        (Situation(0, SIX, RESNET), DecisionKind.UNMEASURED),
+        (DISTRUSTED, DecisionKind.DISTRUSTED),
+        (MEASURED, DecisionKind.PLANNED),
+    ],
+)
+def test_what_is_known_and_what_came_of_it_tell_a_decisions_kind(situation, need, reason, shares, follows):
+    plan, _ = Scheme("mine", lambda _: (shares, reason), follows_estimates=follows).plan(situation)
+    by_need = follows and shares is not UNEVEN
+    assert plan.kind is (need if by_need else DecisionKind.PLANNED)
+
+
+@pytest.mark.parametrize("scheme", ["aware", "exact", "joint"])
+def test_nalbs_own_equal_shares_say_why_they_are(scheme):
+    before, distrusted = decide(scheme, Situation(0, SIX, RESNET))[0], decide(scheme, DISTRUSTED)[0]
+    assert (before.kind, distrusted.kind) == (DecisionKind.UNMEASURED, DecisionKind.DISTRUSTED)
+    assert before.reason != distrusted.reason
+    assert decide(scheme, MEASURED)[0].kind is DecisionKind.PLANNED
 
 
 @pytest.mark.parametrize("scheme", ["aware", "exact", "elastic", "average"])

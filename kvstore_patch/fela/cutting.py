@@ -1,6 +1,10 @@
 """A net cut on the machine that trains it: for Fela by the batches that layers need, for model parallelism by time."""
 
+import logging
+from collections.abc import Sequence
+
 import mxnet as mx
+import numpy as np
 from mxnet import autograd
 from mxnet.kvstore.base import KVStoreBase
 from mxnet.ndarray import NDArray
@@ -9,6 +13,8 @@ from kvstore_patch.gluon.profiling import Work, best_time_s
 from kvstore_patch.store.kvstore import NALB
 from nalb.errors import InputError, StoreError
 from nalb.tokens import partition as cuts
+
+log = logging.getLogger(__name__)
 
 BATCH_MOST = 64  # samples that layers are timed with: a CPU's layers are at full speed long before
 STAGE_BATCH = 16  # samples that layers are timed with for stages, about one micro-batch
@@ -24,14 +30,15 @@ class Blocks(list[mx.gluon.Block]):
 
 
 def partition(
-    net: mx.gluon.nn.HybridSequential, sample: NDArray, kvstore: KVStoreBase | None = None, most: int = BATCH_MOST
+    net: mx.gluon.HybridBlock, sample: NDArray, kvstore: KVStoreBase | None = None, most: int = BATCH_MOST
 ) -> Blocks:
     """Times each layer of an initialised net with batches 1, 2, 4, up to `most`, and cuts where thresholds change.
 
-    sample: some input of the net. kvstore: rank 0's cuts count on every worker; without it machines of unequal speed may cut
-    differently, which ends the job. The blocks share the net's layers. They are not hybridized.
+    net: a HybridSequential, or features and an output one after the other, as in Gluon's model zoo; any other one is a single
+    block, with a warning. sample: some input of the net. kvstore: rank 0's cuts count on every worker; without it machines of
+    unequal speed may cut differently, which ends the job. The blocks share the net's layers. They are not hybridized.
     """
-    layers, sizes = _joined(_flat(net)), _sizes(most)
+    layers, sizes = _joined(_layers(net, sample[:1])), _sizes(most)
     curves = _timed(layers, sample[:1], sizes)
     thresholds = [int(one) for one in _rank_0([float(cuts.threshold_batch(curve)) for curve in curves], kvstore)]
     parts = cuts.partition(thresholds)
@@ -39,7 +46,7 @@ def partition(
 
 
 def stages(
-    net: mx.gluon.nn.HybridSequential,
+    net: mx.gluon.HybridBlock,
     sample: NDArray,
     count: int,
     kvstore: KVStoreBase | None = None,
@@ -47,10 +54,10 @@ def stages(
 ) -> list[mx.gluon.nn.HybridSequential]:
     """Cuts an initialised net for `--parallel mp`: `count` stages of which the slowest computes `batch` samples in least time.
 
-    A stage has a layer that learns, and those after it that do not. A net of fewer such layers has fewer stages. sample, kvstore:
-    as of `partition`. The stages share the net's layers. They are not hybridized. Raises InputError.
+    A stage has a layer that learns, and those after it that do not. A net of fewer such layers has fewer stages. net, sample,
+    kvstore: as of `partition`. The stages share the net's layers. They are not hybridized. Raises InputError.
     """
-    layers = _joined(_flat(net))
+    layers = _joined(_layers(net, sample[:1]))
     seconds = _rank_0([curve[batch] for curve in _timed(layers, sample[:1], [batch])], kvstore)
     return [_chain([layers[i] for i in part]) for part in cuts.stages(seconds, min(count, len(layers)))]
 
@@ -81,16 +88,35 @@ def _sizes(most: int) -> list[int]:
     return [1 << power for power in range(most.bit_length())]
 
 
-def _flat(net: mx.gluon.HybridBlock) -> list[mx.gluon.HybridBlock]:
+def _layers(net: mx.gluon.HybridBlock, x: NDArray) -> list[mx.gluon.Block]:
+    """What the net computes one after the other. x: one sample."""
+    if isinstance(net, mx.gluon.nn.HybridSequential):
+        return _flat(net)
+    if list(net._children) == ["features", "output"]:
+        layers = [layer for part in net._children.values() for layer in _flat(part)]
+        y = x
+        for layer in layers:
+            y = layer(y)
+        if np.array_equal(y.asnumpy(), net(x).asnumpy()):
+            return layers
+    log.warning(
+        "%s is no HybridSequential, and not features and output one after the other: it stays one block. Give its parts in a "
+        "HybridSequential to have it cut",
+        type(net).__name__,
+    )
+    return [net]
+
+
+def _flat(net: mx.gluon.Block) -> list[mx.gluon.Block]:
     """The layers of a net, and of the nets within it."""
     if not isinstance(net, mx.gluon.nn.HybridSequential):
         return [net]
     return [layer for i in range(len(net)) for layer in _flat(net[i])]
 
 
-def _joined(layers: list[mx.gluon.HybridBlock]) -> list[mx.gluon.nn.HybridSequential]:
+def _joined(layers: list[mx.gluon.Block]) -> list[mx.gluon.nn.HybridSequential]:
     """Layers that learn, each with those after it that do not; what comes before the first goes with it."""
-    groups: list[list[mx.gluon.HybridBlock]] = []
+    groups: list[list[mx.gluon.Block]] = []
     learns = False
     for layer in layers:
         has_parameters = bool(list(layer.collect_params()))
@@ -102,7 +128,7 @@ def _joined(layers: list[mx.gluon.HybridBlock]) -> list[mx.gluon.nn.HybridSequen
     return [_chain(group) for group in groups]
 
 
-def _chain(layers: list[mx.gluon.HybridBlock]) -> mx.gluon.nn.HybridSequential:
+def _chain(layers: Sequence[mx.gluon.Block]) -> mx.gluon.nn.HybridSequential:
     block = mx.gluon.nn.HybridSequential()
     block.add(*layers)
     return block

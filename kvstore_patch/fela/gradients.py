@@ -4,8 +4,10 @@ Iterations may overlap, so each has sums of its own. Sums that are used up are c
 each sub-model has one set of arrays for ever, and the exchange prepares its call once.
 """
 
+import json
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import mxnet as mx
@@ -32,7 +34,7 @@ class Sums:
 
 
 class Gradients:
-    """One thread adds, another takes. learning, running: per sub-model, its parameters with and without a gradient."""
+    """One thread adds, another takes. learning: per sub-model, parameters with a gradient; running: those that `written` names."""
 
     def __init__(
         self, learning: Sequence[Sequence[mx.gluon.Parameter]], running: Sequence[Sequence[mx.gluon.Parameter]]
@@ -69,7 +71,8 @@ class Gradients:
                 ndarrays.clear(array)
         else:
             for parameter, array in zip(self._running[sub_model], sums.averages, strict=True):
-                mx.nd.broadcast_mul(parameter.list_data()[0], mx.nd.full((1,), sums.samples), out=array)
+                samples = mx.nd.full((1,), sums.samples, dtype=parameter.dtype)
+                mx.nd.broadcast_mul(parameter.list_data()[0], samples, out=array)
         return sums
 
     def give_back(self, sub_model: int, sums: Sums) -> None:
@@ -86,3 +89,28 @@ class Gradients:
 
 def _zeros(parameters: Sequence[mx.gluon.Parameter]) -> list[NDArray]:
     return [mx.nd.zeros(one.shape, dtype=one.dtype) for one in parameters]
+
+
+def written(block: mx.gluon.Block) -> set[str]:
+    """The names of parameters that a forward pass in training changes: running statistics, not weights that are frozen.
+
+    The block's graph says it. A block that cannot be drawn as one, since it looks at its input's numbers or shape, is asked
+    layer by layer; what such a block declares itself, without a gradient by nature, counts as changed.
+    """
+    if isinstance(block, mx.gluon.HybridBlock):
+        graph: object = None
+        with suppress(Exception):  # of whatever kind the block's own code raises
+            graph = block(mx.sym.var("data"))
+        if isinstance(graph, mx.sym.Symbol):
+            nodes = json.loads(graph.tojson())["nodes"]
+            still = [node for node in nodes if node.get("attrs", {}).get("use_global_stats") == "True"]
+            return {*graph.list_auxiliary_states()} - {
+                nodes[one[0]]["name"] for node in still for one in node["inputs"]
+            }
+    declared = block._reg_params.values()
+    own = {
+        one.name
+        for one in declared
+        if one.grad_req == "null" and not one._differentiable and not isinstance(one, mx.gluon.Constant)
+    }
+    return own.union(*map(written, block._children.values()))

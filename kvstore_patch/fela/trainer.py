@@ -26,14 +26,14 @@ from mxnet.ndarray import NDArray
 from kvstore_patch.fela.chunks import Chunks
 from kvstore_patch.fela.compute import Compute, Loss
 from kvstore_patch.fela.cutting import Blocks
-from kvstore_patch.fela.gradients import Gradients
+from kvstore_patch.fela.gradients import Gradients, written
 from kvstore_patch.fela.summing import Summing
 from kvstore_patch.fela.updates import Updates
 from kvstore_patch.store import ndarrays, script_end
 from kvstore_patch.store.kvstore import NALB
 from nalb.batching.stream import Stream
 from nalb.errors import InputError, StoreError
-from nalb.failures import Cause
+from nalb.failures import Cause, Phase
 from nalb.protocol import messages as m
 from nalb.tokens.shape import Shape
 from nalb.tokens.stragglers import Stragglers
@@ -70,7 +70,8 @@ class Trainer:
             raise StoreError("tokens are summed with kvstore 'nalb': create that one, without --scheme stock")
         self._store, self._client, self.total = store, store.client, total
         learning, running = learning_and_running(blocks)
-        groups = [[*a, *b] for a, b in zip(learning, running, strict=True)]  # by sub-model
+        summed = [[*a, *b] for a, b in zip(learning, running, strict=True)]  # by sub-model
+        groups = [list(block.collect_params().values()) for block in blocks]  # frozen ones too: all begin with rank 0's
         every = [one for group in groups for one in group]
         self.gluon = mx.gluon.Trainer(every, optimizer, optimizer_params, store, update_on_kvstore=False)
         self.gluon._init_kvstore()
@@ -85,7 +86,7 @@ class Trainer:
         self._compute = Compute(blocks, loss, self._chunks, gradients)
         host = os.environ.get("DMLC_NODE_HOST") or own_host(settings.endpoint)
         self._courier = Courier(host, own_keys(settings), self._fail, settings.deadline_s)
-        keys = [[self.gluon._param2idx[one.name] for one in group] for group in groups]
+        keys = [[self.gluon._param2idx[one.name] for one in group] for group in summed]
         updates = Updates(self.gluon, learning, running, total)
         self._summing = Summing(store, self._courier, gradients, updates, keys)
         self._shapes: list[tuple[int, Shape]] = []  # from which iteration on, ascending
@@ -222,7 +223,8 @@ class Trainer:
         self._courier.send(message.worker, piece, lambda: self._chunks.read(token, part, message.chunks))
 
     def _fail(self, cause: Cause, why: str, iteration: int | None) -> None:
-        self._client.fail(self._client.failure(cause, why, iteration=iteration), 1)
+        phase = None if iteration is None else Phase.FORWARD
+        self._client.fail(self._client.failure(cause, why, phase, iteration), 1)
 
 
 class Batches(mx.gluon.data.sampler.Sampler):
@@ -260,7 +262,7 @@ def _choose(inbox: list[m.Message]) -> m.Message | None:
 def learning_and_running(
     blocks: Sequence[mx.gluon.Block],
 ) -> tuple[list[list[mx.gluon.Parameter]], list[list[mx.gluon.Parameter]]]:
-    """Per block, its parameters with and without a gradient. InputError for what tokens cannot have."""
+    """Per block, its parameters with a gradient, and those that a forward pass changes. InputError for what tokens cannot have."""
     groups = [list(block.collect_params().values()) for block in blocks]
     times = Counter(one.name for group in groups for one in group)
     for one in (one for group in groups for one in group):
@@ -273,7 +275,8 @@ def learning_and_running(
         if one.grad_req == "add" or one._grad_stype != "default" or len(one.list_data()) > 1:
             raise InputError(f"parameter {one.name}: give it dense gradients, grad_req='write', and one device")
     learning = [[one for one in group if one.grad_req != "null"] for group in groups]
-    running = [[one for one in group if one.grad_req == "null"] for group in groups]
+    changed = [written(block) for block in blocks]
+    running = [[one for one in group if one.name in names] for group, names in zip(groups, changed, strict=True)]
     for number, group in enumerate(learning, 1):
         if not group:
             raise InputError(f"block {number} has no parameter that learns: join it with a neighbour")

@@ -19,7 +19,7 @@ from nalb.errors import InputError
 
 
 class Updates:
-    """learning, running: per sub-model, its parameters with and without a gradient, all of them the trainer's.
+    """learning, running: per sub-model, parameters as of Gradients, all of them the trainer's.
 
     InputError for an optimizer that keeps numbers beside its states: workers that hold only some sub-models would have others.
     """

@@ -21,6 +21,7 @@ from nalb.batching.speed import Predictor, require_library
 from nalb.errors import InputError, NalbError
 from nalb.extensions import estimators_with, schemes_with
 from nalb.failures import Cause, Failure
+from nalb.process.exhaustion import raise_file_limit
 from nalb.process.last_words import die
 from nalb.protocol import messages as m
 from nalb.settings import Settings, from_environment
@@ -108,6 +109,7 @@ def _predictor(settings: Settings) -> tuple[Callable[[int], Predictor] | None, C
 
 def main() -> int:
     """Run this process's role."""
+    raise_file_limit()
     try:
         settings = from_environment(os.environ, socket.gethostname())
         if settings.role == "worker":

@@ -18,8 +18,8 @@ ALIKE = 0.7  # of difflib's ratio: a slip of the pen, 'nabl' as 'nalbb'
 
 
 def is_in_job(environ: Mapping[str, str]) -> bool:
-    """Whether this process is a worker of a job of nalb's, by whatever launcher."""
-    return environ.get("DMLC_ROLE") == "worker" and "NALB_COORDINATOR" in environ
+    """Whether this process is a worker of a job of nalb's, by whatever launcher; one with keys talks to nobody in plain text."""
+    return environ.get("DMLC_ROLE") == "worker" and not {"NALB_COORDINATOR", "NALB_KEYS"}.isdisjoint(environ)
 
 
 def check(name: str, registered: Collection[str], environ: Mapping[str, str]) -> None:

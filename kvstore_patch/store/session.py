@@ -75,7 +75,9 @@ class WorkerSession:
 
     def register(self, tensors: list[m.TensorSpec]) -> m.Setup:
         """Tell what will be pushed; returns how to cut it, the same for all workers."""
-        self.client.send(self.protocol.register(tensors))
+        registration = self.protocol.register(tensors)
+        m.require_fit(registration)
+        self.client.send(registration)
         setup = self.client.wait_until(self.protocol.choose)
         assert isinstance(setup, m.Setup)
         self._last_end_s = time.monotonic()
@@ -120,7 +122,8 @@ class WorkerSession:
                 wait()
                 end_s, cpu_s = time.monotonic(), time.process_time() - cpu_before_s
                 self.client.note(exchanging=-1)
-                checked = sums()
+                if (checked := sums()) is not None:
+                    m.require_fit(checked)
             except Exception as error:
                 why = f"failed: {one_line(error)}"
                 self.client.fail(self.client.failure(Cause.PROCESS, why, iteration=iteration), 1)

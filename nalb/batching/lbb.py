@@ -15,7 +15,7 @@ RAPID_THRESHOLD = 0.3  # RT: from here on, all sizes are set anew
 STEP = 1  # samples that fine tuning moves; "usually 1"
 FINE_ONLY = 20  # iterations after a rapid tuning with fine tuning only; the paper gives no number
 FIRST_SIZE = 4  # where profiling begins: 2^p with p > 1
-BALANCED, FINE, RAPID = "balanced", "fine tuning", "rapid tuning"  # reasons; figures find the last in stored runs
+BALANCED, FINE, RAPID = "balanced", "fine tuning", "rapid tuning"  # reasons, for people
 
 
 class Profile:

@@ -41,13 +41,13 @@ def parse_nodes(text: str) -> dict[str, str]:
         name, _, address = word.strip().partition("=")
         if not name or name in addresses:
             raise InputError(f"--nodes: {name!r} is empty or repeated: name each node once")
-        addresses[name] = address or _look_up(name)
+        addresses[name] = _look_up(name, address or name)
     return addresses
 
 
-def _look_up(name: str) -> str:
+def _look_up(name: str, host: str) -> str:
     try:
-        return socket.gethostbyname(name)
+        return socket.gethostbyname(host)
     except (OSError, UnicodeError) as error:  # UnicodeError: it cannot be a host name at all
         why = error.strerror if isinstance(error, OSError) else "it is not a name"
-        raise InputError(f"--nodes: host {name!r} is not known ({why}): give {name}=ADDRESS") from None
+        raise InputError(f"--nodes: host {host!r} is not known ({why}): give {name}=ADDRESS, an IPv4 address") from None

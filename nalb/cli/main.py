@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from nalb import __version__
 from nalb.errors import NalbError
+from nalb.process.streams import discard_output
 
 SUBCOMMANDS = {
     "launch": "start a training job: scheduler, servers and workers, here, in namespaces or over ssh",
@@ -67,12 +68,17 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Parse and run; a NalbError becomes one line on stderr and its exit code."""
+    """Parse and run; a NalbError becomes one line on stderr and its exit code. A reader that went away, as `head`, is no error."""
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = [word for word in words if word in SUBCOMMANDS][:1]
     args = build_parser(*(SUBCOMMANDS if words[:1] == [COMPLETION] else chosen)).parse_args(words)
     try:
-        return int(args.main(args))
+        code = int(args.main(args))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        discard_output()
+        return 0
     except NalbError as error:
         print(f"nalb {args.subcommand}: {error}", file=sys.stderr)
         return error.exit_code

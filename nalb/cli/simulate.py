@@ -21,6 +21,7 @@ from nalb.cli.flags import (
     parse_number,
     tensors_of,
 )
+from nalb.compare.progress import show_table
 from nalb.compare.variants import ONE_LEVEL
 from nalb.errors import InputError
 from nalb.extensions import ESTIMATOR_GROUP, SCHEME_GROUP, estimators_with, is_own, load_scheme
@@ -151,7 +152,7 @@ def main(args: argparse.Namespace) -> int:
     table = Table("scheme", "time s", "x bound", title=title)
     for name, time_s in medians_s.items():
         table.add_row(name, f"{time_s:.4g}", f"{ratio(time_s, bound):.3f}")
-    Console().print(table)
+    show_table(table)
     if capacities.uplinks is not None:
         print(f"bound: {of_levels(*level_bounds_s(nodes, model_bytes, capacities))}")
     return 0
@@ -213,7 +214,7 @@ def _simulate_parallel(args: argparse.Namespace) -> int:
         seconds, fetched_mb = run.iteration_s(), run.fetched_bytes / 1e6 / iterations
         row = f"{seconds:.4g}", f"{total / seconds:.4g}", f"{run.helped / run.tokens:.0%}", f"{fetched_mb:.4g}"
         table.add_row(name, *row)
-    Console().print(table)
+    show_table(table)
     for name, (_, reason) in rows.items():
         if reason:
             print(f"{name}: {reason}")
@@ -290,6 +291,6 @@ def _simulate_run(args: argparse.Namespace, wire: MessageWeight) -> int:
     for scheme, row in rows.items():
         part = ratio(row.simulated_s, row.measured_s)
         table.add_row(scheme, f"{row.measured_s:.3f}", f"{row.simulated_s:.3f}", f"{part:.3f}")
-    Console().print(table)
+    show_table(table)
     print(f"median error of {len(judged)} iterations: {median_error(judged):.1%}")
     return 0

@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
+from nalb.compare.progress import show_table
 from nalb.errors import InputError, listed
 from nalb.reporting.record import read_timeline
 from nalb.reporting.trace import chrome_trace, exposures
@@ -40,6 +40,6 @@ def main(args: argparse.Namespace) -> int:
     for row in exposures(record):
         times = (f"{value:.3f}" for value in (row.iteration_s, row.communication_s, row.exposed_s))
         table.add_row(row.scheme, *times, f"{row.hidden_part:.0%}")
-    Console().print(table)
+    show_table(table)
     print(f"trace: {path} (open it in ui.perfetto.dev, or chrome://tracing)")
     return 0

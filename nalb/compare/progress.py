@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from nalb.events import IterationEvent
-from nalb.launch.supervisor import discard_output, print_line
+from nalb.launch.supervisor import print_line
+from nalb.process.streams import discard_output
 from nalb.reporting.run_file import WARM_UP
 
 LINES_AROUND = 8  # of a terminal, for the table's heads and the lines above it

@@ -19,15 +19,13 @@ class Outcome:
     """How an iteration went, in seconds."""
 
     took_s: float  # what the exchange took by itself
-    explained_s: (
-        float | None
-    )  # what the exchange should take on the lower bounds of rates; None while nodes are not measured
+    explained_s: float | None  # what the lower bounds of rates explain; None while nodes are not measured
     is_refuted: bool  # the iteration contradicted an estimate
     has_equal_shares: bool
     follows_estimates: bool  # False: the iteration says nothing of plans that follow estimates
     is_bounded: bool  # equal shares take at most twice as long as any others: all nodes are workers
 
-    def is_late(self, rules: Rules = RULES) -> bool:
+    def is_late(self, rules: Rules) -> bool:
         """Whether the estimates do not explain how long the exchange took, or there are none."""
         return self.explained_s is None or self.took_s > rules.late_plan * self.explained_s
 
@@ -61,8 +59,7 @@ class Trust:
         """Whether the next iteration may have a window; to be asked once for each iteration.
 
         is_by_sites: traffic within sites that comes all at once delays the traffic on uplinks. So by sites, a late iteration does
-        not remove the window, but a refuted estimate does, and so does the passing of iterations (measured on geo2x3: 2.13 s
-        without, 1.97 s with a window).
+        not remove the window (measured on geo2x3: 2.13 s without, 1.97 s with a window). A refuted estimate still does.
         """
         self._since_free += 1
         is_due = self._since_free >= self._every_free

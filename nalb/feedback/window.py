@@ -1,13 +1,13 @@
 """The window: the bytes that a worker may have under way, few enough to keep nodes in step, enough for delay and queues. Pure.
 
 evidence                                               window                           reason
-delay makes up DELAY_PART of an iteration              WAY_PART of what the fastest     what workers push all at once does not fit
-                                                       node can have on its way         into queues, and shows TCP's recovery
-the same with BBR                                      none                             it sends at the rate that it measures, and
+delay makes up DELAY_PART of an iteration              WAY_PART of what the fastest     bytes that workers push all at once do not
+                                                       node can have on its way         fit into queues: packets are lost
+the same with BBR                                      none                             BBR sends at the rate that it measures, and
                                                                                         a window hides what links could carry
                                                                                         (measured on geo3x4)
-workers end computing farther apart than the window    none                             it would hold back those that are ready
-and WINDOW_GAIN of the exchange can make up for
+workers end computing farther apart than the window    none                             a window would hold back workers that have
+and WINDOW_GAIN of the exchange can make up for                                         computed
 else                                                   the usual one                    all servers have sums to answer at any time
 
 trust.py says which iterations have no window in any case. Times are in seconds, rates in bytes per second.
@@ -32,11 +32,10 @@ def delay_counts(round_trip_s: float, links_s: float) -> bool:
 
 
 LOW_INFLIGHT_BYTES = (
-    2_000_000  # bytes. Measured on wan6-static: above 1 MB nothing is gained, without a window a tenth is lost.
+    2_000_000  # measured on wan6-static: above 1 MB nothing is gained, without a window a tenth is lost
 )
-WINDOW_PART = (
-    8  # divides the model: each iteration begins with so much at full speed, which also shows the nodes' rates. Choice.
-)
+# The model is divided by it: each iteration begins with so much at full speed, which also shows the nodes' rates. Choice.
+WINDOW_PART = 8
 
 
 def usual_inflight_bytes(model_bytes: int) -> int:

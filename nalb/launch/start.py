@@ -17,7 +17,16 @@ from nalb.launch.encryption import Encryption, job_keys, keys_here
 from nalb.launch.environments import hosts_lines, local_lines, network_lines
 from nalb.launch.hosts import Hosts, load_hosts
 from nalb.launch.job_phase import have_met
-from nalb.launch.network import NAMESPACE_PORT, Changes, configured_message, followed, inside, job_network, places_in
+from nalb.launch.network import (
+    NAMESPACE_PORT,
+    Changes,
+    configured_message,
+    followed,
+    inside,
+    job_network,
+    job_nodes,
+    places_in,
+)
 from nalb.launch.ports import free_pair
 from nalb.launch.restarts import Attempt, Policy, see_through
 from nalb.launch.roles import Place, ProcessSpec, process_specs
@@ -59,11 +68,11 @@ def launch(request: LaunchRequest) -> Path:
     """See the job through; returns the run directory of the attempt that ended well. Raises JobError."""
     hosts = load_hosts(request.hosts) if request.hosts is not None else None
     network = load_network(find_network(request.network)) if request.network is not None else None
-    nodes = [place.name for place in hosts.places()] if hosts else [f"n{i}" for i in range(sum(request.local or ()))]
-    nodes = [node.name for node in network.nodes] if network else nodes
+    places = hosts.places() if hosts else job_nodes(network) if network else _loopback_places(request)
+    nodes = [place.name for place in places]
     policy = Policy(request.max_restarts, request.min_nodes, None)
     policy.check(len(nodes))
-    _check_restarts(request, hosts)
+    _check_restarts(request, hosts, sum(not place.is_worker for place in places))
     if network is not None:
         ensure_privilege()
     run_dir = make_run_dir(request.out)
@@ -114,13 +123,20 @@ def environment_lines(request: LaunchRequest) -> list[str]:
     return local_lines(specs, os.environ)
 
 
-def _check_restarts(request: LaunchRequest, hosts: Hosts | None) -> None:
-    """InputError for what would fail at the first restart."""
+def _check_restarts(request: LaunchRequest, hosts: Hosts | None, without_worker: int) -> None:
+    """InputError for what would fail at a restart. without_worker: how many of the nodes have none."""
     most = request.options.batch_most
     if request.min_nodes is not None and request.encryption.keys is not None:
         raise InputError("--min-nodes needs keys that are made anew for the nodes left: leave --keys out")
     if request.min_nodes is not None and most is not None and "," in most:
         raise InputError("--min-nodes changes who is which worker: give --batch-most one number for all")
+    subset = request.options.token_subset
+    if request.min_nodes is not None and subset is not None:
+        fewest = subset + request.options.token_apart + without_worker  # of those apart, others must be left
+        if request.min_nodes < fewest:
+            raise InputError(
+                f"--min-nodes {request.min_nodes} may leave too few workers for --subset {subset}: choose {fewest} or more"
+            )
     told = request.options.checkpoints is not None or hosts is None or folder.VARIABLE in dict(hosts.environment)
     if request.max_restarts and not told:
         raise InputError("--max-restarts with --hosts: name the hosts' folder for checkpoints with --checkpoints")

@@ -26,9 +26,10 @@ from nalb.launch.lost_variables import LostVariables
 from nalb.launch.output import STATE_S, Kind, Piece, pieces_of
 from nalb.launch.processes import LocalProcess, start_here
 from nalb.launch.roles import ProcessSpec
-from nalb.process.exhaustion import explained
+from nalb.process.exhaustion import explained, raise_file_limit
 from nalb.process.guardian import Descent, JobGuardian, kill_marked, living_on, reap_adopted
 from nalb.process.last_words import FOR_THE_LAUNCHER, line_of
+from nalb.process.streams import discard_output
 from nalb.settings import silence_of
 
 TERM_GRACE_S = 1.5  # between asking and killing
@@ -77,6 +78,7 @@ class Job:
             self._log_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise MachineError(f"{self._log_dir}: {error.strerror}: choose another --out") from None
+        raise_file_limit()
         self._guardian = self._stack.enter_context(JobGuardian(self.id))
         self._descent = self._stack.enter_context(Descent())
         try:
@@ -327,10 +329,3 @@ def _print(text: str) -> None:
         print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
     except OSError:
         discard_output()
-
-
-def discard_output() -> None:
-    """Nobody reads stdout any more: what is printed from now on, and what Python still holds, goes nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)

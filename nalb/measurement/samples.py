@@ -11,6 +11,7 @@ trusted: impossible ones are counted and dropped.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,29 @@ SAMPLE = np.dtype(
         ("is_push", np.bool_),  # worker to server; False: a server's answer, which has a connection of its own
     ]
 )
-FAULTS = ("unknown peer", "no bytes", "no forecast", "no time", "too long", "too fast", "another time")
+
+
+class Fault(Enum):
+    """Why a sample is refused; what people read of it."""
+
+    UNKNOWN_PEER = "unknown peer"
+    NO_BYTES = "no bytes"
+    NO_FORECAST = "no forecast"
+    NO_TIME = "no time"
+    TOO_LONG = "too long"
+    TOO_FAST = "too fast"
+    ANOTHER_TIME = "another time"
+    MORE = "more than was sent"
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether an honest process may report such a sample."""
+        return self in (Fault.UNKNOWN_PEER, Fault.NO_FORECAST)
+
+
+CHECKED = tuple(
+    fault for fault in Fault if fault is not Fault.MORE
+)  # what shows in a row by itself, in the order of `check`
 
 
 def samples_of(rows: Iterable[tuple[int, int, int, float, float, bool]]) -> Samples:
@@ -80,7 +103,7 @@ def check(
 
     target: the receiver's node; shift_s: from the receiver's clock to the common one; within_s: the first and the last moment at
     which the message can have arrived, on the common clock, shape (n, 2). Returns the samples, the row number of each sample, and
-    the fault of each row: its place in FAULTS, -1 for none. Messages to a node's own server cross no link: they are left out
+    the fault of each row: its place in CHECKED, -1 for none. Messages to a node's own server cross no link: they are left out
     without a fault.
     """
     peer, size_bytes, start_ns, end_ns = rows.T
@@ -101,7 +124,7 @@ def check(
             size_bytes / possible_s > MAX_RATE_BYTES_PER_S,
             ~((within_s[:, 0] <= end_s) & (start_s < end_s) & (end_s <= within_s[:, 1])),
         ],
-        list(range(len(FAULTS))),
+        list(range(len(CHECKED))),
         -1,
     )
     wrong[~is_link] = -1

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -12,6 +13,16 @@ from nalb.planning.leaders import SitePlan, choose_leaders
 from nalb.planning.nodes import Capacities, Floats, Node, check_two_roles, completion_s, levels_s, server_indices
 from nalb.planning.sites import Sites
 from nalb.planning.slices import Layout
+
+
+class DecisionKind(Enum):
+    """What a decision is, for code. Its reason says the same and more for people, in words that may change."""
+
+    PLANNED = "the scheme chose the shares"
+    UNMEASURED = "equal shares, since not every node is measured"
+    DISTRUSTED = "equal shares, since plans did not take what the links need"
+    LEFT = "MXNet routes, since plans take no less"
+    ROUTED = "MXNet routes, since the scheme makes no plans"
 
 
 @dataclass(frozen=True)
@@ -28,6 +39,7 @@ class Distribution:
     bound_s: float | None  # the least time of any shares by the same capacities
     reason: str
     by_site: SitePlan | None = None  # who sums within the sites; None: sums have one level
+    kind: DecisionKind = DecisionKind.PLANNED  # PLANNED, UNMEASURED or DISTRUSTED
 
     @property
     def target_shares(self) -> Floats:
@@ -57,9 +69,21 @@ class Situation:
     joint_shares: Floats | None = None  # per node, bytes, adding up to the model: the network's half of a joint plan
     sites: Sites | None = None  # of the nodes; None: each is a site of its own
 
+    @property
+    def equal_need(self) -> DecisionKind | None:
+        """Why a scheme that follows the estimates cannot follow them, UNMEASURED or DISTRUSTED; None where it can."""
+        if self.estimated is None:
+            return DecisionKind.UNMEASURED
+        return None if self.links_set_pace else DecisionKind.DISTRUSTED
+
 
 def build_plan(
-    scheme: str, situation: Situation, shares: Floats, capacities: Capacities | None, reason: str
+    scheme: str,
+    situation: Situation,
+    shares: Floats,
+    capacities: Capacities | None,
+    reason: str,
+    kind: DecisionKind = DecisionKind.PLANNED,
 ) -> Distribution:
     """Shares in bytes per node made whole: slices assigned, slots numbered, times predicted. Cost: see assign.
 
@@ -85,5 +109,5 @@ def build_plan(
         bound = shares_of.bound_s(nodes, layout.model_bytes, capacities)
     return Distribution(
         scheme, situation.iteration, tuple(server.tolist()), tuple(slot.tolist()), tuple(target.tolist()),
-        tuple(held.astype(np.int64).tolist()), predicted, bound, reason, by_site,
+        tuple(held.astype(np.int64).tolist()), predicted, bound, reason, by_site, kind,
     )  # fmt: skip

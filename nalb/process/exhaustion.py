@@ -1,6 +1,7 @@
 """What to do where the machine has no process, thread, memory or descriptor left."""
 
 import errno
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +13,17 @@ REMEDIES = {
     errno.EMFILE: "raise ulimit -n, or use fewer nodes",
     errno.ENFILE: "raise sysctl fs.file-max, or use fewer nodes",
 }
+
+
+FILES_ENOUGH = 1 << 20  # of 100,000 nodes each has two connections with the coordinator; some systems allow billions
+
+
+def raise_file_limit() -> None:
+    """Let this process and those that it starts open as many files and sockets as the system allows it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_ENOUGH if hard == resource.RLIM_INFINITY else min(hard, FILES_ENOUGH)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @contextmanager

@@ -66,6 +66,10 @@ FOREVER = 1 << 62  # iterations
 NAME_MOST = 256  # characters of a tensor's name
 ROWS_MOST = 100_000  # of a Report
 POWER_MOST = 1e30
+FRAME_MOST = (
+    1 << 24
+)  # bytes that the coordinator takes of one frame: libzmq keeps so much of a handshake of anyone who can connect
+MESSAGE_MOST = FRAME_MOST - (1 << 16)  # bytes of a message in it, signed and encrypted
 
 Index = Annotated[int, Meta(ge=0, le=1 << 31)]  # a place or a size: it does not grow with the run
 Count = Annotated[int, Meta(ge=0, le=FOREVER)]  # of what has happened so far
@@ -555,6 +559,17 @@ _to_client: msgspec.msgpack.Decoder[FromCoordinator] = msgspec.msgpack.Decoder(F
 def encode(message: Message) -> bytes:
     """One frame."""
     return _encoder.encode(message)
+
+
+def require_fit(message: Register | Sums) -> None:
+    """Raises InputError for more tensors or slices than one message holds; of all kinds, only these grow with the model."""
+    if (size_bytes := len(encode(message))) > MESSAGE_MOST:
+        what, advice = (
+            (f"{len(message.tensors)} tensors", "push fewer or larger ones, or give them shorter names")
+            if isinstance(message, Register)
+            else (f"sums of {len(message.sent)} slices", "leave out --verify-sums")
+        )
+        raise InputError(f"{what} take {size_bytes} bytes to tell, where {MESSAGE_MOST} can be told: {advice}")
 
 
 def decode_at_coordinator(frame: bytes, peer: str) -> FromNode | FromObserver:

@@ -20,7 +20,7 @@ from nalb.measurement.rules import RULES, Rules
 from nalb.measurement.samples import Ints, Samples
 from nalb.measurement.shared_uplinks import SharedUplink, SharedUplinkSearch
 from nalb.measurement.traffic import Traffic
-from nalb.planning.distribution import Distribution, Situation
+from nalb.planning.distribution import DecisionKind, Distribution, Situation
 from nalb.planning.elastic import OBSERVATIONS_KEPT, ServerObservation
 from nalb.planning.leaders import SitePlan
 from nalb.planning.levels import lan_load_bytes
@@ -32,12 +32,11 @@ from nalb.planning.stock import route
 from nalb.protocol import messages as m
 from nalb.protocol.messages import FAR_S
 from nalb.protocol.slot_numbers import PlanSlots
-from nalb.schemes import EQUAL_BY_NEED, SCHEMES, STOCK, Scheme, find_scheme
+from nalb.schemes import SCHEMES, STOCK, Scheme, find_scheme
 
 NOBODY: Mapping[str, int] = MappingProxyType({})
 REMEMBERED = 4096  # plans: more than there are iterations within a deadline
 HEADER_BYTES = 1000  # of a slice's message, at most
-NOT_NEEDED = "MXNet's own routing: plans take no less"
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,8 @@ class Planner:
         self._first_key: dict[tuple[Tensor, ...], int] = {}  # of MXNet's own, by registered tensors
         self._own_shares: Floats | None = None  # per node, bytes, by MXNet's own routing; None: not to be used
         self._sent_window = 0  # bytes, with the last plan
-        self.reason = ""
+        self.reason = ""  # of the last decision, for people
+        self._kind = DecisionKind.ROUTED  # of the last decision
 
     @property
     def server_count(self) -> int:
@@ -230,7 +230,7 @@ class Planner:
 
     def note_unmeasured(self, iteration_s: float) -> None:
         """Take in an iteration that was not timed message by message."""
-        if self.reason == NOT_NEEDED:
+        if self._kind is DecisionKind.LEFT:
             self._routing.judge_own(iteration_s)
 
     def _own_links_s(self) -> float:
@@ -244,7 +244,7 @@ class Planner:
         """Whether the present iteration cannot change the next plan, which `decide` may then be asked for at once."""
         chosen = find_scheme(scheme, self._schemes)
         if chosen.may_leave_routing:
-            return self.reason == NOT_NEEDED and self._routing.is_settled
+            return self._kind is DecisionKind.LEFT and self._routing.is_settled
         return (chosen.routes_itself or chosen.is_equal) and not (chosen.measures or forecasts)
 
     def most_bytes(self, iterations: int) -> Floats:
@@ -268,7 +268,7 @@ class Planner:
             explained_s = links_s + delay_s(self.round_trip_s)
             exchange_s = min(max(explained_s, exchange_s), took_s)
         scheme = self._present_scheme
-        has_equal_shares = scheme.is_equal or self.reason in EQUAL_BY_NEED
+        has_equal_shares = scheme.is_equal or self._kind in (DecisionKind.UNMEASURED, DecisionKind.DISTRUSTED)
         return Outcome(
             exchange_s, explained_s, is_refuted, has_equal_shares, scheme.follows_estimates, self._is_bounded
         )
@@ -313,7 +313,8 @@ class Planner:
         if own or chosen.routes_itself:
             self.is_measured &= not own
             self.present, self._sent_window = None, 0
-            self.reason = NOT_NEEDED if own else f"{scheme}: MXNet's own routing"
+            self._kind = DecisionKind.LEFT if own else DecisionKind.ROUTED
+            self.reason = "MXNet's own routing: plans take no less" if own else f"{scheme}: MXNet's own routing"
             until = iteration + (own or 1) - 1
             return PlanDecision(
                 m.Plan(iteration, until, layout_version, STOCK.name if own else scheme, self.is_measured, 0, [], []), []
@@ -334,6 +335,9 @@ class Planner:
         if plan is not None:
             self.present, self._present_scheme = plan, chosen
         assert self.present is not None
+        self._kind = self.present.kind
+        if plan is None and self._kind is not DecisionKind.PLANNED:  # equal shares stay, by another need or by choice
+            self._kind = situation.equal_need or DecisionKind.PLANNED
         self._shares.append(_passing_bytes(self.present))
         ranks, slots, leaders, new_slots = self._slots.place(self._layout, self.present)
         self._sent_window = self._window()

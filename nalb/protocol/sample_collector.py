@@ -13,13 +13,11 @@ import msgspec
 import numpy as np
 
 from nalb.events import DoubtEvent
-from nalb.measurement.samples import FAULTS, ClockAlignment, Floats, Ints, Mask, Samples, check, samples_of
+from nalb.measurement.samples import CHECKED, ClockAlignment, Fault, Floats, Ints, Mask, Samples, check, samples_of
 from nalb.protocol import messages as m
 from nalb.protocol.members import Members
 from nalb.protocol.participant import Process, Reported
 
-MORE = "more than was sent"
-IMPOSSIBLE = {"no bytes", "no time", "too long", "too fast", "another time", MORE}  # reasons why a sample is refused
 STALE_S = 60.0  # a sample may be older than the plan: of new slots, or of sums without a plan
 CLOCK_S = 0.01  # ... and younger than its report by rounding
 
@@ -31,7 +29,7 @@ class SampleCollector:
         self._members, self._rejected, self._tell = members, rejected, tell
         self._clock = ClockAlignment()
         self.node_of_peer: dict[int, int] = {}  # by ps-lite's id
-        self._accused: set[tuple[str, str]] = set()  # who, of what: each is told once
+        self._accused: set[tuple[str, Fault]] = set()  # who, of what: each is told once
 
     def take(self, process: Process, report: m.Report, released_s: float | None, now_s: float) -> None:
         """A report. Its samples are kept for the iteration whose plan went out at released_s; None: no plan is out."""
@@ -57,12 +55,12 @@ class SampleCollector:
         processes = list(self._members)
         since_s = min(self.aligned("started_s").values(), default=-math.inf) - CLOCK_S
         samples, faults = collect(processes, self.node_of_peer, since_s, most_bytes)
-        for (place, reason), count in sorted(faults.items()):
+        for (place, fault), count in sorted(faults.items(), key=lambda one: (one[0][0], one[0][1].value)):
             process = processes[place]
-            self._rejected[reason] += count
-            if reason in IMPOSSIBLE and (process.name, reason) not in self._accused:
-                self._accused.add((process.name, reason))
-                self._tell(DoubtEvent(at_s=now_s, process=process.name, node=process.hello.node, reason=reason))
+            self._rejected[fault.value] += count
+            if not fault.is_possible and (process.name, fault) not in self._accused:
+                self._accused.add((process.name, fault))
+                self._tell(DoubtEvent(at_s=now_s, process=process.name, node=process.hello.node, reason=fault.value))
         return samples
 
     def aligned(self, moment: str) -> dict[str, float]:
@@ -82,10 +80,10 @@ class SampleCollector:
 
 
 class Received(NamedTuple):
-    """Samples, and how often each process (by its place) has reported what cannot be, by reason."""
+    """Samples, and how often each process (by its place) has reported what cannot be, by fault."""
 
     samples: Samples
-    faults: Counter[tuple[int, str]]
+    faults: Counter[tuple[int, Fault]]
 
 
 def collect(
@@ -110,11 +108,11 @@ def collect(
     shift_s, *within_s = (np.repeat(one, counts) for one in zip(*(one[1:] for _, one in reports), strict=True))
     samples, kept, wrong = check(rows, node[place], is_server[place], node_of_peer, shift_s, np.stack(within_s, 1))
     bad = np.flatnonzero(wrong >= 0)
-    faults = Counter((int(place[k]), FAULTS[wrong[k]]) for k in bad)
+    faults = Counter((int(place[k]), CHECKED[wrong[k]]) for k in bad)
     is_of_it = samples["end_s"] > since_s
     samples, place = samples[is_of_it], place[kept[is_of_it]]
     too_much = _exceeding(place, samples, is_server, [process.covers for process in processes], most_bytes)
-    faults.update({(one, MORE): int((place == one).sum()) for one in too_much})
+    faults.update({(one, Fault.MORE): int((place == one).sum()) for one in too_much})
     return Received(samples[~np.isin(place, too_much)], faults)
 
 

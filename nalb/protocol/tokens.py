@@ -8,6 +8,8 @@ has ended an iteration thus knows who has which sub-model in the next one.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from msgspec import UNSET
+
 from nalb.errors import InputError, PeerError
 from nalb.events import TokenRow, TokensEvent, TokenShapeEvent
 from nalb.planning.nodes import Capacities, Node
@@ -173,6 +175,14 @@ class TokenDealer:
         """The token that a worker computes, as people call it."""
         return name_of(self._held[rank], self._joined[rank].sub_models) if rank in self._held else None
 
+    def iteration_of(self, rank: int | None) -> int | None:
+        """What a worker computes, or entered last; without a rank the first iteration that is not complete. None: none is begun."""
+        if self._server is None or max(self._entered) < 0:
+            return None
+        if rank is None:
+            return min(self._server.complete + 1, max(self._entered))
+        return self._held[rank].iteration if rank in self._held else max(self._entered[rank], 0)
+
     def leave(self, rank: int) -> None:
         """A worker ends in good order."""
         self._gone.add(rank)
@@ -216,6 +226,7 @@ class TokenDealer:
                 weights=weights,
                 eligible=eligible,
                 is_apart=policy.is_apart,
+                is_tuned=(self._tuner is not None and self._tuner.is_done) or UNSET,
                 reason=reason,
             )
         )

@@ -19,6 +19,7 @@ class TokenCase(msgspec.Struct, forbid_unknown_fields=True):
     members: list[int]  # by sub-model: how many workers compute it
     reason: str
     is_apart: bool = False  # who computes the last sub-model has no samples of its own
+    is_tuned: bool | msgspec.UnsetType = msgspec.UNSET  # all cases are measured: it stays
 
 
 class ParallelResult(msgspec.Struct, forbid_unknown_fields=True):
@@ -42,7 +43,8 @@ class ParallelResult(msgspec.Struct, forbid_unknown_fields=True):
         if isinstance(event, TokenShapeEvent):
             members = [len(ranks) for ranks in event.eligible]
             self.total = event.total
-            self.cases.append(TokenCase(event.iteration, event.weights, members, event.reason, event.is_apart))
+            case = TokenCase(event.iteration, event.weights, members, event.reason, event.is_apart, event.is_tuned)
+            self.cases.append(case)
             return
         if self.begun_s:
             self.period_s.append(event.at_s - self.begun_s[-1])

@@ -1,10 +1,11 @@
 """What a network carries at one time, as fluid: transfers between two nodes, and whole sums of gradients among several.
 
-All share links by max-min fairness, connection by connection (sharing.py has the same for plain connections). A transfer is one
-connection. A sum over n nodes has two connections per directed pair, pushes and answers, with shares by `exact`, so that its
-members' links end together; it is one fluid here, which moves as fast as the first of its links lets it. A node's own part costs
-nothing. On unequal links that is a little fast: flow by flow (flows.py) three nodes take up to a sixth longer. Choice not taken: a
-flow per pair of a sum, n (n - 1) of them, which 1,000 nodes are too many for.
+All share links by max-min fairness, connection by connection. sharing.py solves the same for connections between pairs, as
+matrices. With 60 nodes that takes a seventh of the time, but a sum's fluid is on more than two ways. A transfer is one
+connection. A sum over n nodes has two connections per directed pair, pushes and answers, with shares by `exact`, so that the
+links of its members end together. Here it is one fluid, which moves as fast as the slowest of its links lets it. A node's own
+part costs nothing. On unequal links this is a little too fast: flow by flow (flows.py) three nodes take up to a sixth longer.
+Choice not taken: a flow per pair of a sum, which makes n (n - 1) flows, too many for 1,000 nodes.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ _Kind = tuple[tuple[int, ...], float]  # members and bytes of a sum; the two end
 
 
 class Carried:
-    """Flows under way. capacities: of links alone; caps of pairs are not seen, and are refused."""
+    """The flows under way. capacities: rates of links; caps of pairs are refused, since sums do not see them."""
 
     def __init__(self, capacities: Capacities):
         if capacities.pairs:
@@ -43,19 +44,19 @@ class Carried:
         self._known: dict[tuple[_Kind, ...], Floats] = {}  # rates, by what is under way
 
     def transfer(self, source: int, target: int, size_bytes: float) -> int:
-        """Begin one; the number by which `advance` tells that it has ended."""
+        """Begin a transfer; returns the number by which `advance` tells that it has ended."""
         nodes = len(self._full) // 2
         return self._begin(((source, target), 0.0), np.array([source, nodes + target]), np.ones(2), size_bytes)
 
     def sum(self, members: Sequence[int], model_bytes: float) -> int:
-        """Begin one among two nodes or more; its number."""
+        """Begin a sum among two nodes or more; returns its number."""
         key = tuple(members), model_bytes
         if key not in self._sums:
             self._sums[key] = self._sum(*key)
         return self._begin(key, *self._sums[key])
 
     def next_s(self) -> float:
-        """Until the next one ends; inf where there is none."""
+        """Seconds until the next flow ends; inf where there is none."""
         if not self._ids:
             return np.inf
         if self._rates is None:
@@ -63,7 +64,7 @@ class Carried:
         return float((self._left / self._rates).min())
 
     def advance(self, seconds: float) -> list[int]:
-        """Let time pass, at most `next_s`. The numbers of those that have ended, oldest first."""
+        """Let time pass, at most `next_s`; returns the numbers of the flows that have ended, oldest first."""
         if not self._ids:
             return []
         if self._rates is None:
@@ -105,7 +106,7 @@ class Carried:
         return self._number
 
     def _solved(self) -> Floats:
-        """The same flows are under way again and again."""
+        """The rates of the flows under way, remembered: the same ones are under way again and again."""
         key = tuple(self._kinds)
         if key not in self._known:
             if len(self._known) == MAX_KEPT:

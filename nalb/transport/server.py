@@ -68,6 +68,7 @@ class CoordinatorThread:
                 router = stack.enter_context(context.socket(zmq.ROUTER))
                 router.setsockopt(zmq.LINGER, LAST_WORDS_MS)
                 router.setsockopt(zmq.SNDHWM, 0)
+                router.setsockopt(zmq.MAXMSGSIZE, m.FRAME_MOST)
                 # without it who connects anew is ignored until the old connection is known to be dead
                 router.setsockopt(zmq.ROUTER_HANDOVER, 1)
                 bound(router, self._settings.silence_s)

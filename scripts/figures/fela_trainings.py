@@ -45,7 +45,6 @@ SLEEPS = ("round-robin:2", "round-robin:4", "round-robin:8")
 CHANCES = ("probability:0.1:4:1", "probability:0.3:4:1", "probability:0.5:4:1")
 CHANCE_STEADY = 40  # iterations: in about four of them a worker sleeps whose probability is 0.1
 SLEEP_TOTAL = 128
-ENDED = "the best of"  # in the reason for a case that tuning ended with
 SUB_MODELS, THRESHOLD = 3, 16  # of examples/train_fela.py
 
 
@@ -73,8 +72,8 @@ def tune(folder: Path, network: Path | str, nodes: int, total: int, ways: str = 
     """Train with these ways, each tuned. Raises InputError where tuning has not ended."""
     found = compare_parallels(folder, network, ways, tuned_iterations(nodes), total).ways
     for way, one in found.items():
-        if ENDED not in (reason := one.cases[-1].reason):
-            raise InputError(f"{folder}: {way} was still tuning in the last iteration: {reason}; raise AGAIN")
+        if (last := one.cases[-1]).is_tuned is not True:
+            raise InputError(f"{folder}: {way} was still tuning in the last iteration: {last.reason}; raise AGAIN")
     return found
 
 

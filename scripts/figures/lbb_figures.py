@@ -22,7 +22,7 @@ from scipy.stats import pearsonr, spearmanr
 from experiments.networks import uneven_network, write_network
 from experiments.runs import another_run, clear, run_script
 from experiments.trainings import batch_events, compare_batchings, nalb
-from nalb.batching.lbb import FINE_THRESHOLD, RAPID, RAPID_THRESHOLD, straggler_effect
+from nalb.batching.lbb import FINE_THRESHOLD, RAPID_THRESHOLD, STEP, straggler_effect
 from nalb.batching.sizes import Bounds, fastest
 from nalb.batching.time_models import Polynomial, fit
 from nalb.errors import InputError
@@ -105,10 +105,18 @@ def show_disturbance(console: Console, title: str, events: list[BatchEvent], beg
     foretell_rapid(console, events, begins)
 
 
+def rapid_tunings(events: Sequence[BatchEvent]) -> list[bool]:
+    """Whether each event is of a rapid tuning: new sizes that move a worker by more than a fine tuning does."""
+    asked = [events[0].sizes, *(event.next_sizes for event in events)]
+    moved = [int(np.abs(np.array(new) - np.array(old)).max()) for old, new in itertools.pairwise(asked)]
+    return [samples > STEP for samples in moved]
+
+
 def foretell_rapid(console: Console, events: Sequence[BatchEvent], begins: int) -> None:
     """Table 3's right half: the line through the last time (a0 from the profile), for the sizes of a rapid tuning."""
-    for k, event in enumerate(events):
-        if k < begins or event.reason != RAPID:
+    for k in itertools.compress(range(len(events)), rapid_tunings(events)):
+        event = events[k]
+        if k < begins:
             continue
         after = next((later for later in events[k:] if later.sizes == event.next_sizes), None)
         if after is None:

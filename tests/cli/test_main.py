@@ -8,6 +8,7 @@ import pytest
 
 import nalb
 from nalb.cli.main import SUBCOMMANDS, run
+from tests.reporting.runs import write_fake_run
 
 
 def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,3 +57,14 @@ def test_zsh_has_a_script_too(capsys: pytest.CaptureFixture[str]) -> None:
         run(["--print-completion", "zsh"])
     assert ended.value.code == 0
     assert "#compdef nalb" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", ["trace {run} --force", "plan --capacities-mbps 1,2 --model-bytes 1000"])
+def test_a_reader_that_went_away_is_no_error(tmp_path: Path, words: str) -> None:
+    write_fake_run(tmp_path)
+    nalb = [sys.executable, "-m", "nalb.cli.main", *words.format(run=tmp_path).split()]
+    argv = ["bash", "-c", '"$@" | true; exit ${PIPESTATUS[0]}', "-", *nalb]
+    for _ in range(2):  # a pipe that is closed at once, and one that takes some of it first
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+        argv[2] = argv[2].replace("| true", "| head -c 1 > /dev/null")

@@ -3,6 +3,7 @@
 After 20 steps each worker has the parameters that one process gets from the same samples, to 1e-4 of the largest.
 """
 
+import logging
 from contextlib import contextmanager
 
 import mxnet as mx
@@ -13,7 +14,7 @@ from mxnet.gluon import nn
 from kvstore_patch.fela import Trainer, partition, stages
 from kvstore_patch.fela.chunks import Chunks
 from kvstore_patch.fela.compute import Compute
-from kvstore_patch.fela.gradients import Gradients
+from kvstore_patch.fela.gradients import Gradients, written
 from kvstore_patch.fela.trainer import learning_and_running
 from kvstore_patch.fela.updates import Updates
 from nalb.errors import NalbError
@@ -61,8 +62,13 @@ def values(blocks):
 class Worker:
     """One worker's computing, without threads."""
 
-    def __init__(self, rank, kind, optimizer, loss=loss_of):
-        self.rank, self.blocks, self.iteration = rank, build(kind), 0
+    def __init__(self, rank, kind, optimizer, loss=loss_of, dtype="float32", is_frozen=False):
+        self.rank, self.blocks, self.iteration, self.dtype = rank, build(kind), 0, dtype
+        if dtype != "float32":
+            for block in self.blocks:
+                block.cast(dtype)
+        if is_frozen:
+            self.blocks[0][0].collect_params().setattr("grad_req", "null")
         learning, running = learning_and_running(self.blocks)
         every = [one for both in zip(learning, running, strict=True) for group in both for one in group]
         self.trainer = gluon.Trainer(every, optimizer, dict(OPTIMIZERS[optimizer]), kvstore=None)
@@ -80,7 +86,7 @@ class Worker:
 
         def batch(chunks):
             places = [place for chunk in chunks for place in shape.samples_of(chunk)]
-            return nd.array(DATA[token.id.iteration, places]), nd.array(TARGET[token.id.iteration, places])
+            return tuple(nd.array(one[token.id.iteration, places], dtype=self.dtype) for one in (DATA, TARGET))
 
         self.compute.run(message, shape, batch, fetched)
 
@@ -161,6 +167,54 @@ def check_running_statistics():
     assert min(moved) > 0, "statistics have not moved"
 
 
+class Looks(gluon.HybridBlock):
+    """Cannot be drawn as a graph: it looks at the shape of its input. Its own mean has no gradient by nature; 2 is constant."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.norm, self.dense = nn.BatchNorm(), nn.Dense(3)
+            self.mean = self.params.get("mean", shape=(1,), grad_req="null", differentiable=False, init="zeros")
+            self.two = self.params.get_constant("two", [2.0])
+
+    def forward(self, x):
+        return self.dense(self.norm(x)) * x.shape[0]
+
+
+def check_what_a_forward_pass_changes():
+    """Statistics that run, of whatever type; no frozen weight, no statistic that stays, no scale that does not learn."""
+    net = nn.HybridSequential()
+    net.add(nn.Dense(4), nn.BatchNorm(scale=False), nn.BatchNorm(use_global_stats=True), Looks())
+    net.initialize()
+    net(nd.ones((2, 3)))
+    net[0].collect_params().setattr("grad_req", "null")
+    running = {f"{net[1].prefix}running_mean", f"{net[1].prefix}running_var"}
+    looks = {f"{net[3].norm.prefix}running_mean", f"{net[3].norm.prefix}running_var", net[3].mean.name}
+    assert written(net[3]) == looks
+    assert {name for name in written(net) if "batchnorm2" not in name} >= running
+    drawn = nn.HybridSequential()
+    drawn.add(*[net[i] for i in range(3)])
+    assert written(drawn) == running
+    drawn.hybridize()
+    assert written(drawn) == running
+    learning, changed = learning_and_running([drawn])
+    assert {one.name for one in changed[0]} == running
+    assert not {one.name for one in learning[0]} & {one.name for one in net[0].collect_params().values()}
+
+
+def check_frozen_weights_and_other_types():
+    """Frozen weights keep their bits, and statistics in double precision are means like others."""
+    for dtype in ("float64", "float32"):
+        many = [Worker(rank, "norm", "sgd", dtype=dtype, is_frozen=True) for rank in range(3)]
+        before = many[0].blocks[0][0].weight.data().asnumpy()
+        moved = many[0].blocks[0][1].running_mean.data().asnumpy()
+        train(many, TokenServer(3, Shape(TOTAL, 6, (1, 2, 2)), fela(3, 3)), 1)
+        for worker in many:
+            assert np.array_equal(worker.blocks[0][0].weight.data().asnumpy(), before), "a frozen weight has moved"
+            assert not np.array_equal(worker.blocks[0][1].running_mean.data().asnumpy(), moved)
+            assert worker.blocks[0][1].running_mean.data().dtype == np.dtype(dtype)
+
+
 def check_newcomers():
     """A worker gets a sub-model although an evaluation has left its convolutions' weights in oneDNN's layout."""
     old, new = (Worker(rank, "conv", "sgd") for rank in range(2))
@@ -187,6 +241,7 @@ def check_partition():
     assert np.array_equal(y.asnumpy(), net(x).asnumpy())
     assert {id(one) for group in parameters_of(blocks) for one in group} == {*map(id, net.collect_params().values())}
     assert 1 <= blocks.threshold <= 32
+    check_nets_of_other_classes()
     for count, found in ((1, 1), (2, 2), (9, 3)):
         parts = stages(net, x, count)
         y = x
@@ -194,6 +249,38 @@ def check_partition():
             y = part(y)
         assert len(parts) == found
         assert all(list(part.collect_params()) for part in parts)
+        assert np.array_equal(y.asnumpy(), net(x).asnumpy())
+
+
+class Swapped(gluon.HybridBlock):
+    """Has features and an output, and is not one after the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.features, self.output = nn.HybridSequential(), nn.Dense(3)
+        self.features.add(nn.Dense(8), nn.Dense(8))
+
+    def forward(self, x):
+        return self.output(self.features(x)) + 1
+
+
+def check_nets_of_other_classes():
+    """A net of the model zoo is cut as what it is made of; one that cannot be cut stays whole, with a warning."""
+    zoo = gluon.model_zoo.vision.get_resnet(1, 18, thumbnail=True, classes=10)
+    for net, shape, count in ((zoo, (2, 3, 32, 32), 3), (Swapped(), (2, 5), 1)):
+        net.initialize(mx.init.Xavier())
+        x = nd.random.uniform(shape=shape)
+        said = []
+        handler = logging.Handler()
+        handler.emit = said.append
+        logging.getLogger("kvstore_patch.fela.cutting").addHandler(handler)
+        parts = stages(net, x, count, batch=2)
+        logging.getLogger("kvstore_patch.fela.cutting").removeHandler(handler)
+        assert len(said) == (count == 1)
+        assert len(parts) == count
+        y = x
+        for part in parts:
+            y = part(y)
         assert np.array_equal(y.asnumpy(), net(x).asnumpy())
 
 
@@ -261,6 +348,8 @@ def main():
         check("conv", workers, fela(workers, 3), Shape(TOTAL, chunks, (1, 2, 2)), "conv")
     check("norm alone", 1, fela(1, 3), Shape(TOTAL, 1, (1, 1, 1)), "norm")
     check_running_statistics()
+    check_what_a_forward_pass_changes()
+    check_frozen_weights_and_other_types()
     check_newcomers()
     check_partition()
     print("stolen", stolen)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from build_backend import LINE
+from nalb.launch.machine_env import BOOTSTRAP
 
 LOADED = "import sys; print(*sys.modules)"
 ALONE = """
@@ -77,6 +78,14 @@ def test_a_nalb_that_is_half_removed_breaks_no_python(tmp_path: Path) -> None:
     (tmp_path / "nalb.pth").write_bytes(LINE)
     done = python("-I", "-S", "-c", f"import site; site.addsitedir({str(tmp_path)!r}); print('runs')")
     assert (done.returncode, done.stdout, done.stderr) == (0, "runs\n", "")
+
+
+@pytest.mark.parametrize("flag", ["-S", "-P"])  # -S: no file of site-packages is read, nalb.pth neither
+def test_a_path_of_the_launchers_makes_the_name_known_once(flag: str) -> None:
+    """For an interpreter that has no nalb.pth."""
+    path = str(BOOTSTRAP / "sitecustomize.py")
+    run = f"import runpy, sys; runpy.run_path({path!r}); print([type(one).__name__ for one in sys.meta_path])"
+    assert python(flag, "-c", run).stdout.count("AfterMxnet") == 1
 
 
 @pytest.mark.mxnet

@@ -43,6 +43,7 @@ def test_other_unknown_names_are_mxnets_business_outside_a_job() -> None:
 
 def test_a_job_is_a_workers_and_nalbs() -> None:
     assert is_in_job(JOB)
+    assert is_in_job({"DMLC_ROLE": "worker", "NALB_KEYS": "n0.keys"})
     assert not any(map(is_in_job, (ELSEWHERE, {"DMLC_ROLE": "worker"}, JOB | {"DMLC_ROLE": "server"})))
 
 

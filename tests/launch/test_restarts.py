@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nalb.checkpoints import folder
+from nalb.cli.main import run
 from nalb.errors import InputError, JobError, MachineError
 from nalb.events import DoubtEvent, Event, IterationEvent, LayoutEvent, PlanEvent, ReadyEvent, encode_line
 from nalb.failures import Cause, Failure, JobFailed, Phase, render
@@ -221,3 +222,15 @@ def test_a_lost_link_is_not_held_against_the_node_that_tells_of_it(tmp_path: Pat
     lost = [failed(cause=Cause.UNREACHABLE) for _ in range(2)]
     attempts, _ = run_job(tmp_path, lost, Policy(2, 1, None))
     assert [one.left_out for one in attempts] == [(), (), ()]
+
+
+@pytest.mark.parametrize(("flags", "least"), [((), 3), (("--apart",), 4)])
+def test_a_subset_that_a_restart_may_not_fill_is_refused_at_the_start(
+    capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], least: int
+) -> None:
+    words = ["launch", "--local", "5", "--parallel", "fela", "--weights", "1,2", "--subset", "3", *flags]
+    assert run([*words, "--max-restarts", "1", "--min-nodes", str(least - 1), "--", "true"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(
+        f"nalb launch: --min-nodes {least - 1} may leave too few workers for --subset 3: choose {least} "
+    )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nalb.process.exhaustion import FILES_ENOUGH
 from tests.launch.conftest import START_LIMIT_S, STEPS, Launch, Launched
 from tests.process.test_own_program import PLANTED
 
@@ -32,7 +33,9 @@ def test_modules_in_the_folder_of_the_command_run_in_none_of_nalbs_processes(lau
     for name in ("ctypes", "queue", "select"):
         (folder / f"{name}.py").write_text(PLANTED)
     (folder / "own.py").write_text(OWN)
-    launched = launch("--local", "2", "--scheme", "own:OWN", "--", *STEPS, wrap=["env", "-C", str(folder)])
+    few_files = f'cd "{folder}" && ulimit -Sn 256 && exec "$@"'
+    wrap = ["bash", "-c", few_files, "-"]
+    launched = launch("--local", "2", "--scheme", "own:OWN", "--", *STEPS, wrap=wrap)
     launched.wait_for("step 3", 2)
     (first,) = guardians(launched)
     os.kill(first, signal.SIGKILL)
@@ -43,6 +46,9 @@ def test_modules_in_the_folder_of_the_command_run_in_none_of_nalbs_processes(lau
     own = {role: Path(f"/proc/{launched.pid(role, 'n0')}/cmdline").read_text() for role in ("scheduler", "server")}
     for words in (*own.values(), *map("\0".join, later.values())):
         assert "\0-P\0-m\0" in words
+    limits = Path(f"/proc/{launched.pid('scheduler', 'n0')}/limits").read_text()
+    soft, hard = next(line for line in limits.splitlines() if line.startswith("Max open files")).split()[3:5]
+    assert soft == hard or int(soft) == FILES_ENOUGH, "its clients may be thousands"
     launched.signal(signal.SIGTERM)
     assert launched.end()[0] == 128 + signal.SIGTERM
     assert list(folder.glob("*.ran")) == []

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nalb.measurement.samples import FAULTS, READ_S, ClockAlignment, check
+from nalb.measurement.samples import CHECKED, READ_S, ClockAlignment, check
 
 NODES = {8: 0, 9: 0, 10: 1, 11: 1}  # ps-lite ids: servers 8 + 2 rank, workers 9 + 2 rank
 
@@ -18,7 +18,7 @@ def checked(received):
         rows, np.zeros(count, np.int64), np.ones(count, np.bool_), NODES, np.zeros(count), within_s
     )
     assert len(samples) == len(kept)
-    return samples, [FAULTS[k] for k in wrong if k >= 0]
+    return samples, [CHECKED[k].value for k in wrong if k >= 0]
 
 
 def test_a_good_sample_is_named_by_node_and_timed_in_seconds():

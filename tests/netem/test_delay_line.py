@@ -4,10 +4,12 @@ import hashlib
 import os
 import socket
 import struct
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -298,3 +300,40 @@ loss_percent = 10
     assert (pair.label, pair.mbps) == ("a -> b", 20)
     assert (pair.there.delay_ms, pair.there.loss_percent) == (5 + 7 + 30 + 1, pytest.approx(55))
     assert (pair.back.delay_ms, pair.back.loss_percent) == (1 + 30 + 5, pytest.approx(50))
+
+
+FEW_HEADER_WORDS = r"""
+#include "delay_line.c"
+#include <assert.h>
+int main(void)
+{
+    for (unsigned ip_words = 0; ip_words < 16; ip_words++)
+        for (unsigned tcp_words = 0; tcp_words < 16; tcp_words++)
+            for (uint32_t frame_bytes = ETH_HLEN; frame_bytes < 200; frame_bytes++) {
+                struct nalb_line *line = nalb_line_new(1);
+                struct nalb_impairment lossy = {.loss_part = 0.5};
+                struct virtio_net_hdr offload = {.gso_type = VIRTIO_NET_HDR_GSO_TCPV4, .gso_size = 1};
+                unsigned char *frame = calloc(1, frame_bytes);
+                assert(line && frame && !nalb_line_set(line, 0, 0, &lossy));
+                if (frame_bytes > ETH_HLEN)
+                    frame[ETH_HLEN] = (unsigned char)(0x40 | ip_words);
+                if (frame_bytes > ETH_HLEN + ip_words * 4 + 12)
+                    frame[ETH_HLEN + ip_words * 4 + 12] = (unsigned char)(tcp_words << 4);
+                struct bunch bunch = bunch_of(&offload, frame, frame_bytes);
+                take(line, 0, &bunch, 0);
+                free(frame);
+            }
+    return 0;
+}
+"""
+
+
+def test_headers_that_are_too_short_to_be_any_overflow_nothing(tmp_path):
+    """A node of the network may send any bytes. Of all header lengths, with AddressSanitizer."""
+    (tmp_path / "few.c").write_text(FEW_HEADER_WORDS)
+    folder = Path(delay_line.__file__).parent
+    flags = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{folder}", "-pthread", "-lm"]
+    subprocess.run(["gcc", str(tmp_path / "few.c"), *flags, "-o", str(tmp_path / "few")], check=True)
+    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
+    done = subprocess.run([tmp_path / "few"], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr

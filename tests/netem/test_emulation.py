@@ -254,7 +254,7 @@ def test_one_that_is_up_is_refused_attached_to_and_taken_down_once(name: str):
     leave_up(network)
     with pytest.raises(InputError, match="already up"):
         leave_up(network)
-    with pytest.raises(InputError, match="already up"), network_up(network):
+    with pytest.raises(InputError, match="already up, and a job may run in it: end that job"), network_up(network):
         pass
     assert is_up(name), "the refusal must not remove the other's network"
     assert attach(network).rates() == {"a": (100, 80), "b": (100, 80)}

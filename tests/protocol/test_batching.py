@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lbb_figures import rapid_tunings
 from nalb.batching.lbb import FINE_ONLY, RAPID
 from nalb.errors import InputError
 from nalb.events import BatchEvent
@@ -98,6 +99,7 @@ def test_a_decision_beside_the_computing_holds_an_iteration_later_and_is_not_tak
         iterate(manager, iteration, (30, 30), (0.001, 0.002))
     assert manager.outbox == [m.BatchSizes(WARM_UP + 2 + i, WARM_UP + 2 + i, [40, 20]) for i in (0, 1)]
     assert [event.reason for event in manager.events] == [RAPID, ON_THEIR_WAY]
+    assert rapid_tunings(manager.events) == [True, False]
 
 
 @pytest.mark.parametrize(("scheme", "until"), [("bsp", 0), ("ssp", 5), ("asp", m.FOREVER)])

@@ -5,10 +5,10 @@ import pytest
 
 from nalb.events import DoubtEvent, IterationEvent
 from nalb.measurement.capacity import CapacityEstimator
+from nalb.planning.distribution import DecisionKind
 from nalb.planning.nodes import Capacities, Node
 from nalb.protocol import messages as m
 from nalb.protocol.planner import Planner
-from nalb.schemes import NOT_MEASURED, NOT_THE_LINKS
 from nalb.simulation.exchange import MessageWeight
 from nalb.simulation.job import by_planner
 from tests.protocol.test_state import PEERS, TENSORS, Driver
@@ -38,12 +38,12 @@ class Waiting(Planner):
     """A planner whose job has a worker that computes for `late` times as long as the exchange takes, from iteration 2 on."""
 
     late = 0.0
-    reasons = ()  # of the plans so far
+    kinds = ()  # of the plans so far
 
     def observe(self, samples, took_s, exposed_s=0.0, work=None):
         assert exposed_s == 0
-        self.reasons += (self.reason,)
-        waited_s = self.late * took_s if len(self.reasons) > 2 else 0.0
+        self.kinds += (self.present.kind,)
+        waited_s = self.late * took_s if len(self.kinds) > 2 else 0.0
         super().observe(samples, took_s + waited_s, took_s, work)
 
 
@@ -74,8 +74,8 @@ def test_a_plan_is_not_given_up_for_what_it_waited_for_gradients(late):
     planner.late = late
     planner.register([TENSOR], 1e4)
     by_planner("exact", NODES, planner.layout, CAPACITIES, 12, planner, MessageWeight())
-    assert planner.reasons[0] == NOT_MEASURED
-    assert set(planner.reasons[1:]).isdisjoint({NOT_MEASURED, NOT_THE_LINKS})
+    assert planner.kinds[0] is DecisionKind.UNMEASURED
+    assert set(planner.kinds[1:]) == {DecisionKind.PLANNED}
 
 
 HEAD, WHOLE = m.TensorSpec("w", 20_000, "float32", 0), m.TensorSpec("w", 40_000_000, "float32", 0)

@@ -129,6 +129,20 @@ LARGEST = [
 def test_the_largest_message_arrives(message):
     decode = m.decode_at_client if isinstance(message, m.FromCoordinator) else at_coordinator
     assert decode(m.encode(message)) == message
+    assert isinstance(message, m.FromCoordinator) or len(m.encode(message)) <= m.MESSAGE_MOST
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (m.Register([m.TensorSpec("w" * m.NAME_MOST, 1, "float32", 0)] * 100_000), "100000 tensors take 2[0-9]{7} bytes to tell"),
+        (m.Sums(0, [SUM] * 400_000, [SUM] * 400_000), "sums of 400000 slices take 2[0-9]{7} bytes to tell"),
+    ],
+    ids=["Register", "Sums"],
+)  # fmt: skip
+def test_what_no_message_holds_is_refused_where_it_is_said(message, says):
+    with pytest.raises(InputError, match=says):
+        m.require_fit(message)
 
 
 def at_coordinator(frame):

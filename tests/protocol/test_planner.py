@@ -13,7 +13,7 @@ from nalb.planning.shares import bound_s
 from nalb.planning.slots import plan_slot_key
 from nalb.protocol import messages as m
 from nalb.protocol.planner import Planner
-from nalb.schemes import SCHEMES, Scheme
+from nalb.schemes import EXACT, SCHEMES, Scheme, equal_by_need
 from nalb.simulation.exchange import MessageWeight, exchange
 from nalb.simulation.job import by_planner
 from nalb.workloads import NAMES, load
@@ -49,11 +49,12 @@ def apart(node, up, down):
     return Capacities(*rates, {})
 
 
-def alike(count):
+def alike(count, schemes=SCHEMES):
     """So many nodes, workers and servers all, and a planner for them: the planner first."""
     nodes = [Node(f"n{i}") for i in range(count)]
     names = [node.name for node in nodes]
-    return Planner(names, set(names), {name: rank for rank, name in enumerate(names)}, CapacityEstimator, None), nodes
+    ranks = {name: rank for rank, name in enumerate(names)}
+    return Planner(names, set(names), ranks, CapacityEstimator, None, schemes), nodes
 
 
 def uneven(caps):
@@ -334,3 +335,34 @@ def test_a_scheme_that_keeps_what_it_has_not_made_is_refused():
     planner = planner_of(schemes={"idle": Scheme("idle", lambda _: (None, "nothing to do"))})
     with pytest.raises(InputError, match="scheme idle keeps a plan that it has not made yet"):
         planner.decide(0, 0, "idle")
+
+
+def reworded(situation):
+    """As EXACT, in other words where it needs equal shares."""
+    equal = equal_by_need(situation)
+    return EXACT.decide(situation) if equal is None else (equal[0], "as long as links are unknown")
+
+
+def kept(situation):
+    """The same, but equal shares that are there already stay."""
+    if equal_by_need(situation) is None:
+        return EXACT.decide(situation)
+    return (None, "all stays") if situation.present_bytes is not None else reworded(situation)
+
+
+@pytest.mark.parametrize("decide", [reworded, kept])
+def test_the_words_of_a_reason_decide_nothing(decide):
+    """Also after the script has pushed other tensors: then plans are not trusted until equal shares have been seen."""
+    schemes = {**SCHEMES, "mine": Scheme("mine", decide, follows_estimates=True)}
+    rates = [25e6, 15e6, 20e6, 6e6]
+    took = {}
+    for scheme in ("exact", "mine"):
+        planner, nodes = alike(4, schemes)
+        planner.may_leave_routing = False  # whether MXNet routes is EXACT's to say
+        took[scheme] = []
+        for size in (3_200_000, 3_000_000):
+            planner.register([m.TensorSpec("w", size, "float32", 0)], 1e4)
+            done = by_planner(scheme, nodes, planner.layout, Capacities.from_lists(rates, rates), 4, planner)
+            took[scheme] += [one.time_s for one in done]
+    assert took["mine"] == took["exact"]
+    assert took["exact"][-1] < 0.8 * took["exact"][4]

@@ -1,17 +1,25 @@
-"""The coordinator's shell: its file of events."""
+"""The coordinator's shell: its file of events, and what a stranger who can reach its port can make it keep."""
 
+import socket
+import struct
 from collections import deque
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from nalb.events import FailureEvent, ReadyEvent
 from nalb.failures import Cause, Failure
+from nalb.launch.ports import free_pair
 from nalb.launch.run_dir import append_event
+from nalb.protocol import messages as m
 from nalb.reporting.run_file import read_events
-from nalb.transport.server import _flush, _open_log
+from nalb.settings import from_environment
+from nalb.transport.keys import VARIABLE, key_path, make_keys, write_keys
+from nalb.transport.server import CoordinatorThread, _flush, _open_log
 from tests.process.test_line_file import files_of_at_most
+from tests.protocol.test_state import ENVIRONMENT
 
 READY = ReadyEvent(at_s=1.0, nodes=["n0"], servers=["n0"])
 FAILURE = FailureEvent(at_s=2.0, failure=Failure(cause=Cause.SILENT, detail="x", role="worker", node="n0"))
@@ -29,3 +37,34 @@ def test_an_event_that_does_not_fit_is_an_error_and_what_follows_is_read(tmp_pat
     append_event(path, FAILURE)  # the launcher's, once there is room
     assert read_events(tmp_path) == [READY, FAILURE]
     assert f"{path}, line 2 is torn" in caplog.text
+
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)  # ZMTP 3.1
+LONG_COMMAND = 6
+PIECE = bytes(1 << 20)
+QUEUED_MOST = 24 << 20  # what two kernels hold of a connection at most, and a little
+
+
+def taken_bytes(port: int, said: int, most: int) -> int:
+    """How much of a handshake message, which says that it has `said` bytes, a stranger gets rid of before it is sent away."""
+    with socket.create_connection(("127.0.0.1", port), 30) as stranger:
+        stranger.sendall(GREETING)
+        stranger.sendall(struct.pack(">BQ", LONG_COMMAND, said))
+        sent = 0
+        try:
+            while sent < most:
+                sent += stranger.send(PIECE)
+        except ConnectionError:
+            pass
+        return sent
+
+
+def test_a_handshake_message_that_does_not_end_is_not_kept(tmp_path: Path) -> None:
+    write_keys(tmp_path / "keys", make_keys({"n0": "127.0.0.1"}))
+    with free_pair("127.0.0.1") as root_port:
+        environment = {
+            **ENVIRONMENT, "DMLC_PS_ROOT_PORT": str(root_port), VARIABLE: str(key_path(tmp_path / "keys", "n0")),
+        }  # fmt: skip
+        with CoordinatorThread(from_environment(environment, "n0")):
+            assert taken_bytes(root_port + 1, 300 << 20, 100 << 20) < QUEUED_MOST
+            assert taken_bytes(root_port + 1, m.FRAME_MOST, 100 << 20) < m.FRAME_MOST + QUEUED_MOST

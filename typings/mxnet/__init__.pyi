@@ -12,5 +12,20 @@ from . import module as module
 from . import ndarray as nd
 from . import ndarray as ndarray
 from . import random as random
+from . import symbol as sym
 
-__all__ = ["autograd", "base", "gluon", "init", "kv", "kvstore", "mod", "model", "module", "nd", "ndarray", "random"]
+__all__ = [
+    "autograd",
+    "base",
+    "gluon",
+    "init",
+    "kv",
+    "kvstore",
+    "mod",
+    "model",
+    "module",
+    "nd",
+    "ndarray",
+    "random",
+    "sym",
+]

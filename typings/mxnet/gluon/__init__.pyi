@@ -7,5 +7,6 @@ from . import rnn as rnn
 from . import trainer as trainer
 from .block import Block as Block
 from .block import HybridBlock as HybridBlock
+from .parameter import Constant as Constant
 from .parameter import Parameter as Parameter
 from .trainer import Trainer as Trainer

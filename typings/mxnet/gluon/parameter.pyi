@@ -14,6 +14,7 @@ class Parameter:
     shape: tuple[int, ...]
     dtype: type[np.generic]
     grad_req: str
+    _differentiable: bool
     _data: list[NDArray] | None
     _deferred_init: tuple[object, ...]
     _stype: str
@@ -24,3 +25,5 @@ class Parameter:
     def list_data(self) -> list[NDArray]: ...
     def list_grad(self) -> list[NDArray]: ...
     def set_data(self, data: NDArray | NumpyArray[Any]) -> None: ...
+
+class Constant(Parameter): ...
