@@ -6,10 +6,12 @@ another kind each iteration. --cut: connections between workers break at any mom
 """
 
 import argparse
+import array
+import ctypes
+import fcntl
 import os
-import random
 import signal
-import socket
+import termios
 import threading
 import time
 from contextlib import closing, suppress
@@ -28,7 +30,7 @@ from nalb.protocol import messages as m
 from nalb.transport import tcp_info
 
 PAUSE, PAUSE_S = "wait", 1.0
-LATE_S = 0.1
+LATE_S, CUT_PAUSE_S = 0.1, 0.3
 SAMPLES, TOTAL, FAULTY = 60, 24, "n1"
 generator = np.random.RandomState(1)
 DATA = generator.uniform(-1, 1, (SAMPLES, FEATURES)).astype(np.float32)
@@ -91,16 +93,18 @@ def be_late(trainer, client):
 
 
 def cut_often(port):
-    """Break the connections that other couriers have made to this port, whatever they carry."""
-    rng, count = random.Random(port), 0
+    """Reset the connections that other couriers have made to this port, each while it holds what is not read yet."""
+    count, unread, nowhere = 0, array.array("i", [0]), bytes(16)  # AF_UNSPEC: the kernel resets the connection
     while True:
-        time.sleep(rng.uniform(0.05, 0.5))
+        time.sleep(0.001)
         for one in tcp_info._sockets():
             with closing(one), suppress(OSError):  # not connected, or no TCP
                 if one.getsockname()[1] == port and one.getpeername():
-                    one.shutdown(socket.SHUT_RDWR)
-                    count += 1
-                    print(f"cut {count}", flush=True)
+                    fcntl.ioctl(one, termios.FIONREAD, unread)
+                    if unread[0] and not ctypes.CDLL(None).connect(one.fileno(), nowhere, len(nowhere)):
+                        count += 1
+                        print(f"cut {count}", flush=True)
+                        time.sleep(CUT_PAUSE_S)
 
 
 def main():
