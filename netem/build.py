@@ -143,7 +143,7 @@ def interface_index(netlink: IPRoute, name: str) -> int:
 
 
 def read_fingerprint(network: Network) -> str:
-    """The fingerprint on the bridge of the network that is up."""
+    """Read the fingerprint from the hub's bridge of the network that is up."""
 
     def read(netlink: IPRoute) -> str:
         index = interface_index(netlink, BRIDGE)
@@ -153,7 +153,7 @@ def read_fingerprint(network: Network) -> str:
 
 
 def shape(network: Network, shaped: Shaped) -> None:
-    """Put qdiscs on a bare interface, and read them back."""
+    """Put qdiscs on a bare interface, and read them back. Raises MachineError."""
 
     def install(netlink: IPRoute, index: int) -> None:
         qdiscs.install(netlink, index, shaped.egress, lambda name: node_address(network, name))
@@ -162,7 +162,7 @@ def shape(network: Network, shaped: Shaped) -> None:
 
 
 def reshape(shaped: Shaped) -> None:
-    """Change the qdiscs of a shaped interface while packets flow, and read them back."""
+    """Change the qdiscs of a shaped interface while packets flow, and read them back. Raises MachineError."""
     _shape(shaped, lambda netlink, index: qdiscs.change(netlink, index, shaped.egress))
 
 

@@ -124,7 +124,7 @@ def usable() -> tuple[Hierarchy | None, str]:
 
 
 def group_name(network_name: str, hub_inode: int, node_name: str) -> str:
-    """The group of one node of the network whose hub's namespace has that inode."""
+    """The name of one node's group, in the network whose hub's namespace has that inode."""
     return f"{namespaces.hub_namespace(network_name)}.{hub_inode}.{node_name}"
 
 

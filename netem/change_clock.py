@@ -15,7 +15,7 @@ SetQuotas = Callable[[CpuQuotas], None]
 
 
 def describe(change: TimedChange) -> dict[str, Any]:
-    """A change as data for run.json or a log line."""
+    """The change as data for run.json or a log line."""
     described: dict[str, Any] = {
         "at_s": change.at_s,
         "nodes": {name: {"up_mbps": up, "down_mbps": down} for name, (up, down) in change.node_rates.items()},

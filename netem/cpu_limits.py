@@ -29,7 +29,7 @@ class CpuLimits(Protocol):
         """
 
     def set(self, quotas: CpuQuotas) -> None:
-        """Set the quotas of the nodes named, None for no limit, and read them back. Raises MachineError."""
+        """Set the quotas of the given nodes, in cores (None: no limit), and read them back. Raises MachineError."""
 
     def times_stopped(self, node_name: str) -> int:
         """How often the node's processes were stopped since the start."""

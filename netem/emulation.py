@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Emulation:
-    """A handle on a network that is up. Safe to use from several threads."""
+    """A handle on a network that is up. Several threads may use it."""
 
     hub_address = build.HUB_ADDRESS
 
@@ -117,7 +117,7 @@ class Emulation:
         return lines + ([f"held by a competing process, MB: {', '.join(held)}"] if held else [])
 
     def cpu_quotas(self) -> CpuQuotas:
-        """Every node's CPU quota now, in cores; None where it has none."""
+        """Every node's CPU quota now, in cores; None for a node without one."""
         with self._lock:
             return dict(self._quotas)
 

@@ -82,7 +82,7 @@ def create(namespace: str, naming: AbstractContextManager[None] | None = None) -
 
 
 def inside_argv(namespace: str, argv: Sequence[str]) -> list[str]:
-    """An argv that runs argv inside a namespace; it execs. Raises MachineError where this machine has no tool for it."""
+    """An argv that enters a namespace and execs `argv`. Raises MachineError where this machine has no tool for it."""
     if shutil.which("nsenter"):
         return ["nsenter", f"--net={path_of(namespace)}", "--", *argv]
     if shutil.which("ip"):

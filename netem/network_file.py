@@ -115,7 +115,7 @@ class Site(Access, frozen=True, kw_only=True):
 
 
 class Link(Struct, frozen=True, forbid_unknown_fields=True):
-    """A cap on one directed pair, below the rates of its two ends."""
+    """A cap on one directed pair, below the rates of its two ends, and the pair's own delay and loss."""
 
     src: NodeName  # sending node
     dst: NodeName  # receiving node
@@ -401,7 +401,7 @@ def carried_networks() -> dict[str, Path]:
 def find_network(word: str) -> Path:
     """The file that a command line's FILE means: a path, or the bare name of a carried network.
 
-    Raises InputError where it is neither.
+    Raises InputError where the word is neither.
     """
     path = Path(word)
     if os.path.isfile(path) or "/" in word or word.endswith(".toml"):

@@ -74,7 +74,7 @@ def check(netlink: IPRoute, index: int, egress: Egress, place: str) -> None:
 
 
 def require(kinds: tuple[str, ...]) -> None:
-    """Try each qdisc in a scratch namespace. Raises MachineError naming what the kernel lacks."""
+    """Try each qdisc in a scratch namespace. Raises MachineError, which names the qdiscs that the kernel lacks."""
     options: dict[str, dict[str, float]] = {
         "tbf": {"rate": 1_000_000, "burst": 10_000, "limit": 10_000},
         "htb": {"default": 1},

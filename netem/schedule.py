@@ -35,7 +35,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class TimedChange:
-    """All that changes at one moment."""
+    """All numbers that change at one moment."""
 
     at_s: float  # seconds after the start
     node_rates: NodeRates  # new rates of the nodes that change
@@ -95,7 +95,7 @@ def pair_caps_at(network: Network, elapsed_s: float) -> PairCaps:
 
 
 def quotas_at(network: Network, elapsed_s: float) -> CpuQuotas:
-    """Every node's CPU quota in cores at a moment; None where none is set."""
+    """Every node's CPU quota in cores at a moment; None for a node without one."""
     if network.cpu_random is not None:
         return _drawn_quotas(network, int(max(elapsed_s, 0.0) / network.cpu_random.every_s + 1e-9))
     quotas = {node.name: node.cpu_quota for node in network.nodes}

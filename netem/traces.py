@@ -38,14 +38,14 @@ class Step(NamedTuple):
 
 
 class Trace(Struct, frozen=True):
-    """A checked trace."""
+    """A checked trace: the steps of a link's rate and delay."""
 
     steps: tuple[Step, ...]  # by time, each unlike the one before; the first at 0 s
     length_s: float  # of a round
     is_looped: bool  # whether it begins anew at its end; else the last step holds on
 
     def at(self, elapsed_s: float) -> Step:
-        """The step that holds at a moment."""
+        """The step that holds at a moment, in seconds after the start."""
         phase_s = max(elapsed_s, 0.0) + SAME_S
         if self.is_looped:
             phase_s %= self.length_s
@@ -71,7 +71,7 @@ class Trace(Struct, frozen=True):
 
 
 def parse_trace(text: str, source: str, mbps: tuple[float, float], high_delay_ms: float, is_looped: bool) -> Trace:
-    """Check the text of a trace; `source` names it in messages, `mbps` are the lowest and highest rate that a link may have.
+    """Read and check the text of a trace. `source` names it in messages; `mbps` is the lowest and highest rate of a link.
 
     A packet delivery file may have pieces without any packet: these get the lowest rate. Raises InputError.
     """
