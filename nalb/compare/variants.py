@@ -18,7 +18,7 @@ _WORD = re.compile(
     r"(?P<scheme>[\w.:-]+?)(?P<sites>-sites)?(?P<probes>-probes)?(?P<forecasts>[+-]forecasts)?(?:@(?P<slice>[0-9]{1,12}))?"
 )
 ONE_LEVEL = "-sites"
-LOW_SLICE_BYTES = 256  # smaller slices of a model would be more than MXNet has keys
+LOW_SLICE_BYTES = 256  # smaller slices of a model would need more keys than MXNet has
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def start(order: Order, keys: dict[str, str]) -> "subprocess.Popen[bytes]":
     """
     base = {name: value for name, value in os.environ.items() if not is_for_ps_lite(name)}
     base["PATH"] = own_path(os.environ)
-    base.pop(VARIABLE, None)  # it may come from the login, and would name other keys
+    base.pop(VARIABLE, None)  # the login's environment may have it, for other keys
     asked = order.environment | keys
     environment = {**base, **asked}
     environment |= machine_environment(asked, environment) | mark(order.job, order.slug)

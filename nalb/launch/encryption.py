@@ -40,7 +40,10 @@ def job_keys(encryption: Encryption, places: Sequence[Place]) -> dict[str, NodeK
 
 
 def keys_here(encryption: Encryption, places: Sequence[Place], run_dir: Path, stack: ExitStack) -> str | None:
-    """A directory with the keys of all nodes on this machine; None without encryption. Keys made here go with the stack."""
+    """A directory with the keys of all nodes on this machine; None without encryption.
+
+    Keys that are made for this job are removed when the stack closes. Raises InputError.
+    """
     if not encryption.is_on:
         return None
     keys = job_keys(encryption, places)

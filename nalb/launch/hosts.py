@@ -49,7 +49,7 @@ class _Access(Struct, frozen=True, forbid_unknown_fields=True):
     """The fields that say how ssh enters a host; they may stand in [defaults] and in each of [[hosts]]."""
 
     user: User | None = None
-    port: Port | None = None  # of sshd
+    port: Port | None = None  # sshd's port
     python: Text | None = None
     directory: Text | None = None
     identity_file: Text | None = None
@@ -80,15 +80,15 @@ class Host:
     """One machine of the job and how to enter it."""
 
     name: str  # NALB_NODE, and in messages and log names
-    address: str  # as the file has it; ssh is given this
+    address: str  # the address in the file, which ssh is given
     ip: str  # the address as the launcher's machine resolves it; the other hosts reach the host there
     is_worker: bool
     is_server: bool
     site: str | None  # the machines of a site share an uplink; None: this host shares no uplink
     user: str | None  # None: ssh decides
-    port: int | None  # of sshd; None: ssh decides
+    port: int | None  # sshd's port; None: ssh decides
     python: str  # the interpreter with nalb and mxnet
-    directory: str | None  # where the command starts; None: the login directory
+    directory: str | None  # the command starts in this directory; None: in the login directory
     identity_file: str | None
     known_hosts: str | None  # a known_hosts file for this job, to which unknown hosts are added; None: ssh's own rules
     ssh_options: tuple[str, ...]  # each as it follows ssh's -o
@@ -96,11 +96,11 @@ class Host:
 
 @dataclass(frozen=True)
 class Hosts:
-    """A checked hosts file."""
+    """The content of a checked hosts file."""
 
     hosts: tuple[Host, ...]  # the first host also runs the scheduler with the coordinator
     root_port: int
-    environment: tuple[tuple[str, str], ...]  # for every process
+    environment: tuple[tuple[str, str], ...]  # variables that every process gets
 
     def places(self) -> list[Place]:
         """The hosts as the job's places, in the file's order."""

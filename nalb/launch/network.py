@@ -74,7 +74,10 @@ def configured_message(network: Network, elapsed_s: float, nodes: Collection[str
 
 
 def configured_capacities(network: Network, elapsed_s: float) -> Capacities:
-    """The network file's rates at `elapsed_s` as a planner's capacities, in the file's node order; see Configured.for_bound."""
+    """The network file's rates at `elapsed_s` as a planner's capacities, in bytes per second and in the file's node order.
+
+    They include the sites' uplinks where the nodes can sum within sites first.
+    """
     return configured_message(network, elapsed_s).for_bound(job_nodes(network))
 
 

@@ -20,9 +20,9 @@ _END = re.compile(rb"\r?\n|\r(?!\n|\Z)")  # a carriage return is judged by what 
 class Kind(Enum):
     """The kind of a piece of output."""
 
-    LINE = auto()  # it ends with a newline, at PIECE_BYTES, or with the output
-    STATE = auto()  # it ends with a carriage return; the next piece takes its place on a terminal
-    OPEN = auto()  # it has no end yet, and is given again once it has
+    LINE = auto()  # the piece ends with a newline, at PIECE_BYTES, or with the output
+    STATE = auto()  # the piece ends with a carriage return; the next piece replaces it on a terminal
+    OPEN = auto()  # the piece has no end yet, and is given again once it has
 
 
 class Piece(NamedTuple):

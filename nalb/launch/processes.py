@@ -27,7 +27,7 @@ SENT_BY_PEOPLE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Ending:
-    """How a process ended."""
+    """The way in which a process ended."""
 
     exit_code: int  # 128 + n after signal n, as shells report it
     what: str  # 'exited with 3', 'was killed by SIGKILL'
@@ -59,7 +59,7 @@ def stopped_at(pid: int) -> int | None:
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return None
     return int(fields[11]) + int(fields[12]) if fields[0] == "T" else None
 

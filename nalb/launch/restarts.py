@@ -31,7 +31,7 @@ class Attempt:
     """One start of the job."""
 
     number: int  # the first attempt is 0
-    run_dir: Path  # of this attempt
+    run_dir: Path  # this attempt's run directory
     left_out: tuple[str, ...] = ()  # lost nodes
     last_failed: str | None = None  # the node whose failure ended the attempt before
 

@@ -44,7 +44,7 @@ class Place:
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One process to start."""
+    """A process of the job, as it is to be started."""
 
     node: str
     role: str  # one of ROLES

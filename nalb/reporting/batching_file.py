@@ -29,7 +29,7 @@ class BatchingResult(msgspec.Struct, forbid_unknown_fields=True):
         return next((updates for updates, reached in self.curve if reached >= accuracy), None)
 
     def add(self, event: BatchEvent) -> None:
-        """Add one iteration."""
+        """Add the event of one iteration."""
         self.sizes.append(event.sizes)
         self.compute_s.append(event.compute_s)
         self.period_s.append(event.period_s)
@@ -74,7 +74,7 @@ class BatchingFile(msgspec.Struct, forbid_unknown_fields=True):
 
     network: str
     workload: str
-    scheme: str  # for all batchings but joint, MXNet's baselines and NAME@SCHEME
+    scheme: str  # the scheme of all batchings but joint, MXNet's baselines and NAME@SCHEME
     total: int  # samples per iteration
     batchings: dict[str, BatchingResult]
 

@@ -65,8 +65,8 @@ class Timeline:
     changes: list[ChangeEvent] = field(default_factory=list)
     has_events: bool = False
     shared_uplinks: list[SharedUplinkEvent] = field(default_factory=list)
-    shapes: list[TokenShapeEvent] = field(default_factory=list)  # of the last job that computed tokens
-    tokens: list[TokensEvent] = field(default_factory=list)  # of the same job, by iteration
+    shapes: list[TokenShapeEvent] = field(default_factory=list)  # the shapes of the last job that computed tokens
+    tokens: list[TokensEvent] = field(default_factory=list)  # the same job's token events, by iteration
 
     def ordered(self) -> list[Step]:
         """All iterations in the order in which they ran."""
@@ -107,10 +107,10 @@ def rate(rates: Rates | None, direction: str, node: str) -> float | None:
 class TokenTimes(NamedTuple):
     """A token's times in seconds since its event's `at_s`. From inputs_s to start_s the worker waits for the model's last step."""
 
-    given_s: float  # a worker received it
-    inputs_s: float  # all its inputs were there
-    start_s: float  # its computing began
-    done_s: float  # its computing ended
+    given_s: float  # a worker was given the token
+    inputs_s: float  # the worker had all inputs
+    start_s: float  # computing began
+    done_s: float  # computing ended
 
     @staticmethod
     def of(row: TokenRow) -> "TokenTimes":

@@ -31,7 +31,7 @@ class Exposure:
     scheme: str
     iteration_s: float
     communication_s: float  # the worker's exchange, from its first push to its last sum
-    exposed_s: float  # from the worker's last gradient's completion to its last sum
+    exposed_s: float  # the time from the worker's last complete gradient to its last sum
     hidden_part: float  # the part of the exchange during which the worker still computed
 
 

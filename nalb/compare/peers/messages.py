@@ -22,4 +22,4 @@ class Iterated(Struct, frozen=True, tag=True):
 
 
 class End(Struct, frozen=True, tag=True):
-    """To all workers: leave."""
+    """To all workers: end and leave the ring."""

@@ -19,7 +19,7 @@ from nalb.failures import Cause, Failure
 from nalb.process.last_words import die
 from nalb.workloads import NAMES, load
 
-OPERATION_LIMIT = timedelta(hours=1)  # the limit of one all-reduce: 228 MB at 1 Mbit/s take about half an hour one way
+OPERATION_LIMIT = timedelta(hours=1)  # the limit of one all-reduce: 228 MB, sent nearly twice, take as long at 1 Mbit/s
 
 
 def main() -> int:
