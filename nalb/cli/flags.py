@@ -1,6 +1,6 @@
 """The options that several commands share: adds their flags, checks them and makes JobOptions of them.
 
-No command imports another; shared flags stand here. A flag that is an option of the job is named as its field in JobOptions.
+No command imports another, so shared flags stand here. A flag for an option of the job has the name of its field in JobOptions.
 """
 
 import argparse

@@ -11,9 +11,10 @@ acknowledged for GIVEN_UP of the deadline, and libzmq makes it anew: TCP itself 
 Every wait ends. A worker that waits for a piece asks its holder for a word every beat. The job ends, with piece and holder named,
 if the holder gives no word for UNHEARD of the deadline, if a worker cannot connect to a peer for UNCONNECTED of the deadline, or
 if VAIN_MOST connections in a row break before anything has come through. A living holder may compute for any time before it has
-a share of a sum. But the inputs of a token exist before the token is given out. So the job also ends if the holder of an input
-reports that it has nothing left for this worker for longer than the coordinator's connection, which tells it to send, may be
-silent. Waits are counted in beats, so that the time in which this process itself was stopped does not count.
+a share of a sum. But the inputs of a token exist before the token is given out, and the coordinator orders their holder to send
+them. So the job also ends if the holder keeps reporting that it has nothing left for this worker, for longer than the holder's
+connection to the coordinator may be silent. Waits are counted in beats, so that the time in which this process itself was stopped
+does not count.
 
 Memory is bounded. A peer has at most WINDOW_BYTES on the way to this worker. While more than INBOX_MOST_BYTES wait here to be
 taken, only peers whose pieces are waited for may send more. Pieces of complete tokens are refused.

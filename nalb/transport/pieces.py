@@ -90,7 +90,7 @@ class Portion(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, 
     piece: Piece
     dtype: Annotated[str, Meta(pattern=r"^(float(16|32|64)|u?int(8|16|32|64))\Z")]
     shape: Annotated[list[Index], Meta(max_length=32)]  # the shape of the whole array
-    start_bytes: Bytes  # the bytes of the array before these elements
+    start_bytes: Bytes  # the position of these elements in the array's bytes
 
     @property
     def total_bytes(self) -> int:
