@@ -50,7 +50,7 @@ class Buckets:
     def put(self, token: Token) -> int:
         """Put a token into a bucket, and return the bucket's owner.
 
-        The owner of an F1 token is its home. Other tokens go to an eligible worker, if possible to the one with most of their inputs.
+        The owner of an F1 token is its home. Other tokens go to an eligible worker, if possible the one with most of their inputs.
         """
         owner = self._owner(token)
         self._waiting[owner][token.id] = token
