@@ -19,7 +19,7 @@ class OwnRouting:
     def __init__(self, inner: mx.kvstore.KVStore, lock: threading.Lock):
         self._inner, self._lock = inner, lock
         self._ready: set[int] = set()
-        self._first_key: dict[tuple[Tensor, ...], int] = {}  # by registered tensors, as the planner counts
+        self._first_key: dict[tuple[Tensor, ...], int] = {}  # by registered tensors, as the coordinator counts
 
     def first_key(self, tensors: Sequence[Tensor]) -> int:
         """Of these tensors, which may not share keys with others."""
