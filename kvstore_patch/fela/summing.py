@@ -20,7 +20,7 @@ from kvstore_patch.fela.subset_sum import add_up_among
 from kvstore_patch.fela.updates import Updates
 from kvstore_patch.store.kvstore import NALB
 from nalb.errors import one_line
-from nalb.failures import Cause
+from nalb.failures import Cause, Phase
 from nalb.protocol import messages as m
 from nalb.transport.courier import Courier
 from nalb.transport.pieces import Occasion, StatePiece
@@ -85,8 +85,8 @@ class Summing:
                         self._add_up(order)
         except Exception as error:
             client = self._store.client
-            iteration = order.iteration if order else None
-            client.fail(client.failure(Cause.PROCESS, f"cannot sum: {one_line(error)}", iteration=iteration), 1)
+            moment = (Phase.EXCHANGE, order.iteration) if order else (None, None)
+            client.fail(client.failure(Cause.PROCESS, f"cannot sum: {one_line(error)}", *moment), 1)
 
     def _add_up(self, order: m.SumGradients) -> None:
         sums = self._gradients.take(order.iteration, order.sub_model)

@@ -33,7 +33,7 @@ from kvstore_patch.store import ndarrays, script_end
 from kvstore_patch.store.kvstore import NALB
 from nalb.batching.stream import Stream
 from nalb.errors import InputError, StoreError
-from nalb.failures import Cause
+from nalb.failures import Cause, Phase
 from nalb.protocol import messages as m
 from nalb.tokens.shape import Shape
 from nalb.tokens.stragglers import Stragglers
@@ -223,7 +223,8 @@ class Trainer:
         self._courier.send(message.worker, piece, lambda: self._chunks.read(token, part, message.chunks))
 
     def _fail(self, cause: Cause, why: str, iteration: int | None) -> None:
-        self._client.fail(self._client.failure(cause, why, iteration=iteration), 1)
+        phase = None if iteration is None else Phase.FORWARD
+        self._client.fail(self._client.failure(cause, why, phase, iteration), 1)
 
 
 class Batches(mx.gluon.data.sampler.Sampler):

@@ -25,7 +25,7 @@ class Outcome:
     follows_estimates: bool  # False: the iteration says nothing of plans that follow estimates
     is_bounded: bool  # equal shares take at most twice as long as any others: all nodes are workers
 
-    def is_late(self, rules: Rules = RULES) -> bool:
+    def is_late(self, rules: Rules) -> bool:
         """Whether the estimates do not explain how long the exchange took, or there are none."""
         return self.explained_s is None or self.took_s > rules.late_plan * self.explained_s
 

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import msgspec
 
-from nalb.events import AnyEvent, IterationEvent, PlanEvent, ReadyEvent, decode_line
-from nalb.failures import Phase
+from nalb.events import AnyEvent, IterationEvent, PlanEvent, ReadyEvent, TokensEvent, TokenShapeEvent, decode_line
+from nalb.failures import Moment, Phase
 
 FIRST_BYTES = 1_000_000  # of the file: 'ready' stands there, with each node's name twice
 LAST_BYTES = 4_000_000  # some iterations, whatever their samples
-
-Moment = tuple[Phase | None, int | None]  # phase and iteration, of a Failure
 
 
 def have_met(samples: Path) -> bool:
@@ -25,7 +23,8 @@ def have_met(samples: Path) -> bool:
 
 def moment_of(samples: Path) -> Moment:
     """START (not all processes have met), INIT (no plan yet), an iteration (its plan is out), or PLAN of the next one; nothing
-    where no coordinator writes such a file.
+    where no coordinator writes such a file. Where workers compute tokens, the first of the tokens' iterations that is not complete:
+    exchanges have a count of their own.
     """
     try:
         with open(samples, "rb") as file:
@@ -34,13 +33,16 @@ def moment_of(samples: Path) -> Moment:
     except OSError:
         return None, None
     have_met = False
+    exchange: Moment | None = None
     for event in _whole(reversed(lines)):
-        if isinstance(event, PlanEvent):
-            return None, event.iteration
-        if isinstance(event, IterationEvent):
-            return Phase.PLAN, event.iteration + 1
+        if isinstance(event, TokenShapeEvent | TokensEvent):
+            return None, event.iteration + isinstance(event, TokensEvent)
+        if exchange is None and isinstance(event, PlanEvent):
+            exchange = None, event.iteration
+        elif exchange is None and isinstance(event, IterationEvent):
+            exchange = Phase.PLAN, event.iteration + 1
         have_met |= isinstance(event, ReadyEvent)
-    return Phase.INIT if have_met else Phase.START, None
+    return exchange or (Phase.INIT if have_met else Phase.START, None)
 
 
 def _whole(lines: Iterable[bytes]) -> Iterator[AnyEvent]:

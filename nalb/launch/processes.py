@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nalb.errors import InputError
-from nalb.failures import Failure
+from nalb.failures import Failure, Moment
 from nalb.launch.machine_env import is_for_ps_lite, machine_environment
 from nalb.launch.roles import ProcessSpec
 from nalb.process import guardian
 from nalb.process.exhaustion import explained
-from nalb.process.last_words import failure_in
+from nalb.process.last_words import failure_in, moment_in
 from nalb.transport.keys import VARIABLE
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -70,6 +70,7 @@ class LocalProcess:
         self.spec, self.popen = spec, popen
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.failure: Failure | None = None  # why it ends, as it has said itself
+        self.moment: Moment | None = None  # what the job was about, as its coordinator has said last
         self.is_read = False  # its output has ended, and all of it was taken
         self.state_shown_s = 0.0  # when a line of it was shown that had not ended
 
@@ -85,8 +86,9 @@ class LocalProcess:
     def take_line(self, line: str) -> str | None:
         """A line of its output came; returns what of it is to be logged and shown, None for nothing."""
         text, failure = failure_in(line)
-        self.failure = failure or self.failure
-        if failure is not None and not text:
+        text, moment = moment_in(text)
+        self.failure, self.moment = failure or self.failure, moment or self.moment
+        if (failure or moment) and not text:
             return None
         self.tail.append(text)
         return text

@@ -17,6 +17,7 @@ from types import TracebackType
 import msgspec
 
 from nalb.errors import MachineError
+from nalb.failures import Moment, Phase
 from nalb.launch.agent import REPORT, SIGN_OF_LIFE_S, VERSION, AgentReport, Order
 from nalb.launch.hosts import Host, Hosts
 from nalb.launch.processes import Ending, LocalProcess, die_with_parent, ending_of
@@ -194,6 +195,12 @@ class RemoteJob(Job):
         self._over.set()
         self._pulse.join()
         super().__exit__(kind, error, trace)
+
+    @property
+    def moment(self) -> Moment:
+        """What the job is about, as its coordinator has said last; before that, not all processes have met."""
+        told = next((child.moment for child in self.children if child.moment is not None), None)
+        return told or (Phase.START, None)
 
     def start(self, spec: ProcessSpec) -> RemoteProcess:
         """Start an ssh client and give the agent behind it its order."""

@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from msgspec import structs
+
 from nalb.checkpoints import folder, lock
 from nalb.errors import InputError, MachineError, listed
+from nalb.failures import JobFailed
 from nalb.launch.encryption import Encryption, job_keys, keys_here
 from nalb.launch.environments import hosts_lines, local_lines, network_lines
 from nalb.launch.hosts import Hosts, load_hosts
@@ -220,7 +223,14 @@ def _on_hosts(request: LaunchRequest, hosts: Hosts, attempt: Attempt) -> None:
     keys = job_keys(request.encryption, places) if request.encryption.is_on else {}
     specs = _host_specs(request, hosts, places, first_workers)
     with RemoteJob(specs, hosts, keys, attempt.run_dir / "logs", print_line, print_unfinished) as job:
-        job.wait()
+        try:
+            job.wait()
+        except JobFailed as error:
+            if error.failure.has_moment or request.options.is_pure:
+                raise
+            phase, iteration = job.moment
+            failure = structs.replace(error.failure, phase=phase, iteration=iteration)
+            raise JobFailed(failure, error.exit_code, error.where) from None
 
 
 def _host_specs(

@@ -72,11 +72,17 @@ class BatchAdmission:
         others = f"and {listed([worker.name for worker in training[1:]])} " if training[1:] else ""
         return training[0].failure(Cause.BATCHING, f"{others}did not join the batching: {JOIN}")
 
+    def registers(self, process: Process) -> Failure | None:
+        """A worker has made the calls of an iteration: it trains, and cannot join any more."""
+        if self.manager is None or process.rank not in self.manager.missing:
+            return None
+        return process.failure(Cause.BATCHING, f"trained without joining the batching that was asked for: {JOIN}")
+
     def leave(self, process: Process) -> Failure | None:
         """A worker ends in good order."""
         if self.manager is None:
             return None
-        if process.rank in self.manager.missing:
-            return process.failure(Cause.BATCHING, f"trained without joining the batching that was asked for: {JOIN}")
+        if failure := self.registers(process):
+            return failure
         why = self.manager.leave(process.rank)
         return process.failure(Cause.UNEQUAL, f"left: {why}") if why else None

@@ -1,4 +1,4 @@
-"""What to do in the next iterations: a function of the moment, of what is known, and of what is asked for. Pure."""
+"""What to do in the next iterations: a function of where the job is, of what is known, and of what is asked for. Pure."""
 
 from dataclasses import dataclass
 
@@ -43,7 +43,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Moment:
+class PlanContext:
     """Where a job is when it decides."""
 
     iteration: int  # the first one to be decided on
@@ -53,7 +53,7 @@ class Moment:
     own_iterations: int = 0  # so many are left to MXNet
 
 
-def decide(now: Moment, known: Known, options: PlanOptions) -> Decision:
+def decide(now: PlanContext, known: Known, options: PlanOptions) -> Decision:
     """The next iterations' decision. Raises InputError for what cannot be planned."""
     scheme, measures = options.scheme, options.measures
     if known.nodes.sites is not None and scheme.routes_itself:

@@ -14,7 +14,7 @@ from nalb.measurement.shared_uplinks import SharedUplink
 from nalb.planning.distribution import DecisionKind, Distribution
 from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout
 from nalb.protocol import messages as m
-from nalb.protocol.decision import Decision, Moment, PlanOptions, decide
+from nalb.protocol.decision import Decision, PlanContext, PlanOptions, decide
 from nalb.protocol.job_nodes import JobNodes
 from nalb.protocol.knowledge import FinishedIteration, Known, NetworkKnowledge
 from nalb.protocol.own_routing import OwnRouting
@@ -99,7 +99,7 @@ class Planner:
         own, known = self._own if options.scheme.may_leave_routing else None, self.knowledge.now
         own_iterations = 0 if own is None else own.routing.choose_own(most)
         present = None if self.present is None else self.present.decision
-        now = Moment(iteration, self.layout, present, self._trust.needs_equal_shares, own_iterations)
+        now = PlanContext(iteration, self.layout, present, self._trust.needs_equal_shares, own_iterations)
         decision = decide(now, known, options)
         self.present = self._planned(decision, known, iteration, layout_version, options.inflight_bytes)
         return self.present

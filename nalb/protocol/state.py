@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from nalb.batching.joint_control import LinkKnowledge
 from nalb.batching.speed import Predictor
 from nalb.events import AbortEvent, ReadyEvent, StateEvent, TokensEvent
-from nalb.failures import Cause, Failure, Phase, carried, render
+from nalb.failures import Cause, Failure, Moment, Phase, carried, render
 from nalb.feedback.routing import Routing
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.protocol import messages as m
@@ -142,14 +142,15 @@ class Coordinator:
         ):
             self.abort(why, now_s)
 
-    def abort(self, failure: Failure, now_s: float) -> None:
-        """End the job everywhere. A failure that does not say when came in the job's present phase."""
+    def abort(self, failure: Failure, now_s: float, is_own: bool = False) -> None:
+        """End the job everywhere. A failure that does not say when came in the job's present phase. is_own: see TokenAdmission."""
         if self.phase == "OVER":
             return
+        failure = self._tokens.with_token(failure, self._members.workers, is_own)
         if not failure.has_moment:
-            phase, iteration = self._moment()
+            phase, iteration = self.moment
             failure = replace(failure, phase=phase, iteration=iteration)
-        failure = carried(self._tokens.with_token(failure, self._members.workers))
+        failure = carried(failure)
         self.verdict = failure
         for process in self._members:
             self._send(process, m.Abort(failure))
@@ -160,8 +161,11 @@ class Coordinator:
         if (process := self._members.get(identity)) is not None:
             self.abort(process.failure(Cause.PROTOCOL, detail), now_s)
 
-    def _moment(self) -> tuple[Phase | None, int | None]:
-        """What the job as a whole is about."""
+    @property
+    def moment(self) -> Moment:
+        """What the job as a whole is about; iterations are the tokens' where workers compute tokens."""
+        if (dealer := self._tokens.dealer) is not None and (iteration := dealer.iteration_of(None)) is not None:
+            return None, iteration
         if self.phase in ("RUN", "COLLECT"):
             return None, self._iterations.number
         early = {"GATHER": Phase.START, "REGISTER": Phase.INIT}
@@ -238,7 +242,7 @@ class Coordinator:
 
     def _from_process(self, process: Process, message: m.FromNode, now_s: float) -> None:
         if why := self._taken(process, message, now_s):
-            self.abort(why, now_s)
+            self.abort(why, now_s, isinstance(message, m.Failed))
 
     def _taken(self, process: Process, message: m.FromNode, now_s: float) -> Failure | None:
         """Why the job must end after this message, if so."""
@@ -249,7 +253,8 @@ class Coordinator:
         if isinstance(message, m.Called):
             return self._calls.announced(process, message)
         if isinstance(message, m.Register):
-            return iterations.register(process, message, now_s)
+            late = self._admission.registers(process) or self._tokens.registers(process)
+            return late or iterations.register(process, message, now_s)
         if isinstance(message, m.SlotsReady):
             return iterations.slots_ready(process, message, now_s)
         if isinstance(message, m.Sums):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from nalb.errors import InputError, PeerError, listed
-from nalb.failures import Cause, Failure
+from nalb.failures import Cause, Failure, Phase
 from nalb.protocol import messages as m
 from nalb.protocol.participant import Process
 from nalb.protocol.tokens import Rates, TokenDealer, TokenOptions
@@ -80,24 +80,39 @@ class TokenAdmission:
         others = f"and {listed([worker.name for worker in training[1:]])} " if training[1:] else ""
         return training[0].failure(Cause.TOKENS, f"{others}did not join those that compute tokens: {JOIN}")
 
-    def with_token(self, failure: Failure, workers: Sequence[Process]) -> Failure:
-        """The failure, which also says which token the worker held that it names."""
-        held = (
-            [self.dealer.held(one.rank) for one in workers if failure.is_of("worker", one.hello.node)]
-            if self.dealer
-            else []
-        )
-        return replace(failure, detail=f"{failure.detail}; it held token {held[0]}") if held and held[0] else failure
+    def with_token(self, failure: Failure, workers: Sequence[Process], is_own: bool) -> Failure:
+        """The failure, which also says which token the worker held that it names, and counts iterations as tokens do.
 
-    def leave(self, process: Process) -> Failure | None:
-        """A worker ends in good order."""
+        Exchanges have a count of their own. is_own: the process that failed says so itself; it knows best what it was about.
+        """
+        dealer = self.dealer
+        if dealer is None:
+            return failure
+        rank = next((one.rank for one in workers if failure.is_of("worker", one.hello.node)), None)
+        held = None if rank is None else dealer.held(rank)
+        knows = is_own and failure.phase is not None and failure.iteration is not None
+        knows |= failure.phase is Phase.END and failure.iteration is None  # after all iterations
+        if not knows and (iteration := dealer.iteration_of(rank)) is not None:
+            phase = Phase.FORWARD if held else failure.phase if failure.phase is Phase.EXCHANGE else None
+            failure = replace(failure, phase=phase, iteration=iteration)
+        return replace(failure, detail=f"{failure.detail}; it held token {held}") if held else failure
+
+    def registers(self, process: Process) -> Failure | None:
+        """A worker has made the calls of an iteration: it trains, and cannot join any more."""
         if self.dealer is None and self._settings.parallel is None:
             return None
         if self.dealer is None or process.rank in self.dealer.missing:
             return process.failure(
-                Cause.TOKENS, f"ended without computing tokens, which others do or --parallel asked for: {JOIN}"
+                Cause.TOKENS, f"trained without computing tokens, which others do or --parallel asked for: {JOIN}"
             )
-        self.dealer.leave(process.rank)
+        return None
+
+    def leave(self, process: Process) -> Failure | None:
+        """A worker ends in good order."""
+        if failure := self.registers(process):
+            return failure
+        if self.dealer is not None:
+            self.dealer.leave(process.rank)
         return self._left_behind(process)
 
     def _left_behind(self, process: Process) -> Failure | None:

@@ -175,6 +175,14 @@ class TokenDealer:
         """The token that a worker computes, as people call it."""
         return name_of(self._held[rank], self._joined[rank].sub_models) if rank in self._held else None
 
+    def iteration_of(self, rank: int | None) -> int | None:
+        """What a worker computes, or entered last; without a rank the first iteration that is not complete. None: none is begun."""
+        if self._server is None or max(self._entered) < 0:
+            return None
+        if rank is None:
+            return min(self._server.complete + 1, max(self._entered))
+        return self._held[rank].iteration if rank in self._held else max(self._entered[rank], 0)
+
     def leave(self, rank: int) -> None:
         """A worker ends in good order."""
         self._gone.add(rank)

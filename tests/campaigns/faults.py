@@ -1,9 +1,9 @@
-"""`python tests/campaigns/faults.py --jobs N --seed S --out DIR`: jobs in an emulated network, each with one fault drawn by lot.
+"""`python tests/campaigns/faults.py --jobs N --seed S --out DIR`: jobs of all kinds, each with one fault drawn by lot.
 
-Each job sums 8 MB on two nodes, checks every sum itself and by --verify-sums, and must end as the fault lets it: well, where the
-fault was short or the job may restart; else everywhere, with one line that names who failed, and when. Nothing may be left.
-Needs root. DIR/seed-S.jsonl gets a line per job, and jobs that have one are not run again. Prints a line per job, then a table
-of all records in DIR, and how long it took everyone to end; exit code 1 where any job did otherwise.
+Each job checks its sums itself and by --verify-sums, and must end as the fault lets it: well, where the fault was short, where nalb
+mends it, or where the job may restart; else everywhere within the deadline, with one line that names who failed, and when. Nothing
+may be left. Needs root. DIR/seed-S.jsonl gets a line per job, and jobs that have one are not run again. Prints a line per job, then
+a table of all records in DIR, and how long it took everyone to end; exit code 1 where any job did otherwise.
 """
 
 import argparse
@@ -16,8 +16,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,28 +31,24 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from nalb.checkpoints import folder as checkpoints  # noqa: E402 - the repository need not be installed
-from nalb.errors import InputError  # noqa: E402
+from nalb.errors import InputError, MachineError  # noqa: E402
 from nalb.events import AnyEvent, PlanEvent, ReadyEvent  # noqa: E402
 from nalb.failures import Cause, Failure, render  # noqa: E402
 from nalb.process.line_file import LineFile  # noqa: E402
 from nalb.reporting.run_file import read_events  # noqa: E402
-from netem.build import BRIDGE, take_down  # noqa: E402
-from netem.namespaces import hub_namespace, standing  # noqa: E402
-from netem.network_file import load_network  # noqa: E402
-from netem.wires import port_name  # noqa: E402
+from tests.campaigns import resets  # noqa: E402
+from tests.campaigns.venues import VENUES, Staged, Venue, require  # noqa: E402
 from tests.failures import all_noted_in  # noqa: E402
-from tests.launch.conftest import MARK, Launched, processes_with  # noqa: E402
 
-NETWORK = 'name = "{}"\n[defaults]\nup_mbps = 300\ndown_mbps = 300\n[[nodes]]\nname = "a"\n[[nodes]]\nname = "b"\n'
-WORKER = [sys.executable, str(ROOT / "tests/launch/phases.py")]
 MOMENTS = (0.1, 0.4)  # of the deadline: faults that heal, while the silence that is allowed is not over
 LONG = 0.7  # of the deadline, likewise: a launcher that is stopped for longer than anyone else may be
-STARTUP_S = 60.0
-WAIT_S = 90.0  # for a phase to come, on a busy machine
-END_LIMIT_S = 60.0
-PHASES = ("start", "init", "plan", "forward", "push", "pull", "checkpoint", "end")
+WAIT_S = 120.0  # for a phase to come, on a busy machine
+END_LIMIT_S = 90.0
+TRIES = 3  # for a fault that came too late
 STEP = 5  # in which the phases are looked for: all is measured by then
 ANYONE = ("worker", "server", "scheduler", "launcher")
+PROCESSES = ANYONE[:-1]
+RESET = " reset"
 VICTIMS = {
     "kill": ANYONE,
     "pause": ANYONE,
@@ -60,8 +58,18 @@ VICTIMS = {
     "reboot": ("node",),
     "disk full": ("worker", "scheduler", "launcher"),
     "memory full": ANYONE,
+    "control reset": PROCESSES,
+    "data reset": PROCESSES,
+    "courier reset": ("worker",),
+    "ssh reset": PROCESSES,
+    "knocks reset": ("node",),
 }
-AT_ONCE = ("kill", "stop", "link lost", "reboot")  # what is full is noticed when something is written or asked for
+OF_LINKS = ("link lost a moment", "link lost", "reboot")
+MENDED = ("control reset", "courier reset", "knocks reset")  # what these carry is said or sent again
+AT_ONCE = ("kill", "stop", "link lost", "reboot", "data reset", "ssh reset")
+DELAY_MOST_S = 0.4  # from the phase's beginning to a reset: as long as a step
+KNOCKED_S = 1.5
+FOUND_S = 10.0  # for a connection of the kind to be there
 
 
 @dataclass(frozen=True)
@@ -75,34 +83,80 @@ class Case:
     restarts: bool  # whether the job may be started again, once
     moment: float = MOMENTS[0]  # of the deadline, where it heals
     is_far: bool = False  # a link that is lost beyond a switch: the node's own port still has its carrier
+    venue: str = "network"
+    more: tuple[str, ...] = ()  # the venue's flags of this job
+    is_all: bool = False  # all connections of the kind that the process has are reset, not one
+    delay_s: float = 0.0  # from the phase's beginning to the reset
+    lot: float = 0.0  # which connection: from 0, the first, to 1
 
     @property
     def heals(self) -> bool:
         """Whether the job must go on."""
-        return self.fault in ("pause", "link lost a moment") or (self.fault, self.victim) == ("stop", "launcher")
+        heals = ("pause", "link lost a moment", *MENDED)
+        return self.fault in heals or (self.fault, self.victim) == ("stop", "launcher")
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether it may also go on: what is needed no more is not missed; a fault of the last moment may come too late."""
+        return self.phase == "end" or self.fault in ("memory full", "disk full", "data reset")
 
 
-def draw(rng: random.Random) -> Case:
-    """By lot: the fault, then whom and when. Where there is one of a kind, it is on node a."""
-    fault = rng.choice(list(VICTIMS))
+def possible(venue: Venue, faults: Sequence[str]) -> list[str]:
+    """The faults that there can be."""
+    lacks = {
+        "courier reset": "--parallel" not in str(venue.more),
+        "ssh reset": not venue.has_hosts,
+        **dict.fromkeys(OF_LINKS, venue.network is None),
+    }
+    return [fault for fault in faults if not lacks.get(fault, False)]
+
+
+def draw(rng: random.Random, name: str = "network", faults: Sequence[str] = tuple(VICTIMS)) -> Case:
+    """By lot: the fault, then whom and when. Where there is one of a kind, it is on the first node."""
+    venue = VENUES[name]
+    fault = rng.choice(possible(venue, faults))
     victim = rng.choice(VICTIMS[fault])
-    node = "a" if victim in ("scheduler", "launcher") else rng.choice("ab")
-    phase, restarts = rng.choice(PHASES), victim != "launcher" and rng.random() < 0.25
-    return Case(fault, victim, node, phase, restarts, rng.choice(MOMENTS), rng.random() < 0.5)
+    node = venue.nodes[0] if victim in ("scheduler", "launcher") else rng.choice(venue.nodes)
+    phase, restarts = rng.choice(venue.phases), victim != "launcher" and rng.random() < 0.25
+    moment, is_far = rng.choice(MOMENTS), rng.random() < 0.5
+    more, is_all = rng.choice(venue.more), rng.random() < 0.3
+    delay_s, lot = rng.uniform(0, DELAY_MOST_S), rng.random()
+    if victim == "server" and venue.is_by_sites:
+        victim = "site server" if node in venue.site and rng.random() < 0.5 else "global server"
+    if venue.has_hosts and victim == "node":  # a lost host does not come back, and two are needed
+        restarts = False
+    if fault.endswith(RESET):
+        moment, is_far = MOMENTS[0], False
+    else:
+        is_all, delay_s, lot = False, 0.0, 0.0
+    return Case(
+        fault, victim, node, phase, restarts, moment, is_far, name, more, is_all, round(delay_s, 3), round(lot, 3)
+    )
 
 
-def await_phase(job: Launched, case: Case) -> None:
+class Interrupted(BaseException):
+    """The campaign was told to end."""
+
+
+STOP = threading.Event()
+
+
+def pause(seconds: float) -> None:
+    """Wait; Interrupted where the campaign is told to end."""
+    if STOP.wait(seconds):
+        raise Interrupted
+
+
+def await_phase(staged: Staged, case: Case) -> None:
     """Until the job is there; in phase start, until the victim's process is."""
-    place = job.run_dir / "checkpoints"
+    job = staged.job
 
     def noted(kind: type[AnyEvent], more_than: int = 0) -> bool:
         return sum(isinstance(event, kind) for event in read_events(job.run_dir)) > more_than
 
     def is_there() -> bool:
         with suppress(ProcessLookupError):
-            return (
-                case.victim == "launcher" or job.pid("worker" if case.victim == "node" else case.victim, case.node) > 0
-            )
+            return staged.pid("worker" if case.victim == "node" else case.victim, case.node) > 0
         return False
 
     def printed(text: str) -> bool:
@@ -112,7 +166,7 @@ def await_phase(job: Launched, case: Case) -> None:
         "start": is_there,
         "init": lambda: noted(ReadyEvent),
         "plan": lambda: noted(PlanEvent, STEP),
-        "checkpoint": lambda: bool(checkpoints.cut_short(place)),  # being written
+        "checkpoint": lambda: bool(checkpoints.cut_short(staged.checkpoints)),  # being written
         "end": lambda: printed("last step"),
     }
     has_come = came.get(case.phase, lambda: printed(f"{case.phase} {STEP}"))
@@ -120,26 +174,23 @@ def await_phase(job: Launched, case: Case) -> None:
     while not has_come():
         assert job.popen.poll() is None, f"it ended before the fault: {job.output[-300:]}"
         assert time.monotonic() < end_s, f"phase {case.phase} never came"
-        time.sleep(0.002)
+        pause(0.002 if case.phase == "checkpoint" else 0.03)
 
 
-def strike(job: Launched, case: Case, network: Path, deadline_s: float) -> None:
-    """Let the fault happen."""
-    short_s = case.moment * deadline_s
+def strike(staged: Staged, case: Case, deadline_s: float) -> float:
+    """Let the fault happen; when it did. ProcessLookupError where there is nothing that it could happen to any more."""
+    if case.fault.endswith(RESET):
+        return reset(staged, case)
+    struck_s, short_s = time.monotonic(), case.moment * deadline_s
     if case.victim == "node":
-        loaded = load_network(network)
-        link = ["ip", "-n", hub_namespace(loaded.name), "link", "set", port_name(loaded, case.node)]
-        lose, heal = (["nomaster"], ["master", BRIDGE]) if case.is_far else (["down"], ["up"])
-        subprocess.run([*link, *lose], check=True)
+        staged.cut(case.node, case.is_far)
         if case.fault == "reboot":
-            for pid, environment in processes_with(f"{MARK}={job.token}").items():
-                if environment.get("NALB_NODE") == case.node:
-                    os.kill(pid, signal.SIGKILL)
+            staged.kill_node(case.node)
         if case.heals:
-            time.sleep(short_s)
-            subprocess.run([*link, *heal], check=True)
-        return
-    pid = job.popen.pid if case.victim == "launcher" else job.pid(case.victim, case.node)
+            pause(short_s)
+            staged.heal(case.node, case.is_far)
+        return struck_s
+    pid = staged.pid(case.victim, case.node)
     if case.fault == "kill":
         os.kill(pid, signal.SIGKILL)
     elif case.fault == "disk full":
@@ -150,8 +201,42 @@ def strike(job: Launched, case: Case, network: Path, deadline_s: float) -> None:
     else:
         os.kill(pid, signal.SIGSTOP)
         if case.fault == "pause" or case.victim == "launcher":
-            time.sleep(short_s if case.fault == "pause" else LONG * deadline_s)
+            pause(short_s if case.fault == "pause" else LONG * deadline_s)
             os.kill(pid, signal.SIGCONT)
+    return struck_s
+
+
+def reset(staged: Staged, case: Case) -> float:
+    """Reset one or all of a process's connections of a kind; when that was."""
+    kind = case.fault.removesuffix(RESET)
+    if kind == "knocks":
+        worker = staged.pid("worker", case.node)
+        struck_s = time.monotonic()
+        resets.reset_all_to(staged.control_port(worker), staged.namespace(case.node), KNOCKED_S)
+        return struck_s
+    if kind == "ssh":
+        pid, namespaces, roles, port = staged.ssh_pid(case.victim, case.node), [staged.hub()], dict[int, str](), 0
+    else:
+        pid, namespaces, roles = staged.pid(case.victim, case.node), staged.namespaces(), staged.processes()
+        port = staged.control_port(pid)
+    end_s, is_late = time.monotonic() + FOUND_S, False
+    while time.monotonic() < end_s or case.phase == "start":
+        if case.phase == "start" and kind != "ssh":
+            roles = staged.processes()  # more may have come
+        found = resets.of_kind(kind, resets.established(namespaces), pid, roles, port)
+        if found and is_late:
+            struck_s = time.monotonic()
+            chosen = found if case.is_all else [found[int(case.lot * len(found))]]
+            if sum(map(resets.reset, chosen)):
+                return struck_s
+        elif found:
+            pause(case.delay_s)
+            is_late = True
+        else:
+            if staged.job.popen.poll() is not None:
+                raise ProcessLookupError("the job has ended")
+            pause(0.01)
+    raise ProcessLookupError(f"{case.victim} {case.node} has no such connection")
 
 
 def judge(case: Case, code: int, output: str, failures: list[Failure]) -> tuple[str, bool]:
@@ -160,15 +245,14 @@ def judge(case: Case, code: int, output: str, failures: list[Failure]) -> tuple[
     if "AssertionError" in output or any(failure.cause is Cause.WRONG_SUM for failure in failures):
         return "a wrong sum", False
     if code == 0 and not failures:
-        # what is needed no more is not missed; a fault of the last moment may come too late
-        return "went on, ended well", case.heals or case.phase == "end" or case.fault in ("memory full", "disk full")
+        return "went on, ended well", case.heals or case.may_go_on
     if (case.fault, case.victim) == ("kill", "launcher"):
         return "everyone ended", code == -signal.SIGKILL and not own
     said = [line for line in own if render(failures[0]) in line] if failures else own
     what = render(failures[0]) if failures else said[0] if said else f"ended with {code}, without a word"
     if case.fault == "disk full":
         is_named = os.strerror(errno.EFBIG) in what
-    elif case.victim == "node":  # from the other side of a link, it is the other node that is lost
+    elif case.victim == "node" or case.fault == "data reset":  # it is the other end that may be named, or both
         is_named = bool(failures)
     else:
         of_coordinator = (Cause.COORDINATOR, Cause.NO_COORDINATOR) if case.victim == "scheduler" else ()
@@ -179,57 +263,89 @@ def judge(case: Case, code: int, output: str, failures: list[Failure]) -> tuple[
     return what[:240], len(said) == 1 and is_named and when and is_well and not case.heals
 
 
+class TooLate(Exception):
+    """The job had ended well before the fault could happen, as on a machine that is busy with other work."""
+
+
 def run(case: Case, folder: Path, number: int, deadline_s: float) -> tuple[str, bool, float]:
     """One job: what became of it, whether that is right, and seconds from the fault to the end of everyone."""
-    name = f"trust{os.getpid() % 10_000}x{number}"
-    network = folder / f"{name}.toml"
-    network.write_text(NETWORK.format(name))
-    flags = ["--network", str(network), "--deadline-s", str(deadline_s), "--verify-sums"]
+    for attempt in range(TRIES):
+        with suppress(TooLate):
+            return _run(case, folder, f"trust{os.getpid() % 10_000}x{number}t{attempt}", deadline_s)
+    return f"the fault came too late {TRIES} times", False, 0.0
+
+
+def _run(case: Case, folder: Path, name: str, deadline_s: float) -> tuple[str, bool, float]:
+    venue = VENUES[case.venue]
+    flags = ["--deadline-s", str(deadline_s), "--verify-sums", *case.more]
     flags += ["--max-restarts", "1"] * case.restarts
-    job = Launched([*flags, "--", *WORKER], folder / name, [], {"NALB_STARTUP_S": str(STARTUP_S)})
-    struck_s = took_s = 0.0
+    staged = Staged(venue, folder, name, flags)
+    job, took_s = staged.job, 0.0
     try:
-        await_phase(job, case)
-        struck_s = time.monotonic()
+        await_phase(staged, case)
+        struck_s, gone = time.monotonic(), ""
         try:
-            strike(job, case, network, deadline_s)
-        except (ProcessLookupError, FileNotFoundError, subprocess.CalledProcessError):
-            assert case.phase == "end", "the victim was gone before the fault"
+            struck_s = strike(staged, case, deadline_s)
+        except (ProcessLookupError, FileNotFoundError, subprocess.CalledProcessError) as error:
+            gone = str(error)
+        if gone and case.phase != "end":
+            assert job.end(END_LIMIT_S)[0] == 0, f"the victim was gone before the fault: {gone}"
+            raise TooLate
         while job.popen.poll() is None and not (job.run_dir / "restart-1").exists():
             assert time.monotonic() - struck_s < END_LIMIT_S, "no end"
-            time.sleep(0.01)
+            pause(0.01)
         while job.popen.poll() is not None and job.processes():  # of a launcher that was killed
             assert time.monotonic() - struck_s < END_LIMIT_S, "processes were left"
-            time.sleep(0.01)
+            pause(0.01)
         took_s = time.monotonic() - struck_s
         code, _ = job.end(END_LIMIT_S)
         failures = [one for path in (job.run_dir, job.run_dir / "restart-1") for one in all_noted_in(path)]
         outcome, right = judge(case, code, job.output, failures)
-        job.assert_nothing_left()
-        end_s = time.monotonic() + 15  # after a killed launcher the network's guardian takes it down
-        while standing(name):
-            assert time.monotonic() < end_s, "the network was left"
-            time.sleep(0.05)
-        return outcome, right, took_s
+        staged.assert_nothing_left()
+        is_late = case.fault in AT_ONCE and not outcome.startswith("went on") and took_s > deadline_s
+        return (f"LATE: {outcome}" if is_late else outcome), right and not is_late, took_s
     except (AssertionError, subprocess.TimeoutExpired) as error:
         return f"HUNG, or left something: {error!r:.300}", False, took_s
     finally:
-        job.destroy()
-        take_down(name)
+        staged.destroy()
 
 
-def campaign(jobs: int, seed: int, path: Path, deadline_s: float) -> None:
+def campaign(
+    jobs: int,
+    seed: int,
+    path: Path,
+    deadline_s: float,
+    venues: Sequence[str] = tuple(VENUES),
+    faults: Sequence[str] = tuple(VICTIMS),
+    side_by_side: int = 1,
+) -> None:
     """Run what the record lacks."""
     with LineFile(path) as record, tempfile.TemporaryDirectory() as folder:
         done = {row["number"] for row in rows_of(path)}
-        for number in sorted(set(range(jobs)) - done):
-            case = draw(random.Random(f"{seed} {number}"))
-            outcome, right, took_s = run(case, Path(folder), number, deadline_s)
-            row = {"number": number, "deadline_s": deadline_s, **asdict(case)}
-            row |= {"right": right, "took_s": round(took_s, 2), "outcome": outcome}
-            record.append(json.dumps(row).encode() + b"\n")
-            mark = "ok" if right else "FAILED"
-            print(f"{number} {mark} | {case} | {took_s:.1f} s | {outcome}", flush=True)
+        lock = threading.Lock()
+
+        def one(number: int) -> None:
+            if STOP.is_set():
+                return
+            name = random.Random(f"{seed} {number} venue").choice(venues)
+            case = draw(random.Random(f"{seed} {number}"), name, faults)
+            with suppress(Interrupted):
+                outcome, right, took_s = run(case, Path(folder), number, deadline_s)
+                row = {"number": number, "deadline_s": deadline_s, **asdict(case)}
+                row |= {"right": right, "took_s": round(took_s, 2), "outcome": outcome}
+                with lock:
+                    record.append(json.dumps(row).encode() + b"\n")
+                    mark = "ok" if right else "FAILED"
+                    print(f"{number} {mark} | {case} | {took_s:.1f} s | {outcome}", flush=True)
+
+        with ThreadPoolExecutor(side_by_side) as pool:
+            waiting = [pool.submit(one, number) for number in sorted(set(range(jobs)) - done)]
+            try:
+                for future in waiting:
+                    future.result()
+            except BaseException:
+                STOP.set()
+                raise
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -251,19 +367,19 @@ def recorded(out: Path, deadline_s: float) -> list[dict[str, Any]]:
     return rows
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """By fault and victim, for people."""
+def table(rows: list[dict[str, Any]], by: Sequence[str] = ("venue", "fault", "victim")) -> str:
+    """For people: a line for each of what the rows differ by."""
     lines = [
-        "| fault | of | jobs | went on | restarted | ended | median s | worst s |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| {' | '.join(by)} | jobs | went on | restarted | ended | median s | worst s |",
+        f"|{'---|' * (len(by) + 6)}",
     ]
-    for fault, victim in sorted({(row["fault"], row["victim"]) for row in rows}):
-        group = [row for row in rows if (row["fault"], row["victim"]) == (fault, victim)]
+    for names in sorted({tuple(row[field] for field in by) for row in rows}):
+        group = [row for row in rows if tuple(row[field] for field in by) == names]
         well = sum(row["outcome"].startswith("went on") for row in group)
         again = sum(", restarted" in row["outcome"] for row in group)
         took = [row["took_s"] for row in group if not row["outcome"].startswith("went on")]
         times = f"{statistics.median(took):.1f} | {max(took):.1f}" if took else "- | -"
-        lines.append(f"| {fault} | {victim} | {len(group)} | {well} | {again} | {len(took) - again} | {times} |")
+        lines.append(f"| {' | '.join(names)} | {len(group)} | {well} | {again} | {len(took) - again} | {times} |")
     wrong = sum(not row["right"] for row in rows)
     ends = [row["took_s"] for row in rows if row["fault"] in AT_ONCE and not row["outcome"].startswith("went on")]
     if ends:
@@ -273,6 +389,18 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, f"{len(rows)} jobs, {wrong} not as they should be"])
 
 
+def _among(known: Sequence[str]) -> Callable[[str], list[str]]:
+    """Parses names with semicolons between them."""
+
+    def parse(words: str) -> list[str]:
+        names = [word.strip() for word in words.split(";")]
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is unknown: choose of {'; '.join(known)}")
+        return names
+
+    return parse
+
+
 def main() -> int:
     """Parse, run, print."""
     parser = argparse.ArgumentParser(description="random faults in running jobs")
@@ -280,20 +408,31 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--deadline-s", type=float, default=10.0)
     parser.add_argument("--out", type=Path, default=Path("runs/faults"), help="the record's folder")
+    parser.add_argument(
+        "--venues", type=_among(tuple(VENUES)), default=tuple(VENUES), metavar="A;B", help="; between them"
+    )
+    parser.add_argument(
+        "--faults", type=_among(tuple(VICTIMS)), default=tuple(VICTIMS), metavar="A;B", help="; between them"
+    )
+    parser.add_argument("--parallel-jobs", type=int, default=1, metavar="N", help="jobs at a time")
+    parser.add_argument("--by", default="venue,fault,victim", metavar="FIELDS", help="what the table's lines are")
     args = parser.parse_args()
     for number in (
         signal.SIGTERM,
         signal.SIGINT,
-    ):  # an interrupted campaign ends the job under way, and can go on later
+    ):  # an interrupted campaign ends the jobs under way, and can go on later
         signal.signal(number, signal.default_int_handler)
     args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / f"seed-{args.seed}.jsonl"
     try:
         recorded(args.out, args.deadline_s)
-        campaign(args.jobs, args.seed, args.out / f"seed-{args.seed}.jsonl", args.deadline_s)
+        resets.require_resets()
+        require(args.venues)
+        campaign(args.jobs, args.seed, path, args.deadline_s, args.venues, args.faults, args.parallel_jobs)
         rows = recorded(args.out, args.deadline_s)
-    except InputError as error:
+    except (InputError, MachineError) as error:
         parser.exit(error.exit_code, f"faults: {error}\n")
-    print(table(rows))
+    print(table(rows, args.by.split(",")))
     return int(not all(row["right"] for row in rows))
 
 

@@ -1,6 +1,8 @@
 """When MXNet's own routing takes the place of plans, by how long iterations took."""
 
 import math
+import random
+from dataclasses import replace
 
 import pytest
 
@@ -139,3 +141,35 @@ def test_other_tensors_are_looked_at_anew():
     play(routing, 300, 1.0, 0.9)
     routing.begin()
     assert play(routing, SURE + 1, 1.0, 0.9) == SURE * "p" + "o"
+
+
+@pytest.mark.parametrize(
+    ("rule", "value"),
+    [
+        ("unexplained_plans", 3),
+        ("look_iterations", 5),
+        ("trial_iterations", 9),
+        ("look_price", 0.1),
+        ("shortest_rest", 50),
+        ("longest_rest", 20),
+        ("compared_iterations", 1),
+        ("late_own", 9.0),
+        ("run_iterations", 2),
+        ("run_s", 0.1),
+    ],
+)
+def test_by_other_rules_other_iterations_are_left_to_mxnet(rule, value):
+    def chosen(routing: Routing) -> list[int]:
+        """How many are at once, of a job whose way to route turns from slower to faster and whose times vary."""
+        times, found = random.Random(1), []
+        for number in range(600):
+            noise = times.uniform(0.8, 1.25)
+            slow = 1.0 + 2.0 * (number > 300)
+            found.append(routing.choose_own(99))
+            if not found[-1]:
+                routing.judge_plan(0.1 * noise * slow, 0.1, is_explained=False, own_links_s=0.05)
+            for _ in range(found[-1]):
+                routing.judge_own(0.098 * noise * slow)
+        return found
+
+    assert chosen(Routing(replace(RULES, **{rule: value}))) != chosen(Routing())

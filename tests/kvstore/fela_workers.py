@@ -2,13 +2,19 @@
 
 Prints how far this worker's parameters are off, of the largest. --fault: node n1 ends itself so, or waits, once, before
 it computes a token of --level in iteration --fault-at. --late: node n1 takes in one kind of message later than the others,
-another kind each iteration.
+another kind each iteration. --cut: connections between workers break at any moment.
 """
 
 import argparse
+import array
+import ctypes
+import fcntl
 import os
 import signal
+import termios
+import threading
 import time
+from contextlib import closing, suppress
 from functools import partial
 
 import mxnet as mx
@@ -21,9 +27,10 @@ from kvstore_patch import fela
 from kvstore_patch.checkpoints import Checkpoints, Progress
 from nalb.batching.stream import Stream
 from nalb.protocol import messages as m
+from nalb.transport import tcp_info
 
 PAUSE, PAUSE_S = "wait", 1.0
-LATE_S = 0.1
+LATE_S, CUT_PAUSE_S = 0.1, 0.3
 SAMPLES, TOTAL, FAULTY = 60, 24, "n1"
 generator = np.random.RandomState(1)
 DATA = generator.uniform(-1, 1, (SAMPLES, FEATURES)).astype(np.float32)
@@ -85,6 +92,21 @@ def be_late(trainer, client):
     trainer._ask = ask_late
 
 
+def cut_often(port):
+    """Reset the connections that other couriers have made to this port, each while it holds what is not read yet."""
+    count, unread, nowhere = 0, array.array("i", [0]), bytes(16)  # AF_UNSPEC: the kernel resets the connection
+    while True:
+        time.sleep(0.001)
+        for one in tcp_info._sockets():
+            with closing(one), suppress(OSError):  # not connected, or no TCP
+                if one.getsockname()[1] == port and one.getpeername():
+                    fcntl.ioctl(one, termios.FIONREAD, unread)
+                    if unread[0] and not ctypes.CDLL(None).connect(one.fileno(), nowhere, len(nowhere)):
+                        count += 1
+                        print(f"cut {count}", flush=True)
+                        time.sleep(CUT_PAUSE_S)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=20)
@@ -95,6 +117,7 @@ def main():
     parser.add_argument("--level", type=int, default=0)
     parser.add_argument("--fault-at", type=int, default=12)
     parser.add_argument("--late", action="store_true")
+    parser.add_argument("--cut", action="store_true", help="connections between couriers, again and again")
     parser.add_argument("--inexact", action="store_true", help="steps are stale: compare with nothing")
     args = parser.parse_args()
     store = mx.kv.create("nalb")
@@ -109,6 +132,9 @@ def main():
         end_at(trainer._compute, args.level, args.fault_at, getattr(signal, args.fault, None))
     if args.late and os.environ["NALB_NODE"] == FAULTY:
         be_late(trainer, store.client)
+    if args.cut:
+        port = int(trainer._courier.address.rpartition(":")[2])
+        threading.Thread(target=cut_often, args=(port,), daemon=True).start()
     batches.go_to(iteration)
     while iteration < args.steps:
         for _ in batches:

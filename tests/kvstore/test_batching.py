@@ -9,7 +9,7 @@ import pytest
 
 from nalb.batching.lbb import RAPID
 from nalb.events import BatchEvent
-from nalb.failures import Cause
+from nalb.failures import Cause, Phase
 from nalb.reporting.run_file import read_events
 from tests.failures import noted_in
 from tests.kvstore.test_store import run_job
@@ -97,8 +97,10 @@ def test_a_worker_that_exits_is_named_with_mxnets_own_store_too(tmp_path):
 
 
 def test_a_script_that_does_not_join_is_told(tmp_path):
-    done = run_job(
-        tmp_path, "-m", "kvstore_patch.roles.replay", "mobilenet", "--iterations", "2", flags=("--batching", "lb-bsp")
-    )
+    """In its first iteration, and once: this replay has no end."""
+    done = run_job(tmp_path, "-m", "kvstore_patch.roles.replay", "mobilenet", flags=("--batching", "lb-bsp"))
     assert done.returncode != 0
     assert "trained without joining the batching" in done.stdout + done.stderr
+    assert sum("trained without joining" in line for line in (done.stdout + done.stderr).splitlines()) == 1
+    failure = noted_in(tmp_path / "run")
+    assert (failure.cause, failure.phase, failure.role) == (Cause.BATCHING, Phase.INIT, "worker")

@@ -25,7 +25,7 @@ def test_steps_by_tokens_are_one_processs():
     ("nodes", "flags", "more"),
     [
         (2, (), ("--steps", "40", "--gather-every", "5", "--late")),  # tuned; shapes change as parameters are gathered
-        (3, ("--weights", "1,2,4", "--subset", "2"), ("--optimizer", "adam")),
+        (3, ("--weights", "1,2,4", "--subset", "2"), ("--optimizer", "adam", "--cut")),
         (2, ("--weights", "1,1,2", "--subset", "1", "--encrypt"), ()),
         (3, ("--parallel", "hp"), ()),
         (3, ("--parallel", "mp"), ()),
@@ -40,6 +40,7 @@ def test_jobs_train_as_one_process(tmp_path, nodes, flags, more):
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in range(nodes):
         assert f"rank {rank} is off by" in done.stdout
+    assert ("cut 2" in done.stdout) == ("--cut" in more)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,7 @@ def test_a_worker_that_ends_within_a_token_is_named(launch, number, level):  # n
     failure = job.failure()
     assert who(failure) == ("worker", "n1")
     assert failure.cause is (Cause.ENDED if number == "SIGKILL" else Cause.SILENT)
+    assert failure.iteration == 12  # the tokens' own count
     job.assert_nothing_left()
 
 

@@ -22,14 +22,15 @@ FORWARD_S = 0.1
 def main() -> None:
     """Compute (sleep), sum, check, save."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--elements", type=int, default=ELEMENTS)
     args = parser.parse_args()
     store = mx.kv.create("nalb")
     place, node = Path(os.environ["NALB_CHECKPOINTS"]), os.environ["NALB_NODE"]
     found, _ = folder.newest(place)
     first = mx.nd.array([found.checkpoint.progress.iteration if found and store.rank == 0 else 0])
     store.pushpull([0], [first])
-    small, large = mx.nd.zeros(1000), mx.nd.zeros(ELEMENTS)
+    small, large = mx.nd.zeros(1000), mx.nd.zeros(args.elements)
     for step in range(int(first.asscalar()), args.steps):
         print(f"forward {step}", flush=True)
         time.sleep(FORWARD_S)

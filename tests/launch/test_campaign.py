@@ -1,23 +1,37 @@
-"""Part of `tests/campaigns/faults.py`: ten jobs with ten faults drawn by lot, and the rules that judge outcomes."""
+"""Part of `tests/campaigns/faults.py`: ten faults drawn by lot, a reset of each kind, and the rules that judge outcomes."""
 
 import importlib.util
 import json
+import random
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace as replace_in
+from itertools import count, repeat
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from nalb.errors import InputError
-from nalb.failures import Cause, Failure, render
+from nalb.failures import Cause, Failure, Phase, render
 from netem import qdiscs, rootless
 from tests.campaigns import faults
-from tests.campaigns.faults import Case, judge, table
+from tests.campaigns.faults import MENDED, Case, draw, judge, possible, run, table
+from tests.campaigns.venues import VENUES, require
 from tests.launch.conftest import ROOT
 
+BY_LOT = "kill;pause;stop;link lost a moment;link lost;reboot;disk full;memory full"
 SEEDS = (3015, 33783)  # side by side; chosen: many faults and phases, and no outcome that depends on a machine's speed
 JOBS = 5
+RESETS = [  # one of each kind; side by side
+    Case("control reset", "worker", "n1", "push", False, venue="batches", more=("--batching", "lb-bsp"), is_all=True),
+    Case("control reset", "scheduler", "n0", "pull", False, venue="local", is_all=True),
+    Case("data reset", "worker", "n1", "push", False, venue="local", is_all=True),
+    Case("courier reset", "worker", "n0", "pull", False, venue="tokens", more=("--parallel", "fela"), is_all=True),
+    Case("ssh reset", "server", "b", "forward", False, venue="hosts"),
+    Case("knocks reset", "node", "b", "start", False, venue="network"),
+]
 
 
 @pytest.mark.root
@@ -36,6 +50,10 @@ def test_ten_jobs_with_a_fault_each_end_as_they_should(tmp_path: Path) -> None:
                 str(JOBS),
                 "--seed",
                 str(seed),
+                "--venues",
+                "network",
+                "--faults",
+                BY_LOT,
                 "--deadline-s",
                 "5",
                 "--out",
@@ -53,7 +71,26 @@ def test_ten_jobs_with_a_fault_each_end_as_they_should(tmp_path: Path) -> None:
     assert len(records) == JOBS * len(SEEDS), outputs
 
 
+@pytest.mark.root
+@pytest.mark.mxnet
+@pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
+def test_a_connection_of_each_kind_is_reset(tmp_path: Path) -> None:
+    """Side by side: they mostly wait."""
+    if not rootless.has_privilege():
+        pytest.skip("needs root: namespaces, and sockets that are destroyed")
+    require(list(VENUES))
+    deadline_s = 5.0
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(run, RESETS, repeat(tmp_path), count(), repeat(deadline_s)))
+    for case, (outcome, right, took_s) in zip(RESETS, outcomes, strict=True):
+        assert right, (case, outcome, took_s)
+        assert outcome.startswith("went on") or case.fault not in MENDED
+
+
 KILL = Case("kill", "worker", "b", "push", False)
+DATA = replace_in(KILL, fault="data reset")
+CONTROL = replace_in(KILL, fault="control reset")
+STUCK = Failure(cause=Cause.STUCK, detail="slices are missing", phase=Phase.EXCHANGE, iteration=4)
 KILLED = Failure(cause=Cause.ENDED, detail="was killed", role="worker", node="b", iteration=4)
 SAID = f"nalb launch: {render(KILLED)}; its log: x"
 AGAIN = f"nalb launch: {render(KILLED)}; restart 1\nnalb launch: well"
@@ -78,6 +115,11 @@ AGAIN = f"nalb launch: {render(KILLED)}; restart 1\nnalb launch: well"
         (Case("kill", "scheduler", "a", "push", False), 4, SAID, [replace(KILLED, cause=Cause.NO_COORDINATOR)], True),
         (Case("link lost", "node", "a", "push", False), 4, SAID, [KILLED], True),
         (Case("kill", "launcher", "a", "push", False), -9, "", [], True),
+        (DATA, 4, f"nalb launch: {render(STUCK)}", [STUCK], True),  # it names nobody: nobody is at fault
+        (DATA, 0, "nalb launch: well", [], True),  # nothing was under way
+        (DATA, 4, "", [], False),
+        (CONTROL, 4, f"nalb launch: {render(STUCK)}", [STUCK], False),  # what it carries is said again
+        (CONTROL, 0, "nalb launch: well", [], True),
         (Case("disk full", "launcher", "a", "push", False), 3, "nalb launch: x: File too large: make room", [], True),
     ],
 )
@@ -96,8 +138,28 @@ def test_jobs_with_another_deadline_are_no_part_of_a_campaign(tmp_path: Path, mo
 
 
 def test_the_table_counts_outcomes() -> None:
-    row = {"fault": "kill", "victim": "worker", "right": True, "took_s": 2.0, "outcome": "worker b was killed"}
+    row = {
+        "venue": "local",
+        "fault": "kill",
+        "victim": "worker",
+        "right": True,
+        "took_s": 2.0,
+        "outcome": "worker b was killed",
+    }
     others = [row | {"took_s": 4.0, "outcome": "worker b was killed, restarted, ended well"}, row | {"right": False}]
     lines = table([row, *others]).splitlines()
-    assert lines[2] == "| kill | worker | 3 | 0 | 1 | 2 | 2.0 | 4.0 |"
+    assert lines[2] == "| local | kill | worker | 3 | 0 | 1 | 2 | 2.0 | 4.0 |"
     assert lines[-1] == "3 jobs, 1 not as they should be"
+
+
+def test_each_venue_gets_the_faults_that_can_happen_there() -> None:
+    drawn = {name: {draw(random.Random(number), name).fault for number in range(300)} for name in VENUES}
+    for name, faults_of_venue in drawn.items():
+        assert faults_of_venue == set(possible(VENUES[name], list(faults.VICTIMS)))
+    assert "link lost" in drawn["network"] & drawn["hosts"]
+    assert "link lost" not in drawn["local"] | drawn["batches"]
+    assert "courier reset" in drawn["tokens"] & drawn["network, tokens"]
+    assert "courier reset" not in drawn["sites"]
+    assert [name for name, those in drawn.items() if "ssh reset" in those] == ["hosts"]
+    assert {draw(random.Random(number), "sites", ["kill"]).victim for number in range(99)} == {
+        "worker", "site server", "global server", "scheduler", "launcher"}  # fmt: skip

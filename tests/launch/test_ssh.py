@@ -19,7 +19,7 @@ import pytest
 from pyroute2 import IPRoute
 
 from nalb.errors import MachineError
-from nalb.failures import Cause
+from nalb.failures import Cause, Phase
 from netem import build, namespaces, qdiscs, rootless, wires
 from netem.emulation import Emulation, network_up
 from netem.network_file import parse_network
@@ -228,6 +228,7 @@ def test_a_worker_on_a_host_is_killed(cluster: Cluster, launch: Launch) -> None:
     code, _ = job.end()
     assert code == 128 + signal.SIGKILL
     assert (job.failure().cause, who(job.failure())) == (Cause.ENDED, ("worker", "b"))
+    assert (job.failure().iteration or 0) > 0  # as the coordinator on host a has told
     job.assert_nothing_left(within_s=0)
 
 
@@ -318,6 +319,7 @@ def test_a_host_that_cannot_be_entered(
     code, _ = job.end()
     assert code not in (0, 4)
     addresses = "|".join(cluster.emulation.address(node) for node in ("a", "b"))
+    assert job.failure().phase is Phase.START
     assert re.search(says.replace("{b}", f"({addresses})"), job.failure().detail), (
         job.output
     )  # the words of ssh and its shell

@@ -45,8 +45,8 @@ def test_sizes_and_shares_follow_links_and_machines():
         say(f"s{node}", m.Hello(m.VERSION, "server", f"n{node}", 8 + 2 * node, 1))
         say(f"w{rank}", m.Hello(m.VERSION, "worker", f"n{node}", 9 + 2 * rank, 1))
     for rank in range(NODES):
-        say(f"w{rank}", m.Register([m.TensorSpec("w", 3_000_000, "float32", 0)]))
         say(f"w{rank}", m.JoinBatching(32, None))
+        say(f"w{rank}", m.Register([m.TensorSpec("w", 3_000_000, "float32", 0)]))
     sizes, orders = [32] * NODES, 0
     for iteration in range(WARM_UP + 2):
         if iteration == WARM_UP:  # the links are measured from here on

@@ -103,6 +103,26 @@ def test_nobody_is_welcomed_before_all_are_there():
     assert all(driver.last(peer, m.Welcome).nodes == ["n0", "n1"] for peer in PEERS)
 
 
+@pytest.mark.parametrize(
+    ("environment", "cause", "joining"),
+    [
+        ({"NALB_BATCHING": "lb-bsp"}, Cause.BATCHING, m.JoinBatching(8, None)),
+        ({"NALB_PARALLEL": "fela"}, Cause.TOKENS, m.JoinTokens("tcp://10.0.0.1:1", 2, 16, 1)),
+        ({}, Cause.TOKENS, m.JoinTokens("tcp://10.0.0.1:1", 2, 16, 1)),  # the others compute tokens
+    ],
+    ids=["batching", "parallel", "tokens"],
+)
+def test_a_worker_that_trains_before_it_joins_ends_the_job_in_its_first_iteration(environment, cause, joining):
+    driver = Driver(**environment)
+    driver.gather()
+    driver.say("w0", joining)
+    driver.say("w0", m.Register(TENSORS))
+    assert driver.state.verdict is None, "it has joined"
+    driver.say("w1", m.Register(TENSORS))
+    verdict = driver.state.verdict
+    assert (verdict.cause, who(verdict), verdict.phase) == (cause, ("worker", "n1"), Phase.INIT)
+
+
 def test_no_plan_before_the_slots_that_it_needs_exist():
     driver = Driver()
     driver.gather()

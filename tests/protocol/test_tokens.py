@@ -7,7 +7,7 @@ from msgspec import UNSET
 
 from nalb.errors import InputError
 from nalb.events import TokensEvent, TokenShapeEvent
-from nalb.failures import Cause, render
+from nalb.failures import Cause, Failure, Phase, render
 from nalb.protocol import messages as m
 from nalb.protocol.state import Coordinator
 from nalb.protocol.tokens import TokenDealer, TokenOptions
@@ -395,6 +395,31 @@ def test_a_worker_that_falls_silent_is_named_with_its_token_at_every_level(level
     assert job.now_s - fell_silent_s < 10
     assert (job.verdict.cause, who(job.verdict)) == (Cause.SILENT, ("worker", "n1"))
     assert f"it held token {name_of(workers[1].work.token, 3)}" in render(job.verdict)
+    assert (job.verdict.phase, job.verdict.iteration) == (Phase.FORWARD, workers[1].work.token.iteration)
+
+
+@pytest.mark.parametrize("way", ["mp", "stale fela"])
+def test_failures_count_iterations_as_tokens_do(way):
+    """Exchanges have a count of their own, or there are none."""
+
+    def fail(**moment):
+        job = Job(**({"NALB_PARALLEL": "fela"} | WAYS[way]))
+        workers = train(job, 3)
+        job.say(1, m.TokenRequest(3))
+        failure = Failure(cause=Cause.SCRIPT, detail="failed", role="worker", node="n0", **moment)
+        job.say(0, m.Failed(failure))
+        assert {worker.iteration for worker in workers} == {3}
+        return job.verdict.phase, job.verdict.iteration
+
+    assert fail()[1] == 2  # it has not asked for tokens of iteration 3
+    assert fail(iteration=0)[1] == 2
+    assert fail(phase=Phase.CHECKPOINT, iteration=1) == (Phase.CHECKPOINT, 1)
+    job = Job(**({"NALB_PARALLEL": "fela"} | WAYS[way]))
+    job.join()
+    for rank in job.workers:
+        job.say(rank, m.TokenRequest(0))
+    job.state.abort(Failure(cause=Cause.UNREACHABLE, detail="the link is down"), job.now_s)
+    assert (job.verdict.phase, job.verdict.iteration) == (None, 0)
 
 
 def test_a_worker_that_computes_for_long_and_gives_signs_of_life_is_waited_for():

@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from nalb import workloads
 from nalb.errors import InputError
 from nalb.measurement.estimators import ESTIMATORS
+from nalb.measurement.rules import RULES
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
 from nalb.planning.slices import Tensor, build_layout
@@ -23,8 +26,8 @@ def over_bound(scheme):
     return by_slices(scheme, NODES, LAYOUT, CAPACITIES, 1, 2_000_000, MessageWeight())[0].time_s / BOUND_S
 
 
-def learned(scheme, estimator, rounds):
-    planner = planner_of(NODES, TENSORS, 1000.0, new_estimator=ESTIMATORS[estimator])
+def learned(scheme, estimator, rounds, rules=RULES):
+    planner = planner_of(NODES, TENSORS, 1000.0, new_estimator=ESTIMATORS[estimator], rules=rules)
     results = by_planner(scheme, NODES, LAYOUT, CAPACITIES, rounds, planner, MessageWeight())
     return [result.time_s / BOUND_S for result in results]
 
@@ -40,6 +43,12 @@ def test_capacities_are_learned_from_the_simulated_messages(estimator):
     first, *_, last = learned("exact", estimator, 5)
     assert first == pytest.approx(over_bound("average"), rel=0.01)
     assert last < 1.2
+
+
+@pytest.mark.parametrize("other", [{"optimism": 1.0}, {"few_free": 2}])
+def test_a_planner_follows_the_rules_that_it_is_given(other):
+    """Those of the estimator, and those of trust, which say which iterations have a window."""
+    assert learned("exact", "capacity", 8, replace(RULES, **other)) != learned("exact", "capacity", 8)
 
 
 def test_flows_and_slices_tell_alike_where_slices_are_small():
