@@ -92,8 +92,7 @@ class Iterations:
     def begin(self, planner: Planner | None, nodes: list[str]) -> None:
         """All processes are there. planner: None where MXNet runs alone. nodes: in planning order."""
         self.planner, self._nodes, self._passing = planner, nodes, PassingBytes(len(nodes))
-        index = {name: i for i, name in enumerate(nodes)}
-        self._collector.node_of_peer = {p.hello.ps_id: index[p.hello.node] for p in self._members}
+        self._collector.begin(nodes)
 
     # ---- what processes say
 
