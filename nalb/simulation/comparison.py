@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from nalb.feedback.window import usual_inflight_bytes
 from nalb.measurement.estimators import Estimator
@@ -47,11 +48,11 @@ def times_by_slices(scheme: Scheme, setting: Setting) -> list[float]:
             setting.alpha_bytes,
             scheme.fixed_slice_bytes,
             setting.new_estimator,
-            None if inflight_bytes is None else int(inflight_bytes),
-            known,
             capacities.sites if scheme.sums_by_sites else None,
         )
-        done = by_planner(scheme.name, nodes, layout, capacities, rounds, planner, setting.wire)
+        asked_bytes = None if inflight_bytes is None else int(inflight_bytes)
+        run = partial(by_planner, scheme.name, nodes, layout, capacities, rounds, planner, setting.wire)
+        done = run(schemes=known, inflight_bytes=asked_bytes)
     else:
         usual_bytes = 0 if scheme.learns_from_times else usual_inflight_bytes(layout.model_bytes)
         window_bytes = usual_bytes if inflight_bytes is None else inflight_bytes

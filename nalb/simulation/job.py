@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from nalb.errors import InputError
+from nalb.feedback.routing import Routing
 from nalb.measurement.cores import Work
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS, Estimator
 from nalb.measurement.rules import RULES, Rules
@@ -20,10 +21,13 @@ from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, linear_load
 from nalb.planning.sites import Sites
 from nalb.planning.slices import Ints, Layout, Tensor
 from nalb.planning.stock import route
+from nalb.protocol.decision import PlanOptions
+from nalb.protocol.job_nodes import JobNodes
+from nalb.protocol.knowledge import FinishedIteration
 from nalb.protocol.messages import TensorSpec
-from nalb.protocol.planner import Planner
+from nalb.protocol.planner import Planner, new_planner
 from nalb.schemes import SCHEMES as NALB_SCHEMES
-from nalb.schemes import Scheme
+from nalb.schemes import Scheme, find_scheme
 from nalb.simulation.exchange import WITH_HEADERS, MessageWeight, SimulatedExchange, exchange
 from nalb.simulation.flows import MAX_CLASSES, flow
 from nalb.simulation.noise import Noise
@@ -85,8 +89,6 @@ def planner_of(
     alpha_bytes: float,
     fixed_slice_bytes: float | None = None,
     new_estimator: Callable[[int], Estimator] | None = None,
-    inflight_bytes: int | None = None,
-    schemes: Mapping[str, Scheme] = NALB_SCHEMES,
     sites: Sites | None = None,
     rules: Rules = RULES,
 ) -> Planner:
@@ -100,7 +102,8 @@ def planner_of(
     chosen = new_estimator or ESTIMATORS[DEFAULT_ESTIMATOR]
     summing = [] if sites is None else [node for members in sites.members if len(members) > 1 for node in members]
     site_servers = {names[one]: len(ranks) + rank for rank, one in enumerate(summing)}
-    planner = Planner(names, workers, ranks, chosen, inflight_bytes, schemes, sites, site_servers, rules)
+    job = JobNodes.of(names, workers, ranks, sites, site_servers)
+    planner = new_planner(job, chosen, Routing(rules), rules)
     specs = [TensorSpec(t.name, t.elements, t.dtype, t.group) for t in tensors]
     planner.register(specs, alpha_bytes, fixed_slice_bytes)
     return planner
@@ -116,25 +119,30 @@ def by_planner(
     wire: MessageWeight = WITH_HEADERS,
     noise: Noise | None = None,
     quotas: Floats | None = None,
+    schemes: Mapping[str, Scheme] = NALB_SCHEMES,
+    inflight_bytes: int | None = None,
 ) -> list[SimulatedExchange]:
     """`rounds` synchronisations as the coordinator's planner plans them, windows included. Raises InputError.
 
     planner: from `planner_of`, or one to which `layout` is registered and whose servers' ranks are in node order. quotas: as for
-    `by_slices`.
+    `by_slices`. inflight_bytes: None: the planner chooses.
     """
     by_rank, cores = server_indices(nodes), None if quotas is None else quotas / CORE_S_PER_BYTE
+    options = PlanOptions(find_scheme(scheme, schemes), inflight_bytes=inflight_bytes)
     done: list[SimulatedExchange] = []
     for iteration in range(rounds):
-        plan = planner.decide(iteration, 0, scheme).plan
-        if plan.routes_itself:
+        planned = planner.plan(iteration, 0, options)
+        plan, decision = planned.message, planned.decision
+        if decision.plan is None:
             sizes_bytes, servers = stock_messages(nodes, layout.tensors)
         else:
             sizes_bytes, servers = layout.sizes_bytes, by_rank[np.array(plan.server_of_slice, dtype=np.int64)]
-        blur, window_bytes, by_site = noise and noise.at(iteration), plan.inflight_bytes, planner.by_site
+        blur, window_bytes = noise and noise.at(iteration), plan.inflight_bytes
+        by_site = None if decision.plan is None else decision.plan.by_site
         result = exchange(nodes, capacities, sizes_bytes, servers, window_bytes, wire, blur, cores, by_site)
-        if plan.measure:
+        if decision.is_measured:
             work = None if quotas is None else work_of(result, quotas)
-            planner.observe(result.samples, result.time_s, work=work)
+            planner.judge(FinishedIteration(result.samples, result.time_s, work=work))
         else:
             planner.note_unmeasured(result.time_s)
         done.append(result)
