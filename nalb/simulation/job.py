@@ -1,7 +1,7 @@
-"""Several synchronisations of one scheme in a row: what was seen in one is known when the next is planned.
+"""Simulates several synchronisations of one scheme in a row: the scheme plans each with its observations of those before.
 
-`by_slices` sends the slices that a scheme with true capacities plans, `by_planner` those of the coordinator's own
-planner, which learns from the simulated messages, `by_flows` shares alone, for thousands of nodes.
+`by_slices` sends the slices that a scheme plans with true capacities. `by_planner` sends those of the coordinator's own planner,
+which learns from the simulated messages. `by_flows` simulates shares alone, for thousands of nodes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +28,8 @@ from nalb.simulation.exchange import WITH_HEADERS, MessageWeight, SimulatedExcha
 from nalb.simulation.flows import MAX_CLASSES, flow
 from nalb.simulation.noise import Noise
 
-CORE_S_PER_BYTE = 5e-9  # of a core, at either end (docs/results/cost.md)
-# Those that can be simulated, each by its own name.
+CORE_S_PER_BYTE = 5e-9  # time of a core for each byte, at either end (docs/results/cost.md)
+# The schemes that can be simulated, each by its own name.
 SCHEMES = {name: one for name, one in NALB_SCHEMES.items() if one.is_simulated and name == one.name}
 
 
@@ -47,8 +47,8 @@ def by_slices(
 ) -> list[SimulatedExchange]:
     """`rounds` synchronisations under a scheme that knows the true capacities. Raises InputError.
 
-    A scheme that sums by sites does so where the capacities have any. quotas: cores of each node, shape (N,), None for any: a
-    byte that comes or goes costs CORE_S_PER_BYTE of one.
+    A scheme that can sum by sites does so where the capacities have sites. quotas: cores of each node, shape (N,): each byte that
+    comes or goes takes CORE_S_PER_BYTE of a core; None: no limit.
     """
     cores = None if quotas is None else quotas / CORE_S_PER_BYTE
     observations: list[list[ServerObservation]] = [[] for _ in nodes]
@@ -92,7 +92,7 @@ def planner_of(
 ) -> Planner:
     """A coordinator's planner to which these tensors are registered, for `by_planner`. Raises InputError.
 
-    new_estimator: makes one from the number of nodes; None: the default one. sites: None: sums have one level.
+    new_estimator: number of nodes -> estimator; None: the default one. sites: None: sums have one level.
     """
     names = [node.name for node in nodes]
     ranks = {names[one]: rank for rank, one in enumerate(server_indices(nodes).tolist())}
@@ -119,8 +119,8 @@ def by_planner(
 ) -> list[SimulatedExchange]:
     """`rounds` synchronisations as the coordinator's planner plans them, windows included. Raises InputError.
 
-    quotas: as for `by_slices`.
-    planner: of `planner_of`, or one to which `layout` is registered and whose servers' ranks are in node order.
+    planner: from `planner_of`, or one to which `layout` is registered and whose servers' ranks are in node order. quotas: as for
+    `by_slices`.
     """
     by_rank, cores = server_indices(nodes), None if quotas is None else quotas / CORE_S_PER_BYTE
     done: list[SimulatedExchange] = []
@@ -142,7 +142,7 @@ def by_planner(
 
 
 def with_cores(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, quotas: Floats | None) -> Capacities:
-    """These capacities, and how long cores of these quotas work: for the load of either direction as for a link."""
+    """These capacities with the times of cores of these quotas, which handle a node's load in either direction."""
     if quotas is None:
         return capacities
     fixed, per_share = linear_load(nodes, model_bytes)
@@ -151,7 +151,7 @@ def with_cores(nodes: Sequence[Node], model_bytes: float, capacities: Capacities
 
 
 def work_of(result: SimulatedExchange, quotas: Floats) -> Work:
-    """What the processes of the nodes would report of one synchronisation."""
+    """The core times that the nodes' processes would report of one synchronisation."""
     one, nodes = result.samples, len(quotas)
     workers, servers = (
         np.where(one["is_push"], one[a], one[b]) for a, b in (("source", "target"), ("target", "source"))
@@ -189,7 +189,7 @@ def by_flows(
 
 
 def find_simulated(scheme: str, schemes: Mapping[str, Scheme] = SCHEMES) -> Scheme:
-    """The record of that name. InputError where it cannot be simulated."""
+    """The record of the scheme of this name. Raises InputError where it cannot be simulated."""
     if scheme not in schemes:
         raise InputError(f"scheme {scheme!r} cannot be simulated: choose of {', '.join(schemes)}")
     return schemes[scheme]
@@ -202,7 +202,7 @@ def stock_shares(nodes: Sequence[Node], tensors: Sequence[Tensor]) -> Floats:
 
 
 def stock_messages(nodes: Sequence[Node], tensors: Sequence[Tensor]) -> tuple[Ints, Ints]:
-    """(bytes, server's node) of each message of MXNet's own routing; ps-lite ranks servers by falling address."""
+    """(bytes, server's node) of each message of MXNet's own routing; ps-lite ranks servers by descending address."""
     by_rank = server_indices(nodes)[::-1]
     sizes, ranks = route(tensors, len(by_rank))
     return sizes, by_rank[ranks]
