@@ -102,6 +102,11 @@ class Case:
         """Whether it may also go on: what is needed no more is not missed; a fault of the last moment may come too late."""
         return self.phase == "end" or self.fault in ("memory full", "disk full", "data reset")
 
+    @property
+    def is_in_time(self) -> bool:
+        """Whether an end must come within the deadline. While a process loads what it needs, it does not look at its link."""
+        return self.fault in AT_ONCE and (self.fault, self.phase) != ("link lost", "start")
+
 
 def possible(venue: Venue, faults: Sequence[str]) -> list[str]:
     """The faults that there can be."""
@@ -308,7 +313,7 @@ def _run(case: Case, folder: Path, name: str, deadline_s: float) -> tuple[str, b
         failures = [one for path in (job.run_dir, job.run_dir / "restart-1") for one in all_noted_in(path)]
         outcome, right = judge(case, code, job.output, failures)
         staged.assert_nothing_left()
-        is_late = case.fault in AT_ONCE and not outcome.startswith("went on") and took_s > deadline_s
+        is_late = case.is_in_time and not outcome.startswith("went on") and took_s > deadline_s
         return (f"LATE: {outcome}" if is_late else outcome), right and not is_late, took_s
     except (AssertionError, subprocess.TimeoutExpired) as error:
         return f"HUNG, or left something: {error!r:.300}", False, took_s
