@@ -70,6 +70,7 @@ AT_ONCE = ("kill", "stop", "link lost", "reboot", "data reset", "ssh reset")
 DELAY_MOST_S = 0.4  # from the phase's beginning to a reset: as long as a step
 KNOCKED_S = 1.5
 FOUND_S = 10.0  # for a connection of the kind to be there
+BUSY_S = 2.0  # for one to carry something
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class Case:
     is_all: bool = False  # all connections of the kind that the process has are reset, not one
     delay_s: float = 0.0  # from the phase's beginning to the reset
     lot: float = 0.0  # which connection: from 0, the first, to 1
+    is_busy: bool = False  # one that carries something just then, if any does within BUSY_S
 
     @property
     def heals(self) -> bool:
@@ -99,6 +101,11 @@ class Case:
     def may_go_on(self) -> bool:
         """Whether it may also go on: what is needed no more is not missed; a fault of the last moment may come too late."""
         return self.phase == "end" or self.fault in ("memory full", "disk full", "data reset")
+
+    @property
+    def is_in_time(self) -> bool:
+        """Whether an end must come within the deadline. While a process loads what it needs, it does not look at its link."""
+        return self.fault in AT_ONCE and (self.fault, self.phase) != ("link lost", "start")
 
 
 def possible(venue: Venue, faults: Sequence[str]) -> list[str]:
@@ -121,6 +128,7 @@ def draw(rng: random.Random, name: str = "network", faults: Sequence[str] = tupl
     moment, is_far = rng.choice(MOMENTS), rng.random() < 0.5
     more, is_all = rng.choice(venue.more), rng.random() < 0.3
     delay_s, lot = rng.uniform(0, DELAY_MOST_S), rng.random()
+    is_busy = rng.random() < 0.7 and fault in ("data reset", "courier reset")
     if victim == "server" and venue.is_by_sites:
         victim = "site server" if node in venue.site and rng.random() < 0.5 else "global server"
     if venue.has_hosts and victim == "node":  # a lost host does not come back, and two are needed
@@ -129,9 +137,8 @@ def draw(rng: random.Random, name: str = "network", faults: Sequence[str] = tupl
         moment, is_far = MOMENTS[0], False
     else:
         is_all, delay_s, lot = False, 0.0, 0.0
-    return Case(
-        fault, victim, node, phase, restarts, moment, is_far, name, more, is_all, round(delay_s, 3), round(lot, 3)
-    )
+    of_reset = is_all, round(delay_s, 3), round(lot, 3), is_busy
+    return Case(fault, victim, node, phase, restarts, moment, is_far, name, more, *of_reset)
 
 
 class Interrupted(BaseException):
@@ -219,19 +226,23 @@ def reset(staged: Staged, case: Case) -> float:
     else:
         pid, namespaces, roles = staged.pid(case.victim, case.node), staged.namespaces(), staged.processes()
         port = staged.control_port(pid)
-    end_s, is_late = time.monotonic() + FOUND_S, False
+    end_s, busy_by_s, is_late = time.monotonic() + FOUND_S, 0.0, False
     while time.monotonic() < end_s or case.phase == "start":
         if case.phase == "start" and kind != "ssh":
             roles = staged.processes()  # more may have come
         found = resets.of_kind(kind, resets.established(namespaces), pid, roles, port)
         if found and is_late:
             struck_s = time.monotonic()
-            chosen = found if case.is_all else [found[int(case.lot * len(found))]]
+            busy = [one for one in found if one.queued_bytes]
+            if case.is_busy and not busy and struck_s < busy_by_s and staged.job.popen.poll() is None:
+                continue
+            among = busy if case.is_busy and busy else found
+            chosen = found if case.is_all else [among[int(case.lot * len(among))]]
             if sum(map(resets.reset, chosen)):
                 return struck_s
         elif found:
             pause(case.delay_s)
-            is_late = True
+            is_late, busy_by_s = True, time.monotonic() + BUSY_S
         else:
             if staged.job.popen.poll() is not None:
                 raise ProcessLookupError("the job has ended")
@@ -302,7 +313,7 @@ def _run(case: Case, folder: Path, name: str, deadline_s: float) -> tuple[str, b
         failures = [one for path in (job.run_dir, job.run_dir / "restart-1") for one in all_noted_in(path)]
         outcome, right = judge(case, code, job.output, failures)
         staged.assert_nothing_left()
-        is_late = case.fault in AT_ONCE and not outcome.startswith("went on") and took_s > deadline_s
+        is_late = case.is_in_time and not outcome.startswith("went on") and took_s > deadline_s
         return (f"LATE: {outcome}" if is_late else outcome), right and not is_late, took_s
     except (AssertionError, subprocess.TimeoutExpired) as error:
         return f"HUNG, or left something: {error!r:.300}", False, took_s

@@ -18,6 +18,7 @@ class Connection(NamedTuple):
     own: str  # address:port
     peer: str  # address:port
     pid: int  # of the process that has this end
+    queued_bytes: int = 0  # that came and are not read, or were not sent or not acknowledged
 
 
 def inside(namespace: Namespace, argv: Sequence[str]) -> list[str]:
@@ -36,10 +37,10 @@ def established(namespaces: Collection[Namespace]) -> list[Connection]:
     for namespace in namespaces:
         argv = inside(namespace, ["ss", "-tnpH", "state", "established"])
         for line in subprocess.run(argv, check=True, capture_output=True, text=True).stdout.splitlines():
-            _, _, own, peer, *owner = line.split()
+            received, sent, own, peer, *owner = line.split()
             if owner:
                 pid = int(owner[0].partition("pid=")[2].partition(",")[0])
-                found.append(Connection(namespace, own, peer, pid))
+                found.append(Connection(namespace, own, peer, pid, int(received) + int(sent)))
     return found
 
 

@@ -27,7 +27,7 @@ JOBS = 5
 RESETS = [  # one of each kind; side by side
     Case("control reset", "worker", "n1", "push", False, venue="batches", more=("--batching", "lb-bsp"), is_all=True),
     Case("control reset", "scheduler", "n0", "pull", False, venue="local", is_all=True),
-    Case("data reset", "worker", "n1", "push", False, venue="local", is_all=True),
+    Case("data reset", "server", "b", "push", False, venue="network", is_busy=True),
     Case("courier reset", "worker", "n0", "pull", False, venue="tokens", more=("--parallel", "fela"), is_all=True),
     Case("ssh reset", "server", "b", "forward", False, venue="hosts"),
     Case("knocks reset", "node", "b", "start", False, venue="network"),
