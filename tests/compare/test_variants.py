@@ -50,11 +50,7 @@ def test_words_without_sense_are_refused(word, text):
 def begin(driver, block):
     """Ask for a block; returns the setup and the plan that follow from it."""
     driver.say("observer", block)
-    for worker in ("w0", "w1"):
-        if driver.state.phase == "PREPARE":
-            driver.say(
-                worker, m.SlotsReady(driver.state._iterations.number + 1, driver.state._iterations._layout_version)
-            )
+    driver.slots_ready()
     return driver.last("w0", m.Setup), driver.last("w0", m.Plan)
 
 
