@@ -44,6 +44,8 @@ from nalb.settings import Settings, from_environment
 from nalb.transport.client import Client
 from nalb.transport.keys import own_keys
 
+__all__ = ["Balancer", "BatchSampler", "PartitionSampler", "join"]  # what nalb.mxnet hands on
+
 
 class SizeSource(Protocol):
     """Who says how many samples each worker computes."""
@@ -94,9 +96,14 @@ class ChosenSizes:
 
 
 class Balancer:
-    """This worker's part in the choice of batch sizes. `total` never changes."""
+    """This worker's part in the choice of batch sizes. `join` makes it.
+
+    total: samples of an iteration over all workers; it never changes. sizes: the samples of each worker in the batch drawn last,
+    by rank.
+    """
 
     def __init__(self, rank: int, source: SizeSource, clock: ComputeClock):
+        """rank: this worker's. source: says how many samples each worker computes. clock: times what this one computes."""
         self.rank, self._source, self._clock = rank, source, clock
         self.total = sum(source.sizes(0))  # samples of an iteration over all workers
         self._iteration = -1  # drawn
@@ -106,17 +113,24 @@ class Balancer:
         self._drawn_s = self._period_s = self._wait_s = 0.0
 
     def batches(self, samples: int, seed: int = 0) -> "BatchSampler":
-        """A batch sampler over a data set of so many samples, which every worker can read in full."""
+        """A batch sampler over a data set of so many samples, which every worker can read in full.
+
+        seed: of the shuffles, alike on all workers. InputError where `samples` are fewer than `total`.
+        """
         return BatchSampler(self, samples, seed)
 
     def partitioned_batches(
         self, partitions: Sequence[Ints], seed: int = 0, threshold: float = TRAVERSALS_APART
     ) -> "PartitionSampler":
-        """A batch sampler over this worker's part of the data; partitions: indices of each worker's samples, by rank."""
+        """A batch sampler over this worker's part of the data.
+
+        partitions: the indices of each worker's samples, by rank, alike on all workers. seed: of the shuffles. threshold: passes
+        over its data by which one part may be ahead of another before samples move.
+        """
         return PartitionSampler(self, partitions, seed, threshold)
 
     def draw(self) -> tuple[int, int]:
-        """(start, end): the next batch's place among the `total` samples of its iteration."""
+        """(start, end): the next batch's place among the `total` samples of its iteration. StoreError before the last step."""
         if self._is_drawn:
             raise StoreError(
                 f"batch {self._iteration + 1} is drawn before trainer.step of batch {self._iteration}: take one step per "
@@ -137,7 +151,7 @@ class Balancer:
     # ---- what Trainer tells
 
     def check_step(self, batch_size: float) -> None:
-        """StoreError unless the step divides by the total."""
+        """StoreError unless the step divides by the total. batch_size: what the script gave to `trainer.step`, in samples."""
         if abs(batch_size - self.total) > 1e-6 * self.total:
             raise StoreError(
                 f"trainer.step({batch_size:g}): batches are unequal and gradients are sums over all workers, so only "
@@ -145,7 +159,7 @@ class Balancer:
             )
 
     def before_push(self, trainer: mx.gluon.Trainer) -> None:
-        """The gradients are queued."""
+        """The trainer calls it once its gradients are queued."""
         if not self._is_drawn:
             return
         self._is_drawn = False
@@ -160,7 +174,7 @@ class Balancer:
         self._clock.gradients(gradients, lambda computing: self._report(computing, *drawn))
 
     def after_update(self, trainer: mx.gluon.Trainer) -> None:
-        """The parameters are queued."""
+        """The trainer calls it once its parameters are queued."""
         self._clock.parameters([d for p in trainer._params if p.grad_req != "null" for d in p.list_data()])
 
     def _report(self, computing: Computing, iteration: int, size: int, period_s: float, wait_s: float) -> None:
@@ -172,10 +186,11 @@ class Balancer:
 class BatchSampler(mx.gluon.data.sampler.Sampler):
     """Indices of this worker's batches. Iterate it once per epoch, or give it to a DataLoader as batch_sampler.
 
-    A loop that is left early goes on where it stopped. Same seed, same stream, on every worker.
+    A loop that is left early goes on where it stopped. Same seed, same stream, on every worker. `Balancer.batches` makes it.
     """
 
     def __init__(self, balancer: Balancer, samples: int, seed: int):
+        """balancer: says how many samples each batch has. samples: of the data set. seed: of the shuffles."""
         self._balancer, self._drawn = balancer, 0
         self._stream = Stream(
             samples, balancer.total, lambda epoch: np.random.default_rng([seed, epoch]).permutation(samples)
@@ -188,7 +203,7 @@ class BatchSampler(mx.gluon.data.sampler.Sampler):
             yield self._stream.batch(self._drawn - 1, start, stop)
 
     def go_to(self, iteration: int) -> None:
-        """Go on with this iteration's batch, as a training that was interrupted does."""
+        """Go on with this iteration's batch, counted from 0, as a training that was interrupted does."""
         self._drawn = iteration
 
     def __len__(self) -> int:
@@ -197,13 +212,15 @@ class BatchSampler(mx.gluon.data.sampler.Sampler):
 
 
 class PartitionSampler(mx.gluon.data.sampler.Sampler):
-    """Indices of this worker's batches, from its own partition alone; see nalb/batching/partitions.py.
+    """Indices of this worker's batches, from its own partition alone. `Balancer.partitioned_batches` makes it.
 
     An epoch is as many iterations as have all workers' samples once, together. `stream.moves` are the samples that
     changed hands so far: a worker whose data lie on its own disk must fetch what it is given.
     """
 
     def __init__(self, balancer: Balancer, partitions: Sequence[Ints], seed: int, threshold: float):
+        """balancer: says how many samples each batch has. partitions, seed, threshold: as of `Balancer.partitioned_batches`."""
+
         def shuffle(moves: int, passes: int, samples: int) -> Ints:
             return np.random.default_rng([seed, balancer.rank, moves, passes]).permutation(samples)
 
@@ -217,7 +234,7 @@ class PartitionSampler(mx.gluon.data.sampler.Sampler):
             yield self.stream.batch(self._balancer.sizes)
 
     def go_to(self, iteration: int) -> None:
-        """InputError unless it is the first: the books depend on all sizes since."""
+        """InputError unless `iteration` is 0, the first: which samples come next depends on all sizes since."""
         if iteration:
             raise InputError(f"partitioned data cannot go on from iteration {iteration}: begin without a checkpoint")
 
@@ -260,11 +277,11 @@ def join(
 ) -> Balancer:
     """Take part in the choice of batch sizes; call it once, in every worker, before the first batch.
 
-    batch_size: samples of this worker to begin with; without `nalb launch --batching` they stay so. most: what this worker
-    can hold. profile: work(n) computes the gradients of n samples, any ones, and takes no step; `lbb` times it first, up to
-    the total or what fits, and keeps to half of what did not. power: of this machine, e.g. its cores, for `static` and
-    `dynamic`, which then begin in proportion to it; all workers give it, or none. From here on Trainer's steps must divide
-    by `balancer.total`.
+    store: kvstore 'nalb', or MXNet's own 'dist_sync' or 'dist_async'. batch_size: samples of this worker to begin with; without
+    `nalb launch --batching` they stay so. most: what this worker can hold. profile: work(n) computes the gradients of n samples,
+    any ones, and takes no step; `lbb` times it first, up to the total or what fits, and keeps to half of what did not. power: of this
+    machine, e.g. its cores, for `static` and `dynamic`, which then begin in proportion to it; all workers give it, or none. From
+    here on Trainer's steps must divide by `balancer.total`. InputError for sizes or a power that cannot be.
     """
     if not all(1 <= size <= BATCH_MOST for size in (batch_size, 1 if most is None else most)):
         raise InputError(f"batch_size {batch_size}, most {most}: give 1 to {BATCH_MOST} samples")
@@ -272,7 +289,7 @@ def join(
         raise InputError(f"power {power}: give a positive number of one unit on all machines, e.g. cores")
     settings = store.settings if isinstance(store, NALB) else from_environment(os.environ, socket.gethostname())
     if settings.batching == "lb-bsp-federated":
-        raise InputError("--batching lb-bsp-federated averages models: see kvstore_patch/federated.py")
+        raise InputError("--batching lb-bsp-federated averages models: call nalb.mxnet.federated.join")
     total = batch_size * (settings.first_workers or store.num_workers)
     own = equal_part(total, store.num_workers, store.rank) if settings.first_workers else batch_size
     clock = ComputeClock()

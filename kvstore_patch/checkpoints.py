@@ -52,9 +52,11 @@ class Checkpoints:
         seed: int = 0,
         settings: Mapping[str, Setting] | None = None,
     ):
-        """every: steps between two checkpoints; 0: none are written or read. folder: default NALB_CHECKPOINTS, which
-        `nalb launch` sets. seed: of the random generators. settings: what must be the same when training goes on, by name,
-        such as the global batch size.
+        """net, trainer: what is saved; fela.Trainer too. every: steps between two checkpoints; 0: none are written or read.
+
+        folder: default NALB_CHECKPOINTS, which `nalb launch` sets. keep: how many of the newest stay, 1 or more. seed: of the
+        random generators. settings: what must be the same when training goes on, by name, such as the global batch size.
+        CheckpointError for other numbers, and where there is no folder.
         """
         if every < 0 or keep < 1:
             raise CheckpointError(f"every={every}, keep={keep}: give every 0 or more, and keep 1 or more")

@@ -22,13 +22,16 @@ from kvstore_patch.store.kvstore import NALB
 from nalb.errors import StoreError
 from nalb.protocol import messages as m
 
+__all__ = ["Rounds", "join"]  # what nalb.mxnet hands on
+
 FEDERATED = ("off", "lb-bsp-federated")  # batchings that mean something here
 
 
 class Rounds:
-    """This client's part."""
+    """This client's part in the rounds. `join` makes it."""
 
     def __init__(self, store: NALB, arrays: list[mx.nd.NDArray], source: SizeSource):
+        """store: averages. arrays: the model's, which are averaged. source: says how many samples each client computes."""
         self._store, self._arrays, self._source = store, arrays, source
         self._round, self._size = -1, 0
         self._begun_s = self._began_before_s = self._wait_s = self._cpu_s = 0.0
@@ -63,7 +66,8 @@ class Rounds:
 def join(store: KVStoreBase, parameters: Iterable[mx.gluon.Parameter], batch_size: int) -> Rounds:
     """Take part; call it once in every client, before its Trainer's first step. All begin with rank 0's model.
 
-    parameters: initialised, with known shapes. batch_size: to begin with; their sum over the clients is kept.
+    store: kvstore 'nalb'. parameters: initialised, with known shapes. batch_size: samples of each local step to begin with; their
+    sum over the clients is kept. StoreError for another store, or for a --batching of steps.
     """
     if not isinstance(store, NALB):
         raise StoreError("federated rounds average with kvstore 'nalb': create that one, without --scheme stock")

@@ -16,6 +16,7 @@ from nalb.planning.distribution import DecisionKind, Distribution, Situation, bu
 from nalb.planning.elastic import FIXED_SLICE_BYTES, elastic
 from nalb.planning.nodes import Floats
 
+# Bytes of each node, shape (N,), or None to keep the present plan; and the reason, for people.
 ChosenShares = tuple[Floats | None, str]
 ChosenDistribution = tuple[Distribution | None, str]
 Decide = Callable[[Situation], ChosenShares]
@@ -32,8 +33,8 @@ SUM_PART = 1e-6  # of the model: shares may be off by so much, as sums of floats
 class Scheme:
     """A way to distribute the slices over the servers."""
 
-    name: str
-    decide: Decide | None  # None: MXNet routes by itself
+    name: str  # of a user's own: replaced by the word that named it
+    decide: Decide | None  # situation -> shares and reason; None: MXNet routes by itself
     meaning: str = ""  # for `nalb launch --help`
     measures: bool = True  # messages are announced and timed: what is not needed costs time
     follows_estimates: bool = False  # its shares come from the estimated capacities
@@ -68,7 +69,7 @@ class Scheme:
         return f"scheme {self.name} ({self.place})" if self.place else f"scheme {self.name}"
 
     def shares(self, situation: Situation) -> ChosenShares:
-        """What it decides, checked. Raises InputError."""
+        """What it decides in the situation, checked. Raises InputError."""
         if self.decide is None:
             raise InputError(f"scheme {self.name} makes no plans: MXNet routes by itself")
         shares, reason = self.decide(situation)
@@ -77,7 +78,7 @@ class Scheme:
         return (None if shares is None else self._checked(shares, situation)), reason
 
     def plan(self, situation: Situation) -> ChosenDistribution:
-        """Its decision as a plan; None keeps the present one. Raises InputError."""
+        """Its decision in the situation as a plan; None keeps the present one. Raises InputError."""
         shares, reason = self.shares(situation)
         if shares is None:
             return None, reason
@@ -135,7 +136,7 @@ def _with_full_cores(plan: Distribution, situation: Situation) -> Distribution:
 
 
 def equal_by_need(situation: Situation) -> ChosenShares | None:
-    """Equal shares, where a scheme that follows the estimates cannot follow them; None where it can."""
+    """Equal shares while a scheme cannot follow the situation's estimates; None where it can."""
     if (need := situation.equal_need) is None:
         return None
     return shares_of.average(situation.nodes, situation.layout.model_bytes), WHY_EQUAL[need]

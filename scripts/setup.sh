@@ -75,11 +75,11 @@ python311() {
   return 1
 }
 
-install_nalb() { # extras: '' or '[dev]'
+install_nalb() { # extras: '[mxnet]' or '[dev,mxnet]'
   local stamp want
   want=$(cat "$repo/pyproject.toml" "$repo"/kvstore_patch/shim/*.[ch] "$repo"/netem/*.[ch] | sha256sum | cut -c1-16)
   stamp=$venv/nalb-installed
-  case $(cat "$stamp" 2>/dev/null) in "$want$1" | "$want[dev]") return 0 ;; esac # [dev] has all that '' has
+  case $(cat "$stamp" 2>/dev/null) in "$want$1" | "$want[dev,mxnet]") return 0 ;; esac # the longer has all of the other
   echo "setting up $venv (once; it takes a minute or two)"
   if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then # also where an earlier one stopped half way
     local python

@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/setup.sh
 need_debian_packages gcc libc6-dev python3-venv iproute2 util-linux openssh-server openssh-client dataset-fashion-mnist
-install_nalb '[dev]'
+install_nalb '[dev,mxnet]'
 export OMP_NUM_THREADS=1
 "$venv/bin/ruff" check .
 "$venv/bin/ruff" format --check .

@@ -60,7 +60,9 @@ class Trainer:
         total: int,
         threshold: int | None = None,
     ):
-        """blocks: the sub-models, in order, as `partition` gives them or as you like. loss: of outputs and labels, one number for
+        """kvstore: 'nalb', or a store of that kind. optimizer, optimizer_params: as Gluon's Trainer takes them.
+
+        blocks: the sub-models, in order, as `partition` gives them or as you like. loss: of outputs and labels, one number for
         each sample, as Gluon's are. total: samples of an iteration, over all workers. threshold: the smallest batch at which the
         first sub-model computes at full speed; default: what `partition` has found, or THRESHOLD. The learning rate may follow a
         schedule of the optimizer's; set it by hand only after `gather`.
@@ -102,7 +104,10 @@ class Trainer:
         store.at_close(self._leave, self._courier.close)
 
     def batches(self, samples: int, seed: int = 0) -> "Batches":
-        """The indices of each iteration, of a data set of so many samples, which every worker can read in full."""
+        """The indices of each iteration, of a data set of so many samples, which every worker can read in full.
+
+        seed: of the shuffles, alike on all workers.
+        """
         return Batches(self, samples, seed)
 
     def step(self, samples: Samples) -> None:

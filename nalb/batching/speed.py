@@ -7,13 +7,13 @@ The driving resources are those of *now*, when the worker reports after iteratio
 calls them usage in one place and what is available in another; a controller passes on what the worker reports.
 """
 
-import importlib.util
 from collections import deque
 from typing import Any, Protocol
 
 import numpy as np
 
-from nalb.errors import InputError, MachineError
+from nalb.errors import InputError
+from nalb.extras import require
 from nalb.planning.nodes import Floats
 
 EMA_WEIGHT = 0.2  # of the newest speed; Chen et al., Table 3
@@ -70,11 +70,8 @@ class Ema:
 
 def require_library(predictor: str | None) -> None:
     """MachineError where the library that the predictor of this name needs is not installed."""
-    if predictor == "arima" and importlib.util.find_spec("statsmodels") is None:
-        raise MachineError(
-            "predictor arima needs statsmodels, which is not there: `pip install -e '.[arima]'` in the clone, or choose "
-            "another --predictor"
-        )
+    if predictor == "arima":
+        require("statsmodels", "predictor arima", ", or choose another --predictor")
 
 
 class Arima:

@@ -40,7 +40,7 @@ class Progress(Struct, frozen=True, forbid_unknown_fields=True):
     """Where training goes on: what comes next, not what was last."""
 
     iteration: Count = 0  # steps taken
-    epoch: Count = 0
+    epoch: Count = 0  # counted from 0
     batch: Count = 0  # batches of the epoch already taken
     notes: dict[str, float] = {}  # the script's own figures, such as a running sum of losses
 

@@ -29,15 +29,15 @@ class DecisionKind(Enum):
 class Distribution:
     """Where each slice of one iteration goes."""
 
-    scheme: str
-    iteration: int
+    scheme: str  # its name
+    iteration: int  # counted from 0
     server_of_slice: tuple[int, ...]  # per slice, the index of its server among the nodes
     slot_of_slice: tuple[int, ...]  # per slice, its slot on that server, from 0 for each slot class
     target_bytes: tuple[int, ...]  # per node, what the scheme asked for; adds up to the model
     shares_bytes: tuple[int, ...]  # per node, what whole slices made of it; adds up to the model
     predicted_s: float | None  # completion time of shares_bytes by the scheme's capacities; None where unknown
     bound_s: float | None  # the least time of any shares by the same capacities
-    reason: str
+    reason: str  # for people
     by_site: SitePlan | None = None  # who sums within the sites; None: sums have one level
     kind: DecisionKind = DecisionKind.PLANNED  # PLANNED, UNMEASURED or DISTRUSTED
 
@@ -58,7 +58,7 @@ class Situation:
 
     iteration: int  # the one to be planned
     nodes: Sequence[Node]  # in planning order
-    layout: Layout
+    layout: Layout  # how the model is cut into slices
     estimated: Capacities | None = None  # None: not measured yet
     configured: Capacities | None = None  # None: nobody said
     observations: Sequence[Sequence[ServerObservation]] = ()  # per node, newest last

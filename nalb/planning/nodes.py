@@ -30,11 +30,11 @@ SLOWEST_BYTES_PER_S = 1.0  # what an estimate of zero counts as: the node keeps 
 
 @dataclass(frozen=True)
 class Node:
-    """One machine of the job."""
+    """One machine of the job, by a name that no other one has. InputError for one without a role."""
 
     name: str
-    is_worker: bool = True
-    is_server: bool = True
+    is_worker: bool = True  # computes gradients
+    is_server: bool = True  # sums a share of them
 
     def __post_init__(self) -> None:
         if not (self.is_worker or self.is_server):
@@ -49,7 +49,7 @@ class CoreTimes:
     s_per_byte: Floats  # of its share, as a server, shape (N,)
 
     def of_shares(self, shares_bytes: Floats) -> Floats:
-        """Seconds for these shares, shape (N,)."""
+        """Seconds for shares_bytes, the bytes that each node sums; both of shape (N,)."""
         return np.asarray(self.fixed_s + self.s_per_byte * shares_bytes)
 
 
@@ -100,7 +100,7 @@ class Capacities:
     def from_lists(
         cls, up: Iterable[float], down: Iterable[float], pairs: Mapping[Pair, float] | None = None
     ) -> "Capacities":
-        """From plain numbers in node order, bytes per second. Raises InputError."""
+        """From plain numbers up and down, in node order, and caps of pairs, all in bytes per second. Raises InputError."""
         return cls(np.array(list(up), dtype=np.float64), np.array(list(down), dtype=np.float64), pairs or {})
 
     @classmethod
@@ -116,6 +116,7 @@ class Capacities:
     ) -> "tuple[Capacities | None, str]":
         """Capacities from measured values, and the reason; None while a node or an uplink has no measurement (NaN).
 
+        up, down: per node, shape (N,), and pairs: caps of single directed pairs, in bytes per second. cores: None where not known.
         sites, uplinks: where sums have two levels, of the nodes, and the rates of the uplinks up and down, shape (2, S).
         A node measured at zero or below counts as SLOWEST_BYTES_PER_S, and the reason says so. Pairs not finite are
         left out.

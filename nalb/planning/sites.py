@@ -32,7 +32,7 @@ class Sites:
 
     @classmethod
     def flat(cls, node_names: Sequence[str]) -> "Sites":
-        """Each node a site of its own, by its own name; the names must differ."""
+        """Each node a site of its own, by its own name. InputError where two of node_names are alike."""
         if len(set(node_names)) < len(node_names):
             raise InputError("nodes share a name: give each its own")
         return cls(tuple(node_names))

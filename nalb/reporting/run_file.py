@@ -130,7 +130,7 @@ def _what_is_wrong(run: RunFile) -> str | None:
 
 
 def read_events(run_dir: Path) -> list[AnyEvent]:
-    """The events of samples.jsonl, in order; none where the file is missing. Kinds that are not known are left out, and so are
+    """The events of run_dir's samples.jsonl, in order; none where it is missing. Kinds that are not known are left out, and so are
     torn lines, with a warning but for the last, which may be half written. InputError names a line that is no event."""
     path = run_dir / "samples.jsonl"
     try:

@@ -10,7 +10,7 @@ that ends its training drains: it stays in its last iteration until that is comp
 
 from collections import deque
 from collections.abc import Collection, Set
-from enum import StrEnum
+from enum import Enum
 from typing import NamedTuple
 
 from nalb.errors import PeerError
@@ -22,7 +22,7 @@ from nalb.tokens.shape import Shape, level_name
 FOREVER = 1 << 62  # iterations
 
 
-class Part(StrEnum):
+class Part(Enum):
     """What of a computed token another one needs."""
 
     OUTPUT = "output"  # of a forward token
