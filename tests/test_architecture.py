@@ -420,6 +420,14 @@ def test_nalbs_own_programs_start_in_one_way():
             assert not any(isinstance(one, ast.Constant) and one.value == "-m" for one in ast.walk(tree)), name
 
 
+def test_named_tuples_are_of_one_type():
+    """Python 3.10 has no generic ones, which neither vermin nor mypy knows. kvstore_patch runs on 3.11 alone."""
+    for path in [*modules("nalb"), *modules("netem")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and "NamedTuple" in map(ast.unparse, node.bases):
+                assert len(node.bases) == 1, f"{path}: {node.name} is a NamedTuple and more: make it a dataclass"
+
+
 def test_no_tracked_file_names_a_path_of_a_machine():
     for path in ROOT.rglob("*"):
         if path.suffix in (".py", ".sh", ".md", ".toml", ".c", ".h") and not {".venv", "build"} & set(path.parts):

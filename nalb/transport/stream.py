@@ -16,7 +16,8 @@ Items may be lost, repeated or overtaken. Whatever happens, they are taken once 
 """
 
 from collections import deque
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from nalb.errors import PeerError
 
@@ -25,7 +26,8 @@ WINDOW_BYTES = 64 << 20  # on its way to one peer: 100 ms of round trip at 5 Gbi
 T = TypeVar("T")
 
 
-class _Held(NamedTuple, Generic[T]):
+@dataclass(frozen=True)
+class _Held(Generic[T]):
     item: T
     start_bytes: int  # of all items before it
     end_bytes: int
