@@ -280,7 +280,7 @@ def join(
     store: kvstore 'nalb', or MXNet's own 'dist_sync' or 'dist_async'. batch_size: samples of this worker to begin with; without
     `nalb launch --batching` they stay so. most: what this worker can hold. profile: work(n) computes the gradients of n samples,
     any ones, and takes no step; `lbb` times it first, up to the total or what fits, and keeps to half of what did not. power: of
-    this machine, e.g. its cores, for `static` and `dynamic`, which then begin in proportion to it; all workers give it, or none. From
+    this machine, e.g. its cores, for `static` and `dynamic`, which then begin in proportion to it; all give it, or none. From
     here on Trainer's steps must divide by `balancer.total`. InputError for sizes or a power that cannot be.
     """
     if not all(1 <= size <= BATCH_MOST for size in (batch_size, 1 if most is None else most)):
