@@ -1,13 +1,13 @@
-"""Imported by nalb.pth as Python starts: once a script has imported MXNet, MXNet knows the store's names.
+"""Registers the store's names with MXNet as soon as a script has imported MXNet. nalb.pth imports this module as Python starts.
 
-Every interpreter that has nalb pays for this, so it loads nothing: no package of nalb's, of MXNet's or of importlib's.
+Every interpreter that has nalb runs this module, so it imports nothing slow: no package of nalb, MXNet or importlib.
 `bootstrap/sitecustomize.py` imports it too, for an interpreter that finds nalb on PYTHONPATH alone.
 """
 
 import os
 import sys
 
-TYPE_CHECKING = False  # the one of `typing`, which takes milliseconds to load
+TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING: importing `typing` takes milliseconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 class AfterMxnet:
-    """A finder that lets the import of mxnet go its way and names the stores when it is complete."""
+    """A finder that registers the stores' names when the import of mxnet is complete, and changes nothing else."""
 
-    _is_asking = False  # the other finders
+    _is_asking = False  # whether it asks the other finders
 
     def find_spec(
         self, fullname: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        """The loader of mxnet, with what follows; None for any other module."""
+        """The spec of mxnet, whose loader also registers the names; None for any other module."""
         if fullname != "mxnet" or self._is_asking:
             return None
         import importlib.util
 
-        self._is_asking = True  # and stay: a script may look for mxnet before it imports it
+        self._is_asking = True  # this finder stays installed: a script may look for mxnet before it imports it
         try:
             spec = importlib.util.find_spec("mxnet")
         finally:
@@ -42,11 +42,11 @@ class AfterMxnet:
 
             install()
 
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # on this one loader only
         return spec
 
 
 if (
     os.environ.get("DMLC_ROLE", "worker") == "worker"
-):  # servers and schedulers create no stores; some call themselves worker later
+):  # servers and schedulers create no stores; some set DMLC_ROLE to worker later
     sys.meta_path.insert(0, AfterMxnet())

@@ -1,20 +1,20 @@
 """Batches whose size changes while a Gluon script trains: with kvstore 'nalb', and with MXNet's own dist_sync or dist_async.
 
-    balancer = batching.join(store, batch_size=32)      # this worker's, to begin with
+    balancer = batching.join(store, batch_size=32)      # this worker's first batch size
     batches = balancer.batches(len(images))
     for epoch in range(epochs):
         for chosen in batches:                          # indices; their number may change every time
             ...
             loss.backward()                             # one loss per sample, as Gluon's losses give
-            trainer.step(balancer.total)                # not the local size, not their number times the workers
+            trainer.step(balancer.total)                # the samples of all workers, not of this batch
 
 Why that is exact. backward() of per-sample losses gives the sum of the samples' gradients, the KVStore adds up the workers'
 sums, and step(n) divides by n: with n the total over all workers it is the mean over the union of the batches, whatever
 their sizes: worker i counts x_i / total (Chen et al., Eq. 7; Yao et al., 3.2.4; Tyagi and Sharma divide by the number of
 workers once more, which divides the learning rate alone). For a mean loss, multiply by len(chosen) first. Another n
-would scale the learning rate: the step is refused. Layers that look at the whole batch (BatchNorm) see the local one.
+would scale the learning rate, so the step is refused. Layers that use the whole batch (BatchNorm) see the local one.
 
-Which samples: see nalb/batching/stream.py. Every worker must be able to read every sample.
+nalb/batching/stream.py describes which samples a batch has. Every worker must be able to read every sample.
 """
 
 import functools
@@ -48,19 +48,19 @@ __all__ = ["Balancer", "BatchSampler", "PartitionSampler", "join"]  # what nalb.
 
 
 class SizeSource(Protocol):
-    """Who says how many samples each worker computes."""
+    """The source of the workers' batch sizes; it receives their reports of computed iterations."""
 
     def sizes(self, iteration: int) -> list[int]:
-        """By rank, for this iteration; waits until they are known."""
+        """The batch sizes of this iteration, by rank; waits until they are known."""
         ...
 
     def report(self, message: m.Computed) -> None:
-        """The iteration's gradients are there; any thread."""
+        """Take the report that an iteration's gradients are computed. Any thread may call it."""
         ...
 
 
 class FixedSizes:
-    """Nobody chooses sizes: they stay as the workers began, by rank."""
+    """Batch sizes that stay as the workers began, by rank."""
 
     def __init__(self, sizes: list[int]):
         self._sizes = sizes
@@ -75,7 +75,7 @@ class FixedSizes:
 
 
 class ChosenSizes:
-    """The coordinator chooses."""
+    """Batch sizes that the coordinator chooses."""
 
     def __init__(
         self, client: Client, batch_size: int, most: int | None, profile: Points | None, power: float | None = None
@@ -87,7 +87,7 @@ class ChosenSizes:
     def sizes(self, iteration: int) -> list[int]:
         """See SizeSource."""
         while self._present.until < iteration:
-            self._present = self._client.wait_for(m.BatchSizes)  # they come in order
+            self._present = self._client.wait_for(m.BatchSizes)  # the messages come in order
         return self._present.sizes
 
     def report(self, message: m.Computed) -> None:
@@ -106,17 +106,14 @@ class Balancer:
         """rank: this worker's. source: says how many samples each worker computes. clock: times what this one computes."""
         self.rank, self._source, self._clock = rank, source, clock
         self.total = sum(source.sizes(0))  # samples of an iteration over all workers
-        self._iteration = -1  # drawn
-        self._is_drawn = False  # and not stepped yet
+        self._iteration = -1  # of the batch drawn last
+        self._is_drawn = False  # whether that batch's step is still to come
         self._size = 0
         self.sizes: list[int] = []  # by rank, of the batch drawn last
         self._drawn_s = self._period_s = self._wait_s = 0.0
 
     def batches(self, samples: int, seed: int = 0) -> "BatchSampler":
-        """A batch sampler over a data set of so many samples, which every worker can read in full.
-
-        seed: of the shuffles, alike on all workers. InputError where `samples` are fewer than `total`.
-        """
+        """A batch sampler over a data set of `samples` samples, all of which every worker can read."""
         return BatchSampler(self, samples, seed)
 
     def partitioned_batches(
@@ -148,10 +145,10 @@ class Balancer:
         start = sum(sizes[: self.rank])
         return start, start + self._size
 
-    # ---- what Trainer tells
+    # ---- called by Trainer's patched methods (_watch_trainers)
 
     def check_step(self, batch_size: float) -> None:
-        """StoreError unless the step divides by the total. batch_size: what the script gave to `trainer.step`, in samples."""
+        """Raise StoreError unless the step divides by the total."""
         if abs(batch_size - self.total) > 1e-6 * self.total:
             raise StoreError(
                 f"trainer.step({batch_size:g}): batches are unequal and gradients are sums over all workers, so only "
@@ -159,7 +156,7 @@ class Balancer:
             )
 
     def before_push(self, trainer: mx.gluon.Trainer) -> None:
-        """The trainer calls it once its gradients are queued."""
+        """Queue the measurement of computing: the backward pass is queued, and no gradient is pushed yet."""
         if not self._is_drawn:
             return
         self._is_drawn = False
@@ -169,16 +166,17 @@ class Balancer:
             for parameter in trainer._params:
                 for data in parameter.list_data():
                     data.wait_to_read()
-        drawn = (self._iteration, self._size, self._period_s, self._wait_s)  # this thread may soon be a batch further
+        # copies: this thread may have drawn the next batch by the time of the report
+        drawn = (self._iteration, self._size, self._period_s, self._wait_s)
         gradients = [g for p in trainer._params if p.grad_req != "null" for g in p.list_grad()]
         self._clock.gradients(gradients, lambda computing: self._report(computing, *drawn))
 
     def after_update(self, trainer: mx.gluon.Trainer) -> None:
-        """The trainer calls it once its parameters are queued."""
+        """Note that the update of the parameters is queued: the next iteration's computing begins after it."""
         self._clock.parameters([d for p in trainer._params if p.grad_req != "null" for d in p.list_data()])
 
     def _report(self, computing: Computing, iteration: int, size: int, period_s: float, wait_s: float) -> None:
-        memory_share = psutil.virtual_memory().percent / 100  # of the machine: it is what runs out
+        memory_share = psutil.virtual_memory().percent / 100  # of the whole machine, not of this process
         elapsed_s, cpu_share = computing
         self._source.report(m.Computed(iteration, size, elapsed_s, cpu_share, memory_share, period_s, wait_s))
 
@@ -186,7 +184,7 @@ class Balancer:
 class BatchSampler(mx.gluon.data.sampler.Sampler):
     """Indices of this worker's batches. Iterate it once per epoch, or give it to a DataLoader as batch_sampler.
 
-    A loop that is left early goes on where it stopped. Same seed, same stream, on every worker. `Balancer.batches` makes it.
+    After a loop that is left early, the next loop goes on where it stopped. The same seed gives the same stream on every worker.
     """
 
     def __init__(self, balancer: Balancer, samples: int, seed: int):
@@ -203,19 +201,19 @@ class BatchSampler(mx.gluon.data.sampler.Sampler):
             yield self._stream.batch(self._drawn - 1, start, stop)
 
     def go_to(self, iteration: int) -> None:
-        """Go on with this iteration's batch, counted from 0, as a training that was interrupted does."""
+        """Make the next batch that of this iteration, as a training that goes on from a checkpoint needs."""
         self._drawn = iteration
 
     def __len__(self) -> int:
-        """Batches until the end of the epoch."""
+        """How many batches the epoch still has."""
         return self._stream.end_of_epoch(self._drawn) - self._drawn
 
 
 class PartitionSampler(mx.gluon.data.sampler.Sampler):
     """Indices of this worker's batches, from its own partition alone. `Balancer.partitioned_batches` makes it.
 
-    An epoch is as many iterations as have all workers' samples once, together. `stream.moves` are the samples that
-    changed hands so far: a worker whose data lie on its own disk must fetch what it is given.
+    An epoch has as many iterations as all workers together need to compute all samples once. `stream.moves` lists the moves of
+    samples between workers so far: a worker whose data lie on its own disk must fetch the samples that it is given.
     """
 
     def __init__(self, balancer: Balancer, partitions: Sequence[Ints], seed: int, threshold: float):
@@ -234,7 +232,7 @@ class PartitionSampler(mx.gluon.data.sampler.Sampler):
             yield self.stream.batch(self._balancer.sizes)
 
     def go_to(self, iteration: int) -> None:
-        """InputError unless `iteration` is 0, the first: which samples come next depends on all sizes since."""
+        """Raise InputError unless `iteration` is 0: the partitions depend on the sizes of all iterations before."""
         if iteration:
             raise InputError(f"partitioned data cannot go on from iteration {iteration}: begin without a checkpoint")
 
@@ -243,15 +241,15 @@ class PartitionSampler(mx.gluon.data.sampler.Sampler):
 
 
 def equal_part(total: int, workers: int, rank: int) -> int:
-    """A worker's samples of the total, equal but for what does not divide, which goes to lower ranks."""
+    """How many of `total` samples a worker gets. Parts are equal, and the lowest ranks get one more each of the remainder."""
     return total // workers + (rank < total % workers)
 
 
 def first_sizes(store: KVStoreBase, own: int, total: int) -> list[int]:
-    """What the workers begin with, by rank; call it on every worker, before the first step.
+    """The workers' first batch sizes, by rank. Call it on every worker, before the first step.
 
-    own: this worker's; total: of all, if all are alike. Servers of dist_async cannot add up: InputError where the total is not
-    rank 0's.
+    own: this worker's size. total: samples over all workers if all sizes are equal. Servers of dist_async cannot add up sizes, so
+    with it sizes are equal; raises InputError where `total` differs from rank 0's.
     """
     if isinstance(store, mx.kvstore.KVStore) and store.type == "dist_async":
         seen = mx.nd.array([total])
@@ -277,11 +275,11 @@ def join(
 ) -> Balancer:
     """Take part in the choice of batch sizes; call it once, in every worker, before the first batch.
 
-    store: kvstore 'nalb', or MXNet's own 'dist_sync' or 'dist_async'. batch_size: samples of this worker to begin with; without
-    `nalb launch --batching` they stay so. most: what this worker can hold. profile: work(n) computes the gradients of n samples,
-    any ones, and takes no step; `lbb` times it first, up to the total or what fits, and keeps to half of what did not. power: of
-    this machine, e.g. its cores, for `static` and `dynamic`, which then begin in proportion to it; all give it, or none. From
-    here on Trainer's steps must divide by `balancer.total`. InputError for sizes or a power that cannot be.
+    batch_size: this worker's first batch size, samples; without `nalb launch --batching` it never changes. most: the largest
+    batch that this worker can hold. profile: a function of n that computes the gradients of any n samples and takes no step;
+    `lbb` times it first, up to the total or the first size that memory does not hold, and then stays at most at half of that
+    size. power: of this machine, e.g. its cores; `static` and `dynamic` begin in proportion to it; all workers give it, or none.
+    From here on Trainer's steps must divide by `balancer.total`. Raises InputError.
     """
     if not all(1 <= size <= BATCH_MOST for size in (batch_size, 1 if most is None else most)):
         raise InputError(f"batch_size {batch_size}, most {most}: give 1 to {BATCH_MOST} samples")
@@ -314,7 +312,7 @@ def join(
 
 
 def _client_alone(settings: Settings, rank: int, clock: ComputeClock) -> Client:
-    """A control client without shim and plans; says goodbye when the script ends well."""
+    """A control client of a worker without shim and plans; it says goodbye when the script ends well."""
     hello, keys = m.Hello(m.VERSION, "worker", settings.node, 9 + 2 * rank, os.getpid()), own_keys(settings)
     client = Client(settings.endpoint, hello, lambda: ([], 0), settings.silence_s, settings.startup_s, keys)
     client.wait_for(m.Welcome)

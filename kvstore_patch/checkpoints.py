@@ -1,7 +1,7 @@
-"""Checkpoints of a Gluon training, with kvstore 'nalb', with MXNet's own, or with none.
+"""Checkpoints of a Gluon training with kvstore 'nalb', with one of MXNet's own kvstores, or without one.
 
-    checkpoints = Checkpoints(net, trainer, every=100, seed=1)      # net has seen its first forward pass
-    start = checkpoints.restore()                                   # Progress(0, 0, 0) where there is nothing to go on from
+    checkpoints = Checkpoints(net, trainer, every=100, seed=1)      # after the net's first forward pass
+    start = checkpoints.restore()                                   # Progress(0, 0, 0) where there is no checkpoint
     iteration = start.iteration
     for epoch in range(start.epoch, epochs):
         for batch in range(start.batch if epoch == start.epoch else 0, batches):
@@ -10,9 +10,9 @@
             iteration += 1
             checkpoints.after_step(Progress(iteration, epoch, batch + 1))
 
-All workers have the same weights, so rank 0 alone writes, and all go on from the newest checkpoint that any worker has
-(agreement.py). Random generators have no place in it: at each checkpoint, written or restored, every worker seeds them anew
-from (seed, iteration, rank), so that what is drawn after it is the same either way.
+All workers have the same weights, so only rank 0 writes. All workers go on from the newest checkpoint that any of them has
+(agreement.py). A checkpoint does not hold the states of random generators. Instead every worker seeds them anew from
+(seed, iteration, rank) at each checkpoint that is written or restored: the numbers drawn after it are the same in both cases.
 """
 
 import logging
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """Saves and restores net, optimizer and progress. Make it after the first forward pass, on every worker alike."""
+    """Saves and restores net, optimizer and progress. Every worker makes one alike, after the net's first forward pass."""
 
     def __init__(
         self,
@@ -52,11 +52,9 @@ class Checkpoints:
         seed: int = 0,
         settings: Mapping[str, Setting] | None = None,
     ):
-        """net, trainer: what is saved; fela.Trainer too. every: steps between two checkpoints; 0: none are written or read.
-
-        folder: default NALB_CHECKPOINTS, which `nalb launch` sets. keep: how many of the newest stay, 1 or more. seed: of the
-        random generators. settings: what must be the same when training goes on, by name, such as the global batch size.
-        CheckpointError for other numbers, and where there is no folder.
+        """every: steps between two checkpoints; 0: none are written or read. folder: default NALB_CHECKPOINTS, which
+        `nalb launch` sets. keep: how many of the newest checkpoints stay. seed: of the random generators. settings: values by
+        name, such as the global batch size, that must be the same when training goes on. Raises CheckpointError.
         """
         if every < 0 or keep < 1:
             raise CheckpointError(f"every={every}, keep={keep}: give every 0 or more, and keep 1 or more")
@@ -75,14 +73,15 @@ class Checkpoints:
         self._claim: IO[str] | None = None  # held until this process ends
 
     def restore(self) -> Progress:
-        """Go on from the newest whole checkpoint, if there is one; every worker at the same place. Call it once, first.
+        """Restore the newest whole checkpoint, if there is one, and return its progress, the same on every worker.
 
-        Files that are not whole are skipped with a warning. CheckpointError where the checkpoint is of another training.
+        Call it once, before the first step. Files that are damaged or cannot be read are skipped with a warning. Raises
+        CheckpointError where the checkpoint belongs to another training.
         """
         if not self._every:
             return Progress()
         store = self._join()
-        folders.sweep(self._folder, self._node if store is None else None)  # rank 0 writes again once all have agreed
+        folders.sweep(self._folder, self._node if store is None else None)  # safe: nobody writes before all have agreed
         found, skipped = folders.newest(self._folder)
         for one in skipped:
             log.warning("checkpoint %s is skipped: %s", one.path, one.why)
@@ -109,19 +108,19 @@ class Checkpoints:
         return checkpoint.progress
 
     def after_step(self, progress: Progress) -> None:
-        """Save if it is time to. progress: where training goes on from here."""
+        """Save if a checkpoint is due. progress: where training goes on from here."""
         if self.is_due(progress):
             self.save(progress)
 
     def is_due(self, progress: Progress) -> bool:
-        """Whether it is time to save."""
+        """Whether a checkpoint is due at this progress."""
         return bool(self._every) and progress.iteration % self._every == 0
 
     def save(self, progress: Progress) -> None:
-        """Save now; call it on every worker, rank 0 writes. CheckpointError, with the older ones kept, where the disk fails."""
+        """Save now. Call it on every worker; rank 0 writes. Raises CheckpointError where writing fails; older checkpoints stay."""
         self._join()
         if self._gather:
-            self._gather()  # one worker writes, and may not have computed all of the net
+            self._gather()  # the worker that writes may lack parts of the net that others computed
         if self._is_writer():
             self._write(progress)
         self._seed_random(progress.iteration)
@@ -136,7 +135,7 @@ class Checkpoints:
         folders.prune(written, self._keep)
 
     def _seed_random(self, iteration: int) -> None:
-        """MXNet's, NumPy's and Python's generators. It costs milliseconds, so not in every iteration."""
+        """Seed the random generators of MXNet, NumPy and Python. It takes milliseconds: too long for every iteration."""
         store = self._trainer._kvstore
         words = np.random.SeedSequence([self._seed, iteration, store.rank if store else 0]).generate_state(1)
         mx.random.seed(int(words[0]) & 0x7FFFFFFF)
@@ -144,7 +143,7 @@ class Checkpoints:
         random.seed(int(words[0]))
 
     def _join(self) -> KVStoreBase | None:
-        """The Trainer's store, once the folder is this job's and the initial parameters are there."""
+        """Claim the folder for this job, wait for the initial parameters, and return the Trainer's store."""
         self._claim = self._claim or lock.claim(self._folder, _job())
         trainer = self._trainer
         try:
@@ -157,7 +156,7 @@ class Checkpoints:
             trainer._init_params()
         for parameter in trainer._params:
             for data in parameter.list_data():
-                data.wait_to_read()  # MXNet 1.9.1 does not order what is written next behind the broadcast
+                data.wait_to_read()  # MXNet 1.9.1 does not order the next write after the broadcast
         return trainer._kvstore
 
     def _is_writer(self) -> bool:
@@ -165,7 +164,7 @@ class Checkpoints:
 
 
 def _job() -> str:
-    """What the folder's lock calls the job: the launcher's name for it, else what only one job can have at a time."""
+    """The job's name in the folder's lock: the launcher's name for it, else its scheduler's address, else this process."""
     if name := os.environ.get(lock.VARIABLE):
         return name
     if host := os.environ.get("DMLC_PS_ROOT_URI"):

@@ -2,11 +2,12 @@
 
     rounds = federated.join(store, net.collect_params().values(), batch_size=100)
     while ...:
-        size = rounds.begin()            # samples of each of this round's steps, on this client
+        size = rounds.begin()            # batch size of this client's steps in this round
         ... tau local steps with a Trainer of its own, kvstore=None
-        rounds.end()                     # the model is now the mean of all clients'
+        rounds.end()                     # every client's model is now the mean of all models
 
-Every client takes the same number of steps and keeps its learning rate; each model counts the same, whatever the sizes.
+Every client takes the same number of steps and keeps its learning rate. Every model has the same weight in the mean, whatever
+its client's batch size.
 """
 
 import time
@@ -22,13 +23,11 @@ from kvstore_patch.store.kvstore import NALB
 from nalb.errors import StoreError
 from nalb.protocol import messages as m
 
-__all__ = ["Rounds", "join"]  # what nalb.mxnet hands on
-
-FEDERATED = ("off", "lb-bsp-federated")  # batchings that mean something here
+FEDERATED = ("off", "lb-bsp-federated")  # values of --batching that fit rounds
 
 
 class Rounds:
-    """This client's part in the rounds. `join` makes it."""
+    """This client's rounds of local steps and averaging."""
 
     def __init__(self, store: NALB, arrays: list[mx.nd.NDArray], source: SizeSource):
         """store: averages. arrays: the model's, which are averaged. source: says how many samples each client computes."""
@@ -37,7 +36,7 @@ class Rounds:
         self._begun_s = self._began_before_s = self._wait_s = self._cpu_s = 0.0
 
     def begin(self) -> int:
-        """A round begins: the batch size of its steps. Waits until all clients have computed the round before."""
+        """Begin a round and return the batch size of its steps. Waits until all clients have computed the round before."""
         asked_s = time.monotonic()
         self._size = self._source.sizes(self._round + 1)[self._store.rank]
         self._round += 1
@@ -46,7 +45,7 @@ class Rounds:
         return self._size
 
     def end(self) -> float:
-        """The local steps are made: report them, average the models. Returns the seconds that the steps took."""
+        """End a round, after its local steps: report their time and average the models. Returns that time in seconds."""
         mx.nd.waitall()
         elapsed_s = time.monotonic() - self._begun_s
         cpu_share = min(1.0, (time.process_time() - self._cpu_s) / (elapsed_s * len(psutil.Process().cpu_affinity())))
@@ -55,7 +54,7 @@ class Rounds:
         report = m.Computed(self._round, self._size, elapsed_s, cpu_share, memory_share, period_s, self._wait_s)
         self._source.report(report)
         for array in self._arrays:
-            ndarrays.settle(array)  # an evaluation reorders weights; else each slice would reorder them back
+            ndarrays.settle(array)  # an evaluation changes the layout, which each slice would else change back
         self._store.pushpull(list(range(len(self._arrays))), self._arrays)
         for array in self._arrays:
             array /= self._store.num_workers
@@ -64,10 +63,10 @@ class Rounds:
 
 
 def join(store: KVStoreBase, parameters: Iterable[mx.gluon.Parameter], batch_size: int) -> Rounds:
-    """Take part; call it once in every client, before its Trainer's first step. All begin with rank 0's model.
+    """Join the rounds. Call it once in every client, before its Trainer's first step. All begin with rank 0's model.
 
-    store: kvstore 'nalb'. parameters: initialised, with known shapes. batch_size: samples of each local step to begin with; their
-    sum over the clients is kept. StoreError for another store, or for a --batching of steps.
+    parameters: initialised, with known shapes. batch_size: this client's first batch size; the sum of the sizes over all clients
+    never changes. Raises StoreError for another store or another --batching.
     """
     if not isinstance(store, NALB):
         raise StoreError("federated rounds average with kvstore 'nalb': create that one, without --scheme stock")

@@ -11,17 +11,17 @@ NalbError                 the command prints the message in one line and exits w
 
 from collections.abc import Sequence
 
-NAMED = 10  # of nodes, keys and the like in one message; a job may have a thousand
+NAMED = 10  # most names of nodes, keys and the like in one message; a job may have a thousand
 
 
 class NalbError(Exception):
-    """Base of the tree: caught at the command line, printed in one line."""
+    """Base of the tree. The command line catches it, and prints it in one line."""
 
     exit_code = 1
 
 
 class InputError(NalbError):
-    """What the user gave is wrong."""
+    """A file, flag or value that the user gave is wrong."""
 
     exit_code = 2
 
@@ -65,13 +65,13 @@ class JobError(NalbError):
 
 
 def listed(names: Sequence[str], most: int = NAMED) -> str:
-    """The first names and how many more there are, for a message."""
+    """The first `most` names, and how many more there are, as words of a message."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def one_line(error: BaseException) -> str:
-    """What kind of error it is and the first line of what it says, without the trace of C++ that MXNet puts before that."""
+    """The error's type and the first line of its message, without the trace of C++ that MXNet puts before the message."""
     lines = [line for line in str(error).splitlines() if not line.startswith(("Traceback (", "  File "))]
     name, text = type(error).__name__, lines[0] if lines else ""
     return text if text.startswith(f"{name}: ") else f"{name}: {text}"

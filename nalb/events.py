@@ -1,4 +1,4 @@
-"""What a run notes as it happens. Each kind of event is declared here once, for who writes it and for who reads it.
+"""The events that a run notes as they happen. Each kind of event is declared here once, for those who write and those who read it.
 
 samples.jsonl has one event per line, as JSON: `event` names the kind, `at_s` is the coordinator's monotonic clock, the other
 fields are the Struct's, in its order. Observers get the same Structs in messages. docs/run-files.md says what each field means.
@@ -18,52 +18,52 @@ Row = tuple[int, int, int, int, int, int]  # source, target, is_push, bytes, sta
 
 
 def _no_times() -> Times:
-    """A default that is written too: msgspec leaves out empty dicts that `dict` itself made."""
+    """A default that msgspec writes even if it is empty; it leaves out empty dicts that `dict` itself made."""
     return {}
 
 
 class Event(Struct, frozen=True, kw_only=True, tag_field="event", tag=lambda name: name.removesuffix("Event").lower()):
-    """Base of every event."""
+    """Base of all events."""
 
     at_s: float  # when, on the coordinator's monotonic clock
 
 
 class StateEvent(Event, frozen=True, kw_only=True):
-    """To a new observer alone: how far the job is."""
+    """Tells a new observer alone how far the job is."""
 
     phase: str
     nodes: list[str]
 
 
 class MissedEvent(Event, frozen=True, kw_only=True):
-    """To an observer alone that read too slowly: events were dropped before this one."""
+    """Tells an observer that read too slowly that events were dropped before this one."""
 
     events: int  # how many
 
 
 class ReadyEvent(Event, frozen=True, kw_only=True):
-    """All processes of a job are there."""
+    """All processes of a job have joined."""
 
     nodes: list[str]  # in the order in which rows of samples number them
     servers: list[str] = []  # the nodes of server ranks 0, 1, ...
 
 
 class LayoutEvent(Event, frozen=True, kw_only=True):
-    """The tensors were cut."""
+    """The tensors were cut into slices."""
 
     model_bytes: int
     slices: int = 0
     probes: int = 0
-    slice_bytes: int = 0  # of the largest
-    iteration: int = 0  # the first that is cut so
+    slice_bytes: int = 0  # of the largest slice
+    iteration: int = 0  # the first that has this layout
     alpha_bytes: float | None = None
-    fixed_slice_bytes: float | None = None  # in place of what alpha gives
-    num_probe: int | None = None  # per server
+    fixed_slice_bytes: float | None = None  # the size of slices in place of the one that alpha gives
+    num_probe: int | None = None  # probes per server
     tensors: list[tuple[str, int, str, int]] | None = None  # name, elements, dtype, group
 
 
 class IdleEvent(Event, frozen=True, kw_only=True):
-    """A held job has nothing to iterate."""
+    """A held job waits, since no observer asks it for an iteration."""
 
 
 class PlanEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -76,22 +76,22 @@ class PlanEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
     predicted_s: float | UnsetType | None = UNSET
     inflight_bytes: int | None = None
     window_bytes: int | None = None  # what files of former versions call inflight_bytes
-    server_of_slice: list[int] | None = None  # ranks
+    server_of_slice: list[int] | None = None  # the server's rank for each slice
 
 
 class SamplesEvent(Event, frozen=True, kw_only=True):
-    """The messages of one measured iteration; `at_s` is when the first one started, and rows count from there."""
+    """The messages of one measured iteration. `at_s` is when the first one started; rows count time from there."""
 
     iteration: int
     rows: list[Row]
 
 
 class Rates(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Bytes per second."""
+    """Rates in bytes per second."""
 
     up: ByNode = {}
     down: ByNode = {}
-    pairs: list[tuple[str, str, float]] | None = None  # source, target and rate of those found to be capped
+    pairs: list[tuple[str, str, float]] | None = None  # source, target and rate of pairs found to be capped
     uplinks: dict[str, tuple[float | None, float | None]] = {}  # up and down by site, where sums have two levels
 
 
@@ -120,8 +120,8 @@ class IterationEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
     cores_s: ByNode = {}
     configured: Rates | None = None
     bound_s: float | None = None
-    wan_bound_s: float | None = None  # by sites: what the shares of least time take of the uplinks,
-    lan_bound_s: float | None = None  # and of the LANs; the longer one is bound_s
+    wan_bound_s: float | None = None  # by sites: how long the uplinks take with the shares of least time
+    lan_bound_s: float | None = None  # and how long the slowest LAN takes; the longer one is bound_s
     planned_s: float | None = None
     span_s: float | None = None
 
@@ -149,13 +149,13 @@ class LinkChange(Struct, frozen=True):
 
 
 class NetworkChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What changed in the emulated network."""
+    """New rates, caps and quotas of the emulated network."""
 
-    at_s: float | int  # by the network file
+    at_s: float | int  # the moment that the network file gives
     nodes: dict[str, NodeChange]
     links: list[LinkChange]
     cpu_quotas: dict[str, float | int] = {}  # cores by node
-    sites: dict[str, NodeChange] = {}  # of the links that sites share
+    sites: dict[str, NodeChange] = {}  # by site: of the link that its nodes share
 
 
 class ChangeEvent(Event, frozen=True, kw_only=True):
@@ -180,14 +180,14 @@ class BatchEvent(Event, frozen=True, kw_only=True):
     next_sizes: list[int]
     reason: str
     remove: int | None  # the rank of a worker that the scheme would leave out
-    profiles: list[list[tuple[int, float]] | None] | UnsetType = UNSET  # samples and seconds; of the first iteration
+    profiles: list[list[tuple[int, float]] | None] | UnsetType = UNSET  # samples and seconds, of the first iteration
 
 
 class TokenShapeEvent(Event, frozen=True, kw_only=True):
-    """What iterations consist of, from one on, where workers compute tokens."""
+    """The tokens that iterations consist of, from `iteration` on, where workers compute tokens."""
 
     workers: list[str]  # nodes by rank
-    iteration: int  # the first
+    iteration: int  # the first with this shape
     parallel: str
     staleness: int
     total: int
@@ -195,17 +195,17 @@ class TokenShapeEvent(Event, frozen=True, kw_only=True):
     weights: list[int]  # by sub-model
     eligible: list[list[int]]  # by sub-model: ranks
     reason: str
-    is_apart: bool = False  # who computes the last sub-model has no samples of its own
-    is_tuned: bool | UnsetType = UNSET  # all cases are measured: it stays. Not written where it is not so
+    is_apart: bool = False  # workers that compute the last sub-model have no samples of their own
+    is_tuned: bool | UnsetType = UNSET  # all cases are measured, and this shape stays; left out while that is not so
 
 
 class TokenRow(Struct, frozen=True, array_like=True):
-    """A token that was computed. Microseconds since the event's `at_s`."""
+    """A token that was computed. Its times are microseconds since the event's `at_s`."""
 
     level: str  # F1, FB3, B2
     number: int
     worker: int  # rank
-    owner: int  # rank; another one than `worker` was helped
+    owner: int  # rank; if it is not `worker`, that one helped the owner
     samples: int
     given_us: int
     done_us: int
@@ -215,7 +215,7 @@ class TokenRow(Struct, frozen=True, array_like=True):
 
 
 class TokensEvent(Event, frozen=True, kw_only=True):
-    """All tokens of an iteration are computed; `at_s` is when it began. Lists are by worker's rank."""
+    """All tokens of an iteration are computed; `at_s` is when the iteration began. Lists are by worker's rank."""
 
     workers: list[str]  # nodes
     iteration: int
@@ -229,7 +229,7 @@ class TokensEvent(Event, frozen=True, kw_only=True):
 
 
 class DoubtEvent(Event, frozen=True, kw_only=True):
-    """A process reported what cannot be."""
+    """A process reported something that cannot be."""
 
     process: str
     node: str
@@ -237,13 +237,13 @@ class DoubtEvent(Event, frozen=True, kw_only=True):
 
 
 class SharedUplinkEvent(Event, frozen=True, kw_only=True):
-    """Nodes seem to share an uplink that nobody declared (nalb/measurement/shared_uplinks.py). Told once for the same nodes."""
+    """Nodes seem to share an uplink that nobody declared (nalb/measurement/shared_uplinks.py). Written once for the same nodes."""
 
-    iteration: int  # the last one of those that showed it
+    iteration: int  # the last of the iterations that showed it
     nodes: list[str]
-    others: list[str]  # on the other side; the link may as well be theirs
+    others: list[str]  # nodes on the other side; the link may as well be theirs
     up_bytes_per_s: float  # from the nodes to the others, in all
-    down_bytes_per_s: float  # and back
+    down_bytes_per_s: float  # from the others to the nodes, in all
 
 
 class AbortEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -290,13 +290,16 @@ _KINDS = {one.__struct_config__.tag for one in Event.__subclasses__()}
 
 
 def encode_line(event: Event) -> bytes:
-    """A line of samples.jsonl, with its end."""
+    """The event as a line of samples.jsonl, which ends with a newline."""
     return msgspec.json.encode(event) + b"\n"
 
 
 def decode_line(line: bytes) -> AnyEvent | None:
-    """The event of a line; None for a kind that is not known. Raises msgspec.ValidationError for one with wrong fields;
-    UnicodeDecodeError, RecursionError and other msgspec.DecodeErrors for what is no JSON."""
+    """The event of a line; None for a kind that is not known.
+
+    Raises msgspec.ValidationError for an event with wrong fields; UnicodeDecodeError, RecursionError and other
+    msgspec.DecodeErrors for a line that is no JSON.
+    """
     try:
         return _decoder.decode(line)
     except msgspec.ValidationError:

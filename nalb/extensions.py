@@ -1,8 +1,8 @@
-"""Schemes and estimators of a user's own, which run without a change to nalb.
+"""Loads schemes and estimators of a user's own, which run without a change to nalb.
 
 A word names one: `package.module:NAME`, or the name of an entry point of the group `nalb.schemes` or `nalb.estimators`. The
-coordinator loads it; where the launcher can see it too, it loads it first, so that a mistake is told before anything starts.
-Whatever goes wrong in it later is an InputError that names the word, the file and the line.
+coordinator loads it. Where the launcher can see it too, the launcher loads it first, so that a mistake is told before anything
+starts. An error that it raises later becomes an InputError that names the word, the file and the line.
 """
 
 import importlib
@@ -27,12 +27,12 @@ from nalb.schemes import SCHEMES, ChosenShares, Scheme
 
 SCHEME_GROUP, ESTIMATOR_GROUP = "nalb.schemes", "nalb.estimators"
 WORD_MOST = 128  # characters, as names in messages may have
-MEETING = 2  # nodes for which an estimator is made to see whether it is one
+MEETING = 2  # nodes for which an estimator is made on trial
 
 
 @dataclass(frozen=True)
 class Extension:
-    """Something that was loaded by its word."""
+    """A user's scheme or estimator, as it was loaded by its word."""
 
     kind: str  # 'scheme' or 'estimator'
     word: str
@@ -41,7 +41,7 @@ class Extension:
 
     @contextmanager
     def named(self) -> Iterator[None]:
-        """Errors within become InputErrors that say where in the user's file they were made."""
+        """A context whose errors become InputErrors that name the line in the user's file."""
         try:
             yield
         except (Exception, SystemExit) as error:
@@ -49,27 +49,27 @@ class Extension:
 
 
 def is_own(word: str, group: str) -> bool:
-    """Whether the word names something of a user's own."""
+    """Whether the word names a scheme or estimator of a user's own."""
     return ":" in word or any(one.name == word for one in entry_points(group=group))
 
 
 def own_names(group: str) -> list[str]:
-    """The names of the entry points."""
+    """The names of the group's entry points, sorted."""
     return sorted({one.name for one in entry_points(group=group)})
 
 
 def schemes_with(names: Iterable[str]) -> dict[str, Scheme]:
-    """nalb's schemes and, by their words, those of a user's own among the names. Raises InputError."""
+    """nalb's schemes and, loaded by their words, the user's own ones among `names`. Raises InputError."""
     return {**SCHEMES, **{name: load_scheme(name) for name in names if name not in SCHEMES}}
 
 
 def estimators_with(name: str) -> dict[str, Callable[[int], Estimator]]:
-    """nalb's estimators and, where the name is that of a user's own, that one. Raises InputError."""
+    """nalb's estimators and, if `name` is that of a user's own, that one too. Raises InputError."""
     return {**ESTIMATORS, **({} if name in ESTIMATORS else {name: load_estimator(name)})}
 
 
 def load_scheme(word: str) -> Scheme:
-    """A scheme of a user's own, which goes by the word. Raises InputError."""
+    """Load a scheme of a user's own; its name is the word. Raises InputError."""
     found = _load("scheme", word, SCHEME_GROUP, SCHEMES)
     scheme = found.value
     if not isinstance(scheme, Scheme):
@@ -91,7 +91,7 @@ def load_scheme(word: str) -> Scheme:
 
 
 def load_estimator(word: str) -> Callable[[int], Estimator]:
-    """What makes an estimator of a user's own from the number of nodes. Raises InputError."""
+    """Load what makes an estimator of a user's own from the number of nodes. Raises InputError."""
     found = _load("estimator", word, ESTIMATOR_GROUP, ESTIMATORS)
     if not callable(found.value):
         raise InputError(f"estimator {word} is of type {type(found.value).__name__}: name what makes one for N nodes")
@@ -104,7 +104,7 @@ def load_estimator(word: str) -> Callable[[int], Estimator]:
 
 
 class _OwnEstimator:
-    """An estimator of a user's own, whose mistakes are named."""
+    """An estimator of a user's own, whose errors become InputErrors that name it."""
 
     def __init__(self, found: Extension, num_nodes: int):
         self._found, self._num_nodes = found, num_nodes
@@ -150,7 +150,10 @@ def _load(kind: str, word: str, group: str, known: Mapping[str, object]) -> Exte
 
 
 def _told(error: BaseException, file: str | None = None) -> str:
-    """The error in one line with its file and line: the last one in `file`, else the last one that is no import machinery's."""
+    """The error in one line, with the file and line that raised it.
+
+    This is the traceback's last frame in `file`, or else its last frame outside the machinery of imports.
+    """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
     machinery = (__file__, importlib.__file__)

@@ -1,6 +1,7 @@
-"""Why a job ends: made where it is found, carried as it is by messages and files, put into words once.
+"""Says why a job ends, as data. A Failure is made where the fault is found, carried unchanged by messages and files, and put into
+words once.
 
-Code asks a Failure for its fields. `detail` is for people alone: no code looks into it, so that it can be worded anew at any time.
+Code asks a Failure for its fields. `detail` is for people alone: no code looks into it, so its words may change at any time.
 """
 
 from enum import Enum
@@ -18,10 +19,10 @@ NOT_LEFT = (
 
 
 class Phase(Enum):
-    """What the job was about."""
+    """What the job was doing."""
 
-    START = "start"  # not all processes have met
-    INIT = "init"  # all have; nothing is planned yet
+    START = "start"  # not all processes have joined
+    INIT = "init"  # all processes have joined; nothing is planned yet
     PLAN = "plan"
     FORWARD = "forward"
     EXCHANGE = "exchange"
@@ -57,7 +58,7 @@ class Cause(Enum):
     PROCESS = "process"  # something of nalb or MXNet failed in a process
 
 
-# One node tells of these, but another may be at fault, or the script on all of them.
+# One node reports these causes, but another node may be at fault, or the script on all of them.
 _BLAME_NOBODY = {Cause.UNREACHABLE, Cause.NO_COORDINATOR, Cause.UNEQUAL, Cause.NO_STORE}
 
 Role = Annotated[str, Meta(pattern=r"^(worker|(site |global )?server|scheduler)\Z")]
@@ -65,7 +66,7 @@ Node = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class Failure(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Why a job ends. None: not known, or not of one process."""
+    """Why a job ends. A field is None if it is not known, or if the failure is not of one process."""
 
     cause: Cause
     detail: Annotated[str, Meta(max_length=DETAIL_MOST)]  # what happened and what to do, without who and when
@@ -76,7 +77,7 @@ class Failure(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omi
 
     @property
     def has_moment(self) -> bool:
-        """Whether it says when."""
+        """Whether the failure says when it happened."""
         return self.phase is not None or self.iteration is not None
 
     @property
@@ -85,12 +86,15 @@ class Failure(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omi
         return None if self.cause in _BLAME_NOBODY else self.node
 
     def is_of(self, role: str, node: str) -> bool:
-        """Whether it names this process."""
+        """Whether the failure names this process."""
         return (self.role, self.node) == (role, node)
 
 
 def carried(failure: Failure) -> Failure:
-    """The failure with as many words as a message can carry, and ? for what is no character, as in names of foreign files."""
+    """The failure as a message can carry it: `detail` has at most DETAIL_MOST characters.
+
+    A ? replaces each character that UTF-8 cannot encode, as in names of foreign files.
+    """
     return replace(failure, detail=failure.detail[:DETAIL_MOST].encode("utf-8", "replace").decode())
 
 
@@ -104,7 +108,7 @@ def render(failure: Failure) -> str:
 
 
 class JobFailed(JobError):
-    """A process of a job failed. `where` says where to read more: its log."""
+    """A process of a job failed. `where` names its log, where one can read more."""
 
     def __init__(self, failure: Failure, exit_code: int = 1, where: str = ""):
         super().__init__(render(failure) + (f"; {where}" if where else ""), exit_code)

@@ -1,10 +1,10 @@
-"""What a job is asked to be: one record from the command line to every process.
+"""The options of a job: one record that goes from the command line to every process.
 
-`JobOptions` declares each option once: its name, its environment variable, what the variable may say, and what it means. `nalb
-launch` writes the variables from it (`variables_of`), and every process reads them into it again (nalb/settings.py): so another
-launcher may set them too, and `nalb launch --print-env` shows all. ps-lite's own DMLC_* variables stand beside them.
+`JobOptions` declares each option once: its name, its environment variable, the values that the variable may have, and what it
+means. `nalb launch` writes the variables from it (`variables_of`), and every process reads them into it again (nalb/settings.py).
+So another launcher may set them too, and `nalb launch --print-env` shows all. ps-lite's own DMLC_* variables stand beside them.
 
-A field that is None or False was not asked for.
+If a field is None or False, its option was not asked for.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,15 +26,15 @@ BATCH_MOST = 1 << 31  # samples
 STALENESS_MOST = 1_000_000_000  # iterations: as good as without end
 JOINT_BATCHING = JOINT.name  # the batch scheme that belongs to the distribution scheme of that name
 BATCHINGS = (*(name for name in BATCH_SCHEMES if name != JOINT_BATCHING), *BASELINES)
-NETWORK_PREDICTORS = ("rnn", "lstm", "narx")  # live beside Gluon
+NETWORK_PREDICTORS = ("rnn", "lstm", "narx")  # made of networks (kvstore_patch/roles/speed_networks.py)
 PREDICTORS = (*PLAIN_PREDICTORS, *NETWORK_PREDICTORS)
 
 
 class Wording(Protocol):
-    """What a variable may say."""
+    """The values that a variable may have."""
 
     def read(self, name: str, text: str) -> Any:
-        """The value; InputError names the variable."""
+        """Read a value from the text of the variable `name`. Raises InputError, which names the variable."""
         ...
 
     def __str__(self) -> str: ...
@@ -42,7 +42,7 @@ class Wording(Protocol):
 
 @dataclass(frozen=True)
 class AnyText:
-    """Any words; `kind` says of what."""
+    """Any text; `kind` describes it for people."""
 
     kind: str
 
@@ -56,7 +56,7 @@ class AnyText:
 
 @dataclass(frozen=True)
 class Checked:
-    """Words that `check` can read; it raises InputError."""
+    """Text that `check` can read; `kind` describes it for people. `check` raises InputError for other text."""
 
     kind: str
     check: Callable[[str], object]
@@ -74,7 +74,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Flag:
-    """1, or anything else for no."""
+    """1 for yes, anything else for no."""
 
     def read(self, name: str, text: str) -> bool:
         del name
@@ -107,7 +107,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of these names; with a group, also the word for a user's own, which only the coordinator loads."""
+    """One of the known names. With a group of entry points, also the word for a user's own, which only the coordinator loads."""
 
     known: tuple[str, ...]
     group: str | None = None
@@ -123,22 +123,22 @@ class Choice:
 
 @dataclass(frozen=True)
 class Variable:
-    """An option's place in the environment."""
+    """An option's environment variable."""
 
     name: str
     words: Wording
     meaning: str
-    is_coordinators: bool = False  # of no use to other processes
-    is_always_told: bool = False  # also where it was not asked for: what the launcher itself inherited must not count
+    is_coordinators: bool = False  # only the coordinator uses it
+    is_always_told: bool = False  # written even if not asked for, so that what the launcher inherited does not count
 
 
 def _option(default: Any, name: str, words: Wording, meaning: str, **more: bool) -> Any:
-    """A field of JobOptions with its variable."""
+    """Declare a field of JobOptions with its variable."""
     return field(default=default, metadata={"variable": Variable(name, words, meaning, **more)})
 
 
 def read_sites(text: str) -> dict[str, str]:
-    """Each node's site. Raises InputError."""
+    """Read each node's site from text such as 'n0=west,n1=east'. Raises InputError."""
     site_of_node: dict[str, str] = {}
     for word in text.split(","):
         node, _, site = word.partition("=")
@@ -150,7 +150,7 @@ def read_sites(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What all processes of a job share, as it was asked for."""
+    """The options that all processes of a job share, as they were asked for."""
 
     root_port: int = 0  # DMLC_PS_ROOT_PORT; the coordinator listens on the next one; 0: not chosen yet
     scheme: str = _option(AUTO, "NALB_SCHEME", Choice(tuple(SCHEMES), SCHEME_GROUP), "the distribution scheme")
@@ -333,7 +333,7 @@ class JobOptions:
 
     @property
     def is_pure(self) -> bool:
-        """Whether MXNet runs alone, without shim and plans; and without a coordinator, unless batch sizes are chosen."""
+        """Whether MXNet runs alone, without shim and plans. Such a job has a coordinator only if batch sizes are chosen."""
         return by_name(self.scheme).routes_itself and self.observers is None
 
 
@@ -343,7 +343,7 @@ DECLARED: dict[str, Variable] = {
 
 
 def variables_of(options: JobOptions, coordinators: bool) -> dict[str, str]:
-    """The variables that say these options: those of the coordinator alone, or those of every process."""
+    """The environment variables of these options: those of the coordinator alone, or those of every process."""
     told = {}
     for name, variable in DECLARED.items():
         value = getattr(options, name)
@@ -356,7 +356,7 @@ def variables_of(options: JobOptions, coordinators: bool) -> dict[str, str]:
 
 
 def options_in(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The declared options that an environment says, by field. InputError names the variable."""
+    """Read the declared options from an environment, by field. Raises InputError, which names the variable."""
     return {
         name: variable.words.read(variable.name, environ[variable.name])
         for name, variable in DECLARED.items()

@@ -1,6 +1,6 @@
-"""The distribution schemes: one record for each. Everything else in nalb asks the record. Pure.
+"""The distribution schemes: one record for each scheme, which all other code asks. Pure.
 
-A scheme looks at a Situation and answers (shares, reason): bytes per node, or None to keep its present plan. A scheme without a
+A scheme gets a Situation and answers (shares, reason): bytes per node, or None to keep its present plan. A scheme without a
 `decide` leaves routing to MXNet. To add a scheme, write its `decide` and its record here, or in a module of your own
 (docs/your-scheme.md). Reasons carry names, not measured numbers, so that they change only when the kind of decision does.
 """
@@ -25,8 +25,8 @@ WHY_EQUAL = {  # for people
     DecisionKind.UNMEASURED: "equal shares until every node is measured",
     DecisionKind.DISTRUSTED: "equal shares: plans do not take what the links need",
 }
-FULL_PART = 0.95  # of the plan's time: a slice is a few hundredths of a share
-SUM_PART = 1e-6  # of the model: shares may be off by so much, as sums of floats and solvers are
+FULL_PART = 0.95  # part of the plan's time from which cores count as full: a slice is a few hundredths of a share
+SUM_PART = 1e-6  # part of the model by which shares may be off, as sums of floats and results of solvers are
 
 
 @dataclass(frozen=True)
@@ -36,40 +36,43 @@ class Scheme:
     name: str  # of a user's own: replaced by the word that named it
     decide: Decide | None  # situation -> shares and reason; None: MXNet routes by itself
     meaning: str = ""  # for `nalb launch --help`
-    measures: bool = True  # messages are announced and timed: what is not needed costs time
-    follows_estimates: bool = False  # its shares come from the estimated capacities
-    learns_from_times: bool = False  # from how long each server takes: a window keeps servers in step, so it has none
-    may_leave_routing: bool = False  # to MXNet, for iterations in which plans gain nothing
-    is_equal: bool = False  # equal shares on purpose
-    fixed_slice_bytes: float | None = None  # in place of what alpha gives
-    needs_configured: bool = False  # plans on the rates of a network file
-    sums_by_sites: bool = False  # within each site first, where nodes name theirs
-    sizes_batches: bool = False  # shares and batch sizes come from one plan
-    ps_lite_kind: str | None = None  # DMLC_PS_VAN_TYPE: a ps-lite of its own kind, and so a job of its own
-    place: str = ""  # file and line of a user's own
+    measures: bool = True  # whether messages are announced and timed, which takes time
+    follows_estimates: bool = False  # whether shares come from the estimated capacities
+    learns_from_times: bool = False  # whether it learns each server's time; it has no window: that aligns times
+    may_leave_routing: bool = False  # whether MXNet may route iterations in which plans gain nothing
+    is_equal: bool = False  # whether shares are equal on purpose
+    fixed_slice_bytes: float | None = None  # slice size; None: the size that alpha gives
+    needs_configured: bool = False  # whether it plans on the rates of a network file
+    sums_by_sites: bool = False  # whether it sums within each site first, where nodes name their sites
+    sizes_batches: bool = False  # whether shares and batch sizes come from one plan
+    ps_lite_kind: str | None = None  # DMLC_PS_VAN_TYPE of the ps-lite that it needs, and so a job of its own
+    place: str = ""  # file and line of a user's own scheme
 
     @property
     def routes_itself(self) -> bool:
-        """Whether it makes no plans."""
+        """Whether the scheme makes no plans, so that MXNet routes by itself."""
         return self.decide is None
 
     @property
     def needs_forecasts(self) -> bool:
-        """Whether it plans on what forecasts measure."""
+        """Whether the scheme plans on times that forecasts measure."""
         return self.follows_estimates or self.learns_from_times
 
     @property
     def is_simulated(self) -> bool:
-        """Whether `nalb simulate` knows all that it needs: true capacities, but neither speeds nor another ps-lite."""
+        """Whether `nalb simulate` can run the scheme: it has true capacities, but no speeds and no other ps-lite."""
         return not (self.sizes_batches or self.needs_configured or self.ps_lite_kind)
 
     @property
     def _who(self) -> str:
-        """As messages call it."""
+        """The scheme's name in error messages."""
         return f"scheme {self.name} ({self.place})" if self.place else f"scheme {self.name}"
 
     def shares(self, situation: Situation) -> ChosenShares:
-        """What it decides in the situation, checked. Raises InputError."""
+        """The scheme's decision, checked: bytes per node, shape (N,), or None for the present plan; and the reason.
+
+        Raises InputError for shares that cannot be carried out, and for None without a present plan.
+        """
         if self.decide is None:
             raise InputError(f"scheme {self.name} makes no plans: MXNet routes by itself")
         shares, reason = self.decide(situation)
@@ -78,7 +81,7 @@ class Scheme:
         return (None if shares is None else self._checked(shares, situation)), reason
 
     def plan(self, situation: Situation) -> ChosenDistribution:
-        """Its decision in the situation as a plan; None keeps the present one. Raises InputError."""
+        """The scheme's decision as a plan, or None for the present plan; and the reason. Raises InputError as `shares`."""
         shares, reason = self.shares(situation)
         if shares is None:
             return None, reason
@@ -90,9 +93,10 @@ class Scheme:
         return plan, plan.reason
 
     def _kind(self, shares: Floats, situation: Situation) -> DecisionKind:
-        """What the decision is, by what could be known and what came of it, and not by the words of the scheme's reason.
+        """The kind of a decision, found from the situation and the shares, never from the words of the scheme's reason.
 
-        Where a scheme that follows the estimates cannot follow them, equal shares are there by need. Other shares it has chosen.
+        Equal shares of a scheme that follows estimates but cannot follow them here count as equal by need. Other shares count as
+        planned.
         """
         need, model_bytes = situation.equal_need, situation.layout.model_bytes
         if not self.follows_estimates or need is None:
@@ -101,7 +105,7 @@ class Scheme:
         return need if distance_bytes <= SUM_PART * model_bytes else DecisionKind.PLANNED
 
     def _checked(self, shares: Floats, situation: Situation) -> Floats:
-        """Shares that can be carried out. Raises InputError."""
+        """The shares as an array, none negative. Raises InputError for shares that cannot be carried out."""
         checked = np.asarray(shares, dtype=np.float64)
         nodes, model_bytes = situation.nodes, situation.layout.model_bytes
         if checked.shape != (len(nodes),):
@@ -126,7 +130,7 @@ class Scheme:
 
 
 def _with_full_cores(plan: Distribution, situation: Situation) -> Distribution:
-    """The plan, and in its reason the nodes whose cores take as long as any link."""
+    """The plan, with a reason that also names the nodes whose cores take as long as the whole plan."""
     known = situation.estimated
     if known is None or known.cores is None or plan.predicted_s is None:
         return plan
@@ -136,7 +140,7 @@ def _with_full_cores(plan: Distribution, situation: Situation) -> Distribution:
 
 
 def equal_by_need(situation: Situation) -> ChosenShares | None:
-    """Equal shares while a scheme cannot follow the situation's estimates; None where it can."""
+    """Equal shares and the reason, where a scheme that follows estimates cannot follow them; None where it can."""
     if (need := situation.equal_need) is None:
         return None
     return shares_of.average(situation.nodes, situation.layout.model_bytes), WHY_EQUAL[need]
@@ -192,13 +196,13 @@ EXACT = Scheme(
     "exact", _exact, "least time by the measured links, sees capped pairs", follows_estimates=True, may_leave_routing=True,
     sums_by_sites=True,
 )  # fmt: skip
-AUTO = "auto"  # the best of those that measure: docs/results/cai-2023.md, schemes and estimators
+AUTO = "auto"  # the best of the schemes that measure: docs/results/cai-2023.md, schemes and estimators
 ORACLE = Scheme(
     "oracle", _oracle, "as exact, with the rates of the --network file", needs_configured=True, sums_by_sites=True
 )
 JOINT = Scheme("joint", _joint, "shares and batch sizes together", follows_estimates=True, sizes_batches=True)
 
-# By the names that users choose from.
+# The schemes by the names that users choose from.
 SCHEMES: Mapping[str, Scheme] = {AUTO: EXACT} | {
     scheme.name: scheme
     for scheme in (
@@ -208,10 +212,10 @@ SCHEMES: Mapping[str, Scheme] = {AUTO: EXACT} | {
         Scheme(
             "elastic", _elastic, "learns from each server's times alone",
             learns_from_times=True, fixed_slice_bytes=FIXED_SLICE_BYTES,
-        ),  # Chen et al., SoCC 2020; learns its slices' size from experience
+        ),  # Chen et al., SoCC 2020, whose slice size is chosen by experience
         Scheme(
             "aware", _aware, "Cai et al.'s pairwise method", follows_estimates=True, sums_by_sites=True
-        ),  # Algorithm 1; sees no caps of pairs
+        ),  # Cai et al., Algorithm 1, which does not see caps of pairs
         EXACT,
         ORACLE,
         JOINT,
@@ -220,17 +224,17 @@ SCHEMES: Mapping[str, Scheme] = {AUTO: EXACT} | {
 
 
 def find_scheme(name: str, schemes: Mapping[str, Scheme] = SCHEMES) -> Scheme:
-    """The record of that name. InputError names the known ones."""
+    """The scheme's record. Raises InputError, which names the known schemes, for an unknown name."""
     if name not in schemes:
         raise InputError(f"unknown scheme {name!r}: choose one of {', '.join(schemes)}")
     return schemes[name]
 
 
 def by_name(name: str) -> Scheme:
-    """What any process may know of a scheme by its name. Of a user's own: that it makes plans; the coordinator alone loads it."""
+    """A scheme's record, for any process. Only the coordinator loads a user's own scheme: here it is just one that makes plans."""
     return SCHEMES.get(name) or Scheme(name, _average)
 
 
 def decide(scheme: str, situation: Situation) -> ChosenDistribution:
-    """The plan of one of nalb's own schemes. Raises InputError for an unknown one, and what the scheme itself raises."""
+    """The plan of one of nalb's own schemes, as Scheme.plan gives it. Raises InputError, also for an unknown scheme."""
     return find_scheme(scheme).plan(situation)

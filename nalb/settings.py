@@ -1,4 +1,4 @@
-"""One process's view of the job: what it was asked to be (nalb/options.py), the defaults, and who the process is."""
+"""One process's view of the job: the options that were asked for (nalb/options.py), the defaults, and who the process is."""
 
 import ipaddress
 from collections.abc import Mapping, Sequence
@@ -12,44 +12,43 @@ from nalb.planning.sites import Sites
 from nalb.schemes import by_name
 from nalb.tokens.shape import read_weights
 
-NODE_MOST = 128  # bytes of a node's name
+NODE_MOST = 128  # most bytes of a node's name
 WORKERS_MOST = 100_000
-DEADLINE_S = 10.0  # from a fault to the end of everyone else
+DEADLINE_S = 10.0  # from a fault to the end of all other processes
 STARTUP_S = 120.0
 HEARTBEAT_S = 0.25
-HEARTBEATS = 4  # at least, within the silence that is allowed: one may come late
-SILENCE = 0.6  # of the deadline: how long a process may be silent; the rest is for telling everyone, and for their ends
+HEARTBEATS = 4  # least number within the silence that is allowed, so that one may come late
+SILENCE = 0.6  # part of the deadline for which a process may be silent; in the rest all others are told, and end
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(JobOptions):
-    """One process's view of the job: what was asked for with its defaults, and who the process is."""
+    """One process's view of the job: the options with their defaults, and who the process is."""
 
     role: str  # DMLC_ROLE
     node: str  # NALB_NODE: this node's name, of at most 128 bytes; default: the host's name
     endpoint: str  # tcp://host:port of the coordinator: NALB_COORDINATOR; default: DMLC_PS_ROOT_URI and the port after the root's
     num_workers: int  # DMLC_NUM_WORKER
     num_servers: int  # DMLC_NUM_SERVER
-    level: str | None = None  # NALB_LEVEL: of a server of a job by sites, which of the two levels it sums: site, global
+    level: str | None = None  # NALB_LEVEL: for a server of a job by sites, the level of its sums: site or global
     heartbeat_s: float = HEARTBEAT_S
     startup_s: float = STARTUP_S
     deadline_s: float = DEADLINE_S
     predictor: str = DEFAULT_PREDICTOR
     staleness: int = 0
-    keys_path: str | None = (
-        None  # NALB_KEYS: this node's key file (nalb/transport/keys.py): all is encrypted; default: nothing is
-    )
+    # NALB_KEYS: this node's key file (nalb/transport/keys.py). With it all connections are encrypted; by default none is.
+    keys_path: str | None = None
     starts_together: bool = False  # nalb launch starts all processes at once; other launchers may take minutes
-    # NALB_ADDRESSES: the nodes' IP addresses, with commas: only connections to these are watched; None: all are.
+    # NALB_ADDRESSES: the nodes' IP addresses, with commas. Only connections to these are watched; None: all are.
     addresses: frozenset[str] | None = None
 
     @property
     def process(self) -> str:
-        """What messages call the process's role: 'worker', 'site server'."""
+        """The process's role as messages name it: 'worker', 'site server'."""
         return self.role if self.level is None else f"{self.level} {self.role}"
 
     def sites_of(self, nodes: Sequence[str]) -> Sites | None:
-        """The sites of these nodes, in their order; None: the job has one level. InputError for a node without one."""
+        """The sites of these nodes, in their order; None: sums have one level. Raises InputError for a node without a site."""
         if self.sites is None:
             return None
         site_of_node = read_sites(self.sites)
@@ -68,12 +67,12 @@ class Settings(JobOptions):
 
     @property
     def silence_s(self) -> float:
-        """How long nothing may be heard of a process, or of the coordinator."""
+        """How long a process, or the coordinator, may be silent."""
         return SILENCE * self.deadline_s
 
     @property
     def weights(self) -> tuple[int, ...] | None:
-        """Of Fela's sub-models; None: tuned."""
+        """The weights of Fela's sub-models; None: they are tuned while training."""
         return read_weights(self.token_weights) if self.token_weights else None
 
     @property
@@ -83,7 +82,7 @@ class Settings(JobOptions):
 
 
 def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
-    """Read and check; InputError names the variable."""
+    """Read and check a process's settings. `hostname` is the node's default name. Raises InputError, which names the variable."""
 
     def text(name: str, default: str | None = None) -> str:
         value = environ.get(name) or default
@@ -134,7 +133,7 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
             f"environment variable NALB_HEARTBEAT_S={settings.heartbeat_s:g}: a deadline of {settings.deadline_s:g} s needs a "
             f"sign of life every {slowest_s:g} s: choose that or less, or a longer NALB_DEADLINE_S"
         )
-    _ = settings.batch_maxima  # said here, if it cannot be
+    _ = settings.batch_maxima  # raises here if the value is wrong
     if not by_name(settings.scheme).sizes_batches:
         return settings
     if settings.batching is not None:
@@ -156,14 +155,17 @@ def _addresses(text: str | None) -> frozenset[str] | None:
 
 
 def silence_of(environ: Mapping[str, str]) -> float:
-    """silence_s of a process with this environment, for those who watch it; what is no number, the process itself refuses."""
+    """The silence_s of a process with this environment, for those who watch it.
+
+    If the deadline is no number, the default counts; the process itself refuses such a value.
+    """
     with suppress(ValueError):
         return SILENCE * float(environ.get("NALB_DEADLINE_S") or DEADLINE_S)
     return SILENCE * DEADLINE_S
 
 
 def batch_maxima(text: str | None, workers: int, where: str) -> tuple[int, ...] | None:
-    """The most samples of each worker, from one number for all or one each; InputError names `where`."""
+    """Read the most samples of each worker, from one number for all or one for each. Raises InputError, which names `where`."""
     if text is None:
         return None
     words = text.split(",")

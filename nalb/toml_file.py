@@ -1,7 +1,7 @@
-"""TOML files in, checked Structs out. Every mistake is an InputError of one line: file, field, what is wrong, what to do.
+"""Reads TOML files into checked Structs. Every mistake is an InputError of one line: file, field, what is wrong, what to do.
 
-A field's type has its limits, and in `Meta(description=...)` what to give there. What one field cannot know of others, a Struct
-checks in `__post_init__`, by a ValueError whose message begins with the field and ends with what to do.
+A field's type holds its limits, and says in `Meta(description=...)` what to give there. A Struct checks fields against each other
+in `__post_init__`, by a ValueError whose message begins with the field and ends with what to do.
 """
 
 import re
@@ -21,12 +21,12 @@ else:
     import tomli as tomllib
 
 T = TypeVar("T")
-Step = str | int  # to a field or key, or to an element of a list
+Step = str | int  # leads to a field or key, or to an element of a list
 ABOUT_A_FIELD = re.compile(r"Object (missing required|contains unknown) field `(.+)`\Z")
 
 
 def read_text(path: str | Path, kind: str, form: str = "TOML") -> str:
-    """A file's text; `kind` is what it should be and `form` what in, for messages. Raises InputError.
+    """Read a file's text. Raises InputError, which says what to give: a `kind` in `form`, as 'network file' in 'TOML'.
 
     A byte order mark at its beginning, as editors on Windows write, is no part of the text.
     """
@@ -38,7 +38,7 @@ def read_text(path: str | Path, kind: str, form: str = "TOML") -> str:
 
 
 def parse(text: str, source: str) -> dict[str, Any]:
-    """The tables of a text; `source` names it in messages. Raises InputError."""
+    """Parse a text into its tables; `source` names it in messages. Raises InputError."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: not TOML, or a number of thousands of digits
@@ -46,7 +46,7 @@ def parse(text: str, source: str) -> dict[str, Any]:
 
 
 def convert(document: Mapping[str, Any], kind: type[T], source: str) -> T:
-    """The tables as a Struct of that kind. Raises InputError."""
+    """Convert the tables to a Struct of that kind; `source` names them in messages. Raises InputError."""
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
@@ -67,9 +67,9 @@ def convert(document: Mapping[str, Any], kind: type[T], source: str) -> T:
 
 
 def _located(document: Any, kind: type[Any], said: str, steps: list[Step | None]) -> list[Step]:
-    """The steps to the place that msgspec has `said` something of, with a table's key wherever msgspec leaves it out: None.
+    """The steps to the place that msgspec's message `said` is about, with the tables' keys that msgspec leaves out (None).
 
-    It is the key alone with which msgspec says the same.
+    Such a key is found by trial: msgspec says the same of a table that has this key alone.
     """
     located: list[Step] = []
     given = document
@@ -85,7 +85,7 @@ def _located(document: Any, kind: type[Any], said: str, steps: list[Step | None]
 
 
 def _alone(given: Any, steps: list[Step], key: str) -> Any:
-    """A copy whose table at the steps has this key alone."""
+    """A copy of `given` in which the table at the steps has this key alone."""
     if not steps:
         return {key: given[key]}
     copy = given.copy()
@@ -102,12 +102,12 @@ def _says(document: Any, kind: type[Any]) -> str:
 
 
 def _place(steps: list[Step]) -> str:
-    """As messages have it: 'nodes[0].up_mbps'."""
+    """The steps as messages show them: 'nodes[0].up_mbps'."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).removeprefix(".")
 
 
 def _explained_key(wanted: inspect.Type, steps: list[Step]) -> str:
-    """What to give in place of a table's key, which is the last of the steps."""
+    """A message about a table's wrong key, the last of the steps, that says what to give instead."""
     *before, key = steps
     table = _bare(_type_at(wanted, before))[0]
     assert isinstance(table, inspect.DictType)
@@ -127,7 +127,7 @@ def _type_at(wanted: inspect.Type, steps: list[Step]) -> inspect.Type:
 
 
 def _explained(given: Any, wanted: inspect.Type, steps: list[Step], place: str, what: str) -> str:
-    """`what` msgspec says of a place, with the value that is there and what to give. The steps lead to it."""
+    """A message about the place that the steps lead to: msgspec's complaint (`what`) or the value there, and what to give."""
     wanted, advice = _bare(_type_at(wanted, steps))
     for step in steps:
         given = given[step]
@@ -146,7 +146,7 @@ def _explained(given: Any, wanted: inspect.Type, steps: list[Step], place: str, 
 
 
 def _bare(wanted: inspect.Type) -> tuple[inspect.Type, str]:
-    """The type under its limits and beside null, and its description."""
+    """The type without its limits and without null, and its description."""
     advice = "what the manual says"
     while isinstance(wanted, inspect.Metadata | inspect.UnionType):
         if isinstance(wanted, inspect.Metadata):

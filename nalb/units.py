@@ -2,16 +2,16 @@
 
 BITS_PER_BYTE = 8
 SEGMENT_BYTES = 1448  # TCP payload of a full packet: MTU 1500, less 20 of IPv4 and 32 of TCP with timestamps
-HEADER_BYTES = 66  # around it, as tc counts it: those 52, and 14 of Ethernet. An acknowledgement is nothing else
-GOODPUT_PART = SEGMENT_BYTES / (SEGMENT_BYTES + HEADER_BYTES)  # payload of what one direction carries of full packets
+HEADER_BYTES = 66  # of a full packet, as tc counts: those 52, and 14 of Ethernet. An acknowledgement is headers alone
+GOODPUT_PART = SEGMENT_BYTES / (SEGMENT_BYTES + HEADER_BYTES)  # payload's part of full packets
 MBPS = 1_000_000  # bits per second in one Mbit/s
 
 
 def mbps_to_bytes_per_s(rate_mbps: float) -> float:
-    """Mbit/s (10^6 bits) to bytes per second."""
+    """Convert Mbit/s (10^6 bits) to bytes per second."""
     return rate_mbps * MBPS / BITS_PER_BYTE
 
 
 def bytes_per_s_to_mbps(rate_bytes_per_s: float) -> float:
-    """Bytes per second to Mbit/s (10^6 bits)."""
+    """Convert bytes per second to Mbit/s (10^6 bits)."""
     return rate_bytes_per_s * BITS_PER_BYTE / MBPS

@@ -14,7 +14,7 @@ MB = 1_000_000
 
 
 def require(network: Network) -> None:
-    """Raises MachineError where this machine has less memory free than the network's nodes are to hold."""
+    """Raise MachineError if this machine has less memory free than the network's nodes are to hold."""
     wanted_mb = sum(node.memory_mb for node in network.nodes)
     if wanted_mb * MB > (free_bytes := psutil.virtual_memory().available):
         raise MachineError(
@@ -24,12 +24,12 @@ def require(network: Network) -> None:
 
 
 def start_argv(memory_mb: float) -> list[str]:
-    """What to run in the node."""
+    """The command that holds the memory, to be run in the node."""
     return own_argv("netem.ballast", str(memory_mb))
 
 
 def check_held(said: str, memory_mb: float, node_name: str) -> None:
-    """Raises MachineError where the ballast's resident memory, which it says, is less than it was told to hold."""
+    """Raise MachineError if the ballast holds less than it should. `said` is the resident memory in MB that it has printed."""
     if float(said) < memory_mb:
         raise MachineError(
             f"{node_name}: the competing process holds {said} MB where {memory_mb:g} were asked: lower memory_mb"
@@ -37,8 +37,8 @@ def check_held(said: str, memory_mb: float, node_name: str) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Fill the memory, go to the background, wait for the end."""
-    held = bytearray(b"\1") * int(float(argv[0]) * MB)  # written, so each page is there
+    """Fill the memory, go to the background, and wait to be killed."""
+    held = bytearray(b"\1") * int(float(argv[0]) * MB)  # written, so that each page takes memory
     daemon.detach(f"{psutil.Process().memory_info().rss / MB:.1f}")
     while held:
         signal.pause()

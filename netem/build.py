@@ -1,10 +1,11 @@
 """Makes a network's namespaces, links and shaping, and takes them down again.
 
-An island: the hub namespace holds a bridge and the hub's end of every link; each node has its own namespace, whose
-eth0 is the other end. A site is a namespace with a bridge of its own: its nodes' links end there, and one link leads from it
-to the hub's bridge. What delays or loses packets is carried by a process in the hub's namespace, where the kernel does not do
-it (delay_line.py). Both ends are born in their namespaces, so nothing of ours is ever in the root namespace, any
-number of networks can use the same addresses at once, and removing the namespaces removes everything.
+The hub's namespace holds a bridge and the hub's end of every link. Each node has its own namespace, whose eth0 is the other end.
+A site is a namespace with a bridge of its own: the links of its nodes end there, and one link leads from it to the hub's bridge.
+Where the kernel cannot delay and lose packets, a process in the hub's namespace carries the links that do (delay_line.py).
+
+Both ends of a link are made inside their namespaces, so the root namespace never holds anything of a network. So any number of
+networks can use the same addresses at once, and removing the namespaces removes everything.
 """
 
 import hashlib
@@ -30,8 +31,8 @@ SUBNET_BITS = 24
 HUB_ADDRESS = SUBNET_PREFIX + "254"
 FIRST_SITE = MAX_NODES + 1  # the last byte of the first site's address
 BRIDGE = "br0"
-# In this order, where the file names none. BBR, the default of some machines, overdrives a token bucket without delay: 17 % of its
-# packets were dropped.
+# The first of these that the kernel has is used where the file names none. BBR, the default of some machines, overdrives a token
+# bucket without delay: 17 % of its packets were dropped.
 CONGESTION_CONTROLS = ("cubic", "reno")
 CONNECT_DEADLINE_S = 10.0
 NO_PREFIX_ROUTE = 0x200  # IFA_F_NOPREFIXROUTE: we add the route ourselves, with a congestion control on it
@@ -48,35 +49,35 @@ def site_address(network: Network, site_name: str) -> str:
 
 
 def wires(network: Network) -> dict[str, Wire]:
-    """The link of each node and site as this machine makes it, by its name."""
+    """The link of each node and site as this machine makes it, by name."""
     return wires_of(network, qdiscs.has_netem())
 
 
 def rules_of(network: Network, wire: Wire, now: Numbers) -> list[delay_line.Rule]:
-    """What the delay line does over a link."""
+    """The delay line's rules for a link; [] if the line does not carry it."""
     return wire.rules(network, now, lambda name: node_address(network, name))
 
 
 def fingerprint(network: Network) -> str:
-    """Tells one network file's content from another's; stands on the bridge of a network that is up."""
+    """A text that tells one network file's content from another's. The bridges of a network that is up carry it."""
     return "nalb " + hashlib.sha256(repr(network).encode()).hexdigest()[:32]
 
 
 class Claim(Protocol):
-    """Who is told that a network becomes this run's, so as to remove it should the run end early."""
+    """A party that is told when a network becomes this run's, so that it can remove the network if the run ends early."""
 
     def making_hub(self) -> AbstractContextManager[None]:
-        """Around the making of the hub's namespace; at a FileExistsError it is someone else's, and not to be removed."""
+        """A context for making the hub's namespace. After a FileExistsError in it, the namespace is someone else's and stays."""
 
     def hub_is_made(self) -> None:
-        """The hub's namespace exists: from now on the network is this run's."""
+        """Note that the hub's namespace exists: from now on the network is this run's."""
 
 
 def build(network: Network, claim: Claim) -> list[Daemon]:
     """Build a network that is not up, shape it, and read the shaping back. Returns the processes that it needs.
 
-    Raises InputError where a network of that name is
-    up, MachineError where this machine cannot do it. What was built before an error stays: see `take_down`.
+    Raises InputError where a network of that name is up, MachineError where this machine cannot do it. After an error, what was
+    built stays: see `take_down`.
     """
     qdiscs.require(shaping.needed_qdiscs(network))
     links = wires(network)
@@ -119,10 +120,10 @@ def build(network: Network, claim: Claim) -> list[Daemon]:
 
 
 def take_down(network_name: str) -> list[str]:
-    """Kill what runs in a network and remove it; returns the namespaces removed, [] where it was not up.
+    """Kill all processes in a network and remove it. Returns the removed namespaces, [] where it was not up.
 
-    The hub's namespace goes last: while it stands, a take-down that was cut short is known to be unfinished, and CPU groups
-    are known to be this network's.
+    The hub's namespace is removed last. While it exists, an interrupted take-down is known to be unfinished, and CPU groups are
+    known to be this network's.
     """
     names = namespaces.standing(network_name)
     namespaces.kill_inside(names)
@@ -134,7 +135,7 @@ def take_down(network_name: str) -> list[str]:
 
 
 def interface_index(netlink: IPRoute, name: str) -> int:
-    """The index of an interface of ours."""
+    """The index of one of the network's interfaces. Raises MachineError if it is gone."""
     found = netlink.link_lookup(ifname=name)
     if not found:
         raise MachineError(f"interface {name} is gone: run `nalb net down` and start again")
@@ -142,7 +143,7 @@ def interface_index(netlink: IPRoute, name: str) -> int:
 
 
 def read_fingerprint(network: Network) -> str:
-    """The fingerprint on the bridge of the network that is up."""
+    """Read the fingerprint from the hub's bridge of the network that is up."""
 
     def read(netlink: IPRoute) -> str:
         index = interface_index(netlink, BRIDGE)
@@ -152,7 +153,7 @@ def read_fingerprint(network: Network) -> str:
 
 
 def shape(network: Network, shaped: Shaped) -> None:
-    """Put qdiscs on a bare interface, and read them back."""
+    """Put qdiscs on a bare interface, and read them back. Raises MachineError."""
 
     def install(netlink: IPRoute, index: int) -> None:
         qdiscs.install(netlink, index, shaped.egress, lambda name: node_address(network, name))
@@ -161,7 +162,7 @@ def shape(network: Network, shaped: Shaped) -> None:
 
 
 def reshape(shaped: Shaped) -> None:
-    """Change the qdiscs of a shaped interface while packets flow, and read them back."""
+    """Change the qdiscs of a shaped interface while packets flow, and read them back. Raises MachineError."""
     _shape(shaped, lambda netlink, index: qdiscs.change(netlink, index, shaped.egress))
 
 
@@ -175,13 +176,13 @@ def _shape(shaped: Shaped, apply: Callable[[IPRoute, int], None]) -> None:
 
 
 def disable_bridge_filter() -> None:
-    """Where the machine has br_netfilter, every bridged packet would also pass through iptables. Raises MachineError."""
+    """Keep bridged packets out of iptables, where br_netfilter would pass them through it. Raises MachineError."""
     for path in Path("/proc/sys/net/bridge").glob("bridge-nf-call-*"):
         _set_sysctl(path, "0")
 
 
 def disable_ipv6() -> None:
-    """Address detection and router solicitation would use the shaped links. Raises MachineError."""
+    """Disable IPv6, whose address detection and router solicitation would use the shaped links. Raises MachineError."""
     directory = Path("/proc/sys/net/ipv6/conf")
     if directory.is_dir():
         for name in ("all", "default"):
@@ -202,7 +203,7 @@ def _set_sysctl(path: Path, value: str) -> None:
 
 
 def _choose_congestion_control(wanted: str | None) -> str:
-    """`wanted`, or what suits links without delay. Raises MachineError where the kernel has neither."""
+    """Choose `wanted`, or else the first of CONGESTION_CONTROLS that the kernel has. Raises MachineError where it has none."""
     available = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text(encoding="ascii").split()
     for name in CONGESTION_CONTROLS if wanted is None else (wanted,):
         if name in available:
@@ -214,7 +215,7 @@ def _choose_congestion_control(wanted: str | None) -> str:
 
 
 def _add_bridge(network: Network, namespace: str, address: str, congestion_control: str) -> None:
-    """The bridge of the hub or of a site, with an address of its own, towards which the links to it are measured."""
+    """Add the bridge of the hub or of a site, with an address to which the links that end there are measured."""
 
     def add(netlink: IPRoute) -> None:
         with qdiscs.explained("a bridge cannot be built"):
@@ -230,7 +231,7 @@ def _add_bridge(network: Network, namespace: str, address: str, congestion_contr
 
 
 def _add_link(network: Network, wire: Wire) -> None:
-    """A veth pair, or two that the delay line joins, and the downlink shaping on the bridge's end."""
+    """Add a link, as a veth pair or as two that the delay line joins, and shape the downlink on the bridge's end."""
     with qdiscs.explained(f"the link of {wire.access.name} cannot be made"):
         if wire.joint is None:
             _add_pair(wire.bridge_namespace, wire.port, wire.namespace, wire.interface)
@@ -242,7 +243,7 @@ def _add_link(network: Network, wire: Wire) -> None:
 
         def add(netlink: IPRoute) -> None:
             index, bridge = interface_index(netlink, wire.port), interface_index(netlink, BRIDGE)
-            segments = shaping.passing_segments(network)  # its tbf splits what is too large
+            segments = shaping.passing_segments(network)  # the port's tbf splits bunches that are too large
             netlink.link("set", index=index, master=bridge, gso_max_segs=segments)
             netlink.link("set", index=index, state="up")
 
@@ -251,7 +252,7 @@ def _add_link(network: Network, wire: Wire) -> None:
 
 
 def _add_pair(namespace: str, interface: str, peer_namespace: str, peer_interface: str) -> None:
-    """A veth pair between two namespaces, which may be the same."""
+    """Add a veth pair between two namespaces, which may be the same."""
     descriptor = os.open(namespaces.path_of(peer_namespace), os.O_RDONLY | os.O_CLOEXEC)
     try:
         peer = {"ifname": peer_interface, "net_ns_fd": descriptor}
@@ -263,14 +264,14 @@ def _add_pair(namespace: str, interface: str, peer_namespace: str, peer_interfac
 
 
 def _open_inner_ends(netlink: IPRoute, wire: Wire) -> None:
-    """For the delay line alone: the hub itself must not answer what passes there."""
+    """Bring up the inner ends of a link without ARP: only the delay line uses them, and the hub must not answer there."""
     assert wire.joint is not None
     for name in (wire.joint.first, wire.joint.second):
         netlink.link("set", index=interface_index(netlink, name), arp=False, state="up")
 
 
 def _set_up_end(network: Network, wire: Wire, congestion_control: str) -> None:
-    """The own end of a node or site, and the uplink shaping on it; a node's address and route."""
+    """Set up the own end of a node or site and shape the uplink on it; give a node its address and route."""
     now = Numbers.at(network, 0.0)
 
     def set_up(netlink: IPRoute) -> None:
@@ -292,8 +293,10 @@ def _set_up_end(network: Network, wire: Wire, congestion_control: str) -> None:
 
 
 def _add_address(netlink: IPRoute, index: int, address: str, congestion_control: str) -> None:
-    """An address, and the route to all others with the congestion control on it (a sysctl would not do: namespaces
-    may only choose what the machine's tcp_allowed_congestion_control names)."""
+    """Add an address, and the route to all others with the congestion control on it.
+
+    A sysctl would not do: namespaces may only choose what the machine's tcp_allowed_congestion_control names.
+    """
     netlink.addr("add", index=index, address=address, prefixlen=SUBNET_BITS, flags=NO_PREFIX_ROUTE)
     metrics = {"cc_algo": congestion_control}
     network = f"{SUBNET_PREFIX}0/{SUBNET_BITS}"
@@ -301,7 +304,7 @@ def _add_address(netlink: IPRoute, index: int, address: str, congestion_control:
 
 
 def _check_congestion_control(network: Network, wanted: str) -> None:
-    """Connect from every node to the hub, and ask the socket: also shows that every link passes packets."""
+    """Connect from every node to the hub, and check the sockets' congestion control. This shows too that all links pass packets."""
     hub = namespaces.hub_namespace(network.name)
     with namespaces.inside(hub, lambda: socket.create_server((HUB_ADDRESS, 0))) as server:
         server.settimeout(CONNECT_DEADLINE_S)

@@ -1,11 +1,12 @@
-"""Control groups that hold a node's processes to a CPU quota: found, made, set and read back, joined, removed.
+"""Finds, makes, limits, joins and removes the control groups that hold a node's processes to a CPU quota.
 
-A node's group is `nalb-NETWORK.HUB.NODE` at the top of the hierarchy: v1 where a cpu controller is mounted
-(cpu.cfs_quota_us), else v2 (cpu.max). HUB is the inode of the hub's namespace. Containers have network namespaces of their
-own by the same names but see the same groups: the inode, which the whole kernel has once, tells whose a group is. A
-process joins before it becomes the command, so all that it starts is in the group too. Choice not taken: groups below
-this process's own. In v2 a group that holds processes can have no limited children, and `nalb net down` would have to
-find them from another session.
+A node's group is `nalb-NETWORK.HUB.NODE` at the top of the hierarchy: v1 where a cpu controller is mounted (cpu.cfs_quota_us),
+else v2 (cpu.max). HUB is the inode of the hub's namespace. Containers may have network namespaces of the same names, but all
+containers see the same groups. An inode exists once in the whole kernel, so it tells whose group it is. A process joins the group
+before it becomes the command, so all that it starts is in the group too.
+
+Choice not taken: groups below this process's own. In v2 a group that holds processes can have no limited children, and
+`nalb net down` would have to find the groups from another session.
 """
 
 import errno
@@ -20,9 +21,9 @@ from pathlib import Path
 from nalb.errors import MachineError
 from netem import namespaces
 
-# CPU time in a period. A group that rested has a whole run to spend at once, so with the kernel's own period of 100 ms a short
-# batch is not slowed at all. But what a busy machine does not give within a period is lost, so a short period falls short:
-# measured in docs/network-files.md. With a burst it is made up for in the next period.
+# A group's CPU time (run) in a period. A group that rested may spend a whole run at once, so with the kernel's own period of 100 ms
+# a short batch would not be slowed at all. But a group loses the time that a busy machine does not give it within a period, so
+# short periods give too little (measured in docs/network-files.md). With a burst, the next period makes up for that.
 RUN_US = 2_000
 BURST_US = 2_000
 RUN_WITHOUT_BURST_US = 8_000  # kernels before 5.14
@@ -39,7 +40,7 @@ class Hierarchy:
 
     @property
     def label(self) -> str:
-        """For people."""
+        """The hierarchy's name, for people."""
         return "cgroup v1 (cpu.cfs_quota_us)" if self.version == 1 else "cgroup v2 (cpu.max)"
 
     def create(self, group: str) -> None:
@@ -77,12 +78,12 @@ class Hierarchy:
         return {name: int(value) for name, value in (line.split() for line in lines)}
 
     def join_argv(self, group: str, argv: list[str]) -> list[str]:
-        """An argv that joins the group and becomes argv; where it cannot join, the command is not run."""
+        """An argv that joins the group and becomes `argv`. If it cannot join, it does not run `argv`."""
         return ["/bin/sh", "-c", JOIN, str(self.root / group), *argv]
 
 
 def bandwidth_us(cores: float | None, least_run_us: int = RUN_US) -> tuple[int | None, int]:
-    """(run, period) in microseconds, cores = run / period, neither below least_run_us. None: no limit."""
+    """(run, period) of a quota in microseconds: cores = run / period, neither below least_run_us. A run of None is no limit."""
     if cores is None:
         return None, 100_000  # the kernel's own default
     period_us = max(least_run_us, round(least_run_us / cores))
@@ -90,7 +91,7 @@ def bandwidth_us(cores: float | None, least_run_us: int = RUN_US) -> tuple[int |
 
 
 def hierarchies(mounts: Path = Path("/proc/self/mounts")) -> list[Hierarchy]:
-    """The mounted hierarchies with a cpu controller; at most one has it at a time, but mounts may repeat."""
+    """The mounted hierarchies with a cpu controller. Only one has it at a time, but it may be mounted several times."""
     found = []
     for line in mounts.read_text(encoding="utf-8").splitlines():
         _, target, kind, options = line.split()[:4]
@@ -105,9 +106,9 @@ def hierarchies(mounts: Path = Path("/proc/self/mounts")) -> list[Hierarchy]:
 
 
 def usable() -> tuple[Hierarchy | None, str]:
-    """(the hierarchy where a group can be made and limited, "") or (None, why there is none). Tried, and removed."""
+    """Find a hierarchy by making, limiting and removing a group in it: (hierarchy, ""), or (None, why there is none)."""
     reasons = []
-    group = f"{namespaces.PREFIX}trial-{secrets.token_hex(8)}"  # not by pid: another PID namespace has the same
+    group = f"{namespaces.PREFIX}trial-{secrets.token_hex(8)}"  # not the pid, which another PID namespace may have too
     for hierarchy in hierarchies():
         try:
             hierarchy.create(group)
@@ -123,18 +124,18 @@ def usable() -> tuple[Hierarchy | None, str]:
 
 
 def group_name(network_name: str, hub_inode: int, node_name: str) -> str:
-    """The group of one node of the network whose hub's namespace has that inode."""
+    """The name of one node's group, in the network whose hub's namespace has that inode."""
     return f"{namespaces.hub_namespace(network_name)}.{hub_inode}.{node_name}"
 
 
 def standing(network_name: str, hub_inode: int) -> list[Path]:
-    """The groups of one network that exist, in whatever hierarchy."""
+    """The groups of one network that exist, in all hierarchies."""
     pattern = group_name(network_name, hub_inode, "*")
     return sorted({path for hierarchy in hierarchies() for path in hierarchy.root.glob(pattern) if path.is_dir()})
 
 
 def remove(groups: list[Path]) -> None:
-    """Kill what is in the groups and remove them. What is not there is passed over.
+    """Kill all processes in the groups and remove the groups. Groups that do not exist are passed over.
 
     Raises MachineError when one does not get empty within REMOVE_DEADLINE_S.
     """
@@ -164,6 +165,7 @@ def _try_remove(group: Path) -> bool:
 
 def _kill_each(group: Path) -> None:
     for word in (group / "cgroup.procs").read_text(encoding="ascii").split():
-        if int(word) > 0:  # v2 shows a process of another PID namespace as 0, which to kill() is our own process group
+        # v2 shows a process of another PID namespace as 0, and kill(0) would hit our own process group.
+        if int(word) > 0:
             with suppress(ProcessLookupError):
                 os.kill(int(word), signal.SIGKILL)

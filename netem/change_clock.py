@@ -15,7 +15,7 @@ SetQuotas = Callable[[CpuQuotas], None]
 
 
 def describe(change: TimedChange) -> dict[str, Any]:
-    """A change as data for run.json or a log line."""
+    """The change as data for run.json or a log line."""
     described: dict[str, Any] = {
         "at_s": change.at_s,
         "nodes": {name: {"up_mbps": up, "down_mbps": down} for name, (up, down) in change.node_rates.items()},
@@ -29,8 +29,8 @@ def describe(change: TimedChange) -> dict[str, Any]:
 
 
 class ChangeClock:
-    """A thread that makes each change at its time after the start. An error of the thread's is raised by the next
-    check() or stop(), and so at the end of a `with`."""
+    """A thread that makes each change at its time after the start. If the thread fails, the next check() or stop() raises its
+    error, and so does the end of a `with`."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class ChangeClock:
         set_rates: SetRates,
         on_change: OnChange,
         now_s: Callable[[], float] = time.monotonic,
-        set_quotas: SetQuotas | None = None,  # needed where the file changes quotas
+        set_quotas: SetQuotas | None = None,  # needed if the file has CPU quotas
     ):
-        """Starts at once: 0 s is now. on_change is called in the thread, after the change was read back."""
+        """Start the thread; 0 s is now. The thread calls on_change after each change was made and read back."""
         assert set_quotas is not None or not network.limits_cpu
         self._network = network
         self._set_quotas = set_quotas
@@ -53,13 +53,16 @@ class ChangeClock:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise what stopped the thread, if anything did."""
+        """Raise the error that stopped the thread, if there was one."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error
 
     def stop(self) -> None:
-        """End the thread; a change under way is completed. Rates and quotas stay as they are. May be called twice."""
+        """End the thread after a change that is under way, and raise its error, if any. Rates and quotas stay as they are.
+
+        A second call does nothing.
+        """
         self._stopping.set()
         self._thread.join()
         self.check()
@@ -81,7 +84,7 @@ class ChangeClock:
                 if self._stopping.is_set():
                     return
                 rates = change.node_rates | change.site_rates
-                if rates or change.pair_caps:  # no delay changes without them
+                if rates or change.pair_caps:  # a delay changes only together with a rate
                     self._set_rates(rates, change.pair_caps, change.delays)
                 if change.cpu_quotas and self._set_quotas is not None:
                     self._set_quotas(change.cpu_quotas)

@@ -1,6 +1,6 @@
-"""How the CPU quotas of a network's nodes are kept: by cgroups, or where none can be written by a duty cycle.
+"""Keeps the CPU quotas of a network's nodes: by cgroups, or by a duty cycle where no cgroup can be written.
 
-Both are set and read back, and both say what they are (`label`): which one is used is always shown to the user.
+Both mechanisms read quotas back after setting them. The user is always shown which one is used (`label`).
 """
 
 import os
@@ -16,34 +16,37 @@ from netem.schedule import CpuQuotas, highest_total_quota
 
 
 class CpuLimits(Protocol):
-    """What keeps the quotas of one network."""
+    """A mechanism that keeps the CPU quotas of one network."""
 
     @property
     def label(self) -> str:
-        """The mechanism, for people."""
+        """The mechanism's name, for people."""
 
     def start(self) -> list[daemon.Daemon]:
-        """The network's namespaces exist; no quota is set yet. Returns the processes that it needs."""
+        """Start the mechanism, once the network's namespaces exist and before any quota is set.
+
+        Returns the processes that the mechanism needs. Raises MachineError.
+        """
 
     def set(self, quotas: CpuQuotas) -> None:
-        """Set the quotas of the nodes named, None for no limit, and read them back. Raises MachineError."""
+        """Set the quotas of the given nodes, in cores (None: no limit), and read them back. Raises MachineError."""
 
     def times_stopped(self, node_name: str) -> int:
-        """How often the node's processes had to stand since the start."""
+        """How often the node's processes were stopped since the start."""
 
     def argv(self, node_name: str, argv: list[str]) -> list[str]:
-        """An argv that becomes argv with the node's quota on it."""
+        """An argv that becomes `argv` under the node's quota."""
 
 
 class CgroupLimits:
-    """A group for each node."""
+    """Keeps quotas by one cgroup for each node."""
 
     def __init__(self, network: Network, hierarchy: cgroups.Hierarchy):
         self._network, self._hierarchy = network, hierarchy
         self.label = hierarchy.label
 
     def start(self) -> list[daemon.Daemon]:
-        # The kernel gave the hub an inode that was free, so groups that carry it are of a hub that is gone.
+        # The kernel gave the hub an inode that was free, so groups that carry this inode belong to a hub that is gone.
         cgroups.remove(cgroups.standing(self._network.name, self._hub_inode))
         for name in self._network.node_names():
             try:
@@ -69,7 +72,7 @@ class CgroupLimits:
 
     @cached_property
     def _hub_inode(self) -> int:
-        """Asked for once the network is up."""
+        """The inode of the hub's namespace, which must exist. Raises MachineError."""
         identity = namespaces.identity(namespaces.hub_namespace(self._network.name))
         if identity is None:
             raise MachineError(f"the hub of network {self._network.name} is gone: run `nalb net down` and start again")
@@ -77,7 +80,7 @@ class CgroupLimits:
 
 
 class DutyCycleLimits:
-    """One controller for all nodes. What runs in a node's namespace is found there: commands stay as they are."""
+    """Keeps quotas by one controller for all nodes. It finds processes by their namespace, so commands stay as they are."""
 
     def __init__(self, network: Network, why_no_cgroup: str):
         self._network, self._hub = network, namespaces.hub_namespace(network.name)
@@ -99,13 +102,13 @@ class DutyCycleLimits:
 
 
 def choose(network: Network) -> CpuLimits:
-    """A cgroup's limits where a group can be made, limited and removed here; else the duty cycle."""
+    """Choose cgroups where one can be made, limited and removed on this machine, else the duty cycle."""
     hierarchy, why_not = _usable_hierarchy()
     return CgroupLimits(network, hierarchy) if hierarchy else DutyCycleLimits(network, why_not)
 
 
 def require_cores(network: Network) -> None:
-    """Raises MachineError where the quotas come to more cores than this process may use."""
+    """Raise MachineError if the quotas come to more cores than this process may use."""
     cores, wanted = len(os.sched_getaffinity(0)), highest_total_quota(network)
     if wanted > cores:
         raise MachineError(

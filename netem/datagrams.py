@@ -1,6 +1,6 @@
-"""The rate of a way that delays or loses packets, measured by datagrams: TCP backs off from both, and would show its own pace.
+"""Measures the rate of a way that delays or loses packets, by datagrams. TCP slows down on such a way, and would show its own pace.
 
-The sender offers more than the way carries, so its queue is full, and what arrives is what it lets through.
+The sender offers more than the way carries. So the way's queue is full, and packets arrive at the way's rate.
 """
 
 import socket
@@ -11,8 +11,8 @@ from netem import namespaces
 
 PAYLOAD_BYTES = 1472
 FRAME_BYTES = PAYLOAD_BYTES + 42  # with the headers of UDP, IPv4 and Ethernet: a full frame, as tc counts it
-OFFERED = 1.25  # of the rate
-BEHIND_S = 0.02  # a sender that was held up does not make up for more than that
+OFFERED = 1.25  # what is offered, in parts of the way's rate
+BEHIND_S = 0.02  # a sender that was held up makes up for at most this much time
 
 
 def arriving_bytes_per_s(
@@ -24,9 +24,9 @@ def arriving_bytes_per_s(
     measure_s: float,
     deadline_s: float,
 ) -> float:
-    """What arrives at the target, bytes per second with headers, of 1.25 times the rate that is offered for a while.
+    """Offer OFFERED times the rate, and measure the rate that arrives: bytes per second, with headers.
 
-    Raises OSError where nothing arrives within the deadline.
+    The measurement takes measure_s and leaves out the first warm_s. Raises OSError where nothing arrives within the deadline.
     """
     stopping = threading.Event()
     with (
@@ -52,14 +52,14 @@ def _offer(sender: socket.socket, target: tuple[str, int], bytes_per_s: float, s
         try:
             sender.sendto(frame, target)
         except OSError:
-            return  # the receiver waits no longer, or says that nothing arrives
+            return  # the receiver has its result, or reports that nothing arrives
         due_s = max(due_s + FRAME_BYTES / bytes_per_s, time.monotonic() - BEHIND_S)
         if (early_s := due_s - time.monotonic()) > 0.001:
             time.sleep(early_s)
 
 
 def _arriving(receiver: socket.socket, warm_s: float, measure_s: float) -> float:
-    """Between two arrivals: the first that comes warm_s after the very first, and the first after measure_s more."""
+    """Bytes per second between two arrivals: the first one warm_s after the very first, and the first one measure_s later."""
     receiver.recv(PAYLOAD_BYTES)
     started_s, first_s, frames = time.monotonic(), None, 0
     while True:

@@ -28,19 +28,19 @@
 
 #define NS_PER_S 1000000000ull
 #define LATE_NS 500000ull
-/* While packets come or go, the thread looks this often: a wake-up for each would cost more than carrying it. The kernel says
- * when each came, and a packet leaves in the look nearest to when it is due, so it is half of this off at most. */
+/* While packets come or go, the thread looks for them this often: a wake-up for each packet would cost more than carrying it. The
+ * kernel stamps each arrival. A packet leaves in the look nearest to its due time, so it is off by at most half of this. */
 #define LOOK_NS 200000ull
 #define BUNCH_BYTES (1 << 16)                     /* the largest IPv4 packet, and so the largest bunch */
 #define FRAME_BYTES (BUNCH_BYTES + ETH_HLEN)
 #define BATCH 16                                  /* bunches fetched by one system call */
 #define ROUNDS 4                                  /* system calls on one interface before others have their turn */
 #define QUEUE_BYTES (1 << 28)                     /* what the kernel may hold for us while we are late: 1 s at 1 Gbit/s */
-/* Packets that wait in a shaper behind us count as unsent. Without root in the machine's own user namespace a socket may have
- * little of it, so there are more sockets then. */
+/* Packets that wait in a shaper behind us count as unsent. Without root in the machine's own user namespace a socket may have few
+ * unsent bytes, so there are more sockets then. */
 #define UNSENT_BYTES (1 << 30)
 #define MOST_SENDERS 64
-#define EVENTS 512                                /* of 200 links and more, each has its turn in every look */
+#define EVENTS 512                                /* so many that even of 250 links each way has its turn in every look */
 #define NICE (-20)
 
 enum stream { LOSS = 1, REORDERING = 2, JITTER = 3 }; /* each way draws three independent series */
@@ -60,14 +60,14 @@ struct rule {
 };
 
 struct way {
-    int source, interface; /* where packets come from; the index of where they go */
+    int source, interface; /* socket that packets come from; index of the interface they leave by */
     int senders[MOST_SENDERS];
-    uint32_t num_senders, sender; /* open, and the one used last */
+    uint32_t num_senders, sender; /* how many are open, and the one used last */
     uint64_t seed;
     uint64_t packets;     /* counted so far: the next packet's number */
     uint64_t bunches;
     uint64_t latest_due_ns;
-    uint32_t num_rules;   /* the first is for all destinations without one */
+    uint32_t num_rules;   /* the first is for all destinations without a rule of their own */
     struct rule *rules;
 };
 
@@ -95,7 +95,7 @@ static uint64_t now_ns(clockid_t clock)
     return ns_of(&now);
 }
 
-/* splitmix64 (Steele, Lea, Flood 2014), whose state is a counter: so its n-th output needs none of those before. */
+/* splitmix64 (Steele, Lea, Flood 2014). Its state is a counter, so its n-th output needs none of those before. */
 double nalb_line_uniform(uint64_t seed, uint64_t index)
 {
     uint64_t mixed = seed + (index + 1) * 0x9e3779b97f4a7c15ull;
@@ -164,7 +164,7 @@ struct bunch {
     uint32_t segments;
 };
 
-/* Whether it is IPv4, and where to. */
+/* Returns whether the frame is IPv4, and stores its destination. */
 static bool find_destination(const unsigned char *frame, uint32_t frame_bytes, uint32_t *destination)
 {
     uint16_t protocol;
@@ -203,7 +203,7 @@ static const struct nalb_impairment *impairment_of(const struct way *way, const 
     return &way->rules[0].impairment;
 }
 
-/* When a packet that comes in now is due. */
+/* Returns when a bunch that came in at came_ns is due. */
 static uint64_t due_ns(struct way *way, const struct nalb_impairment *impairment, uint64_t came_ns)
 {
     if (impairment->reorder_part > 0 && drawn(way, REORDERING, way->bunches) < impairment->reorder_part)
@@ -252,14 +252,14 @@ static void adjust_headers(const struct bunch *bunch, struct packet *packet, uin
     memcpy(ip_at, &ip, sizeof ip);
     tcp.seq = htonl(ntohl(tcp.seq) + first * bunch->offload->gso_size);
     if (first > 0)
-        tcp.th_flags &= (uint8_t)~0x80; /* CWR stands in the first alone, */
+        tcp.th_flags &= (uint8_t)~0x80; /* only the first segment has CWR */
     if (first + count < bunch->segments)
-        tcp.th_flags &= (uint8_t)~(TH_FIN | TH_PUSH); /* these in the last */
+        tcp.th_flags &= (uint8_t)~(TH_FIN | TH_PUSH); /* only the last one has these */
     uint32_t tcp_bytes = packet->frame_bytes - ETH_HLEN - bunch->ip_bytes;
-    tcp.check = folded(sum16(ip_at + offsetof(struct iphdr, saddr), 8) + IPPROTO_TCP + tcp_bytes); /* the rest: below */
+    tcp.check = folded(sum16(ip_at + offsetof(struct iphdr, saddr), 8) + IPPROTO_TCP + tcp_bytes); /* the kernel adds the rest */
     memcpy(tcp_at, &tcp, sizeof tcp);
     packet->offload.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM;
-    packet->offload.hdr_len = (uint16_t)bunch->header_bytes; /* a bunch's own may exceed its part, and is refused */
+    packet->offload.hdr_len = (uint16_t)bunch->header_bytes; /* the kernel refuses one that exceeds the packet */
     packet->offload.csum_start = (uint16_t)(ETH_HLEN + bunch->ip_bytes);
     packet->offload.csum_offset = offsetof(struct tcphdr, check);
     if (count == 1) {
@@ -268,7 +268,7 @@ static void adjust_headers(const struct bunch *bunch, struct packet *packet, uin
     }
 }
 
-/* Let segments [first, first + count) of a bunch wait. */
+/* Puts segments [first, first + count) of a bunch into the heap, where they wait until `due`. */
 static void hold(struct nalb_line *line, uint32_t way, const struct bunch *bunch, uint32_t first, uint32_t count,
                  uint64_t due)
 {
@@ -300,7 +300,7 @@ static void hold(struct nalb_line *line, uint32_t way, const struct bunch *bunch
     line->counters.waiting_bytes += packet->frame_bytes;
 }
 
-/* Take one bunch in: lose what is to be lost of it, hold the runs between. */
+/* Takes one bunch in: drops the segments that are to be lost, and holds the runs between them. */
 static void take(struct nalb_line *line, uint32_t number, const struct bunch *bunch, uint64_t came_ns)
 {
     struct way *way = &line->ways[number];
@@ -323,7 +323,7 @@ static void take(struct nalb_line *line, uint32_t number, const struct bunch *bu
     way->packets += bunch->segments;
 }
 
-/* How long ago a message came; the kernel's stamps are of the clock that people set, so what makes no sense counts as now. */
+/* Returns how long ago a message came. The kernel stamps by the clock that people set, so a senseless age counts as 0. */
 static uint64_t age_ns(struct msghdr *message, uint64_t real_ns)
 {
     for (struct cmsghdr *part = CMSG_FIRSTHDR(message); part; part = CMSG_NXTHDR(message, part))
@@ -336,7 +336,7 @@ static uint64_t age_ns(struct msghdr *message, uint64_t real_ns)
     return 0;
 }
 
-/* Fetch what has come on one way. */
+/* Fetches the packets that have come on one way. */
 static void fetch(struct nalb_line *line, uint32_t number)
 {
     for (int round = 0; round < ROUNDS; round++) {
@@ -351,7 +351,7 @@ static void fetch(struct nalb_line *line, uint32_t number)
         }
         int came = recvmmsg(line->ways[number].source, messages, BATCH, MSG_DONTWAIT, NULL);
         if (came < 0 && errno != EAGAIN && errno != EINTR)
-            line->counters.refused++; /* of a kind that has no offload header; or the interface went down */
+            line->counters.refused++; /* the packet's kind has no offload header, or the interface went down */
         uint64_t real_ns = now_ns(CLOCK_REALTIME), now = now_ns(CLOCK_MONOTONIC);
         for (int i = 0; i < came; i++) {
             if (messages[i].msg_hdr.msg_flags & MSG_TRUNC || messages[i].msg_len <= sizeof line->offloads[i]) {
@@ -381,7 +381,7 @@ static bool is_sent(struct way *way, const struct packet *packet)
             return true;
         if (errno != EAGAIN)
             return false;
-        way->sender = (way->sender + 1) % way->num_senders; /* this one has all unsent that it may */
+        way->sender = (way->sender + 1) % way->num_senders; /* this socket has as many unsent bytes as it may */
     }
     if (way->num_senders == MOST_SENDERS)
         return false;
@@ -410,7 +410,7 @@ static void release(struct nalb_line *line)
     }
 }
 
-/* Wait for a packet that comes or is due; returns the number of events, or -1 with errno. */
+/* Waits until a packet comes or is due; returns the number of events, or -1 with errno. */
 static int wait_for_packets(struct nalb_line *line, int all, int timer, struct epoll_event *events)
 {
     const struct timespec look = {0, LOOK_NS};
@@ -425,7 +425,7 @@ static int wait_for_packets(struct nalb_line *line, int all, int timer, struct e
     return epoll_wait(all, events, EVENTS, -1);
 }
 
-/* A real-time priority where there may be one, else the best that there is: counters say which, and whether it sufficed. */
+/* Gives the thread a real-time priority if it may have one, else the best nice value. Counters say which, and if it sufficed. */
 static void hurry(struct nalb_line *line)
 {
     struct sched_param priority = {.sched_priority = 1};
@@ -473,9 +473,9 @@ struct nalb_line *nalb_line_new(uint32_t num_links)
     struct nalb_line *line = calloc(1, sizeof *line);
     if (!line)
         return NULL;
-    mallopt(M_MMAP_THRESHOLD, 4 * FRAME_BYTES); /* bunches come from the heap, */
-    mallopt(M_TRIM_THRESHOLD, 1 << 28);         /* which is not given back between two */
-    pthread_mutexattr_t kind; /* who asks must not keep a real-time thread waiting */
+    mallopt(M_MMAP_THRESHOLD, 4 * FRAME_BYTES); /* malloc takes bunches from the heap, */
+    mallopt(M_TRIM_THRESHOLD, 1 << 28);         /* and does not give it back between two */
+    pthread_mutexattr_t kind; /* a thread that asks must not keep the real-time thread waiting */
     pthread_mutexattr_init(&kind);
     pthread_mutexattr_setprotocol(&kind, PTHREAD_PRIO_INHERIT);
     pthread_mutex_init(&line->lock, &kind);
@@ -488,10 +488,10 @@ struct nalb_line *nalb_line_new(uint32_t num_links)
         line->ways[way].num_rules = 1;
         is_complete = line->ways[way].rules != NULL;
     }
-    return is_complete ? line : NULL; /* the process ends where it is not */
+    return is_complete ? line : NULL; /* if it is not, the process ends */
 }
 
-/* What root may ask for, or as much as others may. */
+/* Sets a socket's buffer by the option for root (`forced`), or else by the one for everybody. Returns 0 or -1. */
 static int set_bytes(int opened, int forced, int option, int bytes)
 {
     return setsockopt(opened, SOL_SOCKET, forced, &bytes, sizeof bytes) == 0
@@ -499,7 +499,7 @@ static int set_bytes(int opened, int forced, int option, int bytes)
                : setsockopt(opened, SOL_SOCKET, option, &bytes, sizeof bytes);
 }
 
-/* A packet socket on an interface; protocol 0: to send alone. Returns it, or -errno. */
+/* Opens a packet socket on an interface; with protocol 0 it only sends. Returns it, or -errno. */
 static int open_socket(int interface, uint16_t protocol)
 {
     int on = 1;
@@ -573,7 +573,7 @@ int nalb_line_counters(struct nalb_line *line, struct nalb_line_counters *counte
     int failed = 0;
     pthread_mutex_lock(&line->lock);
     for (uint32_t way = 0; way < line->num_ways && !failed; way++) {
-        struct tpacket_stats since; /* reading it sets it back */
+        struct tpacket_stats since; /* reading the statistics sets them to 0 */
         socklen_t size = sizeof since;
         if (getsockopt(line->ways[way].source, SOL_PACKET, PACKET_STATISTICS, &since, &size) < 0)
             failed = -errno;

@@ -5,10 +5,10 @@
  * PACKET_VNET_HDR, so a bunch of TCP packets that the sender's kernel handed over as one (GSO) passes as one, and no
  * checksum is computed. All packets wait in one heap, by the moment they are due.
  *
- * Random numbers are hashes of (seed, number), not a state: packet n of a way is lost or not by its seed and n alone. Packets
- * are counted as they would be on a wire, so a bunch is that many packets. Where one of a bunch is lost, the rest goes on as
- * smaller bunches. Jitter is a function of time: a random value every 2 x jitter, straight lines between. So a delay
- * never falls faster than time passes, and packets stay in order by themselves.
+ * Random numbers are hashes of (seed, number), without a state: the way's seed and n alone decide whether packet n of a way is
+ * lost. Packets are counted as they would be on a wire, so a bunch counts as its packets. If a packet of a bunch is lost, the
+ * rest goes on as smaller bunches. Jitter is a function of time: a random value every 2 x jitter, and straight lines between
+ * these values. So a delay never falls faster than time passes, and packets stay in order by themselves.
  */
 #ifndef NALB_DELAY_LINE_H
 #define NALB_DELAY_LINE_H
@@ -18,42 +18,43 @@
 #define NALB_DELAY_LINE_ABI 1
 #define NALB_DELAY_LINE_EXPORT __attribute__((visibility("default")))
 
-/* What happens to the packets of a way, or to those of a way to one destination. Fields as in network files. */
+/* The impairment of a way's packets to one destination, or to all others. The fields are those of network files. */
 struct nalb_impairment {
     uint64_t delay_ns;
     uint64_t jitter_ns;   /* at most delay_ns */
     double loss_part;     /* 0 to 1 */
-    double reorder_part;  /* of the packets that are left: those not held at all */
+    double reorder_part;  /* 0 to 1: the part of the bunches that is not held at all */
 };
 
 struct nalb_line_counters {
-    uint64_t packets;       /* came in, as on a wire */
-    uint64_t bunches;       /* the same, as handed over by the kernel */
-    uint64_t lost;          /* on purpose, of packets */
+    uint64_t packets;       /* that came in, counted as on a wire */
+    uint64_t bunches;       /* that came in, counted as the kernel hands them over */
+    uint64_t lost;          /* packets that were lost on purpose */
     uint64_t late;          /* bunches that left more than NALB_LATE_NS after they were due */
     uint64_t worst_late_ns;
     uint64_t overrun;       /* bunches that the kernel dropped because they were not fetched in time */
-    uint64_t refused;       /* bunches that the kernel did not take, gave in part, or that found no memory */
-    uint64_t waiting_bytes; /* now */
+    uint64_t refused;       /* bunches that the kernel did not take or gave in part, or for which there was no memory */
+    uint64_t waiting_bytes; /* what the line holds now */
     uint64_t is_realtime;   /* whether the thread has a real-time priority */
 };
 
 struct nalb_line;
 
 NALB_DELAY_LINE_EXPORT uint32_t nalb_line_abi(void);
-/* NULL: no memory. */
+/* Makes a line for so many links. Returns NULL if there is no memory. */
 NALB_DELAY_LINE_EXPORT struct nalb_line *nalb_line_new(uint32_t num_links);
-/* Before the run, once for each link: opens a socket on either interface. Way 2 x link leads from `first` to `second`, the next
- * way leads back; each has a seed. Returns 0 or -errno. */
+/* Opens a socket on both interfaces of a link; to be called before the run, once for each link. Way 2 x link leads from `first`
+ * to `second`, the next way leads back; each has a seed. Returns 0 or -errno. */
 NALB_DELAY_LINE_EXPORT int nalb_line_join(struct nalb_line *line, uint32_t link, const char *first, const char *second,
                                           uint64_t seed, uint64_t seed_back);
-/* At any time: the impairment of a way's packets to an IPv4 address (network byte order), or with 0 to all others. */
+/* Sets, at any time, the impairment of a way's packets to an IPv4 address (network byte order), or with 0 to all others. Returns
+ * 0 or -errno. */
 NALB_DELAY_LINE_EXPORT int nalb_line_set(struct nalb_line *line, uint32_t way, uint32_t destination,
                                          const struct nalb_impairment *impairment);
 NALB_DELAY_LINE_EXPORT int nalb_line_counters(struct nalb_line *line, struct nalb_line_counters *counters);
-/* Carry packets; returns only if the kernel refuses something, -errno. */
+/* Carries packets; returns -errno, and only if the kernel refuses something. */
 NALB_DELAY_LINE_EXPORT int nalb_line_run(struct nalb_line *line);
-/* Number `index` of a stream, from 0 to below 1. */
+/* Returns number `index` of a seed's stream, from 0 to below 1. */
 NALB_DELAY_LINE_EXPORT double nalb_line_uniform(uint64_t seed, uint64_t index);
 
 #endif

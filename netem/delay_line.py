@@ -1,12 +1,12 @@
 """`python -m netem.delay_line`: delay, jitter, loss and reordering where the kernel has no netem qdisc.
 
-One process for each network, in the hub's namespace: removing the network kills it like everything else there. A link that
-delays or loses is two veth pairs, whose inner ends are both in the hub's namespace, and the process carries packets between
-these ends. The carrying is C (delay_line.h says how), in a thread of its own. The rest of the process listens on an
-abstract socket, which only that namespace sees: a `Request` in, a `Report` out, as JSON lines.
+Each network has one such process, in the hub's namespace, so removing the network kills it. A link that delays or loses packets is
+two veth pairs, whose inner ends are both in the hub's namespace. The process carries packets between these ends, by C code
+(delay_line.h says how) in a thread of its own. The rest of the process listens on an abstract socket that only that namespace
+sees. It reads a `Request` and answers a `Report`, both as JSON lines.
 
-The packets go through packet sockets, not through a TAP device: /dev/net/tun is root's alone on many machines, and networks
-are built without root too.
+Packets go through packet sockets, not through a TAP device: on many machines only root may open /dev/net/tun, and networks are
+built without root too.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ SOCKET = "\0nalb-delay-line"
 ABI = 1  # NALB_DELAY_LINE_ABI of delay_line.h
 ANSWER_DEADLINE_S = 10.0
 LATE_MS = 0.5  # LATE_NS of delay_line.c
-LATE_PART = 0.01  # of what was carried: more than this late, and the line did not keep up
+LATE_PART = 0.01  # of all bunches: if more than this part are late, the line did not keep up
 NS_PER_MS = 1_000_000
 
 
@@ -40,11 +40,11 @@ class Joint(msgspec.Struct, frozen=True):
     number: int  # from 0 on
     first: str  # an interface of the hub's namespace
     second: str
-    seeds: tuple[int, int]  # of either way, below 2^64
+    seeds: tuple[int, int]  # one for each way, below 2^64
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """What happens to packets of a way; of those to one destination, or of those to all without a rule of their own."""
+    """The impairment of a way's packets to one destination, or to all destinations without a rule of their own."""
 
     joint: int
     way: int
@@ -56,31 +56,31 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the line is to do."""
+    """A request to the line: to start, to change rules, or (if empty) only to report."""
 
-    joints: tuple[Joint, ...] = ()  # all links, in the first request that names any; then it starts
+    joints: tuple[Joint, ...] = ()  # all links; the request that names them starts the line
     rules: tuple[Rule, ...] = ()
 
 
 class Counters(msgspec.Struct, frozen=True):
     """struct nalb_line_counters: what the line has done so far."""
 
-    packets: int = 0  # came in, as on a wire
-    bunches: int = 0  # the same, as handed over by the kernel
-    lost: int = 0  # packets, on purpose
+    packets: int = 0  # that came in, counted as on a wire
+    bunches: int = 0  # that came in, counted as the kernel hands them over
+    lost: int = 0  # packets that were lost on purpose
     late: int = 0  # bunches that left more than LATE_MS after they were due
     worst_late_ns: int = 0
     overrun: int = 0  # bunches that the kernel dropped because they were not fetched in time
-    refused: int = 0  # bunches that the kernel did not take or give, or that found no memory
-    waiting_bytes: int = 0  # now
+    refused: int = 0  # bunches that the kernel did not take or give, or for which there was no memory
+    waiting_bytes: int = 0  # what the line holds now
     is_realtime: int = 0  # whether the line has a real-time priority
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The line's answer."""
+    """The line's answer to a request."""
 
     counters: Counters
-    error: str | None = None  # what it cannot do
+    error: str | None = None  # why the request failed
 
 
 class _Impairment(ctypes.Structure):
@@ -98,13 +98,13 @@ class _Counters(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Library:
-    """The C library, its version checked."""
+    """The C library, whose version was checked."""
 
     functions: ctypes.CDLL
 
     @classmethod
     def load(cls) -> "Library":
-        """Raises MachineError where it was not built, or is another version."""
+        """Load the library. Raises MachineError if it was not built, or has another version."""
         path = built_library(Path(__file__).parent, "_delay_line", "the delay line")
         functions = ctypes.CDLL(str(path))
         if (found := functions.nalb_line_abi()) != ABI:
@@ -114,12 +114,12 @@ class Library:
         return cls(functions)
 
     def uniform(self, seed: int, index: int) -> float:
-        """Number `index` of the stream of a seed, from 0 to below 1."""
+        """Number `index` of a seed's random stream, uniform from 0 to below 1."""
         return float(self.functions.nalb_line_uniform(ctypes.c_uint64(seed), ctypes.c_uint64(index)))
 
 
 def require() -> None:
-    """Raises MachineError where a line could not run."""
+    """Check that a line could run on this machine. Raises MachineError."""
     Library.load()
     try:
         socket.socket(socket.AF_PACKET, socket.SOCK_RAW).close()
@@ -130,14 +130,14 @@ def require() -> None:
 
 
 class Line:
-    """The C thread's owner."""
+    """Owns the C thread, and carries out requests."""
 
     def __init__(self, library: Library):
         self._functions = library.functions
         self._line: ctypes.c_void_p | None = None
 
     def answer(self, request: Request) -> Report:
-        """Do what is asked for."""
+        """Carry out a request; an OSError becomes the report's error."""
         try:
             if request.joints:
                 self._start(request)
@@ -184,7 +184,7 @@ class Line:
 
     def _run(self) -> None:
         self._functions.nalb_line_run(self._line)
-        os._exit(1)  # it cannot carry any more: whoever watches this process sees that
+        os._exit(1)  # the thread cannot carry packets: the end of this process tells those who watch it
 
 
 def _check(failed: int, what: str) -> None:
@@ -202,17 +202,17 @@ def start(hub: str, joints: Sequence[Joint], rules: Sequence[Rule]) -> daemon.Da
 
 
 def set_rules(hub: str, rules: Sequence[Rule]) -> None:
-    """Change what happens to packets that come from now on. Raises MachineError."""
+    """Change the rules for packets that come in from now on. Raises MachineError."""
     _ask(hub, Request(rules=tuple(rules)))
 
 
 def read_counters(hub: str) -> Counters:
-    """What the line in the hub's namespace has done so far. Raises MachineError, also where it has ended."""
+    """Read the counters of the line in the hub's namespace. Raises MachineError, also where the line has ended."""
     return _ask(hub, Request())
 
 
 def shortfall(counters: Counters) -> str | None:
-    """What the line could not do, for people; None where it kept up."""
+    """Say in words for people what the line could not do; None where it kept up."""
     dropped = counters.overrun + counters.refused
     is_late = counters.late > LATE_PART * counters.bunches
     if not dropped and not is_late:
@@ -245,7 +245,7 @@ def _ask(hub: str, request: Request) -> Counters:
 
 
 def main() -> int:
-    """Listen, go to the background, carry."""
+    """Listen on the socket, go to the background, and answer requests for ever."""
     line = Line(Library.load())
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(SOCKET)

@@ -1,13 +1,14 @@
 """`python -m netem.duty_cycle NETWORK NODE...`: CPU quotas by SIGSTOP and SIGCONT, where no cgroup can be written.
 
-Every TICK_S the controller adds up the CPU time that each node's processes have used, by the kernel's clock of each
-process. A node that has used more than its quota is stopped, with all its processes, until time has paid for it: so the
-quota is of CPU time, however many threads there are, though in coarser pieces than a cgroup's. A node's processes are those
-in its network namespace, found anew every SCAN_S; one that lives shorter than that is not seen. Processes are
-held by descriptors, so that a signal never reaches a later process of the same id.
+Every TICK_S the controller adds up the CPU time that each node's processes have used, by the kernel's clock of each process. If
+a node has used more than its quota, the controller stops all its processes until enough time has passed. So a quota limits CPU
+time, however many threads there are, but in coarser pieces than a cgroup does. A node's processes are those in its network
+namespace. The controller looks for them every SCAN_S, and does not see a process that lives shorter. It holds processes by
+descriptors, so a signal never reaches a later process of the same id.
 
-The controller runs in the hub's namespace: removing the network kills it like everything else there. It listens on
-an abstract socket, which only that namespace sees: {node: cores or null} in, {node: times stopped} out, as JSON lines.
+The controller runs in the hub's namespace, so removing the network kills it. It listens on an abstract socket that only that
+namespace sees. Requests and answers are JSON lines. A request sets quotas: {node: cores or null}. The answer has all quotas, and
+how often each node was stopped: {"quotas": {...}, "times_stopped": {...}}.
 """
 
 import json
@@ -29,22 +30,24 @@ from netem.schedule import CpuQuotas
 SOCKET = "\0nalb-cpu-quotas"
 TICK_S = 0.01
 SCAN_S = 0.1
-SAVED_S = 0.02  # a node that was idle may catch up this much of time, as a cgroup's period lets it
+SAVED_S = 0.02  # an idle node saves this much time's worth of quota, as in a cgroup's period
 ANSWER_DEADLINE_S = 10.0
-LONGEST_STAND_S = (
-    0.5  # what a process used before it was found is not all paid back: a silent node would be taken for dead
-)
+# A node stands no longer than this, even if a process used more before it was found: a silent node would be taken for dead.
+LONGEST_STAND_S = 0.5
 CPUCLOCK_SCHED = 2  # linux/posix-timers.h: the CPU time of a whole process, (~pid << 3) | 2
 
 
 def cpu_time_s(pid: int) -> float:
-    """CPU seconds used by all threads of a process. Raises OSError where it is gone."""
+    """CPU seconds used by all threads of a process. Raises OSError if the process is gone."""
     return time.clock_gettime((~pid << 3) | CPUCLOCK_SCHED)
 
 
 def budget_after(budget_s: float, quota: float, elapsed_s: float, used_s: float) -> float:
-    """CPU seconds that a node has left: earned by time, spent by use, saved up to SAVED_S's worth; below 0 it must
-    stand, LONGEST_STAND_S at most."""
+    """The CPU seconds that a node may use, after elapsed_s in which it used used_s.
+
+    A node earns its quota with time, and saves at most SAVED_S's worth of it. Below 0 the node must stand. The debt is limited, so
+    that the node stands for LONGEST_STAND_S at most.
+    """
     return max(min(budget_s + quota * elapsed_s, quota * SAVED_S) - used_s, -quota * LONGEST_STAND_S)
 
 
@@ -56,14 +59,14 @@ class Held:
     used_s: float  # its CPU time when last looked at
 
     def signal(self, number: int) -> None:
-        """Unless it has ended."""
+        """Send the process a signal, unless it has ended."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.descriptor, number)
 
 
 @dataclass
 class Brake:
-    """One node."""
+    """A node's quota, the CPU time that it may use, and its processes."""
 
     namespace: str
     quota: float | None = None
@@ -73,7 +76,7 @@ class Brake:
     processes: dict[int, Held] = field(default_factory=dict)
 
     def scan(self, inside: list[int]) -> None:
-        """Take up new processes, drop ended ones."""
+        """Take up the new processes of `inside`, and drop those that are not in it."""
         for pid in [pid for pid in self.processes if pid not in inside]:
             os.close(self.processes.pop(pid).descriptor)
         for pid in inside:
@@ -89,7 +92,7 @@ class Brake:
                     held.signal(signal.SIGSTOP)
 
     def tick(self, elapsed_s: float) -> None:
-        """Spend what was used, stop or go on."""
+        """Charge the CPU time that was used, and stop the processes or let them go on."""
         used_s = 0.0
         for pid, held in self.processes.items():
             with suppress(OSError):
@@ -108,7 +111,7 @@ class Brake:
 
 
 def serve(server: socket.socket, brakes: Mapping[str, Brake]) -> None:
-    """Brake, for ever."""
+    """Look for processes, charge their CPU time and answer requests, for ever."""
     last_s = scanned_s = time.monotonic()
     while True:
         if select.select([server], [], [], TICK_S)[0]:
@@ -125,7 +128,10 @@ def serve(server: socket.socket, brakes: Mapping[str, Brake]) -> None:
 
 
 def set_quotas(hub: str, quotas: CpuQuotas) -> dict[str, int]:
-    """Tell the controller in the hub's namespace; returns how often each node was stopped. Raises MachineError."""
+    """Set quotas in the hub's controller; return how often each node was stopped. Raises MachineError.
+
+    The nodes that `quotas` leaves out keep theirs.
+    """
     try:
         with namespaces.inside(hub, lambda: socket.socket(socket.AF_UNIX)) as connection:
             connection.settimeout(ANSWER_DEADLINE_S)
@@ -156,14 +162,14 @@ def _answer(server: socket.socket, brakes: Mapping[str, Brake]) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Listen, go to the background, brake."""
+    """Listen on the socket, go to the background, and hold the nodes to their quotas."""
     network_name, *names = argv
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(SOCKET)
         server.listen()
         daemon.detach("ready")
         with suppress(PermissionError):
-            os.nice(-10)  # a brake that comes late lets too much pass, and then stands long
+            os.nice(-10)  # a late controller lets a node use too much, and must then stop it for long
         serve(server, {name: Brake(namespaces.node_namespace(network_name, name)) for name in names})
     return 0
 

@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 
 
 class Emulation:
-    """A handle on a network that is up. Safe to use from several threads."""
+    """A handle on a network that is up. Several threads may use it."""
 
     hub_address = build.HUB_ADDRESS
 
     def __init__(self, network: Network, limits: cpu_limits.CpuLimits | None = None):
-        """`limits` keeps the CPU quotas, where the file has any; by default the best that this machine has."""
+        """`limits` keeps the CPU quotas, where the file has any; by default the best mechanism that this machine has."""
         self.network = network
         self._limits = (limits or cpu_limits.choose(network)) if network.limits_cpu else None
         self._quotas: CpuQuotas = quotas_at(network, 0.0)
@@ -49,11 +49,11 @@ class Emulation:
         return namespaces.node_namespace(self.network.name, node_name)
 
     def hub_namespace(self) -> str:
-        """The name of the hub's namespace, whose own side of every link is unshaped."""
+        """The name of the hub's namespace, which has no limit of its own beside those of the links that end there."""
         return namespaces.hub_namespace(self.network.name)
 
     def bridge_of(self, node_name: str) -> tuple[str, str]:
-        """(namespace, address) of the bridge that a node's link leads to: its site's or the hub's. Its own side is unshaped."""
+        """(namespace, address) of the bridge that a node's link leads to, its site's or the hub's. A bridge itself has no limit."""
         self._require_node(node_name)
         site = next(node.site for node in self.network.nodes if node.name == node_name)
         if site is None:
@@ -68,13 +68,13 @@ class Emulation:
         return own, (self.hub_namespace(), self.hub_address)
 
     def impairments(self) -> dict[str, tuple[Impairments, Impairments]]:
-        """What the link of each node and site does to packets now beside limiting their rate: on the way up, and down."""
+        """The impairments of each node's and site's link now, by name: those of the way up, and of the way down."""
         with self._lock:
             each = {name: wire.egresses(self.network, self._now) for name, wire in self._wires.items()}
         return {name: (up.impairments, down.impairments) for name, (up, down) in each.items()}
 
     def command(self, node_name: str, argv: Sequence[str]) -> list[str]:
-        """An argv that runs argv inside a node, within its CPU quota. It execs: pid, directory, environment, files stay."""
+        """An argv that runs `argv` inside a node, within its CPU quota. It execs: pid, directory, environment, files stay."""
         inside = namespaces.inside_argv(self.namespace(node_name), argv)
         return inside if self._limits is None else self._limits.argv(node_name, inside)
 
@@ -94,11 +94,11 @@ class Emulation:
             return dict(self._now.caps)
 
     def cpu_mechanism(self) -> str | None:
-        """What keeps the CPU quotas, for people; None where the file has none."""
+        """The mechanism that keeps the CPU quotas, for people; None where the file has no quotas."""
         return None if self._limits is None else self._limits.label
 
     def delay_shortfall(self) -> str | None:
-        """What the network's delay line could not do since its start, for people; None where it kept up, or there is none."""
+        """Say in words for people what the delay line could not do since its start; None where it kept up or there is none."""
         if not any(wire.joint for wire in self._wires.values()):
             return None
         try:
@@ -108,7 +108,7 @@ class Emulation:
         return shortfall and f"the delay line of network {self.network.name} {shortfall}"
 
     def describe_machines(self) -> list[str]:
-        """CPU quotas with what keeps them, and memory held, for people; [] where the file has neither."""
+        """Lines for people: the CPU quotas and their mechanism, and the memory held; [] where the file has neither."""
         lines, quotas = [], self.cpu_quotas()
         if self._limits is not None:
             words = [f"{name} {'all' if quota is None else f'{quota:g}'}" for name, quota in quotas.items()]
@@ -117,20 +117,20 @@ class Emulation:
         return lines + ([f"held by a competing process, MB: {', '.join(held)}"] if held else [])
 
     def cpu_quotas(self) -> CpuQuotas:
-        """Every node's CPU quota now, in cores; None where it has none."""
+        """Every node's CPU quota now, in cores; None for a node without one."""
         with self._lock:
             return dict(self._quotas)
 
     def times_stopped(self, node_name: str) -> int:
-        """How often a node has run into its CPU quota since the start, in a network that has any."""
+        """How often a node was stopped by its CPU quota since the start; 0 in a network without quotas."""
         self._require_node(node_name)
         return 0 if self._limits is None else self._limits.times_stopped(node_name)
 
     def set_cpu_quotas(self, quotas: CpuQuotas) -> None:
-        """Change CPU quotas (cores; None: no limit) while processes run, and read them back; those not named stay.
+        """Change CPU quotas (cores; None: no limit) while processes run, and read them back. Quotas of other nodes stay.
 
-        Raises InputError for an unknown node, a senseless quota, or a network whose file has none (its processes then
-        are in no group); MachineError where the kernel refuses.
+        Raises InputError for an unknown node, a quota out of range, or a network whose file has no quotas (its processes are in
+        no group); MachineError where the kernel refuses.
         """
         for name, quota in quotas.items():
             self._require_node(name)
@@ -143,26 +143,26 @@ class Emulation:
             self._quotas.update(quotas)
 
     def check(self) -> None:
-        """Raises MachineError where a process has ended without which the network is not as its file says."""
+        """Raise MachineError if a process has ended without which the network is not as its file says."""
         if self._guardian is not None:
             self._guardian.check()
         for one in self._needed:
             one.check()
 
     def close(self) -> None:
-        """The network is about to go: nothing is checked any more."""
+        """Stop checking the network's processes, since the network is about to be removed."""
         self._guardian = None
         while self._needed:
             self._needed.pop().close()
 
     def set_up(self, guardian: NetworkGuardian) -> None:
-        """Build the network that the guardian guards; what a failed build has made is the guardian's to remove."""
+        """Build the network. If that fails, the guardian must remove what was made."""
         self._guardian = guardian
         self._needed += build.build(self.network, guardian)
         self._set_up_machines()
 
     def _set_up_machines(self) -> None:
-        """Once, when the namespaces stand: the competing processes that hold memory, and the quotas at 0 s."""
+        """Start the competing processes that hold memory, and set the quotas of 0 s. Called once, when the namespaces exist."""
         if self._limits is not None:
             self._needed += self._limits.start()
         for node in self.network.nodes:
@@ -171,7 +171,7 @@ class Emulation:
                 holder = daemon.start(argv, f"the competing process of {node.name}")
                 self._needed.append(holder)
                 ballast.check_held(holder.said, node.memory_mb, node.name)
-        if self._limits is not None:  # now, since a slow machine would fill its memory slowly
+        if self._limits is not None:  # only after memory is held: a slow machine would fill its memory slowly
             self.set_cpu_quotas(quotas_at(self.network, 0.0))
 
     def set_rates(
@@ -180,11 +180,10 @@ class Emulation:
         pair_caps: PairCaps | None = None,
         delays: Delays | None = None,
     ) -> None:
-        """Change rates of nodes, sites and pairs while packets flow, and read them back; those not named stay. Waiting packets
-        are kept. So are delays changed, of links whose traces say some.
+        """Change rates of nodes, sites and pairs, and delays of links with traces, while packets flow; read them back.
 
-        Raises InputError for an unknown node or site, an undeclared pair or a senseless rate; MachineError where the kernel
-        refuses.
+        Numbers that are not named stay as they are. Waiting packets are kept. Raises InputError for an unknown node or site, an
+        undeclared pair or a rate out of range; MachineError where the kernel refuses.
         """
         rates, pair_caps, delays = dict(rates or {}), dict(pair_caps or {}), dict(delays or {})
         for pair in pair_caps:
@@ -206,7 +205,7 @@ class Emulation:
             self._apply({*rates, *delays, *(src for src, _ in pair_caps)}, before)
 
     def reset_rates(self) -> None:
-        """Back to the file's rates and CPU quotas at 0 s."""
+        """Set rates, delays and CPU quotas back to the file's at 0 s."""
         with self._lock:
             self._now = Numbers.at(self.network, 0.0)
             self._apply(self._wires, None)
@@ -214,7 +213,7 @@ class Emulation:
             self.set_cpu_quotas(quotas_at(self.network, 0.0))
 
     def _apply(self, names: Iterable[str], before: Numbers | None) -> None:
-        """The present numbers of these links, apart from what is as before: a bucket that is set again is full again."""
+        """Apply the present numbers of these links, but not those that are as in `before`: setting a bucket fills it."""
         for wire in (self._wires[name] for name in names):
             for way in (Wire.downlink, Wire.uplink):
                 wanted = way(wire, self.network, self._now)
@@ -225,7 +224,7 @@ class Emulation:
                 delay_line.set_rules(self.hub_namespace(), rules)
 
     def start_changes(self, on_change: OnChange) -> ChangeClock:
-        """A running clock that applies the file's timed changes from now on; use it as a context manager."""
+        """Start a clock that applies the file's timed changes from now on; use it as a context manager."""
         return ChangeClock(self.network, self.set_rates, on_change, set_quotas=self.set_cpu_quotas)
 
     def _require_node(self, name: str) -> None:
@@ -279,7 +278,7 @@ def is_up(network_name: str) -> bool:
 
 
 def attach(network: Network) -> Emulation:
-    """The network that `nalb net up` left standing, its rates set back to the file's at 0 s.
+    """Attach to the network that `nalb net up` left standing, and set its rates back to the file's at 0 s.
 
     Raises InputError where it is not up, or was built from a file that differs.
     """

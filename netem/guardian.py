@@ -1,10 +1,10 @@
-"""The process that takes a network down when its owner dies without doing so, even by SIGKILL.
+"""The process that removes a network if its owner dies without removing it, even by SIGKILL.
 
-The owner holds the write end of a pipe and says a line at each step: `making` before it makes the hub, `made DEVICE
-INODE` after, `done` when nothing is left to do. At the pipe's end without `done` the guardian removes the network,
-if the hub is still the owner's: a later network of the same name has another inode, which the kernel sees to as long as
-owner and guardian hold the hub open. It runs in a session of its own, so Ctrl-C passes it by. The write end closes on exec,
-so that the owner's other children do not hold it.
+The owner holds the write end of a pipe and writes a line at each step: `making` before it makes the hub, `made DEVICE INODE`
+afterwards, `done` when nothing is left to remove. If the pipe ends without `done`, the guardian removes the network, provided
+that the hub is still the owner's. The hub's inode tells: owner and guardian hold the hub open, so the kernel gives a later
+network of the same name another inode. The guardian runs in a session of its own, so Ctrl-C does not reach it. The write end
+closes on exec, so that the owner's other children do not hold it.
 """
 
 import os
@@ -20,14 +20,14 @@ RELEASE_DEADLINE_S = 30.0
 
 
 class NetworkGuardian:
-    """The owner's side: a context manager around the life of a network."""
+    """The owner's side of the guardian: a context manager around the life of a network."""
 
     def __init__(self, network_name: str):
         self._name = network_name
-        self._is_making = False  # the hub may be there, and is the owner's
+        self._is_making = False  # the owner is making the hub, or has made it
         self._identity: tuple[int, int] | None = None
         self._taken_down = False
-        self._held: int | None = None  # the hub, open
+        self._held: int | None = None  # descriptor of the hub, which keeps its inode taken
 
     def __enter__(self) -> "NetworkGuardian":
         from netem import namespaces
@@ -39,12 +39,12 @@ class NetworkGuardian:
         return self
 
     def check(self) -> None:
-        """As daemon.Guardian's."""
+        """Start a new guardian if this one has died; see daemon.Guardian.check. Raises MachineError."""
         self._guardian.check()
 
     @contextmanager
     def making_hub(self) -> Iterator[None]:
-        """The name is free, and about to be taken; at a FileExistsError another has been faster."""
+        """A context in which the owner makes the hub. A FileExistsError in it means that another owner took the name."""
         self._is_making = True
         self._say("making")
         try:
@@ -55,7 +55,7 @@ class NetworkGuardian:
             raise
 
     def hub_is_made(self) -> None:
-        """From now on the network of that name is the owner's."""
+        """Hold the hub, and tell the guardian that the network of that name is the owner's from now on."""
         self._held = os.open(self._hub, os.O_RDONLY | os.O_CLOEXEC)
         status = os.fstat(self._held)
         self._identity = status.st_dev, status.st_ino
@@ -65,14 +65,14 @@ class NetworkGuardian:
         """Remove the owner's network, and no other of that name."""
         from netem import namespaces
 
-        made = namespaces.identity(self._hub.name) if self._is_making else None  # interrupted, or failed half way
+        made = namespaces.identity(self._hub.name) if self._is_making else None  # interrupted or failed half way
         _take_down_if_ours(self._name, self._identity or made)
         self._taken_down = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Dismiss the guardian. An owner that failed calls take_down first; one interrupted in it leaves it the rest."""
+        """Dismiss the guardian. An owner that fails calls take_down before; if that is interrupted, the guardian does the rest."""
         if self._held is not None:
             os.close(self._held)
         if kind is None or self._taken_down:
@@ -89,23 +89,23 @@ def _take_down_if_ours(name: str, ours: tuple[int, int] | None) -> None:
     if ours is None:
         return
     found = namespaces.identity(namespaces.hub_namespace(name))
-    # A file on another device is no namespace any more: only the hub's name is left.
+    # A file on another device is no namespace: only the hub's name is left of the network.
     if found is not None and (found == ours or found[0] != ours[0]):
         build.take_down(name)
-    cgroups.remove(cgroups.standing(name, ours[1]))  # where the hub was removed by hand, they are still there
+    cgroups.remove(cgroups.standing(name, ours[1]))  # these remain if someone removed the hub by hand
 
 
 def main(argv: list[str]) -> int:
-    """Wait for the owner's end."""
+    """Read the owner's lines until it ends, and remove the network if the last line is not `done`."""
     name, hub, last = *argv, ["done"]
     for line in sys.stdin:
         last = line.split()
         if last[0] == "made":
-            with suppress(FileNotFoundError):  # gone already: the owner finds out
-                os.open(hub, os.O_RDONLY | os.O_CLOEXEC)  # for good: this process ends soon after
+            with suppress(FileNotFoundError):  # the hub is gone already: the owner finds out
+                os.open(hub, os.O_RDONLY | os.O_CLOEXEC)  # never closed: this process ends soon after the owner
     if last[0] == "made":
         _take_down_if_ours(name, (int(last[1]), int(last[2])))
-    elif last[0] == "making":  # it died between the two: at most an empty hub is there
+    elif last[0] == "making":  # the owner died before `made`: at most an empty hub is there
         from netem import namespaces
 
         _take_down_if_ours(name, namespaces.identity(namespaces.hub_namespace(name)))

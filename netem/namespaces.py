@@ -1,9 +1,11 @@
-"""Network namespaces by name: made, entered, emptied, removed.
+"""Makes, enters, empties and removes network namespaces by name.
 
-The naming scheme: `nalb-NETWORK` is the hub, `nalb-NETWORK.NAME` a node or a site. Names of the file have no dot, so no two
-networks share a prefix. Work inside a namespace is done by a thread that enters it and ends (`inside`): sockets
-opened there stay there, nothing is forked, and no thread of the caller's ever changes its namespace. An interrupt
-waits for that thread: what it makes is there when the caller cleans up.
+`nalb-NETWORK` is the hub's namespace, `nalb-NETWORK.NAME` that of a node or a site. Names in network files have no dot, so a
+namespace belongs to one network alone.
+
+Work inside a namespace is done by a thread that enters it, does the work and ends (`inside`). Sockets opened there stay there,
+nothing is forked, and no thread of the caller's ever changes its namespace. An interrupt waits for that thread, so that the
+caller can clean up all that the thread makes.
 """
 
 import ctypes
@@ -28,17 +30,17 @@ T = TypeVar("T")
 
 PREFIX = "nalb-"
 KILL_DEADLINE_S = 5.0  # a killed process is gone in milliseconds, unless it is stuck in the kernel
-INTERRUPTED_S = 5.0  # for what is made in milliseconds; a thread that waits for packets is left to itself then
-ENTER_S = 0.05  # a process that was about to enter when its namespace was removed has done so by then
+INTERRUPTED_S = 5.0  # an interrupt waits so long for a thread, which works for milliseconds unless it waits for packets
+ENTER_S = 0.05  # after so long a process that was about to enter a removed namespace has entered it
 
 
 def hub_namespace(network_name: str) -> str:
-    """The namespace that holds a network's bridge."""
+    """The name of the namespace that holds a network's bridge."""
     return f"{PREFIX}{network_name}"
 
 
 def node_namespace(network_name: str, name: str) -> str:
-    """The namespace of one node, or of a site, which has no node's name."""
+    """The name of a node's or site's namespace; no site has a node's name."""
     return f"{PREFIX}{network_name}.{name}"
 
 
@@ -55,21 +57,21 @@ def standing(network_name: str) -> list[str]:
 
 
 def identity(namespace: str) -> tuple[int, int] | None:
-    """What tells this namespace from a later one of the same name: (device, inode). None where it is not there."""
+    """The (device, inode) that tells this namespace from a later one of the same name; None where there is none."""
     return _namespace_file_identity(path_of(namespace))
 
 
 def create(namespace: str, naming: AbstractContextManager[None] | None = None) -> None:
     """Make a namespace. Raises FileExistsError where the name is taken, MachineError where the kernel refuses.
 
-    The name is taken within `naming`, in a thread: no interrupt comes between the two.
+    A thread takes the name inside the context `naming`, so no interrupt comes between the two.
     """
 
     def name() -> None:
         with naming or nullcontext():
             netns.attach(namespace, "thread-self")
 
-    try:  # not by netns.create: it forks, and an interrupt would leave the child to go on
+    try:  # netns.create would fork, and after an interrupt the child would go on
         _in_thread(f"making {namespace}", _enter_new, name)
     except FileExistsError:
         raise
@@ -80,7 +82,7 @@ def create(namespace: str, naming: AbstractContextManager[None] | None = None) -
 
 
 def inside_argv(namespace: str, argv: Sequence[str]) -> list[str]:
-    """An argv that runs argv inside a namespace; it execs. Raises MachineError where this machine has no tool for it."""
+    """An argv that enters a namespace and execs `argv`. Raises MachineError where this machine has no tool for it."""
     if shutil.which("nsenter"):
         return ["nsenter", f"--net={path_of(namespace)}", "--", *argv]
     if shutil.which("ip"):
@@ -94,7 +96,7 @@ def identity_of_process(pid: int) -> tuple[int, int] | None:
 
 
 def processes_by_namespace(namespaces: Sequence[str]) -> dict[str, list[int]]:
-    """The pids in each namespace, this process apart. Ended processes whose parent has not looked yet do not count."""
+    """The pids in each namespace, without this process and without zombies."""
     inside: dict[str, list[int]] = {name: [] for name in namespaces}
     for name, pid in _processes_in(_identities(namespaces)):
         inside[name].append(pid)
@@ -102,12 +104,12 @@ def processes_by_namespace(namespaces: Sequence[str]) -> dict[str, list[int]]:
 
 
 def kill_inside(namespaces: Sequence[str]) -> None:
-    """Kill what runs in the namespaces. Raises MachineError when a process does not die within KILL_DEADLINE_S."""
+    """Kill all processes in the namespaces. Raises MachineError when one does not die within KILL_DEADLINE_S."""
     _empty(_identities(namespaces))
 
 
 def remove(namespaces: Iterable[str]) -> None:
-    """Kill what runs in the namespaces and remove them. What is not there is passed over.
+    """Kill all processes in the namespaces and remove the namespaces. Names that do not exist are passed over.
 
     Raises MachineError when a process does not die within KILL_DEADLINE_S.
     """
@@ -146,17 +148,17 @@ def _empty(names: dict[tuple[int, int], str]) -> None:
 
 
 def inside(namespace: str, function: Callable[[], T]) -> T:
-    """function(), called by a thread that has entered the namespace; its error is raised here."""
+    """Call function() in a thread that has entered the namespace; return its result or raise its error."""
     return _in_thread(f"inside {namespace}", lambda: netns.setns(namespace, flags=0), function)
 
 
 def inside_scratch(function: Callable[[], T]) -> T:
-    """function() in a namespace without a name, which goes with its thread: nothing to remove, whatever happens."""
+    """Call function() in a namespace without a name, which ends with its thread, so nothing is left to remove."""
     return _in_thread("inside a scratch namespace", _enter_new, function)
 
 
 def with_netlink(namespace: str, function: Callable[[IPRoute], T]) -> T:
-    """function(netlink) inside the namespace, with a netlink socket that is closed afterwards."""
+    """Call function(netlink) inside the namespace, and close the netlink socket afterwards."""
 
     def call() -> T:
         with IPRoute() as netlink:
@@ -166,7 +168,7 @@ def with_netlink(namespace: str, function: Callable[[IPRoute], T]) -> T:
 
 
 def _enter_new() -> None:
-    """The calling thread enters a namespace that has no name."""
+    """Make a namespace without a name, which the calling thread enters. Raises MachineError."""
     if ctypes.CDLL(None, use_errno=True).unshare(netns.CLONE_NEWNET) != 0:
         number = ctypes.get_errno()
         remedy = "raise sysctl user.max_net_namespaces" if number == errno.ENOSPC else "run as root"
@@ -176,7 +178,7 @@ def _enter_new() -> None:
 def _in_thread(name: str, enter: Callable[[], None], function: Callable[[], T]) -> T:
     results: list[T] = []
     errors: list[BaseException] = []
-    ended = threading.Event()  # an interrupted join() takes the thread for ended
+    ended = threading.Event()  # used instead of join(), which takes the thread for ended once it was interrupted
 
     def run() -> None:
         try:
@@ -204,7 +206,7 @@ def _namespace_file_identity(path: Path) -> tuple[int, int] | None:
     try:
         status = path.stat()
     except OSError:
-        return None  # not there, or a process that has ended
+        return None  # the file is not there, or the process has ended
     return status.st_dev, status.st_ino
 
 

@@ -1,8 +1,8 @@
 """Network files: TOML in, a checked `Network` out. No clock and no namespaces: see schedule.py and emulation.py.
 
-The Structs below are the file's tables: their types hold the limits of each field, and `__post_init__` what fields must be to each
-other. Every mistake is an InputError of one line that names the file, the field and what to do. Nothing is guessed: an
-unknown field, a rate given twice or a change of an undeclared link is an error. docs/network-files.md is the manual.
+The Structs below are the file's tables. Their types hold the limits of each field, and `__post_init__` checks fields against each
+other. Every mistake is an InputError of one line that names the file, the field and what to do. Nothing is guessed: an unknown
+field, a rate given twice or a change of an undeclared link is an error. docs/network-files.md is the manual.
 """
 
 import math
@@ -26,7 +26,7 @@ HIGH_TIME_S = 1e7  # about four months: longer is a typing mistake
 HIGH_QUEUE_MS = 10_000.0
 HIGH_QUEUE_BYTES = 2**32 - 1  # tc's limits are 32-bit, and count the burst too
 BURST_MS = 1.0  # see shaping.py
-# With its jitter. ARP gives up after 3 tries, 1 s apart, and between two such nodes its answer takes four delays.
+# Delay and jitter together. ARP gives up after 3 tries, 1 s apart, and between two such nodes its answer takes four delays.
 HIGH_DELAY_MS = 700.0
 MAX_NODES = 200  # addresses 10.77.0.1 to 10.77.0.200; the hub is 10.77.0.254
 MAX_SITES = 50  # their bridges are 10.77.0.201 to 10.77.0.250
@@ -40,7 +40,7 @@ def _number(low: float, high: float, unit: str) -> Meta:
     return Meta(ge=low, le=high, description=f"a number from {low:g} to {high:g} {unit}")
 
 
-# \Z, not $, which a newline may follow. Linux allows 15 characters in an interface's name.
+# The pattern ends with \Z, since a newline may follow $. Linux allows 15 characters in an interface's name.
 Name = Annotated[
     str,
     Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,14}\Z", description="1 to 15 of a-z, 0-9 and '-', not starting with '-'"),
@@ -67,29 +67,29 @@ AtS = Annotated[
 class Access(Struct, frozen=True, forbid_unknown_fields=True):
     """The access link of a node or of a site."""
 
-    up_mbps: Mbps | None = None  # what may be sent, Mbit/s with headers; None where [random] draws it
-    down_mbps: Mbps | None = None  # what may be received; None where [random] draws it
+    up_mbps: Mbps | None = None  # what may be sent, Mbit/s with headers; None: drawn by [random] or traced
+    down_mbps: Mbps | None = None  # what may be received, likewise
     queue_ms: QueueMs = DEFAULT_QUEUE_MS  # how long a packet may wait in a full queue, each direction
     delay_ms: DelayMs = 0.0  # added to each packet, each direction
     jitter_ms: DelayMs = 0.0  # spread of the delay
     loss_percent: Percent = 0.0  # packets dropped at random, each direction
     reorder_percent: Percent = 0.0  # packets that are not delayed, and so overtake others, each direction
-    up_trace: TraceFile | None = None  # what up_mbps follows
-    down_trace: TraceFile | None = None  # what down_mbps follows
+    up_trace: TraceFile | None = None  # the trace that the uplink's rate follows
+    down_trace: TraceFile | None = None  # the trace that the downlink's rate follows
     trace_end: TraceEnd = "loop"  # what comes after a trace's last line
 
     @property
     def traces(self) -> tuple[Trace | None, Trace | None]:
-        """Of the way up and the way down."""
+        """The traces of the way up and of the way down."""
         return self.up_trace, self.down_trace
 
 
 class Defaults(Access, frozen=True):
-    """What [defaults] may say for all nodes, and each of [[nodes]] for itself."""
+    """The fields that [defaults] may give for all nodes, and each of [[nodes]] for itself."""
 
-    cpu_quota: Cores | None = None  # that its processes may use together; None: all, or drawn by [cpu_random]
-    memory_mb: MemoryMb = 0.0  # held there by a competing process, MB (10^6 bytes)
-    is_worker: Flag = field(name="worker", default=True)  # whether a job runs a worker here; netem does not care
+    cpu_quota: Cores | None = None  # cores that its processes may use together; None: all, or drawn by [cpu_random]
+    memory_mb: MemoryMb = 0.0  # memory that a competing process holds there, MB (10^6 bytes)
+    is_worker: Flag = field(name="worker", default=True)  # whether a job runs a worker here; netem makes no difference
     is_server: Flag = field(name="server", default=True)  # whether a job runs a server here
 
 
@@ -97,7 +97,7 @@ class NetworkNode(Defaults, frozen=True, kw_only=True):
     """One machine and its access link."""
 
     name: Name  # also part of its namespace's name
-    site: SiteName | None = None  # behind whose uplink it is, or None: its link goes to the core
+    site: SiteName | None = None  # the site behind whose uplink it is; None: its link goes to the core
 
     def __post_init__(self) -> None:
         _check_delay(self)
@@ -115,7 +115,7 @@ class Site(Access, frozen=True, kw_only=True):
 
 
 class Link(Struct, frozen=True, forbid_unknown_fields=True):
-    """A cap on one directed pair, below the rates of its two ends."""
+    """A cap on one directed pair, below the rates of its two ends, and the pair's own delay and loss."""
 
     src: NodeName  # sending node
     dst: NodeName  # receiving node
@@ -123,7 +123,7 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True):
     delay_ms: DelayMs = 0.0  # added to src's own delay
     jitter_ms: DelayMs = 0.0  # added to src's own jitter
     loss_percent: Percent = 0.0  # on top of src's own loss
-    reorder_percent: Percent = 0.0  # the same
+    reorder_percent: Percent = 0.0  # on top of src's own reordering
 
     def __post_init__(self) -> None:
         _check_delay(self)
@@ -167,8 +167,8 @@ class Change(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RandomRedraws(Struct, frozen=True, forbid_unknown_fields=True):
-    """Rates drawn at 0 s and again every `every_s`, of the sites and of the nodes that are in none; one number is both an
-    up and a down rate."""
+    """Rates drawn at 0 s and again every `every_s`, for the sites and for the nodes outside sites. One number is both the up and
+    the down rate."""
 
     seed: Seed  # same seed, same rates, on every machine
     every_s: EveryS  # seconds between draws
@@ -220,7 +220,7 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
     seed: Seed = 0  # of losses, jitter and reordering
     # Whether TCP on the nodes halves its congestion window for each retransmission timeout of a pause (RFC 2861), Linux's default.
     slow_start_after_idle: Flag = True
-    # Of TCP on the nodes; None: cubic, or reno where the kernel has no cubic.
+    # The congestion control of TCP on the nodes; None: cubic, or reno where the kernel has no cubic.
     congestion_control: CongestionControl | None = None
 
     def __post_init__(self) -> None:
@@ -260,7 +260,7 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
             force_setattr(self, name, tuple(sorted(getattr(self, name), key=lambda change: change.at_s)))
 
     def _check_sites(self) -> None:
-        """That each site is one of machines, and each that is named is there."""
+        """Check that each site has nodes, that each named site is declared, and that its delays on top of a node's are allowed."""
         names, sites = self.node_names(), {site.name: site for site in self.sites}
         for index, site in enumerate(self.sites):
             if site.name in names:
@@ -284,7 +284,7 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
                     )
 
     def _check_draws(self) -> None:
-        """That each rate and quota is either given or drawn."""
+        """Check that each rate is either given, traced or drawn, and each quota either given or drawn."""
         for place, access in self._accesses().items():
             drawn = self.random is not None and not self._is_in_site(access)
             for name, trace in zip(("up_mbps", "down_mbps"), access.traces, strict=True):
@@ -322,7 +322,7 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("cpu_changes[0].node changes a quota that [cpu_random] draws: remove one of the two")
 
     def _check_queues(self) -> None:
-        """That a full queue with the burst before it (shaping.py) can be counted, at every rate that its node ever has."""
+        """Check that tc can count a full queue and the burst before it (shaping.py), at every rate that the link ever has."""
         for place, access in self._accesses().items():
             rates = [access.up_mbps, access.down_mbps, self.random.high_mbps if self.random else None]
             rates += [step.mbps for trace in access.traces if trace is not None for step in trace.steps]
@@ -352,7 +352,7 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def links_change(self) -> bool:
-        """Whether rates change over time."""
+        """Whether rates or delays of links change over time."""
         traces = [trace for access in self.traced for trace in access.traces if trace is not None]
         return bool(self.changes or self.random) or not all(trace.is_constant for trace in traces)
 
@@ -370,7 +370,7 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(site.name for site in self.sites)
 
     def site_of_nodes(self) -> tuple[str, ...]:
-        """The site of each node in the file's order. A node that is in none is one of its own, of its own name."""
+        """The site of each node in the file's order. A node outside all sites counts as a site of its own name."""
         return tuple(node.site or node.name for node in self.nodes)
 
     def members(self, site_name: str) -> tuple[str, ...]:
@@ -378,7 +378,7 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(node.name for node in self.nodes if node.site == site_name)
 
     def _accesses(self) -> dict[str, NetworkNode | Site]:
-        """All that has an access link, by its place in the file."""
+        """All nodes and sites, by their place in the file."""
         nodes = {f"nodes[{index}]": node for index, node in enumerate(self.nodes)}
         return nodes | {f"sites[{index}]": site for index, site in enumerate(self.sites)}
 
@@ -388,7 +388,7 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Given(Struct, frozen=True):
-    """What of a file is read before all else: what each node takes over."""
+    """The part of a file that is read before all else: the defaults that each node takes over."""
 
     defaults: Defaults = Defaults()
 
@@ -401,7 +401,7 @@ def carried_networks() -> dict[str, Path]:
 def find_network(word: str) -> Path:
     """The file that a command line's FILE means: a path, or the bare name of a carried network.
 
-    Raises InputError where it is neither.
+    Raises InputError where the word is neither.
     """
     path = Path(word)
     if os.path.isfile(path) or "/" in word or word.endswith(".toml"):
@@ -429,14 +429,14 @@ def parse_network(text: str, source: str) -> Network:
 
 
 def _with_defaults(defaults: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
-    """What a node takes over: no rate where it says a trace, and no trace where it says a rate."""
+    """A node's table with the defaults that it takes over: no rate where it gives a trace, no trace where it gives a rate."""
     instead = {"up_trace": "up_mbps", "down_trace": "down_mbps", "up_mbps": "up_trace", "down_mbps": "down_trace"}
     left_out = {other for name, other in instead.items() if name in node}
     return {name: value for name, value in defaults.items() if name not in left_out} | node
 
 
 def _read_traces(document: dict[str, Any], source: str) -> None:
-    """Put the content of trace files in the place of their paths, which are relative to the network file's folder."""
+    """Replace the paths of trace files, which are relative to the network file's folder, with the files' content."""
     for kind in ("nodes", "sites"):
         tables = document.get(kind)
         for index, table in enumerate(tables if isinstance(tables, list) else []):

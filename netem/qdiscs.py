@@ -1,7 +1,7 @@
 """Puts an `Egress` on an interface over netlink, changes it while packets flow, and reads it back.
 
-A change keeps the qdiscs and classes and so the packets that wait in them. Handles: 1: the root (tbf or htb), 1:1 the
-htb class that holds the node's rate, 1:10 onward the leaves, 10: onward the queue of each leaf (2: in a tbf).
+A change keeps the qdiscs and classes, and so the packets that wait in them. Handles: `1:` is the root (tbf or htb), `1:1` the htb
+class that holds the node's rate, `1:10` onward its leaves, `10:` onward the queues of the leaves, `2:` the queue in a tbf.
 """
 
 import ipaddress
@@ -25,14 +25,14 @@ BUCKET_QUEUE = 0x20000  # handle of the queue inside a token bucket
 TC_H_ROOT = 0xFFFFFFFF
 ETH_P_IP = 0x0800
 IP_DESTINATION_OFFSET = 16  # of the destination address within the IPv4 header
-TOLERANCE = 1e-3  # between a rate asked for and the kernel's: it keeps whole bytes per second
+TOLERANCE = 1e-3  # relative, between a rate asked for and the kernel's, which is whole bytes per second
 
 # pyroute2 encodes pfifo and not bfifo; both take one number, packets for the one and bytes for the other.
 plugins.setdefault("bfifo", plugins["pfifo"])
 
 
 def install(netlink: IPRoute, index: int, egress: Egress, address_of: Callable[[str], str]) -> None:
-    """Shape a bare interface."""
+    """Shape a bare interface; `address_of` gives a node's IPv4 address. Raises MachineError."""
     with explained("qdiscs cannot be set"):
         if not egress.leaves:
             _set_bucket(netlink, index, egress, "add")
@@ -52,7 +52,7 @@ def install(netlink: IPRoute, index: int, egress: Egress, address_of: Callable[[
 
 
 def change(netlink: IPRoute, index: int, egress: Egress) -> None:
-    """New numbers for a shaped interface; waiting packets stay."""
+    """Give a shaped interface new numbers; waiting packets stay. Raises MachineError."""
     with explained("rates cannot be changed"):
         if egress.leaves:
             _set_classes(netlink, index, egress, "change")
@@ -74,7 +74,7 @@ def check(netlink: IPRoute, index: int, egress: Egress, place: str) -> None:
 
 
 def require(kinds: tuple[str, ...]) -> None:
-    """Try each qdisc in a scratch namespace. Raises MachineError naming what the kernel lacks."""
+    """Try each qdisc in a scratch namespace. Raises MachineError, which names the qdiscs that the kernel lacks."""
     options: dict[str, dict[str, float]] = {
         "tbf": {"rate": 1_000_000, "burst": 10_000, "limit": 10_000},
         "htb": {"default": 1},
@@ -102,7 +102,7 @@ def require(kinds: tuple[str, ...]) -> None:
 
 @cache
 def has_netem() -> bool:
-    """Whether the kernel delays and loses packets itself."""
+    """Whether the kernel has the netem qdisc, which delays and loses packets."""
     try:
         require(("netem",))
     except MachineError:
@@ -112,7 +112,7 @@ def has_netem() -> bool:
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Netlink's refusals as MachineError."""
+    """Turn Netlink's errors inside this context into MachineErrors; `what` says what failed."""
     try:
         yield
     except NetlinkError as error:
@@ -120,7 +120,7 @@ def explained(what: str) -> Iterator[None]:
 
 
 def _set_bucket(netlink: IPRoute, index: int, egress: Egress, verb: str) -> None:
-    """A token bucket; verb is add or change. Its limit counts all that waits, so the burst comes on top."""
+    """Add or change (`verb`) a token bucket. Its limit counts all bytes that wait, so it is the queue plus the burst."""
     options = {
         "rate": mbps_to_bytes_per_s(egress.rate_mbps),
         "burst": egress.burst_bytes,
@@ -133,7 +133,7 @@ def _set_bucket(netlink: IPRoute, index: int, egress: Egress, verb: str) -> None
 
 
 def _set_classes(netlink: IPRoute, index: int, egress: Egress, verb: str) -> None:
-    """All classes and queues of an htb tree; verb is add or change."""
+    """Add or change (`verb`) all classes and queues of an htb tree."""
     rate = mbps_to_bytes_per_s(egress.rate_mbps)
     own = {"rate": rate, "ceil": rate, "burst": egress.burst_bytes, "cburst": egress.burst_bytes}
     netlink.tc(f"{verb}-class", "htb", index=index, handle=ROOT_CLASS, parent=ROOT, quantum=FRAME_BYTES, **_whole(own))
@@ -159,7 +159,7 @@ def _whole(options: dict[str, float]) -> dict[str, int]:
 
 
 def _netem(impairment: Impairment, queue_bytes: int, rate_mbps: float) -> dict[str, float]:
-    """Delay in whole microseconds. Its limit counts packets: those in flight for the delay and those that wait."""
+    """The options of a netem qdisc, with delays in whole microseconds. Its limit counts packets, delayed and waiting ones."""
     in_flight_bytes = mbps_to_bytes_per_s(rate_mbps) * (impairment.delay_ms + impairment.jitter_ms) / 1000
     return {
         "delay": int(impairment.delay_ms * 1000),
@@ -171,14 +171,14 @@ def _netem(impairment: Impairment, queue_bytes: int, rate_mbps: float) -> dict[s
 
 
 def _expected(egress: Egress) -> dict[str, float]:
-    """What `_read` must find: a name for each number, and the number in bytes or bytes per second."""
+    """The numbers that `_read` must find, by name: bytes, bytes per second or (netem's limit) packets."""
     rate = mbps_to_bytes_per_s(egress.rate_mbps)
     if not egress.leaves:
         expected = {"tbf rate": rate, "tbf limit": egress.queue_bytes + egress.burst_bytes}
         if egress.impairment:
             options = _netem(egress.impairment, egress.queue_bytes, egress.rate_mbps)
             expected[f"queue {ROOT_CLASS:#x} limit"] = options["limit"]
-            del expected["tbf limit"]  # tbf hands its limit to a bfifo; here netem's holds
+            del expected["tbf limit"]  # tbf gives its limit to its own bfifo, whose place netem takes here
         return expected
     expected = {f"class {ROOT_CLASS:#x} rate": rate, f"class {ROOT_CLASS:#x} ceil": rate}
     for number, leaf in enumerate(egress.leaves):
@@ -193,7 +193,7 @@ def _expected(egress: Egress) -> dict[str, float]:
 
 
 def _read(netlink: IPRoute, index: int) -> dict[str, float]:
-    """The numbers that the kernel holds for an interface."""
+    """The numbers that the kernel holds for an interface, by the names of `_expected`."""
     found: dict[str, float] = {}
     for qdisc in netlink.get_qdiscs(index=index):
         kind, options = qdisc.get_attr("TCA_KIND"), qdisc.get_attr("TCA_OPTIONS")

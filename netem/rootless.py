@@ -1,7 +1,7 @@
 """Namespaces without root: the command starts again inside a user namespace of its own, where it is root.
 
-What is built there is seen by that command and its children alone, and goes with the last of them. So this serves
-commands that build, use and remove a network; `nalb net up`, whose network outlives it, needs the real root.
+Only that command and its children see the namespaces that are built there, which vanish with the last of these processes. So
+this serves commands that build, use and remove a network. `nalb net up` needs the real root, since its network outlives it.
 """
 
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 from nalb.errors import MachineError
 from nalb.process.exhaustion import explained
 
-MARK = "NALB_ROOTLESS"  # set for the second start, so that it does not try a third
+MARK = "NALB_ROOTLESS"  # set for the second start, so that there is no third
 CAP_NET_ADMIN = 12
 CAP_SYS_ADMIN = 21
 UNSHARE = ("unshare", "--user", "--map-root-user", "--net", "--mount")
@@ -33,7 +33,7 @@ def has_privilege() -> bool:
 
 
 def require_root(what: str) -> None:
-    """For what must outlive the command. Raises MachineError without root."""
+    """Raise MachineError without root, which the command `what` needs since its namespaces outlive it."""
     if not has_privilege() or MARK in os.environ:
         raise MachineError(
             f"{what} needs root, since its namespaces outlive the command: run it as root;"
@@ -44,8 +44,8 @@ def require_root(what: str) -> None:
 def ensure_privilege() -> None:
     """Return where this process may make namespaces; otherwise run its command again inside a user namespace.
 
-    It starts again from the beginning, so call this before anything is done. Raises MachineError where the kernel
-    allows neither.
+    The command starts again from its beginning, so call this before it does anything. Raises MachineError where this process may
+    not make namespaces in either way.
     """
     if os.environ.get(MARK) == str(os.getpid()):
         _prepare()
@@ -67,7 +67,7 @@ def ensure_privilege() -> None:
 
 
 def _require_unused(place: Path, remedy: str) -> None:
-    """Raises MachineError where something that the command or its job uses lies below a place that is about to be hidden."""
+    """Raise MachineError if the command or its job uses a file below `place`, which is about to be hidden."""
     used = {word: word for word in (os.getcwd(), sys.prefix, __file__)}
     used |= {word: word.rpartition("=")[2] for word in sys.argv}
     used |= {
@@ -79,7 +79,7 @@ def _require_unused(place: Path, remedy: str) -> None:
 
 
 def _prepare() -> None:
-    """A private place for namespace files, and a loopback that is up."""
+    """Mount a private place for namespace files, and bring the loopback up."""
     from pyroute2 import IPRoute, netns
 
     directory = Path(netns.NETNS_RUN_DIR)

@@ -1,7 +1,7 @@
-"""What a network's rates and CPU quotas are at a moment, as pure functions of the file and the elapsed time.
+"""A network's rates, delays and CPU quotas at a moment, as pure functions of the file and the elapsed time.
 
-The draws of [random] and [cpu_random] depend on (seed, index of the draw) alone, so they are the same on every machine, however
-long the run and wherever one looks first.
+Each draw of [random] and [cpu_random] depends on the seed and the draw's index alone. So it is the same on every machine, however
+long the run is, and whichever draw is computed first.
 """
 
 import heapq
@@ -21,7 +21,7 @@ CpuQuotas = dict[str, float | None]  # node -> cores; None: not limited
 
 @dataclass(frozen=True)
 class Numbers:
-    """All numbers of links at a moment."""
+    """The rates, caps and delays of all links at a moment."""
 
     rates: NodeRates  # of every node and site
     caps: PairCaps
@@ -29,20 +29,20 @@ class Numbers:
 
     @classmethod
     def at(cls, network: Network, elapsed_s: float) -> "Numbers":
-        """Those of the file."""
+        """The file's numbers at elapsed_s after the start."""
         return cls(access_rates_at(network, elapsed_s), pair_caps_at(network, elapsed_s), delays_at(network, elapsed_s))
 
 
 @dataclass(frozen=True)
 class TimedChange:
-    """All that changes at one moment."""
+    """All numbers that change at one moment."""
 
     at_s: float  # seconds after the start
     node_rates: NodeRates  # new rates of the nodes that change
     pair_caps: PairCaps  # new caps of the pairs that change
     cpu_quotas: CpuQuotas = field(default_factory=dict)  # new quotas of the nodes whose CPU changes
     site_rates: NodeRates = field(default_factory=dict)  # new rates of the sites that change
-    delays: Delays = field(default_factory=dict)  # of the links whose traces say some, and that change
+    delays: Delays = field(default_factory=dict)  # new delays of the links whose traces say delays
 
 
 def rates_at(network: Network, elapsed_s: float) -> NodeRates:
@@ -75,7 +75,7 @@ def access_rates_at(network: Network, elapsed_s: float) -> NodeRates:
 
 
 def delays_at(network: Network, elapsed_s: float) -> Delays:
-    """The delays of the links whose traces say any, at a moment."""
+    """The delays in ms, (up, down), of the links whose traces say delays, at a moment."""
     delays: Delays = {}
     for access in network.traced:
         said = [None if trace is None else trace.at(elapsed_s).delay_ms for trace in access.traces]
@@ -95,7 +95,7 @@ def pair_caps_at(network: Network, elapsed_s: float) -> PairCaps:
 
 
 def quotas_at(network: Network, elapsed_s: float) -> CpuQuotas:
-    """Every node's CPU quota in cores at a moment; None where none is set."""
+    """Every node's CPU quota in cores at a moment; None for a node without one."""
     if network.cpu_random is not None:
         return _drawn_quotas(network, int(max(elapsed_s, 0.0) / network.cpu_random.every_s + 1e-9))
     quotas = {node.name: node.cpu_quota for node in network.nodes}
@@ -104,7 +104,7 @@ def quotas_at(network: Network, elapsed_s: float) -> CpuQuotas:
 
 
 def highest_total_quota(network: Network) -> float:
-    """The most cores that all quotas together come to at any time; with [cpu_random], that they can come to."""
+    """The highest sum of all quotas at any time, in cores; with [cpu_random], the highest possible sum."""
     if network.cpu_random is not None:
         return len(network.nodes) * network.cpu_random.high_cpu_quota
     moments_s = [0.0, *(change.at_s for change in network.cpu_changes)]
@@ -112,8 +112,10 @@ def highest_total_quota(network: Network) -> float:
 
 
 def timed_changes(network: Network) -> Iterator[TimedChange]:
-    """Every change after the start, by time; endless with [random], [cpu_random] or a trace that loops. What happens at one moment
-    is one change."""
+    """Yield every change after the start, by time; endless with [random], [cpu_random] or a trace that loops.
+
+    All that changes at one moment is one change.
+    """
     listed = sorted({change.at_s for change in network.changes} | {change.at_s for change in network.cpu_changes})
     moments = heapq.merge(
         ((at_s, "listed", 0) for at_s in listed),
@@ -155,15 +157,17 @@ def _redraws(what: str, every_s: float) -> Iterator[tuple[float, str, int]]:
 
 
 def _nodes_and_sites(network: Network, rates: NodeRates) -> tuple[NodeRates, NodeRates]:
-    """The rates of nodes, and those of sites."""
+    """Split rates into those of nodes and those of sites."""
     sites = network.site_names()
     of_nodes = {name: both for name, both in rates.items() if name not in sites}
     return of_nodes, {name: both for name, both in rates.items() if name in sites}
 
 
 def _drawn_rates(network: Network, draw: int) -> NodeRates:
-    """The rates of the numbered draw: uniform on [low, high], to 0.01 Mbit/s, of the links to the core in the file's order,
-    nodes before sites."""
+    """The rates of the numbered draw, uniform on [low, high] and rounded to 0.01 Mbit/s.
+
+    The links to the core draw in the file's order, nodes before sites.
+    """
     redraws = network.random
     assert redraws is not None
     source = random.Random(f"{redraws.seed}/{draw}")  # text seeds are hashed with SHA-512: stable across versions
@@ -177,9 +181,9 @@ def _drawn_rates(network: Network, draw: int) -> NodeRates:
 
 
 def _drawn_quotas(network: Network, draw: int) -> CpuQuotas:
-    """The quotas of the numbered draw: uniform on [low, high], to 0.001 cores, in the file's node order."""
+    """The quotas of the numbered draw, uniform on [low, high] and rounded to 0.001 cores, drawn in the file's order of nodes."""
     redraws = network.cpu_random
     assert redraws is not None
-    source = random.Random(f"cpu {redraws.seed}/{draw}")  # other text than the rates': the two do not move together
+    source = random.Random(f"cpu {redraws.seed}/{draw}")  # other text than the rates', so that the two are independent
     low, high = redraws.low_cpu_quota, redraws.high_cpu_quota
     return {node.name: min(max(round(source.uniform(low, high), 3), low), high) for node in network.nodes}

@@ -1,8 +1,9 @@
-"""What stands on each veth end, as numbers: pure, so that it can be tested without a kernel. qdiscs.py applies it, and where
-the kernel has no netem qdisc, delay_line.py the impairments.
+"""The shaping of each veth end, as numbers. Pure, so that it can be tested without a kernel. qdiscs.py applies it. Where the
+kernel has no netem qdisc, delay_line.py applies the impairments.
 
-An uplink is the egress of the own end of a node's or site's link, a downlink the egress of the bridge's end. A token bucket
-(tbf) does, but where a node has capped pairs an htb tree stands on its eth0: one leaf per capped pair, one for all else.
+An uplink is the egress of a node's or site's own end of its link, a downlink the egress of the bridge's end. Each is a token
+bucket (tbf), except the uplink of a node with capped pairs. That is an htb tree: one leaf for each capped pair, one for all
+other traffic.
 """
 
 import math
@@ -13,12 +14,12 @@ from netem.network_file import BURST_MS, Access, Link, Network, NetworkNode, Sit
 from netem.schedule import NodeRates, PairCaps, access_rates_at, pair_caps_at
 
 FRAME_BYTES = SEGMENT_BYTES + HEADER_BYTES  # a full Ethernet frame at MTU 1500, as tc counts it
-BURST_S = BURST_MS / 1000  # see docs/network-files.md, "Bursts and queues", for the measurements behind both numbers
-MIN_BURST_BYTES = 5 * FRAME_BYTES  # a frame above the largest bunch of FEW_SEGMENTS
-# Packets that TCP may hand over as one: a bunch costs the kernel hardly more than a packet. tbf splits those above its burst
-# when they come in, so they are made to fit; htb does not split, so there they are bursts. And a bunch that waits in a tbf
-# whose burst then shrinks below it can never leave: where rates may change, bunches stay below the smallest burst
-# (MIN_BURST_BYTES). See the docs.
+BURST_S = BURST_MS / 1000  # measured in docs/network-files.md, "Bursts and queues", as is the next number
+MIN_BURST_BYTES = 5 * FRAME_BYTES  # one frame more than a bunch of FEW_SEGMENTS
+# How many packets TCP may hand over as one bunch, which costs the kernel hardly more than one packet. tbf splits an arriving bunch
+# that is larger than its burst, so bunches are made to fit. htb does not split, so a bunch leaves htb as a burst. If a tbf's burst
+# shrinks below a bunch that waits in it, the bunch can never leave. So where rates may change, bunches stay below the smallest
+# burst (MIN_BURST_BYTES). See docs/network-files.md, "Bursts and queues".
 MOST_SEGMENTS = 16
 FEW_SEGMENTS = 4
 MIN_QUEUE_BYTES = 10 * FRAME_BYTES  # a shorter queue starves TCP: four duplicate acks need packets in flight
@@ -27,7 +28,7 @@ MAX_QUANTUM_BYTES = 60_000  # htb warns above 200,000
 
 @dataclass(frozen=True)
 class Impairment:
-    """What one direction of a link does to packets, beside limiting their rate."""
+    """How one direction of a link delays, loses and reorders packets; its rate is set elsewhere."""
 
     delay_ms: float  # added to each packet
     jitter_ms: float  # spread of the delay
@@ -36,7 +37,10 @@ class Impairment:
 
     @classmethod
     def of(cls, *parts: "Access | Link | Impairment") -> "Impairment | None":
-        """Of parts that a packet passes one after the other: delays add up. None where there is nothing to do."""
+        """The impairment of parts that a packet passes one after the other: delays add up, the parts kept multiply.
+
+        None if the parts neither delay nor lose anything.
+        """
         kept = math.prod(1 - part.loss_percent / 100 for part in parts)
         ordered = math.prod(1 - part.reorder_percent / 100 for part in parts)
         impairment = cls(
@@ -48,17 +52,17 @@ class Impairment:
         return impairment if impairment.delay_ms or impairment.loss_percent else None
 
 
-Impairments = dict[str | None, Impairment | None]  # by the node that packets are for; under None those for all others
+Impairments = dict[str | None, Impairment | None]  # by destination node; None: all other destinations
 
 
 @dataclass(frozen=True)
 class Leaf:
     """One class under an htb root."""
 
-    destination: str | None  # the capped pair's far node; None: all other traffic
-    guaranteed_mbps: float  # its part when all leaves are busy
-    ceiling_mbps: float  # what it may borrow up to
-    quantum_bytes: int  # its turn when leaves borrow
+    destination: str | None  # the capped pair's receiving node; None: all other traffic
+    guaranteed_mbps: float  # its rate when all leaves are busy
+    ceiling_mbps: float  # its highest rate, when other leaves lend theirs
+    quantum_bytes: int  # what it sends per turn when leaves borrow
     burst_bytes: int
     queue_bytes: int
     impairment: Impairment | None
@@ -76,23 +80,23 @@ class Egress:
 
     @property
     def impairments(self) -> "Impairments":
-        """Of packets that pass the interface."""
+        """The impairments of packets that pass the interface, by destination."""
         return {leaf.destination: leaf.impairment for leaf in self.leaves} or {None: self.impairment}
 
     @property
     def unimpaired(self) -> "Egress":
-        """The rates and queues alone."""
+        """The same egress with rates and queues alone."""
         leaves = tuple(replace(leaf, impairment=None) for leaf in self.leaves)
         return replace(self, impairment=None, leaves=leaves)
 
 
 def burst_bytes(rate_mbps: float) -> int:
-    """The bucket's depth: what leaves at once after a pause."""
+    """The bucket's depth: how many bytes leave at once after a pause."""
     return max(MIN_BURST_BYTES, int(mbps_to_bytes_per_s(rate_mbps) * BURST_S))
 
 
 def queue_bytes(rate_mbps: float, queue_ms: float) -> int:
-    """How much may wait, so that none waits longer than queue_ms at the full rate."""
+    """How many bytes may wait so that none waits longer than queue_ms at the full rate; at least MIN_QUEUE_BYTES."""
     return max(MIN_QUEUE_BYTES, int(mbps_to_bytes_per_s(rate_mbps) * queue_ms / 1000))
 
 
@@ -104,9 +108,9 @@ def downlink(access: NetworkNode | Site, rates: NodeRates) -> Egress:
 def uplink(network: Network, access: NetworkNode | Site, rates: NodeRates, caps: PairCaps) -> Egress:
     """The shaping of a node's or site's own end.
 
-    With capped pairs, every destination is guaranteed up/(N-1), at most its cap; the leaf of all other traffic has the rest, so the
-    guarantees sum to the node's rate, and quanta follow them: busy leaves then share the uplink as one TCP flow per
-    peer would.
+    With capped pairs, the leaf of each is guaranteed up/(N-1), or its cap if that is less. The leaf of all other traffic is
+    guaranteed the rest, so guarantees sum to the node's rate. Quanta are in proportion to guarantees, so busy leaves share the
+    uplink as one TCP flow per peer would.
     """
     up_mbps = rates[access.name][0]
     capped = [link for link in network.links if link.src == access.name]
@@ -116,7 +120,7 @@ def uplink(network: Network, access: NetworkNode | Site, rates: NodeRates, caps:
     each_mbps = up_mbps / (len(network.nodes) - 1)
     ceilings = [min(caps[(link.src, link.dst)], up_mbps) for link in capped]
     guarantees = [min(ceiling_mbps, each_mbps) for ceiling_mbps in ceilings]
-    rest_mbps = max(up_mbps - sum(guarantees), up_mbps * 0.01)  # where every peer is capped, ARP still needs a way
+    rest_mbps = max(up_mbps - sum(guarantees), up_mbps * 0.01)  # ARP needs a way even where every peer is capped
     smallest_mbps, largest_mbps = min(*guarantees, rest_mbps), max(*guarantees, rest_mbps)
     unit_bytes = min(FRAME_BYTES / smallest_mbps, MAX_QUANTUM_BYTES / largest_mbps)
 
@@ -142,17 +146,17 @@ def _bucket(access: Access, rate_mbps: float) -> Egress:
 
 
 def passing_segments(network: Network) -> int:
-    """How many packets of a bunch may pass a bridge as one."""
+    """The most packets that may pass a bridge as one bunch."""
     return FEW_SEGMENTS if network.links_change else MOST_SEGMENTS
 
 
 def fitting_segments(egress: Egress) -> int:
-    """How many full packets its bucket lets through at once."""
-    return int(0.99 * egress.burst_bytes) // FRAME_BYTES  # the kernel's burst is rounded
+    """How many full packets the egress's bucket lets through at once."""
+    return int(0.99 * egress.burst_bytes) // FRAME_BYTES  # the kernel rounds the burst
 
 
 def bunch_segments(network: Network, node: NetworkNode, rates: NodeRates, caps: PairCaps) -> int:
-    """How many packets a node's TCP may hand to its uplink as one: what passes that, and the uplink of its site, whole."""
+    """The most packets that a node's TCP may hand to its uplink as one bunch, which its uplink and its site's let through whole."""
     if network.links_change or any(link.src == node.name for link in network.links):
         return FEW_SEGMENTS
     ways: list[NetworkNode | Site] = [node, *(site for site in network.sites if site.name == node.site)]
@@ -160,10 +164,10 @@ def bunch_segments(network: Network, node: NetworkNode, rates: NodeRates, caps: 
 
 
 def segments_at_once(network: Network) -> list[list[int]]:
-    """How many packets of node i reach node j at once, at most, [i][j] in the file's order: TCP acknowledges them by one.
+    """The most packets of node i that reach node j at once, as [i][j] in the file's order. TCP acknowledges them by one packet.
 
-    Whole bunches of the source; where the bucket of the target or of its site is smaller, which takes them apart, what that lets
-    through. At the rates of 0 s; where rates change, bunches are as large at all rates.
+    This is a whole bunch of the source, or what the bucket of the target or of its site lets through at once, if that is less and
+    takes the bunch apart. Rates are those of 0 s. Where rates change, bunches have one size at all rates.
     """
     rates, caps = access_rates_at(network, 0.0), pair_caps_at(network, 0.0)
     bunches = [bunch_segments(network, node, rates, caps) for node in network.nodes]

@@ -1,8 +1,8 @@
-"""Traces drawn by a seed. Pure: same arguments, same text, on every machine.
+"""Draws traces from a seed. Pure: the same arguments give the same text on every machine.
 
-- `mobile`: a radio link. The rate's logarithm wanders and is drawn back to the middle; in a fade it falls to the lowest rate for a
-  second or two. The delay grows as the rate falls.
-- `shared`: a link whose capacity is shared fairly with flows of others, which come and go.
+- `mobile`: a radio link. The rate's logarithm wanders at random and is pulled back to the middle of its range. In a fade the rate
+  is the lowest one for one or two seconds. The delay grows as the rate falls.
+- `shared`: a link whose capacity is shared fairly with other flows, which come and go.
 """
 
 import math
@@ -13,19 +13,19 @@ from nalb.errors import InputError, listed
 
 FAMILIES = ("mobile", "shared")
 STEP_S = 0.5  # between two rates of a radio link
-BACK = 0.1  # of the way to the middle, each step
-SPREAD = 0.15  # of a step, in parts of the logarithmic range
-FADE_CHANCE = 0.02  # that a step begins a fade
+BACK = 0.1  # part of the way to the middle that the rate goes back in a step
+SPREAD = 0.15  # standard deviation of a step, in parts of the logarithmic range
+FADE_CHANCE = 0.02  # chance that a step begins a fade
 FADE_STEPS = (2, 4)
-LOW_MS, HIGH_MS = 15.0, 60.0  # delay at the highest and at the lowest rate
+LOW_MS, HIGH_MS = 15.0, 60.0  # delays at the highest and at the lowest rate
 MOST_FLOWS = 8
 COME_S = 4.0  # mean time between two flows that come
-STAY_S = 8.0  # mean time that one stays
-LOW_GAP_S = 0.2  # between two changes
+STAY_S = 8.0  # mean time that a flow stays
+LOW_GAP_S = 0.2  # least time between two changes
 
 
 def trace_text(family: str, seed: int, seconds: float, low_mbps: float, high_mbps: float) -> str:
-    """A trace's file, its first line the command that prints it. Raises InputError."""
+    """The text of a trace file, whose first line is the command that prints it. Raises InputError."""
     if family not in FAMILIES:
         raise InputError(f"--family {family}: give one of {listed(FAMILIES)}")
     if not 1 <= seconds <= 1e5:

@@ -1,14 +1,14 @@
-"""Traces: a link's rate over time, from a file's text. Pure: no file and no clock; network_file.py reads the files.
+"""Traces: a link's rate over time, read from a file's text. Pure: no file and no clock; network_file.py reads the files.
 
-Two formats, told apart by their columns; `#` begins a comment, and columns are set apart by spaces or commas:
+There are two formats, told apart by the number of columns. `#` begins a comment; spaces or commas separate columns.
 
-- seconds, Mbit/s and, in every line or in none, the delay in ms. A line holds until the next. The first is of 0 s. The last ends
-  the round: a trace that loops begins anew at its time, one that holds keeps its numbers.
-- Mahimahi's packet deliveries: one whole number a line, the millisecond by whose end a packet of 1,500 bytes may have left. They
-  are counted over pieces of COUNTED_MS, since tc takes rates; the last piece is up to half shorter or longer, so that pieces fill
-  the round, and a round shorter than one and a half pieces is one rate. A packet counts as tc counts it, with its Ethernet header.
-  A constant rate's pieces differ by the packet that falls on the other side of a border: where no piece has a whole packet
-  more or fewer than the round's mean gives, the mean is the rate.
+- Rates: seconds, Mbit/s and, in every line or in none, the delay in ms. A line holds until the time of the next. The first line's
+  time is 0 s. The last line ends the round: a trace that loops begins anew at that time, one that holds keeps the last numbers.
+- Mahimahi's packet deliveries: one whole number in each line, the millisecond by whose end a packet of 1,500 bytes may have left.
+  tc takes rates, so packets are counted over pieces of COUNTED_MS. The last piece is up to half a piece shorter or longer, so that
+  pieces fill the round. A round shorter than one and a half pieces is one piece. A packet counts with its Ethernet header, as tc
+  counts it. Even at a constant rate, pieces differ when a packet falls on the other side of a border. So if each piece differs by
+  less than one packet from what the round's mean rate gives, the mean is the rate of the whole round.
 """
 
 import bisect
@@ -24,13 +24,13 @@ from nalb.units import BITS_PER_BYTE, HEADER_BYTES, MBPS, SEGMENT_BYTES
 
 COUNTED_MS = 500
 FRAME_BYTES = SEGMENT_BYTES + HEADER_BYTES  # of a packet of 1,500 bytes
-SAME_S = 1e-6  # moments that are computed in two ways differ by less, and those of a file by more
-LOW_DELAY_MS = 0.1  # a link without any delay has no place where one could come later
-LOW_STEP_S = 0.01  # shorter than this no change can be made in time
+SAME_S = 1e-6  # two computations of one moment differ by less, two moments of a file by more
+LOW_DELAY_MS = 0.1  # a link that begins without a delay cannot get one later: nothing is there to delay packets
+LOW_STEP_S = 0.01  # changes that are closer together cannot be made in time
 
 
 class Step(NamedTuple):
-    """What holds from a moment on."""
+    """A link's rate and delay from a moment on."""
 
     at_s: float
     mbps: float
@@ -38,14 +38,14 @@ class Step(NamedTuple):
 
 
 class Trace(Struct, frozen=True):
-    """A checked trace."""
+    """A checked trace: the steps of a link's rate and delay."""
 
     steps: tuple[Step, ...]  # by time, each unlike the one before; the first at 0 s
     length_s: float  # of a round
-    is_looped: bool  # begins anew at the end, or else keeps the last step
+    is_looped: bool  # whether it begins anew at its end; else the last step holds on
 
     def at(self, elapsed_s: float) -> Step:
-        """The step that holds at a moment."""
+        """The step that holds at a moment, in seconds after the start."""
         phase_s = max(elapsed_s, 0.0) + SAME_S
         if self.is_looped:
             phase_s %= self.length_s
@@ -57,21 +57,21 @@ class Trace(Struct, frozen=True):
         return not self._changes_s()
 
     def moments_s(self) -> Iterator[float]:
-        """When numbers change after 0 s, by time; endless where the trace loops and is not constant."""
+        """Yield the moments after 0 s at which numbers change, by time; endless where the trace loops and is not constant."""
         changes_s = self._changes_s()
         turns = itertools.count() if changes_s and self.is_looped else range(1)
         for turn in turns:
             yield from (turn * self.length_s + at_s for at_s in changes_s if turn or at_s)
 
     def _changes_s(self) -> list[float]:
-        """When steps begin that are unlike what holds before; 0 s is one of them where a round ends unlike it began."""
+        """The moments of a round at which numbers change. 0 s is one of them if a round ends with other numbers than it begins."""
         steps = [step for step in self.steps if not self.is_looped or step.at_s < self.length_s]
         before = [steps[-1] if self.is_looped else steps[0], *steps]
         return [step.at_s for last, step in zip(before, steps, strict=False) if last[1:] != step[1:]]
 
 
 def parse_trace(text: str, source: str, mbps: tuple[float, float], high_delay_ms: float, is_looped: bool) -> Trace:
-    """Check the text of a trace; `source` names it in messages, `mbps` are the lowest and highest rate that a link may have.
+    """Read and check the text of a trace. `source` names it in messages; `mbps` is the lowest and highest rate of a link.
 
     A packet delivery file may have pieces without any packet: these get the lowest rate. Raises InputError.
     """
@@ -146,7 +146,7 @@ def _of_deliveries(moments_ms: list[float], places: list[str], mbps: tuple[float
 
 
 def _distinct(steps: list[Step]) -> tuple[Step, ...]:
-    """Without those that change nothing: each change makes the link's bucket full."""
+    """The steps less those that change nothing, since setting a rate fills the link's bucket."""
     kept = steps[:1]
     kept += [step for before, step in itertools.pairwise(steps) if before[1:] != step[1:]]
     return tuple(kept)

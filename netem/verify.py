@@ -1,11 +1,11 @@
-"""Moves real TCP bytes over a network that is up, and holds what arrives against what was configured.
+"""Moves real TCP bytes over a network that is up, and compares the rates that arrive with the configured ones.
 
-Each node's uplink is measured towards the bridge that its link leads to and its downlink from there, where the own side is
-unshaped, so no node limits another; flows run together only while their sum stays within what a small machine forwards. A
-capped pair is measured between its two nodes, by itself.
+Each node's uplink is measured from the node to the bridge that its link leads to, and its downlink from the bridge to the node.
+A bridge has no limit of its own, so no node limits another. Flows run together only while their sum stays within what a small
+machine forwards. A capped pair is measured alone, between its two nodes.
 
-A site's link is measured by all its machines at once, towards the hub and from it. Then every machine sends to the next of its
-site, and every site to the next site: what a bridge should keep apart or join would show there.
+A site's link is measured by all its machines at once, towards the hub and from it. Then every machine sends to the next one of
+its site, and every site to the next site. These flows show whether the bridges connect and limit the right nodes.
 """
 
 import math
@@ -24,40 +24,40 @@ from netem.network_file import Access, Link, Network
 from netem.shaping import FRAME_BYTES, Impairment
 
 TOLERANCE = 0.10
-TOGETHER_MBPS = 500.0  # the most that runs at once; a flow of 1,000 still reads true on two idle cores
-WARM_S = 0.7  # discarded: slow start, and the full bucket
-MEASURE_S = 1.5  # at a bucket of 1 ms, 1,500 buckets
-MEASURE_FRAMES = 200  # slow links are measured for as long as these take,
-REPEATS = 3  # tries at a flow that is off
-LONGEST_S = 20.0  # within reason
+TOGETHER_MBPS = 500.0  # most of all flows at once; two idle cores measure a flow of 1,000 correctly
+WARM_S = 0.7  # left out: TCP's slow start, and the burst of a full bucket
+MEASURE_S = 1.5  # 1,500 times the bucket's 1 ms
+MEASURE_FRAMES = 200  # a slow link is measured for as long as these take
+REPEATS = 3  # tries at what is off; a flow has these after its first measurement
+LONGEST_S = 20.0  # most of one measurement
 WAIT_S = 30.0  # deadline of every socket call
 CHUNK_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
 class Flow:
-    """One measurement to be made."""
+    """A flow to measure, from one namespace to another."""
 
     label: str  # `n0 up`, `n0 down`, `n2 -> n5`
     source_namespace: str
     target_namespace: str
     target_address: str
     configured_mbps: float  # with headers, as tc counts
-    impairment: Impairment | None = None  # of the whole way there: what it delays or loses is sent as datagrams
+    impairment: Impairment | None = None  # of the whole way; a flow that has one is measured by datagrams
 
 
 @dataclass(frozen=True)
 class Together:
-    """Flows at once through one link that they share."""
+    """Flows to measure at once, since they share one link."""
 
     label: str  # `west up, 3 at once`
     flows: tuple[Flow, ...]
-    configured_mbps: float  # of their sum
+    configured_mbps: float  # of the flows together
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What came of it."""
+    """The result of measuring a flow."""
 
     label: str
     configured_mbps: float
@@ -65,12 +65,12 @@ class Measurement:
 
     @property
     def measured_mbps(self) -> float:
-        """The goodput with its headers: comparable to the configured rate."""
+        """The goodput plus its headers, comparable to the configured rate, in Mbit/s."""
         return self.goodput_mbps / GOODPUT_PART
 
     @property
     def deviation(self) -> float:
-        """Measured over configured, less one."""
+        """The measured rate divided by the configured one, minus 1."""
         return self.measured_mbps / self.configured_mbps - 1
 
     @property
@@ -79,7 +79,7 @@ class Measurement:
 
 
 def flows_of(emulation: Emulation) -> list[list[Flow | Together]]:
-    """What to measure, in batches that run one after another: uplinks, then downlinks, then each capped pair, then sites."""
+    """List all flows, in batches that run one after another: uplinks, downlinks, capped pairs one by one, sites."""
     rates = emulation.rates()
     inside = {name: emulation.namespace(name) for name in rates}
     bridges = {name: emulation.bridge_of(name) for name in rates}
@@ -119,12 +119,12 @@ def _flows_of_sites(emulation: Emulation) -> list[list[Flow | Together]]:
 
 
 def _ring(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Each with the next, and the last with the first; none where there is but one."""
+    """Pair each name with the next one, and the last with the first. A single name has no pair."""
     return list(zip(names, [*names[1:], names[0]], strict=True)) if len(names) > 1 else []
 
 
 def _between(emulation: Emulation, source: str, target: str) -> Flow:
-    """From one node to another, at the least of all that lies between."""
+    """A flow from one node to another, whose configured rate is the lowest limit on its way."""
     network, rates, site_rates = emulation.network, emulation.rates(), emulation.site_rates()
     limits = [rates[source][0], rates[target][1], emulation.pair_caps().get((source, target), math.inf)]
     ways: list[Access | Link] = [link for link in network.links if (link.src, link.dst) == (source, target)]
@@ -141,16 +141,16 @@ def _between(emulation: Emulation, source: str, target: str) -> Flow:
 
 
 def _parts(network: Network, node_name: str) -> list[Access | Link]:
-    """What a packet passes between a node and the core."""
+    """The access links between a node and the core: the node's, and its site's if it has one."""
     node = next(node for node in network.nodes if node.name == node_name)
     return [node, *(site for site in network.sites if site.name == node.site)]
 
 
 def verify(emulation: Emulation, on_measurement: Callable[[Measurement], None]) -> list[Measurement]:
-    """Measure everything; on_measurement is called as each comes in. Raises MachineError where nothing arrives.
+    """Measure all flows, and call on_measurement with each result. Raises MachineError where nothing arrives.
 
-    A flow that is off is measured again by itself, up to REPEATS times: a busy machine is not a wrong network. One
-    that is off each time is reported as it was last.
+    A flow that is off is measured again alone, up to REPEATS times, since a busy machine does not make the network wrong. If it
+    is off each time, the last result counts.
     """
     measurements: list[Measurement] = []
     for batch in flows_of(emulation):
@@ -164,7 +164,7 @@ def verify(emulation: Emulation, on_measurement: Callable[[Measurement], None]) 
 
 
 def measure_patiently(flow: Flow | Together) -> Measurement:
-    """The first of REPEATS measurements that passes, or the last."""
+    """Measure a flow up to REPEATS times; return the first result that passes, or the last."""
     for _ in range(REPEATS - 1):
         measurement = measure(flow)
         if measurement.passed:
@@ -173,7 +173,10 @@ def measure_patiently(flow: Flow | Together) -> Measurement:
 
 
 def measure(flow: Flow | Together, warm_s: float = WARM_S, measure_s: float | None = None) -> Measurement:
-    """Send as fast as TCP can for a while, and count what arrives after the start."""
+    """Send as fast as TCP can, and measure the rate that arrives for measure_s after the first warm_s.
+
+    Without measure_s, slow links are measured for longer.
+    """
     if isinstance(flow, Together):
         with ThreadPoolExecutor(len(flow.flows)) as pool:
             shares = list(pool.map(lambda one: measure(one, warm_s, measure_s), flow.flows))
@@ -204,9 +207,11 @@ def measure(flow: Flow | Together, warm_s: float = WARM_S, measure_s: float | No
 
 
 def _measure_by_datagrams(flow: Flow, impairment: Impairment, warm_s: float, measure_s: float) -> Measurement:
-    """Loss behind the narrowest place of the way lessens what arrives, loss before it does not: right is what lies between.
+    """Measure a flow by datagrams.
 
-    Its goodput is what TCP would carry in as many full frames.
+    Losses behind the slowest link of the way lower the rate that arrives; losses before it do not. So every rate from the
+    configured one less the losses up to the configured one counts as right. The goodput is what TCP would carry in as many full
+    frames.
     """
     rate = mbps_to_bytes_per_s(flow.configured_mbps)
     place = flow.source_namespace, flow.target_namespace, flow.target_address
@@ -235,7 +240,7 @@ def _send(connection: socket.socket) -> None:
 
 
 def _receive(connection: socket.socket, warm_s: float, measure_s: float) -> tuple[int, float]:
-    """(bytes, seconds) between two arrivals: the first after warm_s, and the first after measure_s more."""
+    """Count (bytes, seconds) between two arrivals: the first one after warm_s, and the first one after measure_s more."""
     buffer = bytearray(CHUNK_BYTES)
     started_s = time.monotonic()
     first_s, arrived_bytes = None, 0
@@ -253,7 +258,7 @@ def _receive(connection: socket.socket, warm_s: float, measure_s: float) -> tupl
 
 
 def _batches(flows: Sequence[Flow | Together]) -> list[list[Flow | Together]]:
-    """The flows in order, cut so that no batch of more than one exceeds TOGETHER_MBPS."""
+    """Cut the flows, in order, into batches of at most TOGETHER_MBPS; a larger flow is a batch of its own."""
     batches: list[list[Flow | Together]] = []
     total_mbps = TOGETHER_MBPS
     for flow in flows:

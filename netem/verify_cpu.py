@@ -1,7 +1,7 @@
-"""Burns CPU in every node that has a quota, and holds the CPU time that it gets against what was configured.
+"""Burns CPU in every node that has a quota, and compares the CPU time that the node gets with its quota.
 
-All nodes burn at once, as in a job, so quotas that this machine cannot give together show. As many processes burn in a node
-as its quota has cores, begun or whole.
+All nodes burn at once, as in a job, so quotas that this machine cannot give together show. A node burns with as many processes
+as its quota has cores, rounded up.
 """
 
 import math
@@ -15,8 +15,8 @@ from nalb.process.own_program import own_code_argv
 from netem.emulation import Emulation
 from netem.verify import REPEATS, TOLERANCE
 
-WARM_S = 1.0  # discarded: starting, and what a node has used before it is noticed or has to pay back
-MEASURE_S = 2.0  # 20 periods of the smallest quota, 1,000 of half a core
+WARM_S = 1.0  # left out: processes start, and a duty cycle finds them and recovers what they have used before
+MEASURE_S = 2.0  # with bursts (cgroups.py), 10 periods of the smallest quota and 500 of half a core
 DEADLINE_S = 60.0
 BURN = """
 import sys, time
@@ -33,7 +33,7 @@ print((time.process_time() - used_s) / (time.monotonic() - start_s))
 
 @dataclass(frozen=True)
 class CpuMeasurement:
-    """What a node's processes got."""
+    """The CPU time that a node's processes got."""
 
     node: str
     configured_cores: float
@@ -41,7 +41,7 @@ class CpuMeasurement:
 
     @property
     def deviation(self) -> float:
-        """Measured over configured, less one."""
+        """The measured cores divided by the configured ones, minus 1."""
         return self.measured_cores / self.configured_cores - 1
 
     @property
@@ -50,9 +50,10 @@ class CpuMeasurement:
 
 
 def verify_cpu(emulation: Emulation, on_measurement: Callable[[CpuMeasurement], None]) -> list[CpuMeasurement]:
-    """Measure every node that has a quota now; on_measurement is called with each. Raises MachineError where none burns.
+    """Measure every node that has a quota now, and call on_measurement with each result.
 
-    A node that is off is measured again by itself, up to REPEATS times in all: a busy machine is not a wrong quota.
+    A node whose result is off is measured again alone, up to REPEATS times in all, since a busy machine does not make its quota
+    wrong. Raises MachineError if a process that burns CPU cannot start or does not end.
     """
     quotas = {name: quota for name, quota in emulation.cpu_quotas().items() if quota is not None}
     found = measure_cpu(emulation, quotas)
@@ -67,7 +68,7 @@ def verify_cpu(emulation: Emulation, on_measurement: Callable[[CpuMeasurement], 
 def measure_cpu(
     emulation: Emulation, quotas: Mapping[str, float], warm_s: float = WARM_S, measure_s: float = MEASURE_S
 ) -> dict[str, CpuMeasurement]:
-    """Burn in the nodes named, all at once."""
+    """Burn CPU in the nodes of `quotas`, all at once; return what each got, by name."""
     burn = own_code_argv(BURN, str(warm_s), str(measure_s))
     with explained("the processes that burn CPU"):
         burning = {

@@ -1,7 +1,7 @@
-"""Holds measured round trips and losses against the configured ones, by datagrams over a network that is up.
+"""Compares measured round trips and losses with the configured ones, by datagrams over a network that is up.
 
-The link of each node and site is measured by itself, between its own end and the bridge that it leads to; a capped pair with
-numbers of its own between its two nodes. Rates stay far from full, so that no queue delays or drops anything.
+The link of each node and site is measured alone, between its own end and the bridge that it leads to. A capped pair with a delay
+or loss of its own is measured between its two nodes. Links stay far from full, so that no queue delays or drops anything.
 """
 
 import math
@@ -22,22 +22,22 @@ from netem.emulation import Emulation
 from netem.shaping import Impairment
 from netem.verify import LONGEST_S, REPEATS
 
-TOLERANCE_MS = 1.0  # of a round trip, or
-TOLERANCE_PART = 0.02  # of it, whichever is more
-LOSS_TOLERANCE = 0.10  # of a rate
-DEVIATIONS = 3.0  # what chance may do besides, in standard deviations
+TOLERANCE_MS = 1.0  # a round trip may be off by this, or by
+TOLERANCE_PART = 0.02  # this part of it, whichever is more
+LOSS_TOLERANCE = 0.10  # a loss may be off by this part of it
+DEVIATIONS = 3.0  # how far chance may move a result, in standard deviations
 PROBES = 60
 PROBE_GAP_S = 0.005
 LOSS_PACKETS = 100_000
-PACKET_BYTES = 60  # with headers, as tc counts it: of 18 bytes of data
+PACKET_BYTES = 60  # with headers, as tc counts; 18 of them are data
 PACKETS_PER_S = 25_000  # what one thread of Python sends and receives beside other work
-FILLED_PART = 0.5  # of the link's rate at most
+FILLED_PART = 0.5  # of the link's rate, at most
 BATCH_S = 0.002
-ARRIVAL_S = 1.0  # the last packet has come by then, above its delay
-JITTER_SPREAD = math.sqrt(2 / 9)  # a direction's standard deviation, in parts of jitter_ms: see delay_line.h
+ARRIVAL_S = 1.0  # the last packet arrives within its delay and this
+JITTER_SPREAD = math.sqrt(2 / 9)  # standard deviation of a direction's delay, in parts of jitter_ms: see delay_line.h
 MEDIAN_SPREAD = 1.25  # standard error of a median over that of a mean
 SO_TIMESTAMPNS = 35
-PROBE = struct.Struct("qq")  # when it was sent, by the clock of the kernel's stamps; how long the way there took, ns
+PROBE = struct.Struct("qq")  # in ns: when it was sent, by the clock of the kernel's stamps; how long its way there took
 NS_PER_S = 1_000_000_000
 SO_RCVBUFFORCE = 33
 RECEIVE_BYTES = 1 << 26
@@ -45,19 +45,19 @@ RECEIVE_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class Ends:
-    """Two places, and what lies between them."""
+    """Two places, and the impairments of the ways between them."""
 
     label: str
     first: tuple[str, str]  # namespace, address
     second: tuple[str, str]
     there: Impairment
     back: Impairment
-    mbps: float  # the slowest of both directions
+    mbps: float  # rate of the slower direction
 
 
 @dataclass(frozen=True)
 class DelayMeasurement:
-    """A round trip, or a loss, in the unit that it says."""
+    """A measured round trip in ms, or a loss in percent; `unit` says which."""
 
     label: str
     configured: float
@@ -71,8 +71,10 @@ class DelayMeasurement:
 
 
 def verify_delay(emulation: Emulation, on_measurement: Callable[[DelayMeasurement], None]) -> list[DelayMeasurement]:
-    """Measure each link that delays or loses; on_measurement is called as each comes in. What is off is tried again, up to
-    REPEATS times in all. Raises MachineError where nothing arrives."""
+    """Measure each link that delays or loses packets, and call on_measurement with each result.
+
+    A measurement that is off is repeated, up to REPEATS times in all. Raises MachineError where no packet comes back.
+    """
     found: list[DelayMeasurement] = []
     for ends in ends_of(emulation):
         tries = [partial(round_trip, ends)]
@@ -89,7 +91,7 @@ def verify_delay(emulation: Emulation, on_measurement: Callable[[DelayMeasuremen
 
 
 def ends_of(emulation: Emulation) -> list[Ends]:
-    """What there is to measure."""
+    """List the pairs of places to measure: the ends of each impaired link, and the nodes of each impaired pair."""
     found = []
     impairments, rates = emulation.impairments(), emulation.rates() | emulation.site_rates()
     none = Impairment(0, 0, 0)
@@ -114,7 +116,7 @@ def ends_of(emulation: Emulation) -> list[Ends]:
 
 
 def _rest_of_way(emulation: Emulation, source: str, target: str) -> list[Impairment | None]:
-    """After the source's own link: the sites' links, where there are any between, and the target's."""
+    """The impairments of a way after the source's own link: the target's link, and the sites' links between them, if any."""
     impairments, sites = emulation.impairments(), {node.name: node.site for node in emulation.network.nodes}
     rest = [impairments[target][1][None]]
     one, other = sites[source], sites[target]
@@ -125,9 +127,9 @@ def _rest_of_way(emulation: Emulation, source: str, target: str) -> list[Impairm
 
 
 def round_trip(ends: Ends) -> DelayMeasurement:
-    """The median over probes that are sent whether earlier ones are back or not.
+    """Measure the median round trip of PROBES probes, which do not wait for earlier ones to come back.
 
-    Each direction counts from the sending call to the kernel's stamp of the arrival: a process that is late to read is no delay.
+    Each direction is timed from the sending call to the kernel's stamp of the arrival, so a process that reads late adds no delay.
     """
     configured_ms = ends.there.delay_ms + ends.back.delay_ms
     jitters_ms = ends.there.jitter_ms, ends.back.jitter_ms
@@ -161,7 +163,7 @@ def round_trip(ends: Ends) -> DelayMeasurement:
 
 
 def loss(ends: Ends, there: bool) -> DelayMeasurement:
-    """The part of up to LOSS_PACKETS small packets that do not arrive, in one direction."""
+    """Measure which part of up to LOSS_PACKETS small packets does not arrive, in one direction: `there`, or back."""
     impairment = ends.there if there else ends.back
     per_s = min(PACKETS_PER_S, FILLED_PART * ends.mbps * MBPS / (8 * PACKET_BYTES))
     packets, data = int(min(LOSS_PACKETS, per_s * LONGEST_S)), bytes(PACKET_BYTES - 42)
@@ -187,7 +189,7 @@ def loss(ends: Ends, there: bool) -> DelayMeasurement:
 
 
 def _receive_probe(end: socket.socket) -> tuple[tuple[int, int], int]:
-    """What a probe says, and when the kernel got it."""
+    """Receive a probe: its two numbers, and when the kernel got it, in ns."""
     data, ancillary, _, _ = end.recvmsg(100, 100)
     stamp_s, rest_ns = next(struct.unpack("qq", value) for _, kind, value in ancillary if kind == SO_TIMESTAMPNS)
     return PROBE.unpack(data), stamp_s * NS_PER_S + rest_ns
@@ -195,7 +197,7 @@ def _receive_probe(end: socket.socket) -> tuple[tuple[int, int], int]:
 
 @contextmanager
 def _sockets(ends: Ends) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Two datagram sockets that are connected to each other. They have found each other's address."""
+    """Open two datagram sockets that are connected to each other, and let ARP find their addresses."""
     with ExitStack() as stack:
         near, far = (
             stack.enter_context(namespaces.inside(namespace, lambda: socket.socket(type=socket.SOCK_DGRAM)))
@@ -204,21 +206,21 @@ def _sockets(ends: Ends) -> Iterator[tuple[socket.socket, socket.socket]]:
         for end, (_, address) in ((near, ends.first), (far, ends.second)):
             end.bind((address, 0))
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
-            with suppress(PermissionError):  # so much is root's alone
+            with suppress(PermissionError):  # only root may ask for so much
                 end.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BYTES)
         near.connect(far.getsockname())
         far.connect(near.getsockname())
         round_s = (ends.there.delay_ms + ends.there.jitter_ms + ends.back.delay_ms + ends.back.jitter_ms) / 1000
         for one, other in ((near, far), (far, near)):
             other.settimeout(2 * round_s + ARRIVAL_S)
-            for _ in range(REPEATS * 4):  # any of them may be lost, or dropped while the address is looked for
+            for _ in range(REPEATS * 4):  # any of them may be lost, or dropped while ARP looks for the address
                 one.send(b"?")
                 try:
                     other.recv(100)
                     break
                 except TimeoutError:
                     continue
-        time.sleep(round_s)  # what was sent again has come
+        time.sleep(round_s)  # repeated packets have come by then
         for end in (near, far):
             end.settimeout(None)
             _drain(end)
@@ -226,7 +228,7 @@ def _sockets(ends: Ends) -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def _drain(end: socket.socket) -> int:
-    """How many packets have come."""
+    """Read all packets that have come, and count them."""
     count = 0
     try:
         while True:

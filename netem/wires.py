@@ -1,7 +1,7 @@
-"""The links of a network: which interfaces they have, where these are, and what stands on them. Names and numbers alone;
-build.py makes them.
+"""The links of a network: their interfaces, the namespaces of these, and the shaping on them. This module has names and numbers
+alone; build.py makes the links.
 
-A link is a veth pair. One that the delay line carries is two pairs, with both inner ends in the hub's namespace.
+A link is a veth pair. A link that the delay line carries is two pairs, with both inner ends in the hub's namespace.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ UNIMPAIRED = shaping.Impairment(0, 0, 0)
 
 
 def port_name(network: Network, node_name: str) -> str:
-    """The bridge's end of a node's link."""
+    """The name of the bridge's end of a node's link."""
     return f"port{network.node_names().index(node_name)}"
 
 
@@ -34,26 +34,26 @@ class Wire:
     interface: str  # its own end, in there
     bridge_namespace: str  # of the node's site, or the hub
     port: str  # the bridge's end, in there
-    joint: Joint | None = None  # the inner ends, where the delay line carries it: beside its own end, and the other
+    joint: Joint | None = None  # if the delay line carries the link, its inner ends; `first` is paired with its own end
 
     def egresses(self, network: Network, now: Numbers) -> tuple[shaping.Egress, shaping.Egress]:
-        """All that happens to packets on the way up, and down."""
+        """The shaping of the way up and of the way down, with impairments."""
         up_ms, down_ms = now.delays.get(self.access.name, (self.access.delay_ms, self.access.delay_ms))
         up, down = replace_fields(self.access, delay_ms=up_ms), replace_fields(self.access, delay_ms=down_ms)
         return shaping.uplink(network, up, now.rates, now.caps), shaping.downlink(down, now.rates)
 
     def uplink(self, network: Network, now: Numbers) -> "Shaped":
-        """What stands on its own end."""
+        """The own end with its shaping."""
         egress, _ = self.egresses(network, now)
         return Shaped(f"{self.access.name} up", self.namespace, self.interface, self._for_tc(egress))
 
     def downlink(self, network: Network, now: Numbers) -> "Shaped":
-        """What stands on the bridge's end."""
+        """The bridge's end with its shaping."""
         _, egress = self.egresses(network, now)
         return Shaped(f"{self.access.name} down", self.bridge_namespace, self.port, self._for_tc(egress))
 
     def rules(self, network: Network, now: Numbers, address_of: Callable[[str], str]) -> list[Rule]:
-        """What the delay line does to what it carries over this link; [] where it does not."""
+        """The delay line's rules for this link; [] if the line does not carry it."""
         if self.joint is None:
             return []
         return [
@@ -68,7 +68,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class Shaped:
-    """A shaped interface."""
+    """An interface and its shaping."""
 
     label: str  # `n0 up`, for messages
     namespace: str
@@ -77,7 +77,7 @@ class Shaped:
 
 
 def wires(network: Network, has_netem: bool) -> dict[str, Wire]:
-    """The link of each node and site, by its name. `has_netem`: the kernel's qdisc does what else the delay line would."""
+    """The link of each node and site, by name. `has_netem`: the kernel delays and loses packets, so no delay line is needed."""
     hub = namespaces.hub_namespace(network.name)
     found: dict[str, Wire] = {}
     for index, site in enumerate(network.sites):
@@ -97,7 +97,7 @@ def wires(network: Network, has_netem: bool) -> dict[str, Wire]:
 
 
 def _joint(network: Network, number: int, name: str) -> Joint:
-    """Seeds depend on the file's seed, the link's name and the direction alone."""
+    """The joint of a link. Its seeds depend on the file's seed, the link's name and the direction alone."""
     seeds = [hashlib.sha256(f"{network.seed}/{name}/{way}".encode()).digest() for way in ("up", "down")]
     up, down = (int.from_bytes(seed[:8], "big") for seed in seeds)
     return Joint(number, f"own{number}", f"line{number}", (up, down))

@@ -1,6 +1,6 @@
-"""Found first on a worker's PYTHONPATH under `nalb launch`: MXNet knows the store's names in an interpreter without nalb.pth too.
+"""Imports after_mxnet.py in an interpreter without nalb.pth. `nalb launch` puts this folder first on a worker's PYTHONPATH.
 
-The interpreter imports one `sitecustomize`; another one further down the path is run too.
+The interpreter imports only the first `sitecustomize`, so this one also runs the next one on the path.
 """
 
 import importlib.machinery
@@ -18,7 +18,7 @@ def _run(spec: importlib.machinery.ModuleSpec | None) -> None:
 
 if (
     "kvstore_patch.after_mxnet" not in sys.modules
-):  # by its path: this interpreter may not find nalb, which it says then
+):  # loaded by its path: this interpreter may not find nalb; the script's import of mxnet then fails with that reason
     after_mxnet = os.path.join(os.path.dirname(HERE), "after_mxnet.py")
     _run(importlib.util.spec_from_file_location("after_mxnet", after_mxnet))
 others = [entry for entry in sys.path if os.path.abspath(entry or ".") != HERE]

@@ -1,4 +1,4 @@
-"""What computed tokens left on this worker, for its own next tokens and for others' (parameter chunks of Geng et al., III-A)."""
+"""The arrays that computed tokens left on this worker, for later tokens of any worker (parameter chunks of Geng et al., III-A)."""
 
 import threading
 from collections.abc import Sequence
@@ -19,37 +19,37 @@ from nalb.tokens.shape import Shape
 @dataclass(frozen=True)
 class _Kept:
     array: NDArray
-    chunks: tuple[int, ...]  # whose samples its rows are, in their order
+    chunks: tuple[int, ...]  # the rows are the samples of these F1 tokens, in this order
     shape: Shape
 
 
 class Chunks:
-    """Arrays by token and part, from when the token is computed until its iteration is complete everywhere. Any thread."""
+    """Arrays by token and part, kept until the token's iteration is complete on all workers. Any thread may call it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[tuple[TokenId, Part], _Kept] = {}
 
     def keep(self, token: TokenId, part: Part, array: NDArray, chunks: Sequence[int], shape: Shape) -> None:
-        """The rows of `array` are the samples of `chunks`, in their order."""
+        """Keep an array whose rows are the samples of `chunks`, in this order."""
         with self._lock:
             self._kept[token, part] = _Kept(array, tuple(chunks), shape)
 
     def get(self, token: TokenId, part: Part, chunks: Sequence[int]) -> NDArray:
-        """The rows of these chunks: all of an output or input, often a part of a gradient. PeerError where it is not here."""
+        """The rows of these chunks: all of an output or input, or a part of a gradient. Raises PeerError where it is not here."""
         kept, rows = self._rows(token, part, chunks)
-        # an operation of its own for each: a view of an array in oneDNN's layout is refused by others (ndarrays.py)
+        # slice_axis copies: most operations refuse a view of an array in oneDNN's layout (ndarrays.py)
         found = [mx.nd.slice_axis(kept, axis=0, begin=one.start, end=one.stop) for one in rows]
         return kept if not found else found[0] if len(found) == 1 else mx.nd.concat(*found, dim=0)
 
     def read(self, token: TokenId, part: Part, chunks: Sequence[int]) -> npt.NDArray[Any]:
-        """The same for another worker, at once: no operation that would wait for what is being computed."""
+        """As `get`, but for another worker: queues no operation, which would wait behind the computation under way."""
         kept, rows = self._rows(token, part, chunks)
         whole = kept.asnumpy()
         return np.concatenate([whole[one] for one in rows]) if rows else whole
 
     def _rows(self, token: TokenId, part: Part, chunks: Sequence[int]) -> tuple[NDArray, list[slice]]:
-        """What is kept, and which rows of it; none: all."""
+        """The kept array, and the slices of its rows that hold these chunks; no slices: all rows."""
         with self._lock:
             kept = self._kept.get((token, part))
         if kept is None:
@@ -66,13 +66,13 @@ class Chunks:
         return kept.array, [rows[one] for one in chunks]
 
     def drop(self, token: TokenId) -> None:
-        """Nobody needs what this token left any more."""
+        """Forget what this token left."""
         with self._lock:
             for part in Part:
                 self._kept.pop((token, part), None)
 
     def free(self, complete: int) -> None:
-        """Nobody needs what iterations up to `complete` left any more."""
+        """Forget what the tokens of iterations up to `complete` left."""
         with self._lock:
             for key in [key for key in self._kept if key[0].iteration <= complete]:
                 del self._kept[key]

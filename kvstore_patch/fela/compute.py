@@ -1,8 +1,8 @@
-"""Tokens on Gluon blocks: forward keeps the tape, backward goes back through it. No threads, no sockets.
+"""Computes tokens on Gluon blocks: a forward token keeps its tape, a backward token goes back through it. No threads, no sockets.
 
-F_i computes block i of what the tokens that it takes put out, and keeps input, output and tape. B_i goes back through the tape
-of the F_i that it mirrors. Where another worker computed that F_i, its input is fetched and it is computed again, so dropout
-draws other numbers then. FB_M does both at once, and takes the loss of each sample.
+F_i computes block i of its input tokens' outputs, and keeps input, output and tape. B_i goes back through the tape of the F_i that
+it mirrors. Where another worker computed that F_i, this worker fetches the input and computes F_i again; dropout then draws other
+numbers. FB_M goes forward and back at once, and takes the loss of each sample.
 
 Gradients are sums over samples: the step divides by the samples of the whole iteration.
 """
@@ -29,7 +29,7 @@ Fetched = Mapping[tuple[TokenId, Part], npt.NDArray[np.generic]]
 
 
 class Compute:
-    """One worker's computing."""
+    """Computes one worker's tokens."""
 
     def __init__(self, blocks: Sequence[mx.gluon.Block], loss: Loss, chunks: Chunks, gradients: Gradients):
         self._blocks, self._loss = blocks, loss
@@ -38,7 +38,7 @@ class Compute:
         self._loss_sum, self._loss_samples = 0.0, 0
 
     def run(self, work: m.TokenWork, shape: Shape, batch: Batch, fetched: Fetched) -> None:
-        """Compute a token; returns once all that it leaves is there. fetched: what work.fetches says."""
+        """Compute a token; returns once its results are computed. fetched: the arrays that work.fetches names."""
         level = work.token.level
         if level < shape.head:
             ready = self._forward(work, shape, self._input(work, level, batch, fetched))
@@ -50,12 +50,12 @@ class Compute:
             array.wait_to_read()
 
     def free(self, complete: int) -> None:
-        """Nobody needs what iterations up to `complete` left any more."""
+        """Forget what the tokens of iterations up to `complete` left."""
         self._chunks.free(complete)
         self._tapes = {token: tape for token, tape in self._tapes.items() if token.iteration > complete}
 
     def take_loss(self) -> tuple[float, int]:
-        """The sum of the losses that were taken here since the last call, and of how many samples."""
+        """The sum of the losses taken on this worker since the last call, and their number of samples."""
         taken, self._loss_sum, self._loss_samples = (self._loss_sum, self._loss_samples), 0.0, 0
         return taken
 
@@ -107,7 +107,7 @@ class Compute:
         return output
 
     def _leave(self, work: m.TokenWork, shape: Shape, x: NDArray) -> list[NDArray]:
-        """What has gone back leaves its gradients. Returns what is ready when they are."""
+        """Add a backward pass's gradients to the sums and keep its input's gradient. Returns arrays that are ready with them."""
         sub_model = shape.sub_model(work.token.level)
         ready = self._gradients.add(work.token.iteration, sub_model, _samples(work.chunks, shape))
         if sub_model == 0:
@@ -118,7 +118,7 @@ class Compute:
 
 
 def _back_through(output: NDArray, gradient: NDArray | None) -> None:
-    """The tape stays, until nobody has the output: to drop it would break those that share running statistics with it."""
+    """Backpropagate and keep the tape while the output exists: freeing it breaks tapes that share running statistics with it."""
     autograd.backward([output], None if gradient is None else [gradient], retain_graph=True)
 
 
@@ -131,6 +131,6 @@ def _local(there: npt.NDArray[np.generic]) -> NDArray:
 
 
 def _fed(x: NDArray) -> NDArray:
-    """An input whose gradient is wanted."""
+    """The input `x`, prepared to receive its gradient."""
     x.attach_grad()
     return x

@@ -1,4 +1,4 @@
-"""A net cut on the machine that trains it: for Fela by the batches that layers need, for model parallelism by time."""
+"""Cuts a net on the machine that trains it: for Fela by the batch sizes that layers need, for model parallelism by time."""
 
 import logging
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from nalb.tokens import partition as cuts
 
 log = logging.getLogger(__name__)
 
-BATCH_MOST = 64  # samples that layers are timed with: a CPU's layers are at full speed long before
-STAGE_BATCH = 16  # samples that layers are timed with for stages, about one micro-batch
+BATCH_MOST = 64  # samples; the largest batch that layers are timed with: on a CPU they reach full speed well below it
+STAGE_BATCH = 16  # samples; the batch that layers are timed with for stages, about one micro-batch
 KEY = "fela.partition"
 
 
@@ -32,11 +32,11 @@ class Blocks(list[mx.gluon.Block]):
 def partition(
     net: mx.gluon.HybridBlock, sample: NDArray, kvstore: KVStoreBase | None = None, most: int = BATCH_MOST
 ) -> Blocks:
-    """Times each layer of an initialised net with batches 1, 2, 4, up to `most`, and cuts where thresholds change.
+    """Times each layer of an initialised net with batches of 1, 2, 4, up to `most` samples, and cuts where thresholds change.
 
-    net: a HybridSequential, or features and an output one after the other, as in Gluon's model zoo; any other one is a single
-    block, with a warning. sample: some input of the net. kvstore: rank 0's cuts count on every worker; without it machines of
-    unequal speed may cut differently, which ends the job. The blocks share the net's layers. They are not hybridized.
+    net: a HybridSequential, or a net of `features` and `output` as in Gluon's model zoo; any other net stays one block, with a
+    warning. sample: some input of the net. kvstore: gives every worker rank 0's cuts; without it machines of unequal speed may cut
+    differently, which ends the job. The blocks share the net's layers and are not hybridized. Raises InputError, StoreError.
     """
     layers, sizes = _joined(_layers(net, sample[:1])), _sizes(most)
     curves = _timed(layers, sample[:1], sizes)
@@ -52,10 +52,10 @@ def stages(
     kvstore: KVStoreBase | None = None,
     batch: int = STAGE_BATCH,
 ) -> list[mx.gluon.nn.HybridSequential]:
-    """Cuts an initialised net for `--parallel mp`: `count` stages of which the slowest computes `batch` samples in least time.
+    """Cuts an initialised net for `--parallel mp` into `count` stages, so that the slowest takes least time for `batch` samples.
 
-    A stage has a layer that learns, and those after it that do not. A net of fewer such layers has fewer stages. net, sample,
-    kvstore: as of `partition`. The stages share the net's layers. They are not hybridized. Raises InputError.
+    Each stage has at least one layer that learns, so a net with fewer such layers has fewer stages. net, sample, kvstore: as of
+    `partition`. The stages share the net's layers and are not hybridized. Raises InputError, StoreError.
     """
     layers = _joined(_layers(net, sample[:1]))
     seconds = _rank_0([curve[batch] for curve in _timed(layers, sample[:1], [batch])], kvstore)
@@ -63,7 +63,7 @@ def stages(
 
 
 def _timed(layers: list[mx.gluon.nn.HybridSequential], x: NDArray, sizes: list[int]) -> list[cuts.Curve]:
-    """How long each layer takes, forward and backward, with batches of these sizes. x: one sample, the first layer's input."""
+    """Each layer's seconds, forward and backward, with batches of these sizes. x: one sample, the first layer's input."""
     curves: list[cuts.Curve] = []
     for layer in layers:
         curves.append({size: best_time_s(_work(layer, x), size) for size in sizes})
@@ -72,7 +72,7 @@ def _timed(layers: list[mx.gluon.nn.HybridSequential], x: NDArray, sizes: list[i
 
 
 def _rank_0(measured: list[float], kvstore: KVStoreBase | None) -> list[float]:
-    """What rank 0 has measured, on every worker; without a store what was measured here."""
+    """Rank 0's measurements, on every worker; without a store, this worker's own."""
     if kvstore is None:
         return measured
     if not isinstance(kvstore, NALB):
@@ -89,7 +89,7 @@ def _sizes(most: int) -> list[int]:
 
 
 def _layers(net: mx.gluon.HybridBlock, x: NDArray) -> list[mx.gluon.Block]:
-    """What the net computes one after the other. x: one sample."""
+    """The layers that the net computes one after the other; the net itself where it cannot be taken apart. x: one sample."""
     if isinstance(net, mx.gluon.nn.HybridSequential):
         return _flat(net)
     if list(net._children) == ["features", "output"]:
@@ -108,14 +108,14 @@ def _layers(net: mx.gluon.HybridBlock, x: NDArray) -> list[mx.gluon.Block]:
 
 
 def _flat(net: mx.gluon.Block) -> list[mx.gluon.Block]:
-    """The layers of a net, and of the nets within it."""
+    """The layers of a net and of all HybridSequentials within it, in order."""
     if not isinstance(net, mx.gluon.nn.HybridSequential):
         return [net]
     return [layer for i in range(len(net)) for layer in _flat(net[i])]
 
 
 def _joined(layers: list[mx.gluon.Block]) -> list[mx.gluon.nn.HybridSequential]:
-    """Layers that learn, each with those after it that do not; what comes before the first goes with it."""
+    """Groups of layers: each has one that learns and the following ones that do not. Layers before the first one join its group."""
     groups: list[list[mx.gluon.Block]] = []
     learns = False
     for layer in layers:

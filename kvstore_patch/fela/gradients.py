@@ -1,7 +1,7 @@
 """This worker's sums of gradients over the tokens that it computed, by iteration and sub-model.
 
-Iterations may overlap, so each has sums of its own. Sums that are used up are cleared and used again: in bulk-synchronous training
-each sub-model has one set of arrays for ever, and the exchange prepares its call once.
+Iterations may overlap, so each has sums of its own. Arrays are used again after their step. So in bulk-synchronous training each
+sub-model keeps one set of arrays, and the exchange prepares its call once.
 """
 
 import json
@@ -18,9 +18,10 @@ from kvstore_patch.store import ndarrays
 
 @dataclass
 class Sums:
-    """Over this worker's tokens of one iteration and sub-model. gradients: one per parameter that learns.
+    """Sums over this worker's tokens of one iteration and sub-model. gradients: one array per parameter that learns.
 
-    averages: one per running statistic (BatchNorm's), as this worker has it times its samples, once `samples` are all there.
+    averages: one array per running statistic (BatchNorm's): this worker's value times its samples, set when the sums are taken.
+    samples: how many samples the tokens had.
     """
 
     gradients: list[NDArray]
@@ -29,12 +30,15 @@ class Sums:
 
     @property
     def arrays(self) -> list[NDArray]:
-        """All that is summed over workers."""
+        """All arrays that are summed over workers."""
         return self.gradients + self.averages
 
 
 class Gradients:
-    """One thread adds, another takes. learning: per sub-model, parameters with a gradient; running: those that `written` names."""
+    """Holds the sums: one thread adds to them, another takes them.
+
+    learning: per sub-model, the parameters with a gradient. running: per sub-model, the running statistics, found by `written`.
+    """
 
     def __init__(
         self, learning: Sequence[Sequence[mx.gluon.Parameter]], running: Sequence[Sequence[mx.gluon.Parameter]]
@@ -45,7 +49,7 @@ class Gradients:
         self._spare: dict[int, list[Sums]] = {}  # by sub-model
 
     def add(self, iteration: int, sub_model: int, samples: int) -> list[NDArray]:
-        """The gradients that a backward pass over `samples` has just left. Returns what is ready once they are added."""
+        """Add the gradients that a backward pass over `samples` samples just left. Returns arrays that are ready with the sums."""
         with self._lock:
             if (iteration, sub_model) not in self._sums:
                 self._sums[iteration, sub_model] = self._new(sub_model)
@@ -63,7 +67,7 @@ class Gradients:
         return sums.gradients
 
     def take(self, iteration: int, sub_model: int) -> Sums:
-        """All that was added; zeros where nothing was. The iteration's tokens of the sub-model are all computed."""
+        """The sums of all that was added, zeros where nothing was. Call it when all tokens of iteration and sub-model are done."""
         with self._lock:
             sums = self._sums.pop((iteration, sub_model), None) or self._new(sub_model)
         if not sums.samples:
@@ -76,7 +80,7 @@ class Gradients:
         return sums
 
     def give_back(self, sub_model: int, sums: Sums) -> None:
-        """They are used up; what reads them is queued."""
+        """Return sums for later use: the operations that read them are queued."""
         sums.samples = 0
         with self._lock:
             self._spare.setdefault(sub_model, []).append(sums)
@@ -92,14 +96,14 @@ def _zeros(parameters: Sequence[mx.gluon.Parameter]) -> list[NDArray]:
 
 
 def written(block: mx.gluon.Block) -> set[str]:
-    """The names of parameters that a forward pass in training changes: running statistics, not weights that are frozen.
+    """The names of the parameters that a forward pass in training changes: running statistics, but not frozen weights.
 
-    The block's graph says it. A block that cannot be drawn as one, since it looks at its input's numbers or shape, is asked
-    layer by layer; what such a block declares itself, without a gradient by nature, counts as changed.
+    They are read from the block's symbolic graph. A block without one, because its code depends on its input's values or shape, is
+    searched child by child; of its own parameters those that are declared as never differentiable count as changed.
     """
     if isinstance(block, mx.gluon.HybridBlock):
         graph: object = None
-        with suppress(Exception):  # of whatever kind the block's own code raises
+        with suppress(Exception):  # the block's own code may raise any kind
             graph = block(mx.sym.var("data"))
         if isinstance(graph, mx.sym.Symbol):
             nodes = json.loads(graph.tojson())["nodes"]

@@ -1,4 +1,4 @@
-"""The sum of arrays over some of the workers, without servers: each member adds up one share, and sends the sum to the others."""
+"""Sums arrays over some of the workers, without servers: each member adds up one share and sends its sum to the others."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -16,7 +16,10 @@ from nalb.transport.pieces import Phase, SumPiece
 
 
 def add_up_among(courier: Courier, rank: int, order: m.SumGradients, arrays: Sequence[NDArray]) -> None:
-    """In place, over the order's workers, of whom `rank` is one, by the order's shares. All get the same bits."""
+    """Sum `arrays` in place over the order's workers, cut by the order's shares. All workers get the same bits.
+
+    rank: this worker's, one of the order's workers.
+    """
     for dtype in sorted({np.dtype(array.dtype).name for array in arrays}):
         chosen = [array for array in arrays if np.dtype(array.dtype).name == dtype]
         mine = np.concatenate([array.asnumpy().reshape(-1) for array in chosen])

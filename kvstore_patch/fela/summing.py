@@ -1,10 +1,10 @@
-"""Sums over workers and the steps that follow, on a thread of their own: a worker that sleeps or computes takes part in them.
+"""Sums gradients over workers and takes the steps, on a thread of its own: a worker takes part also while it sleeps or computes.
 
-The coordinator orders sums to all workers in one order, iterations ascending and sub-models M to 1. A sum over all workers is one
-call of the nalb store, and the calls of an iteration are one cycle to it. A sum over some of them goes through the couriers
-(subset_sum.py).
+The coordinator orders sums in the same order on all workers: iterations ascending, and within one sub-models M to 1. A sum over all
+workers is one call of the nalb store, which takes the calls of an iteration as one cycle. A sum over some of the workers goes
+through the couriers (subset_sum.py).
 
-An operation that is queued with MXNet's engine counts as done: whoever reads the parameters afterwards waits for it.
+An operation counts as done once it is queued with MXNet's engine: whoever reads the parameters later waits for it.
 """
 
 import queue
@@ -27,15 +27,18 @@ from nalb.transport.pieces import Occasion, StatePiece
 
 
 class Summing:
-    """keys: per sub-model, the store's keys of all that is summed. Only this thread calls the store, until `hold` returns."""
+    """The thread that obeys the coordinator's orders to sum. Only it calls the store, until `hold` returns.
+
+    keys: per sub-model, the store's key of each array that is summed.
+    """
 
     def __init__(
         self, store: NALB, courier: Courier, gradients: Gradients, updates: Updates, keys: Sequence[Sequence[int]]
     ):
         self._store, self._courier, self._gradients, self._updates = store, courier, gradients, updates
         self._keys, self._rank, self._workers = keys, store.rank, store.num_workers
-        self._members: list[list[int]] | None = None  # by sub-model, who has its present parameters
-        self._updated, self._shape_from = [-1] * len(keys), -1  # by sub-model, the iteration of its last step
+        self._members: list[list[int]] | None = None  # by sub-model, the ranks with its present parameters
+        self._updated, self._shape_from = [-1] * len(keys), -1  # iterations of the last steps; the shape's first
         self._progress = threading.Condition()
         self._turn = threading.Lock()  # held while an order is obeyed
         self._orders: queue.SimpleQueue[m.SumGradients | m.TokenShape | None] = queue.SimpleQueue()
@@ -44,31 +47,31 @@ class Summing:
         store.client.on(m.SumGradients, self._orders.put)
 
     def take_shape(self, shape: m.TokenShape) -> None:
-        """Who has which sub-model from now on, in its place among the sums; must be called in the order of the messages."""
+        """Queue a change of the sub-models' members behind the sums ordered before it. Call it in the order of the messages."""
         self._orders.put(shape)
 
     def wait(self, sub_model: int, iteration: int, shape_from: int) -> None:
-        """Until the sub-model's step of this iteration is queued, and who is new to it under this shape has it."""
+        """Wait until the sub-model's step of this iteration is queued, and its new members under this shape have its parameters."""
         with self._progress:
             while self._updated[sub_model] < iteration or self._shape_from < shape_from:
                 self._progress.wait(timeout=1.0)
 
     def hold(self) -> None:
-        """No step is taken until `go_on`."""
+        """Let no order be obeyed until `go_on`; waits for the one under way."""
         self._turn.acquire()
 
     def go_on(self) -> None:
-        """See hold."""
+        """Let orders be obeyed again."""
         self._turn.release()
 
     def gather(self, iteration: int) -> None:
-        """Every worker gets all sub-models; between `hold` and `go_on`, after all steps of this iteration, on every worker."""
+        """Give every worker all sub-models. Every worker calls it between `hold` and `go_on`, after all steps of this iteration."""
         everyone = list(range(self._workers))
         for sub_model, members in enumerate(self._members or []):
             self._hand_over(sub_model, members, everyone, StatePiece(iteration, sub_model, Occasion.GATHER, 0))
 
     def close(self) -> None:
-        """Obey what is ordered, and end."""
+        """Wait until all orders are obeyed, and end the thread."""
         self._orders.put(None)
         self._thread.join()
 
@@ -111,7 +114,7 @@ class Summing:
             self._progress.notify_all()
 
     def _hand_over(self, sub_model: int, holders: Sequence[int], takers: Sequence[int], piece: StatePiece) -> None:
-        """The first holder sends the sub-model to those that lack it."""
+        """The first holder sends the sub-model to the takers that lack it; they put it in place."""
         lacking = [rank for rank in takers if rank not in holders]
         if self._rank == holders[0] and lacking:
             for number, array in enumerate(self._updates.collect(sub_model)):

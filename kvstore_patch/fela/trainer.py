@@ -1,13 +1,13 @@
-"""The script's side of training with tokens.
+"""The Trainer that a script uses to train with tokens.
 
     trainer = fela.Trainer([front, middle, head], loss, "sgd", {"learning_rate": 0.1}, kvstore=store, total=512)
-    for chosen in trainer.batches(len(images), seed=1):              # the whole iteration's indices
+    for chosen in trainer.batches(len(images), seed=1):              # the indices of all workers' samples of an iteration
         trainer.step(lambda part: (to_input(images[part]), labels[part]))
     trainer.gather()                                                 # before parameters are read
 
-A step asks the coordinator for tokens, computes them one by one, and ends when the coordinator says so. Meanwhile sums and steps
-of the optimizer go on in a thread of their own (summing.py), and arrays for other workers in another (courier.py): a worker may be
-some iterations behind the others, as when it sleeps, and they still have its part in the sums.
+A step asks the coordinator for tokens, computes them one by one, and ends when the coordinator says so. Meanwhile one thread sums
+gradients and takes the optimizer's steps (summing.py), and another sends arrays to other workers (courier.py). So a worker that is
+some iterations behind the others, as after a sleep, still takes part in their sums.
 """
 
 import os
@@ -41,14 +41,14 @@ from nalb.transport.courier import Courier, own_host
 from nalb.transport.keys import own_keys
 from nalb.transport.pieces import TokenPiece
 
-THRESHOLD = 16  # samples: the smallest one at which layers are told apart (Geng et al., IV-A)
+THRESHOLD = 16  # samples: the smallest threshold that tells layers apart (Geng et al., IV-A)
 BARRIER_KEY, LOSS_KEY = "fela.gather", "fela.loss"
 
 Samples = Callable[[list[int]], tuple[NDArray, NDArray | npt.NDArray[Any]]]  # indices -> the samples and their labels
 
 
 class Trainer:
-    """This worker's part. Make one in every worker, from blocks whose shapes are known; all begin with rank 0's parameters."""
+    """Trains one net with tokens. Every worker makes one, from blocks of known shapes; all begin with rank 0's parameters."""
 
     def __init__(
         self,
@@ -60,12 +60,11 @@ class Trainer:
         total: int,
         threshold: int | None = None,
     ):
-        """kvstore: 'nalb', or a store of that kind. optimizer, optimizer_params: as Gluon's Trainer takes them.
-
-        blocks: the sub-models, in order, as `partition` gives them or as you like. loss: of outputs and labels, one number for
-        each sample, as Gluon's are. total: samples of an iteration, over all workers. threshold: the smallest batch at which the
-        first sub-model computes at full speed; default: what `partition` has found, or THRESHOLD. The learning rate may follow a
-        schedule of the optimizer's; set it by hand only after `gather`.
+        """blocks: the sub-models, in order, from `partition` or cut by hand. loss: a function of outputs and labels that gives one
+        number for each sample, as Gluon's losses do. total: samples of an iteration, over all workers. threshold: the smallest
+        batch at which the first sub-model computes at full speed, samples; default: the one that `partition` found, or THRESHOLD.
+        The learning rate may follow one of the optimizer's schedules; set it by hand only after `gather`. Raises InputError,
+        StoreError.
         """
         store = mx.kv.create(kvstore) if isinstance(kvstore, str) else kvstore
         if not isinstance(store, NALB):
@@ -80,7 +79,7 @@ class Trainer:
         self.gluon._init_params()
         self._parameters = [[one.list_data()[0] for one in group] for group in groups]
         for arrays in self._parameters:
-            ndarrays.wait_for_all(arrays)  # MXNet 1.9.1 does not order the first push behind this pull
+            ndarrays.wait_for_all(arrays)  # MXNet 1.9.1 does not order the first push after this pull
         settings = store.settings
         self._stragglers = Stragglers.read(settings.stragglers) if settings.stragglers else None
         self._staleness = settings.staleness
@@ -91,9 +90,9 @@ class Trainer:
         keys = [[self.gluon._param2idx[one.name] for one in group] for group in summed]
         updates = Updates(self.gluon, learning, running, total)
         self._summing = Summing(store, self._courier, gradients, updates, keys)
-        self._shapes: list[tuple[int, Shape]] = []  # from which iteration on, ascending
+        self._shapes: list[tuple[int, Shape]] = []  # (first iteration, shape), ascending
         self._chosen: dict[int, tuple[list[int], Samples]] = {}  # by iteration
-        self._drawn: list[int] | None = None  # of the next step
+        self._drawn: list[int] | None = None  # indices of the next step
         self._iteration, self._is_held = 0, False
         self._client.on(m.TokenShape, self._take_shape)
         self._client.on(m.SendPart, self._send)
@@ -104,14 +103,11 @@ class Trainer:
         store.at_close(self._leave, self._courier.close)
 
     def batches(self, samples: int, seed: int = 0) -> "Batches":
-        """The indices of each iteration, of a data set of so many samples, which every worker can read in full.
-
-        seed: of the shuffles, alike on all workers.
-        """
+        """A sampler of each iteration's indices, over a data set of `samples` samples, all of which every worker can read."""
         return Batches(self, samples, seed)
 
     def step(self, samples: Samples) -> None:
-        """One iteration. samples: gives the samples at some indices, and their labels; it may be called for earlier iterations'."""
+        """Compute one iteration. samples: gives the samples and labels at some indices, perhaps those of an earlier iteration."""
         if self._drawn is None:
             raise StoreError("step without a batch: take one from trainer.batches for each step")
         script_end.goes_on()
@@ -123,17 +119,17 @@ class Trainer:
         self._compute_tokens(iteration, drains=False)
 
     def loss_sum(self) -> float:
-        """The sum of the samples' losses over all workers since the last call. Call it alike on every worker; it gathers."""
+        """The sum of all samples' losses on all workers since the last call. Call it alike on every worker; it calls `gather`."""
         self.gather()
         losses = mx.nd.array([self._compute.take_loss()[0]], dtype="float64")
         self._store.add_up_once(LOSS_KEY, losses)
         return float(losses.asscalar())
 
     def gather(self) -> None:
-        """Have all parameters here, as they are after as many steps as this worker has made; call it on every worker.
+        """Bring all parameters to this worker, as they are after its steps so far. Call it on every worker.
 
-        They stay so until the next step. Call it before parameters are read, as by an evaluation or a checkpoint: without it
-        steps may still be under way, other workers may be further, and a sub-model that only some workers compute is old here.
+        The parameters stay so until the next step. Call it before parameters are read, as by an evaluation or a checkpoint. Without
+        it steps may still be under way, other workers may be further, and a sub-model that only some workers compute is old here.
         """
         if self._is_held:
             return
@@ -146,7 +142,7 @@ class Trainer:
         self._store.add_up_once(BARRIER_KEY, everyone)
         everyone.wait_to_read()
 
-    # ---- how it goes
+    # ---- the steps' course
 
     def _compute_tokens(self, iteration: int, drains: bool) -> None:
         request = m.TokenRequest(iteration, drains=drains)
@@ -161,7 +157,7 @@ class Trainer:
         return answer
 
     def _take_token(self, work: m.TokenWork, iteration: int, drains: bool) -> m.TokenRequest:
-        """Fetch, compute, report."""
+        """Fetch a token's inputs and compute the token; returns the request that reports it."""
         start_s = time.monotonic()
         fetched = {
             (one.token, one.part): self._courier.take(TokenPiece(one.token, one.part, work.token), one.source)
@@ -172,7 +168,7 @@ class Trainer:
         shape_from, shape = next(one for one in reversed(self._shapes) if one[0] <= number)
         sub_model = shape.sub_model(work.token.level)
         self._summing.wait(sub_model, number - 1 - self._staleness, shape_from)
-        ndarrays.wait_for_all(self._parameters[sub_model])  # which is not computing
+        ndarrays.wait_for_all(self._parameters[sub_model])  # before the clock starts: waiting is not computing
         ready_s = time.monotonic()
         self._compute.run(work, shape, partial(self._batch, number, shape), fetched)
         return m.TokenRequest(
@@ -195,12 +191,12 @@ class Trainer:
         self._chosen = {number: one for number, one in self._chosen.items() if number > complete}
 
     def _finish(self) -> None:
-        """Wait until all iterations so far are complete and their steps queued."""
+        """Wait until all iterations so far are complete and their steps are queued."""
         if self._iteration == 0:
             return
         if self._staleness:
             self._compute_tokens(self._iteration - 1, drains=True)
-        # a new shape of the next iteration is known before this one ends, and everyone has it then
+        # the coordinator tells a new shape before the last iteration of the old one ends, so all workers have the same one
         shape_from, shape = self._shapes[-1]
         for sub_model in range(shape.sub_models):
             self._summing.wait(sub_model, self._iteration - 1, shape_from)
@@ -235,7 +231,7 @@ class Trainer:
 class Batches(mx.gluon.data.sampler.Sampler):
     """Indices of each iteration, the same on every worker. Iterate it once per epoch; take one step per batch.
 
-    A loop that is left early goes on where it stopped. Same seed, same samples.
+    After a loop that is left early, the next loop goes on where it stopped. The same seed gives the same samples.
     """
 
     def __init__(self, trainer: Trainer, samples: int, seed: int):
@@ -251,11 +247,11 @@ class Batches(mx.gluon.data.sampler.Sampler):
             yield chosen
 
     def go_to(self, iteration: int) -> None:
-        """Go on with this iteration's batch, as a training that was interrupted does."""
+        """Make the next batch that of this iteration, as a training that goes on from a checkpoint needs."""
         self._next = iteration
 
     def __len__(self) -> int:
-        """Batches until the end of the epoch."""
+        """How many batches the epoch still has."""
         return self._stream.end_of_epoch(self._next) - self._next
 
 
@@ -267,7 +263,10 @@ def _choose(inbox: list[m.Message]) -> m.Message | None:
 def learning_and_running(
     blocks: Sequence[mx.gluon.Block],
 ) -> tuple[list[list[mx.gluon.Parameter]], list[list[mx.gluon.Parameter]]]:
-    """Per block, its parameters with a gradient, and those that a forward pass changes. InputError for what tokens cannot have."""
+    """Per block, the parameters with a gradient, and those that a forward pass changes.
+
+    Raises InputError for parameters or blocks that cannot be trained with tokens.
+    """
     groups = [list(block.collect_params().values()) for block in blocks]
     times = Counter(one.name for group in groups for one in group)
     for one in (one for group in groups for one in group):

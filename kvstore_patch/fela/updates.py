@@ -1,7 +1,7 @@
-"""The optimizer's steps, of one sub-model at a time, and a sub-model's whole state, which another worker may need.
+"""Takes the optimizer's steps, one sub-model at a time, and copies a sub-model's whole state from one worker to another.
 
 All sub-models share one Gluon Trainer, hence one optimizer: its schedules see the same count of updates as in one process.
-BatchNorm's running statistics are no gradients: they become the mean over the workers, weighted by their samples.
+BatchNorm's running statistics have no gradients: each becomes the mean over the workers, weighted by their samples.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,10 @@ from nalb.errors import InputError
 
 
 class Updates:
-    """learning, running: per sub-model, parameters as of Gradients, all of them the trainer's.
+    """Takes the steps of one worker. learning, running: per sub-model, parameters of the trainer, as Gradients has them.
 
-    InputError for an optimizer that keeps numbers beside its states: workers that hold only some sub-models would have others.
+    Raises InputError for an optimizer that keeps numbers beside its states: they would differ between workers that hold different
+    sub-models.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Updates:
         )
 
     def apply(self, sub_model: int, sums: Sums) -> None:
-        """Take the step by these sums over all workers; queued."""
+        """Queue the step of one sub-model. sums: over all workers, as Gradients takes them."""
         trainer, total = self._trainer, self._total
         trainer.optimizer.rescale_grad = trainer._scale / total
         if places := self._learning[sub_model]:
@@ -51,18 +52,18 @@ class Updates:
             ndarrays.copy(array, self._data(place))
 
     def collect(self, sub_model: int) -> list[npt.NDArray[Any]]:
-        """Parameters, optimizer states and counts of updates; waits for what is queued."""
+        """Copies of a sub-model's parameters, optimizer states and counts of updates; waits for its queued steps."""
         arrays = [array.asnumpy() for array in self._arrays(sub_model)]
         counts = self._counts()
         numbers = [self._trainer.optimizer.num_update, *(counts.get(one, -1) for one in self._learning[sub_model])]
         return [*arrays, np.array(numbers, np.int64)]
 
     def count(self, sub_model: int) -> int:
-        """How many arrays `collect` gives."""
+        """The number of arrays that `collect` gives."""
         return len(self._arrays(sub_model)) + 1
 
     def put(self, sub_model: int, arrays: Sequence[npt.NDArray[Any]]) -> None:
-        """What another worker's `collect` gave."""
+        """Put in place the arrays that another worker's `collect` gave."""
         for own, array in zip(self._arrays(sub_model), arrays[:-1], strict=True):
             ndarrays.write(own, array)  # an evaluation here may have changed its layout
         numbers = arrays[-1].tolist()
@@ -74,7 +75,7 @@ class Updates:
         updater = self._trainer._updaters[0]
         found = [self._data(place) for place in (*self._learning[sub_model], *self._running[sub_model])]
         for place in self._learning[sub_model]:
-            if place not in updater.states:  # not updated yet
+            if place not in updater.states:  # the parameter was never updated
                 updater.states[place] = updater.optimizer.create_state_multi_precision(place, self._data(place))
                 updater.states_synced[place] = True
             found += leaves(updater.states[place])

@@ -1,8 +1,9 @@
-"""All workers go on from one checkpoint: the newest whole one that any of them has, which travels to those without it.
+"""Lets all workers go on from the newest whole checkpoint that any of them has: the file is sent to those without it.
 
-Each worker puts iteration, size and digest of its own newest file into a row of its own; the sum of the rows over all
-workers is the table. Where all have the same file, in a shared folder, nothing more is sent. Otherwise its holder of lowest
-rank pushes the file and the others zeros. Numbers travel as 16-bit pieces in float32, which servers add up exactly.
+Each worker puts iteration, size and digest of its own newest file into a row of its own, with zeros in the other rows; the sum over
+all workers is the table of all files. Where all workers have the same file, as in a shared folder, nothing more is sent. Otherwise
+the holder of lowest rank pushes the file and the others push zeros. Numbers and files travel as 16-bit pieces in float32, which
+servers add up exactly.
 """
 
 from typing import Any
@@ -17,16 +18,16 @@ from nalb.checkpoints.file import DIGEST_BYTES
 from nalb.errors import StoreError
 from nalb.planning.slots import STOCK_KEYS
 
-PIECE_ELEMENTS = 1 << 18  # of two bytes of the file each
-SIZES_KEY, TABLE_KEY, FILE_KEY = range(STOCK_KEYS - 3, STOCK_KEYS)  # the first is batching.py's; Gluon counts from 0
+PIECE_ELEMENTS = 1 << 18  # each element carries two bytes of the file
+SIZES_KEY, TABLE_KEY, FILE_KEY = range(STOCK_KEYS - 3, STOCK_KEYS)  # SIZES_KEY: batching.py's; Gluon counts from 0
 NUMBER_BYTES = 8
-_made: set[int] = set()  # keys that MXNet's own servers have; a second init would count as one worker's push
+_made: set[int] = set()  # keys that MXNet's own servers have: a second init of a key would count as a worker's push
 
 
 def agree(store: KVStoreBase, iteration: int, data: bytes | None) -> bytes | None:
-    """The newest file of all workers, the same on each; None where nobody has one.
+    """The newest file of all workers, the same on each worker; None where no worker has one. Call it on every worker.
 
-    data: this worker's newest, taken after `iteration` steps; None: it has none. Call it on every worker.
+    data: this worker's newest file, saved after `iteration` steps; None: it has none.
     """
     rows = np.zeros((store.num_workers, 1 + (2 * NUMBER_BYTES + DIGEST_BYTES) // 2), np.float32)
     if data is not None:
@@ -56,7 +57,7 @@ def _send(store: KVStoreBase, data: bytes | None, size_bytes: int) -> bytes:
 
 
 def add_up(store: KVStoreBase, key: int, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The sum over all workers."""
+    """The sum of `values` over all workers, by whichever store; call it on every worker. Raises StoreError."""
     array = mx.nd.array(values, dtype=values.dtype)
     if isinstance(store, NALB):
         store.add_up_once(key, array)

@@ -1,9 +1,9 @@
-"""How long a worker computes, without what it waits for and without holding anything up.
+"""Measures how long a worker computes, without the time that it waits, and without delaying the training.
 
-MXNet queues operations; nothing that Python sees ends when the computing does. So after the backward pass a tiny operation
-that reads every gradient is queued, ahead of the pushes, and after the update one that reads every parameter. A thread
-waits for each of the two in turn: computing lasts from the batch, or the last parameter of the iteration before,
-whichever came later, to the last gradient. Gradients travel meanwhile as ever.
+MXNet queues operations, so Python code cannot see when computing ends. Therefore a tiny operation that reads every gradient is
+queued after the backward pass, ahead of the pushes, and one that reads every parameter after the update. A thread waits for each of
+them in turn. Computing begins when the batch is drawn or when the last parameter of the iteration before is updated, whichever is
+later, and ends with the last gradient. Gradients are sent meanwhile.
 """
 
 import os
@@ -22,29 +22,29 @@ from nalb.process.last_words import die
 
 
 class Instant(NamedTuple):
-    """A moment, and the CPU seconds that this process had used by then (all threads; what psutil's cpu_times reads coarsely)."""
+    """A moment, and the CPU seconds of all threads that this process had used by then (psutil's cpu_times would be coarser)."""
 
     at_s: float
     cpu_s: float
 
     @classmethod
     def now(cls) -> "Instant":
-        """This one, on the monotonic clock."""
+        """The present instant, on the monotonic clock."""
         return cls(time.monotonic(), time.process_time())
 
 
 class Computing(NamedTuple):
-    """One iteration's computing."""
+    """The measured computing of one iteration."""
 
     elapsed_s: float
-    cpu_share: float  # of the cores that this process may use; a quota or a competitor lowers it
+    cpu_share: float  # part of the cores that this process may use, 0 to 1; a quota or a competitor lowers it
 
 
 OnComputed = Callable[[Computing], None]
 
 
 class ComputeClock:
-    """`begin` when a batch is handed out, `gradients` after backward, `parameters` after the update."""
+    """Times a worker's computing. Call `begin` when a batch is drawn, `gradients` after backward, `parameters` after the update."""
 
     def __init__(self) -> None:
         self._cores = len(os.sched_getaffinity(0))
@@ -53,19 +53,22 @@ class ComputeClock:
         threading.Thread(target=self._run, name="nalb-compute-clock", daemon=True).start()
 
     def begin(self) -> None:
-        """A batch is there."""
+        """Note that a batch is drawn."""
         self._begun = Instant.now()
 
     def gradients(self, arrays: Sequence[NDArray], on_computed: OnComputed) -> None:
-        """The backward pass of the batch is queued, nothing that changes the gradients is; answers on a thread."""
+        """Time the batch: call it when its backward pass is queued and nothing that changes the gradients is.
+
+        on_computed: called with the result on the clock's thread.
+        """
         self._probes.put((self._begun, on_computed, ndarrays.Probe(arrays)()))
 
     def parameters(self, arrays: Sequence[NDArray]) -> None:
-        """The update is queued."""
+        """Note that the update is queued; the next computing begins no sooner than it ends."""
         self._probes.put((self._begun, None, ndarrays.Probe(arrays)()))
 
     def settle(self) -> None:
-        """Wait until whatever was queued so far has been computed and answered."""
+        """Wait until all batches and updates noted so far are computed and reported."""
         self._probes.join()
 
     def _run(self) -> None:

@@ -1,7 +1,7 @@
-"""How MXNet creates a store by its name, in every process that imports MXNet where nalb is installed.
+"""Patches how MXNet creates a store by its name, in every process that imports MXNet where nalb is installed.
 
-In a job the name 'nalb' means its store, see patch.py. Elsewhere it is an error, or with NALB_ALONE=1 MXNet's own 'local'.
-By itself `_create_kvstore` makes no store for one device unless its name contains 'dist': a script on CPUs would train alone.
+In a job the name 'nalb' means nalb's store (patch.py). Elsewhere the name is an error, or with NALB_ALONE=1 MXNet's own 'local'.
+MXNet's `_create_kvstore` makes no store for one device unless its name contains 'dist', so a script on CPUs would train alone.
 """
 
 import functools
@@ -44,7 +44,7 @@ def install() -> None:
     mx.kvstore.create = create_known
     mx.model._create_kvstore = mx.module.module._create_kvstore = mx.gluon.trainer._create_kvstore = create_kvstore
     if names.is_in_job(os.environ):
-        from kvstore_patch.gluon import patch  # which loads all of nalb that a worker needs
+        from kvstore_patch.gluon import patch  # imported late: it loads all of nalb that a worker needs
 
         patch.install()
     else:

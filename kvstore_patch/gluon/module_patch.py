@@ -1,7 +1,7 @@
-"""What `mx.mod.Module` must be told so that `kvstore='nalb'` works, made when MXNet is imported in a job's worker.
+"""Patches `mx.mod.Module` so that `kvstore='nalb'` works, when MXNet is imported in a job's worker.
 
-Rank 0's parameters become everybody's, and one call sums all gradients, so that small tensors share slices. MXNet's own stores
-number words in the order in which they come, so automatic layer names may differ between workers; keys are made alike here.
+All workers get rank 0's parameters, and one call sums all gradients, so that small tensors share slices. Automatic layer names may
+differ between workers. So keys are numbered in the order in which parameters come, as MXNet's own stores number them.
 """
 
 import functools

@@ -1,15 +1,17 @@
-"""What Gluon must be told so that `kvstore='nalb'` works: six small patches, made when MXNet is imported in a job's worker.
+"""Patches Gluon so that `kvstore='nalb'` works: six small patches, made when MXNet is imported in a job's worker.
 
 1. Two Trainers with MXNet's own distributed store would both use keys from 0 on, and wait for ever. The patch refuses the second.
-2. Each Trainer numbers its keys from 0, and all share the process's one store. The patch of `_init_kvstore` gives each its own.
-3. `Trainer._allreduce_grads` makes one call per parameter; ours makes one call for all of them, so that small tensors share
+2. Each Trainer numbers its keys from 0, and all Trainers share the process's one store. The patch of `_init_kvstore` gives each
+   Trainer keys of its own.
+3. `Trainer._allreduce_grads` makes one call per parameter. The patch makes one call for all parameters, so that small tensors share
    slices and the whole backward pass is one group.
-4. `Trainer._init_params` broadcasts one parameter per call, and each call asks the coordinator once; ours makes one call for
-   all whose shapes are known.
-5. `Trainer._update` with `ignore_stale_grad` leaves out what this worker's batch did not use, though others' may have: weights
-   would drift apart. With ours it counts as a gradient of zero, and every worker updates by the sum.
-6. `mx.kv.create` of MXNet's own distributed stores knows nothing of encryption. Ours refuses in a process that has keys but not
-   the shim, which is what encrypts: ps-lite would talk in plain text.
+4. `Trainer._init_params` broadcasts one parameter per call, and each call asks the coordinator once. The patch makes one call for
+   all parameters whose shapes are known.
+5. `Trainer._update` with `ignore_stale_grad` leaves out parameters that this worker's batch did not use. Other workers' batches may
+   have used them, so weights would drift apart. With the patch an unused parameter has a gradient of zero, and every worker updates
+   by the sum.
+6. `mx.kv.create` of MXNet's own distributed stores knows nothing of encryption, which the shim does. The patch refuses them in a
+   process that has keys but not the shim: ps-lite would talk in plain text.
 """
 
 import functools
@@ -32,7 +34,7 @@ from nalb.transport import keys
 
 @functools.cache
 def _ours() -> NALB:
-    """The process's one store, whoever asks: ps-lite is a singleton."""
+    """The process's one store, the same for every caller, since ps-lite is a singleton."""
     return NALB()
 
 
@@ -58,7 +60,7 @@ def install() -> None:
         store, on_servers = create(kvstore, num_device, arg_params)
         if isinstance(store, mx.kvstore.KVStore) and "dist" in store.type:
             if hasattr(store, "_has_trainer"):
-                mx.nd.waitall()  # or what is under way would keep this process from ending
+                mx.nd.waitall()  # operations under way would keep this process from ending
                 raise StoreError(
                     f"a second Trainer with MXNet's own {store.type}: both would use keys from 0 on, and wait for ever; "
                     "make one Trainer for all parameters, or choose another --scheme"
@@ -92,7 +94,8 @@ def install() -> None:
             return
         chosen = _trained(self)
         for parameter in chosen:
-            if hasattr(parameter, "_was_updated"):  # else what backward has not made is the script's own, or zero
+            # before the first update, a gradient that backward did not write is the script's own, or zero
+            if hasattr(parameter, "_was_updated"):
                 for data, grad in zip(parameter.list_data(), parameter.list_grad(), strict=True):
                     if not data._fresh_grad:
                         ndarrays.clear(grad)  # it held the last iteration's sum
@@ -131,7 +134,7 @@ def _check_encryption() -> None:
 
 
 def _check_dense(trainer: mx.gluon.Trainer) -> None:
-    """StoreError for a Trainer of ours that has something sparse, for which MXNet would want another kind of store."""
+    """Raise StoreError where a Trainer on nalb's store has a sparse parameter or gradient: the store sums dense arrays only."""
     store = trainer._kvstore_params["kvstore"]
     sparse = [p.name for p in trainer._params if (p._stype, p._grad_stype) != ("default", "default")]
     if sparse and (isinstance(store, NALB) or mx.kvstore.KVStoreBase.kv_registry.get(str(store).lower()) is _ours):

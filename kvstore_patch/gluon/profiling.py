@@ -1,4 +1,4 @@
-"""A worker's compute time by batch size, measured before training: LBB's profile (Yao et al., Algorithm 1)."""
+"""Measures a worker's compute time by batch size before training: LBB's profile (Yao et al., Algorithm 1)."""
 
 import time
 from collections.abc import Callable
@@ -8,17 +8,17 @@ import mxnet as mx
 from nalb.batching.lbb import Profile
 from nalb.protocol.batching import SET_UP
 
-Work = Callable[[int], object]  # forward and backward pass of so many samples, without a step
-TIMED = 2  # runs at a size, after it was set up
+Work = Callable[[int], object]  # samples -> their forward and backward pass, without a step
+TIMED = 2  # timed runs of a size, after the runs that set it up
 Points = list[tuple[int, float]]  # samples, seconds
 
 
 def measure(work: Work, most: int) -> tuple[Points, int]:
-    """Times 4, 8, 16, ... samples up to `most`, or what memory holds; returns the points and the largest size.
+    """Times batches of 4, 8, 16, ... samples up to `most` or up to what memory holds; returns the points and the largest size.
 
-    Each size is computed SET_UP times and then TIMED times, of which the fastest counts: MXNet sets itself up and gets memory
-    for a new size, page by page; at 1024 samples of a CNN the first run had 16,000 page faults, the second 28,000 and
-    took 3.5 times as long, the third none, but not always. Raises InputError where not one sample fits.
+    Each size is computed SET_UP times untimed and then TIMED times, of which the fastest counts. In the first runs of a new size
+    MXNet sets itself up and gets memory page by page: at 1024 samples of a CNN the first run had 16,000 page faults, the second had
+    28,000 and took 3.5 times as long, and the third usually had none. Raises InputError where not one sample fits.
     """
     profile, points = Profile(most), []
     while (size := profile.next_size) is not None:
@@ -35,7 +35,7 @@ def measure(work: Work, most: int) -> tuple[Points, int]:
 
 
 def best_time_s(work: Work, size: int) -> float:
-    """The fastest of TIMED runs, once the size is set up."""
+    """Seconds of the fastest of TIMED runs, after SET_UP runs that do not count."""
     return min([_run(work, size) for _ in range(SET_UP + TIMED)][SET_UP:])
 
 

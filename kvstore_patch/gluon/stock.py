@@ -1,10 +1,10 @@
-"""MXNet's own store under `nalb launch --scheme stock`, and what MXNet 1.9.1 must be told about it.
+"""Creates MXNet's own store under `nalb launch --scheme stock`, and patches three faults of it in MXNet 1.9.1.
 
-1. A push cannot read oneDNN's layout, which a convolution that infers gives its weight as it runs. Rank 0's init fails then, the
-   others' pull finds nothing, and a server aborts: "init 5 first". So values are brought into MXNet's layout before an init.
-2. A worker's first push is not ordered behind its pull of the parameters: the servers might answer the pull with sums of gradients.
-   So a broadcast waits for what it pulls.
-3. Servers do not give an optimizer's state: who asks for it is told what to do.
+1. A push cannot read oneDNN's layout, which a convolution gives its weight when it infers. Rank 0's init then fails, the others'
+   pull finds nothing, and a server aborts: "init 5 first". So the patch brings values into MXNet's layout before an init.
+2. A worker's first push is not ordered after its pull of the parameters, so servers might answer the pull with sums of gradients.
+   The patched broadcast waits for the arrays that it pulls.
+3. Servers do not give out an optimizer's state. The patch raises an error that says what to do.
 """
 
 import functools
@@ -30,10 +30,10 @@ NO_STATES = (
 
 
 def creator() -> Callable[[], KVStoreBase]:
-    """What creates the process's one store, at the first call."""
+    """A function that creates the process's one store at its first call, and gives it at every call."""
     baseline = BASELINES.get(os.environ.get("NALB_BATCHING", ""))
-    # Kept until the script has ended: the store's own end waits for all workers, for ever where this one fails. No longer than
-    # that and the script's own references, or ps-lite's threads would outlive it.
+    # The list keeps the store until the script has ended: destroying the store waits for all workers, for ever if this one failed.
+    # It must not keep the store longer, or ps-lite's threads would outlive the script.
     alive: list[KVStoreBase] = []
 
     def create() -> KVStoreBase:
@@ -41,7 +41,7 @@ def creator() -> Callable[[], KVStoreBase]:
             settings = from_environment(os.environ, socket.gethostname())
             Reachability(settings, die)
             alive.append(mx.kvstore.create(baseline.kvstore if baseline else "dist_sync"))
-            script_end.at_exit(settings.node, alive.clear, lambda _: None)  # nobody to tell: our exit is seen
+            script_end.at_exit(settings.node, alive.clear, lambda _: None)  # no message: the launcher sees the exit
         return alive[0]
 
     return create
@@ -86,7 +86,7 @@ def _settle(value: object) -> None:
 
 
 def _arrays(value: object) -> Iterator[NDArray]:
-    """The arrays of an argument of MXNet's, which is one or a list, or a list of lists."""
+    """The arrays in an argument of MXNet's functions: an array, a list of arrays, or a list of lists."""
     if isinstance(value, NDArray):
         yield value
     elif isinstance(value, list | tuple):

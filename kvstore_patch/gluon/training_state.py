@@ -1,8 +1,8 @@
-"""A net and its Trainer as arrays and numbers, and back: MXNet's own Trainer.save_states would write a pickle.
+"""Turns a net and its Trainer into arrays and numbers, and back: MXNet's own Trainer.save_states would write a pickle.
 
-Weights go by the names that save_parameters gives them; an optimizer's arrays by the parameter's index in the Trainer and
-their place in its state. The shape of that state is never read from a file: the optimizer makes it anew and the numbers are
-copied in. With the counters of updates Adam's bias correction and learning-rate schedules go on where they were.
+A weight's name is the one that save_parameters gives it. An optimizer's array is named by the parameter's index in the Trainer and
+the array's place in the parameter's state. The structure of that state is never read from a file: the optimizer makes it anew, and
+the numbers are copied in. Counts of updates are kept, so Adam's bias correction and learning-rate schedules go on where they were.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,11 +20,11 @@ from nalb.errors import CheckpointError
 
 CHANGING = ("m_schedule", "last_lr", "cur_lr")  # numbers that Nadam and LARS keep between updates
 UNSUPPORTED = ("LBSGD",)  # keeps arrays beside its state
-Kind = tuple[tuple[int, ...], np.dtype[Any]]  # of an array
+Kind = tuple[tuple[int, ...], np.dtype[Any]]  # an array's shape and dtype
 
 
 def collect(net: mx.gluon.Block, trainer: mx.gluon.Trainer) -> tuple[dict[str, npt.NDArray[Any]], OptimizerState]:
-    """Copies of everything that training changes; waits for it."""
+    """Copies of all weights and of the optimizer's state; waits until they are computed."""
     arrays = {f"weight/{name}": p.list_data()[0].asnumpy() for name, p in net._collect_params_with_prefix().items()}
     optimizer, updater = trainer.optimizer, trainer._updaters[0]
     for index in sorted(updater.states):
@@ -40,7 +40,10 @@ def collect(net: mx.gluon.Block, trainer: mx.gluon.Trainer) -> tuple[dict[str, n
 def apply(
     net: mx.gluon.Block, trainer: mx.gluon.Trainer, arrays: Mapping[str, npt.NDArray[Any]], state: OptimizerState
 ) -> None:
-    """Put it back. CheckpointError, before anything is changed, where net or optimizer are not those of the checkpoint."""
+    """Put `arrays` and `state` into the net and its Trainer.
+
+    Raises CheckpointError, before anything is changed, where net or optimizer are not those of the checkpoint.
+    """
     parameters = net._collect_params_with_prefix()
     _check(parameters, trainer, arrays, state)
     optimizer, first = trainer.optimizer, trainer._contexts[0]
@@ -68,7 +71,7 @@ def apply(
 
 
 def check_supported(trainer: mx.gluon.Trainer) -> None:
-    """CheckpointError where the state cannot be had."""
+    """Raise CheckpointError where the Trainer's state cannot be saved."""
     kind = type(trainer.optimizer).__name__
     if kind in UNSUPPORTED:
         raise CheckpointError(f"optimizer {kind} keeps what cannot be saved: choose another, or no checkpoints")
@@ -104,7 +107,7 @@ def _kind(array: NDArray | npt.NDArray[Any]) -> Kind:
 
 
 def leaves(state: object) -> Iterator[NDArray]:
-    """The arrays of an optimizer's state, which is None, an array, or a tuple of such."""
+    """The arrays in an optimizer's state, which is None, an array, or nested tuples or lists of these."""
     if isinstance(state, NDArray):
         yield state
     elif isinstance(state, tuple | list):

@@ -1,7 +1,7 @@
-"""`python -m kvstore_patch.roles.planned`: what a node runs as DMLC_ROLE=server or scheduler.
+"""`python -m kvstore_patch.roles.planned`: the program that a node runs as DMLC_ROLE=server or scheduler.
 
-MXNet's own entry starts its loop while mxnet is imported and unpickles what the network sends as an optimizer. This one
-imports first and serves then, reports what its shim saw, and refuses pickles. The scheduler carries the coordinator.
+MXNet's own entry starts its loop while mxnet is imported, and unpickles optimizers that come from the network. This program serves
+after the import, reports what its shim saw, and refuses pickles. The scheduler's process also runs the coordinator.
 """
 
 import ctypes
@@ -35,10 +35,10 @@ CONTROLLER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void
 
 def serve(settings: Settings) -> None:
     """Run ps-lite's loop of the role until the workers are done."""
-    os.environ["DMLC_ROLE"] = "worker"  # so that the import does not start MXNet's own loop
+    os.environ["DMLC_ROLE"] = "worker"  # keeps the import from starting MXNet's own loop
     os.environ["DMLC_NUM_WORKER"] = str(
         settings.pushers
-    )  # a server answers once so many have pushed; the scheduler knows all
+    )  # a server answers once so many workers have pushed; the scheduler has the number of all workers
     import mxnet as mx
     from mxnet.base import _LIB, KVStoreHandle, check_call
 
@@ -58,11 +58,11 @@ def serve(settings: Settings) -> None:
 
 
 def run_server(settings: Settings) -> None:
-    """A parameter server that reports what it receives."""
+    """Run a parameter server that reports to the coordinator what it receives."""
     shim = Shim.loaded()
     feed = ShimFeed(shim)
     keys = own_keys(settings)
-    ends: queue.LifoQueue[Callable[[], None]] = queue.LifoQueue()  # of what the thread makes: the last first
+    ends: queue.LifoQueue[Callable[[], None]] = queue.LifoQueue()  # close what the thread opened, the last first
 
     def join() -> None:
         with reach_kept(settings):
@@ -89,9 +89,9 @@ def run_server(settings: Settings) -> None:
 
 
 def _predictor(settings: Settings) -> tuple[Callable[[int], Predictor] | None, Callable[[], None]]:
-    """What makes a worker's predictor, and what to do when the job has ended well.
+    """(maker of a worker's speed predictor, action for when the job has ended well). The maker is None where sizes need no speeds.
 
-    MXNet is only imported for networks, and only where they are asked for.
+    Only a predictor that is a network imports MXNet.
     """
     if settings.batching not in ("lb-bsp", "joint"):
         return None, lambda: None

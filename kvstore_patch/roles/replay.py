@@ -1,7 +1,7 @@
 """`python -m kvstore_patch.roles.replay MODEL`: a worker that pushes a model's real tensors without computing them.
 
-Compute is a sleep of the given length before all gradients are ready at once: nothing overlaps, the worst case for
-communication. It runs until the coordinator says Finish (compare) or for --iterations.
+A sleep of the given length stands for computing; then all gradients are ready at once. So nothing overlaps: the worst case for
+communication. The worker runs until the coordinator says Finish (`nalb compare`), or for --iterations.
 """
 
 import argparse
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    """Push, sum, repeat."""
+    """Sum the model's tensors over all workers again and again."""
     parser = argparse.ArgumentParser(description="replay a model's gradient traffic")
     parser.add_argument("model", choices=NAMES)
     parser.add_argument("--compute-ms", type=float, default=0.0)
@@ -35,7 +35,7 @@ def main() -> int:
     try:
         store = mx.kv.create("nalb")
         tensors = load(args.model)
-        fill = store.rank + 1 if args.verify else 0  # unverified sums are not reset: anything but 0 would grow
+        fill = store.rank + 1 if args.verify else 0  # unverified sums are not reset, so any value but 0 would grow
         gradients = [mx.nd.full(t.shape, fill, dtype=t.dtype) for t in tensors]
         keys = list(range(len(tensors)))
         expected = store.num_workers * (store.num_workers + 1) / 2

@@ -1,28 +1,30 @@
 """Speed predictors that are networks: simple RNN, LSTM and NARX, in Gluon (Chen et al., 3.2.2, section 4 and Table 3).
 
-All look back two iterations and have one hidden layer. RNN and LSTM see speeds alone; NARX is a feedforward network
-that also sees CPU and memory, those of now included (Eq. 4):
+All three look back two iterations and have one hidden layer. RNN and LSTM see speeds alone. NARX is a feedforward network that also
+sees CPU shares c and memory shares m, the present ones included (Eq. 4):
 
     v^k = F(v^(k-1), v^(k-2), c^k, c^(k-1), c^(k-2), m^k, m^(k-1), m^(k-2))
 
-F is v^(k-1) exp(network): networks say by which factor the speed changes. Errors then count in proportion, as they do
-in an iteration's time (a slow worker that is believed to be 10 samples/s faster is the straggler, a fast one is not), and
-a level of load that was never seen needs no extrapolation. A network that predicts v^k itself was tried and is worse there.
-Speed is in proportion to the CPU that is left, so CPU shares enter as logarithms, as speeds do: what is to be learnt is then
-nearly a sum, which a few hundred iterations teach. NARX sees changes, and levels of what is left of the machine alone: a
-level of speed tells it which of the few loads so far this is, and it learns these by heart. A change of the share itself
-is there too, since a reported share errs by as much on a busy machine as on an idle one, where its logarithm errs little.
+F is v^(k-1) exp(network): the network predicts the factor by which the speed changes. Errors then count in proportion to the speed,
+as they do in an iteration's time: an error of 10 samples/s makes a slow worker the straggler, but not a fast one. And a level of
+load that was never seen needs no extrapolation; a network that predicts v^k itself was tried and is worse there.
 
-The error is Huber's: squared for what noise does, absolute for spikes and shifts within an iteration, which nothing can
-foresee and which would else decide what is learnt.
+Speed is proportional to the CPU share that is left, so CPU shares enter as logarithms, as speeds do. The network then has to learn
+little more than a sum, for which a few hundred iterations suffice. NARX sees changes of all inputs, but levels of CPU and memory
+shares only. A level of speed would tell it which of the few loads seen so far it is in, and it would learn these by heart. The
+change of the CPU share itself is an input too: a reported share has the same error on a busy machine as on an idle one, where the
+error of its logarithm is small.
 
-Training is online, in sessions: a session takes the last HISTORY iterations, holds some back, and makes one epoch per
-iteration of the job until the error on what is held back no longer falls (early stopping). Only if it ended lower than
-with the present weights are the new ones adopted. So an iteration pays for one epoch at most, and nothing stalls; the
-choice not taken is to train at once, which would hold up every worker of the job when the 500th iteration ends.
+The loss is Huber's: squared for errors of the size of noise, absolute for larger ones. Spikes and shifts within an iteration cannot
+be foreseen, and would dominate a squared loss.
 
-Speeds are divided by their mean, so that the weights mean the same for a worker of any speed and a model can begin with
-those that were stored for another one. A network is all its own: no random state is shared with the training job.
+Training is online, in sessions. A session takes the last HISTORY iterations, holds some back, and makes one epoch per iteration of
+the job until the error on the held-back ones stops falling (early stopping). The new weights are adopted only if their error is
+lower than that of the present weights. So an iteration takes at most one epoch longer. Choice not taken: to train at once, which
+would delay every worker of the job at the end of the 500th iteration.
+
+Speeds are divided by their mean, so weights mean the same for a worker of any speed, and a model can begin with the stored weights
+of another worker. A network shares no random state with the training job.
 """
 
 import hashlib
@@ -48,22 +50,22 @@ LOOK_BACK = 2  # iterations; Chen et al., Table 3
 HIDDEN = 10  # units of the hidden layer; the paper does not say
 LEARNING_RATE = 0.02  # of Adam (ours, like all below)
 HISTORY = 1000  # iterations that a session learns from
-BLOCK = 20  # iterations; neighbours share a level of load
-HELD_BACK = 10  # one block in so many judges instead
+BLOCK = 20  # iterations that are held back together, since neighbours share a level of load
+HELD_BACK = 10  # one block in so many is held back
 BATCH = 64  # samples of a training step
-USUAL = 0.05  # of the speed: errors above it count as absolute ones; a few times what is noise in iteration times
-FINE = 5  # times: CPU and memory shares change by hundredths, their logarithms by tenths
-NO_ROOM = 0.8  # of the memory in use: about where a machine begins to swap; the level is counted from there
+USUAL = 0.05  # part of the speed: larger errors count as absolute ones; a few times the noise of iteration times
+FINE = 5  # factor of memory inputs and of the CPU share's change: shares change by hundredths, logarithms by tenths
+NO_ROOM = 0.8  # part of the memory in use at which a machine begins to swap, roughly; the input is the difference to it
 EPOCHS_MOST, PATIENCE = 100, 10  # of a session; epochs without a lower error before it ends
 RETRAIN_AFTER = 100  # observations from the end of a session to the next
 STORED_TRAINS_AFTER = 100  # observations before a stored model is first trained on
-LEAST_CPU = 0.01  # share that is told from none: its logarithm must be finite
-FORMAT = 3  # of stored models: SHA-256 of the rest, then numpy's npz of the weights, kind and format
+LEAST_CPU = 0.01  # smaller CPU shares count as this one, whose logarithm is finite
+FORMAT = 3  # of stored models: a SHA-256 digest, then the digested content: numpy's npz of weights, kind and format
 DIGEST_BYTES = 32
 
 
 class _LastStep(nn.HybridBlock):
-    """A recurrent layer over the look-back window; the output is read from its last state."""
+    """A recurrent layer over the look-back window, and a dense layer that reads the output from its last state."""
 
     def __init__(self, layer: rnn.RNN | rnn.LSTM):
         super().__init__()
@@ -91,10 +93,10 @@ Weights = dict[str, Floats]  # parameter name within the network -> values
 
 
 class SpeedNetwork:
-    """One worker's network of the kind; a `Predictor` that knows nothing before it has been trained or given weights.
+    """One worker's network, a `Predictor` that predicts None until it has been trained or given weights.
 
-    Deterministic: the seed chooses first weights and batches. Raises InputError for an unknown kind, and for weights
-    that are not of this kind's shapes.
+    kind: a key of KINDS. Deterministic: the seed decides the first weights and the batches. Raises InputError for an unknown kind,
+    and for weights of other shapes than this kind's.
     """
 
     def __init__(self, kind: str, seed: int, weights: Weights | None = None):
@@ -106,19 +108,19 @@ class SpeedNetwork:
         self._net, self._trainee = _build(kind), _build(kind)
         self._trained = weights is not None
         _set(self._net, _first_weights(self._net, self._generator) if weights is None else weights)
-        self._mean_speed: float | None = None  # that speeds are divided by; None: of all seen so far
+        self._mean_speed: float | None = None  # divisor of the speeds; None: the mean of those seen so far
         self._until_session = NETWORK_AFTER if weights is None else STORED_TRAINS_AFTER
         self._session: _Session | None = None
 
     @property
     def weights(self) -> Weights | None:
-        """Those that predict now; None before the first training."""
+        """The weights that predict now; None before the first training."""
         return _get(self._net) if self._trained else None
 
     def observe(self, speed: float, cpu_share: float, memory_share: float) -> None:
-        """Takes the observation in, and trains for one epoch if a session is under way.
+        """Learn one iteration's speed and shares, and train for one epoch if a session is under way.
 
-        Cost of the epoch: HISTORY / BATCH steps at most.
+        Cost: at most HISTORY / BATCH training steps.
         """
         self._reports.append((speed, cpu_share, memory_share))
         self._until_session -= 1
@@ -143,14 +145,14 @@ class SpeedNetwork:
         _set(self._trainee, _get(self._net))
         mean_speed = _mean_speed(self._reports)
         reports = np.array(self._reports)
-        inputs = _inputs(self.kind, reports, mean_speed)[:-1]  # the last one's speed is yet to come
+        inputs = _inputs(self.kind, reports, mean_speed)[:-1]  # the speed that follows the last one is not known yet
         speeds = reports[LOOK_BACK:, :1]
         targets = np.log(speeds[1:] / speeds[:-1]).astype(np.float32)
         return _Session(self._trainee, inputs, targets, mean_speed, self._generator, must_adopt=not self._trained)
 
 
 class _Session:
-    """Training on one set of samples with early stopping; `best` are the weights of least error on what is held back."""
+    """One training with early stopping; `best` holds the weights of least error on the held-back samples."""
 
     def __init__(
         self,
@@ -161,7 +163,7 @@ class _Session:
         generator: np.random.Generator,
         must_adopt: bool,
     ):
-        last = min(HELD_BACK, len(inputs) // BLOCK) - 1  # where there are fewer blocks, the last whole one judges
+        last = min(HELD_BACK, len(inputs) // BLOCK) - 1  # of few blocks the last whole one is held back
         held_back = np.arange(len(inputs)) // BLOCK % HELD_BACK == last
         self._net, self._generator, self.mean_speed = net, generator, mean_speed
         self._inputs, self._targets = inputs[~held_back], targets[~held_back]
@@ -174,7 +176,7 @@ class _Session:
         self._least = np.inf if must_adopt else self._error()
 
     def epoch(self) -> bool:
-        """One pass over the samples; whether the session has ended."""
+        """Train on all samples once; returns whether the session has ended."""
         order = self._generator.permutation(len(self._inputs))
         for chosen in np.array_split(order, -(-len(order) // BATCH)):
             with mx.autograd.record():
@@ -193,20 +195,23 @@ class _Session:
 
 
 def predictor(kind: str, seed: int, stored: Path | None = None) -> Predictor:
-    """EMA first, then the network: once trained, after NETWORK_AFTER iterations; a stored model predicts at once."""
+    """A predictor that begins as EMA and goes over to the network, after NETWORK_AFTER iterations or at once with stored weights.
+
+    stored: a model's file. Raises InputError for a file that is not such a model.
+    """
     if stored is None:
         return Deferred(Ema(), SpeedNetwork(kind, seed))
     return Deferred(Ema(), load(stored, kind, seed), after=0)
 
 
-# name -> the predictor of the worker of that index, as schemes.PREDICTORS
+# name -> maker of a worker's predictor from the worker's index, as in schemes.PREDICTORS
 NETWORKS: dict[str, Callable[[int], Predictor]] = {kind: partial(predictor, kind) for kind in KINDS}
 
 
 class ModelFolder:
-    """Stored models of one kind in a folder, by rank: jobs begin with those of the jobs before, and leave theirs.
+    """A folder of stored models of one kind, by rank: a job begins with the models of earlier jobs and stores its own.
 
-    A rank without a model of its own begins with the lowest rank's: speeds count over their mean, so it fits anyone.
+    A rank without a stored model begins with that of the lowest rank: speeds are divided by their mean, so a model fits any worker.
     """
 
     def __init__(self, folder: Path, kind: str):
@@ -214,7 +219,7 @@ class ModelFolder:
         self._networks: dict[int, SpeedNetwork] = {}
 
     def predictor(self, worker: int) -> Predictor:
-        """As NETWORKS has it. Raises InputError for a file that is not one of these models."""
+        """A worker's predictor, as in NETWORKS. Raises InputError for a file that is not a model of this kind."""
         stored = sorted(self._folder.glob(f"{self._kind}-*.model"), key=lambda path: (len(path.name), path.name))
         own = self._path(worker)
         chosen = own if own in stored else stored[0] if stored else None
@@ -234,7 +239,7 @@ class ModelFolder:
 
 
 def save(network: SpeedNetwork, path: Path) -> None:
-    """Store the weights that predict. Raises InputError for a network that has not been trained yet."""
+    """Store the network's present weights. Raises InputError for a network that has not been trained yet."""
     weights = network.weights
     if weights is None:
         raise InputError(f"speed network {network.kind} is not trained yet: store it after {NETWORK_AFTER} iterations")
@@ -242,11 +247,11 @@ def save(network: SpeedNetwork, path: Path) -> None:
     np.savez(content, **weights, kind=np.array(network.kind), format=np.array(FORMAT))
     part = path.with_name(path.name + ".part")
     part.write_bytes(hashlib.sha256(content.getbuffer()).digest() + content.getbuffer())
-    os.replace(part, path)  # whole or not at all
+    os.replace(part, path)  # readers find a whole file or none
 
 
 def load(path: Path, kind: str, seed: int) -> SpeedNetwork:
-    """A network that begins with stored weights, of this worker or another. Raises InputError that names the file."""
+    """A network with the weights stored at `path`, of this worker or another. Raises InputError that names the file."""
     try:
         stored = path.read_bytes()
     except OSError as error:
@@ -272,7 +277,7 @@ def load(path: Path, kind: str, seed: int) -> SpeedNetwork:
 def _build(kind: str) -> nn.HybridBlock:
     net = KINDS[kind]()
     net.initialize(mx.init.Zero())  # draws nothing from MXNet's own random state
-    net.hybridize()  # the same numbers, sooner
+    net.hybridize()  # computes the same numbers faster
     return net
 
 
@@ -305,10 +310,11 @@ def _mean_speed(reports: "deque[tuple[float, float, float]]") -> float:
 
 
 def _inputs(kind: str, reports: Floats, mean_speed: float) -> Floats:
-    """What the network sees after each report that has LOOK_BACK before it; reports of shape (n, 3), oldest first.
+    """The network's inputs after each report that has LOOK_BACK reports before it. reports: shape (n, 3), oldest first.
 
-    Shape (n - 2, 2) for RNN and LSTM: log(v / mean), oldest first. (n - 2, 8) for NARX: the change of log v, both changes of
-    log c and of m, oldest first, the last change of c, and the levels of m and c; those of m and of c's change times FINE.
+    RNN and LSTM: shape (n - 2, 2), log(v / mean) of the two last iterations, oldest first. NARX: shape (n - 2, 8), the last change
+    of log v; the last two changes of log c, then of m, oldest first; the last change of c; the levels of m and c. Inputs of m and
+    the change of c are multiplied by FINE.
     """
     speed, cpu, memory = reports.T
     if kind != "narx":
@@ -327,5 +333,5 @@ def _inputs(kind: str, reports: Floats, mean_speed: float) -> Floats:
 
 
 def _steps(values: Floats) -> list[Floats]:
-    """Values two iterations ago, one ago and now, for every iteration that has both before it."""
+    """The values two iterations ago, one iteration ago and now, for every iteration that has two before it."""
     return [values[back : len(values) - LOOK_BACK + back] for back in range(LOOK_BACK + 1)]

@@ -1,7 +1,7 @@
-"""`python -m kvstore_patch.roles.stock`: what a node runs as DMLC_ROLE=server or scheduler where MXNet runs alone.
+"""`python -m kvstore_patch.roles.stock`: the program that a node runs as DMLC_ROLE=server or scheduler where MXNet runs alone.
 
 MXNet serves while it is imported. Without the shim it would serve in plain text, so a process that has keys looks for the shim
-first. Nothing else of nalb is loaded: MXNet alone is what these jobs measure.
+first. The program loads nothing else of nalb: these jobs measure MXNet alone.
 """
 
 import os

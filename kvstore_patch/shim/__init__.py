@@ -1,7 +1,7 @@
-"""The shim as Python sees it: where the library lies, how a process gets it, and what it noted.
+"""Python's access to the shim: the library's path, the environment that preloads it, and the samples and counters that it notes.
 
-The library works only where it is preloaded: `preload_environment` gives what a process needs before it starts,
-`Shim.loaded` finds it in the present process and refuses anything else. shim.h says what each field means.
+The library works only where it is preloaded. `preload_environment` gives the variables that a process needs before it starts.
+`Shim.loaded` finds the library in the present process, or raises an error. shim.h says what each field means.
 """
 
 import ctypes
@@ -33,12 +33,12 @@ COUNTERS = (  # NALB_COUNTERS of shim.h, in its order
 
 
 class Sample(NamedTuple):
-    """One received message that a forecast had announced, as this process saw it on its monotonic clock."""
+    """One received message that a forecast had announced, with times on this process's monotonic clock."""
 
     peer: int  # ps-lite id of the sender
-    size_bytes: int  # all frames
-    start_ns: int  # its forecast arrived
-    end_ns: int  # it arrived
+    size_bytes: int  # of all frames
+    start_ns: int  # when its forecast arrived
+    end_ns: int  # when it arrived
 
 
 class _Sample(ctypes.Structure):
@@ -70,10 +70,10 @@ def pyzmq_library_path() -> Path:
 
 
 def preload_environment(environ: Mapping[str, str], transport: str = "mxnet", forecasts: bool = True) -> dict[str, str]:
-    """What to set for a process so that it runs on the shim: LD_PRELOAD, what `environ` has there kept, and NALB_SHIM_*.
+    """The variables with which a process runs on the shim: LD_PRELOAD, which keeps other entries of `environ`, and NALB_SHIM_*.
 
-    Calling it with an environment that has the shim already gives the same again. Raises InputError for an unknown
-    transport, MachineError if a library is missing or lies where LD_PRELOAD cannot name it.
+    An environment that has the shim already gives the same variables again. Raises InputError for an unknown transport, and
+    MachineError if a library is missing or its path has characters that LD_PRELOAD cannot hold.
     """
     if transport not in TRANSPORTS:
         raise InputError(f"transport {transport!r}: choose one of {', '.join(TRANSPORTS)}")
@@ -91,12 +91,12 @@ def preload_environment(environ: Mapping[str, str], transport: str = "mxnet", fo
 
 
 def _is_ours(entry: str) -> bool:
-    """An entry that an earlier `preload_environment` put there, perhaps for the other transport."""
+    """Whether an earlier `preload_environment` made this entry of LD_PRELOAD, perhaps for the other transport."""
     return Path(entry).name.startswith("_shim.") or "pyzmq.libs" in Path(entry).parts
 
 
 def _check_transport(shared_libzmq: bool) -> None:
-    """That ps-lite will run on the libzmq that was asked for, and not silently on another."""
+    """Raise MachineError unless ps-lite will run on the libzmq that NALB_SHIM_TRANSPORT asks for."""
     wanted = os.environ.get("NALB_SHIM_TRANSPORT", "mxnet")
     if wanted == "pyzmq" and not shared_libzmq:
         raise MachineError("transport pyzmq, but its libzmq is not preloaded: start the process by `nalb launch`")
@@ -105,7 +105,10 @@ def _check_transport(shared_libzmq: bool) -> None:
 
 
 def _why_not_preloaded(environ: Mapping[str, str]) -> str:
-    """And what to do. NALB_SHIM_TRANSPORT is set together with LD_PRELOAD, so without the one the other was lost on the way."""
+    """Why the shim is not preloaded, and what to do.
+
+    LD_PRELOAD is set together with NALB_SHIM_TRANSPORT: where only the latter is there, something removed LD_PRELOAD on the way.
+    """
     if "NALB_SHIM_TRANSPORT" not in environ:
         return "start it by `nalb launch`, it sets LD_PRELOAD"
     now = f"is {environ['LD_PRELOAD']!r} now" if environ.get("LD_PRELOAD") else "is gone"
@@ -122,9 +125,12 @@ class Shim:
         library.nalb_shim_transport.restype = ctypes.c_char_p
 
     @classmethod
-    def loaded(cls) -> "Shim":
-        """The preloaded shim. Raises MachineError if there is none, another library stands before it, its version
-        differs, or the transport is not the one asked for."""
+    def loaded(cls) -> Self:
+        """The preloaded shim.
+
+        Raises MachineError if there is none, if another library catches its calls first, if its version differs, or if the
+        transport is not the one asked for.
+        """
         library = ctypes.CDLL(None)
         if not hasattr(library, "nalb_shim_abi"):
             raise MachineError(f"the shim is not preloaded in this process: {_why_not_preloaded(os.environ)}")
@@ -132,7 +138,8 @@ class Shim:
             raise MachineError(f"the preloaded shim has ABI {abi}, this package needs {ABI}: reinstall nalb")
         if not library.nalb_shim_in_front():
             raise MachineError("another library catches zmq_* calls before the shim: put the shim first in LD_PRELOAD")
-        _check_transport(hasattr(library, "zmq_msg_init"))  # no hook of ours: seen only if a libzmq is there for all
+        # the shim does not define zmq_msg_init: the name is found only if a libzmq is in the global scope
+        _check_transport(hasattr(library, "zmq_msg_init"))
         return cls(library)
 
     def drain(self) -> list[Sample]:
@@ -145,7 +152,7 @@ class Shim:
                 return samples
 
     def mark(self) -> None:
-        """The next data message that is sent is the first."""
+        """Forget the first data message's time: `first_sent_ns` is then the time of the next one."""
         self._library.nalb_shim_mark()
 
     @property
@@ -155,7 +162,7 @@ class Shim:
 
     @property
     def drops(self) -> int:
-        """Samples lost so far because nobody drained in time."""
+        """How many samples were lost so far because nobody drained them in time."""
         return int(self._library.nalb_shim_drops())
 
     @property
@@ -165,15 +172,15 @@ class Shim:
 
     @property
     def transport(self) -> str:
-        """File of the libzmq that ps-lite runs on; empty before its first socket."""
+        """The file of the libzmq that ps-lite runs on; empty before ps-lite's first socket."""
         return str(self._library.nalb_shim_transport().decode())
 
     def set_forecasts(self, on: bool) -> None:
-        """Whether data messages are announced from now on, so that their receivers can time them."""
+        """Announce data messages from now on, so that receivers can time them, or stop doing so."""
         self._library.nalb_shim_set_forecasts(int(on))
 
     def counters(self) -> dict[str, int]:
-        """Totals since the process began, by name."""
+        """The counters' totals since the process began, by name."""
         out = _Counters()
         self._library.nalb_shim_counters(ctypes.byref(out))
         return {name: getattr(out, name) for name in COUNTERS}

@@ -1,10 +1,11 @@
-/* Who called, and which libzmq that caller would have reached without the shim.
+/* Finds out who called a zmq function, and which libzmq that caller would have reached without the shim.
  *
- * Several libzmq can live in one process: libmxnet.so carries one and pyzmq brings another, both loaded RTLD_LOCAL, so the
+ * Several libzmq can live in one process: libmxnet.so carries one and pyzmq brings another, both loaded RTLD_LOCAL. So the
  * shim cannot simply forward to "the" libzmq. The dynamic linker would have bound a caller to the first definition after the
- * shim in the global scope (a preloaded libzmq, or one that the program links), and failing that to the caller's own
- * or its dependencies'. `resolve` asks in that order, once per calling object, and all functions come from one library:
- * what the shim forwards and what never passes it (zmq_msg_init, zmq_ctx_new, ...) always meet in the same libzmq.
+ * shim in the global scope (a preloaded libzmq, or one that the program links), and failing that to the definition of the
+ * caller itself or of its dependencies. `resolve` asks in that order, once per calling object, and takes all functions from
+ * one library. So calls that the shim forwards and calls that never pass it (zmq_msg_init, zmq_ctx_new, ...) always reach
+ * the same libzmq.
  *
  * Choice not taken: a variable that names the libzmq. It could contradict what the linker did, and then a message made by
  * one libzmq would be sent by another.
@@ -26,7 +27,7 @@ typedef struct {
   _Alignas(void *) unsigned char opaque[64]; /* libzmq's stable ABI since 4.1 */
 } zmq_msg_t;
 
-/* Of zmq.h: types of sockets, their options, flags of sending and receiving. */
+/* Constants of zmq.h: types of sockets, their options, flags of sending and receiving. */
 enum { ZMQ_REP = 4, ZMQ_DEALER = 5, ZMQ_ROUTER = 6 };
 enum {
   ZMQ_ROUTING_ID = 5,
@@ -44,7 +45,7 @@ enum {
 };
 enum { ZMQ_DONTWAIT = 1, ZMQ_SNDMORE = 2 };
 
-/* Every intercepted call, once: result, result where no libzmq is found, name, parameters, arguments. */
+/* The table of intercepted functions: type of the result, result where no libzmq is found, name, parameters, arguments. */
 #define NALB_HOOKS(X)                                                                               \
   X(void *, NULL, zmq_socket, (void *context, int type), (context, type))                           \
   X(int, -1, zmq_close, (void *socket), (socket))                                                   \
@@ -55,7 +56,7 @@ enum { ZMQ_DONTWAIT = 1, ZMQ_SNDMORE = 2 };
   X(int, -1, zmq_msg_send, (zmq_msg_t * msg, void *socket, int flags), (msg, socket, flags))        \
   X(int, -1, zmq_msg_recv, (zmq_msg_t * msg, void *socket, int flags), (msg, socket, flags))
 
-/* What the shim itself calls beside them. */
+/* The other functions that the shim itself calls. */
 #define NALB_NEEDED(X)                                                                              \
   X(int, -1, zmq_send, (void *socket, const void *data, size_t size, int flags), ())                \
   X(int, -1, zmq_msg_init, (zmq_msg_t * msg), ())                                                   \
@@ -77,11 +78,11 @@ struct zmq {
 struct caller {
   uintptr_t low;
   _Atomic uintptr_t high; /* written last; 0: the entry is not complete yet */
-  bool acts;              /* ps-lite: the shim does its work; anyone else is passed through */
+  bool acts;              /* whether the caller is ps-lite, for which the shim does its work; other callers are passed through */
   struct zmq zmq;
 };
 
-enum { CALLERS = 64 }; /* objects of one process that call libzmq; beyond it a call is resolved anew each time */
+enum { CALLERS = 64 }; /* objects of one process that call libzmq; each call of a further object is resolved anew */
 
 static struct caller callers[CALLERS];
 static _Atomic unsigned callers_claimed;
@@ -110,12 +111,13 @@ static int note_mapping(struct dl_phdr_info *info, size_t size, void *opaque) {
 }
 
 static bool is_acting(const char *path) {
-  const char *wanted = getenv("NALB_SHIM_CALLER"); /* for tests, which bring a caller of their own */
+  const char *wanted = getenv("NALB_SHIM_CALLER"); /* set by tests, which have a caller of their own */
   const char *slash = strrchr(path, '/');
   return strcmp(slash ? slash + 1 : path, wanted ? wanted : "libmxnet.so") == 0;
 }
 
-/* The handle is kept: an object in the table must not be unmapped and its addresses given to another. */
+/* Fills in the caller's libzmq. The handle of dlopen stays open, so that an object in the table is never unmapped and its
+ * addresses are never given to another. */
 static void resolve(struct caller *caller, const struct mapping *mapping) {
   void *own = mapping->path && *mapping->path ? dlopen(mapping->path, RTLD_LAZY | RTLD_NOLOAD) : NULL;
   void *source = dlsym(RTLD_NEXT, "zmq_msg_send") ? RTLD_NEXT : own;
@@ -129,7 +131,7 @@ static void resolve(struct caller *caller, const struct mapping *mapping) {
 #undef NALB_FIND
   bool acting = mapping->path && is_acting(mapping->path);
   caller->acts = complete && acting;
-  if (acting && !complete && getenv("NALB_KEYS")) memset(&caller->zmq, 0, sizeof caller->zmq); /* rather nothing than plain text */
+  if (acting && !complete && getenv("NALB_KEYS")) memset(&caller->zmq, 0, sizeof caller->zmq); /* no call works: no plain text */
 }
 
 static const struct caller *add_caller(uintptr_t address) {
@@ -146,7 +148,8 @@ static const struct caller *add_caller(uintptr_t address) {
   return caller;
 }
 
-/* Two threads that meet a new object at once may both add it: the entries are equal, and the first one found serves. */
+/* The table's entry for the object at this address. Two threads that meet a new object at once may both add it; the entries
+ * are equal, and the first one found is used. */
 static inline const struct caller *caller_at(void *return_address) {
   uintptr_t address = (uintptr_t)return_address;
   unsigned claimed = atomic_load_explicit(&callers_claimed, memory_order_acquire);

@@ -1,12 +1,12 @@
-/* Encryption of ps-lite's sockets with libzmq's CURVE (CurveZMQ, ZeroMQ RFC 26): on where NALB_KEYS names a node's key file.
+/* Encrypts ps-lite's sockets with libzmq's CURVE (CurveZMQ, ZeroMQ RFC 26), where NALB_KEYS names a node's key file.
  *
  * The file (nalb/transport/keys.py writes and describes it) holds the node's own key pair, and the address and public key of
  * every node of the job. A socket that is bound becomes a CURVE server with the node's own pair; a socket that connects uses
- * the same pair as client and expects the server key that the file gives for the address. Whoever shakes hands with a bound
- * socket is looked up among the job's public keys by a ZAP handler (RFC 27), a thread in ps-lite's own libzmq context.
+ * the same pair as client and expects the server key that the file gives for the address. A ZAP handler (RFC 27), a thread
+ * in ps-lite's own libzmq context, looks up the key of each peer that shakes hands with a bound socket among the job's keys.
  *
- * Everything fails closed. A file that cannot be used, an address that is not in it, a libzmq without CURVE: the call fails, and
- * ps-lite ends with it. Bound sockets enforce their ZAP domain, so libzmq refuses every peer while no handler answers.
+ * All errors close the door: with a file that cannot be used, an address that is not in it or a libzmq without CURVE the call
+ * fails, and ps-lite ends. Bound sockets enforce their ZAP domain, so libzmq refuses every peer while no handler answers.
  *
  * Choice not taken: one server key for the whole job. It would need no addresses, which ps-lite learns only at run time, but
  * every node would hold the secret that the others trust, and could stand in for any of them.
@@ -26,7 +26,7 @@
 enum {
   KEY_SIZE = 32,
   HEX_SIZE = 2 * KEY_SIZE,
-  NODES = 2048,      /* as many as the shim times */
+  NODES = 2048,      /* the most nodes whose messages the shim times */
   ADDRESS_SIZE = 64, /* an IPv4 address or a short name */
   LINE_SIZE = 512,
   NAME_SIZE = 128,
@@ -68,7 +68,7 @@ static bool read_key(const char *hex, unsigned char *key) {
   return true;
 }
 
-/* "node NAME PUBLIC SECRET", once, or "peer NAME ADDRESS PUBLIC" */
+/* Reads one line: "node NAME PUBLIC SECRET", once in a file, or "peer NAME ADDRESS PUBLIC". False where it is neither. */
 static bool read_line(const char *line, bool *has_node) {
   char kind[8], name[NAME_SIZE], third[HEX_SIZE + 1], fourth[HEX_SIZE + 1];
   int end = 0;
@@ -85,7 +85,7 @@ static bool read_line(const char *line, bool *has_node) {
   return right;
 }
 
-/* NULL, or what is wrong. */
+/* Reads a key file into `keys`. Returns NULL, or what is wrong with the file. */
 static const char *read_keys(FILE *file) {
   struct stat status;
   char line[LINE_SIZE];
@@ -102,11 +102,11 @@ static const char *read_keys(FILE *file) {
 static void load_keys(void) {
   keys.path = getenv("NALB_KEYS");
   if (!keys.path) return;
-  keys.state = UNUSABLE; /* also for "": nobody means plain text by it */
+  keys.state = UNUSABLE; /* also where NALB_KEYS is "": nobody asks for plain text in that way */
   int descriptor = open(keys.path, O_RDONLY | O_CLOEXEC);
   FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "r");
   char buffer[LINE_SIZE];
-  if (file) setvbuf(file, buffer, _IOFBF, sizeof buffer); /* ours, so that it can be wiped */
+  if (file) setvbuf(file, buffer, _IOFBF, sizeof buffer); /* a buffer of our own can be wiped */
   const char *complaint = file ? read_keys(file) : "cannot be read";
   if (file) fclose(file);
   explicit_bzero(buffer, sizeof buffer);
@@ -122,7 +122,7 @@ static bool are_keys_wanted(void) {
   return keys.state != PLAIN;
 }
 
-/* The peer of "tcp://ADDRESS:PORT". */
+/* The peer with the address of "tcp://ADDRESS:PORT"; NULL where there is none. */
 static const struct peer *peer_at(const char *endpoint) {
   const char *address = strncmp(endpoint, "tcp://", 6) == 0 ? endpoint + 6 : NULL, *colon = address ? strrchr(address, ':') : NULL;
   size_t size = colon ? (size_t)(colon - address) : 0;
@@ -131,7 +131,7 @@ static const struct peer *peer_at(const char *endpoint) {
   return NULL;
 }
 
-/* ---- sockets; 0, or -1 with errno as libzmq has it ---- */
+/* ---- sockets; functions return 0, or -1 with libzmq's errno ---- */
 
 static int deny(int error) {
   errno = error;
@@ -175,9 +175,9 @@ struct guard {
   void *context, *socket;
 };
 
-static _Atomic(void *) guarded; /* the context that got a guard last; NULL once that ends, before its address can be another's */
+static _Atomic(void *) guarded; /* the context that got a guard last; NULL when it ends, before another context can have its address */
 
-/* Looks at every key and every byte, whatever the result. */
+/* Whether a key is one of the job's. Compares every byte of every key, so that the time tells nothing about the result. */
 static bool is_allowed(const unsigned char *key) {
   unsigned found = 0;
   for (unsigned i = 0; i < keys.count; i++) {
@@ -194,8 +194,8 @@ struct zap_request {
   bool is_allowed;
 };
 
-/* Frames: version, request id, domain, address, routing id (of our own socket, not the peer's), mechanism, credentials.
- * False: the context ends, or worse. */
+/* Receives a request of ZAP. Its frames: version, request id, domain, address, routing id (of our own socket, not the peer's),
+ * mechanism, credentials. Returns false where receiving fails, as when the context ends. */
 static bool take_request(const struct zmq *zmq, void *socket, struct zap_request *request) {
   enum { VERSION, ID, DOMAIN, MECHANISM = 5, CREDENTIALS, END };
   bool right = true, has_key = false, more = true;
@@ -233,7 +233,8 @@ static bool answer(const struct zmq *zmq, void *socket, const struct zap_request
   return true;
 }
 
-/* Ends when ps-lite ends its context. After any other end nobody answers, and libzmq refuses everyone. */
+/* The handler's thread. It ends when ps-lite ends its context. Where it ends otherwise, nobody answers, and libzmq refuses every
+ * peer. */
 static void *guard_doors(void *opaque) {
   struct guard *guard = opaque;
   struct zap_request request;
@@ -249,7 +250,7 @@ static void *guard_doors(void *opaque) {
   return NULL;
 }
 
-/* A guard for the context, unless it has one. */
+/* Starts the ZAP handler of a context, unless the context has one. */
 static int start_guard(const struct zmq *zmq, void *context) {
   pthread_t thread;
   sigset_t all, before;
@@ -265,7 +266,7 @@ static int start_guard(const struct zmq *zmq, void *context) {
   int error = 0;
   if (set(zmq, guard->socket, ZMQ_LINGER, &no_linger, sizeof no_linger) || zmq->zmq_bind(guard->socket, ZAP_ENDPOINT)) error = errno;
   if (!error) {
-    atomic_store(&guarded, context); /* before the thread, which may end at once */
+    atomic_store(&guarded, context); /* before the thread starts: it may end at once */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* the process's signals are for its own threads */
     error = pthread_create(&thread, NULL, guard_doors, guard);

@@ -1,7 +1,7 @@
-/* A bounded queue of samples without locks: any thread adds, any thread takes, a full queue drops the newcomer.
+/* A bounded queue of samples without locks: any thread adds, any thread takes, and a full queue drops the sample to be added.
  *
- * D. Vyukov's bounded queue. Position p lives in cell p mod RING_CELLS on lap p / RING_CELLS. A cell's turn is 2*lap when
- * it waits for that lap's sample and 2*lap + 1 when it holds it, so that zeroed memory is an empty ring and needs no set-up.
+ * It is D. Vyukov's bounded queue. Position p is cell p mod RING_CELLS on lap p / RING_CELLS. A cell's turn is 2*lap when it
+ * waits for that lap's sample and 2*lap + 1 when it holds the sample. So zeroed memory is an empty ring and needs no set-up.
  */
 #ifndef NALB_RING_H
 #define NALB_RING_H

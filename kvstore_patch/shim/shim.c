@@ -1,19 +1,19 @@
-/* Preloaded under an MXNet process: forecasts before data messages, and times of what went out and came in.
+/* The library that is preloaded into an MXNet process: it sends forecasts before data messages and times messages.
  *
  * A ps-lite message is [meta][data]...: the sender's DEALER sends it, the receiver's ROUTER puts the sender's identity,
  * "ps<id>", in front. Before the first frame of a message with data the shim sends a one-frame message on the same socket, the
  * forecast. Both take the same connection in order, so at the receiver the time between them is the time that the
- * message took on the link. libzmq hands over whole messages only, so the identity frame's arrival is the message's.
+ * message took on the link. libzmq hands over whole messages only, so the message has arrived when its identity frame comes.
  *
- * On receipt the shim must see the first body frame before it lets ps-lite have the identity: a forecast is dropped as a whole.
- * The frame read ahead is held in the socket's entry. State is kept per socket, found by address: libzmq's sockets are used
- * by one thread at a time, so only finding, adding and removing entries needs atomics.
+ * A forecast is dropped as a whole, identity and body. So on receipt the shim reads the first body frame before it gives the
+ * identity to ps-lite, and holds that frame in the socket's entry. State is kept per socket, found by its address. libzmq's
+ * sockets are used by one thread at a time, so only finding, adding and removing entries needs atomics.
  *
  * Where NALB_KEYS is set, bound and connecting sockets are encrypted first (curve.h).
  *
- * What the process frees it keeps for the next messages (keep_freed_memory).
+ * The process keeps the memory that it frees for the next messages (keep_freed_memory).
  *
- * Only ps-lite's calls are acted upon (callers.h). ps-lite receives with zmq_msg_recv alone, so zmq_recv and zmq_poll are
+ * The shim acts on ps-lite's calls only (callers.h). ps-lite receives with zmq_msg_recv alone, so zmq_recv and zmq_poll are
  * not intercepted.
  */
 #define _GNU_SOURCE
@@ -30,21 +30,21 @@
 #define COUNT(name, more) atomic_fetch_add_explicit(&count_##name, (more), memory_order_relaxed)
 
 enum {
-  SOCKETS = 4096,  /* tracked at once; ps-lite has one per peer and one to receive: over 2,000 nodes */
+  SOCKETS = 4096,  /* tracked at once; ps-lite has one per peer and one to receive: enough for 2,000 nodes */
   RECEIVERS = 8,   /* receiving sockets whose peers are timed; ps-lite has one */
   PEERS = 4096,    /* ps-lite ids that can be timed: node ranks up to 2,043 */
   MAGIC_SIZE = 6,  /* the forecast without its version */
   FORECAST_MAX = 32 /* a later version may carry more than this one, but stays shorter than ps-lite's shortest meta */
 };
-enum { MMAP_FROM = 32 << 20, KEPT = 1 << 30 }; /* bytes; the former is the most that glibc takes */
+enum { MMAP_FROM = 32 << 20, KEPT = 1 << 30 }; /* bytes; glibc takes no larger MMAP_FROM */
 static const char FORECAST[8] = "NALBFC01"; /* magic, then two digits: the version */
 
 struct tracked {
-  _Atomic(void *) socket; /* NULL: never used, REMOVED: free again */
+  _Atomic(void *) socket; /* NULL: the entry was never used; REMOVED: it is free again */
   int type;
   /* sending */
-  bool in_message; /* frames went out, the last one did not */
-  bool announced;  /* since this message's first frame was tried, to its end: neither a retry nor a later frame announces */
+  bool in_message; /* frames of a message went out, but not its last one */
+  bool announced;  /* from the first try of a message's first frame to its end: no retry and no later frame announces again */
   unsigned frames;
   uint64_t size_bytes;
   /* receiving */
@@ -139,16 +139,17 @@ static void track(void *socket, int type) {
   COUNT(untracked_sockets, 1);
 }
 
-/* Firewalls and NATs forget a connection on which nothing goes by for minutes, as during a long validation. */
+/* Turns on TCP's keep-alive: firewalls and NATs forget connections that are silent for minutes, as during a long validation. */
 static void keep_alive(const struct zmq *zmq, void *socket) {
   static const int options[][2] = {{ZMQ_TCP_KEEPALIVE, 1}, {ZMQ_TCP_KEEPALIVE_IDLE, 60}, {ZMQ_TCP_KEEPALIVE_INTVL, 10},
-                                   {ZMQ_TCP_KEEPALIVE_CNT, 6}}; /* seconds; how often in vain */
+                                   {ZMQ_TCP_KEEPALIVE_CNT, 6}}; /* seconds; the last is a number of probes */
   for (size_t i = 0; i < sizeof options / sizeof *options; i++)
     zmq->zmq_setsockopt(socket, options[i][0], &options[i][1], sizeof(int));
 }
 
-/* Every message that comes is allocated and freed. glibc gives that memory back to the kernel soon, and the next message faults it in
- * again page by page: a fifth of the CPU time of an exchange over loopback. Whoever set glibc's own variables has decided. */
+/* Lets glibc keep freed memory, unless glibc's own variables are set. Every received message is allocated and freed. By default
+ * glibc soon gives that memory back to the kernel, and the next message faults it in again page by page: a fifth of the CPU
+ * time of an exchange over loopback. */
 static void keep_freed_memory(void) {
   static const char *const variables[] = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"};
   for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
@@ -208,12 +209,12 @@ static bool forecasts_wanted(void) {
   if (on < 0) {
     const char *said = getenv("NALB_SHIM_FORECASTS");
     int first = !(said && strcmp(said, "0") == 0);
-    if (atomic_compare_exchange_strong(&forecasts_on, &on, first)) on = first; /* else `on` is what was set meanwhile */
+    if (atomic_compare_exchange_strong(&forecasts_on, &on, first)) on = first; /* else `on` is the value that was set meanwhile */
   }
   return on;
 }
 
-/* Waits where the message itself would wait. Whatever happens here, the message goes out next. */
+/* Sends a forecast. It waits where the message itself would wait. The message goes out next, whatever happens here. */
 static void send_forecast(const struct zmq *zmq, void *socket, int flags) {
   int sent;
   do sent = zmq->zmq_send(socket, FORECAST, sizeof FORECAST, flags & ZMQ_DONTWAIT);
@@ -230,11 +231,11 @@ static int on_zmq_msg_send(const struct zmq *zmq, zmq_msg_t *msg, void *socket, 
   bool more = flags & ZMQ_SNDMORE;
   if (more && !entry->announced) {
     entry->announced = true;
-    uint64_t none = 0; /* before it is out: then its answer can come, and with it the question when it went */
+    uint64_t none = 0; /* set before sending: once the message is out, its answer may come and first_sent_ns may be read */
     if (!atomic_load_explicit(&first_sent_ns, memory_order_relaxed)) atomic_compare_exchange_strong(&first_sent_ns, &none, now_ns());
     if (forecasts_wanted()) send_forecast(zmq, socket, flags);
   }
-  size_t size = zmq->zmq_msg_size(msg); /* sending empties it */
+  size_t size = zmq->zmq_msg_size(msg); /* read first: sending empties the message */
   int sent = zmq->zmq_msg_send(msg, socket, flags);
   if (sent < 0) return sent;
   if (!entry->in_message) entry->frames = 0, entry->size_bytes = 0;
@@ -270,7 +271,7 @@ static enum body judge_body(const struct zmq *zmq, zmq_msg_t *msg) {
 static void note_identity(const struct zmq *zmq, struct tracked *entry, zmq_msg_t *msg) {
   const char *identity = zmq->zmq_msg_data(msg);
   size_t size = zmq->zmq_msg_size(msg);
-  bool nameless = size == 5 && identity[0] == 0; /* libzmq's own; ps-lite's before it has an id */
+  bool nameless = size == 5 && identity[0] == 0; /* made by libzmq: ps-lite's sockets before they have an id */
   entry->arrival_ns = now_ns();
   entry->peer = peer_id(identity, size);
   if (entry->peer < 0 && !nameless) COUNT(hostile_frames, 1);
@@ -280,7 +281,8 @@ static _Atomic uint64_t *forecast_of(struct tracked *entry) {
   return entry->forecast_ns && entry->peer >= 0 ? &entry->forecast_ns[entry->peer] : NULL;
 }
 
-/* The identity is in `msg` and the body's first frame is held: drop both if they are a forecast. */
+/* Drops the held first frame of the body if it is a forecast, and notes the forecast's time. Returns whether it did; the caller
+ * then drops the identity too. */
 static bool swallow(const struct zmq *zmq, struct tracked *entry) {
   enum body body = judge_body(zmq, &entry->held);
   _Atomic uint64_t *forecast = forecast_of(entry);
@@ -291,7 +293,7 @@ static bool swallow(const struct zmq *zmq, struct tracked *entry) {
     zmq->zmq_msg_close(&entry->held);
     return true;
   }
-  /* Any message uses its peer's forecast up: the one after a failed send must not be timed by it. */
+  /* Any message uses up its peer's forecast: one whose message was not sent must not time the next message. */
   entry->start_ns = forecast ? atomic_exchange_explicit(forecast, 0, memory_order_relaxed) : 0;
   return false;
 }
@@ -306,13 +308,13 @@ static int receive_identity(const struct zmq *zmq, struct tracked *entry, zmq_ms
       int got = zmq->zmq_msg_recv(msg, socket, flags);
       if (got < 0) return got;
       note_identity(zmq, entry, msg);
-      if (!zmq->zmq_msg_more(msg)) { /* nothing follows: no message of ps-lite's */
+      if (!zmq->zmq_msg_more(msg)) { /* nothing follows: not a message of ps-lite */
         COUNT(hostile_frames, 1);
         return got;
       }
     }
     zmq->zmq_msg_init(&entry->held);
-    if (zmq->zmq_msg_recv(&entry->held, socket, flags) < 0) { /* interrupted: the caller starts over, we go on from here */
+    if (zmq->zmq_msg_recv(&entry->held, socket, flags) < 0) { /* interrupted: the next call goes on from here */
       int saved = errno;
       zmq->zmq_msg_move(&entry->held, msg);
       entry->state = HOLDS_IDENTITY;
@@ -355,7 +357,7 @@ static int on_zmq_msg_recv(const struct zmq *zmq, zmq_msg_t *msg, void *socket, 
   return (int)size;
 }
 
-/* ---- what the linker finds ---- */
+/* ---- the exported functions ---- */
 
 #define NALB_WRAPPER(result, failure, name, parameters, arguments)                \
   EXPORTED result name parameters;                                                \
@@ -370,7 +372,7 @@ NALB_HOOKS(NALB_WRAPPER)
 
 EXPORTED int nalb_shim_abi(void) { return NALB_SHIM_ABI; }
 
-EXPORTED int nalb_shim_in_front(void) { /* by object: our own name for zmq_msg_send is bound to whoever is in front */
+EXPORTED int nalb_shim_in_front(void) { /* compares objects: the shim's own name zmq_msg_send is bound to the library in front */
   Dl_info first, own;
   void *found = dlsym(RTLD_DEFAULT, "zmq_msg_send");
   return found && dladdr(found, &first) && dladdr(&samples, &own) && first.dli_fbase == own.dli_fbase;

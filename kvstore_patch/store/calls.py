@@ -1,4 +1,4 @@
-"""The arrays of a call, checked and prepared once: Gluon passes the same ones in every iteration."""
+"""Checks and prepares the arrays of a call once: Gluon passes the same arrays in every iteration."""
 
 import operator
 from collections import OrderedDict
@@ -18,34 +18,37 @@ Arrays = Sequence[Sequence[NDArray]]  # per key, one for each device
 
 
 class Call(NamedTuple):
-    """Arrays to be summed, and those that get the sums."""
+    """Arrays to be summed, arrays that get the sums, and the operations prepared for both."""
 
-    values: Arrays
-    outs: Arrays
-    arrays: list[NDArray]  # all of both, once each, that are not empty
-    matrices: list[NDArray]  # of those, what has more than one dimension
+    values: Arrays  # to be summed
+    outs: Arrays  # get the sums
+    arrays: list[NDArray]  # the non-empty arrays of both, once each
+    matrices: list[NDArray]  # those of `arrays` with more than one dimension
     group: Group
-    copies: list[tuple[NDArray, NDArray]]  # to be made before MXNet's own routing, which sums in place
-    exchanged: list[ndarrays.PushPull | None]  # per key, for MXNet's own routing; None: it is empty
+    copies: list[tuple[NDArray, NDArray]]  # (from, to), made before MXNet's own routing, which sums in place
+    exchanged: list[ndarrays.PushPull | None]  # per key, for MXNet's own routing; None: its arrays are empty
     is_computed: ndarrays.Probe  # of the first and the last value: backpropagation ends at one of them
-    is_summed: ndarrays.Probe  # of all arrays
+    is_summed: ndarrays.Probe  # of `arrays`
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """In their order."""
+        """The call's keys, in their order."""
         return tuple(key for key, _, _ in self.group)
 
 
 class Calls:
-    """Those that were prepared, by their keys, each as it was last, until they are forgotten."""
+    """The prepared calls, by their keys: the last one of each tuple of keys, until it is forgotten."""
 
     def __init__(self, inner: mx.kvstore.KVStore):
         self._inner = inner
         self._known: dict[tuple[Key, ...], Call] = {}
-        self._shapes: OrderedDict[Key, tuple[tuple[int, ...], str]] = OrderedDict()  # of the last keys that were new
+        self._shapes: OrderedDict[Key, tuple[tuple[int, ...], str]] = OrderedDict()  # by key; the newest RECORD_MOST
 
     def prepare(self, keys: Sequence[Key], values: Arrays, outs: Arrays) -> Call:
-        """Raises StoreError for arrays that cannot be summed."""
+        """The call of these keys and arrays, prepared again only if an array is another object than last time.
+
+        Raises StoreError for arrays that cannot be summed.
+        """
         known = self._known.get(tuple(keys))
         if known is not None and _are_same(known.values, values) and _are_same(known.outs, outs):
             return known
@@ -72,15 +75,15 @@ class Calls:
         return call
 
     def forget(self, call: Call) -> None:
-        """It is of no known iteration, so it may never come again: its arrays would be kept for ever."""
+        """Forget a call of no known iteration: it may never come again, and its arrays would be kept for ever."""
         self._known.pop(call.keys, None)
 
     def forget_all(self) -> None:
-        """Iterations consist of something else from here on."""
+        """Forget all calls: iterations consist of other calls from here on."""
         self._known.clear()
 
     def check(self, key: Key, arrays: Sequence[NDArray]) -> None:
-        """StoreError unless these are arrays of one key that can be summed, and like those before."""
+        """Raise StoreError unless the arrays of this key can be summed and have the shape and dtype that the key had before."""
         first = arrays[0]
         for array in arrays:
             if not isinstance(array, NDArray):
@@ -105,7 +108,7 @@ class Calls:
 
 
 def _are_same(known: Arrays, arrays: Arrays) -> bool:
-    """Whether all are the same objects, in the same places; compared in C, since an iteration asks for hundreds."""
+    """Whether both hold the same objects in the same places; compared in C, since an iteration compares hundreds of arrays."""
     if [*map(len, known)] != [*map(len, arrays)]:
         return False
     return all(map(operator.is_, chain.from_iterable(known), chain.from_iterable(arrays)))

@@ -1,12 +1,14 @@
-"""Sums without a plan: how parameters are broadcast and how keys are summed the first time that they are seen.
+"""Sums without a plan: for broadcasts of parameters, and for keys that belong to no known iteration.
 
-An array is cut into pieces of at most 64 Ki elements; piece after piece goes to server after server through a few fixed slots
-of three sizes (the last piece takes the smallest that fits), DEPTH of a size on each server. Reuse is safe without a barrier: a
-worker's next use of a slot waits, in the engine, for its last answer, and a server answers only once every worker has pushed.
-Sums come back into the array that was pushed, which is one variable to the engine: a sum is copied out only when its slot is
-needed again, or the next piece would wait for it and a large array travel piece by piece. A broadcast is a sum in which all but
-rank 0 push zeros: as dear as one unplanned iteration, but the servers keep no copy of the model, which a key of its own for
-each parameter would leave there.
+An array is cut into pieces of at most 64 Ki elements. The pieces go to the servers in turn, through fixed slots of three sizes,
+DEPTH of each size on each server; the last piece takes the smallest slot that it fits into. Using slots again needs no barrier: in
+the engine a worker's next use of a slot waits for the slot's last answer, and a server answers only once every worker has pushed.
+
+Sums go back into the array that was pushed. A sum is copied out of its slot only when the slot is needed again. To the engine the
+whole array is one variable, so an earlier copy would delay the next piece, and a large array would travel piece by piece.
+
+A broadcast is a sum in which all workers but rank 0 push zeros. It takes as long as one unplanned iteration, but leaves no copy of
+the model on the servers, as a key for each parameter would.
 """
 
 from collections import deque
@@ -27,19 +29,19 @@ class DirectPath:
 
     def __init__(self, inner: mx.kvstore.KVStore, levels: Levels):
         self._inner, self._levels = inner, levels
-        self._columns = levels.columns  # pieces go to one after another
+        self._columns = levels.columns  # pieces go to the columns in turn
         self._journeys: dict[tuple[str, int], Sequence[Callable[[Route, int], None]]] = {}
         self._buffers: dict[tuple[str, int], list[NDArray]] = {}
         self._next_buffer = 0
 
     def broadcast(self, key: object, value: NDArray, outs: Sequence[NDArray]) -> None:
-        """Rank 0's value to every out."""
+        """Queue copies of rank 0's `value` to every array of `outs`."""
         _settle(value, *outs)
         source = value if self._inner.rank == 0 else None
         self._sum(source, ndarrays.dtype_name(value, key), [ndarrays.flat(out) for out in outs])
 
     def add_up(self, key: object, values: Sequence[NDArray], outs: Sequence[NDArray]) -> None:
-        """The sum over workers and devices to every out."""
+        """Queue the sum of `values` over workers and devices, to every array of `outs`."""
         _settle(*values, *outs)
         self._sum(ndarrays.add_up(values), ndarrays.dtype_name(values[0], key), [ndarrays.flat(out) for out in outs])
 
@@ -82,7 +84,7 @@ class DirectPath:
         return kind * DEPTH + turn
 
     def _slots(self, dtype: str, capacity: int) -> list[NDArray]:
-        """DEPTH times one buffer per server; at first use the slots are created and all wait."""
+        """The buffers of a dtype and size, DEPTH per server. At their first use the slots are created, and all workers wait."""
         if (dtype, capacity) not in self._buffers:
             buffers = [nd.zeros((capacity,), dtype=dtype) for _ in range(DEPTH * self._columns)]
             self._buffers[dtype, capacity] = buffers
@@ -98,6 +100,6 @@ class DirectPath:
 
 
 def _settle(*arrays: NDArray) -> None:
-    """Sums of first pieces are written into an array before its last ones are read: ndarrays.py says what that needs."""
+    """Bring arrays into MXNet's layout, since first pieces are written before the last ones are read (ndarrays.py)."""
     for array in arrays:
         ndarrays.settle(array)

@@ -4,12 +4,12 @@
     call = exchange.prepare(["weight", "bias"], gradients, gradients)
     exchange.add_up(call, recorder.place(call.group))                # queued: reading the arrays waits for the sums
 
-Arrays are MXNet's; `mx.nd.from_dlpack` and `mx.nd.from_numpy` make them of other libraries' without a copy. All workers make the
-same calls; where one does not, the job ends before a wrong sum is handed out (nalb/protocol/calls.py). A front end that knows what
-its iterations are makes each PlaceInIteration by itself and needs no recorder.
+Arrays are MXNet's; `mx.nd.from_dlpack` and `mx.nd.from_numpy` make them from other libraries' arrays without a copy. All workers
+must make the same calls: where one does not, the job ends before a wrong sum is handed out (nalb/protocol/calls.py). A front end
+that knows what its iterations are makes each PlaceInIteration itself and needs no recorder.
 
-Each sum takes one of three ways. What belongs to no known iteration goes directly (direct.py), once all workers have announced the
-same call. An iteration goes as its plan says: cut into slices (sliced.py), or whole by MXNet's own routing (own_routing.py).
+Each sum takes one of three ways. A call of no known iteration goes directly (direct.py), once all workers have announced the same
+call. The calls of an iteration go as its plan says: cut into slices (sliced.py), or whole by MXNet's own routing (own_routing.py).
 """
 
 import ctypes
@@ -48,46 +48,46 @@ from nalb.transport.reachability import reach_kept
 
 
 class JobFinished(Exception):
-    """The job wants no further iteration; only held jobs (compare) end so."""
+    """Raised where the job wants no further iteration. Only held jobs (`nalb compare`) end so."""
 
 
 class Exchange:
-    """A worker's part in the job. One thread alone may call it; the script's end closes it."""
+    """Makes a worker's sums. Only one thread may call it; the script's end closes it."""
 
     def __init__(self, settings: Settings):
         self._settings = settings
         self._scheme = by_name(settings.scheme)
-        self._lock = threading.Lock()  # inner's calls, which the thread that makes slots also makes
-        Shim.loaded()  # said before ps-lite has met, whose end would wait for the others
+        self._lock = threading.Lock()  # guards calls of `inner`, which the thread that makes slots calls too
+        Shim.loaded()  # raises before ps-lite has started, whose end would wait for the other processes
         orders = Orders()
         with reach_kept(settings):
             check_encryption(settings)
             if not self._scheme.routes_itself:  # MXNet would split larger slices over all servers
                 os.environ["MXNET_KVSTORE_BIGARRAY_BOUND"] = str(MAX_SLICE_ELEMENTS + 1)
-            inner = mx.kvstore.base.create("dist_sync")  # mx.kvstore.create refuses scripts this name
+            inner = mx.kvstore.base.create("dist_sync")  # mx.kvstore.create, patched, refuses this name
             assert isinstance(inner, mx.kvstore.KVStore)
             self._inner = inner
             self._session = WorkerSession(settings, 9 + 2 * self._inner.rank, on_prepare=orders.put)
-        self.rank = int(self._inner.rank)  # this worker's in ps-lite
+        self.rank = int(self._inner.rank)  # this worker's rank in ps-lite
         self._levels = self._levels_of(self._session.welcome)
         self._slot_maker = SlotMaker(orders, self._session, self._inner, self._lock, self._levels)
         self._calls_made = 0
         self._calls = Calls(self._inner)
         self._direct = DirectPath(self._inner, self._levels)
         self._own = OwnRouting(self._inner, self._lock)
-        self._sliced: SlicedPath | None = None  # of what is registered
-        self._tensors: list[Tensor] = []  # that are registered
-        self._first_tensor: list[int] = []  # of each group
-        self._first_own_key = 0  # of the tensors, where MXNet routes
+        self._sliced: SlicedPath | None = None  # for the registered tensors
+        self._tensors: list[Tensor] = []  # the registered ones
+        self._first_tensor: list[int] = []  # index of each group's first tensor
+        self._first_own_key = 0  # key of the first tensor where MXNet routes
         self._plan: m.Plan | None = None  # of the iteration under way
-        self._plan_wait_s, self._has_pushed = 0.0, False  # of that iteration
-        self._computed: list[NDArray] = []  # ready with the gradients of this iteration
-        self._outs: list[NDArray] = []  # ready with its sums, where MXNet routes
+        self._plan_wait_s, self._has_pushed = 0.0, False  # of the iteration under way
+        self._computed: list[NDArray] = []  # arrays that are ready with the gradients of this iteration
+        self._outs: list[NDArray] = []  # arrays that are ready with its sums, where MXNet routes
         self._closed = False
         self._before_leaving: list[Callable[[], None]] = []
         self._after_leaving: list[Callable[[], None]] = []
         script_end.at_exit(settings.node, self.close, self.fail)
-        # MXNet's own handler of forks waits for the exchange under way too, but with the GIL held: no sign of life would go out
+        # MXNet's own fork handler also waits for the exchange under way, but holds the GIL: no sign of life would go out
         os.register_at_fork(before=mx.nd.waitall, after_in_child=self._forget)
 
     def _levels_of(self, welcome: m.Welcome) -> Levels:
@@ -102,17 +102,18 @@ class Exchange:
         return self._session.client
 
     def prepare(self, keys: Sequence[Key], values: Arrays, outs: Arrays) -> Call:
-        """A call's arrays: per key those to be summed, one per device, and those that get the sum.
+        """Prepare a call. values: per key the arrays to be summed, one per device. outs: per key the arrays that get the sum.
 
-        The same arrays again give the same call, at once. Raises StoreError for arrays that cannot be summed. Keys of one call may
-        share slices, so put together what is ready together; earlier keys go first.
+        The same arrays give the same call again, at once. Keys of one call may share slices, so put arrays into one call that are
+        ready together; earlier keys go first. Raises StoreError for arrays that cannot be summed.
         """
         return self._calls.prepare(keys, values, outs)
 
     def add_up(self, call: Call, place: PlaceInIteration, are_gradients: bool = False) -> None:
-        """Queue the call's sums. Raises JobFinished instead of beginning an iteration that nobody wants.
+        """Queue the call's sums. Raises JobFinished instead of beginning an iteration when the job wants none.
 
-        are_gradients: a backward pass writes these arrays, and no convolution reads them while it infers.
+        place: the call's place in an iteration. are_gradients: a backward pass writes the arrays, and no convolution reads them
+        while it infers.
         """
         is_planned = place.number >= 0
         self._begin_call(None if is_planned else "sum", call.group)
@@ -127,7 +128,7 @@ class Exchange:
             return
         self._calls.forget(call)
         with self._travelling_directly([one[0] for one in call.values], call.arrays):
-            if self._scheme.ps_lite_kind:  # ps-lite cuts and routes every array by itself: no slots
+            if self._scheme.ps_lite_kind:  # such a ps-lite cuts and routes every array itself, without slots
                 self._own.push([self._own_key(key) for key in call.keys], call, are_gradients)
             else:
                 with self._lock:
@@ -135,14 +136,14 @@ class Exchange:
                         self._direct.add_up(key, values, outs)
 
     def add_up_once(self, key: Key, array: NDArray) -> None:
-        """The sum into `array`, apart from what iterations consist of."""
+        """Queue one sum into `array`, by a call that belongs to no iteration."""
         self._begin_call("single sum", ((key, int(array.size), ndarrays.dtype_name(array, key)),))
         self._end_iteration()
         with self._travelling_directly([array], [array]), self._lock:
             self._direct.add_up(key, [array], [array])
 
     def broadcast(self, keys: Sequence[Key], values: Arrays, outs: Arrays) -> None:
-        """Rank 0's values to `outs` on every worker."""
+        """Queue copies of rank 0's `values` to `outs` on every worker. Raises StoreError."""
         if self._scheme.ps_lite_kind:
             name = self._scheme.name
             raise StoreError(
@@ -160,29 +161,29 @@ class Exchange:
                 self._direct.broadcast(key, first, targets)
 
     def at_close(self, before: Callable[[], None], after: Callable[[], None]) -> None:
-        """before: what `close` does first. after: what it does once every worker has said goodbye."""
+        """Let `close` call `before` first, and `after` once every worker has said goodbye."""
         self._before_leaving.append(before)
         self._after_leaving.append(after)
 
     def close(self) -> None:
-        """Leave the job: wait for what is under way, say goodbye, and let ps-lite finish with the others."""
+        """Leave the job: wait for operations under way, say goodbye, and end ps-lite together with the other workers."""
         if self._closed:
             return
         for act in self._before_leaving:
             act()
         self._end_iteration()
-        mx.nd.waitall()  # raises what an operation that nobody waited for came to
+        mx.nd.waitall()  # raises errors of operations that nobody waited for
         self._closed = True
         self._session.leave()
         for act in self._after_leaving:
             act()
         self._slot_maker.close()
         handle = self._inner.handle
-        self._inner.handle = None  # whoever still has the store must not end it again
+        self._inner.handle = None  # keeps other references to the store from ending it again
         check_call(_LIB.MXKVStoreFree(handle))  # waits for all workers and stops the servers
 
     def fail(self, failure: Failure) -> None:
-        """Leave the job in disorder: everyone must end, and the peers would wait for ever in ps-lite's barrier."""
+        """Leave the job after a failure: tell the coordinator, so that the others end instead of waiting in ps-lite's barrier."""
         if not self._closed:
             self._closed = True
             self.client.close(m.Failed(failure))
@@ -190,9 +191,9 @@ class Exchange:
     # ---- the planned path
 
     def _register(self, groups: Sequence[Group]) -> None:
-        """Every iteration consists of these: agree with everyone on its slices."""
+        """Register the groups that every iteration consists of, and cut their tensors as all workers do."""
         tensors = [
-            m.TensorSpec(str(key)[: m.NAME_MOST], elements, dtype, index)  # for people: as much as a name may have
+            m.TensorSpec(str(key)[: m.NAME_MOST], elements, dtype, index)  # the name is for people
             for index, one in enumerate(groups)
             for key, elements, dtype in one
         ]
@@ -204,7 +205,7 @@ class Exchange:
         self._cut(self._session.register(tensors))
 
     def _cut(self, setup: m.Setup) -> None:
-        """Make the slices that the coordinator counts on."""
+        """Cut the tensors into the slices that the coordinator expects. Raises StoreError where they differ."""
         layout = build_layout(
             self._tensors,
             num_nodes=setup.num_nodes,
@@ -235,7 +236,7 @@ class Exchange:
         assert self._sliced is not None
         first = self._first_tensor[place.number]
         self._has_pushed |= any(elements for _, elements, _ in call.group)
-        self._computed.append(call.is_computed())  # queued before the sums, which are written into the same arrays
+        self._computed.append(call.is_computed())  # queued before the sums overwrite the arrays
         if plan.routes_itself:
             keys = range(self._first_own_key + first, self._first_own_key + first + len(call.group))
             self._outs.append(self._own.push(keys, call, are_gradients))
@@ -255,7 +256,7 @@ class Exchange:
         self._session.finish(plan, wait_computed, wait, sums, self._plan_wait_s, self._has_pushed)
 
     def _end_iteration(self) -> None:
-        """Wait for the iteration under way, if any, which ends with what was pushed so far."""
+        """End the iteration under way, if any, with the calls made so far, and wait for it."""
         if self._plan is not None:
             self._finish_iteration(self._plan)
         self._session.wait_finished()
@@ -266,7 +267,7 @@ class Exchange:
         return key
 
     def _begin_call(self, announced_as: m.CallKind | None, group: Group) -> None:
-        """Count the call; announce it unless it is planned. Announced before it is counted, so that no report goes ahead."""
+        """Announce a call that is not planned, then count it: no report may tell of a call that is not announced yet."""
         if self._closed:
             raise StoreError("this worker has left the job: make no sums once the script ends")
         if announced_as:
@@ -277,9 +278,9 @@ class Exchange:
 
     @contextmanager
     def _travelling_directly(self, values: Sequence[NDArray], arrays: Sequence[NDArray]) -> Iterator[None]:
-        """Around a call's pushes, which would be added to something else before all workers have announced this same call.
+        """Enclose a call's pushes: wait first until all workers have announced the same call, so that only its arrays are summed.
 
-        Reports tell from when on nothing but the sums is missing, and when they are back in `arrays`.
+        Reports tell when `values` are ready, so that only the sums are missing, and when the sums are back in `arrays`.
         """
         number = self._calls_made - 1
         self.client.wait_for(m.CallAgreed, lambda agreed: agreed.number == number)
@@ -288,13 +289,13 @@ class Exchange:
         self._session.note_once(_ready(arrays), summed=number + 1)
 
     def _forget(self) -> None:
-        """In a fork, where ps-lite has no threads: the store's end would wait for all workers, and C++'s end for those threads."""
+        """Forget the store in a forked process: it has no threads of ps-lite, so its end must not wait for them or for workers."""
         self._inner.handle = None
         libc = ctypes.CDLL(None)
-        libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)  # with the status, once Python has ended
+        libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)  # exits with the status once Python has ended
 
 
 def _ready(arrays: Sequence[NDArray]) -> Callable[[], None]:
-    """Waits until all of these are as they are made now, whatever is written into them later."""
+    """A function that waits until the writes queued so far into these arrays are done, and for no later ones."""
     some = [array for array in arrays if array.size]
     return ndarrays.Probe(some)().wait_to_read if some else lambda: None

@@ -1,8 +1,8 @@
 """The KVStore that Gluon sees as `kvstore='nalb'`: MXNet's API in front of the recorder and the exchange.
 
-One call of pushpull is a group. The recorder learns from the groups what an iteration is (nalb/protocol/recorder.py); nothing is
-guessed. The exchange sums each iteration by its plan (exchange.py).
-Choice not taken: filling slices across calls. A call's result must be queued when it returns, or a reader sees stale sums.
+One call of pushpull is a group. The recorder learns from the groups what an iteration is (nalb/protocol/recorder.py) and guesses
+nothing. The exchange sums each iteration by its plan (exchange.py).
+Choice not taken: slices that span calls. A call's result must be queued when the call returns, or a reader sees stale sums.
 """
 
 import os
@@ -23,29 +23,29 @@ from nalb.protocol.recorder import IterationRecorder, Key
 from nalb.settings import Settings, from_environment
 from nalb.transport.client import Client
 
-BARRIER = "barrier"  # its key
+BARRIER = "barrier"  # the key of the barrier's sum
 KEEPERS_OF_STATES = "the Trainer's save_states and load_states, or the Module's save_optimizer_states"
 
 
 class NALB(KVStoreBase):
-    """Network-aware distributed sums; optimizers run on the workers."""
+    """A KVStore of network-aware distributed sums. Optimizers run on the workers."""
 
     def __init__(self, settings: Settings | None = None):
         self.settings = settings or from_environment(os.environ, socket.gethostname())
         self._recorder, self._exchange = IterationRecorder(), Exchange(self.settings)
-        self._first_keys: dict[tuple[object, ...], int] = {}  # of a Trainer's parameters
-        self._keys: dict[tuple[object, ...], int] = {}  # of a Module's
+        self._first_keys: dict[tuple[object, ...], int] = {}  # by a Trainer's parameters
+        self._keys: dict[tuple[object, ...], int] = {}  # by a Module's parameter
 
     @property
     def client(self) -> Client:
         """This worker's end of the control plane."""
         return self._exchange.client
 
-    # ---- what KVStoreBase asks for
+    # ---- the methods of KVStoreBase
 
     @property
     def type(self) -> str:
-        """'dist_sync_nalb': by it scripts split their data, and Module divides by all workers' batches."""
+        """'dist_sync_nalb': 'dist' lets scripts split their data, and '_sync' lets Module divide by all workers' batches."""
         return TYPE
 
     @property
@@ -55,36 +55,36 @@ class NALB(KVStoreBase):
 
     @property
     def num_workers(self) -> int:
-        """How many workers push."""
+        """The number of workers that push."""
         return self.settings.num_workers
 
     @staticmethod
     def is_capable(capability: str) -> bool:
-        """Optimizers run on the worker; anything else is unknown."""
+        """False for 'optimizer', since optimizers run on the workers. Raises StoreError for any other capability."""
         if capability.lower() == KVStoreBase.OPTIMIZER:
             return False
         raise StoreError(f"unknown capability {capability!r}: a KVStore is asked for 'optimizer' only")
 
     def broadcast(self, key: Key | Sequence[Key], value: object, out: object, priority: int = 0) -> None:
-        """Rank 0's value to `out` on every worker. Call with the same keys, in the same order, everywhere."""
-        del priority  # a broadcast happens before training: in order of calls
+        """Copy rank 0's value to `out` on every worker. Call it with the same keys in the same order on every worker."""
+        del priority  # a broadcast happens before training, in the order of calls
         keys, values, outs = _as_lists(key, value, out)
         self._exchange.broadcast(keys, values, outs)
         self._recorder.break_off()
 
     def pushpull(self, key: Key | Sequence[Key], value: object, out: object = None, priority: int = 0) -> None:
-        """Sum over all workers and devices into `out` (default: in place). Call alike on every worker.
+        """Sum over all workers and devices into `out` (default: in place). Make the same calls on every worker.
 
-        key: one key (int or str) or a list; value, out: per key one NDArray or one per device. Keys of one call may share
-        slices, so push together what is ready together. `priority` is the order of calls here: earlier keys go first.
+        key: one key (int or str) or a list; value, out: per key one NDArray or one per device. Keys of one call may share slices,
+        so push arrays together that are ready together. priority: not used; earlier calls, and earlier keys of a call, go first.
         """
         del priority
         self._add_up(*_as_lists(key, value, out), are_gradients=False)
 
     def add_up_gradients(self, keys: Sequence[Key], gradients: Arrays) -> None:
-        """`pushpull` in place of what a backward pass writes, and no convolution reads while it infers.
+        """`pushpull` in place, faster, of arrays that a backward pass writes and that no convolution reads while it infers.
 
-        keys: at least one, each once. gradients: per key those of all devices.
+        keys: at least one, each once. gradients: per key the arrays of all devices.
         """
         self._add_up(keys, gradients, gradients, are_gradients=True)
 
@@ -93,32 +93,32 @@ class NALB(KVStoreBase):
         self._exchange.add_up(call, self._recorder.place(call.group), are_gradients)
 
     def add_up_once(self, key: Key, array: NDArray) -> None:
-        """The sum over all workers into `array`, apart from what iterations consist of. Call alike on every worker."""
+        """Sum `array` over all workers in place, by a call that belongs to no iteration. Make the same call on every worker."""
         self._exchange.add_up_once(key, array)
         self._recorder.break_off()
 
     def at_close(self, before: Callable[[], None], after: Callable[[], None]) -> None:
-        """What to do when the script has ended well, before this worker says goodbye, and once all have."""
+        """Let a script that ends well call `before` before this worker says goodbye, and `after` once all workers have."""
         self._exchange.at_close(before, after)
 
     def first_key(self, parameters: tuple[object, ...]) -> int:
-        """Where a Trainer's keys begin: it has one for each parameter, which no Trainer of other ones has."""
+        """The first of a Trainer's keys: it has one for each parameter, and Trainers of other parameters have other keys."""
         return self._first_keys.setdefault(parameters, sum(map(len, self._first_keys)))
 
     def key_of(self, name: str, like: NDArray) -> int:
-        """The key of a Module's parameter, by the order in which parameters came: workers' names differ if they are automatic."""
+        """The key of a Module's parameter, numbered in the order in which parameters come: workers' automatic names may differ."""
         parameter = name, like.shape, like.dtype
         if parameter not in self._keys:
             self._keys[parameter] = self.first_key((parameter,))
         return self._keys[parameter]
 
     def _barrier(self) -> None:
-        """Wait until every worker has come here, by a sum of one number. Call alike on every worker."""
+        """Wait until every worker has called this, by a sum of one number."""
         array = mx.nd.zeros((1,))
         self.add_up_once(BARRIER, array)
         array.wait_to_read()
 
-    # ---- what MXNet's own stores have beside; one sentence each
+    # ---- further methods of MXNet's own stores, which raise StoreError
 
     def set_gradient_compression(self, compression_params: object) -> None:
         """Not supported: compressed gradients cannot be summed slice by slice."""
@@ -134,7 +134,7 @@ class NALB(KVStoreBase):
         )
 
     def _set_updater(self, updater: object) -> None:
-        """Not supported: sums are all that the store makes."""
+        """Not supported: the store only sums."""
         raise StoreError(
             f"kvstore 'nalb' has no updater: sum by pushpull, then call {type(updater).__name__} on the sums"
         )
@@ -156,7 +156,7 @@ class NALB(KVStoreBase):
         )
 
     def push(self, key: Key, *_: object, **__: object) -> None:
-        """Not supported: a push without its pull is what sparse gradients do."""
+        """Not supported: only sparse gradients need a push without its pull."""
         raise StoreError(
             f"key {key!r}: kvstore 'nalb' has no separate push and pull (sparse gradients need them): call "
             "pushpull(key, value, out) with dense arrays (grad_stype='default')"
@@ -171,20 +171,20 @@ class NALB(KVStoreBase):
 
     @property
     def handle(self) -> NoReturn:
-        """Not there: C functions of MXNet's would push past the plan."""
+        """Not supported: MXNet's C functions would push without a plan."""
         raise AbsentError(
             "kvstore 'nalb' has no handle for MXNet's C functions: use its methods; profile workers, not servers"
         )
 
 
 class AbsentError(StoreError, AttributeError):
-    """The store has no such attribute; hasattr says so too."""
+    """Raised for an attribute that the store does not have; an AttributeError too, so hasattr gives False."""
 
 
 def _as_lists(
     key: Key | Sequence[Key], value: object, out: object
 ) -> tuple[list[Key], list[list[NDArray]], list[list[NDArray]]]:
-    """Keys, and per key the arrays of its devices."""
+    """(keys, values, outs) as lists; values and outs hold per key the arrays of its devices. Raises StoreError."""
     if isinstance(key, int | str):
         keys, values, outs = [key], [value], [value if out is None else out]
     else:

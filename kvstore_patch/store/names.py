@@ -1,12 +1,12 @@
-"""The names of KVStores. MXNet makes 'local' of any name that it does not know, and a worker would train alone without a word."""
+"""Checks the names of KVStores. MXNet makes a 'local' store of any unknown name, with which a worker would silently train alone."""
 
 import difflib
 from collections.abc import Collection, Mapping
 
 from nalb.errors import StoreError
 
-TYPE = "dist_sync_nalb"  # scripts, Module among them, ask the type for 'dist' and '_sync': data are split, gradients summed
-NAMES = ("nalb", TYPE)  # what scripts create the store by
+TYPE = "dist_sync_nalb"  # scripts and Module look for 'dist' and '_sync' in a store's type
+NAMES = ("nalb", TYPE)  # names by which scripts create the store
 MXNETS_OWN = frozenset(  # kvstore.cc and comm.h, MXNet 1.9.1
     {"local", "local_update_cpu", "local_allreduce_cpu", "local_allreduce_device", "device", "nccl"}
     | {
@@ -14,16 +14,17 @@ MXNETS_OWN = frozenset(  # kvstore.cc and comm.h, MXNet 1.9.1
         for rest in ("", "_sync", "_async", "_sync_device", "_device_sync", "_async_device", "_device_async")
     }
 )
-ALIKE = 0.7  # of difflib's ratio: a slip of the pen, 'nabl' as 'nalbb'
+ALIKE = 0.7  # difflib's ratio from which a name counts as a misspelt NAMES, such as 'nabl' or 'nalbb'
 
 
 def is_in_job(environ: Mapping[str, str]) -> bool:
-    """Whether this process is a worker of a job of nalb's, by whatever launcher; one with keys talks to nobody in plain text."""
+    """Whether this process is a worker of one of nalb's jobs, whoever launched it. A process with keys counts, so that it never
+    talks in plain text."""
     return environ.get("DMLC_ROLE") == "worker" and not {"NALB_COORDINATOR", "NALB_KEYS"}.isdisjoint(environ)
 
 
 def check(name: str, registered: Collection[str], environ: Mapping[str, str]) -> None:
-    """StoreError for a name of which MXNet would make a store that trains alone, or that this job's servers do not serve."""
+    """Raise StoreError for a name of which MXNet would make a store that trains alone or that this job's servers do not serve."""
     if name in registered:
         return
     is_here = is_in_job(environ)
@@ -40,7 +41,7 @@ def check(name: str, registered: Collection[str], environ: Mapping[str, str]) ->
 
 
 def refusal(environ: Mapping[str, str]) -> StoreError:
-    """Why there is no store of ours in this process, which is in no job."""
+    """The error for a process that creates nalb's store outside a job."""
     wanted = {"DMLC_ROLE": "DMLC_ROLE=worker", "NALB_COORDINATOR": "NALB_COORDINATOR"}
     missing = [text for name, text in wanted.items() if name not in environ]
     return StoreError(

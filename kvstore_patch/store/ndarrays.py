@@ -1,10 +1,10 @@
-"""The few things that the store does with NDArrays: flat views, copies by the engine, waiting.
+"""The store's operations on NDArrays: flat views, copies by the engine, pushes and pulls, waiting.
 
-oneDNN's operations leave arrays in oneDNN's own layout: a convolution that infers does it to its weight, a backward pass to the
-gradient of what a convolution read. It cannot be seen before they have run. Views of such an array make those MXNet operations
-fail that know oneDNN, `_copyto` and `add_n` among them (`Check failed: !is_view`). Other operations get the view in MXNet's layout,
-so copies are made by one of those: BlockGrad, which does nothing else.
-A write into a view gives the whole array MXNet's layout, but not what the other views held. So all of an array must be read
+oneDNN's operations leave arrays in oneDNN's own layout: a convolution that infers does so with its weight, and a backward pass with
+the gradient of a convolution's input. The layout cannot be known before the operations have run. MXNet operations that use oneDNN,
+such as `_copyto` and `add_n`, fail on a view of such an array (`Check failed: !is_view`). Other operations get the view in MXNet's
+layout, so copies are made by one of these: BlockGrad, which only copies.
+A write into a view gives the whole array MXNet's layout, but loses the values of its other views. So all of an array must be read
 before any of it is written, and then all of it must be written.
 """
 
@@ -23,7 +23,7 @@ from nalb.planning.slots import DTYPES
 
 
 def dtype_name(array: NDArray, key: object) -> str:
-    """'float16', 'float32' or 'float64'; StoreError for anything else."""
+    """The array's dtype, 'float16', 'float32' or 'float64'; raises StoreError for any other."""
     name = np.dtype(array.dtype).name
     if name not in DTYPES:
         raise StoreError(f"key {key!r} holds {name}: parameter servers add up {', '.join(DTYPES)} only; cast it first")
@@ -33,10 +33,10 @@ def dtype_name(array: NDArray, key: object) -> str:
 def settle(array: NDArray) -> None:
     """Wait for an array and bring it into MXNet's own layout.
 
-    Asking for the memory's address is what reorders it (MXNDArrayGetData, MXNet 1.9.1).
+    Asking for the memory's address changes the layout (MXNDArrayGetData, MXNet 1.9.1).
     """
     if array.size:
-        wait_until_sent(array)  # convolutions that still wait to read it: each queues a change of the layout as it runs
+        wait_until_sent(array)  # each convolution that still reads it queues a change of the layout as it runs
         array.wait_to_read()
         check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(ctypes.c_void_p())))
 
@@ -49,20 +49,20 @@ def write(array: NDArray, values: npt.NDArray[Any]) -> None:
 
 _REORDER = (
     _LIB._ZNK5mxnet7NDArray20Reorder2DefaultAsyncEv
-)  # NDArray::Reorder2DefaultAsync, which no function of C gives
+)  # NDArray::Reorder2DefaultAsync, a C++ method that MXNet's C API does not offer
 _REORDER.argtypes, _REORDER.restype = (ctypes.c_void_p,), None
 
 
 def reorder(array: NDArray) -> None:
-    """Bring an array into MXNet's own layout by an engine operation: MXNet's KVStore, which cannot read another, may follow.
+    """Queue an operation that brings an array into MXNet's own layout, the only one that MXNet's KVStore can read.
 
-    A convolution that infers changes its weight's layout as it runs, which may be after this: wait for it first.
+    A convolution that infers changes its weight's layout as it runs, perhaps after this operation: wait for it first.
     """
     _REORDER(array.handle)
 
 
 def flat(array: NDArray) -> NDArray:
-    """A one-dimensional view of the same memory; of an mx.np array too, whose own reshape would copy."""
+    """A one-dimensional view of the same memory, also of an mx.np array, whose own reshape would copy."""
     return array.as_nd_ndarray().reshape((-1,))
 
 
@@ -72,12 +72,12 @@ def part(array: NDArray, start: int, length: int) -> NDArray:
 
 
 def copy(source: NDArray, target: NDArray) -> None:
-    """Copy by an engine operation: returns at once, ordered after what `source` and `target` wait for."""
+    """Queue a copy: returns at once, and the copy runs after the operations on `source` and `target` that are queued already."""
     mx.nd.BlockGrad(source, out=target)
 
 
 def clear(array: NDArray) -> None:
-    """Zeros, by an engine operation; for mx.np arrays too."""
+    """Queue an operation that fills an array with zeros; mx.np arrays are allowed."""
     legacy = array.as_nd_ndarray()
     mx.nd.zeros_like(legacy, out=legacy)
 
@@ -89,9 +89,9 @@ _NO_TEXTS = (ctypes.c_char_p * 0)()
 
 
 class Copy:
-    """`copy` with its C arguments made once: a quarter of the cost of a call, and an iteration makes hundreds.
+    """`copy` with its C arguments made once: a call then takes a quarter of the time, and an iteration makes hundreds of calls.
 
-    To an array of another type it converts, by Cast, which takes views of oneDNN's layout as BlockGrad does.
+    Into an array of another dtype it converts with Cast, which accepts views of oneDNN's layout as BlockGrad does.
     """
 
     __slots__ = ("_inputs", "_kept", "_operation", "_options", "_outputs")
@@ -116,7 +116,7 @@ class Copy:
 
 
 class PushPull:
-    """Arrays, one per device, that are pushed, and those that get the sum, through whatever key; C arguments made once."""
+    """A push of arrays, one per device, and a pull of their sum into others, by the key of each call; C arguments made once."""
 
     __slots__ = ("_inputs", "_kept", "_keys", "_outputs", "_store")
 
@@ -137,9 +137,10 @@ class PushPull:
 
 
 class OneArray:
-    """One array, pushed or pulled through whatever key; C arguments made once.
+    """Pushes or pulls of one array, through the key of each call; C arguments made once.
 
-    A pull is ordered after the array's push through the same key alone: MXNet's store writes what was pushed through it last.
+    The engine orders a pull only after the array's push through the same key: MXNet's store writes a pull's result into the array
+    that was last pushed through its key.
     """
 
     __slots__ = ("_handles", "_kept", "_keys", "_store")
@@ -150,14 +151,14 @@ class OneArray:
         self._keys = (ctypes.c_int * 1)()
 
     def push(self, key: int, priority: int) -> None:
-        """Done when every worker that the server counts has pushed."""
+        """Queue a push; it is done when every worker that the server counts has pushed."""
         self._keys[0] = key
         check_call(
             _LIB.MXKVStorePush(self._store.handle, mx_uint(1), self._keys, self._handles, ctypes.c_int(priority))
         )
 
     def pull(self, key: int, priority: int) -> None:
-        """What the server has now."""
+        """Queue a pull of the server's present value."""
         self._keys[0] = key
         check_call(
             _LIB.MXKVStorePull(self._store.handle, mx_uint(1), self._keys, self._handles, ctypes.c_int(priority))
@@ -171,13 +172,14 @@ class _Context(ctypes.Structure):
 _CPU = _Context(1, 0)  # mxnet::Context
 _NOTHING = ctypes.cast(
     ctypes.CDLL(None).getpid, ctypes.c_void_p
-)  # an operation has to call something: arguments are ignored
+)  # an engine operation has to call some function; getpid ignores its arguments
 
 
 class Probe:
-    """An array that is ready when all of these are, whatever is written into them later; C arguments made once.
+    """An engine operation that reads arrays and writes an array of its own; C arguments made once.
 
-    Each call queues one operation. After two calls the one array is ready when both times' arrays are.
+    A call queues the operation and returns that own array. It is ready when the writes queued before the call are done, whatever is
+    written later. After two calls it is ready when both operations are done.
     """
 
     __slots__ = ("_handles", "_kept", "_own", "_ready")
@@ -198,19 +200,19 @@ class Probe:
 
 
 def wait_for_all(arrays: Sequence[NDArray]) -> None:
-    """Block until all may be read."""
+    """Block until all arrays may be read."""
     for array in arrays:
         array.wait_to_read()
 
 
 def add_up(arrays: Sequence[NDArray]) -> NDArray:
-    """The sum over devices, on the first one's; the array itself where there is one, or nothing in it."""
+    """The sum of the arrays of several devices, on the first device; the first array itself where it is the only one or empty."""
     first = arrays[0]
-    if len(arrays) == 1 or not first.size:  # to most operations a size of 0 means an unknown one
+    if len(arrays) == 1 or not first.size:  # to most operations a size of 0 means an unknown size
         return first
     return mx.nd.add_n(*[array.as_nd_ndarray().as_in_context(first.context) for array in arrays])
 
 
 def wait_until_sent(array: NDArray) -> None:
-    """Block until operations that read the array (a push) have ended; wait_to_read would not wait for those."""
+    """Block until operations that read the array, such as pushes, have ended. wait_to_read does not wait for these."""
     check_call(_LIB.MXNDArrayWaitToWrite(array.handle))

@@ -1,4 +1,4 @@
-"""What MXNet's own dist_sync does with Gluon's calls: one fused pushpull per tensor, routed by MXNet, no slices."""
+"""Sums by MXNet's own routing, as dist_sync makes them for Gluon: one fused pushpull per tensor, no slices."""
 
 import threading
 from collections.abc import Sequence
@@ -14,25 +14,25 @@ from nalb.planning.slots import STOCK_KEYS
 
 
 class OwnRouting:
-    """Whole tensors through keys of their own, which servers have from their first use on."""
+    """Pushes whole tensors through keys of their own, which are created on the servers at their first use."""
 
     def __init__(self, inner: mx.kvstore.KVStore, lock: threading.Lock):
         self._inner, self._lock = inner, lock
         self._ready: set[int] = set()
-        self._first_key: dict[tuple[Tensor, ...], int] = {}  # by registered tensors, as the planner counts
+        self._first_key: dict[tuple[Tensor, ...], int] = {}  # by registered tensors; the planner counts alike
 
     def first_key(self, tensors: Sequence[Tensor]) -> int:
-        """Of these tensors, which may not share keys with others."""
+        """The first key of these registered tensors, which share no keys with other ones."""
         return self._first_key.setdefault(tuple(tensors), sum(map(len, self._first_key)))
 
     def push(self, keys: Sequence[int], call: Call, are_gradients: bool) -> NDArray:
-        """Queue the call's sums. keys: of its tensors, in order; the script's may be words. Returns what is ready with the sums."""
+        """Queue the call's sums; returns an array that is ready with them. keys: of the call's tensors, in their order."""
         if keys[-1] >= STOCK_KEYS:
             raise StoreError(f"MXNet's own routing has {STOCK_KEYS} keys here, and this job pushes more tensors")
         if not are_gradients:
             for array in call.arrays:
                 ndarrays.wait_until_sent(array)
-        # a vector has one layout; but one that is no gradient may be a view of something else
+        # vectors have only one layout, but a vector that is no gradient may be a view of a matrix
         for array in call.matrices if are_gradients else call.arrays:
             ndarrays.reorder(array)
         for source, target in call.copies:
@@ -46,7 +46,7 @@ class OwnRouting:
         return call.is_summed()
 
     def _begin(self, keys: Sequence[int], call: Call) -> None:
-        """Have the servers know these keys."""
+        """Create on the servers those of the keys that they do not have."""
         new = [
             (key, values[0])
             for key, values, exchange in zip(keys, call.values, call.exchanged, strict=True)

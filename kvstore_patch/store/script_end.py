@@ -1,7 +1,7 @@
-"""How the training script ends, which Python does not tell functions of atexit: well, or by an exception or an exit status.
+"""Finds out how the training script ends: well, or by an exception or an exit status. Python's atexit does not tell.
 
-`exit` and `quit` become `sys.exit`, which is watched. `raise SystemExit` passes by no hook and counts as ending well. `os._exit(0)`
-passes by atexit: it is told as the failure that it is.
+`exit`, `quit` and `sys.exit` are replaced by a function that notes the status. `raise SystemExit` passes no hook and counts as
+ending well. `os._exit(0)` skips atexit, and is reported as a failure.
 """
 
 import atexit
@@ -22,13 +22,14 @@ from nalb.errors import CheckpointError, PeerError, one_line
 from nalb.failures import NOT_LEFT, Cause, Failure, Phase
 from nalb.process.last_words import tell_launcher
 
-_status: object = None  # what sys.exit was last called with
+_status: object = None  # the argument of the last call of sys.exit
 
 
 def at_exit(node: str, close: Callable[[], None], fail: Callable[[Failure], None]) -> None:
-    """A script that ends well leaves in order by close(); else fail(failure) tells everyone, and nothing is waited for.
+    """Let a script that ends well call `close`, and one that fails call `fail`, which tells the others and waits for nothing.
 
-    close() raises what nobody has waited for: MXNet computes while the script goes on.
+    node: this machine's name, for the failure. `close` may raise errors of operations that MXNet computed while the script went on;
+    they count as a failure.
     """
     exit_now, end_now, owner = sys.exit, os._exit, os.getpid()
     has_begun_to_leave = False
@@ -44,15 +45,15 @@ def at_exit(node: str, close: Callable[[], None], fail: Callable[[Failure], None
             failure = Failure(cause=Cause.ENDED, detail=NOT_LEFT, role="worker", node=node)
             fail(failure)
             tell_launcher(failure)
-            status = PeerError.exit_code  # the launcher then tells the failure alone
+            status = PeerError.exit_code  # with it the launcher prints only the failure
         end_now(status)
 
     def leave() -> None:
         nonlocal has_begun_to_leave
         has_begun_to_leave = True
-        if os.getpid() != owner:  # a fork of the script's own is no part of the job
+        if os.getpid() != owner:  # a process that the script forked is no part of the job
             return
-        # the interpreter notes it before it calls sys.excepthook, whatever hook the script has set
+        # the interpreter sets last_value before it calls sys.excepthook, whatever hook the script has set
         error = getattr(sys, "last_value", None)
         code = _status if isinstance(_status, int) else int(_status is not None)
         if error is None and not code:
@@ -67,7 +68,7 @@ def at_exit(node: str, close: Callable[[], None], fail: Callable[[Failure], None
         if isinstance(error, CheckpointError) and error.writing is not None:
             failure = replace(failure, cause=Cause.CHECKPOINT, phase=Phase.CHECKPOINT, iteration=error.writing)
         fail(failure)
-        if error is not None:  # the exit status says it already, and the script's own last line may say why
+        if error is not None:  # a mere exit status is seen anyway, and the script's own last line may say why
             tell_launcher(replace(failure, detail=why))
         flush_all()
         os._exit(code & 0xFF or 1)
@@ -79,14 +80,14 @@ def at_exit(node: str, close: Callable[[], None], fail: Callable[[Failure], None
 
 
 def flush_all() -> None:
-    """What the script wrote and has not closed, as a file of its losses, would else be lost by os._exit."""
+    """Flush all open files, such as the script's file of losses: os._exit does not."""
     files = [one for one in gc.get_objects() if issubclass(type(one), io.IOBase)]
     for one in (sys.stdout, sys.stderr, *files):
-        with suppress(Exception):  # None, closed, only read, or its reader is gone
+        with suppress(Exception):  # it may be None, closed, or read-only, or its reader is gone
             one.flush()
 
 
 def goes_on() -> None:
-    """The script is still at work: a sys.exit before was caught."""
+    """Note that the script is still at work: an earlier sys.exit was caught and does not count."""
     global _status
     _status = None

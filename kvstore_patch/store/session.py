@@ -1,4 +1,4 @@
-"""A worker's part in the control plane: when an iteration may start, when it ended, and what the shim saw meanwhile."""
+"""A worker's part in the control plane: it waits for plans, and reports iterations' times and the shim's samples."""
 
 import os
 import queue
@@ -22,35 +22,41 @@ from nalb.transport.reachability import Reachability
 
 
 def check_encryption(settings: Settings) -> None:
-    """In an encrypted job. Raises MachineError without the shim, which is what encrypts: ps-lite would talk in the clear. PeerError
-    where the job does not take this node's key: ps-lite would wait for ever."""
+    """Check that this process can talk to an encrypted job; does nothing in a job without keys.
+
+    Raises MachineError without the shim, which encrypts: ps-lite would talk in plain text. Raises PeerError where the job does not
+    accept this node's key: ps-lite would wait for ever.
+    """
     keys = own_keys(settings)
     if keys is None:
         return
     Shim.loaded()
-    if settings.role != "scheduler":  # it is the one that answers
+    if settings.role != "scheduler":  # the scheduler itself answers these knocks
         knock(keys, settings.endpoint, settings.startup_s)
 
 
 class ShimFeed:
-    """Drains the shim: received messages become report rows."""
+    """Turns the messages that the shim saw into rows of reports."""
 
     def __init__(self, shim: Shim):
         self._shim = shim
         self._rows: list[m.SampleRow] = []
 
     def drain(self) -> tuple[list[m.SampleRow], int]:
-        """The rows since the last drain, as many as a Report holds, and the ring's drops so far."""
+        """The oldest rows not drained yet, as many as a Report holds, and the number of samples that the shim has lost so far."""
         self._rows += [m.SampleRow(*sample) for sample in self._shim.drain()]
         rows, self._rows = self._rows[: m.ROWS_MOST], self._rows[m.ROWS_MOST :]
         return rows, self._shim.drops
 
 
 class WorkerSession:
-    """Joins the job, waits for plans, times iterations."""
+    """Joins the job, waits for plans, and times iterations."""
 
     def __init__(self, settings: Settings, ps_id: int, on_prepare: Callable[[m.PrepareSlots], None]):
-        """on_prepare is called on the client's thread and must not block."""
+        """Joins the job; waits until the coordinator has welcomed this worker.
+
+        on_prepare: called for each PrepareSlots, on the client's thread; it must not block.
+        """
         self.shim = Shim.loaded()
         hello = m.Hello(m.VERSION, "worker", settings.node, ps_id, os.getpid())
         keys = own_keys(settings)
@@ -66,15 +72,15 @@ class WorkerSession:
         self.welcome = client.wait_for(m.Welcome)
         self._reach = Reachability(settings, client.fail, lambda ways: client.note(ways=ways))
         self.protocol = WorkerProtocol()
-        # until an iteration ends, for when; until something else, for None
+        # functions that wait: for an iteration, they return when it ended; for anything else, None
         self._waits: queue.SimpleQueue[Callable[[], float | None]] = queue.SimpleQueue()
         self._ends_s: queue.SimpleQueue[float] = queue.SimpleQueue()
         self._is_under_way = False
         threading.Thread(target=self._finish_all, name="nalb-finish", daemon=True).start()
-        self._last_end_s = time.monotonic()  # of the last iteration, or of what came before the first
+        self._last_end_s = time.monotonic()  # of the last iteration; at first of registering
 
     def register(self, tensors: list[m.TensorSpec]) -> m.Setup:
-        """Tell what will be pushed; returns how to cut it, the same for all workers."""
+        """Register the tensors that iterations push; returns how to cut them, which is the same for all workers."""
         registration = self.protocol.register(tensors)
         m.require_fit(registration)
         self.client.send(registration)
@@ -84,9 +90,9 @@ class WorkerSession:
         return setup
 
     def next_plan(self) -> tuple[m.Plan | m.Setup | None, float]:
-        """The next iteration's plan and the seconds waited for it.
+        """The next iteration's plan, and the seconds waited for it.
 
-        A Setup instead says to cut the tensors anew first; None, that the job wants no further iteration.
+        A Setup instead of a plan says that the tensors must be cut anew first. None says that the job wants no further iteration.
         """
         start_s = time.monotonic()
         message = self.client.wait_until(self.protocol.choose)
@@ -108,9 +114,11 @@ class WorkerSession:
         plan_wait_s: float,
         has_pushed: bool,
     ) -> None:
-        """Wait on a thread for the iteration's gradients, then for its slices, then report it done, `sums()` first if any.
+        """Let a thread wait for the iteration's gradients and then its slices, and report the iteration done.
 
-        has_pushed: an iteration that was broken off may have had nothing but arrays of size 0.
+        wait_computed, wait: block until the gradients, and then the slices, are there. sums: gives sums to be checked, which are
+        sent first, or None. plan_wait_s: seconds that the worker waited for the plan. has_pushed: False where the iteration was
+        broken off and had only arrays of size 0.
         """
         iteration, last_end_s = self.protocol.iteration, self._last_end_s
 
@@ -142,13 +150,13 @@ class WorkerSession:
         self._waits.put(work)
 
     def _finish_all(self) -> None:
-        """The thread: one for all iterations, since to start one costs more than what it does."""
+        """The thread for all iterations: to start one for each would take longer than its work."""
         while True:
             if (end_s := self._waits.get()()) is not None:
                 self._ends_s.put(end_s)
 
     def note_once(self, wait: Callable[[], None], **news: Unpack[Noted]) -> None:
-        """Let reports tell `news` once `wait` has returned on the thread. An error that it raises is the script's to see."""
+        """Let reports tell `news` once `wait` has returned on the thread. Its errors are ignored: the script meets them too."""
 
         def work() -> None:
             with suppress(Exception):
@@ -158,7 +166,7 @@ class WorkerSession:
         self._waits.put(work)
 
     def leave(self) -> None:
-        """Say goodbye and stay until everyone has: whoever still pushes would mistake this worker's exit for its own barrier."""
+        """Say goodbye, and wait until all workers have: one that still pushes would take this worker's exit for its own barrier."""
         self._reach.close()
         self.client.send(m.Goodbye())
         self.client.wait_for(m.Farewell)

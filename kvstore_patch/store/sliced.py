@@ -1,9 +1,9 @@
 """Sums by plan: gradients -> slices -> slots -> slices -> gradients, all of it queued with MXNet's engine.
 
 Each slice has an NDArray of its own: views of one big buffer would share an engine variable and travel one after another.
-Copies in and out are engine operations, so a slice leaves once the gradients of its fragments are ready, while the rest of
-the backward pass still computes, and nothing here blocks. A slice may mix tensors of one group (one pushpull call) only:
-when that call returns, every gradient of it has its sum queued, as MXNet's users expect.
+Copies in and out are engine operations. So nothing here blocks, and a slice leaves once the gradients of its fragments are ready,
+while the rest of the backward pass still computes. A slice holds tensors of one group (one pushpull call) only: when the call
+returns, the sums of all its gradients are queued, as MXNet's users expect.
 """
 
 import bisect
@@ -23,20 +23,20 @@ from nalb.protocol.sums import digest, signs
 
 
 class SlicedPath:
-    """The slices of one layout and their journeys. Memory: one copy of the tensors, two where sums are verified.
+    """The slices of one layout and their ways to the servers. Memory: one copy of the tensors, two where sums are verified.
 
-    The slices' arrays outlive this: MXNet's store keeps the array that was last pushed through a key (KVStoreDist's comm_buf_).
+    The slices' arrays outlive this object: MXNet's store keeps the array last pushed through each key (KVStoreDist's comm_buf_).
     """
 
     def __init__(self, lock: threading.Lock, layout: Layout, levels: Levels, verify: bool = False):
         self._lock, self._layout, self._levels = lock, layout, levels
         whole = [nd.zeros((s.elements + 1,), dtype=s.dtype) for s in layout.slices]
         self._arrays = [ndarrays.part(w, 0, w.size - 1) for w in whole]
-        self._gates = [ndarrays.part(w, w.size - 1, 1) for w in whole]  # one element more, to order slices by
+        self._gates = [ndarrays.part(w, w.size - 1, 1) for w in whole]  # one more element of each, which orders slices
         self._ends_bytes = list(itertools.accumulate(piece.size_bytes for piece in layout.slices))
         self._journeys = levels.journeys(self._arrays)
         self._order_after: dict[tuple[int, int], ndarrays.Copy] = {}
-        self._slices_of_last: dict[int, list[int]] = {}  # last tensor of a slice -> slices that are full with it
+        self._slices_of_last: dict[int, list[int]] = {}  # last tensor of slices -> those slices
         self._fragments_of: dict[int, list[tuple[NDArray, int, int]]] = {}  # tensor -> (view of slice, offset, length)
         self._places: list[list[tuple[int, int]]] = []  # slice -> (tensor, which of its fragments)
         for index, (piece, array) in enumerate(zip(layout.slices, self._arrays, strict=True)):
@@ -52,9 +52,9 @@ class SlicedPath:
         self._copies: dict[tuple[int, int], tuple[NDArray, list[ndarrays.Copy]]] = {}
 
     def push_group(self, plan: m.Plan, first_tensor: int, sources: Sequence[NDArray], outs: Arrays) -> None:
-        """Queue the whole journey of one group; `sources[i]` and `outs[i]` belong to tensor first_tensor + i.
+        """Queue one group's sums; `sources[i]` and `outs[i]` belong to tensor first_tensor + i.
 
-        Slice by slice, so that the first is on its way while the others are still being queued.
+        The group is queued slice by slice, so that the first slice is on its way while the others are still being queued.
         """
         copies_in = {first_tensor + i: self._copies_of(first_tensor + i, 0, source) for i, source in enumerate(sources)}
         for index in sorted(i for tensor in copies_in for i in self._slices_of_last.get(tensor, ())):
@@ -74,14 +74,14 @@ class SlicedPath:
                     copy_out()
 
     def _order(self, earlier: int, later: int) -> None:
-        """Let slice `later` wait for slice `earlier`: a copy that reads the one and writes the other, so the engine waits."""
+        """Let slice `later` wait until slice `earlier` is back, by a copy between their arrays, which the engine orders."""
         copy = self._order_after.get((earlier, later))
         if copy is None:
             copy = self._order_after[earlier, later] = ndarrays.Copy(self._gates[earlier], self._gates[later])
         copy()
 
     def _gate(self, index: int, inflight_bytes: int) -> int:
-        """The last slice that must be back before slice `index` leaves, so that at most the window is under way; -1: none."""
+        """The last slice that must be back before slice `index` leaves, so that at most the window is under way; -1: none must."""
         if not inflight_bytes:
             return -1
         return bisect.bisect_right(self._ends_bytes, self._ends_bytes[index] - inflight_bytes) - 1
@@ -91,7 +91,7 @@ class SlicedPath:
         ndarrays.wait_for_all(self._arrays)
 
     def sums(self, iteration: int) -> m.Sums | None:
-        """Once all slices are back: what the coordinator needs to check them; None where nobody asked for it."""
+        """Digests by which the coordinator checks the sums, once all slices are back; None where sums are not verified."""
         if not self._pushed:
             return None
         drawn = signs(iteration, max(piece.elements for piece in self._layout.slices))
@@ -101,7 +101,7 @@ class SlicedPath:
     def _copies_of(self, tensor: int, role: int, array: NDArray) -> list[ndarrays.Copy]:
         """The copies between an array and its slices: role 0 into them, role 1 + device out of them.
 
-        Kept while the caller passes the same array, which Gluon does.
+        They are kept while the caller passes the same array, as Gluon does.
         """
         kept = self._copies.get((tensor, role))
         if kept is not None and kept[0] is array:

@@ -1,4 +1,4 @@
-"""Slots are made when the coordinator orders them, on a thread of their own: signs of life go on meanwhile."""
+"""Creates slots when the coordinator orders them, on a thread of its own, so that signs of life go on meanwhile."""
 
 import queue
 import threading
@@ -18,7 +18,7 @@ Orders = queue.SimpleQueue[m.PrepareSlots | None]  # None: no more will come
 
 
 class SlotMaker:
-    """Obeys the orders in the queue, each once: to the servers a second creation would be a push."""
+    """Obeys each order in the queue once: to the servers a second creation would be a push."""
 
     def __init__(
         self, orders: Orders, session: WorkerSession, inner: mx.kvstore.KVStore, lock: threading.Lock, levels: Levels
@@ -29,7 +29,7 @@ class SlotMaker:
         self._thread.start()
 
     def close(self) -> None:
-        """Wait until what was ordered is made."""
+        """Wait until all ordered slots are created, and end the thread."""
         self._orders.put(None)
         self._thread.join()
 

@@ -1,12 +1,12 @@
-"""A checkpoint as bytes: what training needs to go on, and a digest by which every damage is noticed. Pure.
+"""A checkpoint as bytes: all that training needs to go on, and a digest that shows any damage. Pure.
 
     8 bytes   MAGIC
     8 bytes   length of the header, little-endian
     header    msgpack of Header: progress, settings, optimizer counters, and name, dtype and shape of each array
     arrays    their bytes, little-endian, in the header's order, without gaps
-    32 bytes  BLAKE2b over all that stands before
+    32 bytes  BLAKE2b over all bytes before
 
-Read by msgspec and numpy's frombuffer alone, and only once the digest is right: nothing in a file is ever executed.
+Only msgspec and numpy's frombuffer read a file, and only after its digest was checked: nothing in a file is ever executed.
 Choice not taken: mx.nd.save and npz. Neither has a checksum over the whole, and Trainer.save_states writes pickles.
 """
 
@@ -34,11 +34,11 @@ DType = Literal["float16", "float32", "float64", "int8", "int32", "int64", "uint
 
 
 class DamagedError(CheckpointError):
-    """It is not what was written; what another version of nalb wrote is whole."""
+    """The file is not as it was written. A file that another version of nalb wrote is not damaged."""
 
 
 class Progress(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where training goes on: what comes next, not what was last."""
+    """Where training goes on: the next iteration, epoch and batch, not the last ones."""
 
     iteration: Count = 0  # steps taken
     epoch: Count = 0  # counted from 0
@@ -47,7 +47,7 @@ class Progress(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ArraySpec(Struct, frozen=True, forbid_unknown_fields=True):
-    """One array of the file."""
+    """The name, dtype and shape of one array of the file."""
 
     name: str
     dtype: DType
@@ -55,16 +55,16 @@ class ArraySpec(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OptimizerState(Struct, frozen=True, forbid_unknown_fields=True):
-    """An optimizer's counters and numbers; its arrays are among the file's."""
+    """An optimizer's counters and numbers. Its arrays are among the file's arrays."""
 
     kind: str  # the class's name
     num_update: Count = 0
     index_updates: dict[int, Count] = {}  # parameter's index in the Trainer -> updates so far
-    numbers: dict[str, float | None] = {}  # learning rate and what else changes while training
+    numbers: dict[str, float | None] = {}  # learning rate and other numbers that change while training
 
 
 class Header(Struct, frozen=True, forbid_unknown_fields=True):
-    """All but the arrays' bytes."""
+    """The file's header: all but the arrays' bytes."""
 
     version: int
     progress: Progress
@@ -75,7 +75,7 @@ class Header(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a file holds."""
+    """The content of a checkpoint file."""
 
     progress: Progress
     settings: dict[str, Setting]
@@ -84,7 +84,10 @@ class Checkpoint:
 
 
 def encode(checkpoint: Checkpoint) -> Iterator[bytes | memoryview]:
-    """The file's bytes, piece by piece: no second copy of the model. CheckpointError for what could not be read back."""
+    """Yield the file's bytes piece by piece, without a second copy of the model.
+
+    Raises CheckpointError for values that could not be read back.
+    """
     specs: list[ArraySpec] = []
     pieces: list[memoryview] = []
     for name, array in checkpoint.arrays.items():
@@ -109,9 +112,9 @@ def encode(checkpoint: Checkpoint) -> Iterator[bytes | memoryview]:
 
 
 def decode(data: bytes) -> Checkpoint:
-    """Check everything, then read; the arrays are read-only views of `data`. CheckpointError says what is wrong.
+    """Check a file's bytes and read them; the arrays are read-only views of `data`.
 
-    DamagedError where these are not the bytes that were written.
+    Raises CheckpointError, which says what is wrong; DamagedError where these are not the bytes that were written.
     """
     if not data:
         raise DamagedError("it is empty")

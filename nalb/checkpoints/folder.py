@@ -1,8 +1,9 @@
-"""A folder of checkpoints: written so that a good one is always there, read from the newest that is whole.
+"""A folder of checkpoints. Writers always leave a whole one in it; readers take the newest whole one.
 
-A file is written under a temporary name in the same folder, flushed to the disk, renamed, and the folder flushed: under its
-own name a checkpoint is whole, or the disk has lost data, which the digest tells. Older ones go only after that. The
-temporary name carries the writer's node, so whoever finds one knows who was cut short, and in which iteration.
+A file is written under a temporary name in the same folder, flushed to the disk and renamed; then the folder is flushed. So a
+file under a checkpoint's name is whole, unless the disk has lost data, which the digest shows. Older checkpoints are removed only
+after that. The temporary name carries the writer's node and the iteration, so a file that is left over tells who was interrupted,
+and when.
 """
 
 import os
@@ -14,36 +15,39 @@ from pathlib import Path
 from nalb.checkpoints.file import Checkpoint, DamagedError, decode, encode
 from nalb.errors import CheckpointError
 
-VARIABLE = "NALB_CHECKPOINTS"  # the environment's word for the folder
+VARIABLE = "NALB_CHECKPOINTS"  # the environment variable that names the folder
 NAME = re.compile(r"checkpoint-(\d{9,})\.nalb")
 WRITING = re.compile(r"\.checkpoint-(\d{9,})\.nalb\.(.+)\.writing")
 
 
 @dataclass(frozen=True)
 class Found:
-    """A whole checkpoint."""
+    """A whole checkpoint that was found."""
 
     path: Path
-    data: bytes  # the file
+    data: bytes  # the file's content
     checkpoint: Checkpoint
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A file that should be a checkpoint."""
+    """A file that has a checkpoint's name but could not be used."""
 
     path: Path
     why: str
-    is_damaged: bool  # else it could not be read just now
+    is_damaged: bool  # False: it could not be read just now
 
 
 def file_name(iteration: int) -> str:
-    """Of the checkpoint taken after so many steps."""
+    """The name of the checkpoint that is taken after `iteration` steps."""
     return f"checkpoint-{iteration:09d}.nalb"
 
 
 def write(folder: Path, checkpoint: Checkpoint, node: str) -> Path:
-    """Write the checkpoint, all or nothing. CheckpointError names iteration and node; older ones stay as they are."""
+    """Write the checkpoint, all or nothing, and return its path. Older checkpoints stay as they are.
+
+    Raises CheckpointError, which names iteration and node.
+    """
     path = folder / file_name(checkpoint.progress.iteration)
     temporary = folder / f".{path.name}.{node}.writing"
     try:
@@ -70,8 +74,9 @@ def write(folder: Path, checkpoint: Checkpoint, node: str) -> Path:
 
 
 def newest(folder: Path) -> tuple[Found | None, list[Skipped]]:
-    """The newest whole checkpoint, and those newer ones that are not. CheckpointError for a whole one that has another format:
-    training would begin anew.
+    """Find the newest whole checkpoint, and the newer files that are not whole.
+
+    Raises CheckpointError for a whole checkpoint of another format: if it were passed over, training would begin anew.
     """
     skipped = []
     for path in reversed(paths(folder)):
@@ -93,9 +98,9 @@ def newest(folder: Path) -> tuple[Found | None, list[Skipped]]:
 
 
 def prune(written: Path, keep: int) -> None:
-    """Remove all that are older than the one just written but the newest `keep - 1`.
+    """Remove the checkpoints that are older than the one just written, but for the newest `keep - 1` of them.
 
-    Newer ones stay: they could not be read when training began, so it went on from an older one.
+    Checkpoints newer than that stay: they could not be read when training began, so it went on from an older one.
     """
     older = [path for path in reversed(paths(written.parent)) if _iteration(path) < _iteration(written)]
     for path in older[keep - 1 :]:
@@ -104,17 +109,17 @@ def prune(written: Path, keep: int) -> None:
 
 
 def paths(folder: Path) -> list[Path]:
-    """Files with a checkpoint's name, older ones first."""
+    """The files with a checkpoint's name, older ones first. Raises CheckpointError if the folder cannot be read."""
     return sorted((path for path in _entries(folder) if NAME.fullmatch(path.name)), key=_iteration)
 
 
 def cut_short(folder: Path) -> dict[str, int]:
-    """Nodes that were interrupted while they wrote a checkpoint, and of which iteration."""
+    """The nodes that were interrupted while they wrote a checkpoint, and its iteration."""
     return {match[2]: int(match[1]) for path in _entries(folder) if (match := WRITING.fullmatch(path.name))}
 
 
 def sweep(folder: Path, node: str | None = None) -> None:
-    """Remove what interrupted writers left, of one node or of all; only while none of these writes."""
+    """Remove the temporary files of interrupted writers, of one node or (None) of all. None of them may be writing meanwhile."""
     for path in _entries(folder):
         if (match := WRITING.fullmatch(path.name)) and node in (None, match[2]):
             with suppress(OSError):
@@ -122,7 +127,7 @@ def sweep(folder: Path, node: str | None = None) -> None:
 
 
 def _open_private(path: str, flags: int) -> int:
-    """Weights may tell what they were trained on."""
+    """Open a file for its owner alone, since weights may tell what they were trained on."""
     return os.open(path, flags, 0o600)
 
 

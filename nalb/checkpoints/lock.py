@@ -1,8 +1,10 @@
-"""One job at a time uses a folder of checkpoints: another's start would remove what the first is writing.
+"""Lets only one job at a time use a folder of checkpoints: another job's start would remove what the first is writing.
 
-All processes of a job share a lock of the kernel's on one file of the folder, which holds the job's name. The lock goes with the
-processes that hold it, however they end; the file stays, since whoever removed it could lock out nobody that has it open.
-Choice not taken: a file that is there or not. What a killed job left would keep everyone out.
+All processes of a job share a lock of the kernel's on one file of the folder, which contains the job's name. The lock ends with the
+processes that hold it, however they end. The file stays: after its removal, a lock on a new file could not lock out a process that
+has the old one open.
+
+Choice not taken: a file whose existence is the lock. The file of a killed job would keep everyone out.
 """
 
 import fcntl
@@ -13,14 +15,15 @@ from typing import IO
 from nalb.errors import CheckpointError
 
 FILE = ".lock"
-VARIABLE = "NALB_CHECKPOINTS_JOB"  # the environment's word for the job's name
+VARIABLE = "NALB_CHECKPOINTS_JOB"  # the environment variable that gives the job's name
 log = logging.getLogger(__name__)
 
 
 def claim(folder: Path, job: str) -> IO[str]:
-    """The folder is the job's while the file that is returned is open. CheckpointError names the other job that has it.
+    """Claim the folder for a job, for as long as the returned file is open.
 
-    job: its name, for people, which no other has. A folder that cannot be locked is used with a warning.
+    `job` is its name for people, which no other job has. Raises CheckpointError if another job has the folder, and names it. A
+    folder that cannot be locked is used with a warning.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -39,15 +42,15 @@ def claim(folder: Path, job: str) -> IO[str]:
 
 
 def _owner(file: IO[str], job: str) -> str:
-    """Lock the file, and say whose it is."""
+    """Lock the file, and return the name of the job whose it is."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        pass  # by another process of this job, or by another job
+        pass  # locked by another process of this job, or by another job
     else:
         file.truncate(0)
         file.write(job)
         file.flush()
-    fcntl.flock(file, fcntl.LOCK_SH)  # others have it alone for as long as it takes to write their name
+    fcntl.flock(file, fcntl.LOCK_SH)  # waits while another process has the file alone, to write its job's name
     file.seek(0)
     return file.read()

@@ -1,8 +1,8 @@
-"""Checks of what an emulated network needs: the right to make namespaces, namespaces, qdiscs, a congestion control;
-and of what keeps the CPU quotas of its nodes.
+"""Checks what an emulated network needs: the right to make namespaces, namespaces, qdiscs, a congestion control, and a mechanism
+for the CPU quotas of its nodes.
 
-Everything is tried in a child process, which becomes root in a user namespace of its own where this one is not root,
-just as `nalb compare` does; what it makes is removed by it, and in the user namespace would go with it anyway.
+A child process tries everything. Where this process is not root, the child becomes root in a user namespace of its own, just as
+`nalb compare` does. The child removes what it makes; in the user namespace that would vanish with the child anyway.
 """
 
 import json
@@ -23,11 +23,11 @@ SYSCTL = Path("/proc/sys/net/ipv4")
 
 
 def probe() -> None:
-    """What the child does: print as JSON what failed, by name; null where it worked."""
+    """Try everything, in the child, and print as JSON each try's complaint by name; null where the try worked."""
     from netem import build, cgroups, delay_line, namespaces, qdiscs, rootless
 
     rootless.ensure_privilege()
-    name = f"{namespaces.PREFIX}doctor{secrets.token_hex(8)}"  # not by pid: another PID namespace has the same
+    name = f"{namespaces.PREFIX}doctor{secrets.token_hex(8)}"  # not the pid, which another PID namespace may have too
 
     def namespace() -> None:
         try:
@@ -56,7 +56,7 @@ def _complaint(attempt: Callable[[], None]) -> str | None:
 def check_emulation(
     needed: bool, privileged: bool, run: Ask = ask, environ: Mapping[str, str] = os.environ
 ) -> list[Finding]:
-    """Right, namespaces and qdiscs. Where no emulated network is needed, what is missing is a warning."""
+    """Check rights, namespaces, qdiscs and CPU quotas. Where no emulated network is `needed`, a lack is a warning."""
     worst: Verdict = "FAIL" if needed else "warn"
     code, out, err = run(own_code_argv(PROBE), child_environment(environ))
     if code != 0:
@@ -92,7 +92,7 @@ def check_emulation(
 
 
 def _split(complaint: str) -> tuple[str, str]:
-    """(what is wrong, what to do): an error's remedy stands last, after a colon."""
+    """Split an error's text into (what is wrong, what to do): the remedy stands last, after a colon."""
     text = complaint.removeprefix("nalb.errors.MachineError: ")
     if text.endswith(REMEDY):
         return text.removesuffix(REMEDY).rstrip(": "), REMEDY
@@ -101,7 +101,7 @@ def _split(complaint: str) -> tuple[str, str]:
 
 
 def check_congestion_control(needed: bool, sysctl: Path = SYSCTL) -> list[Finding]:
-    """cubic (or reno) for emulated networks, and what plain jobs use."""
+    """Check that emulated networks can use cubic (or reno), and what plain jobs use."""
     name = "congestion control"
     try:
         available = (sysctl / "tcp_available_congestion_control").read_text(encoding="ascii").split()

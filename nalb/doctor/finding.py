@@ -1,4 +1,4 @@
-"""What a check of the machine says."""
+"""The result of a check of the machine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class Finding:
     """One line of `nalb doctor`."""
 
     name: str  # what was looked at
-    verdict: Verdict  # warn: a job runs, with something less; FAIL: it does not
+    verdict: Verdict  # warn: a job runs, but lacks something; FAIL: no job runs
     detail: str  # what was found
     advice: str = ""  # what to do; empty where nothing is to be done
 
@@ -21,6 +21,6 @@ Check = Callable[[], list[Finding]]
 
 
 def one_line(text: str, longest: int = 300) -> str:
-    """The last thing that a failed program said."""
+    """The last line that a failed program printed, of at most `longest` characters."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:longest] if lines else "it said nothing"

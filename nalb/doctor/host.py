@@ -1,4 +1,4 @@
-"""Checks of the host: ports, the address that it announces, memory, open files, threads."""
+"""Checks the host: its ports, the address that it announces, memory, open files, threads."""
 
 import errno
 import ipaddress
@@ -15,7 +15,7 @@ from nalb.doctor.finding import Finding
 PORTS = (9091, 9092)  # ps-lite's customary root port, and the coordinator's next to it
 PROCESS_BYTES = 150e6  # a process with mxnet imported and a small model
 SMALLEST_JOB = 7  # scheduler, three servers, three workers: the least that has something to balance
-FILES = 1024  # a ps-lite process opens a few sockets per peer; beyond it for jobs of about 100 processes
+FILES = 1024  # a ps-lite process opens a few sockets per peer, and more than this in jobs of about 100 processes
 ROUTES = Path("/proc/net/route")
 ROUTE_UP = 0x1
 
@@ -23,7 +23,7 @@ Addresses = Mapping[str, list[str]]  # interface -> IPv4 addresses
 
 
 def check_ports(host: str = "127.0.0.1", ports: tuple[int, ...] = PORTS) -> list[Finding]:
-    """The ports that --hosts jobs use by custom; local and emulated jobs find their own."""
+    """Check the ports that --hosts jobs use by custom; local and emulated jobs find free ones themselves."""
     busy = []
     for port in ports:
         with socket.socket() as probe:
@@ -39,7 +39,7 @@ def check_ports(host: str = "127.0.0.1", ports: tuple[int, ...] = PORTS) -> list
 
 
 def local_addresses() -> dict[str, list[str]]:
-    """IPv4 addresses by interface."""
+    """This machine's IPv4 addresses, by interface."""
     found = psutil.net_if_addrs().items()
     return {name: [a.address for a in addresses if a.family == socket.AF_INET] for name, addresses in found}
 
@@ -63,7 +63,7 @@ def check_address(
     addresses: Callable[[], Addresses] = local_addresses,
     interface_of_route: Callable[[], str | None] = default_interface,
 ) -> list[Finding]:
-    """Where the other nodes would reach this one."""
+    """Check the address at which the other nodes would reach this one."""
     name, here = "announced address", addresses()
     if wanted := environ.get("DMLC_NODE_HOST"):
         holders = [interface for interface, own in here.items() if wanted in own]
@@ -86,7 +86,7 @@ def check_address(
 
 
 def check_memory(available_bytes: Callable[[], float] = lambda: psutil.virtual_memory().available) -> list[Finding]:
-    """How many processes there is room for."""
+    """Check how many processes the free memory has room for."""
     free = available_bytes()
     processes = int(free // PROCESS_BYTES)
     detail = f"{free / 1e9:.1f} GB free: about {processes} processes of {PROCESS_BYTES / 1e6:.0f} MB and the model"
@@ -98,7 +98,7 @@ def check_memory(available_bytes: Callable[[], float] = lambda: psutil.virtual_m
 
 
 def check_open_files(limit: Callable[[], int] = lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0]) -> list[Finding]:
-    """ps-lite opens sockets to every peer."""
+    """Check the limit of open files, since ps-lite opens sockets to every peer."""
     soft = limit()
     if soft == resource.RLIM_INFINITY or soft >= FILES:
         shown = "no limit" if soft == resource.RLIM_INFINITY else str(soft)
@@ -108,7 +108,7 @@ def check_open_files(limit: Callable[[], int] = lambda: resource.getrlimit(resou
 
 
 def check_threads(environ: Mapping[str, str] = os.environ, cpus: int | None = os.cpu_count()) -> list[Finding]:
-    """Every process of a job starts as many OpenMP threads as there are CPUs, unless told otherwise."""
+    """Check OMP_NUM_THREADS, which says how many OpenMP threads each process of a job starts."""
     chosen = environ.get("OMP_NUM_THREADS")
     if chosen is None:
         detail = f"OMP_NUM_THREADS is not set: a worker of --hosts has all {cpus} CPUs, each process of other jobs one"

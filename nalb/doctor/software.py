@@ -1,7 +1,7 @@
-"""Checks of what is installed: Python, numpy, MXNet, the shim, the libzmq of pyzmq, ssh, the dataset.
+"""Checks what is installed: Python, numpy, MXNet, the shim, the libzmq of pyzmq, ssh, the dataset.
 
-MXNet and preloaded libraries are tried in processes of their own: this one never imports mxnet, and LD_PRELOAD acts
-only when a process starts.
+MXNet and preloaded libraries are tried in processes of their own: this process never imports mxnet, and LD_PRELOAD acts only
+when a process starts.
 """
 
 import importlib.metadata
@@ -35,7 +35,7 @@ Ask = Callable[[Sequence[str], Mapping[str, str]], tuple[int, str, str]]
 
 
 def ask(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr) of a process that ends within DEADLINE_S; a code of -1 where it did not end."""
+    """Run a process; return (exit code, stdout, stderr). The code is -1 if it does not end within DEADLINE_S."""
     try:
         done = subprocess.run(
             argv, env=dict(environ), capture_output=True, text=True, errors="replace", timeout=DEADLINE_S, check=False
@@ -52,17 +52,17 @@ def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_python(version: tuple[int, int] = sys.version_info[:2]) -> list[Finding]:
-    """The one Python that MXNet's jobs run on."""
-    found, needed = (".".join(map(str, one)) for one in (version, PYTHON_OF_MXNET))
-    if version == PYTHON_OF_MXNET:
+    """Check that this is the one Python that the packages are made for."""
+    found = ".".join(map(str, version))
+    if version == PYTHON:
         return [Finding("Python", "ok", found)]
     detail = f"{found}: nalb plans, simulates, emulates and reports here, but jobs with MXNet need {needed}"
     return [Finding("Python", "FAIL", detail, f"make an environment with python{needed}")]
 
 
 def check_numpy(version_of: Callable[[str], str] = importlib.metadata.version) -> list[Finding]:
-    """A numpy that mxnet imports with; where no MXNet is, any numpy."""
-    advice = "pip install 'nalb[mxnet]'"
+    """Check that mxnet can be imported with the installed numpy, by its version."""
+    advice = "pip install 'numpy>=1.23,<1.24'"
     try:
         version = version_of("numpy")
     except importlib.metadata.PackageNotFoundError:
@@ -78,7 +78,7 @@ def check_numpy(version_of: Callable[[str], str] = importlib.metadata.version) -
 
 
 def check_mxnet(run: Ask = ask, environ: Mapping[str, str] = os.environ) -> list[Finding]:
-    """The stock wheel imports, and can train over several machines."""
+    """Check that the stock wheel can be imported, and can train over several machines."""
     code, out, err = run(own_code_argv(IMPORT_MXNET), child_environment(environ))
     advice = "pip install 'nalb[mxnet]'; its libraries also need libgomp1, libgl1 and libglib2.0-0 from Debian"
     if code != 0:
@@ -93,10 +93,10 @@ def check_mxnet(run: Ask = ask, environ: Mapping[str, str] = os.environ) -> list
 
 
 def check_shim(run: Ask = ask, environ: Mapping[str, str] = os.environ) -> list[Finding]:
-    """The shim is built, and a process that is started with it finds it in place, of the right ABI."""
+    """Check that the shim is built, with each transport, and that a process started with it finds it in place, of the right ABI."""
     return [
         _preloaded("shim", "mxnet", "FAIL", run, environ),
-        _preloaded("transport pyzmq", "pyzmq", "warn", run, environ),  # only who asks for it needs it
+        _preloaded("transport pyzmq", "pyzmq", "warn", run, environ),  # only jobs that ask for it need it
     ]
 
 
@@ -117,7 +117,7 @@ def _preloaded(name: str, transport: str, otherwise: Verdict, run: Ask, environ:
 
 
 def check_ssh(needed: bool, which: Callable[[str], str | None] = shutil.which) -> list[Finding]:
-    """An ssh client, which only --hosts uses."""
+    """Check for an ssh client, which only --hosts uses."""
     if which("ssh"):
         return [Finding("ssh client", "ok", "found, for --hosts")]
     advice = "apt-get install openssh-client"
@@ -125,7 +125,7 @@ def check_ssh(needed: bool, which: Callable[[str], str | None] = shutil.which) -
 
 
 def check_dataset(folder: Path = DATASET) -> list[Finding]:
-    """The images that the example trains on."""
+    """Check for the images that the example trains on."""
     missing = [name for name in DATASET_FILES if not any((folder / f"{name}{end}").exists() for end in ("", ".gz"))]
     if not missing:
         return [Finding("Fashion-MNIST", "ok", str(folder))]

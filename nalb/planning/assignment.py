@@ -1,8 +1,8 @@
-"""Whole slices to servers (Cai et al., Algorithm 2), the order along which they go out, and the slots that hold them.
+"""Assigns whole slices to servers (Cai et al., Algorithm 2) in the order in which they go out, and numbers their slots.
 
-The algorithm as printed fills the biggest servers first, so all workers would start by pushing to one server. `assign`
-gives every server the same number of slices of every size, but spread evenly along the order (`interleave`). Slices of
-one size are interchangeable, so only their counts are computed (`greedy_counts`).
+The algorithm as printed fills the biggest servers first, so all workers would start by pushing to one server. `assign` gives every
+server the same number of slices of each size as the algorithm does, but spreads them evenly along the order (`interleave`). Slices
+of one size are interchangeable, so only their counts are computed (`greedy_counts`).
 """
 
 import numpy as np
@@ -11,11 +11,14 @@ import numpy.typing as npt
 from nalb.planning.nodes import Floats
 from nalb.planning.slices import Ints
 
-OPEN = 4  # slices of a run that a server may get beyond its sure ones: two by the level, one each for both roundings
+OPEN = 4  # slices of a size that a server may get beyond its sure ones: two by the level, and one for each of two roundings
 
 
 def whole_bytes(shares: Floats, total_bytes: int) -> Ints:
-    """Shares as whole bytes that add up to `total_bytes`: floors, then one more by largest fraction, lower index."""
+    """Shares as whole bytes that add up to `total_bytes`: floors, and one more byte for the largest fractions, shape (K,).
+
+    Ties go to the lower index.
+    """
     exactly = np.asarray(shares, dtype=np.float64) * (total_bytes / float(np.sum(shares)))
     whole = np.floor(exactly).astype(np.int64)
     missing = total_bytes - int(whole.sum())
@@ -29,9 +32,9 @@ def whole_bytes(shares: Floats, total_bytes: int) -> Ints:
 def greedy_counts(left_bytes: Ints, size_bytes: int, count: int) -> Ints:
     """How many of `count` slices of one size Algorithm 2 gives each server, shape (K,).
 
-    Each slice in turn goes to the server with most load left, ties to the lower index: so the `count` largest of
+    Each slice in turn goes to the server with most load left, ties to the lower index. So the `count` largest of
     {left_i - k size : k = 0, 1, ...} are taken. With the level L for which sum_i max(0, left_i - L) = count * size,
-    server i takes within one of (left_i - L) / size of them; what is open beside that is sorted.
+    server i takes (left_i - L) / size of them, to within one. One fewer than that is sure; sorting finds the few others.
     left_bytes: per server, may be negative. Cost: O(K log K), whatever the count. Source: Cai et al., Algorithm 2,
     lines 11 to 20.
     """
@@ -46,11 +49,11 @@ def greedy_counts(left_bytes: Ints, size_bytes: int, count: int) -> Ints:
 
 
 def interleave(counts: Ints) -> Ints:
-    """A sequence with server i counts[i] times, spread evenly: its j-th stands at (j + 1/2) / counts[i] of the whole.
+    """A sequence that has server i counts[i] times, spread evenly: its j-th place is (j + 1/2) / counts[i] of the whole.
 
     Ties go to the lower index. After any part of the order, server i has that part of its count, to within
-    (1 + K counts[i] / n) / 2. Shape (n,). Cost: O(n log n) for n slices. Nearly the order of smooth weighted round
-    robin, without its O(K) a step.
+    (1 + K counts[i] / n) / 2. Shape (n,). Cost: O(n log n) for n slices. The order is nearly that of smooth weighted round
+    robin, which takes O(K) a step.
     """
     servers = np.repeat(np.arange(len(counts)), counts)
     place = np.arange(len(servers)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -61,12 +64,12 @@ def interleave(counts: Ints) -> Ints:
 def assign(
     left_bytes: Ints, sizes_bytes: Ints, class_of_slice: Ints, is_probe: npt.NDArray[np.bool_]
 ) -> tuple[Ints, Ints]:
-    """(server, slot) of each slice: probes round the servers, the rest as `greedy_counts`, interleaved per class.
+    """(server, slot) of each slice: probes go to the servers in turn, the rest by `greedy_counts`, interleaved per class.
 
-    left_bytes: whole bytes that each server shall sum, shape (K,), K >= 1; the other three per slice, shape (n,). The
-    k-th probe goes to server k mod K. Servers are numbered 0 .. K-1; slots count from 0 per server and slot class.
-    Each run of equal slices is shared out in proportion, the last one so that the shares come out: greedy alone would
-    give the first run to the largest share.
+    left_bytes: whole bytes that each server shall sum, shape (K,), K >= 1; the other three arguments per slice, shape (n,).
+    The k-th probe goes to server k mod K. Servers are numbered 0 .. K-1; slots count from 0 per server and slot class.
+    Each run of equal slices is shared out in proportion to the shares, and the last run makes up the differences: the greedy
+    algorithm alone would give the first run to the largest share.
     Cost: O(n log n), and O(K log K) per run of equal slices. Source: Cai et al., Algorithm 2.
     """
     num_servers, num_slices = len(left_bytes), len(sizes_bytes)
@@ -92,7 +95,7 @@ def assign(
 
 
 def number_slots(server: Ints, class_of_slice: Ints, num_servers: int) -> Ints:
-    """Per slice, how many earlier slices of its class its server has."""
+    """Each slice's slot, shape (n,): the number of earlier slices of its class that its server has."""
     key = class_of_slice * num_servers + server
     order = np.argsort(key, kind="stable")
     ranked = key[order]

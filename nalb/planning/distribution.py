@@ -1,4 +1,4 @@
-"""What a scheme may know when it decides, and the plan that its shares become: whole slices on servers."""
+"""The situation in which a scheme decides, and the plan that its shares become: whole slices on servers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from nalb.planning.slices import Layout
 
 
 class DecisionKind(Enum):
-    """What a decision is, for code. Its reason says the same and more for people, in words that may change."""
+    """The kind of a decision, for code. The decision's reason tells people more, in words that may change."""
 
     PLANNED = "the scheme chose the shares"
     UNMEASURED = "equal shares, since not every node is measured"
@@ -27,47 +27,47 @@ class DecisionKind(Enum):
 
 @dataclass(frozen=True)
 class Distribution:
-    """Where each slice of one iteration goes."""
+    """A plan: where each slice of one iteration goes."""
 
     scheme: str  # its name
     iteration: int  # counted from 0
     server_of_slice: tuple[int, ...]  # per slice, the index of its server among the nodes
     slot_of_slice: tuple[int, ...]  # per slice, its slot on that server, from 0 for each slot class
-    target_bytes: tuple[int, ...]  # per node, what the scheme asked for; adds up to the model
-    shares_bytes: tuple[int, ...]  # per node, what whole slices made of it; adds up to the model
-    predicted_s: float | None  # completion time of shares_bytes by the scheme's capacities; None where unknown
-    bound_s: float | None  # the least time of any shares by the same capacities
+    target_bytes: tuple[int, ...]  # per node, the share that the scheme asked for; adds up to the model
+    shares_bytes: tuple[int, ...]  # per node, the share in whole slices; adds up to the model
+    predicted_s: float | None  # completion time of shares_bytes by the scheme's capacities; None: these are unknown
+    bound_s: float | None  # the least time of any shares by the same capacities; None: these are unknown
     reason: str  # for people
-    by_site: SitePlan | None = None  # who sums within the sites; None: sums have one level
+    by_site: SitePlan | None = None  # the leaders within the sites; None: sums have one level
     kind: DecisionKind = DecisionKind.PLANNED  # PLANNED, UNMEASURED or DISTRUSTED
 
     @property
     def target_shares(self) -> Floats:
-        """target_bytes as the cost model takes shares, shape (N,)."""
+        """target_bytes as floats, as the cost model takes shares, shape (N,)."""
         return np.array(self.target_bytes, dtype=np.float64)
 
     @property
     def held_shares(self) -> Floats:
-        """shares_bytes, likewise."""
+        """shares_bytes as floats, as the cost model takes shares, shape (N,)."""
         return np.array(self.shares_bytes, dtype=np.float64)
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What a scheme may know when it decides."""
+    """All that a scheme may know when it decides."""
 
     iteration: int  # the one to be planned
     nodes: Sequence[Node]  # in planning order
-    layout: Layout  # how the model is cut into slices
-    estimated: Capacities | None = None  # None: not measured yet
-    configured: Capacities | None = None  # None: nobody said
+    layout: Layout
+    estimated: Capacities | None = None  # measured; None: some are not measured yet
+    configured: Capacities | None = None  # of a network file; None: there is none
     observations: Sequence[Sequence[ServerObservation]] = ()  # per node, newest last
     present_bytes: Sequence[float] | None = (
         None  # per node, by this scheme's own plan; None: no plan of its own runs now
     )
-    links_set_pace: bool = True  # False: equal shares are needed, whatever is known (feedback/trust.py)
-    joint_shares: Floats | None = None  # per node, bytes, adding up to the model: the network's half of a joint plan
-    sites: Sites | None = None  # of the nodes; None: each is a site of its own
+    links_set_pace: bool = True  # False: plans are distrusted, so shares must be equal (feedback/trust.py)
+    joint_shares: Floats | None = None  # shares of a joint plan, bytes per node, adding up to the model
+    sites: Sites | None = None  # of the nodes; None: each node is a site of its own
 
     @property
     def equal_need(self) -> DecisionKind | None:
@@ -85,10 +85,11 @@ def build_plan(
     reason: str,
     kind: DecisionKind = DecisionKind.PLANNED,
 ) -> Distribution:
-    """Shares in bytes per node made whole: slices assigned, slots numbered, times predicted. Cost: see assign.
+    """The plan for these shares: slices assigned, slots numbered, times predicted. Cost: that of `assign`.
 
-    Probes count against a server's share; where they exceed it, the server has just its probes. By sites: leaders are chosen
-    too; capacities, where known, have the uplinks of the same sites.
+    shares: bytes per node, shape (N,). capacities: for the predictions; None: not known. Probes count as part of a server's share;
+    a server whose probes exceed it has its probes alone. By sites: leaders are chosen too, and capacities must have the uplinks of
+    the same sites.
     """
     nodes, layout = situation.nodes, situation.layout
     servers = server_indices(nodes)

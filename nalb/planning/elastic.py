@@ -1,8 +1,8 @@
-"""Scheme `elastic` (Chen et al., SoCC 2020, as Cai et al. compare with it): learn each server's time from its load.
+"""Scheme `elastic` (Chen et al., SoCC 2020, as Cai et al. compare with it): it learns each server's time from its load.
 
-Per server a straight line, time = a load + b, by least squares over the last observations; then the shares for which
-the predicted times are equal. A line needs two different loads, and equal shares give only one: until every server
-has two, the shares are moved a little from slow servers to fast ones. The scheme does not see the network at all.
+For each server it fits a straight line, time = a load + b, by least squares over the last observations. Then it chooses the shares
+for which the predicted times are equal. A line needs two different loads, and equal shares give only one. So until every server
+has seen two loads, shares are moved a little from slow servers to fast ones. The scheme does not see the network.
 """
 
 from collections.abc import Sequence
@@ -14,23 +14,23 @@ from nalb.errors import InputError, listed
 from nalb.planning.filling import fill
 from nalb.planning.nodes import Floats, Node, check_nodes, server_indices
 
-OBSERVATIONS_KEPT = 10  # of each server: a few plans back, so that a network that changes is forgotten (ours)
+OBSERVATIONS_KEPT = 10  # of each server: those of a few plans, so that a changed network is soon learnt (ours)
 # The slice size that the scheme takes from experience, whatever the model. Cai et al. name no value; this one lies amid those
 # that the default alpha gives MobileNet, ResNet-50 and AlexNet on six nodes (46 to 200 kB). BytePS's default of 4 MB
 # would leave most servers of a small model without a slice.
 FIXED_SLICE_BYTES = 131_072
-DISTINCT_PART = 0.01  # of the larger load: loads nearer than this say nothing about a slope but noise
+DISTINCT_PART = 0.01  # part of the larger load: loads that differ by less tell only noise about a slope
 EXPLORE_FACTOR = 1.25  # the most by which one exploring step changes a share
-EXPLORE_LOW_PART = 0.05  # of an equal share: what an idle server gets to be seen at work
-EQUAL_PART = 0.01  # of the slowest time: times nearer than this count as equal
+EXPLORE_LOW_PART = 0.05  # part of an equal share that an idle server gets, so that it is observed
+EQUAL_PART = 0.01  # part of the slowest time: times that differ by less count as equal
 
 
 @dataclass(frozen=True)
 class ServerObservation:
-    """One iteration of one server."""
+    """The load and the time of one server in one iteration."""
 
-    load_bytes: float  # m_i, the bytes that it summed
-    time_s: float  # until its last slice was back at every worker
+    load_bytes: float  # m_i, the bytes that the server summed
+    time_s: float  # until the server's last slice was back at every worker
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.load_bytes) and self.load_bytes >= 0 and np.isfinite(self.time_s) and self.time_s > 0):
@@ -57,12 +57,12 @@ def elastic(
 ) -> tuple[Floats | None, str]:
     """Shares in bytes, shape (N,), whose predicted times are equal, with the reason; None: keep the present shares.
 
-    sum_i max(0, (t - b_i) / a_i) = M, a_i and b_i from fit_line over server i's last OBSERVATIONS_KEPT ones (newest last;
-    `observations` has one sequence per node, empty for nodes that are no server). A line that does not rise with the
-    load is noise: then a_i is the mean time per byte and b_i = 0, and the reason names the server. While a server
-    lacks two different loads: explore (see _explore). None where a server has no observation, or where exploring has
-    nothing to move. Cost: O(N (OBSERVATIONS_KEPT + log N)). Raises InputError for a wrong number of sequences. Source: Chen et
-    al., SoCC 2020, from the description in Cai et al., section 2.
+    observations: one sequence per node, newest last, empty for nodes that are no server. The shares are max(0, (t - b_i) / a_i)
+    with the t for which they add up to M; a_i and b_i are fit_line's over server i's last OBSERVATIONS_KEPT observations. A line
+    that does not rise with the load is noise: then a_i is the mean time per byte and b_i = 0, and the reason names the server.
+    While a server has not seen two different loads, the shares are those of `_explore`. None where a server has no observation, or
+    where all times are equal while exploring. Cost: O(N (OBSERVATIONS_KEPT + log N)). Raises InputError for a wrong number of
+    sequences. Source: Chen et al., SoCC 2020, from the description in Cai et al., section 2.
     """
     check_nodes(nodes, model_bytes)
     if len(observations) != len(nodes):
@@ -101,7 +101,10 @@ def _mean_slope(window: Sequence[ServerObservation]) -> float:
 
 
 def _explore(windows: Sequence[Sequence[ServerObservation]], model_bytes: float) -> Floats | None:
-    """The last shares times mean time / own time, within EXPLORE_FACTOR, idle ones lifted; None if times are equal."""
+    """The last shares times (mean time / own time), shape (servers,), scaled to the model; None if times are equal.
+
+    The factor stays within EXPLORE_FACTOR. Shares below EXPLORE_LOW_PART of an equal share are raised to it first.
+    """
     loads = np.array([window[-1].load_bytes for window in windows])
     times = np.array([window[-1].time_s for window in windows])
     if times.max() - times.min() <= EQUAL_PART * times.max():

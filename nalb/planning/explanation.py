@@ -1,4 +1,4 @@
-"""A plan in words: what each node carries and why, and which tensor goes to which server."""
+"""Explains a plan in words: the bytes that each node carries and why, and the servers that each tensor goes to."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -10,11 +10,14 @@ from nalb.planning.nodes import Capacities, Node, linear_load, load_bytes
 from nalb.planning.slices import ITEM_BYTES, Layout
 from nalb.units import bytes_per_s_to_mbps
 
-BOTTLENECK_PART = 0.999  # of the slowest time: nodes above it set the pace
+BOTTLENECK_PART = 0.999  # part of the slowest time: nodes above it set the pace
 
 
 def explain(layout: Layout, plan: Distribution, nodes: Sequence[Node], capacities: Capacities | None) -> list[str]:
-    """Lines of text: the plan, a line per node with its reason, a line per tensor. Cost: O(fragments)."""
+    """The explanation's lines: two for the plan, one or more per node with reasons, one per tensor. Cost: O(fragments).
+
+    capacities: for the nodes' times; None: not known.
+    """
     probes = int(layout.is_probe.sum())
     lines = [
         f"{plan.scheme}: {plan.reason}",

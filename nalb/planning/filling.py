@@ -1,4 +1,4 @@
-"""Bytes poured into vessels to a common level: what every optimum of shares comes down to."""
+"""Pours bytes into vessels to a common level: every optimum of shares is such a filling."""
 
 from collections.abc import Callable
 
@@ -11,11 +11,10 @@ Floats = npt.NDArray[np.float64]
 def fill(start_s: Floats, slope_s: Floats, total_bytes: float) -> Floats:
     """Pour `total_bytes` into vessels to a common level t: m_i = max(0, min_l (t - start_li) / slope_li), sum_i m_i = total.
 
-    start_s: by limit l, the time of server i without a share, seconds, shape (L, K), K >= 1; slope_s: seconds per byte of
-    share, >= 0, likewise. The level lies between two neighbouring floats, found by bisection, and shares between what fits
-    below and above. Servers of slope 0 take any share as soon as one of them does, in equal parts: it costs none of them anything.
-    Returns bytes, shape (K,). Cost:
-    O(L K) for each of about 60 halvings.
+    start_s: by limit l, the time of server i without a share, seconds, shape (L, K), K >= 1. slope_s: seconds per byte of share,
+    >= 0, shape (L, K). Bisection finds two neighbouring floats between which the level lies; the shares lie between those that fit
+    below and above. Servers of slope 0, whose times do not depend on their shares, take equal parts once the level reaches one of
+    them. Returns bytes, shape (K,). Cost: O(L K) for each of about 60 halvings.
     """
     rises = slope_s > 0
     start_s = np.where(rises, start_s, start_s.min(initial=np.inf, where=~rises))
@@ -31,9 +30,10 @@ def fill(start_s: Floats, slope_s: Floats, total_bytes: float) -> Floats:
 
 
 def pour(fits: Callable[[float], Floats], low_s: float, high_s: float, total_bytes: float) -> Floats:
-    """The same for any vessels: `fits` says what each holds at a level, bytes, shape (K,), and never falls as the level rises.
+    """Pour `total_bytes` into any vessels to a common level; returns bytes, shape (K,).
 
-    low_s and high_s: levels at which too little fits, and enough. Cost: about 60 calls of `fits`.
+    fits: gives the bytes that each vessel holds at a level, shape (K,), which never fall as the level rises. low_s: a level at
+    which too little fits. high_s: one at which enough fits. Cost: about 60 calls of `fits`.
     """
     while low_s < (middle_s := (low_s + high_s) / 2) < high_s:
         if fits(middle_s).sum() >= total_bytes:
@@ -43,4 +43,4 @@ def pour(fits: Callable[[float], Floats], low_s: float, high_s: float, total_byt
     below, above = fits(low_s), fits(high_s)
     rest, more = total_bytes - below.sum(), above - below
     shares = below + more * (rest / more.sum()) if more.any() else above
-    return np.asarray(shares * (total_bytes / shares.sum()))  # what rounding left over
+    return np.asarray(shares * (total_bytes / shares.sum()))  # corrects rounding

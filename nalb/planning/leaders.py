@@ -1,4 +1,4 @@
-"""Who sums each slice within its site, on top of a plan that says who sums it for all.
+"""Chooses which machine sums each slice within its site, for a plan that says which server sums it over all sites.
 
 An exchange by sites has two levels. Each slice has one owner, the node whose global server sums it over the sites
 (`Distribution.server_of_slice`, as in a job without sites). In every site one machine is the slice's leader: its site server
@@ -19,7 +19,7 @@ from nalb.planning.slices import Ints, Layout
 
 @dataclass(frozen=True)
 class SitePlan:
-    """The leaders of one plan."""
+    """The leaders of one plan's slices."""
 
     sites: Sites
     leader_of_slice: tuple[tuple[int, ...], ...]  # per site and slice, the index of the leading node among all nodes
@@ -30,16 +30,16 @@ class SitePlan:
 
     @property
     def led_shares(self) -> Floats:
-        """led_bytes as the cost model takes them, shape (N,)."""
+        """led_bytes as floats, as the cost model takes them, shape (N,)."""
         return np.array(self.led_bytes, dtype=np.float64)
 
 
 def choose_leaders(sites: Sites, layout: Layout, owner_of_slice: Ints, capacities: Capacities | None) -> SitePlan:
-    """The leaders for these owners: in each site whole slices as near as they come to `levels.even_led_bytes`.
+    """The leaders for these owners: in each site, whole slices that come as near as possible to `levels.even_led_bytes`.
 
-    owner_of_slice: indices of nodes, shape (n,); capacities: with uplinks; None: not known, the machines of a site lead equal
-    parts. A machine leads what it owns. The slices of other sites are assigned as those of one level are (assignment.py), the
-    probes of other sites round the members. Deterministic. Cost: `assign` for each site.
+    owner_of_slice: indices of nodes, shape (n,). capacities: with uplinks; None: not known, so the machines of a site lead equal
+    parts. A machine leads the slices that it owns. Slices owned in other sites are assigned as in a job without sites
+    (assignment.py); probes owned there go to the members in turn. Deterministic. Cost: `assign` for each site.
     """
     sizes, classes = layout.sizes_bytes, layout.class_of_slice
     nodes, site_of_owner = len(sites.of_node), sites.place[owner_of_slice]

@@ -1,11 +1,11 @@
-"""An exchange by sites: what uplinks and LANs carry, and the shares of least time.
+"""An exchange by sites: the bytes that uplinks and LANs carry, and the shares of least time.
 
-S sites, M gradient bytes. Machine i of a site of k machines leads r_i bytes: it sums them for its site (leaders.py). Of these it
-owns m_i bytes: it sums them for all. In each site sum r_i = M; over all sites sum m_i = M; m_s is what site s owns in all. The
-journey of a slice, and what its bytes load:
+There are S sites and M gradient bytes. Machine i of a site of k machines leads r_i bytes: it sums them for its site (leaders.py).
+Of these it owns m_i bytes: it sums them over all sites. In each site sum r_i = M; over all sites sum m_i = M; the machines of
+site s together own m_s. The journey of a slice, and the links that its bytes load:
 
     members push it to the leader             out of each member, into the leader k - 1 times
-    the leader pushes the sum to the owner    out of the leader, into the owner S - 1 times; nothing where they are one
+    the leader pushes the sum to the owner    out of the leader, into the owner S - 1 times; nothing where owner and leader are one
     the owner answers                         out of the owner S - 1 times, into the leader
     members push ZEROS, the leader answers    out of each member, into the leader k - 1 times, and the same back
 
@@ -13,8 +13,8 @@ journey of a slice, and what its bytes load:
     into machine i                M + (1 + Z) (k - 1) r_i + (S - 2) m_i
     out of machine i              (1 + Z) M + (k - 1 - Z) r_i + (S - 2) m_i
 
-with Z = ZEROS. For k = 1, where r_i = M, the last two are the first: the loads of a job without sites (nodes.py). So the sites are
-the nodes of that star, and their LANs are one more limit on what they can own.
+with Z = ZEROS. For k = 1, where r_i = M, the last two loads equal the first: they are the loads of a job without sites (nodes.py).
+So the sites are planned like the nodes of such a job, and their LANs limit further how much they can own.
 """
 
 import numpy as np
@@ -22,18 +22,18 @@ import numpy as np
 from nalb.planning.filling import Floats, fill, pour
 from nalb.planning.sites import Sites, Uplinks
 
-ZEROS = 1.0  # bytes that a member pushes for each byte of a result: MXNet answers pushes alone
-HALVINGS = 52  # of a level: as many as a float has binary digits
-ROUNDING = 1e-9  # of the model
+ZEROS = 1.0  # bytes that a member pushes for each byte of a result: MXNet sends results only as answers to pushes
+HALVINGS = 52  # steps of a bisection: as many as a float has binary digits
+ROUNDING = 1e-9  # part of the model that counts as rounding
 
 
 def uplink_load_bytes(sites: Sites, owned_bytes: Floats, model_bytes: float) -> Floats:
-    """What the uplink of each site carries each way: bytes, shape (S,), S >= 2. owned_bytes: m_i, shape (N,)."""
+    """The bytes that each site's uplink carries each way, shape (S,), S >= 2. owned_bytes: m_i, shape (N,)."""
     return np.asarray(model_bytes + (sites.count - 2) * sites.totals(owned_bytes))
 
 
 def lan_load_bytes(sites: Sites, owned_bytes: Floats, led_bytes: Floats, model_bytes: float) -> Floats:
-    """What each machine carries, out of it and into it: bytes, shape (2, N). led_bytes: r_i, shape (N,)."""
+    """The bytes that each machine sends and receives, shape (2, N). owned_bytes: m_i, led_bytes: r_i, shape (N,) each."""
     fixed, per_led = _lan_lines(sites, model_bytes)
     return np.asarray(fixed + per_led * led_bytes + (sites.count - 2) * owned_bytes)
 
@@ -41,10 +41,10 @@ def lan_load_bytes(sites: Sites, owned_bytes: Floats, led_bytes: Floats, model_b
 def levels_s(
     uplinks: Uplinks, rates: Floats, owned_bytes: Floats, led_bytes: Floats, model_bytes: float
 ) -> tuple[Floats, Floats]:
-    """How long each site's way to the others takes, shape (S,), and each machine's in its LAN, shape (N,); seconds.
+    """Seconds that each site's way to the other sites takes, shape (S,), and each machine's link in its LAN, shape (N,).
 
-    rates: of the machines' own links, out and in, bytes per second, shape (2, N). The link of a machine alone in its site is part
-    of that way; its LAN takes no time.
+    rates: of the machines' own links, out and in, bytes per second, shape (2, N). The link of a machine that is alone in its site
+    is part of the way to the other sites, and its LAN takes no time.
     """
     sites = uplinks.sites
     wan_s = uplink_load_bytes(sites, owned_bytes, model_bytes) / ways(uplinks, rates)
@@ -53,10 +53,10 @@ def levels_s(
 
 
 def least_led_bytes(sites: Sites, owned_bytes: Floats, model_bytes: float, rates: Floats | None) -> Floats:
-    """What each machine should lead, given what it owns: r_i, bytes, shape (N,), of least time of each LAN.
+    """The bytes r_i that each machine should lead, given the m_i that it owns, shape (N,), so that each LAN takes least time.
 
-    min t_s  subject to  out_i <= t_s u_i,  in_i <= t_s d_i,  sum_i r_i = M,  r_i >= m_i. rates None: not known, all alike.
-    Cost: `fill` of each site.
+    min t_s  subject to  out_i <= t_s u_i,  in_i <= t_s d_i,  sum_i r_i = M,  r_i >= m_i. rates: as for `levels_s`; None: not
+    known, so all count as equal. Cost: `fill` of each site.
     """
     led = np.array(owned_bytes, dtype=np.float64)
     rates = np.ones((2, len(led))) if rates is None else rates
@@ -72,11 +72,11 @@ def least_led_bytes(sites: Sites, owned_bytes: Floats, model_bytes: float, rates
 
 
 def even_led_bytes(uplinks: Uplinks, owned_bytes: Floats, model_bytes: float, rates: Floats) -> Floats:
-    """What each machine should lead, as evenly within its site as costs no time: r_i, bytes, shape (N,).
+    """The bytes r_i that each machine should lead, shape (N,), as even within each site as is possible without loss of time.
 
-    The exchange takes as long as its slowest part. A site whose LAN is done before leads in parts as equal as its LAN then allows:
-    uneven parts would follow from nothing but LAN rates that were measured a little apart, and few connections between sites would
-    carry all. Cost: `least_led_bytes`.
+    The exchange takes as long as its slowest part. In a site whose LAN ends earlier, machines lead parts that are as equal as its
+    LAN then allows. Uneven parts would only follow small differences of measured LAN rates, and leave nearly all bytes to few
+    connections between sites. Cost: `least_led_bytes`.
     """
     sites = uplinks.sites
     least = least_led_bytes(sites, owned_bytes, model_bytes, rates)
@@ -85,13 +85,13 @@ def even_led_bytes(uplinks: Uplinks, owned_bytes: Floats, model_bytes: float, ra
 
 
 def least_owned_bytes(uplinks: Uplinks, rates: Floats, model_bytes: float) -> Floats:
-    """What each machine should own: m_i, bytes, shape (N,), of the least T of both levels.
+    """The bytes m_i that each machine should own, shape (N,), so that the slower one of both levels takes least time T.
 
     min T  subject to  M + (S - 2) m_s <= T U_s,  out_i <= T u_i,  in_i <= T d_i,  sum_s m_s = M, and in each site
     sum_i r_i = M,  sum_i m_i = m_s,  0 <= m_i <= r_i;
-    U_s the smaller direction of the uplink. At a given T a site can own what both its uplink and its LAN leave room for
-    (`_Lans`); the level is found as in `fill`. Two sites carry M each way whatever they own: equal parts. Cost: O(N) for each
-    of about 60 halvings, and of HALVINGS for the split within sites.
+    U_s the rate of the uplink's slower direction. At a given T a site can own as many bytes as both its uplink and its LAN leave
+    room for (`_Lans`); the level is found as in `fill`. Two sites carry M each way whatever they own, so they own equal parts.
+    Cost: O(N) for each of about 60 halvings, and for each of HALVINGS for the split within sites.
     """
     sites = uplinks.sites
     if sites.count == 2:
@@ -112,10 +112,10 @@ def least_owned_bytes(uplinks: Uplinks, rates: Floats, model_bytes: float) -> Fl
 
 
 def split(uplinks: Uplinks, rates: Floats, model_bytes: float, of_site: Floats) -> Floats:
-    """What each machine should own of what its site owns, as evenly as costs no time: m_i, bytes, shape (N,).
+    """The bytes m_i that each machine should own of its site's, shape (N,), as even as is possible without loss of time.
 
-    of_site: m_s, shape (S,), adding up to the model. A LAN that would make the exchange longer takes the least time; for others see
-    `even_led_bytes`.
+    of_site: the bytes m_s of each site, shape (S,), adding up to the model. A LAN that would make the exchange longer is split for
+    the least time; other LANs are split as even as they then allow, see `even_led_bytes`.
     """
     sites = uplinks.sites
     least = _least_split(uplinks, rates, model_bytes, of_site)
@@ -127,10 +127,10 @@ def split(uplinks: Uplinks, rates: Floats, model_bytes: float, of_site: Floats) 
 def _evened(
     uplinks: Uplinks, rates: Floats, model_bytes: float, least: tuple[Floats, Floats], even: tuple[Floats, Floats]
 ) -> tuple[Floats, Floats]:
-    """Each site on the line from its `least` split to its `even` one, as far as it can go and be done in time.
+    """Each site's point on the line from its `least` split to its `even` one: the nearest to `even` that is done in time.
 
-    least, even: what each machine owns and leads, shape (N,) each, like the result. In time is what the slowest way or LAN takes
-    with `least`.
+    least, even: the bytes that each machine owns and leads, shape (N,) each, like the result. In time means no later than the
+    slowest way or LAN with `least`.
     """
     sites = uplinks.sites
     level_s = max(float(part_s.max()) for part_s in levels_s(uplinks, rates, *least, model_bytes))
@@ -145,10 +145,10 @@ def _evened(
 
 
 def _least_split(uplinks: Uplinks, rates: Floats, model_bytes: float, of_site: Floats) -> Floats:
-    """The split with which each LAN takes the least time."""
+    """The bytes m_i of each machine, shape (N,), with which each LAN takes the least time."""
     sites = uplinks.sites
     site = sites.place
-    if sites.count == 2:  # owning costs nothing: in proportion to what each leads
+    if sites.count == 2:  # owning takes no time: machines own in proportion to what they lead
         led = least_led_bytes(sites, np.zeros(len(site)), model_bytes, rates)
         return np.asarray(led * of_site[site] / model_bytes)
     lans, needed = _Lans(sites, rates, model_bytes), of_site * (1 - ROUNDING)
@@ -165,17 +165,20 @@ def _least_split(uplinks: Uplinks, rates: Floats, model_bytes: float, of_site: F
 
 
 def ways(uplinks: Uplinks, rates: Floats) -> Floats:
-    """The rate of each site's way to the others, bytes per second, shape (S,): its uplink's, or its machines' links together."""
+    """The rate of each site's way to the others, bytes per second, shape (S,).
+
+    It is the least of its uplink's two directions and of the sums of its machines' rates out and in.
+    """
     together = [uplinks.sites.totals(one) for one in rates]
     return np.asarray(np.minimum.reduce([uplinks.up, uplinks.down, *together]))
 
 
 class _Lans:
-    """What the LANs of more than two sites leave room for.
+    """The bytes that the LANs of more than two sites let their machines own.
 
     At level t, machine i that leads r may own the least of r, (t d_i - M - a r) / (S - 2) and (t u_i - (1 + Z) M - b r) / (S - 2),
-    a = (1 + Z)(k - 1) and b = k - 1 - Z: concave in r, with three straight pieces, which are equally steep for all machines of a
-    site. So M is poured into all first pieces, then into all second, then into all third ones.
+    with a = (1 + Z)(k - 1) and b = k - 1 - Z. That is concave in r, with three straight pieces, whose slopes are the same for all
+    machines of a site. So M is poured into all first pieces, then into all second ones, then into all third ones.
     """
 
     def __init__(self, sites: Sites, rates: Floats, model_bytes: float):
@@ -184,9 +187,9 @@ class _Lans:
         self._fixed, self._slope = _lan_lines(sites, model_bytes)
 
     def room(self, level_s: Floats) -> tuple[Floats, Floats]:
-        """The most that each site can own so that its LAN takes no longer than its level, shape (S,), and its split, shape (N,).
+        """The most bytes that each site can own if its LAN takes no longer than its level, shape (S,), and their split, shape (N,).
 
-        level_s: per site, shape (S,). 0 where even owning nothing takes longer.
+        level_s: seconds, shape (S,). The bytes are 0 where a LAN takes longer even if its site owns nothing.
         """
         sites, others, model_bytes = self._sites, self._others, self._model_bytes
         site = sites.place
@@ -197,7 +200,7 @@ class _Lans:
         third = np.minimum(
             *np.divide(spare[::-1], self._slope[::-1], out=np.full(spare.shape, np.inf), where=self._slope[::-1] > 0)
         )
-        meets = per_in > per_out  # from there on the way in leaves less room
+        meets = per_in > per_out  # beyond `meet` the direction in leaves less room
         meet = np.divide(np.maximum(spare_in - spare_out, 0.0), per_in - per_out, out=third.copy(), where=meets)
         second = np.clip(meet, first, third)
         left, led = np.full(sites.count, model_bytes), np.zeros(len(site))
@@ -215,7 +218,7 @@ class _Lans:
 
 
 def _lan_lines(sites: Sites, model_bytes: float) -> tuple[Floats, Floats]:
-    """(fixed, per byte led) of what a machine carries beside what it owns, out of it and into it, each shape (2, N)."""
+    """(fixed bytes, bytes per byte led) of each machine's load without the part of owned bytes, out and in, shape (2, N) each."""
     members = sites.machines.astype(np.float64)
     fixed = np.array([np.full(len(members), (1 + ZEROS) * model_bytes), np.full(len(members), model_bytes)])
     return fixed, np.array([members - 1 - ZEROS, (1 + ZEROS) * (members - 1)])

@@ -1,14 +1,14 @@
-"""Nodes, what each one carries, and how long that takes: the cost model that every scheme is judged by.
+"""The cost model by which every scheme is judged: nodes, the bytes that each one carries, and how long that takes.
 
-One synchronisation: each worker pushes m_j bytes to each server j and gets m_j summed bytes back. A node that is
-worker and server talks to itself over loopback, which costs nothing. With N_w workers and M gradient bytes, node i
-carries, each direction, a_i + b_i m_i bytes (Cai et al., Eq. 7, for the first row; the other two by the same count):
+In one synchronisation each worker pushes m_j bytes to each server j and gets m_j summed bytes back. A node that is worker and
+server talks to itself over loopback, which takes no time. With N_w workers and M gradient bytes, node i carries a_i + b_i m_i bytes
+in each direction (Cai et al., Eq. 7, for the first row; the other two by the same count):
 
     worker and server   a = M   b = N_w - 2     pushes M - m_i, answers (N_w - 1) m_i
     worker only         a = M   b = 0
     server only         a = 0   b = N_w
 
-Its cores work for the same bytes, and for those that a node sends to itself too. How long is linear in its share as well,
+A node's cores handle the same bytes, and also those that the node sends to itself. Their time is linear in the share as well,
 A_i + B_i m_i seconds, and is measured (nalb/measurement/cores.py).
 """
 
@@ -25,7 +25,7 @@ from nalb.planning.sites import Sites, Uplinks
 Floats = npt.NDArray[np.float64]
 Pair = tuple[int, int]  # (source, target): indices of nodes
 
-SLOWEST_BYTES_PER_S = 1.0  # what an estimate of zero counts as: the node keeps its probes and nothing else
+SLOWEST_BYTES_PER_S = 1.0  # smaller estimates count as this one: the node keeps its probes and nothing else
 
 
 @dataclass(frozen=True)
@@ -45,24 +45,27 @@ class Node:
 class CoreTimes:
     """How long each node's cores work for one synchronisation: fixed_s + s_per_byte m_i seconds; both finite, not negative."""
 
-    fixed_s: Floats  # as a worker, shape (N,)
-    s_per_byte: Floats  # of its share, as a server, shape (N,)
+    fixed_s: Floats  # of a node's worker, shape (N,)
+    s_per_byte: Floats  # of a node's server, per byte of its share, shape (N,)
 
     def of_shares(self, shares_bytes: Floats) -> Floats:
-        """Seconds for shares_bytes, the bytes that each node sums; both of shape (N,)."""
+        """Each node's seconds for these shares in bytes, shape (N,)."""
         return np.asarray(self.fixed_s + self.s_per_byte * shares_bytes)
 
 
 @dataclass(frozen=True, eq=False)
 class Capacities:
-    """What the network carries, in bytes per second, all finite and positive; and how long the nodes' cores work."""
+    """The rates of a network, in bytes per second, all finite and positive; and how long the nodes' cores work.
+
+    Raises InputError for rates that contradict this or each other.
+    """
 
     up: Floats  # per node, out of it, shape (N,)
     down: Floats  # per node, into it, shape (N,)
     pairs: Mapping[Pair, float]  # caps of single directed pairs, below the rates of their ends
     cores: CoreTimes | None = None  # None: not known, or not counted
     uplinks: Uplinks | None = (
-        None  # of the sites, where sums have two levels; the nodes' own rates are then those in their LANs
+        None  # of the sites, where sums have two levels; `up` and `down` are then the nodes' rates in their LANs
     )
 
     def __post_init__(self) -> None:
@@ -100,7 +103,7 @@ class Capacities:
     def from_lists(
         cls, up: Iterable[float], down: Iterable[float], pairs: Mapping[Pair, float] | None = None
     ) -> "Capacities":
-        """From plain numbers up and down, in node order, and caps of pairs, all in bytes per second. Raises InputError."""
+        """The capacities with these rates in node order, bytes per second. Raises InputError."""
         return cls(np.array(list(up), dtype=np.float64), np.array(list(down), dtype=np.float64), pairs or {})
 
     @classmethod
@@ -114,12 +117,10 @@ class Capacities:
         sites: Sites | None = None,
         uplinks: Floats | None = None,
     ) -> "tuple[Capacities | None, str]":
-        """Capacities from measured values, and the reason; None while a node or an uplink has no measurement (NaN).
+        """Capacities from measured rates, and a reason; None while a node or an uplink has no measurement (NaN).
 
-        up, down: per node, shape (N,), and pairs: caps of single directed pairs, in bytes per second. cores: None where not known.
-        sites, uplinks: where sums have two levels, of the nodes, and the rates of the uplinks up and down, shape (2, S).
-        A node measured at zero or below counts as SLOWEST_BYTES_PER_S, and the reason says so. Pairs not finite are
-        left out.
+        sites, uplinks: where sums have two levels, the nodes' sites, and the uplinks' rates up and down, shape (2, S). Rates below
+        SLOWEST_BYTES_PER_S count as this one, and the reason names such nodes. Caps of pairs that are not finite are left out.
         """
         if unknown := _names(nodes, ~(np.isfinite(up) & np.isfinite(down))):
             return None, f"not measured yet: {listed(unknown)}"
@@ -140,12 +141,12 @@ class Capacities:
 
     @property
     def limit(self) -> Floats:
-        """The smaller direction of each node: a node's load is the same both ways."""
+        """The rate of each node's slower direction, shape (N,): a node's load is the same in both."""
         return np.minimum(self.up, self.down)
 
     @property
     def one_level(self) -> "Capacities":
-        """The same for sums of one level: each machine with its part of its site's uplink, bytes per second."""
+        """These capacities for sums of one level: each machine has an equal part of its site's uplink."""
         if self.uplinks is None:
             return self
         up, down = np.minimum(self.rates, self.uplinks.parts())
@@ -153,12 +154,12 @@ class Capacities:
 
     @property
     def sites(self) -> Sites | None:
-        """Of the nodes; None where sums have one level."""
+        """The nodes' sites; None where sums have one level."""
         return None if self.uplinks is None else self.uplinks.sites
 
     @property
     def rates(self) -> Floats:
-        """Out of each node and into it, shape (2, N)."""
+        """`up` and `down` as one array, shape (2, N)."""
         return np.array([self.up, self.down])
 
 
@@ -167,7 +168,7 @@ def _names(nodes: Sequence[Node], chosen: npt.NDArray[np.bool_]) -> list[str]:
 
 
 def check_nodes(nodes: Sequence[Node], model_bytes: float, capacities: Capacities | None = None) -> None:
-    """Raises InputError unless there is something to sum, someone to sum it, and a capacity for each node."""
+    """Raises InputError unless the model has bytes, there is a server and a worker, and each node has a capacity."""
     if not np.isfinite(model_bytes) or model_bytes <= 0:
         raise InputError(f"a model of {model_bytes:g} bytes cannot be distributed: give a positive number")
     if not any(node.is_server for node in nodes):
@@ -181,7 +182,7 @@ def check_nodes(nodes: Sequence[Node], model_bytes: float, capacities: Capacitie
 
 
 def check_two_roles(nodes: Sequence[Node]) -> None:
-    """Raises InputError unless every node can sum within its site."""
+    """Raises InputError unless every node is worker and server, as sums by sites need."""
     if one_role := [node.name for node in nodes if not (node.is_worker and node.is_server)]:
         raise InputError(
             f"{listed(one_role)}: one role alone; in a job of several sites every node is worker and server"
@@ -194,22 +195,22 @@ def server_indices(nodes: Sequence[Node]) -> npt.NDArray[np.int64]:
 
 
 def linear_load(nodes: Sequence[Node], model_bytes: float) -> tuple[Floats, Floats]:
-    """(a, b) of the load a_i + b_i m_i of each node, each direction: bytes, and bytes per byte of share; shape (N,)."""
+    """(a, b) of each node's load a_i + b_i m_i in each direction: bytes, and bytes per byte of share; shape (N,) each."""
     is_worker = np.array([node.is_worker for node in nodes], dtype=np.float64)
     is_server = np.array([node.is_server for node in nodes], dtype=np.float64)
     return model_bytes * is_worker, is_server * (is_worker.sum() - 2 * is_worker)
 
 
 def load_bytes(nodes: Sequence[Node], shares_bytes: Floats, model_bytes: float) -> Floats:
-    """What each node carries in each direction: bytes, shape (N,). Source: Cai et al., Eq. 7, and the table above."""
+    """The bytes that each node carries in each direction, shape (N,). Source: Cai et al., Eq. 7, and the table above."""
     fixed, per_share = linear_load(nodes, model_bytes)
     return fixed + per_share * shares_bytes
 
 
 def limits_s(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -> Floats:
-    """By what limits node i takes start_i + slope_i m_i seconds: its links, and its cores where they are known.
+    """Each node's limits: node i takes at least start_i + slope_i m_i seconds by its links, and by its cores where these are known.
 
-    Per limit, start and slope, shape (1 or 2, 2, N).
+    Returns per limit the starts in seconds and the slopes in seconds per byte, shape (1 or 2, 2, N).
     """
     fixed, per_share = linear_load(nodes, model_bytes)
     links, cores = (fixed / capacities.limit, per_share / capacities.limit), capacities.cores
@@ -223,11 +224,11 @@ def pair_weights(nodes: Sequence[Node], pair: Pair) -> tuple[float, float]:
 
 
 def completion_s(nodes: Sequence[Node], shares_bytes: Floats, model_bytes: float, capacities: Capacities) -> float:
-    """Seconds that one synchronisation takes, latency and TCP aside.
+    """Seconds that one synchronisation takes, without latency and TCP.
 
-    max( max_i (a_i + b_i m_i) / c_i,  max_(i,j) (w_i m_i + w_j m_j) / s_ij,  max_i (A_i + B_i m_i) ), c_i the smaller of
-    node i's directions. Cost: O(N + pairs). Source: Cai et al., Eqs. 9 and 10; the terms of pairs and cores are ours.
-    By sites: the longer one of both levels (levels.py), with the leaders of least time.
+    max( max_i (a_i + b_i m_i) / c_i,  max_(i,j) (w_i m_i + w_j m_j) / s_ij,  max_i (A_i + B_i m_i) ), with c_i the rate of node
+    i's slower direction and s_ij the cap of a pair. By sites: the time of the slower one of both levels (levels.py), with the
+    leaders of least time. Cost: O(N + pairs). Source: Cai et al., Eqs. 9 and 10; the terms of pairs and cores are ours.
     """
     if capacities.uplinks is not None:
         return max(levels_s(shares_bytes, model_bytes, capacities))
@@ -244,9 +245,10 @@ def completion_s(nodes: Sequence[Node], shares_bytes: Floats, model_bytes: float
 def levels_s(
     shares_bytes: Floats, model_bytes: float, capacities: Capacities, led_bytes: Floats | None = None
 ) -> tuple[float, float]:
-    """Seconds that the slowest uplink takes, and the slowest machine in its LAN, for capacities by sites.
+    """Seconds that the slowest uplink takes, and those that the slowest machine takes in its LAN, for capacities by sites.
 
-    shares_bytes: what each machine owns, shape (N,). led_bytes: what it leads; None: what takes the LANs least time.
+    shares_bytes: the bytes that each machine owns, shape (N,). led_bytes: those that it leads, shape (N,); None: those with which
+    the LANs take least time.
     """
     uplinks, rates = capacities.uplinks, capacities.rates
     assert uplinks is not None, "one level has no LANs"

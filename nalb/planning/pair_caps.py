@@ -1,9 +1,9 @@
 """The optimum where single directed pairs are capped: a linear program, solved level by level.
 
-min T alone leaves the shares open wherever one resource sets T, and a solver then answers with any corner, such as all
-servers as slow as the slowest. So the resources that must take T (those with a price in the dual) are held there and
-the rest is minimised again: the times, sorted from the slowest, come out least in dictionary order, and do not depend
-on the order of the nodes. Choice not taken: a quadratic second objective, which would need another solver.
+Where one resource sets T, minimising T alone leaves the other shares open. A solver then answers with any corner, such as one that
+makes all servers as slow as the slowest. So the resources that must take T (those with a price in the dual) are held there, and the
+rest is minimised again. The times, sorted from the slowest, are then least in dictionary order, and do not depend on the order of
+the nodes. Choice not taken: a quadratic second objective, which would need another solver.
 """
 
 from collections.abc import Sequence
@@ -15,18 +15,17 @@ from scipy.sparse import csr_matrix, hstack
 
 from nalb.planning.nodes import Capacities, Floats, Node, completion_s, limits_s, pair_weights, server_indices
 
-ROUNDS = 12  # levels held one after another; beyond, what is left differs by less than anyone would see
-PRICE = 1e-9  # a dual value above it is one; the active ones add up to 1
+ROUNDS = 12  # levels that are held one after another; further ones would change times too little to matter
+PRICE = 1e-9  # larger dual values are prices; the prices add up to 1
 
 
 def level_with_pairs(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, start: Floats) -> Floats:
-    """Shares in bytes, shape (N,), of least completion time with caps of pairs; `start` is the optimum without them.
+    """Shares in bytes, shape (N,), of least completion time with caps of pairs. start: the optimum without caps, shape (N,).
 
     min t  subject to  start_i + slope_i M y_i <= T0 t of each limit (nodes.limits_s),
     M (w_i y_i + w_j y_j) / s_ij <= T0 t,  sum y = 1,  y >= 0;
-    y = m / M over the servers, T0 the time without caps, so that all terms are near 1. Where `start` keeps the caps,
-    it is the answer. Cost: at most ROUNDS programs of 2 N + pairs rows in HiGHS. Raises RuntimeError only if the solver
-    breaks.
+    y = m / M over the servers, and T0 the time without caps, so that all terms are near 1. Where `start` keeps the caps, it is
+    the answer. Cost: at most ROUNDS linear programs of 2 N + pairs rows in HiGHS. Raises RuntimeError where the solver fails.
     """
     unit_s = completion_s(nodes, start, model_bytes, replace(capacities, pairs={}))
     if completion_s(nodes, start, model_bytes, capacities) <= unit_s:
@@ -52,9 +51,9 @@ def level_with_pairs(nodes: Sequence[Node], model_bytes: float, capacities: Capa
 
 
 def _least_levels(matrix: csr_matrix, base: Floats) -> Floats:
-    """y >= 0 with sum 1 for which the values `matrix @ y + base`, sorted downwards, come first in dictionary order."""
+    """The y >= 0 with sum 1 for which the values `matrix @ y + base`, sorted downwards, are least in dictionary order."""
     num_rows, num_columns = matrix.shape
-    free = np.ones(num_rows, dtype=bool)  # rows still bounded by t; the others by what they were held at
+    free = np.ones(num_rows, dtype=bool)  # rows bounded by t; the others are bounded by `held`
     held = np.zeros(num_rows)
     objective = np.append(np.zeros(num_columns), 1.0)
     total = np.append(np.ones(num_columns), 0.0)[np.newaxis, :]
@@ -63,7 +62,7 @@ def _least_levels(matrix: csr_matrix, base: Floats) -> Floats:
         constraints = hstack([matrix, csr_matrix(-free.astype(np.float64)[:, np.newaxis])], format="csr")
         result = linprog(objective, constraints, held - base, total, [1.0], bounds=(0, None), method="highs")
         if result.x is None and y.any():
-            break  # a level held to the last digit may be out of reach by rounding: what came before stands
+            break  # rounding may put a level that is held to the last digit out of reach: the solution before stands
         if result.x is None:
             raise RuntimeError(f"the linear program of the shares was not solved: {result.message}")
         y = np.maximum(result.x[:-1], 0.0)

@@ -1,8 +1,8 @@
-"""Which machines stand together: a site is the machines of one LAN, behind one uplink.
+"""The sites of a job: a site is the machines of one LAN behind one uplink.
 
-Sites are numbered by first appearance, in node order. A node that shares its site with nobody is a site of its own, at the core.
-A job without sites is one in which each node is a site of its own: `is_flat`. Sums have two levels (leaders.py) where there are
-several sites, and one of them has several machines: `has_levels`.
+Sites are numbered in the order in which they first appear among the nodes. A node that shares its site with no other node is a site
+of its own, at the core. In a job without sites each node is a site of its own (`is_flat`). Sums have two levels (leaders.py) where
+there are several sites and one of them has several machines (`has_levels`).
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Sites:
-    """The sites of a job's nodes."""
+    """The sites of a job's nodes. Raises InputError where a node has none."""
 
     name_of_node: tuple[str, ...]  # each node's site, in node order
 
@@ -32,25 +32,25 @@ class Sites:
 
     @classmethod
     def flat(cls, node_names: Sequence[str]) -> "Sites":
-        """Each node a site of its own, by its own name. InputError where two of node_names are alike."""
+        """Sites in which each node is alone, named like the node. Raises InputError where two nodes share a name."""
         if len(set(node_names)) < len(node_names):
             raise InputError("nodes share a name: give each its own")
         return cls(tuple(node_names))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Of each site."""
+        """The name of each site."""
         return tuple(dict.fromkeys(self.name_of_node))
 
     @cached_property
     def of_node(self) -> tuple[int, ...]:
-        """Of each node, the number of its site."""
+        """The number of each node's site."""
         number = {name: k for k, name in enumerate(self.names)}
         return tuple(number[name] for name in self.name_of_node)
 
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:
-        """Of each site, its nodes, rising."""
+        """The indices of each site's nodes, ascending."""
         found: list[list[int]] = [[] for _ in self.names]
         for node, site in enumerate(self.of_node):
             found[site].append(node)
@@ -67,12 +67,12 @@ class Sites:
         return np.asarray(np.bincount(self.place)[self.place])
 
     def totals(self, values: "Floats | npt.NDArray[np.bool_]") -> Floats:
-        """Added up over the nodes of each site, shape (S,). values: shape (N,)."""
+        """The sum of `values`, shape (N,), over the nodes of each site, shape (S,)."""
         return np.asarray(np.bincount(self.place, values, self.count), dtype=np.float64)
 
     @property
     def count(self) -> int:
-        """S, how many sites there are."""
+        """S, the number of sites."""
         return len(self.names)
 
     @property
@@ -82,13 +82,16 @@ class Sites:
 
     @property
     def has_levels(self) -> bool:
-        """Whether sums are made within sites first: machines of one site alone, or of none, have nothing to gain by that."""
+        """Whether sums are made within sites first. With one site, or with one machine in each, that would gain nothing."""
         return 1 < self.count < len(self.name_of_node)
 
 
 @dataclass(frozen=True, eq=False)
 class Uplinks:
-    """What all machines of a site together can send to other sites, and get from them: bytes per second, positive."""
+    """The rates at which all machines of a site together send to other sites and receive from them: bytes per second, positive.
+
+    Raises InputError for other rates.
+    """
 
     sites: Sites
     up: Floats  # shape (S,); inf for a site at the core
@@ -108,5 +111,5 @@ class Uplinks:
             object.__setattr__(self, name, values)
 
     def parts(self) -> Floats:
-        """Of its site's uplink, what each machine has while all use it alike: up and down, shape (2, N)."""
+        """Each machine's equal part of its site's uplink, up and down, bytes per second, shape (2, N)."""
         return np.asarray(np.array([self.up, self.down])[:, self.sites.place] / self.sites.machines)

@@ -1,10 +1,10 @@
-"""Tensors cut into slices: which slice holds which elements, alike on every worker and in the coordinator.
+"""Cuts tensors into slices, the same way on every worker and in the coordinator.
 
-Tensors of one group (one pushpull call) and one dtype are laid end to end, the last one first, since backpropagation
-completes their gradients in that order, and the row is cut: first the probes, then slices of one common size per dtype,
-then what is left over. A server keeps a slot for each slice that it holds, and a
-slot's size is fixed for good, so sizes are few: per dtype the probes', the common one, the small one, and one remainder per group.
-Slices are numbered in the order in which they leave: by group, probes first, then by place in the row.
+Tensors of one group (one pushpull call) and one dtype form a row: they are laid end to end, the last one first, since
+backpropagation completes their gradients in that order. The row is cut into probes, then slices of a common size per dtype, with
+small slices at either end and one remainder. A server keeps a slot for each slice that it holds, and a slot's size never changes.
+So there are few sizes: per dtype those of probes, of common and of small slices, and one remainder per group. Slices are numbered
+in the order in which they leave: by group, probes first, then by place in the row.
 """
 
 import hashlib
@@ -23,15 +23,15 @@ Ints = npt.NDArray[np.int64]
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
 NUM_PROBE = 2  # probe slices per server: Cai et al., section 5.2
 SIZE_PROBE = 10_000  # elements of a probe slice: Cai et al., section 5.2
-# Probes take at most this fraction (1/150) of the model: a slow node at share 0 still carries (N - 2) * NUM_PROBE of them, and
-# often it is the one that sets the pace. With the paper's 10,000 elements MobileNet's bound on wan6-static rises by 2.5 %.
+# Probes take at most this fraction (1/150) of the model: a slow node with share 0 still carries (N - 2) * NUM_PROBE of them, and
+# such a node often sets the pace. With the paper's 10,000 elements MobileNet's bound on wan6-static rises by 2.5 %.
 PROBE_PART = 150
-# The first answer comes when a slice has gone to every server side by side, and the last one travels alone: for that long a
-# link stands idle in one direction. So the first and last slices of a long row are smaller (ours; measured on wan6-static).
+# The first answer comes when each server has a slice, all sent side by side, and the last answer travels alone. Meanwhile a link is
+# idle in one direction. So the first and last slices of a long row are smaller (ours; measured on wan6-static).
 RAMP_PART = 4  # a small slice is this fraction (1/4) of a common one
-RAMP_SLICES = 4  # small slices per server at either end; in front probes, which are about as small, count among them
-RAMP_LIMIT = 4  # ... where both ends together take at most this fraction (1/4) of the row
-LOW_SLICE_BYTES = 4096  # below, a message is mostly headers
+RAMP_SLICES = 4  # small slices per server at either end; in front the probes, about as small, are counted in
+RAMP_LIMIT = 4  # a row has small slices where both ends together take at most this fraction (1/4) of it
+LOW_SLICE_BYTES = 4096  # in smaller slices a message would be mostly headers
 MAX_SLICE_ELEMENTS = (
     999_999  # stock ps-lite routes arrays below MXNET_KVSTORE_BIGARRAY_BOUND (default 10^6) by their key
 )
@@ -54,13 +54,13 @@ class Tensor:
 
     @property
     def size_bytes(self) -> int:
-        """What it weighs."""
+        """The tensor's size in bytes."""
         return self.elements * ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """Elements that a tensor and a slice have in common."""
+    """The elements that a tensor and a slice have in common."""
 
     tensor: int  # index of the tensor
     tensor_offset: int  # first element within the tensor
@@ -70,7 +70,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What travels as one message and is summed by one server."""
+    """Elements that travel as one message and are summed by one server."""
 
     index: int  # 0 leaves first
     dtype: str
@@ -80,13 +80,13 @@ class Slice:
 
     @property
     def size_bytes(self) -> int:
-        """What it weighs."""
+        """The slice's size in bytes."""
         return self.elements * ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """All slices of a model; every element of every tensor lies in exactly one."""
+    """All slices of a model; every element of every tensor lies in exactly one slice."""
 
     tensors: tuple[Tensor, ...]  # in the order of the exchange
     slices: tuple[Slice, ...]  # by index
@@ -103,22 +103,22 @@ class Layout:
 
     @cached_property
     def class_of_slice(self) -> Ints:
-        """Per slice, the index of its slot class."""
+        """The index of each slice's slot class, shape (n,)."""
         number = {slot_class: k for k, slot_class in enumerate(self.slot_classes)}
         return np.array([number[s.dtype, s.elements] for s in self.slices], dtype=np.int64)
 
     @cached_property
     def sizes_bytes(self) -> Ints:
-        """Per slice, its bytes."""
+        """Each slice's size in bytes, shape (n,)."""
         return np.array([s.size_bytes for s in self.slices], dtype=np.int64)
 
     @cached_property
     def is_probe(self) -> npt.NDArray[np.bool_]:
-        """Per slice, whether it is a probe."""
+        """Whether each slice is a probe, shape (n,)."""
         return np.array([s.is_probe for s in self.slices], dtype=np.bool_)
 
     def digest(self) -> str:
-        """64 hex digits that are equal exactly where tensors and slices are (SHA-256)."""
+        """A SHA-256 of 64 hex digits, which is equal for layouts with equal tensors and slices only."""
         state = hashlib.sha256()
         for tensor in self.tensors:
             state.update(repr((tensor.name, tensor.elements, tensor.dtype, tensor.group)).encode())
@@ -129,11 +129,11 @@ class Layout:
 
 
 def slice_bytes(model_bytes: float, num_nodes: int, alpha_bytes: float) -> float:
-    """The slice size x = sqrt(M alpha / N), within [LOW_SLICE_BYTES, M] (M wins).
+    """The slice size x = sqrt(M alpha / N), bytes, at least LOW_SLICE_BYTES, but never above M.
 
-    It minimises T(x) = (N x + alpha)(M / x + 1) / W: large slices delay the first answer, small ones cost alpha each.
-    All in bytes. The paper's alpha, 1.2e5 bytes, with 93 MB and N = 12 gives its 10^5.38 float32 parameters. Raises
-    InputError. Source: Cai et al., Eqs. 1 to 4.
+    It minimises T(x) = (N x + alpha)(M / x + 1) / W: large slices delay the first answer, and each slice takes as long as alpha
+    further bytes. The paper's alpha, 1.2e5 bytes, with 93 MB and N = 12 gives its 10^5.38 float32 parameters. Raises InputError.
+    Source: Cai et al., Eqs. 1 to 4.
     """
     if model_bytes <= 0 or num_nodes < 1 or not alpha_bytes > 0 or not math.isfinite(alpha_bytes):
         raise InputError(
@@ -153,7 +153,7 @@ class _Row:
     probes: int = 0  # how many probes are cut from it
 
     def rest(self, probe_elements: int) -> int:
-        """Its elements beside its probes."""
+        """The row's elements that are in no probe."""
         return self.elements - self.probes * probe_elements
 
 
@@ -170,13 +170,14 @@ def build_layout(
 ) -> Layout:
     """Cut the tensors: num_servers * num_probe probes in front, then slices of about slice_bytes, every element once.
 
-    A row of E elements beside its probes is cut into ceil(E / x) slices: equal ones for the largest row of its dtype,
-    the others take that common size and a remainder. Where the model is small, probes get smaller, then fewer: never
-    above 1/150 of its bytes. `fixed_slice_bytes` replaces x (scheme `elastic`). Empty tensors have no fragments.
+    A row of E elements beside its probes is cut into ceil(E / x) slices, x being slice_bytes. They are equal for the largest row of
+    a dtype; other rows have slices of that common size and a remainder. The probes of a small model are smaller, and then fewer, so
+    that they never take more than 1/150 of its bytes. fixed_slice_bytes: replaces x (scheme `elastic`). Empty tensors have no
+    fragments.
 
-    Deterministic. Cost: O(tensors + slices). Raises InputError for no bytes, falling groups and numbers that are not
-    positive. Source: Cai et al., sections 3.1 and 3.2; Eq. 5 draws the probes at random so that enough fall to each
-    server, here they are counted out.
+    Deterministic. Cost: O(tensors + slices). Raises InputError for a model without bytes, groups that fall along the list, and
+    numbers that are not positive. Source: Cai et al., sections 3.1 and 3.2. Its Eq. 5 draws probes at random, as many as make it
+    likely that each server gets enough; here each server gets the same number.
     """
     if min(num_servers, size_probe, max_slice_elements) < 1 or num_probe < 0:
         raise InputError(
@@ -231,7 +232,10 @@ def _rows(tensors: Sequence[Tensor]) -> list[_Row]:
 
 
 def _place_probes(rows: list[_Row], count: int, size: int, budget: int) -> int:
-    """Set each row's probes, first rows first; the elements of a probe: the most up to `size` for which `count` fit."""
+    """Set each row's number of probes, from the first row on, and return the elements of a probe.
+
+    These are the most up to `size` for which `count` probes fit. budget: elements that all probes together may take.
+    """
 
     def fits(elements: int) -> bool:
         return elements * count <= budget and sum(row.elements // elements for row in rows) >= count
@@ -252,7 +256,7 @@ def _common_size(elements: int, goal: int) -> int:
 
 
 def _ramps(row: _Row, rest: int, small: int, num_servers: int) -> tuple[int, int]:
-    """How many small slices a row with `rest` elements beside its probes has in front and at its end."""
+    """The numbers of small slices in front and at the end of a row that has `rest` elements beside its probes."""
     count = RAMP_SLICES * num_servers
     return (max(count - row.probes, 0), count) if 2 * count * small * RAMP_LIMIT <= rest else (0, 0)
 
@@ -271,7 +275,7 @@ def _sizes(row: _Row, probe_elements: int, common: int, small: int, num_servers:
 
 
 def _cut(row: _Row, tensors: Sequence[Tensor], sizes: list[int]) -> Iterator[tuple[Fragment, ...]]:
-    """The fragments of each slice of a row, whose sizes add up to the row."""
+    """The fragments of each slice of a row. sizes: the slices' elements, which add up to the row's."""
     waiting = iter(row.tensors)
     tensor, offset, left = -1, 0, 0
     for size in sizes:

@@ -1,4 +1,4 @@
-"""Where MXNet 1.9.1's own dist_sync sends a tensor: KVStoreDist::EncodeDefaultKey in src/kvstore/kvstore_dist.h."""
+"""The routing of MXNet 1.9.1's own dist_sync: KVStoreDist::EncodeDefaultKey in src/kvstore/kvstore_dist.h."""
 
 from collections.abc import Sequence
 
@@ -15,8 +15,8 @@ def route(
 ) -> tuple[Ints, Ints]:
     """(bytes, server rank) of each message that a worker pushes, in the order of the tensors.
 
-    A tensor of fewer than `bound` elements goes whole to server (key * 9973) mod S; a larger one in S parts, part i
-    being elements [round(n i / S), round(n (i + 1) / S)) to server i. keys: default 0, 1, ... Empty parts are left out.
+    A tensor of fewer than `bound` elements goes whole to server (key * 9973) mod S. A larger one goes in S parts: server i gets
+    elements [round(n i / S), round(n (i + 1) / S)). Empty parts are left out. keys: of the tensors; default: 0, 1, ...
     """
     sizes, servers = [], []
     for key, tensor in zip(range(len(tensors)) if keys is None else keys, tensors, strict=True):
@@ -25,7 +25,7 @@ def route(
             sizes.append(np.array([tensor.size_bytes]))
             servers.append(np.array([key * HASH_PRIME % num_servers]))
             continue
-        # C's round() takes halves away from zero, numpy's to even
+        # C's round() rounds halves away from zero, numpy's to even
         edges = np.floor(tensor.elements / num_servers * np.arange(num_servers + 1) + 0.5).astype(np.int64)
         sizes.append(np.diff(edges) * item_bytes)
         servers.append(np.arange(num_servers))

@@ -1,7 +1,7 @@
-"""How many cores this process's machine, or its part of one, has for it: CPUs, quotas of its control groups, time stolen by a host.
+"""How many cores this process may use: its CPUs, less the time that a host steals from them, within its control groups' quotas.
 
-Other processes of the machine are not counted: what they take now they may leave the next moment. Linux, control groups of both
-versions (cgroups(7), proc_pid_mountinfo(5)).
+Time that other processes of the machine take is not subtracted, since they may stop at any moment. The module is for Linux, and
+knows control groups of both versions (cgroups(7), proc_pid_mountinfo(5)).
 """
 
 import math
@@ -13,22 +13,22 @@ from pathlib import Path
 import psutil
 
 PROC = Path("/proc/self")
-STEP_S = 1.0  # so often it is looked up: each time costs 0.1 ms of CPU
+STEP_S = 1.0  # between two looks, each of which costs 0.1 ms of CPU
 
 
 class Cores:
-    """The files that hold this process's quotas, found once, and what they say now."""
+    """Tells how many cores this process may use; finds the files of its quotas once, and reads them again and again."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._quotas = quota_files(proc)
         self._times, self._at_s, self._cores = psutil.cpu_times(), -math.inf, 0.0
 
     def now(self) -> float:
-        """How many cores it has: at most a second old. Time that the host gave to others counts from one look to the next."""
+        """The cores that this process may use, as of at most STEP_S ago. Stolen time is averaged from one look to the next."""
         if time.monotonic() - self._at_s >= STEP_S:
             times, before = psutil.cpu_times(), self._times
             self._times, self._at_s = times, time.monotonic()
-            elapsed_s = sum(times[:8]) - sum(before[:8])  # user's time has guests' in it
+            elapsed_s = sum(times[:8]) - sum(before[:8])  # without guests' times, which user times contain
             stolen = min(1.0, max(0.0, times.steal - before.steal) / elapsed_s) if elapsed_s > 0 else 0.0
             cpus = len(os.sched_getaffinity(0)) * (1 - stolen)
             self._cores = min([max(cpus, 0.01), *map(read_quota, self._quotas)])

@@ -1,4 +1,4 @@
-"""Where the C code of a package lies once it is built."""
+"""Finds the built C code of a package."""
 
 import importlib.machinery
 from pathlib import Path
@@ -7,7 +7,7 @@ from nalb.errors import MachineError
 
 
 def built_library(folder: Path, name: str, what: str) -> Path:
-    """The shared library `name` in a package's folder; `what` is its name for people. Raises MachineError if it was not built."""
+    """The path of the shared library `name` in a package's folder. Raises MachineError if `what` (for people) was not built."""
     for suffix in importlib.machinery.EXTENSION_SUFFIXES:
         path = folder / (name + suffix)
         if path.exists():

@@ -1,5 +1,5 @@
-"""Processes that outlive the command that starts them: those of a network, which go when its namespaces are emptied, and
-guardians, which clean up after it."""
+"""Processes that outlive the command that starts them: those of a network, which end when its namespaces are emptied, and
+guardians, which clean up after the command."""
 
 import os
 import select
@@ -13,15 +13,15 @@ from nalb.process.own_program import python_path
 from nalb.process.proc import require_own_proc
 
 READY_DEADLINE_S = 60.0
-GUARDIANS: set[int] = set()  # pids of this process's
-DEATHS_MOST = 3  # of one guardian: whoever kills more, or what keeps it from starting, is to be told
+GUARDIANS: set[int] = set()  # pids of this process's guardians
+DEATHS_MOST = 3  # of one guardian: then the user is told that something kills it, or keeps it from starting
 
 
 class Daemon:
-    """A process that has gone to the background, known by a descriptor, which no later process of the same id can take."""
+    """A process in the background, held by a descriptor, so that it is never taken for a later process of the same id."""
 
     def __init__(self, pid: int, said: str, what: str):
-        """said: its last words before. Raises MachineError where it has ended already."""
+        """`said` is what the process printed before it went to the background. Raises MachineError if it has ended already."""
         self.pid, self.said, self._what = pid, said, what
         try:
             self._descriptor = os.pidfd_open(pid)
@@ -29,14 +29,14 @@ class Daemon:
             raise self._has_ended() from None
 
     def check(self) -> None:
-        """Raises MachineError where it has ended."""
+        """Raise MachineError if the process has ended."""
         poller = select.poll()
         poller.register(self._descriptor, select.POLLIN)
         if poller.poll(0):
             raise self._has_ended()
 
     def close(self) -> None:
-        """Look after it no longer."""
+        """Stop watching the process."""
         os.close(self._descriptor)
 
     def _has_ended(self) -> MachineError:
@@ -46,7 +46,7 @@ class Daemon:
 
 
 def start(argv: list[str], what: str) -> Daemon:
-    """Run argv until it calls `detach`. Raises MachineError where it never does."""
+    """Run `argv` until it calls `detach`; `what` names it for people. Raises MachineError where it never does."""
     try:
         with explained(what):
             done = subprocess.run(
@@ -68,13 +68,13 @@ def start(argv: list[str], what: str) -> Daemon:
 
 
 class Guardian:
-    """A process that sees by the end of its stdin that this one is gone; Ctrl-C passes it by. Not for several threads.
+    """A process that cleans up after this one, whose end it sees by the end of its stdin. Ctrl-C does not reach it.
 
-    Where it has died, `check` starts another and repeats the last line that was said.
+    If the guardian has died, `check` starts another and repeats the last line that was said. One thread alone may use a Guardian.
     """
 
     def __init__(self, argv: Sequence[str], what: str):
-        """Raises MachineError where it could not find what it is to end."""
+        """Start the guardian. Raises MachineError if /proc does not show it the processes that it must end."""
         require_own_proc()
         self._argv, self._what = argv, what
         self._said = b""
@@ -82,7 +82,7 @@ class Guardian:
         self._process = self._start()
 
     def check(self) -> None:
-        """Raises MachineError where guardians do not stay alive."""
+        """Start a new guardian if this one has died. Raises MachineError at its death number DEATHS_MOST."""
         if self._process.poll() is None:
             return
         GUARDIANS.discard(self._process.pid)
@@ -98,7 +98,7 @@ class Guardian:
         self.say(self._said)
 
     def say(self, line: bytes) -> None:
-        """A whole line, or nothing. Whoever looks after a dead guardian hears it from `check`'s next one."""
+        """Send the guardian a line, which ends with a newline. If the guardian is dead, `check` sends the line to the next one."""
         self._said = line
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
@@ -106,7 +106,7 @@ class Guardian:
             self._process.stdin.flush()
 
     def dismiss(self, limit_s: float) -> None:
-        """Close its stdin, and wait for its end. Raises TimeoutExpired."""
+        """Close the guardian's stdin, and wait for its end. Raises subprocess.TimeoutExpired after limit_s."""
         self._close()
         self._process.wait(limit_s)
         GUARDIANS.discard(self._process.pid)
@@ -125,17 +125,20 @@ class Guardian:
 
     def _close(self) -> None:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # what could not be said is still in the buffer
+        with suppress(BrokenPipeError):  # a line that the guardian did not take is still in the buffer
             self._process.stdin.close()
 
 
 def _environment() -> dict[str, str]:
-    """This process's, in which our packages are found."""
+    """This process's environment, with nalb's packages on PYTHONPATH."""
     return {**os.environ, "PYTHONPATH": python_path(os.environ.get("PYTHONPATH", ""))}
 
 
 def detach(ready: str) -> None:
-    """Go on in the background, in a session of its own; the process that was started says who goes on and `ready`, and ends."""
+    """Go on in the background, in a session of its own.
+
+    The process that was started prints the pid of the one that goes on, and `ready`, and ends.
+    """
     if pid := os.fork():
         print(pid, ready, flush=True)
         os._exit(0)

@@ -1,4 +1,4 @@
-"""What to do where the machine has no process, thread, memory or descriptor left."""
+"""Turns errors of a machine that has no process, thread, memory or descriptor left into advice."""
 
 import errno
 import resource
@@ -15,11 +15,11 @@ REMEDIES = {
 }
 
 
-FILES_ENOUGH = 1 << 20  # of 100,000 nodes each has two connections with the coordinator; some systems allow billions
+FILES_ENOUGH = 1 << 20  # 100,000 nodes have two connections each with the coordinator; some systems allow billions
 
 
 def raise_file_limit() -> None:
-    """Let this process and those that it starts open as many files and sockets as the system allows it."""
+    """Let this process and those that it starts open as many files and sockets as the system allows, up to FILES_ENOUGH."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_ENOUGH if hard == resource.RLIM_INFINITY else min(hard, FILES_ENOUGH)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -28,12 +28,12 @@ def raise_file_limit() -> None:
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Around the start of a process or thread: MachineError where there is nothing left for it. Other OSErrors pass."""
+    """A context for starting a process or thread, `what`. Raises MachineError where nothing is left for it. Other OSErrors pass."""
     try:
         yield
     except OSError as error:
         if error.errno not in REMEDIES:
             raise
         raise MachineError(f"{what} cannot be started ({error.strerror}): {REMEDIES[error.errno]}") from None
-    except RuntimeError as error:  # of a thread: it has no errno
+    except RuntimeError as error:  # from a thread's start; it has no errno
         raise MachineError(f"{what} cannot be started ({error}): {REMEDIES[errno.EAGAIN]}") from None

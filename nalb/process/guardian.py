@@ -1,11 +1,13 @@
-"""Finds and ends what a job has started, also when the launcher was killed.
+"""Finds and ends the processes that a job has started, even if the launcher was killed.
 
-Whoever starts a process of the job, the launcher or an agent, is the subreaper of all that this process starts: one whose
-parent ends becomes the subreaper's own child (Descent). So everything is found by descent, whatever environment and session
-it has. Descent is lost with the subreaper. So every process of a job also has NALB_JOB=JOB:SLUG in its environment and hands
-it to whatever it starts, and a guardian, a process of its own, holds the read end of a pipe: at the pipe's end without
-`done` the launcher is dead, and the guardian kills what carries the job's mark.
-Choice not taken: killing by process group. A group's id may be another's by then, and daemons leave their group.
+The launcher, or an agent, starts processes of the job and is the subreaper of their descendants: a process whose parent ends
+becomes the subreaper's own child (Descent). So all are found by descent, whatever environment and session they have.
+
+Descent is lost when the subreaper ends. So every process of a job also has NALB_JOB=JOB:SLUG in its environment, and hands it to
+whatever it starts. A guardian, which is a process of its own, holds the read end of a pipe. If the pipe ends without `done`, the
+launcher is dead, and the guardian kills all processes that carry the job's mark.
+
+Choice not taken: killing by process group. By then the group's id may be another group's, and daemons leave their group.
 """
 
 import ctypes
@@ -30,12 +32,12 @@ PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37  # linux/prctl.h
 
 
 def mark(job: str, slug: str) -> dict[str, str]:
-    """What a process of the job has in its environment."""
+    """The environment variable that marks a process of the job."""
     return {VARIABLE: f"{job}:{slug}"}
 
 
 def marked(job: str) -> list[int]:
-    """Pids of the job's living processes. Ended ones have no environment."""
+    """Pids of the job's living processes, found by their mark. Ended processes have no environment."""
     wanted = f"{VARIABLE}={job}:".encode()
     pids = []
     for pid in proc.others():
@@ -46,14 +48,14 @@ def marked(job: str) -> list[int]:
 
 
 def kill_marked(job: str) -> list[int]:
-    """Kill the job's processes; returns those that stay."""
+    """Kill the processes with the job's mark; return the pids of those that stay."""
     return kill_found(lambda: marked(job))
 
 
 def kill_found(find: Callable[[], Iterable[int]]) -> list[int]:
-    """Kill what `find` finds until two looks in a row find nothing to kill (amid exec a process shows no mark).
+    """Kill the processes that `find` finds, until two looks in a row find none to kill (amid exec a process shows no mark).
 
-    Returns those that stay: of another user, as behind sudo, or stuck in the kernel.
+    Returns the pids of those that stay, after KILL_DEADLINE_S at most: another user's, as behind sudo, or stuck in the kernel.
     """
     end_s = time.monotonic() + KILL_DEADLINE_S
     quiet_looks, stay = 0, list[int]()
@@ -67,7 +69,7 @@ def kill_found(find: Callable[[], Iterable[int]]) -> list[int]:
 
 
 def _kill(pid: int) -> bool:
-    """Whether it could be killed."""
+    """Kill a process; return whether that was possible."""
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
         return True
@@ -75,10 +77,9 @@ def _kill(pid: int) -> bool:
 
 
 class Descent:
-    """A context: all that this process starts in it, and what that starts.
+    """A context that knows the processes started in it: those that this process starts, and their descendants.
 
-    Whatever descends from this process and did so already before belongs to others. Of contexts in one another the inner one
-    ends first.
+    Processes that descended from this one before the context belong to others. If contexts are nested, the inner one ends first.
     """
 
     def __enter__(self) -> "Descent":
@@ -94,7 +95,10 @@ class Descent:
         _prctl(PR_SET_CHILD_SUBREAPER, self._was_subreaper.value)
 
     def end(self, started: Collection[int]) -> list[int]:
-        """Kill what lives of it; returns those that stay, see kill_found. `started`: this process's own, whose end others note."""
+        """Kill the context's living processes; return the pids of those that stay, see kill_found.
+
+        `started` are children of this process whose end other code waits for. The context's other ended children are reaped.
+        """
         stay = kill_found(self._living)
         for pid, (parent, has_ended) in processes().items():
             is_own = parent == os.getpid() and pid not in self._others | daemon.GUARDIANS
@@ -108,21 +112,21 @@ class Descent:
         for pid, (parent, _) in found.items():
             children[parent].append(pid)
         pids = [pid for pid in children[os.getpid()] if pid not in self._others | daemon.GUARDIANS]
-        for pid in pids:  # which grows
+        for pid in pids:  # the list grows meanwhile
             pids += children[pid]
         return [pid for pid in pids if not found[pid][1]]
 
 
 def living_on(pids: Collection[int]) -> str:
-    """A line about processes that could not be ended."""
+    """A line for people about processes that could not be ended."""
     numbers = ", ".join(map(str, sorted(pids)))
     return f"could not end process {numbers} (another user's, as behind sudo, or stuck in the kernel): end it by hand"
 
 
 def reap_adopted(leader: int) -> None:
-    """Take note of adopted children that have ended in the process group of `leader`, a child that is waited for elsewhere.
+    """Reap adopted children that have ended in the process group of `leader`, a child that other code waits for.
 
-    As a zombie each would keep its process id.
+    Otherwise each would stay a zombie and keep its process id.
     """
     with suppress(ChildProcessError):  # nobody is in the group
         look = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -131,11 +135,11 @@ def reap_adopted(leader: int) -> None:
 
 
 def processes() -> dict[int, tuple[int, bool]]:
-    """Of every process its parent, and whether it has ended."""
+    """All processes by id: the parent's id, and whether the process has ended."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            with suppress(OSError):  # it is no more
+            with suppress(OSError):  # the process is gone
                 state, parent = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:2]
                 found[int(entry.name)] = int(parent), state in (b"Z", b"X")
     return found
@@ -144,11 +148,11 @@ def processes() -> dict[int, tuple[int, bool]]:
 def _prctl(option: int, argument: object) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, argument, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")  # since Linux 3.4 there is no reason
+        raise OSError(ctypes.get_errno(), "prctl")  # since Linux 3.4 nothing makes these calls fail
 
 
 class JobGuardian:
-    """The launcher's side: a context manager around the life of a job."""
+    """The launcher's side of the guardian: a context manager around the life of a job."""
 
     def __init__(self, job: str):
         self._job = job
@@ -158,7 +162,7 @@ class JobGuardian:
         return self
 
     def check(self) -> None:
-        """As daemon.Guardian's."""
+        """Start a new guardian if this one has died; see daemon.Guardian.check. Raises MachineError."""
         self._guardian.check()
 
     def __exit__(
@@ -170,7 +174,7 @@ class JobGuardian:
 
 
 def main(argv: list[str]) -> int:
-    """Wait for the launcher's end."""
+    """Wait for the launcher's end, and kill the job's processes unless the launcher said `done`."""
     if sys.stdin.buffer.read().splitlines() != [b"done"]:
         kill_marked(argv[0])
     return 0

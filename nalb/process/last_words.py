@@ -1,9 +1,11 @@
-"""How a process of a job ends because of a failure: one line for people, and the same as data for the launcher.
+"""Tells why a process of a job ends: one line for people, and the same as data for the launcher.
 
-The launcher reads the output of its processes, over ssh too. What is for it alone begins with FAILURE, which no text has. The
-launcher takes it out of the output, puts the line for people into the process's log, and says the job's failure once. A process
-that no launcher started writes the line for people itself. A coordinator whose events the launcher cannot read, as on another host,
-tells it in the same way what the job is about, line for line: whoever is killed says nothing any more.
+The launcher reads the output of its processes, over ssh too. A message for the launcher alone begins with FAILURE, which no other
+text contains. The launcher takes the message out of the output, puts the line for people into the process's log, and says the
+job's failure once. A process that no launcher started writes the line for people itself.
+
+The launcher cannot read the events of a coordinator on another host. So that coordinator tells it the job's phase and iteration in
+the same way, line for line, since a process that is killed says nothing.
 """
 
 import os
@@ -17,14 +19,14 @@ from nalb.errors import PeerError
 from nalb.failures import Failure, Moment, carried, render
 from nalb.process.guardian import VARIABLE
 
-FOR_THE_LAUNCHER = "\x1e"  # the ASCII record separator, which no text has, begins what is taken out of the output
+FOR_THE_LAUNCHER = "\x1e"  # the ASCII record separator, which no other text contains, begins a message
 FAILURE = f"{FOR_THE_LAUNCHER}nalb-failure "
 MOMENT = f"{FOR_THE_LAUNCHER}nalb-moment "
 
 
 def say(failure: Failure) -> None:
-    """Tell the launcher, or people where there is none."""
-    with suppress(Exception):  # the script may have closed it, or put something else there
+    """Tell the launcher of the failure, or people where there is no launcher."""
+    with suppress(Exception):  # the script may have closed stdout, or put something else there
         sys.stdout.flush()
     if VARIABLE in os.environ:
         tell_launcher(failure)
@@ -34,21 +36,21 @@ def say(failure: Failure) -> None:
 
 
 def line_of(failure: Failure) -> str:
-    """The line for people of a process that ends."""
+    """The line for people that says why a process ends."""
     return f"nalb: {render(failure)}"
 
 
 def tell_launcher(failure: Failure) -> None:
-    """Tell the launcher alone, if there is one."""
+    """Tell the launcher alone of the failure, if there is a launcher."""
     if VARIABLE in os.environ:
-        with suppress(OSError):  # it is gone
+        with suppress(OSError):  # the launcher is gone
             os.write(2, FAILURE.encode() + msgspec.json.encode(carried(failure)) + b"\n")
 
 
 def tell_moment(moment: Moment) -> None:
-    """Tell the launcher, if there is one, what the job is about."""
+    """Tell the launcher, if there is one, the job's phase and iteration."""
     if VARIABLE in os.environ:
-        with suppress(OSError):  # it is gone
+        with suppress(OSError):  # the launcher is gone
             os.write(2, MOMENT.encode() + msgspec.json.encode(moment) + b"\n")
 
 
@@ -59,18 +61,18 @@ def die(failure: Failure, exit_code: int = PeerError.exit_code) -> NoReturn:
 
 
 def failure_in(line: str) -> tuple[str, Failure | None]:
-    """A line of output without what is for the launcher, and that."""
+    """Split a line of output into its text and the failure that it tells the launcher, if any."""
     text, _, told = line.partition(FAILURE)
     if told:
-        with suppress(msgspec.MsgspecError):  # another thread wrote in between: the line for people is there
+        with suppress(msgspec.MsgspecError):  # another thread wrote into the message: the line stays as it is
             return text, msgspec.json.decode(told, type=Failure)
     return line, None
 
 
 def moment_in(line: str) -> tuple[str, Moment | None]:
-    """A line of output without what the launcher alone is told of the job's moment, and that."""
+    """Split a line of output into its text and the moment (phase, iteration) that it tells the launcher, if any."""
     text, _, told = line.partition(MOMENT)
     if told:
-        with suppress(msgspec.MsgspecError):  # another thread wrote in between
+        with suppress(msgspec.MsgspecError):  # another thread wrote into the message
             return text, msgspec.json.decode(told, type=Moment)
     return line, None

@@ -6,11 +6,11 @@ from types import TracebackType
 
 
 class LineFile:
-    """A context: a file that grows by whole lines. A line that did not fit spoils itself alone: the next begins on a line of
-    its own."""
+    """A file that grows by whole lines, and a context that closes it. If a line did not fit, the next still begins on a line of its
+    own."""
 
     def __init__(self, path: str | Path):
-        """Raises OSError."""
+        """Open the file, or create it. Raises OSError."""
         self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def __enter__(self) -> "LineFile":
@@ -22,7 +22,7 @@ class LineFile:
         self.close()
 
     def append(self, lines: bytes) -> None:
-        """Write all of `lines`, whose last one has its end. Raises OSError where they do not fit: a part of them may stay."""
+        """Write `lines`, the last of which ends with a newline. Raises OSError where they do not fit; a part of them may stay."""
         left = memoryview(lines if self._ends_with_a_line() else b"\n" + lines)
         while left:
             left = left[os.write(self._descriptor, left) :]  # a full disk takes a part, and refuses the rest
@@ -32,5 +32,5 @@ class LineFile:
         os.close(self._descriptor)
 
     def _ends_with_a_line(self) -> bool:
-        size_bytes = os.fstat(self._descriptor).st_size  # 0 for what is no file on a disk
+        size_bytes = os.fstat(self._descriptor).st_size  # 0 if it is no file on a disk
         return not size_bytes or os.pread(self._descriptor, 1, size_bytes - 1) == b"\n"

@@ -1,4 +1,4 @@
-"""Processes by id, as /proc shows them and as signals take them: the same only where /proc is of our own PID namespace."""
+"""Lists processes by id. Signals take the ids that /proc shows only if /proc is that of our own PID namespace."""
 
 import os
 
@@ -8,7 +8,7 @@ from nalb.errors import MachineError
 
 
 def require_own_proc() -> None:
-    """Raises MachineError where /proc is of another PID namespace: a signal to an id read there would hit another process."""
+    """Raise MachineError if /proc is of another PID namespace: a signal to an id read there would hit another process."""
     try:
         shown = os.readlink("/proc/self")
     except OSError:
@@ -21,6 +21,6 @@ def require_own_proc() -> None:
 
 
 def others() -> list[int]:
-    """The ids of all processes but this one. Raises MachineError as `require_own_proc`."""
+    """The ids of all processes but this one. Raises MachineError as `require_own_proc` does."""
     require_own_proc()
     return [pid for pid in psutil.pids() if pid != os.getpid()]

@@ -1,11 +1,11 @@
-"""This process's standard output."""
+"""What becomes of this process's standard output."""
 
 import os
 import sys
 
 
 def discard_output() -> None:
-    """Nobody reads stdout any more: what is printed from now on, and what Python still holds, goes nowhere."""
+    """Discard what is printed after this call, and what Python's buffer still holds. For a stdout that has lost its reader."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

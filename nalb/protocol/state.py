@@ -157,7 +157,9 @@ class Coordinator:
 
     @property
     def moment(self) -> Moment:
-        """What the job as a whole is about."""
+        """What the job as a whole is about; iterations are the tokens' where workers compute tokens."""
+        if (dealer := self._tokens.dealer) is not None and (iteration := dealer.iteration_of(None)) is not None:
+            return None, iteration
         if self.phase in ("RUN", "COLLECT"):
             return None, self._iterations.number
         early = {"GATHER": Phase.START, "REGISTER": Phase.INIT}

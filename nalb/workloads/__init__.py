@@ -1,4 +1,4 @@
-"""The tensors of models that are replayed: shapes of Gluon's model zoo with 10 classes, gradients only.
+"""The tensors of the models that jobs replay: gradients alone, with the shapes of Gluon's model zoo for 10 classes.
 
 mobilenet: mobilenet1_0, 12.9 MB; resnet50: resnet50_v1, 94.2 MB; alexnet: alexnet, 228 MB (float32).
 """
@@ -16,7 +16,7 @@ ITEM_BYTES = {"float16": 2, "float32": 4, "float64": 8}
 
 @dataclass(frozen=True)
 class TensorShape:
-    """One parameter's gradient."""
+    """The name, shape and type of one parameter's gradient."""
 
     name: str
     shape: tuple[int, ...]
@@ -24,17 +24,17 @@ class TensorShape:
 
     @property
     def elements(self) -> int:
-        """How many numbers it holds."""
+        """How many numbers the gradient has."""
         return math.prod(self.shape)
 
     @property
     def size_bytes(self) -> int:
-        """What it weighs on the wire."""
+        """The gradient's bytes on the wire, without headers."""
         return self.elements * ITEM_BYTES[self.dtype]
 
 
 def load(name: str) -> list[TensorShape]:
-    """The named model's tensors in Gluon's order; InputError for an unknown name."""
+    """The named model's tensors in Gluon's order. Raises InputError for an unknown name."""
     if name not in NAMES:
         raise InputError(f"unknown workload {name!r}: choose one of {', '.join(NAMES)}")
     rows = json.loads(resources.files(__package__).joinpath(f"{name}.json").read_text(encoding="utf-8"))
@@ -42,5 +42,5 @@ def load(name: str) -> list[TensorShape]:
 
 
 def bytes_of(name: str) -> int:
-    """What all of the named model's gradients weigh; errors as `load`."""
+    """The bytes of all gradients of the named model. Raises InputError as `load` does."""
     return sum(tensor.size_bytes for tensor in load(name))
