@@ -113,7 +113,10 @@ class Balancer:
         self._drawn_s = self._period_s = self._wait_s = 0.0
 
     def batches(self, samples: int, seed: int = 0) -> "BatchSampler":
-        """A batch sampler over a data set of `samples` samples, all of which every worker can read."""
+        """A batch sampler over a data set of `samples` samples, all of which every worker can read.
+
+        seed: of the shuffles, alike on all workers. Raises InputError where `samples` are fewer than `total`.
+        """
         return BatchSampler(self, samples, seed)
 
     def partitioned_batches(
@@ -148,7 +151,7 @@ class Balancer:
     # ---- called by Trainer's patched methods (_watch_trainers)
 
     def check_step(self, batch_size: float) -> None:
-        """Raise StoreError unless the step divides by the total."""
+        """Raise StoreError unless the step divides by the total. batch_size: the number that the script gave to `trainer.step`."""
         if abs(batch_size - self.total) > 1e-6 * self.total:
             raise StoreError(
                 f"trainer.step({batch_size:g}): batches are unequal and gradients are sums over all workers, so only "
@@ -156,7 +159,7 @@ class Balancer:
             )
 
     def before_push(self, trainer: mx.gluon.Trainer) -> None:
-        """Queue the measurement of computing: the backward pass is queued, and no gradient is pushed yet."""
+        """Queue the measurement of the trainer's computing: the backward pass is queued, and no gradient is pushed yet."""
         if not self._is_drawn:
             return
         self._is_drawn = False
@@ -172,7 +175,7 @@ class Balancer:
         self._clock.gradients(gradients, lambda computing: self._report(computing, *drawn))
 
     def after_update(self, trainer: mx.gluon.Trainer) -> None:
-        """Note that the update of the parameters is queued: the next iteration's computing begins after it."""
+        """Note that the update of the trainer's parameters is queued: the next iteration's computing begins after it."""
         self._clock.parameters([d for p in trainer._params if p.grad_req != "null" for d in p.list_data()])
 
     def _report(self, computing: Computing, iteration: int, size: int, period_s: float, wait_s: float) -> None:
@@ -275,7 +278,7 @@ def join(
 ) -> Balancer:
     """Take part in the choice of batch sizes; call it once, in every worker, before the first batch.
 
-    batch_size: this worker's first batch size, samples; without `nalb launch --batching` it never changes. most: the largest
+    store: kvstore 'nalb', or MXNet's own 'dist_sync' or 'dist_async'. batch_size: this worker's first batch size, samples; without `nalb launch --batching` it never changes. most: the largest
     batch that this worker can hold. profile: a function of n that computes the gradients of any n samples and takes no step;
     `lbb` times it first, up to the total or the first size that memory does not hold, and then stays at most at half of that
     size. power: of this machine, e.g. its cores; `static` and `dynamic` begin in proportion to it; all workers give it, or none.

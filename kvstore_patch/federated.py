@@ -23,6 +23,8 @@ from kvstore_patch.store.kvstore import NALB
 from nalb.errors import StoreError
 from nalb.protocol import messages as m
 
+__all__ = ["Rounds", "join"]  # what nalb.mxnet hands on
+
 FEDERATED = ("off", "lb-bsp-federated")  # values of --batching that fit rounds
 
 

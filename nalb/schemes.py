@@ -69,7 +69,7 @@ class Scheme:
         return f"scheme {self.name} ({self.place})" if self.place else f"scheme {self.name}"
 
     def shares(self, situation: Situation) -> ChosenShares:
-        """The scheme's decision, checked: bytes per node, shape (N,), or None for the present plan; and the reason.
+        """The scheme's decision in this situation, checked: bytes per node, shape (N,), or None for the present plan; and the reason.
 
         Raises InputError for shares that cannot be carried out, and for None without a present plan.
         """
@@ -81,7 +81,7 @@ class Scheme:
         return (None if shares is None else self._checked(shares, situation)), reason
 
     def plan(self, situation: Situation) -> ChosenDistribution:
-        """The scheme's decision as a plan, or None for the present plan; and the reason. Raises InputError as `shares`."""
+        """The scheme's decision in this situation as a plan, or None for the present plan; and the reason. Raises InputError as `shares`."""
         shares, reason = self.shares(situation)
         if shares is None:
             return None, reason
@@ -140,7 +140,7 @@ def _with_full_cores(plan: Distribution, situation: Situation) -> Distribution:
 
 
 def equal_by_need(situation: Situation) -> ChosenShares | None:
-    """Equal shares and the reason, where a scheme that follows estimates cannot follow them; None where it can."""
+    """Equal shares and the reason, where a scheme cannot follow the situation's estimates; None where it can."""
     if (need := situation.equal_need) is None:
         return None
     return shares_of.average(situation.nodes, situation.layout.model_bytes), WHY_EQUAL[need]

@@ -125,7 +125,7 @@ class Shim:
         library.nalb_shim_transport.restype = ctypes.c_char_p
 
     @classmethod
-    def loaded(cls) -> Self:
+    def loaded(cls) -> "Shim":
         """The preloaded shim.
 
         Raises MachineError if there is none, if another library catches its calls first, if its version differs, or if the

@@ -52,9 +52,9 @@ def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_python(version: tuple[int, int] = sys.version_info[:2]) -> list[Finding]:
-    """Check that this is the one Python that the packages are made for."""
-    found = ".".join(map(str, version))
-    if version == PYTHON:
+    """Check that this is the one Python on which jobs with MXNet run."""
+    found, needed = (".".join(map(str, one)) for one in (version, PYTHON_OF_MXNET))
+    if version == PYTHON_OF_MXNET:
         return [Finding("Python", "ok", found)]
     detail = f"{found}: nalb plans, simulates, emulates and reports here, but jobs with MXNet need {needed}"
     return [Finding("Python", "FAIL", detail, f"make an environment with python{needed}")]

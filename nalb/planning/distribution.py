@@ -58,7 +58,7 @@ class Situation:
 
     iteration: int  # the one to be planned
     nodes: Sequence[Node]  # in planning order
-    layout: Layout
+    layout: Layout  # how the model is cut into slices
     estimated: Capacities | None = None  # measured; None: some are not measured yet
     configured: Capacities | None = None  # of a network file; None: there is none
     observations: Sequence[Sequence[ServerObservation]] = ()  # per node, newest last
