@@ -278,7 +278,8 @@ def join(
 ) -> Balancer:
     """Take part in the choice of batch sizes; call it once, in every worker, before the first batch.
 
-    store: kvstore 'nalb', or MXNet's own 'dist_sync' or 'dist_async'. batch_size: this worker's first batch size, samples; without `nalb launch --batching` it never changes. most: the largest
+    store: kvstore 'nalb', or MXNet's own 'dist_sync' or 'dist_async'.
+    batch_size: this worker's first batch size, samples; without `nalb launch --batching` it never changes. most: the largest
     batch that this worker can hold. profile: a function of n that computes the gradients of any n samples and takes no step;
     `lbb` times it first, up to the total or the first size that memory does not hold, and then stays at most at half of that
     size. power: of this machine, e.g. its cores; `static` and `dynamic` begin in proportion to it; all workers give it, or none.

@@ -69,7 +69,7 @@ class Scheme:
         return f"scheme {self.name} ({self.place})" if self.place else f"scheme {self.name}"
 
     def shares(self, situation: Situation) -> ChosenShares:
-        """The scheme's decision in this situation, checked: bytes per node, shape (N,), or None for the present plan; and the reason.
+        """The decision in this situation, checked: bytes per node, shape (N,), or None for the present plan; and the reason.
 
         Raises InputError for shares that cannot be carried out, and for None without a present plan.
         """
@@ -81,7 +81,7 @@ class Scheme:
         return (None if shares is None else self._checked(shares, situation)), reason
 
     def plan(self, situation: Situation) -> ChosenDistribution:
-        """The scheme's decision in this situation as a plan, or None for the present plan; and the reason. Raises InputError as `shares`."""
+        """The decision in this situation as a plan, or None for the present plan; and the reason. Raises InputError as `shares`."""
         shares, reason = self.shares(situation)
         if shares is None:
             return None, reason

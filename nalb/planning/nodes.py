@@ -119,7 +119,7 @@ class Capacities:
     ) -> "tuple[Capacities | None, str]":
         """Capacities from measured rates, and a reason; None while a node or an uplink has no measurement (NaN).
 
-        up, down: rates of each node, shape (N,), and pairs: caps of single directed pairs, bytes per second. cores: None if unknown.
+        up, down: rates of each node, shape (N,), and pairs: caps of single directed pairs, bytes per second. cores: or None.
         sites, uplinks: where sums have two levels, the nodes' sites, and the uplinks' rates up and down, shape (2, S). Rates below
         SLOWEST_BYTES_PER_S count as this one, and the reason names such nodes. Caps of pairs that are not finite are left out.
         """
