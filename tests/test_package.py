@@ -183,6 +183,7 @@ def test_the_pure_rooms_keep_their_laws_with_the_newest_numpy(bare: Path, tracke
         (tmp_path / name).symlink_to(tracked / name)
     rooms = [f"tests/{room}" for room in PURE_ROOMS]
     nice = ("nice", "-n", "19", bare / "python", "-m", "pytest", "-p", "no:cacheprovider", "-q")
+    nice += ("--hypothesis-profile=ci",)  # without limits of time
     out = said(*nice, "-m", "not jobs and not mxnet", *rooms, cwd=tmp_path)
     assert re.search(r"^[1-9]\d{2,} passed", out.splitlines()[-1]), out
 
