@@ -1,10 +1,10 @@
-"""What a decision on batch sizes costs, per scheme and predictor: milliseconds of one process, 96 simulated workers.
+"""Measures the cost of a decision on batch sizes, per scheme and predictor: milliseconds of one process, 96 simulated workers.
 
     python benchmarks/batching_cost.py [--workers 96] [--updates 150]
 
-The median and the worst update: ARIMA's fits and LBB's rapid tunings are rare and long. `coordinator` rows are whole
-iterations at the coordinator, without sockets: reports decoded, sizes decided, answers to all workers encoded, events
-written. The last column is the part that it is of an iteration of --iteration-s.
+The table has the median and the worst update, since ARIMA's fits and LBB's rapid tunings are rare and long. `coordinator` rows
+are whole iterations at the coordinator, without sockets: it decodes reports, decides sizes, encodes the answers to all workers
+and encodes events. Their last column is the median's part of an iteration of --iteration-s seconds.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from nalb.settings import from_environment
 
 
 def coordinator_ms(scheme: str, workers: int, updates: int) -> list[float]:
-    """Milliseconds of each iteration of a coordinator that does nothing but size batches."""
+    """The milliseconds that a coordinator spends in each iteration if it only sizes batches."""
     environment = {
         "DMLC_ROLE": "scheduler", "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": "9091", "NALB_SCHEME": "stock",
         "DMLC_NUM_WORKER": str(workers), "DMLC_NUM_SERVER": "1", "NALB_STOCK": "1", "NALB_BATCHING": scheme,

@@ -1,9 +1,9 @@
-"""How fast a coordinator that holds many clients answers a round: python benchmarks/coordinator.py [--clients 1000]
+"""Measures how fast a coordinator with many clients answers a round: python benchmarks/coordinator.py [--clients 1000]
 
-The real coordinator in a process of its own; the clients in another, each with a socket of its own and the real messages.
-A round: every process sends a Report with samples, every worker its Done, and every worker gets the next Plan. Its
-time runs from the first message out to the last plan in, and so includes what the clients' Python takes; the
-coordinator's own processor time is printed beside it.
+The real coordinator runs in a process of its own. All clients run in another process, each with a socket of its own, and send
+the real messages. In a round every process sends a Report with samples, every worker sends its Done, and every worker gets
+the next Plan. A round's time runs from the first message sent to the last plan received, and so includes the time of the
+clients' Python. The coordinator's own processor time is printed beside it.
 """
 
 import argparse
@@ -29,14 +29,14 @@ from nalb.transport.server import CoordinatorThread
 from nalb.workloads import load
 
 GOAL_MS = 100
-PAUSE_S = 0.5  # between rounds, as if slices travelled: events are written then
+PAUSE_S = 0.5  # the pause between rounds, in which slices would travel and the coordinator writes its events
 SAMPLE_BYTES = 50_000
-WARM_UP = 2  # rounds: equal shares until all are measured, then the first plan that moves load
+WARM_UP = 2  # rounds that do not count: equal shares until all are measured, then the first plan that moves load
 STARTUP_S = 300.0
 
 
 def settings_for(endpoint: str, nodes: int, scheme: str, samples_path: str | None = None) -> Settings:
-    """A job of that many nodes, each a worker and a server."""
+    """The settings of a job of this many nodes, each with a worker and a server."""
     return Settings(
         role="scheduler", node="host", endpoint=endpoint, num_workers=nodes, num_servers=nodes, scheme=scheme,
         alpha_bytes=FIRST_ALPHA_BYTES, deadline_s=STARTUP_S, startup_s=STARTUP_S, samples_path=samples_path,
@@ -44,14 +44,14 @@ def settings_for(endpoint: str, nodes: int, scheme: str, samples_path: str | Non
 
 
 def serve(settings: Settings, pipe: Connection) -> None:
-    """The coordinator's process, until told to end."""
+    """Run the coordinator in this process until the pipe says to end."""
     with CoordinatorThread(settings):
         pipe.send("ready")
         pipe.recv()
 
 
 class Clients:
-    """All processes of a job, as sockets of this process."""
+    """All processes of a job, each a socket of this process."""
 
     def __init__(self, endpoint: str, nodes: int):
         self._context = zmq.Context()
@@ -60,7 +60,7 @@ class Clients:
         self.servers = [self._join(endpoint, "server", k) for k in range(nodes)]
         self.workers = [self._join(endpoint, "worker", k) for k in range(nodes)]
         self.received_bytes = 0
-        self._told: dict[bytes, bytes] = {}  # the answer to the Collect of this round
+        self._told: dict[bytes, bytes] = {}  # the answer to this round's Collect, by the Collect's frame
 
     def _join(self, endpoint: str, role: str, number: int) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)
@@ -76,19 +76,19 @@ class Clients:
         socket.send_multipart([pack(self._sessions[socket].keep(frame)), frame])
 
     def _hear(self, socket: "zmq.Socket[bytes]") -> bytes:
-        """A message; empty where only a sign of life came."""
+        """Receive a message; it is empty if only a sign of life came."""
         envelope, frame = socket.recv_multipart()
         self._sessions[socket].take(unpack(envelope))
         return frame
 
     def await_message(self, socket: "zmq.Socket[bytes]", tag: bytes) -> bytes:
-        """The next such message."""
+        """Receive until a message of the kind `tag` comes, and return it."""
         while (frame := self._take(socket)) is None or tag not in frame[:32]:
             pass
         return frame
 
     def await_plans(self) -> None:
-        """Until every worker has its next plan."""
+        """Wait until every worker has its next plan."""
         poller = zmq.Poller()
         for socket in self.servers + self.workers:
             poller.register(socket, zmq.POLLIN)
@@ -101,7 +101,11 @@ class Clients:
                     left -= 1
 
     def _take(self, socket: "zmq.Socket[bytes]") -> bytes | None:
-        """A message; slots that are asked for are said to exist, servers say that they have told all (None); an Abort ends it."""
+        """Receive a message and return it, or answer it and return None.
+
+        The answer to PrepareSlots says that the slots exist, and the answer to Collect that all samples are sent. An Abort ends the
+        benchmark.
+        """
         frame = self._hear(socket)
         self.received_bytes += len(frame)
         if b"PrepareSlots" in frame[:32]:
@@ -110,7 +114,7 @@ class Clients:
             self._say(socket, m.encode(m.SlotsReady(wanted.iteration, wanted.layout_version)))
             return None
         if b"Collect" in frame[:32]:
-            if frame not in self._told:  # the same for all servers
+            if frame not in self._told:  # the answer is the same for all servers
                 asked = m.decode_at_client(frame)
                 assert isinstance(asked, m.Collect)
                 self._told = {frame: m.encode(m.Collected(asked.iteration))}
@@ -121,7 +125,7 @@ class Clients:
         return frame
 
     def start(self) -> None:
-        """Up to the first plan."""
+        """Join the job, register the tensors and wait for the first plan."""
         for socket in self.servers + self.workers:
             self.await_message(socket, b"Welcome")
         tensors = [m.TensorSpec(t.name, t.elements, t.dtype, 0) for t in load("resnet50")]
@@ -131,7 +135,7 @@ class Clients:
         self.await_plans()
 
     def round(self, iteration: int, samples: int) -> tuple[float, int, int]:
-        """(seconds, bytes sent, bytes received) of one round; the messages are encoded beforehand."""
+        """Run one round; return its seconds, bytes sent and bytes received. The messages are encoded beforehand."""
         now_s = time.monotonic()
         reports = [self._report(k % len(self.workers), samples, now_s) for k in range(2 * len(self.workers))]
         done = m.encode(m.Done(iteration, 1.0, 1.0, 0.0, now_s - 100, now_s))
@@ -143,13 +147,13 @@ class Clients:
             self._say(socket, done)
         self.await_plans()
         took_s = time.perf_counter() - start_s
-        for socket in self.servers:  # signs of life
+        for socket in self.servers:  # these are signs of life
             while socket.poll(0):
                 self._hear(socket)
         return took_s, sum(map(len, reports)) + len(done) * len(self.workers), self.received_bytes
 
     def _report(self, node: int, samples: int, now_s: float) -> bytes:
-        """Samples of a receiver whose link carries 5 to 50 MB/s, one message after another from many peers."""
+        """An encoded Report of a receiver whose link carries 5 to 50 MB/s: messages from many peers, one after another."""
         step_ns = int(SAMPLE_BYTES / (5e6 + 45e6 * (node % 10) / 9) * 1e9)
         first_ns = int(now_s * 1e9) - samples * step_ns
         rows = []
@@ -162,7 +166,7 @@ class Clients:
 
 @contextmanager
 def coordinator(nodes: int, scheme: str) -> Iterator[tuple[str, psutil.Process]]:
-    """A running coordinator of a job of that many nodes: its endpoint and its process. It writes its events as ever."""
+    """Run a coordinator for a job of this many nodes and yield its endpoint and its process. It writes its events to a file."""
     here, there = multiprocessing.Pipe()
     with free_pair("127.0.0.1") as port, tempfile.NamedTemporaryFile(suffix=".jsonl") as events:
         endpoint = f"tcp://127.0.0.1:{port}"
@@ -180,7 +184,7 @@ def coordinator(nodes: int, scheme: str) -> Iterator[tuple[str, psutil.Process]]
 
 
 def main() -> int:
-    """Print times of rounds; 1 where the median misses the goal."""
+    """Print the times of rounds; returns 1 if the median misses the goal."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=1000, help="half workers, half servers (default: 1000)")
     parser.add_argument("--samples", type=int, default=10, help="per report (default: 10)")
@@ -189,7 +193,7 @@ def main() -> int:
     args = parser.parse_args()
     nodes = args.clients // 2
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # three descriptors a client in this process
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each client takes three descriptors in this process
     times, processor = [], []
     with coordinator(nodes, args.scheme) as (endpoint, process):
         clients = Clients(endpoint, nodes)

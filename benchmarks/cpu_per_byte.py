@@ -1,11 +1,12 @@
-"""What nalb costs beside stock MXNet: CPU milliseconds per MB of gradients, and an iteration's seconds; jobs take turns in one run.
+"""Measures nalb's cost over stock MXNet: CPU milliseconds per MB of gradients and seconds of an iteration; jobs take turns.
 
     python benchmarks/cpu_per_byte.py --local 4
     python benchmarks/cpu_per_byte.py --network fast4.toml --replay resnet50      # as root
 
-Each scheme is a job of its own; stock is MXNet alone, without shim and coordinator. All jobs live at once and only one iterates at
-a time: its workers wait at a gate between blocks. CPU is user and system time of all processes of the job, the coordinator's
-included, over the MB that its workers push. Ratios are medians over rounds, each block against stock's of the same round.
+Each scheme is a job of its own; stock is MXNet alone, without shim and coordinator. All jobs live at once, but only one iterates
+at a time: the workers of the others wait at a gate. CPU is the user and system time of all processes of the job, the
+coordinator's included, over the MB that its workers push. Ratios are medians over rounds of a block over stock's block in the
+same round.
 """
 
 import argparse
@@ -38,7 +39,7 @@ BLOCK_S = 600.0
 
 
 def work(model: str, gate: str, compute_s: float) -> None:
-    """A worker: as many iterations as the gate says, again and again; answers with the moments of their ends."""
+    """Run a worker: for each number that the gate sends, run as many iterations and answer with their end times. 0 ends it."""
     import mxnet as mx
 
     from kvstore_patch.store.kvstore import NALB
@@ -49,7 +50,7 @@ def work(model: str, gate: str, compute_s: float) -> None:
         for key, gradient in enumerate(gradients):
             store.init(key, gradient)
 
-    def exchange() -> None:  # by the calls that Gluon's Trainer makes
+    def exchange() -> None:  # makes the calls that Gluon's Trainer makes
         if isinstance(store, NALB):
             store.add_up_gradients(list(range(len(gradients))), [[one] for one in gradients])
         else:
@@ -103,7 +104,7 @@ class Lane:
             self._workers.append(stack.enter_context(connection.makefile("rw")))
 
     def run(self, iterations: int) -> tuple[list[float], float]:
-        """So many iterations: seconds of each, and CPU seconds of all of them."""
+        """Run this many iterations; return the seconds of each, and the CPU seconds of all together."""
         began_s, cpu_s = time.monotonic(), self._cpu_s()
         for worker in self._workers:
             print(iterations, file=worker, flush=True)
@@ -112,7 +113,7 @@ class Lane:
         return times_s, self._cpu_s() - cpu_s
 
     def end(self) -> None:
-        """Let the workers end."""
+        """Tell the workers to end, and wait for the job's end."""
         for worker in self._workers:
             print(0, file=worker, flush=True)
         self._job.wait()
@@ -141,7 +142,7 @@ def measure(args: argparse.Namespace) -> None:
         for number in range(args.rounds):
             for scheme in schemes[number % len(schemes) :] + schemes[: number % len(schemes)]:
                 times, cpu = lanes[scheme].run(args.block)
-                times_s[scheme].append(times[1:])  # the first also waits for the gate
+                times_s[scheme].append(times[1:])  # the first iteration also waits for the gate
                 cpu_s[scheme].append(cpu)
         for lane in lanes.values():
             lane.end()
@@ -165,7 +166,7 @@ def measure(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Measure and print, or be a worker of it."""
+    """Measure and print, or run as a worker of the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--local", type=int, metavar="N", help="N nodes on loopback")
     parser.add_argument("--network", metavar="FILE", help="the nodes of an emulated network")

@@ -1,6 +1,6 @@
-"""What the delay line costs and whether it keeps up: python benchmarks/delay_line.py [--mbps 250] [--delay-ms 10], as root.
+"""Measures the delay line's cost and whether it keeps up: python benchmarks/delay_line.py [--mbps 250] [--delay-ms 10], as root.
 
-Four nodes send TCP to each other in a ring, so each packet passes the line twice. Goal: 1 Gbit/s in all on one core.
+Four nodes send TCP to each other in a ring, so each packet passes the line twice. The goal is 1 Gbit/s in all on one core.
 """
 
 import argparse
@@ -15,12 +15,12 @@ from netem.emulation import network_up
 from netem.network_file import parse_network
 
 NODES = 4
-WARM_S = 1.5  # of each flow: slow start over the delay
+WARM_S = 1.5  # the time for each flow's slow start over the delay
 MEASURE_S = 4.0
 
 
 def main(argv: list[str]) -> int:
-    """Measure once; print one line."""
+    """Measure the delay line once and print one line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mbps", type=float, default=250.0, help="of each node, up and down")
     parser.add_argument("--delay-ms", type=float, default=10.0, help="of each link and direction")

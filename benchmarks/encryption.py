@@ -1,10 +1,10 @@
-"""What encryption costs: the same replay over MXNet's libzmq, over pyzmq's, and encrypted, taking turns in one run.
+"""Measures encryption's cost: the same replay takes turns over MXNet's libzmq, over pyzmq's, and encrypted.
 
     python benchmarks/encryption.py --local 3
     python benchmarks/encryption.py --network wan4-static        # as root
 
-Three held jobs share the machine; only one iterates at a time. Printed per transport: the median of an iteration's communication
-time (first push to last pull, slowest worker), its quartiles, and the ratio of medians to the first's.
+Three held jobs share the machine, and only one iterates at a time. The table has for each transport the median of an iteration's
+communication time (first push to last pull, slowest worker), its quartiles, and the median over the first transport's median.
 """
 
 import argparse
@@ -32,9 +32,9 @@ from netem.emulation import network_up
 from netem.network_file import find_network, load_network
 from netem.rootless import ensure_privilege
 
-SCHEME = "average"  # plans do not depend on what was measured: all three do the same work
-WARM_UP = 2  # iterations of each job that are not counted: the first makes the slots
-BLOCK = 3  # iterations of a turn
+SCHEME = "average"  # its plans do not depend on measurements, so all three jobs do the same work
+WARM_UP = 2  # iterations of each job that are not counted; the first makes the slots
+BLOCK = 3  # iterations in a turn
 STARTUP_S = 120.0
 
 
@@ -47,7 +47,7 @@ def start_job(
     folder: Path,
     stack: ExitStack,
 ) -> tuple[Job, Observer]:
-    """A held job on one of the transports."""
+    """Start a held job on one of the transports, with an observer."""
     keys_dir = folder / "keys"
     if name == "encrypted":
         write_keys(keys_dir, make_keys({place.name: place.address for place in places}))
@@ -66,7 +66,7 @@ def start_job(
 
 
 def wait_for_tensors(job: Job, observer: Observer) -> None:
-    """Until the job has registered what it pushes."""
+    """Wait until the job has registered the tensors that it pushes. Raises JobError after STARTUP_S."""
     end_s = time.monotonic() + STARTUP_S
     while not any(isinstance(event, IdleEvent) for event in observer.events(0.2)):
         job.finished()
@@ -75,7 +75,7 @@ def wait_for_tensors(job: Job, observer: Observer) -> None:
 
 
 def run_block(job: Job, observer: Observer, iterations: int) -> list[float]:
-    """Seconds of communication of each iteration."""
+    """Run a block of iterations; return the communication seconds of each."""
     observer.send(m.RunBlock(SCHEME, iterations))
     times_s: list[float] = []
     done = False
@@ -89,7 +89,7 @@ def run_block(job: Job, observer: Observer, iterations: int) -> list[float]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all transports and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--local", type=int, metavar="N")

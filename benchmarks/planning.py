@@ -1,13 +1,13 @@
-"""How long planning takes, and how a synchronisation scales: python benchmarks/planning.py [--only planning|sites|scale]
+"""Times planning, and shows how a synchronisation scales: python benchmarks/planning.py [--only planning|sites|scale]
 
-Planning: shares, whole slices on servers, and slots (nalb.schemes.decide) for jobs of up to 10,000 nodes and a
-million slices; the slices exist beforehand, since they are cut once per job. Goals: 1 ms for 100 nodes and 1,000
-slices; 1 s and 1 GB for 10,000 and 1,000,000. The slope of log time over log (nodes x slices)^(1/2) tells the growth.
+Planning: decides shares, whole slices on servers, and slots (nalb.schemes.decide) for jobs of up to 10,000 nodes and a
+million slices. The slices exist beforehand, since they are cut once per job. The goals are 1 ms for 100 nodes and 1,000
+slices, and 1 s and 1 GB for 10,000 and 1,000,000. The slope of log time over log (nodes x slices)^(1/2) shows the growth.
 
-Sites: the same for jobs that sum within sites first, owners and leaders together. Goal: 1 s for 10 sites of 100 machines.
+Sites: plans owners and leaders for jobs that sum within sites first. The goal is 1 s for 10 sites of 100 machines.
 
-Scale: simulated synchronisations of ResNet-50's gradients (94.2 MB), by flows, rates drawn from 20 to 220 Mbit/s; and what
-the coordinator then has to take in and send in an iteration.
+Scale: simulates synchronisations of ResNet-50's gradients (94.2 MB) by flows, at rates drawn from 20 to 220 Mbit/s, and
+computes the messages and bytes that the coordinator then receives and sends in an iteration.
 """
 
 import argparse
@@ -44,7 +44,7 @@ HEARTBEAT_S = 0.25
 
 
 def layout_of(nodes: int, slices: int) -> Layout:
-    """One tensor, cut into nearly `slices` slices in all: 2 probes per node, the ends' small slices in long rows, others."""
+    """A layout of one tensor in nearly `slices` slices, in which 2 probes per node and a long row's small end slices count too."""
     common = slices - 2 * nodes - 1 if slices <= 10 * nodes else slices - 8 * nodes
     return build_layout(
         [Tensor("model", common * SLICE_BYTES // 4, "float32")], num_nodes=nodes, num_servers=nodes, alpha_bytes=1.0,
@@ -53,7 +53,7 @@ def layout_of(nodes: int, slices: int) -> Layout:
 
 
 def planning(console: Console) -> bool:
-    """Time plans; whether every goal is met."""
+    """Time plans and print a table; return whether every goal is met."""
     table = Table("nodes", "slices", "scheme", "plan ms", "goal ms", title="planning, median time")
     points: dict[str, list[tuple[float, float]]] = {"exact": [], "aware": []}
     met = True
@@ -82,7 +82,7 @@ def planning(console: Console) -> bool:
 
 
 def sites(console: Console) -> bool:
-    """Time plans by sites; whether every goal is met."""
+    """Time plans by sites and print a table; return whether every goal is met."""
     table = Table(
         "sites", "machines of each", "slices", "plan ms", "goal ms", title="planning by sites, median of five"
     )
@@ -108,7 +108,7 @@ def sites(console: Console) -> bool:
 
 
 def scale(console: Console) -> None:
-    """Simulated times and the coordinator's load."""
+    """Print simulated times and the coordinator's load for growing numbers of nodes."""
     tensors = [Tensor(t.name, t.elements, t.dtype) for t in load("resnet50")]
     model_bytes = sum(tensor.size_bytes for tensor in tensors)
     times = Table("nodes", "bound s", *SCHEMES, "shares ms (aware)", title="time over the lossless bound, with headers")
@@ -128,7 +128,7 @@ def scale(console: Console) -> None:
         plan = m.Plan(1, 1, 0, "exact", True, 2_000_000, [nodes - 1] * slices, [slices // nodes] * slices)
         row = m.SampleRow(2 * nodes, SLICE_BYTES, 10**15, 10**15 + 10**7)
         report, some = (len(m.encode(m.Report(1e5, 1, [row] * k, 0))) for k in (0, 100))
-        samples = 2 * slices * (nodes - 1)  # every push and every answer is timed once
+        samples = 2 * slices * (nodes - 1)  # every push and every answer gives one sample
         reports = 2 * nodes * max(1, round(found[-1][-1] / HEARTBEAT_S)) + nodes
         done = len(m.encode(m.Done(1, 1.0, 1.0, 0.0, 1e5, 1e5)))
         received = reports * report + samples * (some - report) / 100 + nodes * done
@@ -142,7 +142,7 @@ def scale(console: Console) -> None:
 
 
 def main() -> int:
-    """Print both; 1 where a goal of planning is missed."""
+    """Run the chosen parts; returns 1 if a goal of planning is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=("planning", "sites", "scale"))
     args = parser.parse_args()

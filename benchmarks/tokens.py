@@ -1,8 +1,9 @@
-"""What the token server itself costs: python benchmarks/tokens.py
+"""Measures the token server's own cost: python benchmarks/tokens.py
 
-Workers of equal speed report by turns; weights 1, 2, 4, half of them in S; with the paper's rules and with advice
-(nalb/tokens/network_aware.py). In `sleeper` rows one worker in eight asks for nothing until nobody else has anything left.
-Goals: under 0.5 ms of a processor a token with 8 workers of 64 F1 tokens each; 1,000 workers at all.
+Workers of equal speed report by turns. The weights are 1, 2, 4, and half of the workers are in S. Each case runs by the paper's
+rules and with advice (nalb/tokens/network_aware.py). In `sleeper` rows one worker in eight asks for no token until no other
+worker has any left. The goals are under 0.5 ms of a processor per token with 8 workers of 64 F1 tokens each, and that 1,000
+workers can be served at all.
 """
 
 import argparse
@@ -25,7 +26,7 @@ CASES = ((8, 64, False), (8, 64, True), (64, 16, False), (64, 16, True), (1000, 
 
 
 def token_s(workers: int, chunks_each: int, sleeper: bool, advised: bool, iterations: int) -> tuple[float, float]:
-    """Processor seconds of the token server per token, on average and of the longest report."""
+    """The token server's processor seconds: the mean per token, and the longest of a report."""
     shape = Shape(16 * workers * chunks_each, workers * chunks_each, WEIGHTS)
     server = TokenServer(workers, shape, fela(workers, len(WEIGHTS), range(workers // 2)))
     aware = NetworkAware(server, lambda: ([1e9] * workers, [1e9] * workers)) if advised else None
@@ -60,7 +61,7 @@ def token_s(workers: int, chunks_each: int, sleeper: bool, advised: bool, iterat
 
 
 def main() -> int:
-    """Print the table; 1 where a goal is missed."""
+    """Print the table; returns 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--iterations", type=int, default=3)
     args = parser.parse_args()

@@ -11,10 +11,10 @@ from nalb import ChosenShares, Scheme, Situation, equal_by_need
 
 
 def halves(situation: Situation) -> ChosenShares:
-    """Bytes per node, which add up to the model; and why, in words that change only with the kind of decision."""
+    """The bytes of each node, which add up to the model, and the reason, whose words change only with the kind of decision."""
     if (equal := equal_by_need(situation)) is not None:
         return equal  # not every link is measured yet, or the links do not set the pace
-    assert situation.estimated is not None  # else `equal_by_need` has answered
+    assert situation.estimated is not None  # without estimates `equal_by_need` gives an answer
     servers = np.flatnonzero([node.is_server for node in situation.nodes])
     by_speed = servers[np.argsort(-situation.estimated.limit[servers], kind="stable")]
     fast = by_speed[: (len(servers) + 1) // 2]

@@ -5,8 +5,8 @@
     nalb launch --local 2 --batching lb-bsp -- python examples/train_fashion_mnist.py  # slow workers get smaller batches
     nalb launch --local 2 --max-restarts 3 -- python examples/train_fashion_mnist.py --checkpoint-every 100
 
-The one word that makes it a nalb job is kvstore='nalb'. The lines with `balancer` let batch sizes follow the workers' speeds;
-those with `checkpoints` let a training that was interrupted go on.
+The word kvstore='nalb' alone makes the training a nalb job. The lines with `balancer` let batch sizes follow the workers' speeds;
+the lines with `checkpoints` let an interrupted training go on.
 """
 
 import argparse
@@ -31,7 +31,7 @@ DATA = Path("/usr/share/datasets/fashion-mnist")  # Debian package dataset-fashi
 
 
 def read_idx(path: Path) -> Bytes:
-    """An idx file (gzipped or not): unsigned bytes of any rank."""
+    """Read an idx file, gzipped or not: unsigned bytes of any rank."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rb") as file:
         zero, kind, rank = struct.unpack(">HBB", file.read(4))
@@ -45,7 +45,7 @@ def read_idx(path: Path) -> Bytes:
 
 
 def load(folder: Path, part: str) -> tuple[Bytes, npt.NDArray[np.float32]]:
-    """Images as bytes of shape (n, 1, 28, 28), and labels of shape (n,)."""
+    """Load a part of the data: images as bytes of shape (n, 1, 28, 28), and labels of shape (n,)."""
     found = []
     for kind, rank in (("images", 3), ("labels", 1)):
         stem = folder / f"{part}-{kind}-idx{rank}-ubyte"
@@ -58,12 +58,12 @@ def load(folder: Path, part: str) -> tuple[Bytes, npt.NDArray[np.float32]]:
 
 
 def to_input(images: Bytes) -> mx.nd.NDArray:
-    """Bytes to float32 in [0, 1]."""
+    """Convert images from bytes to float32 in [0, 1]."""
     return mx.nd.array(images.astype(np.float32) / 255.0)
 
 
 def small_cnn() -> nn.HybridBlock:
-    """Two convolutions and two dense layers, 1.7 MB."""
+    """A net of two convolutions and two dense layers, 1.7 MB."""
     net = nn.HybridSequential()
     net.add(
         nn.Conv2D(16, 5, activation="relu"), nn.MaxPool2D(2),
@@ -76,8 +76,8 @@ def small_cnn() -> nn.HybridBlock:
 def vgg_blocks(is_smooth: bool = False) -> list[nn.HybridBlock]:
     """Two blocks of convolutions with 91 % of the work, and one of dense layers with 97 % of the 7.8 MB.
 
-    is_smooth: softplus and average pooling in place of ReLU and max pooling. Those have kinks: rounding alone, as of gradients
-    that are added up in another order, moves parameters by a thousandth within 10 steps.
+    is_smooth: use softplus and average pooling in place of ReLU and max pooling. ReLU and max pooling have kinks, so that rounding
+    alone, as when gradients are added in another order, moves parameters by a thousandth within 10 steps.
     """
     kind, pool = ("softrelu", nn.AvgPool2D) if is_smooth else ("relu", nn.MaxPool2D)
     front, middle, head = (nn.HybridSequential() for _ in range(3))
@@ -90,7 +90,7 @@ def vgg_blocks(is_smooth: bool = False) -> list[nn.HybridBlock]:
 
 
 def build(model: str) -> nn.HybridBlock:
-    """The named model with 10 classes."""
+    """Build the named model, with 10 classes."""
     if model == "cnn":
         return small_cnn()
     if model == "vgg":
@@ -101,7 +101,7 @@ def build(model: str) -> nn.HybridBlock:
 
 
 def accuracy(net: gluon.Block, images: Bytes, labels: npt.NDArray[np.float32], batch: int = 500) -> float:
-    """Part of the images that are classified right."""
+    """The part of the images that the net classifies right, from 0 to 1."""
     right = 0
     for start in range(0, len(images), batch):
         guess = net(to_input(images[start : start + batch])).argmax(axis=1).asnumpy()
@@ -144,7 +144,7 @@ def main() -> int:
         return loss
 
     balancer = batching.join(store, args.batch, profile=lambda size: backward(slice(size)))
-    batches: batching.BatchSampler | batching.PartitionSampler  # of indices of this worker's samples
+    batches: batching.BatchSampler | batching.PartitionSampler  # yields indices of this worker's samples
     batches = balancer.batches(len(images), args.seed)
     if args.classes:
         parts = label_skewed(labels.astype(np.int64), store.num_workers, args.classes, np.random.default_rng(args.seed))
@@ -161,7 +161,7 @@ def main() -> int:
             end = min(end, at.batch + args.steps - at.iteration)
         for chosen in itertools.islice(batches, end - at.batch):
             loss = backward(chosen)
-            trainer.step(balancer.total)  # all workers' samples: their gradients are added up
+            trainer.step(balancer.total)  # the samples of all workers, since their gradients are added up
             total += float(loss.mean().asscalar())
             at = Progress(at.iteration + 1, epoch, at.batch + 1, {"total": total})
             if at.batch < end:

@@ -1,9 +1,9 @@
-"""FedAvg on Fashion-MNIST: five clients with two classes each, uneven machines; batch sizes by speed or all the same.
+"""Train by FedAvg on Fashion-MNIST: five clients with two classes each on uneven machines, with batch sizes by speed or equal.
 
     nalb launch --network uneven5-cpu --batching off -- python examples/train_federated.py
     nalb launch --network uneven5-cpu --batching lb-bsp-federated -- python examples/train_federated.py
 
-Rank 0 prints one JSON line: the median round, and the mean accuracy of the last five models.
+Rank 0 prints one JSON line with the median time of a round and the mean accuracy of the last five models.
 """
 
 import argparse
@@ -19,11 +19,11 @@ from train_fashion_mnist import DATA, accuracy, load, small_cnn, to_input
 
 from nalb.mxnet import federated
 
-JUDGED = 5  # models, of the last rounds: clients without common classes pull the average to and fro
+JUDGED = 5  # the last models that are judged: clients without common classes pull the average to and fro
 
 
 def main() -> int:
-    """Train."""
+    """Train this worker's client; rank 0 prints the result."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--local-steps", type=int, default=20, help="tau")

@@ -7,8 +7,8 @@
     nalb launch --local 2 --max-restarts 3 -- python examples/train_fela.py --checkpoint-every 20
     python examples/train_fela.py --alone                                                     # one process, same samples
 
-What makes it train by tokens: the net is cut into three blocks, fela.Trainer takes Gluon's Trainer's place, and a step is given a
-function that fetches the samples which this worker turns out to need.
+Three changes make the script train by tokens: the net is cut into three blocks, fela.Trainer replaces Gluon's Trainer, and a step
+gets a function that fetches the samples that this worker needs.
 """
 
 import argparse
@@ -31,7 +31,7 @@ Labels = npt.NDArray[np.float32]
 
 
 def build(seed: int, is_smooth: bool = False) -> list[nn.HybridBlock]:
-    """The blocks of vgg_blocks, with the parameters that the seed gives."""
+    """Build the blocks of vgg_blocks, with the parameters that the seed gives."""
     mx.random.seed(seed)
     np.random.seed(seed)
     blocks = vgg_blocks(is_smooth)
@@ -43,7 +43,7 @@ def build(seed: int, is_smooth: bool = False) -> list[nn.HybridBlock]:
 
 
 def train_alone(args: argparse.Namespace, net: nn.HybridSequential, images: Bytes, labels: Labels) -> None:
-    """The same steps in one process, without a job."""
+    """Train the same steps in one process, without a job."""
     net.hybridize()
     trainer = gluon.Trainer(net.collect_params(), args.optimizer, {"learning_rate": args.lr}, kvstore=None)
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -59,7 +59,7 @@ def train_alone(args: argparse.Namespace, net: nn.HybridSequential, images: Byte
 
 
 def train(args: argparse.Namespace, net: nn.HybridSequential, images: Bytes, labels: Labels) -> None:
-    """By tokens; rank 0 prints one JSON line per epoch."""
+    """Train by tokens; rank 0 prints one JSON line per epoch."""
     store = mx.kv.create("nalb")
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
     blocks: list[gluon.Block] = [net[i] for i in range(len(net))]
@@ -80,7 +80,7 @@ def train(args: argparse.Namespace, net: nn.HybridSequential, images: Bytes, lab
     checkpoints = Checkpoints(net, trainer, args.checkpoint_every, seed=args.seed, settings={"total": args.total})
 
     def samples(part: list[int]) -> tuple[mx.nd.NDArray, Labels]:
-        """Those at these indices, and their labels."""
+        """The samples at these indices, and their labels."""
         return to_input(images[part]), labels[part]
 
     at = checkpoints.restore()
@@ -118,7 +118,7 @@ def train(args: argparse.Namespace, net: nn.HybridSequential, images: Bytes, lab
 
 
 def main() -> int:
-    """Parse, train, save."""
+    """Parse the flags, train the net and save its parameters."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--alone", action="store_true", help="in this process alone")
     parser.add_argument("--epochs", type=int, default=1)

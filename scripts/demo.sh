@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job, for real: trains on an emulated network of four unequal nodes, then compares the schemes there.
+# Shows nalb at work: trains on an emulated network of four unequal nodes, then compares the schemes on that network.
 # Usage: bash scripts/demo.sh [RUN_DIRECTORY]
 set -euo pipefail
 cd "$(dirname "$0")/.."

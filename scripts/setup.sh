@@ -1,12 +1,12 @@
-# Sourced by the other scripts: finds Python 3.11, installs what Debian must bring, makes .venv with nalb in it.
-# Everything is done once and kept; a change of pyproject.toml or of a C file installs again.
+# The other scripts source this file. It finds Python 3.11, installs Debian packages, and makes .venv with nalb in it.
+# Each step is done once and its result kept; after a change of pyproject.toml or of a C file nalb is installed again.
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${NALB_VENV:-$repo/.venv}
-apt_wait_s=60      # for a lock that another apt holds
-set_up_wait_s=600  # for another set-up to install its packages
+apt_wait_s=60      # the longest wait for a lock that another apt holds
+set_up_wait_s=600  # the longest wait for another set-up that installs its packages
 
-need_debian_packages() { # name... : installs those that are missing, as root; says what is skipped otherwise
+need_debian_packages() { # name... : installs the missing packages if it runs as root; otherwise names the packages that it skips
   local missing=() name
   for name in "$@"; do dpkg -s "$name" >/dev/null 2>&1 || missing+=("$name"); done
   [ ${#missing[@]} -eq 0 ] && return 0
@@ -18,7 +18,7 @@ need_debian_packages() { # name... : installs those that are missing, as root; s
   quietly install_without_daemons "${missing[@]}"
 }
 
-quietly() ( # command... : shows what it prints only if it fails; descriptor 3 is shown at once
+quietly() ( # command... : runs a command and shows its output only if it fails; its output to descriptor 3 is shown at once
   log=$(mktemp)
   trap 'rm -f "$log"' EXIT
   "$@" 3>&1 >"$log" 2>&1 || {
@@ -28,10 +28,10 @@ quietly() ( # command... : shows what it prints only if it fails; descriptor 3 i
   }
 )
 
-install_without_daemons() ( # name... : no service of theirs starts, now or at the next boot
+install_without_daemons() ( # name... : installs packages so that none of their services starts, now or at the next boot
   policy=/usr/sbin/policy-rc.d
   exec {folder}<"${policy%/*}"
-  if ! flock -n "$folder"; then # whichever of two set-ups ended first would take the other's policy away
+  if ! flock -n "$folder"; then # without this lock, the first of two set-ups to end would remove the other's policy
     echo "waiting up to $set_up_wait_s s for another set-up, which installs packages" >&3
     flock -w "$set_up_wait_s" "$folder" || { echo "the other set-up has not ended: try again later"; exit 1; }
   fi
@@ -45,7 +45,7 @@ install_without_daemons() ( # name... : no service of theirs starts, now or at t
   esac
 )
 
-apt_get() ( # arguments... : waits while another process holds a lock of apt's. Its own option for that leaves out `update`.
+apt_get() ( # arguments... : runs apt-get, waiting while another process holds apt's lock; apt's own option does not cover `update`
   said=$(mktemp)
   trap 'rm -f "$said"' EXIT
   end_s=$((SECONDS + apt_wait_s)) is_told=
@@ -79,9 +79,9 @@ install_nalb() { # extras: '[mxnet]' or '[dev,mxnet]'
   local stamp want
   want=$(cat "$repo/pyproject.toml" "$repo"/kvstore_patch/shim/*.[ch] "$repo"/netem/*.[ch] | sha256sum | cut -c1-16)
   stamp=$venv/nalb-installed
-  case $(cat "$stamp" 2>/dev/null) in "$want$1" | "$want[dev,mxnet]") return 0 ;; esac # the longer has all of the other
+  case $(cat "$stamp" 2>/dev/null) in "$want$1" | "$want[dev]") return 0 ;; esac # [dev] contains all of ''
   echo "setting up $venv (once; it takes a minute or two)"
-  if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then # also where an earlier one stopped half way
+  if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then # also true where an earlier set-up stopped half-way
     local python
     python=$(python311) && quietly "$python" -m venv "$venv" || return
   fi

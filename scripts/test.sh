@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that CI runs: set-up, lint, types, tests with real multi-process MXNet jobs over real namespaces.
+# Runs all that CI runs: set-up, lint, types, and tests with real MXNet jobs of several processes in real namespaces.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/setup.sh
@@ -16,7 +16,7 @@ if (($#)); then
   exec "$venv/bin/python" -m pytest "$@"
 fi
 
-# Tests of these rooms only compute. Tests of real jobs mostly wait. So both run at once, and what computes gives way.
+# Tests of these rooms only compute, and tests of real jobs mostly wait. So both run at once, the former at low priority.
 computing=(tests/batching tests/feedback tests/measurement tests/planning tests/protocol tests/simulation tests/tokens)
 output=$(mktemp)
 nice -n 19 "$venv/bin/python" -m pytest -p no:cacheprovider "${computing[@]}" >"$output" 2>&1 &

@@ -19,7 +19,7 @@ class OwnRouting:
     def __init__(self, inner: mx.kvstore.KVStore, lock: threading.Lock):
         self._inner, self._lock = inner, lock
         self._ready: set[int] = set()
-        self._first_key: dict[tuple[Tensor, ...], int] = {}  # by registered tensors; the planner counts alike
+        self._first_key: dict[tuple[Tensor, ...], int] = {}  # by registered tensors; the coordinator counts alike
 
     def first_key(self, tensors: Sequence[Tensor]) -> int:
         """The first key of these registered tensors, which share no keys with other ones."""

@@ -1,8 +1,8 @@
-"""What a controller sees and says: observations of one iteration in, `(batch sizes | None, reason)` out.
+"""The interface of controllers, which choose batch sizes: an iteration's observations in, a Decision out.
 
-A controller holds only what it has learnt from the observations; it knows no clock, thread or process. It goes by the
-sizes that were *observed*, so one that is asked again before its last answer has taken effect answers the same.
-Reasons carry names, not measured numbers, so that they change only when the kind of decision does.
+A controller's state is what it has learnt from observations; it uses no clock, thread or process. It starts from the sizes that
+were *observed*, so it gives the same answer again when it is asked before its last answer has taken effect. Reasons carry names,
+not measured numbers, so that they change only when the kind of decision does.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from nalb.planning.nodes import Floats
 
 @dataclass(frozen=True)
 class Observation:
-    """One worker's last iteration, and its machine as the worker reports."""
+    """One worker's last iteration, and its report of its machine. Raises InputError for values that cannot be."""
 
-    batch_size: int  # samples that it computed
-    compute_s: float  # from the first forward operation to the last gradient; waiting and transfer apart
-    cpu_share: float = 1.0  # of the machine's CPU time that is left for the worker, 0 to 1, now
-    memory_share: float = 0.0  # of the memory that bounds the worker (the GPU's, else the machine's) in use now, 0 to 1
+    batch_size: int  # samples that the worker computed
+    compute_s: float  # from the first forward operation to the last gradient, without waiting and transfer
+    cpu_share: float = 1.0  # part of the machine's CPU time that is left for the worker now, 0 to 1
+    memory_share: float = 0.0  # part in use now, 0 to 1, of the memory that limits it (the GPU's, else the machine's)
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -41,18 +41,18 @@ class Observation:
 
 
 class Decision(NamedTuple):
-    """The sizes of the next iteration, and why."""
+    """The batch sizes of the next iteration, and the reason for them."""
 
-    sizes: Sizes | None  # per worker, adding up to the total; None keeps the present ones
+    sizes: Sizes | None  # per worker, adding up to the total; None: the present sizes stay
     reason: str
-    remove: int | None = None  # an event: the job would be faster without this worker
+    remove: int | None = None  # a worker without which the job would be faster
 
 
 class Controller(Protocol):
     """Chooses batch sizes. Both methods raise InputError for observations that do not fit the job."""
 
     def begin(self) -> Decision:
-        """The sizes to begin with; None: those that the workers were started with."""
+        """The first sizes; None: those that the workers were started with."""
         ...
 
     def update(self, observations: Sequence[Observation]) -> Decision:
@@ -61,7 +61,7 @@ class Controller(Protocol):
 
 
 def observed_sizes(observations: Sequence[Observation], bounds: Bounds) -> Sizes:
-    """The sizes that the workers computed. Raises InputError unless there is one each and they make up the total."""
+    """The sizes that the workers computed. Raises InputError unless there is one per worker and they add up to the total."""
     if len(observations) != len(bounds.least):
         raise InputError(f"{len(observations)} observations for {len(bounds.least)} workers: give one per worker")
     sizes = tuple(observation.batch_size for observation in observations)
@@ -76,5 +76,5 @@ def observed_times(observations: Sequence[Observation]) -> Floats:
 
 
 def settle(present: Sizes, sizes: Sizes, reason: str) -> Decision:
-    """A decision for `sizes`, None where they are the present ones already."""
+    """A decision for `sizes`; its sizes are None where they equal the present ones."""
     return Decision(None if sizes == present else sizes, reason)

@@ -1,4 +1,4 @@
-"""Dynamic Batching (Tyagi and Sharma, 2020): sizes by known power once, or by proportional control all along."""
+"""Dynamic Batching (Tyagi and Sharma, 2020): sizes are set once by power or throughput, or all the time by proportional control."""
 
 from collections.abc import Sequence
 
@@ -9,18 +9,18 @@ from nalb.batching.sizes import Bounds, Sizes, apportion
 from nalb.errors import InputError, listed
 from nalb.planning.nodes import Floats
 
-DEAD_BAND = 0.05  # of a worker's size: smaller changes are not worth a readjustment (their III-C)
-SMOOTHING = 0.2  # of the newest time in the moving average; the paper gives no number: LB-BSP's
-DROP = 0.05  # of throughput: less of a drop is noise; the paper gives no number: the dead-band's
-SETTLE = 5  # iterations averaged before a change; the paper gives no number: LB-BSP's short window
+DEAD_BAND = 0.05  # part of a worker's size: smaller changes are not worth a readjustment (their III-C)
+SMOOTHING = 0.2  # weight of the newest time in the moving average; LB-BSP's, since the paper gives no number
+DROP = 0.05  # part of throughput: smaller drops are noise; the dead-band's, since the paper gives no number
+SETTLE = 5  # iterations averaged before a change; LB-BSP's short window, since the paper gives no number
 
 
 class OpenLoop:
-    """Static allocation: b_k = (sum b) X_k / sum_i X_i, once (their III-B).
+    """Static allocation: sets b_k = (sum b) X_k / sum_i X_i once (their III-B).
 
-    X_k: `power`, e.g. CPU cores or half-precision FLOP/s, known before; else the throughput measured over the first
-    `window` iterations, samples over seconds. The paper prints b_0 X_k / sum X with b_0 the average size, which would
-    add up to b_0: its own next sentence has K b_0. Cost: O(N log N).
+    X_k is `power`, e.g. CPU cores or half-precision FLOP/s, where it is given. Otherwise it is the throughput measured over the
+    first `window` iterations, samples per second. The paper prints b_0 X_k / sum X with b_0 the average size. Such sizes would add
+    up to b_0; the paper's next sentence has K b_0, as here. Cost: O(N log N). Raises InputError.
     """
 
     def __init__(
@@ -51,25 +51,25 @@ class OpenLoop:
 
 
 class ProportionalControl:
-    """Closed loop: b_k' = b_k - X_k (mu_k - mean mu), X_k = b_k / mu_k, mu_k the time smoothed since the last change.
+    """Closed loop: b_k' = b_k - X_k (mu_k - mean mu), X_k = b_k / mu_k, with mu_k the time smoothed since the last change.
 
-    That is b_k mean(mu) / mu_k (Eqs. 4 and 5), in their four steps: (1) mu; (2) new sizes; (3) bounds; (4) change all
-    of them if max_k |b_k' - b_k| / b_k > 0.05, else none. Where a worker's throughput has dropped since its size was
-    raised from b_0, its upper bound becomes b_0.
+    That is b_k mean(mu) / mu_k (Eqs. 4 and 5), in their four steps: (1) compute mu; (2) compute new sizes; (3) keep them within
+    bounds; (4) change all sizes if max_k |b_k' - b_k| / b_k > 0.05, else none. Where a worker's throughput has dropped since its
+    size was raised from b_0, its upper bound becomes b_0.
 
     Choices where the paper is open or slips:
-    - Eq. 5 does not keep the total (sum_k b_k mean/mu_k is above it). Its static policy promises that it is kept: the
+    - Eq. 5 does not keep the total: sum_k b_k mean/mu_k is above it. The paper's static policy promises that the total is kept. So
       sizes are scaled to it, in whole samples and within bounds, which leaves them in proportion to X_k.
-    - Step 4 prints no absolute value, and its text asks for 5 % "on all workers" in one sentence and on any in another:
-      any, up or down.
-    - Neither smoothing weight nor least number of iterations is given. One iteration would leave nothing to smooth:
-      SETTLE of them are averaged before a change.
-    - A drop is more than DROP: any noise would be one else. It is judged once after each raise. A disturbance that
-      begins just then is taken for one, and nothing in the paper lifts the bound again.
-    - Bounds that together could no longer take the total are not learnt, nor those under which, by the throughputs seen,
-      the next iteration would be longer than without: the paper wants bounds so that the total throughput does not
-      drop. (A busy machine is slower now and then; with a worker of 1/10 of the cores, 7 % less throughput kept the largest
-      machine at a third of the samples, and 15 % took all back to equal, four times as slow.) The reason says so.
+    - Step 4 prints no absolute value, and its text asks for 5 % "on all workers" in one sentence and on any worker in another. Here
+      a change of any worker suffices, up or down.
+    - The paper gives neither a smoothing weight nor a least number of iterations. One iteration would leave nothing to smooth, so
+      SETTLE iterations are averaged before a change.
+    - A drop must exceed DROP, since otherwise noise would count as a drop. It is judged once after each raise. A disturbance that
+      begins just then counts as a drop, and nothing in the paper lifts the bound again.
+    - A bound is not learnt if all bounds together could no longer take the total. Nor is it learnt if, by the observed throughputs,
+      it would make the next iteration longer: the paper wants bounds that keep the total throughput from dropping. (A busy machine
+      is slower now and then. With a worker of 1/10 of the cores, a drop of 7 % kept the largest machine at a third of the samples,
+      and one of 15 % made all sizes equal again, four times as slow.) The reason then says so.
     Cost: O(N log N).
     """
 
@@ -89,14 +89,14 @@ class ProportionalControl:
             )
         self._start, self._power = start, power
         self._bounds, self._dead_band, self._smoothing, self._window = bounds, dead_band, smoothing, window
-        self._sizes: Sizes | None = None  # of the iterations that the average covers
+        self._sizes: Sizes | None = None  # sizes of the iterations that the average covers
         self._smoothed_s = np.zeros(len(bounds.least))
         self._count = 0
         self._raised: dict[int, tuple[int, float]] = {}  # worker -> size and throughput before its size was raised
 
     @property
     def bounds(self) -> Bounds:
-        """The bounds in force, learnt ones included."""
+        """The present bounds, with those that were learnt."""
         return self._bounds
 
     def begin(self) -> Decision:
@@ -120,7 +120,7 @@ class ProportionalControl:
         return Decision(sizes, "in proportion to smoothed throughput" + learnt)
 
     def _average(self, present: Sizes, times_s: Floats) -> None:
-        """mu, over the iterations that ran with these sizes."""
+        """Update mu, the smoothed times of the iterations with the present sizes."""
         if present != self._sizes:
             self._sizes, self._smoothed_s, self._count = present, times_s, 1
             return
@@ -128,7 +128,7 @@ class ProportionalControl:
         self._count += 1
 
     def _learn(self, throughput: Floats) -> str:
-        """Lowers the upper bounds of workers that a larger batch made slower; what the reason shall say of it."""
+        """Lower the upper bounds of workers that a larger batch made slower; returns an addition to the reason."""
         most, refused = list(self._bounds.most), []
         for worker, (size_before, throughput_before) in sorted(self._raised.items()):
             if throughput[worker] >= (1 - DROP) * throughput_before:
@@ -143,7 +143,7 @@ class ProportionalControl:
         return f"; above its best size, for want of others as fast: worker {listed(refused)}" if refused else ""
 
     def _is_worth(self, worker: int, before: float, throughput: Floats, most: list[int]) -> bool:
-        """Whether the next iteration is no longer with this bound, the worker as fast again as it was, than without."""
+        """Whether the bounds `most` make the next iteration no longer, if they make the worker as fast again as `before`."""
         bounded = throughput.copy()
         bounded[worker] = before
         with_bound = apportion(bounded, Bounds(self._bounds.total, self._bounds.least, tuple(most)))

@@ -1,25 +1,24 @@
-"""Batch sizes and network shares planned together: links and machines both uneven. No paper here does it.
+"""Plans batch sizes and network shares together, for links and machines that are both uneven. None of the papers does so.
 
-Node i computes t_i(b_i) seconds and moves L_i(m_i) = a_i + s_i m_i bytes each direction at c_i (planning/nodes.py). Where its cores
-take longer to handle them, their time counts in place of L_i / c_i. Two models of how the two meet:
+Node i computes for t_i(b_i) seconds and moves L_i(m_i) = a_i + s_i m_i bytes in each direction at the rate c_i (planning/nodes.py).
+Where its cores take longer to handle the bytes, their time counts in place of L_i / c_i. Three models say how computing and traffic
+add up; latency, headers and TCP are in none of them.
 
     after the slowest   max_i t_i(b_i) + max_i L_i(m_i) / c_i
     each in its turn    max_i ( t_i(b_i) + L_i(m_i) / c_i )
-
-*After the slowest*: the exchange begins when all have computed, as gradients that are pushed at the end and answered when
-the last has come. The two terms share no variable and no constraint, so the plan is the best batches beside the best
-shares, each found alone: joining them wins nothing over doing both.
-
-*Each in its turn*: a node's traffic begins when its own computing ends. Now a slow link can be paid for with fewer
-samples and a slow machine with fewer bytes, and neither plan alone finds that. It is the optimistic model: answers
-need the slowest push, which it leaves out, and of the overlap with the backward pass it knows nothing. For any plan it
-is at most the first model's time. Latency, headers and TCP are in neither.
-
     overlapped          max_i t_i(b_i) + max_i max( L_i / down_i, (L_i - e_i) / up_i ),  e_i the pushes that node i has sent
                         before the slowest has computed: at most all of its own, at up_i
 
-*Overlapped* lies between and is what a job goes by (plan_overlapped): a push may leave early, an answer cannot come
-before the slowest push. So fewer samples relieve a slow uplink, and never a slow downlink.
+*After the slowest*: the exchange begins when all nodes have computed, as if gradients were pushed at the end and answered when the
+last one has come. The two terms share no variable and no constraint. So the plan has the best batches and the best shares, each
+found alone; planning them together gains nothing.
+
+*Each in its turn*: a node's traffic begins when its own computing ends. Fewer samples can then make up for a slow link, and fewer
+bytes for a slow machine, which neither plan alone finds. The model is optimistic: it leaves out that answers wait for the slowest
+push. It also leaves out the overlap with the backward pass. Its time is at most the first model's for any plan.
+
+*Overlapped* lies between the two, and jobs use it (plan_overlapped): a push may leave early, but no answer can come before the
+slowest push. So fewer samples relieve a slow uplink, but never a slow downlink.
 """
 
 import math
@@ -43,30 +42,30 @@ from nalb.planning.nodes import (
 )
 from nalb.planning.shares import exact
 
-MIXES = (0.25, 0.5, 0.75, 1.0)  # of the way from the plan after the slowest to the plan in turn
-WORTH_A_SEARCH = 0.95  # of the exchange: if free uplinks would save less, nothing is searched for
+MIXES = (0.25, 0.5, 0.75, 1.0)  # parts of the way from the plan after the slowest to the plan in turn
+WORTH_A_SEARCH = 0.95  # part of the exchange's time: a search is made only if free uplinks bring the time below it
 HALVINGS = 60  # of the interval that holds the least time: to the last digits of a float
-ROUGH_HALVINGS = 20  # to a millionth
-UNLIMITED = 1e18  # bytes per second
-STRAIGHT = 1e-9  # of a row's largest entry: bends below it are rounding
-GROUND = -np.inf  # the room for shares where the time is not enough for the batch alone
+ROUGH_HALVINGS = 20  # of the same interval: to a millionth
+UNLIMITED = 1e18  # bytes per second that stand for no limit
+STRAIGHT = 1e-9  # part of a row's largest entry: smaller bends are rounding
+GROUND = -np.inf  # room for shares where the time does not even suffice for the batch
 
 
 @dataclass(frozen=True, eq=False)
 class JointPlan:
-    """Who computes how much and who sums how much."""
+    """How many samples each worker computes and how many bytes each node sums."""
 
     sizes: Sizes  # samples per worker, in the order of the nodes that are workers
     shares_bytes: Floats  # per node, shape (N,), adding up to the model; 0 where a node is no server
-    predicted_s: float  # one iteration by the model that made the plan
+    predicted_s: float  # time of an iteration by the model that made the plan
 
 
 def plan_after_slowest(
     nodes: Sequence[Node], curves: Sequence[Curve], bounds: Bounds, model_bytes: float, capacities: Capacities
 ) -> JointPlan:
-    """The least max_i t_i(b_i) + completion time of the shares: exact, by its two halves. Caps of pairs are kept.
+    """The plan with the least max_i t_i(b_i) + completion time of the shares; both terms are minimised exactly.
 
-    curves, bounds: per worker, in node order; see sizes.fastest and shares.exact for cost and errors.
+    curves, bounds: per worker, in node order. Caps of pairs are kept. Cost and errors: those of sizes.fastest and shares.exact.
     """
     _check(nodes, curves, bounds, model_bytes, capacities)
     sizes, compute_s = fastest(curves, bounds)
@@ -82,20 +81,20 @@ def plan_in_turn(
     capacities: Capacities,
     halvings: int = HALVINGS,
 ) -> JointPlan:
-    """The least max_i (t_i(b_i) + L_i(m_i) / c_i): b whole with the total kept, m real with the model kept.
+    """The plan with the least max_i (t_i(b_i) + L_i(m_i) / c_i): b whole with the total kept, m real with the model kept.
 
-    For a time T, a node that computes b samples can sum r_i(b; T) = clip((c_i (T - t_i(b)) - a_i) / s_i, 0, M) bytes, less
-    where its cores take longer, and b is out of reach where T does not even carry a_i. T is enough if
-    max { sum_i r_i(b_i; T) : sum_i b_i = total } >= M; the least T by bisection, then the shares for its sizes by filling
-    to a level (shares.fill). Where t_i never bends down (affine, saturating), r_i does not bend up, and the inner maximum is
-    a selection of the cheapest samples; otherwise (cubic fits) it is a dynamic program over workers and samples.
-    t_i never falls here (sizes.times_table). Caps of pairs are not seen. Ties go to the lower index. Cost:
-    halvings x O(N x total), for bent curves x O(N x total^2). Raises InputError for what does not fit together.
+    In a time T a node that computes b samples can sum r_i(b; T) = clip((c_i (T - t_i(b)) - a_i) / s_i, 0, M) bytes, or fewer where
+    its cores take longer. It cannot compute b samples if T leaves too little time to carry a_i. T is enough if
+    max { sum_i r_i(b_i; T) : sum_i b_i = total } >= M. Bisection finds the least T, and filling.fill finds the shares for its
+    sizes. Where t_i never bends down (affine, saturating), r_i does not bend up, and the inner maximum is a selection of the
+    cheapest samples. Otherwise (cubic fits) it is a dynamic program over workers and samples. t_i never falls here
+    (sizes.times_table). Caps of pairs are not seen. Ties go to the lower index. Cost: halvings x O(N x total), for bent curves
+    x O(N x total^2). Raises InputError for arguments that do not fit together.
     """
     _check(nodes, curves, bounds, model_bytes, capacities)
     limits = limits_s(nodes, model_bytes, capacities)
     start_s, slope_s = limits.transpose(1, 0, 2)
-    if (slope_s < 0).any():  # the only worker is a server as well: it keeps all on its loopback
+    if (slope_s < 0).any():  # the only worker is a server as well: it sums all over loopback
         return plan_after_slowest(nodes, curves, bounds, model_bytes, capacities)
     table = times_table(curves, bounds)
     straight = all((np.diff(row, 2) >= -STRAIGHT * row.max()).all() for row in table)
@@ -132,10 +131,11 @@ def plan_in_turn(
 def plan_overlapped(
     nodes: Sequence[Node], curves: Sequence[Curve], bounds: Bounds, model_bytes: float, capacities: Capacities
 ) -> JointPlan:
-    """The best, by the overlapped time, of plan_after_slowest, plan_in_turn and mixes of the two; ties to the first.
+    """The plan of least overlapped time among plan_after_slowest, plan_in_turn and mixes of the two; ties go to the first.
 
-    Never worse by that time than best sizes beside best shares. A search along one line, not the optimum. Where even
-    free uplinks would not shorten the exchange by a twentieth it is the plan after the slowest. Cost: the two plans'.
+    By that time it is never worse than best sizes with best shares. It is the result of a search along one line, not the optimum.
+    Where even free uplinks would not shorten the exchange by a twentieth, it is the plan after the slowest. Cost: that of both
+    plans.
     """
     apart = plan_after_slowest(nodes, curves, bounds, model_bytes, capacities)
     exchange_s = completion_s(nodes, apart.shares_bytes, model_bytes, capacities)
@@ -163,7 +163,10 @@ def _mix(apart: JointPlan, turn: JointPlan, part: float, bounds: Bounds) -> Join
 def overlapped_s(
     nodes: Sequence[Node], compute_s: Floats, shares_bytes: Floats, model_bytes: float, capacities: Capacities
 ) -> float:
-    """Seconds of an iteration when pushes leave as their node ends computing; compute_s per node, shape (N,)."""
+    """Seconds of an iteration in which each node's pushes leave when it has computed: the overlapped model.
+
+    compute_s: seconds per node, shape (N,). shares_bytes: per node, shape (N,).
+    """
     fixed, per_share = linear_load(nodes, model_bytes)
     loads = fixed + per_share * shares_bytes
     pushes = np.array([node.is_worker * (model_bytes - share) for node, share in zip(nodes, shares_bytes, strict=True)])
@@ -186,7 +189,7 @@ def _check(
 
 
 def _room(node: Node, left_s: Floats | float, slope_s: float, model_bytes: float) -> Floats:
-    """Bytes that the node can sum in the time left by one limit, GROUND where there is none left."""
+    """Bytes that a node can sum in the time left by one limit; GROUND where no time is left. left_s may be an array."""
     left = np.asarray(left_s, dtype=np.float64)
     if not node.is_server:
         room = np.zeros_like(left)
@@ -198,9 +201,9 @@ def _room(node: Node, left_s: Floats | float, slope_s: float, model_bytes: float
 
 
 def _select(rows: Sequence[Floats], bounds: Bounds) -> tuple[Sizes, float]:
-    """The sizes of most room in all, and that room: each further sample is taken where it costs least.
+    """The sizes with the most room in all, and that room in bytes: each further sample goes where it takes the least room.
 
-    rows[i][k]: room with least_i + k samples, falling ever faster, so that the cheapest samples of a row are its first.
+    rows[i][k]: worker i's room with least_i + k samples. A row falls ever faster, so its first samples take the least room.
     """
     if any(row[0] == GROUND for row in rows):
         return bounds.least, GROUND
@@ -215,7 +218,10 @@ def _select(rows: Sequence[Floats], bounds: Bounds) -> tuple[Sizes, float]:
 
 
 def _combine(rows: Sequence[Floats], bounds: Bounds) -> tuple[Sizes, float]:
-    """As _select, for rows of any shape: best[s] over the workers so far with s samples above their least."""
+    """As _select, for rows of any shape, by a dynamic program.
+
+    best[s]: the most room of the workers so far with s samples above their least sizes.
+    """
     spare = bounds.total - sum(bounds.least)
     best = np.full(spare + 1, GROUND)
     best[0] = 0.0

@@ -1,4 +1,4 @@
-"""`--scheme joint`: batch sizes and network shares from one plan, made anew in every iteration."""
+"""`--scheme joint`: plans batch sizes and network shares together, anew in every iteration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,32 +14,32 @@ from nalb.batching.time_models import Polynomial
 from nalb.planning.nodes import Capacities, Floats, Node
 
 MOST_OVER_SPEED = (
-    2  # times what its speed alone would give a worker: the search is cut there, or 96 workers take seconds
+    2  # times a worker's size by speed alone: larger sizes are not searched, which would take seconds with 96 workers
 )
 
 
 @dataclass(frozen=True, eq=False)
 class LinkKnowledge:
-    """What is known of the links when sizes are chosen."""
+    """The nodes, the model's size, and the links' estimated capacities when sizes are chosen."""
 
     nodes: Sequence[Node]
-    ranks: Sequence[int]  # of the workers among the nodes, in node order
+    ranks: Sequence[int]  # ranks of the workers among the nodes, in node order
     model_bytes: float
     capacities: Capacities  # estimated
 
 
 class JointBalancer:
-    """joint.plan_overlapped on predicted speeds and estimated links; without an estimate, Algorithm 1 of LB-BSP.
+    """A controller that uses joint.plan_overlapped on predicted speeds and estimated links; without estimate, LB-BSP's Algorithm 1.
 
-    `network` is set before each update. Sizes that are at most SLACK slower by the same model are kept. Cost:
-    plan_overlapped's.
+    `network` must be set before each update. Present sizes that are at most SLACK slower by the same model stay. Cost: that of
+    plan_overlapped.
     """
 
     def __init__(self, bounds: Bounds, predictors: Sequence[Predictor]) -> None:
         self._bounds = bounds
         self._by_speed = SpeedBalancer(bounds, predictors, SLACK)
         self.network: LinkKnowledge | None = None
-        self._speeds: list[float] | None = None  # by rank, of the last plan
+        self._speeds: list[float] | None = None  # by rank, those of the last plan; None: it had no estimate
 
     def begin(self) -> Decision:
         return self._by_speed.begin()
@@ -72,7 +72,10 @@ class JointBalancer:
         return settle(present, tuple(sizes), "least time of machines and links together")
 
     def shares_bytes(self, sizes: Sizes, network: LinkKnowledge | None) -> Floats | None:
-        """The network's half for these sizes, per node, shape (N,); None without an estimate, now or at the last update."""
+        """The shares of the joint plan for these sizes, bytes per node, shape (N,).
+
+        None where there is no estimate of the links, or was none at the last update.
+        """
         if network is None or self._speeds is None:
             return None
         fixed = tuple(sizes[rank] for rank in network.ranks)

@@ -1,8 +1,8 @@
-"""LB-BSP (Chen et al., 2021): sizes by predicted speed on CPUs, step by step on GPUs.
+"""LB-BSP (Chen et al., 2021): sizes follow predicted speeds on CPUs, and change step by step on GPUs.
 
-CPU: time is proportional to the batch, but the speed changes all the time: predict it, set all sizes at once, and let
-the iteration wait for the answer. GPU: time is not proportional and speeds are steady: move a few samples from the
-slowest to the fastest while the order of the two holds, in the background.
+On CPUs time is proportional to the batch, but speeds change all the time. So the balancer predicts speeds and sets all sizes at
+once, and the iteration waits for the answer. On GPUs time is not proportional to the batch, but speeds are steady. So the balancer
+moves a few samples from the slowest to the fastest worker while their order holds, in the background.
 """
 
 from collections import deque
@@ -17,17 +17,17 @@ from nalb.errors import InputError, listed
 from nalb.planning.nodes import Floats
 
 FAST_STEP, FAST_WINDOW = 5, 5  # samples, iterations; Chen et al., Algorithm 2
-FINE_STEP, FINE_WINDOW = 1, 20  # after the first oscillation
-SLACK = 0.05  # of the predicted time: less is not worth new sizes, for which a framework sets up anew (ours)
-FULL_MEMORY_SHARE = 0.95  # a worker above it is given no more samples
+FINE_STEP, FINE_WINDOW = 1, 20  # samples, iterations, after the first oscillation
+SLACK = 0.05  # part of the predicted time: a smaller gain is not worth a framework's set-up for new sizes (ours)
+FULL_MEMORY_SHARE = 0.95  # a worker with more memory in use gets no more samples
 
 
 class SpeedBalancer:
     """Algorithm 1: x_i = X v_i / sum_j v_j with predicted speeds v, rounded with the total kept, within bounds.
 
-    A prediction that is missing, not finite or not positive (ARIMA extrapolates a line, a network may say anything)
-    cannot be used: then the last speed is, and the reason says so. Sizes that are at most `slack` slower by the same
-    predictions are kept; the paper has none. Cost: O(N log N) and the predictors'.
+    Where a prediction is missing, not finite or not positive (ARIMA extrapolates a line, and a network may give any number), the
+    worker's last speed is used, and the reason says so. Present sizes that are at most `slack` slower by the same predictions stay;
+    the paper has no slack. Cost: O(N log N) and that of the predictors.
     """
 
     def __init__(self, bounds: Bounds, predictors: Sequence[Predictor], slack: float = 0.0) -> None:
@@ -39,7 +39,7 @@ class SpeedBalancer:
         return Decision(None, "sizes as started until speeds are seen")
 
     def foresee(self, observations: Sequence[Observation]) -> tuple[list[float], str]:
-        """Samples per second of the coming iteration, per worker, and where they are from."""
+        """Let the predictors learn, and predict: samples per second of the coming iteration, per worker, and the reason."""
         speeds, unusable = [], []
         for worker, (observation, predictor) in enumerate(zip(observations, self._predictors, strict=True)):
             predictor.observe(observation.speed, observation.cpu_share, observation.memory_share)
@@ -63,20 +63,20 @@ class SpeedBalancer:
 
 
 class StepBalancer:
-    """Algorithm 2: `step` samples from the straggler to the leader once it was slower for `window` iterations.
+    """Algorithm 2: moves `step` samples from the straggler to the leader once the straggler was slower for `window` iterations.
 
-    leader = argmin t_i among workers with at most 95 % of memory in use (and below their most), straggler = argmax
-    t_i, ties to the lower index. If the leader was strictly faster in each of the last `window` iterations, it is
-    given a step; otherwise, if it was ever slower in them, the two have changed places: step and window become 1 and
-    20, for good. The window is not begun anew after a move: as in the paper, whose Fig. 8 moves 57 samples
-    in about 30 iterations, which a fresh window of 5 each time could not.
+    leader = argmin t_i among workers with at most 95 % of memory in use (and below their most), straggler = argmax t_i, ties to the
+    lower index. If the leader was strictly faster in each of the last `window` iterations, it gets `step` samples. Otherwise, if it
+    was slower in any of them, the two have changed places: step and window become 1 and 20 for the rest of the job. A move does not
+    empty the window. That is as in the paper, whose Fig. 8 moves 57 samples in about 30 iterations, too many for a fresh window of
+    5 after each move.
 
     Choices where the paper is open or slips:
-    - Line 9 looks for an oscillation in the whole history, in which any early hiccup counts; "oscillation" in its text is
-      what the window already shows. We look in the window, once it is full.
-    - Line 5 gives up a straggler of 5 samples or fewer in the fast phase, though single samples could still be taken
-      from it. We go on to the fine phase first, and ask to remove a worker only when it cannot give one sample
-      and has been the straggler for a whole window; the text's condition ("below 0") is the same one.
+    - Line 9 looks for an oscillation in the whole history, where any early disturbance counts. The paper's text means an
+      oscillation within the window. Here the window is searched, once it is full.
+    - Line 5 gives up a straggler of 5 samples or fewer in the fast phase, though it could still give single samples. Here the fine
+      phase comes first, and a worker's removal is asked for only when it cannot give one sample and has been the straggler for a
+      whole window; the text's condition ("below 0") is the same one.
     Cost: O(N).
     """
 

@@ -1,4 +1,4 @@
-"""LBB (Yao et al., 2023): profile, fit, solve; then watch the straggler effect and tune, rapidly or finely."""
+"""LBB (Yao et al., 2023): it profiles workers, fits curves and solves for sizes, then tunes them by the straggler effect."""
 
 from collections.abc import Sequence
 
@@ -10,20 +10,20 @@ from nalb.batching.time_models import Polynomial, fit
 from nalb.errors import InputError
 from nalb.planning.nodes import Floats
 
-FINE_THRESHOLD = 0.05  # FT of their Algorithm 2: below, the workers are balanced
-RAPID_THRESHOLD = 0.3  # RT: from here on, all sizes are set anew
+FINE_THRESHOLD = 0.05  # FT of their Algorithm 2: below this straggler effect the workers are balanced
+RAPID_THRESHOLD = 0.3  # RT: from this straggler effect on all sizes are set anew
 STEP = 1  # samples that fine tuning moves; "usually 1"
-FINE_ONLY = 20  # iterations after a rapid tuning with fine tuning only; the paper gives no number
-FIRST_SIZE = 4  # where profiling begins: 2^p with p > 1
+FINE_ONLY = 20  # iterations after a rapid tuning that are only finely tuned; the paper gives no number
+FIRST_SIZE = 4  # first batch of a profile: 2^p with p > 1
 BALANCED, FINE, RAPID = "balanced", "fine tuning", "rapid tuning"  # reasons, for people
 
 
 class Profile:
-    """One worker's profiling schedule: which size to time next, until memory runs out (their Algorithm 1).
+    """One worker's profiling schedule: the sizes to time, one after another, until memory runs out (their Algorithm 1).
 
-    4, 8, 16, ... up to `most`; a size that does not fit ends it, with the size before as the limit. Their loop has no
-    other end; ours ends at `most` too, since no worker is ever given more than the others leave of the total. Where
-    not even the first size fits, it is halved until one does.
+    The sizes are 4, 8, 16, ... up to `most`. A size that does not fit into memory ends the profile, and the size before it is the
+    limit. The paper's loop has no other end; this one also ends at `most`, since no worker ever gets more samples than the others
+    leave of the total. Where not even the first size fits, it is halved until one does. Raises InputError.
     """
 
     def __init__(self, most: int, first: int = FIRST_SIZE) -> None:
@@ -36,11 +36,11 @@ class Profile:
 
     @property
     def next_size(self) -> int | None:
-        """The size to time now; None: done."""
+        """The size to time now; None where the profile is done."""
         return self._next
 
     def measured(self, compute_s: float) -> None:
-        """`next_size` took this long. Raises InputError when the profile is done or the time is not positive."""
+        """Note the time of `next_size`. Raises InputError when the profile is done or the time is not positive."""
         size = self._current()
         if not (np.isfinite(compute_s) and compute_s > 0):
             raise InputError(f"profile: {compute_s:g} s for {size} samples: report a positive time")
@@ -49,7 +49,7 @@ class Profile:
         self._next = doubled if doubled <= self._most and self._too_large is None else None
 
     def out_of_memory(self) -> None:
-        """`next_size` did not fit. Raises InputError when the profile is done or a single sample does not fit."""
+        """Note that `next_size` did not fit. Raises InputError when the profile is done or a single sample does not fit."""
         size = self._current()
         if size == 1:
             raise InputError("profile: the worker's memory does not hold a single sample: leave the worker out")
@@ -63,40 +63,40 @@ class Profile:
 
     @property
     def limit(self) -> int:
-        """The most samples that the worker may be given. Raises InputError before the end."""
+        """The most samples that the worker may get. Raises InputError before the end."""
         if self._next is not None:
             raise InputError(f"profile: not done: {self._next} samples are to be timed")
         return self._most if self._too_large is None else max(self._times)
 
     @property
     def curve(self) -> Polynomial:
-        """The cubic through what was timed (curves.fit). Raises InputError before the end."""
+        """The cubic fitted to the measured times (time_models.fit). Raises InputError before the end."""
         if self._next is not None:
             raise InputError(f"profile: not done: {self._next} samples are to be timed")
         return fit(list(self._times), list(self._times.values()))
 
 
 def straggler_effect(times_s: Floats) -> float:
-    """SE = (max t - min t) / mean t: the part of an iteration that is waited. Source: Yao et al., Eq. 4."""
+    """SE = (max t - min t) / mean t: how long the fastest worker waits, in parts of the mean time. Source: Yao et al., Eq. 4."""
     return float((times_s.max() - times_s.min()) / times_s.mean())
 
 
 class ThresholdTuner:
-    """Their Algorithm 2: by the straggler effect SE of the last iteration, nothing, one step, or all sizes anew.
+    """Their Algorithm 2: the straggler effect SE of the last iteration decides whether sizes stay, move by a step, or are set anew.
 
-    SE < 0.05: nothing. SE < 0.3, or within FINE_ONLY iterations of the last rapid tuning: STEP samples from the slowest to
-    the fastest. Otherwise rapid tuning: t_i(b) = (t_i - a0_i) / b_i * b + a0_i with a0 from the profile, and Eq. 3
-    solved on these lines in whole samples (sizes.fastest). Workers at their bound are passed over; ties go to the
-    lower index.
+    If SE < 0.05, sizes stay. If SE < 0.3, or within FINE_ONLY iterations of the last rapid tuning, STEP samples move from the
+    slowest to the fastest worker. Otherwise rapid tuning takes t_i(b) = (t_i - a0_i) / b_i * b + a0_i, with a0 from the profile,
+    and solves Eq. 3 on these lines in whole samples (sizes.fastest). Workers at their bounds are passed over; ties go to the lower
+    index.
 
     Choices where the paper is open or slips:
-    - Fine tuning takes floor(step / 2) and gives ceil(step / 2): with its usual step of 1 it takes nothing and gives one, and
-      the total grows. We move the same number.
-    - A fine step after which the fastest would be slower than the slowest is now, by its own line, only swaps
-      them: not made. With few samples per worker SE cannot reach 0.05.
-    - A fitted a0 may be negative, or above what the worker takes now. It counts as 0 then: time in proportion.
-    - Profiling is optional: without, a0 is 0.
-    - The text calls SE < RT balanced where the algorithm has FT: the algorithm's.
+    - The paper's fine tuning takes floor(step / 2) and gives ceil(step / 2). With its usual step of 1 it takes nothing and gives
+      one sample, and the total grows. Here both numbers are equal.
+    - A fine step is not made if, by the fastest worker's line, it would then take as long as the slowest takes now: the two would
+      only swap places. With few samples per worker SE cannot fall below 0.05.
+    - A fitted a0 that is negative, or above the worker's present time, counts as 0: time is then proportional to the batch.
+    - Profiling is optional; without it a0 is 0.
+    - The paper's text calls workers balanced if SE < RT, its algorithm if SE < FT. Here the algorithm holds.
     Cost: O(N) to watch, O(N x total) to tune rapidly.
     """
 
@@ -105,7 +105,7 @@ class ThresholdTuner:
             raise InputError(f"{len(curves)} compute curves for {len(bounds.least)} workers: give one per worker")
         self._start, self._bounds, self._curves = start, bounds, curves
         self._overheads_s = np.array([curve.overhead_s for curve in curves] if curves else [0.0] * len(bounds.least))
-        self._fine_only = 0  # iterations left in the observation window
+        self._fine_only = 0  # iterations that are still only finely tuned
 
     def begin(self) -> Decision:
         if self._curves is None:

@@ -1,4 +1,4 @@
-"""Data partitions: label-skewed ones for federated training, and moving samples between unevenly used ones."""
+"""Data partitions: makes label-skewed ones for federated training, and moves samples between partitions that are used unevenly."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -8,19 +8,20 @@ import numpy.typing as npt
 
 from nalb.errors import InputError
 
-TRAVERSALS_APART = 2.0  # passes over its data by which one partition may be ahead; Chen et al., footnote 13
+TRAVERSALS_APART = 2.0  # passes by which one partition may lead another until samples move; Chen et al., footnote 13
 
 Ints = npt.NDArray[np.int64]
-Shuffle = Callable[[int, int, int], Ints]  # moves so far, pass, samples -> a permutation of so many
+Shuffle = Callable[[int, int, int], Ints]  # (moves so far, pass, samples) -> a permutation of the samples
 
 
 def label_skewed(labels: Ints, clients: int, classes_per_client: int, generator: np.random.Generator) -> list[Ints]:
-    """Per client the ascending indices of its samples: samples of exactly `classes_per_client` labels, every sample once.
+    """Partitions in which each client has samples of exactly `classes_per_client` labels; every sample is in one of them.
 
-    The labels, shuffled, are dealt round: client c has places c K to (c + 1) K - 1, K classes each, place p the label
-    p modulo their number. A label with several places is split among them evenly, at random. Same generator state,
-    same partition. Cost: O(samples log samples). Raises InputError where a client would have a label twice, or a label
-    no place or fewer samples than places. Source: Chen et al., 5.5 (5 clients, exactly 2 of 10 classes each).
+    Returns per client the ascending indices of its samples. The shuffled labels are dealt to places in turn: place p gets the label
+    p modulo the number of labels, and client c has places c K to (c + 1) K - 1 for K classes each. A label with several places is
+    split among them evenly, at random. The same state of the generator gives the same partitions. Cost: O(samples log samples).
+    Raises InputError where a client would have a label twice, or where a label has no place or fewer samples than places. Source:
+    Chen et al., 5.5 (5 clients, exactly 2 of 10 classes each).
     """
     names = np.unique(labels)
     places = clients * classes_per_client
@@ -41,11 +42,11 @@ def label_skewed(labels: Ints, clients: int, classes_per_client: int, generator:
 
 
 class Migration(NamedTuple):
-    """Samples to be moved between two workers' partitions; afterwards all traversals count from 0 again."""
+    """A move of samples between two workers' partitions; after it all traversals count from 0 again."""
 
-    source: int
-    target: int
-    samples: int
+    source: int  # the worker that gives samples
+    target: int  # the worker that gets them
+    samples: int  # how many
 
 
 def migrate(
@@ -54,13 +55,12 @@ def migrate(
     batch_sizes: Sequence[int],
     threshold: float = TRAVERSALS_APART,
 ) -> tuple[Migration | None, str]:
-    """What to move, with its reason, once one partition was traversed more than `threshold` times oftener than another.
+    """The move to make, or None, and the reason: one partition was traversed over `threshold` passes more than another.
 
-    From the partition least traversed to the one most traversed (ties: the lower index), as many samples as give both
-    the same passes per iteration: (p_t + m) / b_t = (p_s - m) / b_s, so m = (p_s b_t - p_t b_s) / (b_s + b_t),
-    rounded down; the source keeps a batch. Cost: O(N). Raises InputError for lists of different lengths or sizes
-    below 1. Source: Chen et al., section 7: "a certain amount", left open there; with equal rates afterwards
-    one move per pair lasts.
+    Samples m move from the least traversed partition s to the most traversed one t (ties: the lower index), so that both get the
+    same passes per iteration: (p_t + m) / b_t = (p_s - m) / b_s, so m = (p_s b_t - p_t b_s) / (b_s + b_t), rounded down. The
+    source keeps at least a batch. Cost: O(N). Raises InputError for lists of different lengths or sizes below 1. Source: Chen et
+    al., section 7, which leaves the number open ("a certain amount"). With this number a pair needs only one move.
     """
     if not len(partition_sizes) == len(traversals) == len(batch_sizes) >= 1:
         raise InputError(
@@ -81,11 +81,11 @@ def migrate(
 
 
 class PartitionedStream:
-    """One worker's batches from its own partition, while samples move to workers that use theirs oftener.
+    """One worker's batches from its own partition, while samples move to workers that use theirs up faster.
 
-    Every worker keeps the books of all: sizes are known to all, so all find the same move in the same iteration, and
-    nothing is sent but the samples themselves, whose way is not ours. A pass has every sample once; a move takes the
-    source's last ones, and passes and traversals begin anew. Raises InputError where a partition is empty or in two.
+    Every worker keeps account of all partitions. All know all sizes, so all find the same move in the same iteration without
+    messages; the script must bring the moved samples to their worker. A pass has every sample once. A move takes the source's last
+    samples; after it passes and traversals begin anew. Raises InputError where a partition is empty or a sample is in two.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class PartitionedStream:
         self._passes, self._left = 0, np.empty(0, dtype=np.int64)
 
     def batch(self, sizes: Sequence[int]) -> list[int]:
-        """This worker's samples of an iteration with these sizes, by rank; a batch may span passes."""
+        """The indices of this worker's samples in the next iteration. sizes: of all workers, by rank. A batch may span passes."""
         taken: list[int] = []
         while len(taken) < sizes[self._rank]:
             if not len(self._left):

@@ -1,13 +1,13 @@
 """The ways to choose batch sizes, by name, and what each needs of the rest of the system.
 
-off                 sizes as started
-static              in proportion to known power (cores) or to measured throughput, once (Tyagi and Sharma)
-dynamic             proportional control with dead-band and learnt bounds (Tyagi and Sharma)
-lb-bsp              in proportion to predicted speeds, every iteration (Chen et al., Algorithm 1)
-lb-bsp-gpu          a step from the slowest to the fastest (Chen et al., Algorithm 2)
-lb-bsp-federated    sizes by speed for every round of FedAvg; steps, learning rate and weights stay equal (Chen et al., 3.5)
-lbb                 profiled curves, then rapid and fine tuning (Yao et al.)
-joint               with the network's shares in one plan; chosen by `--scheme joint`
+off                 sizes stay as started
+static              sizes are set once, in proportion to known power (cores) or to measured throughput (Tyagi and Sharma)
+dynamic             sizes follow proportional control with dead-band and learnt bounds (Tyagi and Sharma)
+lb-bsp              sizes are in proportion to predicted speeds in every iteration (Chen et al., Algorithm 1)
+lb-bsp-gpu          a few samples at a time move from the slowest to the fastest worker (Chen et al., Algorithm 2)
+lb-bsp-federated    sizes follow speeds in every round of FedAvg; steps, learning rate and weights stay equal (Chen et al., 3.5)
+lbb                 sizes come from profiled curves, then from rapid and fine tuning (Yao et al.)
+joint               sizes and the network's shares come from one plan; chosen by `--scheme joint`
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from nalb.batching.speed import Arima, Deferred, Ema, Memoryless, Predictor
 from nalb.batching.time_models import Polynomial
 from nalb.errors import InputError
 
-# name -> the predictor of the worker of that index; networks are added by whoever has Gluon
+# name -> maker of a worker's predictor from the worker's index; processes with Gluon have networks too (speed_networks.py)
 PREDICTORS: dict[str, Callable[[int], Predictor]] = {
     "memoryless": lambda _: Memoryless(),
     "ema": lambda _: Ema(),
@@ -34,9 +34,9 @@ DEFAULT_PREDICTOR = "memoryless"  # within 1 % of a trained network, and from th
 
 @dataclass(frozen=True)
 class BatchJob:
-    """What a controller may know before the first iteration."""
+    """All that a controller may know before the first iteration. Raises InputError where it does not fit together."""
 
-    sizes: Sizes  # as the workers were started; their sum is the total that is kept
+    sizes: Sizes  # sizes with which the workers were started; their sum is the total that is kept
     most: Sizes | None = None  # per worker, e.g. from memory; None: no bound
     power: tuple[float, ...] | None = None  # per worker, in any one unit, e.g. CPU cores; None: not known
     curves: tuple[Polynomial, ...] | None = None  # per worker, from a profile; None: not profiled
@@ -55,12 +55,12 @@ class BatchJob:
 
     @property
     def predictors_or_default(self) -> Sequence[Predictor]:
-        """Of the speeds, per worker."""
+        """The speed predictors, per worker: those given, or DEFAULT_PREDICTOR's."""
         return self.predictors or [PREDICTORS[DEFAULT_PREDICTOR](worker) for worker in range(len(self.sizes))]
 
 
 class Off:
-    """Sizes as started."""
+    """A controller that keeps the sizes as started."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -78,8 +78,8 @@ class BatchScheme:
     """One way to choose batch sizes."""
 
     build: Callable[[Sizes, Bounds, BatchJob], Controller]
-    waits: bool  # the next iteration waits for the decision; else it is taken beside it and holds when it comes
-    profiles: bool = False  # wants a profile of every worker before training
+    waits: bool  # whether the next iteration waits for the decision; False: the decision holds as soon as it is made
+    profiles: bool = False  # whether every worker makes a profile before training
 
 
 SCHEMES: dict[str, BatchScheme] = {
@@ -102,10 +102,10 @@ SCHEMES: dict[str, BatchScheme] = {
 
 @dataclass(frozen=True)
 class Baseline:
-    """A way to coordinate workers that the papers compare with; sizes stay equal."""
+    """A way to coordinate workers with which the papers compare; sizes stay equal."""
 
-    kvstore: str  # of MXNet
-    iterations_ahead: int | None  # by which the fastest may lead the slowest; None: any number
+    kvstore: str  # MXNet's name of the store
+    iterations_ahead: int | None  # iterations by which the fastest may lead the slowest; None: any number
 
 
 BASELINES: dict[str, Baseline] = {
@@ -116,10 +116,10 @@ BASELINES: dict[str, Baseline] = {
 
 
 def build(scheme: str, job: BatchJob) -> tuple[Controller, Sizes]:
-    """The named scheme's controller and the sizes of the first iteration.
+    """The controller of the named scheme, and the sizes of the first iteration.
 
-    Starting sizes outside the bounds are brought within them, in proportion. Raises InputError for an unknown scheme
-    and for a job that contradicts itself.
+    Starting sizes outside the bounds are brought within them, in proportion. Raises InputError for an unknown scheme, and for a
+    job that contradicts itself.
     """
     if scheme not in SCHEMES:
         raise InputError(f"unknown batching {scheme!r}: choose one of {', '.join(SCHEMES)}")

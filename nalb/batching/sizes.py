@@ -1,4 +1,4 @@
-"""Whole batch sizes under bounds: rounding real sizes, and the whole-sample optimum. Every total is kept exactly."""
+"""Whole batch sizes under bounds: rounds real sizes and finds the optimum in whole samples. Every total is kept exactly."""
 
 import math
 from bisect import bisect_left
@@ -14,16 +14,16 @@ from nalb.planning.nodes import Floats
 Sizes = tuple[int, ...]  # samples per worker, in worker order
 Curve = Callable[[Floats], Floats]  # batch sizes -> compute seconds of one worker, element by element
 
-WHOLE = 1e-9  # samples: a real size this close below a whole number is that number, less what floats lost
+WHOLE = 1e-9  # samples: a real size this close below a whole number counts as that number
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What sizes must keep."""
+    """The total and the bounds that sizes must keep. Raises InputError where no sizes can."""
 
     total: int  # samples of one iteration over all workers
     least: Sizes  # per worker, at least 1: a worker without a sample has no gradient to push
-    most: Sizes  # per worker, e.g. what its memory holds
+    most: Sizes  # per worker, e.g. by its memory
 
     def __post_init__(self) -> None:
         if not self.least or len(self.least) != len(self.most):
@@ -41,11 +41,11 @@ class Bounds:
 
     @classmethod
     def of(cls, total: int, workers: int, most: Sequence[int] | None = None) -> "Bounds":
-        """From 1 to `most`, or to the total where it is not given. Raises InputError."""
+        """Bounds from 1 sample to `most`, per worker; None: to the total. Raises InputError."""
         return cls(total, (1,) * workers, tuple(most or (max(total, 1),) * workers))
 
     def keeps(self, sizes: Sequence[int]) -> bool:
-        """Whether these sizes are allowed."""
+        """Whether these sizes keep the bounds and the total."""
         fits = all(low <= size <= high for low, size, high in zip(self.least, sizes, self.most, strict=True))
         return fits and sum(sizes) == self.total
 
@@ -53,11 +53,11 @@ class Bounds:
 def apportion(weights: Sequence[float] | Floats, bounds: Bounds) -> Sizes:
     """Whole sizes in proportion to the weights, as near as the bounds allow: largest remainder.
 
-    x_i = clip(w_i T, least_i, most_i) with the T for which sum_i x_i = total (with w the speeds, the real-valued
-    optimum of max_i x_i / w_i), then floors, and the samples left go one each to the largest remainders. Ties go to
-    the lower index; else a permutation of the workers permutes the result. Each size is within 1 of x_i.
-    Cost: O(N log N). Raises InputError for a weight that is not positive. Source: Chen et al., Algorithm 1, lines 5
-    and 6, where the rounding is left open and bounds are not meant; largest remainder is Hamilton's method.
+    x_i = clip(w_i T, least_i, most_i) with the T for which sum_i x_i = total; if w are speeds, that is the real-valued optimum of
+    max_i x_i / w_i. The x_i are rounded down, and the samples left go one each to the largest remainders. Ties go to the lower
+    index; otherwise a permutation of the workers permutes the result. Each size is within 1 of x_i. Cost: O(N log N). Raises
+    InputError for a weight that is not positive. Source: Chen et al., Algorithm 1, lines 5 and 6, which leave the rounding open and
+    have no bounds; largest remainder is Hamilton's method.
     """
     w = np.asarray(weights, dtype=np.float64)
     low, high = np.array(bounds.least, dtype=np.float64), np.array(bounds.most, dtype=np.float64)
@@ -68,7 +68,7 @@ def apportion(weights: Sequence[float] | Floats, bounds: Bounds) -> Sizes:
             "positive number per worker"
         )
     w = w / w.max()  # tiny speeds would overflow below
-    first, last = low / w, high / w  # the T at which each worker begins to grow, and stops
+    first, last = low / w, high / w  # the T from which and up to which each worker's size grows
     corners = np.unique(np.concatenate([first, last]))
     at = bisect_left(corners, float(bounds.total), key=lambda level: math.fsum(np.clip(w * level, low, high)))
     at = min(at, len(corners) - 1)  # rounding may leave the last corner a little short of the total
@@ -90,8 +90,8 @@ def apportion(weights: Sequence[float] | Floats, bounds: Bounds) -> Sizes:
 def times_table(curves: Sequence[Curve], bounds: Bounds) -> list[Floats]:
     """Per worker, the seconds of every size from its least to the most that the others leave it, never falling.
 
-    A curve that falls counts as flat there: a fitted polynomial may, time does not. Raises InputError for a curve
-    that is not finite.
+    Where a curve falls it counts as flat: a fitted polynomial may fall, real times do not. Raises InputError for a curve that is
+    not finite.
     """
     if len(curves) != len(bounds.least):
         raise InputError(f"{len(curves)} compute curves for {len(bounds.least)} workers: give one per worker")
@@ -106,15 +106,15 @@ def times_table(curves: Sequence[Curve], bounds: Bounds) -> list[Floats]:
 
 
 def fastest(curves: Sequence[Curve], bounds: Bounds) -> tuple[Sizes, float]:
-    """The whole sizes of least iteration time, and that time in seconds: exact.
+    """The whole sizes of least iteration time, exactly, and that time in seconds.
 
     min max_i t_i(x_i)  subject to  sum_i x_i = total,  least_i <= x_i <= most_i,  x_i whole;  t_i never falling.
-    Beginning at the least sizes, each further sample goes where it ends earliest; as the t_i do not fall, that is to
-    take the smallest of all steps t_i(x), x > least_i, until the total is reached. Ties go to the lower index.
-    Cost: O(N x total) by one selection. Raises InputError from times_table.
-    Source: Yao et al., Eq. 3. It prints min (max_i t_i - min_i t_i), derived from min max_i t_i; the two agree for
-    real sizes and part for whole ones, where the least spread can be the slower iteration: we minimise the time. Its
-    B_i = 0 (leave the worker out) is not ours to decide: every worker pushes, so every worker has a sample.
+    From the least sizes on, each further sample goes to the worker that then ends earliest. As the t_i do not fall, that means to
+    take the smallest of all steps t_i(x), x > least_i, until the total is reached. Ties go to the lower index. Cost: O(N x total)
+    by one selection. Raises InputError as times_table.
+    Source: Yao et al., Eq. 3. It prints min (max_i t_i - min_i t_i), derived from min max_i t_i. The two agree for real sizes, but
+    not for whole ones, where the least spread can be a slower iteration; here the time is minimised. The paper also has B_i = 0,
+    which leaves a worker out; here every worker pushes, so every worker has a sample.
     """
     table = times_table(curves, bounds)
     sizes = [least + taken for least, taken in zip(bounds.least, smallest_steps(table, bounds), strict=True)]
@@ -122,9 +122,9 @@ def fastest(curves: Sequence[Curve], bounds: Bounds) -> tuple[Sizes, float]:
 
 
 def smallest_steps(rows: Sequence[Floats], bounds: Bounds) -> list[int]:
-    """How many entries of each row, its first apart, are among the `total - sum least` smallest of all rows.
+    """How many entries of each row, without its first one, are among the `total - sum least` smallest entries of all rows.
 
-    Rows do not fall, so the entries of one row that are taken are its first. Ties go to the lower row.
+    Rows do not fall, so the entries taken from a row are those after its first one. Ties go to the lower row.
     """
     count = bounds.total - sum(bounds.least)
     lengths = [len(row) - 1 for row in rows]

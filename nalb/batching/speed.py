@@ -1,10 +1,11 @@
-"""Predicting a worker's speed in the coming iteration (Chen et al., 3.2.2 and Table 3).
+"""Predicts a worker's speed in the coming iteration (Chen et al., 3.2.2 and Table 3).
 
-Statistical predictors are here; those that are networks (simple RNN, LSTM, NARX) live beside Gluon and fit the same
-Predictor. One predictor serves one worker. After `observe` of iteration k-1, `predict` is about iteration k.
+This module has the statistical predictors. Predictors that are networks (simple RNN, LSTM, NARX) need Gluon and are in
+kvstore_patch/roles/speed_networks.py; they follow the same protocol. One predictor serves one worker. After `observe` of iteration
+k-1, `predict` is about iteration k.
 
-The driving resources are those of *now*, when the worker reports after iteration k-1: Eq. 4's c^k and m^k. The paper
-calls them usage in one place and what is available in another; a controller passes on what the worker reports.
+The observed resources are the present ones, reported after iteration k-1: Eq. 4's c^k and m^k. The paper calls them usage in one
+place and availability in another; a controller passes on the worker's report as it is.
 """
 
 from collections import deque
@@ -16,21 +17,21 @@ from nalb.errors import InputError
 from nalb.extras import require
 from nalb.planning.nodes import Floats
 
-EMA_WEIGHT = 0.2  # of the newest speed; Chen et al., Table 3
+EMA_WEIGHT = 0.2  # weight of the newest speed; Chen et al., Table 3
 NETWORK_AFTER = 500  # observations before a network's prediction counts; Chen et al., section 4
 
 ARIMA_ORDER = (2, 2, 1)  # (p, d, q); Chen et al., Table 3
-ARIMA_FIRST = 20  # speeds before the first fit: below, the fit of three parameters to differences breaks down (ours)
-ARIMA_WINDOW = 200  # speeds that a fit sees: older ones belong to another load (ours)
-ARIMA_REFIT = 100  # speeds between fits: one takes about 0.1 s, a forecast 0.3 ms (ours)
-FLAT = 1e-9  # of the mean speed: second differences below it are rounding, and there is nothing to fit
+ARIMA_FIRST = 20  # speeds before the first fit: with fewer, the fit of three parameters to differences fails (ours)
+ARIMA_WINDOW = 200  # speeds that a fit uses: older ones belong to another load (ours)
+ARIMA_REFIT = 100  # speeds between fits: a fit takes about 0.1 s, a forecast 0.3 ms (ours)
+FLAT = 1e-9  # part of the mean speed: smaller second differences are rounding, and nothing is fitted
 
 
 class Predictor(Protocol):
     """Learns one worker's speeds."""
 
     def observe(self, speed: float, cpu_share: float, memory_share: float) -> None:
-        """Samples per second of the last iteration, and the resources as they are now."""
+        """Learn the last iteration's speed, samples per second, and the present shares, 0 to 1, of CPU left and memory in use."""
         ...
 
     def predict(self) -> float | None:
@@ -39,7 +40,7 @@ class Predictor(Protocol):
 
 
 class Memoryless:
-    """The last speed again."""
+    """Predicts the last speed again."""
 
     def __init__(self) -> None:
         self._speed: float | None = None
@@ -52,7 +53,10 @@ class Memoryless:
 
 
 class Ema:
-    """v' = weight v + (1 - weight) v', beginning at the first speed. Raises InputError for a weight not in (0, 1]."""
+    """Predicts an exponential moving average, v' = weight v + (1 - weight) v', from the first speed on.
+
+    Raises InputError for a weight that is not in (0, 1].
+    """
 
     def __init__(self, weight: float = EMA_WEIGHT) -> None:
         if not 0 < weight <= 1:
@@ -69,18 +73,21 @@ class Ema:
 
 
 def require_library(predictor: str | None) -> None:
-    """MachineError where the library that the predictor of this name needs is not installed."""
-    if predictor == "arima":
-        require("statsmodels", "predictor arima", ", or choose another --predictor")
+    """Raise MachineError where the library that the predictor of this name needs is not installed."""
+    if predictor == "arima" and importlib.util.find_spec("statsmodels") is None:
+        raise MachineError(
+            "predictor arima needs statsmodels, which is not there: `pip install -e '.[arima]'` in the clone, or choose "
+            "another --predictor"
+        )
 
 
 class Arima:
     """ARIMA(2, 2, 1): w = second differences of v, w_k = phi_1 w_(k-1) + phi_2 w_(k-2) + e_k + theta e_(k-1).
 
-    v_(k+1) = 2 v_k - v_(k-1) + E[w_(k+1) | w]: maximum likelihood and exact innovations from statsmodels, on the last
-    ARIMA_WINDOW speeds, fitted anew every ARIMA_REFIT of them. `late` puts the first fit off by that many speeds, so
-    that not all workers fit in the same iteration. As the paper configures it; it says neither window nor interval.
-    A forecast from twice differenced noise may be negative: the controller judges that, not the model.
+    It predicts v_(k+1) = 2 v_k - v_(k-1) + E[w_(k+1) | w]. statsmodels fits the last ARIMA_WINDOW speeds by maximum likelihood with
+    exact innovations, anew every ARIMA_REFIT speeds. late: delays the first fit by so many speeds, so that not all workers fit in
+    the same iteration. The order is the paper's, which gives neither window nor interval. A forecast from twice differenced noise
+    may be negative; the controller judges that, not the model.
     """
 
     def __init__(self, late: int = 0) -> None:
@@ -115,7 +122,7 @@ class Arima:
 
 
 def _fit_arma(speeds: Floats) -> Any:
-    """The ARMA(2, 1) of the second differences; None where they are nothing but rounding, whose forecast is 0."""
+    """The fitted ARMA(2, 1) of the second differences; None where these are only rounding, so that their forecast is 0."""
     differences = np.diff(speeds, ARIMA_ORDER[1])
     if float(np.abs(differences).max()) <= FLAT * float(speeds.mean()):
         return None
@@ -126,7 +133,10 @@ def _fit_arma(speeds: Floats) -> Any:
 
 
 class Deferred:
-    """`late` from its `after`-th observation on and once it is ready, `early` before; both learn from the first."""
+    """Predicts by `early`, and after `after` observations by `late`, as soon as `late` gives a prediction.
+
+    Both learn from the first observation on.
+    """
 
     def __init__(self, early: Predictor, late: Predictor, after: int = NETWORK_AFTER) -> None:
         self._early, self._late, self._left = early, late, after

@@ -1,9 +1,9 @@
-"""Which samples are in which batch, so that sizes may change at any time: one stream, cut anew in every iteration.
+"""Decides which samples are in which batch, for sizes that may change at any time: one stream, cut anew in every iteration.
 
-Epoch after epoch of shuffles makes the stream. Iteration k is its stretch from k total to (k + 1) total, which the workers cut
-among themselves by rank and size. So the union of an iteration is the same whatever the sizes, every epoch has every
-sample once, and what is left of an epoch begins the next one. Choice not taken: a part of the data for each worker, which
-faster workers would use up sooner (partitions.py, for data that cannot be shared).
+The stream is a sequence of epochs, each a shuffle of all samples. Iteration k is its stretch from k total to (k + 1) total, which
+is cut among the workers by rank and size. So an iteration's samples are the same whatever the sizes, every epoch has every sample
+once, and an iteration may span two epochs. Choice not taken: a part of the data for each worker, which faster workers would use up
+sooner (partitions.py has it, for data that cannot be shared).
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from nalb.errors import InputError
 
-Shuffle = Callable[[int], npt.NDArray[np.int64]]  # epoch -> a permutation of all samples; the same one when asked again
+Shuffle = Callable[[int], npt.NDArray[np.int64]]  # epoch -> a permutation of all samples, always the same for one epoch
 
 
 class Stream:
@@ -27,7 +27,10 @@ class Stream:
         self._known: dict[int, npt.NDArray[np.int64]] = {}  # shuffles of the epochs last asked for
 
     def batch(self, iteration: int, start: int, stop: int) -> list[int]:
-        """Samples [start, stop), within 0 to total, of the iteration. Cost: O(stop - start), and a shuffle per epoch."""
+        """The indices of the iteration's samples [start, stop), within 0 to total.
+
+        Cost: O(stop - start), and a shuffle per epoch.
+        """
         first = iteration * self._total
         places = np.arange(first + start, first + stop)
         epochs, within = np.divmod(places, self._samples)
@@ -35,7 +38,7 @@ class Stream:
         return [int(self._known[epoch][place]) for epoch, place in zip(epochs.tolist(), within.tolist(), strict=True)]
 
     def end_of_epoch(self, iteration: int) -> int:
-        """The first iteration after the epoch in which this one ends; one that straddles two belongs to the later."""
+        """The first iteration after the epoch of this one. An iteration that spans two epochs belongs to the later one."""
         epoch = ((iteration + 1) * self._total - 1) // self._samples
         return (epoch + 1) * self._samples // self._total
 

@@ -1,4 +1,4 @@
-"""Compute time as a polynomial of the batch size, fitted to what was measured."""
+"""Compute time as a polynomial of the batch size, fitted to measured times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from nalb.planning.nodes import Floats
 
 @dataclass(frozen=True)
 class Polynomial:
-    """t(x) = sum_k a_k x^k: seconds for a batch of x samples. Affine: (a0, a1). Source: Yao et al., Eq. 1."""
+    """The polynomial t(x) = sum_k a_k x^k, seconds for a batch of x samples. Affine: (a0, a1). Source: Yao et al., Eq. 1."""
 
     coefficients_s: tuple[float, ...]  # a0, a1, ..., the k-th in seconds per sample^k
 
@@ -24,17 +24,17 @@ class Polynomial:
 
     @property
     def overhead_s(self) -> float:
-        """a0: what an iteration costs before its first sample, as far as the fit knows."""
+        """a0: by the fit, the seconds that an iteration takes before its first sample."""
         return self.coefficients_s[0]
 
 
 def fit(sizes: Sequence[int], seconds: Sequence[float], degree: int = 3) -> Polynomial:
-    """The least-squares polynomial through measured times; of lower degree where there are too few sizes.
+    """The least-squares polynomial of measured times, of a lower degree where there are too few sizes.
 
-    min_a sum_j (sum_k a_k x_j^k - t_j)^2,  degree = min(3, number of different sizes - 1). Sizes are scaled to [0, 1]
-    to keep the powers apart. A single size gives the line through the origin: time in proportion.
-    Cost: O(points). Raises InputError without a point or with a size or time that is not positive.
-    Source: Yao et al., Algorithm 1, line 25 (cubic; plain least squares, so that the large sizes count most).
+    min_a sum_j (sum_k a_k x_j^k - t_j)^2, with degree = min(`degree`, number of different sizes - 1). Sizes are scaled to [0, 1]
+    to keep the powers apart. A single size gives a line through the origin: time in proportion to the batch. Cost: O(points).
+    Raises InputError without a point, or for a size or time that is not positive. Source: Yao et al., Algorithm 1, line 25 (cubic;
+    plain least squares, so that large sizes count most).
     """
     x, t = np.asarray(sizes, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
     if x.shape != t.shape or not x.size or not ((x > 0) & (t > 0) & np.isfinite(x) & np.isfinite(t)).all():

@@ -1,4 +1,4 @@
-"""`nalb calibrate`: measure alpha of x = sqrt(M alpha / N) on this platform, by sweeping the slice size."""
+"""`nalb calibrate`: measures alpha of the slice size x = sqrt(M alpha / N) on this machine, by trying one alpha after another."""
 
 import argparse
 import math
@@ -20,7 +20,7 @@ ROUNDS = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Flags."""
+    """Add the command's flags."""
     parser.add_argument("--network", default="wan4-static", metavar="FILE", help="default: wan4-static")
     parser.add_argument("--replay", choices=NAMES, default="mobilenet", help="default: mobilenet")
     parser.add_argument("--low", type=float, default=300.0, metavar="BYTES", help="smallest alpha tried (default: 300)")
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Sweep and print the alpha whose median communication time is least."""
+    """Time each alpha and print the one with the least median communication time. Raises NalbError."""
     if not (0 < args.low < args.high and math.isfinite(args.high)):
         raise InputError(f"--low {args.low:g} --high {args.high:g}: give 0 < low < high")
     if not 1 <= args.rounds <= 1000:

@@ -1,7 +1,7 @@
 """`nalb compare --network NET (--replay MODEL | --train NAME) --schemes A,B --iterations K --out DIR`
 
-With `--batching A,B` the ways to size batches are compared instead, under one scheme, by real training. With `--parallel A,B` the
-ways to share a model out by tokens are.
+With `--batching A,B` the command compares ways to size batches instead, under one scheme and by real training. With
+`--parallel A,B` it compares ways to divide a model's work by tokens.
 """
 
 import argparse
@@ -40,12 +40,12 @@ from netem.network_file import find_network, load_network
 from netem.rootless import ensure_privilege
 
 DEFAULT_SCHEMES = "stock,average,auto"
-VGG = "vgg"  # what is trained by tokens
-TOTAL = 512  # samples of its iterations
+VGG = "vgg"  # the only model that --parallel trains
+TOTAL = 512  # the default number of samples in an iteration of --parallel
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Flags."""
+    """Add the command's flags."""
     parser.add_argument("--network", required=True, metavar="FILE", help="network file, or the name of a carried one")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--replay", choices=NAMES, help="the model's real tensors without its compute")
@@ -81,12 +81,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_schemes(text: str) -> list[Variant]:
-    """The schemes named, in order; InputError for unknown or repeated ones."""
+    """The schemes that --schemes names, in order. Raises InputError for unknown or repeated ones."""
     return parse_variants(parse_names("--schemes", text), PEERS)
 
 
 def parse_batchings(args: argparse.Namespace, schemes: list[Variant]) -> list[str]:
-    """The batchings named, NAME[@SCHEME], in order, none without the flag; InputError for what cannot be compared."""
+    """The batchings that --batching names, NAME[@SCHEME], in order; empty without the flag.
+
+    Raises InputError for unknown batchings and for flags that do not fit a comparison of batchings.
+    """
     if args.batching is None:
         return []
     names = parse_names("--batching", args.batching)
@@ -104,7 +107,10 @@ def parse_batchings(args: argparse.Namespace, schemes: list[Variant]) -> list[st
 
 
 def parse_parallels(args: argparse.Namespace, schemes: list[Variant]) -> list[str]:
-    """The ways named, NAME[@SCHEME], in order, none without the flag; InputError for what cannot be compared."""
+    """The ways that --parallel names, NAME[@SCHEME], in order; empty without the flag.
+
+    Raises InputError for unknown ways and for flags that do not fit a comparison of ways.
+    """
     ways: list[tuple[str, Scheme]] = []
     words = parse_names("--parallel", args.parallels) if args.parallels is not None else []
     for word in words:
@@ -119,7 +125,7 @@ def parse_parallels(args: argparse.Namespace, schemes: list[Variant]) -> list[st
 
 
 def main(args: argparse.Namespace) -> int:
-    """Compare, write the run directory and print its table."""
+    """Run the comparison, write its run directory and print its table. Raises NalbError."""
     check_batch_flags(args, [word for word in (args.batching or args.parallels or "").split(",") if word])
     schemes = parse_schemes(args.schemes or (AUTO if args.batching or args.parallels else DEFAULT_SCHEMES))
     batchings = parse_batchings(args, schemes)
@@ -146,7 +152,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace, schemes: list[Variant]) -> None:
-    """InputError for flags that cannot be."""
+    """Raise InputError for flags out of range or that do not fit each other, MachineError for a missing library."""
     if not 1 <= args.iterations <= 100_000:
         raise InputError(f"--iterations {args.iterations}: choose 1 to 100000")
     if args.test_every is not None and not (args.batching and args.test_every >= 1):
@@ -162,4 +168,4 @@ def _check(args: argparse.Namespace, schemes: list[Variant]) -> None:
     if any(one.name == RING for one in schemes):
         require_torch()
     require_library(args.predictor)
-    estimators_with(args.estimator)  # a user's own: what is wrong with it is said before anything starts
+    estimators_with(args.estimator)  # a fault in a user's own estimator is reported before anything starts

@@ -1,4 +1,7 @@
-"""`nalb doctor`: checks this machine before a job, a line per check; 1 where one fails. Leaves nothing behind."""
+"""`nalb doctor`: checks this machine before a job, with a line per check. The exit code is 1 where a check fails.
+
+The command leaves nothing behind on the machine.
+"""
 
 import argparse
 import dataclasses
@@ -11,7 +14,7 @@ from netem.rootless import has_privilege
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The subcommand's arguments."""
+    """Add the command's flags."""
     parser.add_argument("--json", action="store_true", help="print a JSON list of name, verdict, detail, advice")
     parser.add_argument(
         "--hosts", action="store_true", help="check this machine for a --hosts job; run it on each host"
@@ -19,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def checks(hosts: bool) -> tuple[Check, ...]:
-    """All checks, in the order that they are shown."""
+    """All checks, in the order in which they are shown. hosts: whether the machine is checked for a --hosts job."""
     return (
         software.check_python,
         software.check_numpy,
@@ -38,12 +41,12 @@ def checks(hosts: bool) -> tuple[Check, ...]:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run every check."""
+    """Run every check and print the findings; returns the exit code."""
     return report(checks(args.hosts), args.json)
 
 
 def report(table: Iterable[Check], as_json: bool) -> int:
-    """Print what the checks find, each as soon as it is known; 1 where one fails."""
+    """Run the checks and print each finding as soon as it is known, or all as JSON. Returns 1 where a check fails, else 0."""
     findings: list[Finding] = []
     for check in table:
         found = check()

@@ -1,6 +1,6 @@
-"""The options that several commands share: their flags, and what becomes of them. No command imports another.
+"""The options that several commands share: adds their flags, checks them and makes JobOptions of them.
 
-A flag that is an option of the job has the name of its field in JobOptions.
+No command imports another, so shared flags stand here. A flag for an option of the job has the name of its field in JobOptions.
 """
 
 import argparse
@@ -30,7 +30,7 @@ ESTIMATORS_HELP = "of capacities: capacity (default), each node's best sustained
 
 
 def name_of(known: Iterable[str], group: str) -> Callable[[str], str]:
-    """For an argument's type: one of the known names, or the word for a user's own."""
+    """A type for argparse that accepts the known names and words that name a user's own extension of this group."""
 
     def check(word: str) -> str:
         if word in known or is_own(word, group):
@@ -43,7 +43,7 @@ def name_of(known: Iterable[str], group: str) -> Callable[[str], str]:
 
 
 def schemes_help() -> str:
-    """What each scheme does; those that do the same stand together."""
+    """The help text with the meaning of each scheme; schemes with the same meaning are listed together."""
     names: dict[str, list[str]] = {}
     for name, scheme in SCHEMES.items():
         if name == scheme.name:
@@ -53,7 +53,7 @@ def schemes_help() -> str:
 
 
 def add_job_flags(parser: argparse.ArgumentParser) -> None:
-    """What launch and compare share."""
+    """Add the flags for a job's planning, which launch and compare share."""
     parser.add_argument(
         "--estimator",
         type=name_of(ESTIMATORS, ESTIMATOR_GROUP),
@@ -68,7 +68,7 @@ def add_job_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_process_flags(parser: argparse.ArgumentParser) -> None:
-    """What calibrate shares with them: how a job's processes run, whatever it sends."""
+    """Add the flags for a job's processes, which launch, compare and calibrate share."""
     parser.add_argument(
         "--transport", choices=("mxnet", "pyzmq"), help="libzmq under ps-lite (default: mxnet; encrypted: pyzmq)"
     )
@@ -78,7 +78,7 @@ def add_process_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_batch_flags(parser: argparse.ArgumentParser) -> None:
-    """What launch and compare share of the batch sizes."""
+    """Add the flags for batch sizes, which launch and compare share."""
     parser.add_argument("--batch-total", type=int, metavar="N", help="samples of an iteration, over all workers")
     parser.add_argument("--batch-most", metavar="N[,N...]", help="most samples of a worker, for all or for each")
     parser.add_argument(
@@ -92,7 +92,7 @@ def add_batch_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_token_flags(parser: argparse.ArgumentParser) -> None:
-    """How workers share the model's parts, but for --parallel itself, for scripts that use fela.Trainer."""
+    """Add the flags for training by tokens, for scripts that use fela.Trainer; each command adds --parallel itself."""
     parser.add_argument(
         "--weights",
         dest="token_weights",
@@ -110,7 +110,7 @@ def add_token_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_encryption_flags(parser: argparse.ArgumentParser) -> None:
-    """How a user chooses."""
+    """Add the flags that choose a job's encryption."""
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--encrypt", action="store_true", help="with keys made for this job (default with --hosts)")
     choice.add_argument("--keys", metavar="DIR", help="encrypt with the keys that `nalb keys` made there")
@@ -118,7 +118,7 @@ def add_encryption_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def job_options(args: argparse.Namespace, encryption: Encryption = PLAIN) -> JobOptions:
-    """What a command's flags say of the job. InputError for what cannot be."""
+    """The job's options from a command's flags. Raises InputError for flags that cannot be."""
     said = {one.name: vars(args)[one.name] for one in fields(JobOptions) if one.name in vars(args)}
     deadline_s, transport = said.get("deadline_s"), said.get("transport")
     if deadline_s is not None and not 1 <= deadline_s <= 86_400:
@@ -132,7 +132,7 @@ def job_options(args: argparse.Namespace, encryption: Encryption = PLAIN) -> Job
 
 
 def check_batch_flags(args: argparse.Namespace, batchings: Sequence[str]) -> None:
-    """InputError for flags of add_batch_flags that cannot be, or would have no effect on these ways to size batches."""
+    """Raise InputError for flags of add_batch_flags that are wrong or would have no effect on these batchings."""
     if args.batch_total is not None and args.batch_total < 1:
         raise InputError(f"--batch-total {args.batch_total}: give 1 sample or more")
     if args.batch_most is not None:
@@ -146,7 +146,7 @@ def check_batch_flags(args: argparse.Namespace, batchings: Sequence[str]) -> Non
 
 
 def check_token_flags(args: argparse.Namespace, parallels: Sequence[tuple[str, Scheme]]) -> None:
-    """InputError for flags of add_token_flags that cannot be, or do not fit each other or these ways and their schemes."""
+    """Raise InputError for flags of add_token_flags that are wrong or do not fit each other, these ways or their schemes."""
     given = {
         "--weights": args.token_weights,
         "--subset": args.token_subset,
@@ -159,7 +159,7 @@ def check_token_flags(args: argparse.Namespace, parallels: Sequence[tuple[str, S
             raise InputError(f"{' and '.join(unused)} {'is' if len(unused) == 1 else 'are'} of tokens: add --parallel")
         return
     has_weights, has_subset = args.token_weights is not None, args.token_subset is not None
-    is_fela = any(name in FELAS for name, _ in parallels)  # others beside it go without weights
+    is_fela = any(name in FELAS for name, _ in parallels)  # fela's flags then apply to fela alone
     for name, scheme in parallels:
         if args.batching or scheme.sizes_batches:
             raise InputError(
@@ -185,7 +185,7 @@ def check_token_flags(args: argparse.Namespace, parallels: Sequence[tuple[str, S
 
 
 def folder(word: str, flag: str) -> str:
-    """What a flag names, from the root on. InputError where its ~USER is unknown."""
+    """The absolute path of the folder that a flag names. Raises InputError where its ~USER is unknown."""
     try:
         return str(Path(word).expanduser().absolute())
     except RuntimeError:
@@ -193,7 +193,7 @@ def folder(word: str, flag: str) -> str:
 
 
 def tensors_of(replay: str | None, model_bytes_word: str | None) -> list[Tensor]:
-    """A carried workload's tensors, or one of so many bytes."""
+    """The tensors of the carried workload `replay`, or else one tensor of the size in --model-bytes. Raises InputError."""
     if replay is None and model_bytes_word is None:
         raise InputError("the model's size is missing: give --model-bytes or --replay")
     given = None if model_bytes_word is None else parse_number("--model-bytes", model_bytes_word, HIGH_MODEL_BYTES)
@@ -211,7 +211,7 @@ def tensors_of(replay: str | None, model_bytes_word: str | None) -> list[Tensor]
 
 
 def parse_names(flag: str, text: str) -> list[str]:
-    """The names of a comma-separated flag; InputError unless there is one at least, each once."""
+    """The names in a comma-separated flag. Raises InputError where there is none or one is repeated."""
     names = [word.strip() for word in text.split(",") if word.strip()]
     if not names or len(set(names)) != len(names):
         raise InputError(f"{flag} {text!r}: name at least one, each once")
@@ -219,7 +219,7 @@ def parse_names(flag: str, text: str) -> list[str]:
 
 
 def parse_number(name: str, word: str, high: float, low: float | None = None) -> float:
-    """A number up to `high`, from `low`, or above 0 where there is none. Raises InputError."""
+    """Parse a number from `low` to `high`, or above 0 where `low` is None. Raises InputError."""
     try:
         value = float(word)
     except ValueError:
@@ -231,5 +231,5 @@ def parse_number(name: str, word: str, high: float, low: float | None = None) ->
 
 
 def of_levels(wan_s: float, lan_s: float) -> str:
-    """Both bounds of sums by sites, in words."""
+    """Both bounds of sums by sites and the level that binds, in words. The arguments are in seconds."""
     return f"uplinks {wan_s:.4g} s, LANs {lan_s:.4g} s: the {'uplinks' if wan_s >= lan_s else 'LANs'} bind"

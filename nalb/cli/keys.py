@@ -1,4 +1,4 @@
-"""`nalb keys --out DIR (--nodes NAME=ADDRESS,... | --hosts FILE) [--force]`: a job's keys, one file for each node."""
+"""`nalb keys --out DIR (--nodes NAME=ADDRESS,... | --hosts FILE) [--force]`: makes a job's keys, one file for each node."""
 
 import argparse
 import socket
@@ -10,7 +10,7 @@ from nalb.transport.keys import key_path, make_keys, write_keys
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Flags."""
+    """Add the command's flags."""
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument(
         "--nodes", metavar="N,N,...", help="NAME=ADDRESS of each node, or a host's name alone, which is looked up"
@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Make keys and say where they are."""
+    """Make the keys, write the files and print their paths. Raises InputError."""
     if args.hosts is not None:
         addresses = {place.name: place.address for place in load_hosts(args.hosts).places()}
     else:
@@ -35,7 +35,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def parse_nodes(text: str) -> dict[str, str]:
-    """Addresses by name. Raises InputError."""
+    """The addresses in --nodes, by node name; a node without an address is looked up by its name. Raises InputError."""
     addresses: dict[str, str] = {}
     for word in text.split(","):
         name, _, address = word.strip().partition("=")

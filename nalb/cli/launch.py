@@ -1,7 +1,8 @@
 """`nalb launch [--local N | --network FILE | --hosts FILE] [--scheme S] [--print-env] -- COMMAND...`
 
-Exit code: 0 when every process ended well; the code of the first that failed, 128 + n where signal n killed it or the
-launcher; after restarts, the last attempt's; 2 for what the user gave, 3 for what the machine lacks, 4 where a process fell silent.
+The exit code is 0 when every process ended well. Otherwise it is the code of the first process that failed, or 128 + n where
+signal n killed that process or the launcher. After restarts the last attempt gives the code. Code 2 means an error in what the
+user gave, 3 that the machine lacks something, and 4 that a process fell silent.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from nalb.tokens.policies import PARALLELS
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Flags."""
+    """Add the command's flags."""
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument(
         "--local", type=_local_nodes, metavar="N", help="N nodes on this machine's loopback; 3+2: two sites, of 3 and 2"
@@ -67,12 +68,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _local_nodes(word: str) -> tuple[int, ...]:
-    """Of each site."""
+    """The number of nodes of each site, from N or N+N+..."""
     return tuple(int(count) for count in word.split("+"))
 
 
 def main(args: argparse.Namespace) -> int:
-    """Start the job and see it through; the job's exit code is ours."""
+    """Run the job to its end, or print its environments. A failed job raises JobError, which has the job's exit code."""
     request = _parse(args)
     if args.print_env:
         print("\n".join(environment_lines(request)))
@@ -85,7 +86,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _parse(args: argparse.Namespace) -> LaunchRequest:
-    """What the flags ask for. InputError for what cannot be."""
+    """The request that the flags make. Raises InputError for flags that are wrong or do not fit each other."""
     if args.command[:1] != ["--"] or len(args.command) == 1:
         raise InputError("put -- before the command: nalb launch --local 4 -- python train.py --epochs 3")
     command = tuple(args.command[1:])
@@ -93,7 +94,7 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
         raise InputError(
             f"--scheme {args.scheme!r} is unknown: choose one of {', '.join(SCHEMES)}, or package.module:NAME"
         )
-    if args.hosts is None:  # the first host may have what this machine has not
+    if args.hosts is None:  # with --hosts the first host needs these libraries, and this machine may lack them
         estimators_with(args.estimator)
         require_library(args.predictor)
     scheme = by_name(args.scheme) if args.hosts is not None else schemes_with([args.scheme])[args.scheme]

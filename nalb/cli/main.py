@@ -1,4 +1,7 @@
-"""`nalb SUBCOMMAND`: one file per subcommand, each with configure(parser) and main(args) -> exit code."""
+"""`nalb SUBCOMMAND`: parses the command line and runs the subcommand's module.
+
+Each subcommand has a module of its name with configure(parser) and main(args) -> exit code.
+"""
 
 import argparse
 import importlib
@@ -25,7 +28,7 @@ COMPLETION = "--print-completion"
 
 
 def build_parser(*chosen: str) -> argparse.ArgumentParser:
-    """The parser; only the chosen subcommands' modules are imported, so that `nalb --help` stays instant."""
+    """Build the parser. Only the modules of the chosen subcommands are imported, so that `nalb --help` stays instant."""
     parser = argparse.ArgumentParser(
         prog="nalb", description="network-aware load balancing for parameter-server training"
     )
@@ -45,15 +48,15 @@ def build_parser(*chosen: str) -> argparse.ArgumentParser:
 
 
 class _PrintCompletion(argparse.Action):
-    """Print a script for the shell that the argument names, and end. Files and directories are told by their metavar."""
+    """Prints a completion script for the named shell and exits. An argument's metavar tells whether it is a file or a directory."""
 
     def __call__(self, parser: argparse.ArgumentParser, _args: object, shell: object, _option: object = None) -> None:
-        import shtab  # it takes longer than all of `nalb --help`
+        import shtab  # the import takes longer than all of `nalb --help`
 
         for action in _actions(parser):
             complete = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}.get(str(action.metavar))
             if complete:
-                action.complete = complete  # type: ignore[attr-defined]  # shtab looks for it there
+                action.complete = complete  # type: ignore[attr-defined]  # shtab reads this attribute
         print(shtab.complete(parser, str(shell)))
         parser.exit()
 
@@ -68,7 +71,10 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Parse and run; a NalbError becomes one line on stderr and its exit code. A reader that went away, as `head`, is no error."""
+    """Parse the words and run the subcommand; return the exit code.
+
+    A NalbError becomes one line on stderr and its exit code. A reader of stdout that went away, such as `head`, is no error.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = [word for word in words if word in SUBCOMMANDS][:1]
     args = build_parser(*(SUBCOMMANDS if words[:1] == [COMPLETION] else chosen)).parse_args(words)

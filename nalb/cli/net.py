@@ -1,6 +1,6 @@
-"""`nalb net up|verify|down FILE`: an emulated network by hand. `nalb launch` and `nalb compare` build their own.
+"""`nalb net up|verify|down FILE`: handles an emulated network by hand. `nalb launch` and `nalb compare` build their own.
 
-`nalb net random` prints a network file for any of them, `nalb net trace` a trace that a link can follow.
+`nalb net random` prints a network file for any of these commands; `nalb net trace` prints a trace that a link can follow.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from netem.network_file import Network, find_network, load_network
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The subcommand's arguments."""
+    """Add the command's actions and their flags."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="up|verify|down|random|trace")
     for name, help_text in (
         ("up", "build the network and leave it standing"),
@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run one action."""
+    """Run the chosen action; returns the exit code. Raises NalbError."""
     if args.action == "random":
         return _random(args)
     if args.action == "trace":
@@ -91,7 +91,7 @@ def _verify(network: Network, _file: str) -> int:
 
 
 def _measure(standing: emulation.Emulation) -> int:
-    """Print each measurement as it comes; 1 where any is off by more than the tolerance."""
+    """Measure the network and print each measurement as it comes. Returns 1 where one is off by more than the tolerance."""
     header = f"{'what':<24}{'configured':>12}{'measured':>12}{'goodput':>12}{'off by':>9}"
     print(f"{header}   (Mbit/s; measured = goodput / {GOODPUT_PART:.3f}, its headers)", flush=True)
 
@@ -116,7 +116,7 @@ def _measure(standing: emulation.Emulation) -> int:
 
 
 def _measure_delay(standing: emulation.Emulation) -> list[str]:
-    """The same for round trips and losses; what is wrong."""
+    """Measure and print round trips and losses; return the labels of those that are off by more than their tolerance."""
     if not verify_delay.ends_of(standing):
         return []
     print(f"{'what':<24}{'configured':>12}{'measured':>12}{'may be off by':>21}", flush=True)
@@ -129,7 +129,7 @@ def _measure_delay(standing: emulation.Emulation) -> list[str]:
 
 
 def _measure_cpu(standing: emulation.Emulation) -> list[str]:
-    """The same for CPU quotas; what is wrong."""
+    """Measure and print CPU quotas; return the labels of those that are off by more than the tolerance."""
     if standing.cpu_mechanism() is None:
         return []
     print(

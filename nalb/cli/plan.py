@@ -1,4 +1,4 @@
-"""`nalb plan`: the shares that a scheme gives for known capacities, in bytes per server, without running anything."""
+"""`nalb plan`: prints the shares that a scheme gives for known capacities, in bytes per server, without running anything."""
 
 import argparse
 import json
@@ -25,8 +25,8 @@ from nalb.schemes import AUTO, SCHEMES
 from nalb.units import bytes_per_s_to_mbps, mbps_to_bytes_per_s
 from netem.network_file import find_network, load_network
 
-HIGH_MBPS = 1e9  # 1 Pbit/s: above it is a typing mistake
-# Whose plans need nothing but capacities.
+HIGH_MBPS = 1e9  # 1 Pbit/s: a higher rate is a typing mistake
+# The schemes whose plans need capacities alone.
 PLANNED = tuple(name for name, one in SCHEMES.items() if not (one.routes_itself or one.sizes_batches))
 PLANNED_HELP = f"default: {AUTO}; of: {', '.join(PLANNED)}{OWN_HELP}"
 End = Annotated[str | int, Meta(description="a node's name or number")]
@@ -34,7 +34,7 @@ Mbps = Annotated[float, Meta(gt=0, le=HIGH_MBPS, description=f"a number above 0 
 
 
 class _Link(Struct, frozen=True, forbid_unknown_fields=True):
-    """A link of --pairs: as in network files, whose other fields have no effect here."""
+    """A link in the file of --pairs. The other fields of links in network files are allowed and have no effect."""
 
     src: End
     dst: End
@@ -45,7 +45,7 @@ class _Link(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Links(Struct, frozen=True):
-    """What a file of --pairs must have."""
+    """The part that a file of --pairs must have."""
 
     links: Annotated[list[_Link], Meta(description="each as [[links]] with src, dst and mbps")]
 
@@ -55,13 +55,13 @@ class _NamedNode(Struct, frozen=True):
 
 
 class _Nodes(Struct, frozen=True):
-    """What it may have: names in place of n0, n1, ..."""
+    """The part that a file of --pairs may have: names in place of n0, n1, ..."""
 
     nodes: Annotated[list[_NamedNode], Meta(description="each as [[nodes]] with a name")] | None = None
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The subcommand's arguments."""
+    """Add the command's flags."""
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--capacities-mbps", metavar="C,C,...", help="per node, Mbit/s; 100/200 is 100 up and 200 down")
     where.add_argument(
@@ -92,7 +92,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Plan once and print."""
+    """Make one plan and print it. Raises InputError."""
     scheme = schemes_with([args.scheme])[args.scheme]
     nodes, capacities = _network(args.network, args.pairs) if args.network else _given(args.capacities_mbps, args.pairs)
     if not scheme.sums_by_sites:
@@ -110,7 +110,7 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(f"scheme {args.scheme!r} gives no plan from capacities alone: {reason}")
     explanation = explain(layout, plan, nodes, capacities) if args.explain else []
     predicted_s = completion_s(nodes, plan.target_shares, layout.model_bytes, capacities)
-    if args.json:  # what the scheme asks for; whole slices come near it, see --explain
+    if args.json:  # the bytes that the scheme asks for; the plan of whole slices comes near them, see --explain
         told = {"shares": list(plan.target_bytes), "predicted_s": predicted_s, "bound_s": plan.bound_s}
         if plan.by_site is not None:
             wan_s, lan_s = level_bounds_s(nodes, layout.model_bytes, capacities)
@@ -128,7 +128,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _table(nodes: list[Node], layout: Layout, plan: Distribution, capacities: Capacities) -> list[str]:
-    """A line for each node."""
+    """The lines of the plan's table, one for each node."""
     if plan.by_site is None:
         times_s = load_bytes(nodes, plan.target_shares, layout.model_bytes) / capacities.limit
     else:
@@ -143,7 +143,7 @@ def _table(nodes: list[Node], layout: Layout, plan: Distribution, capacities: Ca
 
 
 def _site_table(plan: Distribution, by_site: SitePlan, layout: Layout, capacities: Capacities) -> list[str]:
-    """A line for each site: its uplink, what its machines own together, and how long its uplink takes."""
+    """The lines of the sites' table: each site's uplink, the bytes that its machines own together, and the uplink's time."""
     uplinks, sites = capacities.uplinks, by_site.sites
     assert uplinks is not None, "leaders come with uplinks"
     owned = plan.held_shares
@@ -163,7 +163,7 @@ def _site_table(plan: Distribution, by_site: SitePlan, layout: Layout, capacitie
 
 
 def _given(capacities_mbps: str, pairs_file: str | None) -> tuple[list[Node], Capacities]:
-    """Of --capacities-mbps and --pairs."""
+    """The nodes and capacities in bytes per second that --capacities-mbps and --pairs give."""
     rates = [_parse_rate(word.strip()) for word in capacities_mbps.split(",")]
     names = [f"n{index}" for index in range(len(rates))]
     pairs = _read_pairs(Path(pairs_file), names) if pairs_file else {}
@@ -172,7 +172,7 @@ def _given(capacities_mbps: str, pairs_file: str | None) -> tuple[list[Node], Ca
 
 
 def _network(file: str, pairs_file: str | None) -> tuple[list[Node], Capacities]:
-    """Of --network."""
+    """The nodes and capacities in bytes per second that --network gives, at 0 s."""
     if pairs_file:
         raise InputError("--pairs is of --capacities-mbps: a network file says its caps itself")
     network = load_network(find_network(file))
@@ -180,7 +180,7 @@ def _network(file: str, pairs_file: str | None) -> tuple[list[Node], Capacities]
 
 
 def _parse_rate(word: str) -> tuple[float, float]:
-    """(up, down) in bytes per second of '100' or '100/200' Mbit/s."""
+    """(up, down) in bytes per second, from '100' or '100/200' in Mbit/s."""
     halves = word.split("/")
     if len(halves) > 2:
         raise InputError(f"--capacities-mbps: {word!r} has {len(halves)} parts: write UP/DOWN, such as 100/200")
@@ -189,7 +189,7 @@ def _parse_rate(word: str) -> tuple[float, float]:
 
 
 def _read_pairs(path: Path, names: list[str]) -> dict[Pair, float]:
-    """Caps in bytes per second from the [[links]] of a TOML or JSON file, which may be a whole network file."""
+    """Caps of pairs in bytes per second, from the [[links]] of a TOML or JSON file, which may be a whole network file."""
     text, source = toml_file.read_text(path, "file with [[links]]"), str(path)
     document = (
         _json(text, source)
@@ -214,7 +214,7 @@ def _read_pairs(path: Path, names: list[str]) -> dict[Pair, float]:
 
 
 def _json(text: str, source: str) -> dict[str, Any]:
-    """A JSON document; a list is the links alone."""
+    """Parse a JSON document; a list stands for a document with these links alone."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:

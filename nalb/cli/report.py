@@ -1,6 +1,6 @@
-"""`nalb report DIR`: report.html, tokens.html and figures/ of a run directory, from its run.json and samples.jsonl alone.
+"""`nalb report DIR`: writes report.html, tokens.html and figures/ of a run directory from its run.json and samples.jsonl alone.
 
-Of `nalb compare --parallel` each training's folder gets its own.
+In a run directory of `nalb compare --parallel`, the folder of each training gets a report of its own.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from nalb.reporting.summary import shared_uplinks
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The subcommand's arguments."""
+    """Add the command's flags."""
     parser.add_argument(
         "run_dir", metavar="DIR", type=Path, help="a run directory of `nalb compare`, or of `nalb launch --parallel`"
     )
@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Write the report and say where it is."""
+    """Write the reports and print their paths. Raises InputError."""
     for run_dir in run_dirs(args.run_dir):
         pages = write_report(run_dir, args.force, _show)
         for page in pages:
@@ -31,5 +31,5 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _show(name: str) -> None:
-    """Drawing takes a few seconds."""
+    """Print which figure is being drawn, since drawing takes a few seconds."""
     print(f"nalb report: drawing {name}", file=sys.stderr, flush=True)

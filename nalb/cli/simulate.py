@@ -1,4 +1,4 @@
-"""`nalb simulate`: what one synchronisation or one iteration would take, by a fluid model; nothing runs and nothing is sent."""
+"""`nalb simulate`: computes the time of a synchronisation or an iteration by a fluid model; no job runs and nothing is sent."""
 
 import argparse
 import json
@@ -47,13 +47,13 @@ from nalb.units import mbps_to_bytes_per_s
 from netem.network_file import find_network, load_network
 from netem.schedule import pair_caps_at
 
-SLICES_UP_TO = 16  # nodes: beyond, slices take minutes, and --by auto takes flows
+SLICES_UP_TO = 16  # nodes up to which --by auto simulates slices; with more nodes slices take minutes
 HIGH_NODES = 100_000
 HIGH_MBPS = 1e9
-PAPER_WORKERS, PAPER_MBPS = 8, 10_000.0  # of --parallel without a network: Geng et al.
+PAPER_WORKERS, PAPER_MBPS = 8, 10_000.0  # the workers and rate of --parallel without a network, from Geng et al.
 PARALLEL_FLAGS = ("model", "total", "weights", "subset", "apart", "stragglers", "iterations", "jitter")
 ESTIMATORS_HELP = f"of capacities: {', '.join(ESTIMATORS)}{OWN_HELP}; default: the true ones"
-DEFAULTS = {  # of flags that --run has no use for
+DEFAULTS = {  # the defaults of flags that --run does not accept
     "model_bytes": None,
     "replay": None,
     "schemes": ",".join(SCHEMES),
@@ -66,7 +66,7 @@ DEFAULTS = {  # of flags that --run has no use for
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Flags."""
+    """Add the command's flags."""
     parser.add_argument(
         "--network",
         metavar="FILE",
@@ -101,7 +101,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Simulate and print."""
+    """Simulate as the flags ask and print the times. Raises InputError."""
     if args.parallel is not None or any(vars(args)[name] is not None for name in PARALLEL_FLAGS):
         return _simulate_parallel(args)
     message_bytes = parse_number("--message-bytes", args.message_bytes, HIGH_ALPHA_BYTES, low=0)
@@ -144,7 +144,7 @@ def main(args: argparse.Namespace) -> int:
             )
         rows = {
             name: {"time_s": time_s, "over_bound": time_s / bound if bound else None, "times_s": times_s[name]}
-            for name, time_s in medians_s.items()  # no bound: null, not `ratio`'s NaN, which JSON does not have
+            for name, time_s in medians_s.items()  # null without a bound, since JSON has no NaN
         }
         print(json.dumps(told | {"schemes": rows}))
         return 0
@@ -222,7 +222,7 @@ def _simulate_parallel(args: argparse.Namespace) -> int:
 
 
 def _slice_flags(args: argparse.Namespace) -> tuple[float, float | None]:
-    """--alpha-bytes and --inflight-bytes."""
+    """The values of --alpha-bytes and --inflight-bytes in bytes; None where the latter is not given."""
     alpha_bytes = parse_number("--alpha-bytes", args.alpha_bytes, HIGH_ALPHA_BYTES)
     if args.inflight_bytes is None:
         return alpha_bytes, None
@@ -247,7 +247,7 @@ def _network(args: argparse.Namespace) -> tuple[list[Node], Capacities]:
 
 
 def _parse_schemes(text: str) -> dict[str, Scheme]:
-    """The schemes named, in order; InputError for those that cannot be simulated."""
+    """The schemes that --schemes names, in order. Raises InputError for schemes that cannot be simulated."""
     names = parse_names("--schemes", text)
     schemes = {}
     for word in names:
@@ -264,7 +264,7 @@ def _parse_schemes(text: str) -> dict[str, Scheme]:
 
 
 def _simulate_run(args: argparse.Namespace, wire: MessageWeight) -> int:
-    """Simulated against measured, scheme by scheme."""
+    """Simulate a run's iterations and print the simulated and measured times of each scheme."""
     run_dir = Path(args.run)
     run = read_run(run_dir)
     network = load_network(find_network(args.network or run.network))

@@ -1,4 +1,4 @@
-"""`nalb trace DIR`: a timeline of a run for Chrome or Perfetto, and what of the communication stays exposed."""
+"""`nalb trace DIR`: writes a run's timeline for Chrome or Perfetto, and prints the communication that computing does not hide."""
 
 import argparse
 from pathlib import Path
@@ -15,13 +15,13 @@ FILE = "trace.json"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Flags."""
+    """Add the command's flags."""
     parser.add_argument("run_dir", metavar="DIR", type=Path, help="run directory of `nalb compare` or `nalb launch`")
     parser.add_argument("--force", action="store_true", help="write over a trace that is there")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Write DIR/trace.json and print the table."""
+    """Write DIR/trace.json and print the table of exposed communication. Raises InputError."""
     path = args.run_dir / FILE
     if path.exists() and not args.force:
         raise InputError(f"{path} is there already: use --force to write over it")

@@ -1,4 +1,4 @@
-"""Trains one model once per batching, from the same seed, on one network, and reads what the coordinator noted."""
+"""Trains one model once per batching, from the same seed, on one network, and collects the coordinator's batch events."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,9 +25,10 @@ def run_batching(
     run_dir: Path,
     on_batch: Callable[[BatchEvent], None],
 ) -> BatchingResult:
-    """One training, observed. JobError where it fails.
+    """Run and observe one training under a batching. Raises JobError where it fails or reports no batch.
 
-    batching: NAME, or NAME@SCHEME for a distribution of its own. options: of the job, except what the batching decides.
+    batching: NAME, or NAME@SCHEME where this training uses a scheme of its own. options: the job's options, but for those that the
+    batching decides. on_batch: is called with each batch event.
     """
     name, _, scheme = batching.partition("@")
     baseline = BASELINES.get(name)
@@ -52,6 +53,6 @@ def run_batching(
 
 
 def epoch_row(line: str) -> dict[str, Any] | None:
-    """Rank 0's row of an epoch, where the script's line is one."""
+    """The row of an epoch that rank 0's script printed, as a dict; None where the line is no such row."""
     found = line.find("] {")
     return None if found < 0 else msgspec.json.decode(line[found + 2 :], type=dict[str, Any])

@@ -1,4 +1,4 @@
-"""Measures alpha of x = sqrt(M alpha / N) on this platform: a held job iterates under one alpha after another."""
+"""Measures alpha of the slice size x = sqrt(M alpha / N) on this machine: one held job iterates under several values of alpha."""
 
 import math
 import os
@@ -23,7 +23,7 @@ STEPS_PER_DECADE = 2
 
 
 def ladder(low: float, high: float) -> list[float]:
-    """Alphas from low to high, 0 < low < high, STEPS_PER_DECADE a decade, both ends included."""
+    """Values of alpha from low to high, in equal ratios, about STEPS_PER_DECADE to a decade, both ends included; 0 < low < high."""
     count = max(2, round(STEPS_PER_DECADE * math.log10(high / low)) + 1)
     return [low * (high / low) ** (k / (count - 1)) for k in range(count)]
 
@@ -31,7 +31,7 @@ def ladder(low: float, high: float) -> list[float]:
 def calibrate(
     network: Network, replay: str, alphas: Sequence[float], rounds: int, options: JobOptions, run_dir: Path
 ) -> dict[float, AlphaTimes]:
-    """The times of each alpha's iterations. Raises JobError."""
+    """Run the held job in `run_dir` and return the iteration times and slice size of each alpha. Raises JobError."""
     with ending_on_signals(), ExitStack() as stack:
         address = observer_address(stack, run_dir)
         samples = str(run_dir / "samples.jsonl")

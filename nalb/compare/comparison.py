@@ -1,7 +1,7 @@
-"""Runs one workload under several schemes on one network: one job, whose coordinator is told what to iterate when.
+"""Runs one workload under several schemes on one network, in held jobs that are told which scheme to iterate next.
 
-On a network that stands still the schemes take turns in short blocks, round after round, so that whatever drifts on the
-machine hits all alike. On one that changes with time each scheme runs in one go, from the network's start.
+On a static network the schemes take turns in short blocks, round after round, so that slow changes of the machine affect all
+schemes alike. On a network that changes with time each scheme runs in one go, from the network's start.
 """
 
 import statistics
@@ -29,17 +29,17 @@ from netem.network_file import Network
 
 PEERS = (RING,)
 COMPARED = (*SCHEMES, *PEERS)
-BLOCK = 5  # iterations of a turn
-ALPHA_ITERATIONS = 3  # of a turn of calibrate
-STARTUP_S = 180.0  # for processes to start and meet
-FIRST_SUMS = 12  # iterations' bound: the parameters, and the first gradients in small pieces without a plan
-FILLED_PART = 0.85  # a link with at least this part of the slowest node's time in load is filled by the plan
+BLOCK = 5  # iterations in a turn of a scheme
+ALPHA_ITERATIONS = 3  # iterations in a turn of an alpha
+STARTUP_S = 180.0  # the limit for processes to start and meet
+FIRST_SUMS = 12  # bounds that the first sums may take: parameters, and gradients in small pieces without a plan
+FILLED_PART = 0.85  # a plan fills a link that it keeps busy for at least this part of the planned time
 SAMPLES_PER_BATCH = 32  # Cai et al., Table 1
 
 
 @dataclass
 class Series:
-    """What a scheme's iterations gave so far."""
+    """The measurements of a scheme's iterations so far."""
 
     communication_s: list[float] = field(default_factory=list)
     iteration_s: list[float] = field(default_factory=list)
@@ -48,14 +48,14 @@ class Series:
     _ended_s: float = 0.0
 
     def begin(self, at_s: float) -> None:
-        """What ran before, or was waited for, is none of the next iteration's time."""
+        """Start the clock of the next iteration at `at_s`, so that time before it does not count."""
         self._ended_s = at_s
 
     def add(self, event: IterationEvent) -> None:
-        """One iteration.
+        """Add one iteration.
 
-        An iteration is as long as from one's last end to the next one's: in the workers' own times, what the first waits for the
-        last would count in two.
+        An iteration lasts from the slowest worker's end of the iteration before to the slowest worker's end of this one. The
+        workers' own times would count a fast worker's wait for a slow one in two iterations.
         """
         began_s, self._ended_s = self._ended_s, max(event.finished_s.values())
         self.communication_s.append(max(event.communication_s.values()))
@@ -64,7 +64,7 @@ class Series:
         self.link_errors.extend(link_errors(event))
 
     def result(self, workers: int, batch: int) -> SchemeResult:
-        """The numbers of run.json."""
+        """The scheme's entry in run.json. workers: number of workers; batch: samples of a worker's iteration."""
         errors = np.array(self.link_errors)
         return SchemeResult(
             communication_s=self.communication_s,
@@ -76,7 +76,7 @@ class Series:
 
 
 def link_errors(event: IterationEvent) -> list[float]:
-    """|estimate / (configured less headers) - 1| of each node direction that the iteration's plan filled."""
+    """The errors |estimate / (configured less headers) - 1|, one for each link direction that the iteration's plan filled."""
     configured, estimate, planned_s = event.configured, event.estimate, event.planned_s
     if configured is None or estimate is None or planned_s is None or not event.measured:
         return []
@@ -90,7 +90,7 @@ def link_errors(event: IterationEvent) -> list[float]:
 
 
 def turns(schemes: Sequence[str], iterations: int, changes: bool) -> list[tuple[str, int]]:
-    """Who iterates when: blocks in rounds on a static network, one block a scheme on a changing one."""
+    """The order of the blocks, as (scheme, iterations): rounds of short blocks, or one block per scheme if the network changes."""
     if changes:
         return [(scheme, iterations) for scheme in schemes]
     order: list[tuple[str, int]] = []
@@ -104,20 +104,20 @@ def turns(schemes: Sequence[str], iterations: int, changes: bool) -> list[tuple[
 
 @dataclass(frozen=True)
 class Lane:
-    """A held job that runs some of the schemes; MXNet's p3 needs a ps-lite of its own kind, so a job of its own."""
+    """A held job that runs some of the schemes. MXNet's p3 needs another kind of ps-lite and so a job of its own."""
 
     job: Job
     observer: Observer | Ring
 
 
 class ComparisonProgress(Protocol):
-    """Who is told how far a comparison is."""
+    """The receiver of a comparison's progress."""
 
     def turn(self, scheme: str, count: int) -> None:
         """A scheme begins its next `count` iterations."""
 
     def iteration(self, scheme: str, event: IterationEvent) -> None:
-        """One has ended."""
+        """An iteration of the scheme has ended."""
 
 
 def compare(
@@ -129,9 +129,9 @@ def compare(
     run_dir: Path,
     bound_s: float,
 ) -> dict[str, Series]:
-    """Drive held jobs through all turns; returns each scheme's series. JobError when a job fails or never starts.
+    """Drive held jobs through all turns and return each scheme's series. Raises JobError when a job fails or never starts.
 
-    lanes: the schemes with their options in their order, each with the job that runs it. bound_s: lossless, of one iteration.
+    lanes: the schemes with their options, in order, each with the job that runs it. bound_s: the lossless bound of an iteration.
     """
     by_word, changing = {variant.word: (variant, lane) for variant, lane in lanes}, not network.is_static
     schemes, jobs = list(by_word), list(dict.fromkeys(lane for _, lane in lanes))
@@ -167,21 +167,21 @@ def _wait_for_layout(job: Job, observer: Observer | Ring, bound_s: float) -> Non
 
 @dataclass
 class AlphaTimes:
-    """What one alpha gave."""
+    """The slice size, in bytes, and the communication times of the iterations under one alpha."""
 
     slice_bytes: int = 0
     times_s: list[float] = field(default_factory=list)
 
     @property
     def median_s(self) -> float:
-        """Over its iterations, of which there must be one."""
+        """Median communication time in seconds; needs at least one iteration."""
         return statistics.median(self.times_s)
 
 
 def run_alphas(
     job: Job, observer: Observer, network: Network, alphas: Sequence[float], rounds: int, bound_s: float
 ) -> dict[float, AlphaTimes]:
-    """Time iterations under each alpha, in rounds; shares are the oracle's, so that only the slicing differs."""
+    """Time iterations under each alpha, in rounds. The oracle plans the shares, so that only the slice size differs."""
     observer.send(configured_message(network, 0.0))
     _wait_for_layout(job, observer, bound_s)
     found = {alpha: AlphaTimes() for alpha in alphas}
@@ -196,7 +196,7 @@ def run_alphas(
                         found[alpha].slice_bytes = event.slice_bytes
                     elif isinstance(event, IterationEvent):
                         iteration += 1
-                        if iteration > 1:  # the first makes the slots
+                        if iteration > 1:  # the first iteration makes the servers' slots and is not timed
                             found[alpha].times_s.append(max(event.communication_s.values()))
                     done = done or isinstance(event, BlockEvent)
     observer.send(m.EndJob())

@@ -1,4 +1,4 @@
-"""Trains one model once per way to share it out, from the same seed, on one network, and reads what the coordinator noted."""
+"""Trains one model once per way to divide its work among workers, from the same seed, on one network; collects token events."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,10 +22,10 @@ def run_parallel(
     run_dir: Path,
     on_iteration: Callable[[TokensEvent], None],
 ) -> ParallelResult:
-    """One training, observed. JobError where it fails.
+    """Run and observe one training by a way to divide the work. Raises JobError where it fails or completes no iteration.
 
-    way: NAME, or NAME@SCHEME for a distribution of its own. options: of the job, except what the way decides; weights and subset
-    are fela's alone.
+    way: NAME, or NAME@SCHEME where this training uses a scheme of its own. options: the job's options, but for those that the way
+    decides; weights and subset apply to fela alone. on_iteration: is called with the event of each iteration.
     """
     name, _, scheme = way.partition("@")
     options = replace(options, parallel=name, scheme=scheme or options.scheme)

@@ -1,4 +1,4 @@
-"""What `nalb compare` shows while it runs: a live table on a terminal, lines elsewhere. Neither may end the comparison.
+"""Shows the progress of `nalb compare`: a live table on a terminal, lines elsewhere. A lost terminal does not end the comparison.
 
 A round is one iteration of each scheme. Schemes take turns of several iterations, so a turn fills one column of several rounds.
 """
@@ -19,16 +19,16 @@ from nalb.launch.supervisor import print_line
 from nalb.process.streams import discard_output
 from nalb.reporting.run_file import WARM_UP
 
-LINES_AROUND = 8  # of a terminal, for the table's heads and the lines above it
+LINES_AROUND = 8  # lines of a terminal kept for the table's head and the lines above it
 
 
 def say(text: str) -> None:
-    """A plain line."""
+    """Print a line that begins with the command's name."""
     print_line(f"nalb compare: {text}")
 
 
 def show_table(table: Table, least_width: int = 0) -> None:
-    """Print a table; the command goes on where nobody reads it."""
+    """Print a table at least `least_width` characters wide; the command goes on where nobody reads it."""
     console = Console()
     console.width = max(least_width, console.width)
     with console.capture() as captured:
@@ -37,10 +37,10 @@ def show_table(table: Table, least_width: int = 0) -> None:
 
 
 class Lines:
-    """A context. Where schemes take turns, a line for each turn and each round; else a line for each iteration."""
+    """A context that prints progress as lines: for each turn and each round where schemes take turns, else for each iteration."""
 
     def __init__(self, schemes: Sequence[str], iterations: int, takes_turns: bool, bound_s: float | None):
-        """`iterations`: of each scheme. `bound_s`: of an iteration at the start."""
+        """`iterations` counts those of each scheme; `bound_s` is the lossless bound of an iteration at the network's start."""
         self._times_s: dict[str, list[float]] = {scheme: [] for scheme in schemes}
         self._iterations, self._bound_s = iterations, bound_s
         self._takes_turns = takes_turns and len(self._times_s) > 1
@@ -54,7 +54,7 @@ class Lines:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing is left to do."""
+        """Leave the context; nothing needs an end."""
 
     def turn(self, scheme: str, count: int) -> None:
         """A scheme begins its next `count` iterations."""
@@ -62,7 +62,7 @@ class Lines:
             say(self._turn_text(scheme, count))
 
     def iteration(self, scheme: str, event: IterationEvent) -> None:
-        """An iteration ended."""
+        """Print a line for an iteration that has ended, or for its round once the round is complete."""
         took_s, number = self._add(scheme, event)
         of = f"{self._unit} {number} of {self._iterations}"
         if not self._takes_turns:
@@ -72,7 +72,7 @@ class Lines:
             say(f"{of}: " + ", ".join(f"{name} {times_s[number - 1]:.2f} s" for name, times_s in self._times_s.items()))
 
     def _add(self, scheme: str, event: IterationEvent) -> tuple[float, int]:
-        """(seconds that the iteration took, its number from 1)."""
+        """Add an iteration; return its communication time in seconds and its number, counted from 1."""
         took_s = max(event.communication_s.values())
         self._times_s[scheme].append(took_s)
         return took_s, len(self._times_s[scheme])
@@ -102,11 +102,11 @@ class Lines:
 
 
 class LiveTable(Lines):
-    """A row for each round, drawn anew at each iteration; the last rows where a terminal is too low for all."""
+    """A live table with a row for each round, drawn anew at each iteration. A low terminal shows the last rows only."""
 
     def __enter__(self) -> "LiveTable":
         super().__enter__()
-        self._turn: tuple[str, int] | None = None  # whose it is, and the last round of it
+        self._turn: tuple[str, int] | None = None  # the scheme whose turn it is, and the turn's last round
         self._caption = ""
         self._live = Live(self._table(), auto_refresh=False)
         self._draw(self._live.start)
@@ -144,7 +144,7 @@ class LiveTable(Lines):
         return Group(Text("Seconds from first push to last pull:"), table, Text(self._caption))
 
     def _numbers(self, most: int) -> range:
-        """The rounds shown: those that have begun, and the rest of the turn as far as there is room."""
+        """The rounds to show, at most `most`: those that have begun, and the rest of the turn as far as there is room."""
         begun = max(map(len, self._times_s.values()))
         if self._turn is not None:
             scheme, last = self._turn
@@ -160,6 +160,6 @@ class LiveTable(Lines):
 
 
 def progress_of(schemes: Sequence[str], iterations: int, takes_turns: bool, bound_s: float | None) -> Lines:
-    """A live table where stdout is a terminal that can move its cursor, else lines."""
+    """Make a live table where stdout is a terminal that can move its cursor, else make lines."""
     kind = LiveTable if sys.stdout.isatty() and not Console().is_dumb_terminal else Lines
     return kind(schemes, iterations, takes_turns, bound_s)

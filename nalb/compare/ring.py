@@ -1,7 +1,7 @@
-"""A peer to compare with: ring all-reduce by PyTorch's gloo on the same network, in turn with nalb's schemes.
+"""Compares nalb's schemes with a peer: ring all-reduce by PyTorch's gloo, which takes its turns on the same network.
 
-The job's workers and no server. `Ring` is to `compare` what an Observer is to a held job: it takes blocks and answers with
-events, and adds its iterations to the run's samples.jsonl.
+The ring has the job's workers and no servers. `Ring` serves `compare` as the Observer of a held job does: it takes blocks and
+answers with events. It also appends its iterations to the run's samples.jsonl.
 """
 
 import os
@@ -29,14 +29,17 @@ RING = "gloo"
 
 
 def require_torch() -> None:
-    """MachineError where PyTorch is not installed."""
-    require("torch", f"scheme {RING!r}", ", or leave it out")
+    """Raise MachineError where PyTorch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise MachineError(
+            f"scheme {RING!r} needs PyTorch, which is not there: `pip install -e '.[peers]'` in the clone, or leave it out"
+        )
 
 
 def ring_specs(
     places: Sequence[Place], model: str, compute_ms: float, address: str, port: int, interface: str
 ) -> list[ProcessSpec]:
-    """A worker on each place. `port`: where the first node's worker gathers them; `interface`: what gloo listens on."""
+    """A ring worker for each place. `port`: the first worker gathers the others there; `interface`: gloo listens on it."""
     shared = {
         "DMLC_ROLE": "worker", "NALB_STOCK": "1",  # no shim
         "WORLD_SIZE": str(len(places)), "MASTER_ADDR": places[0].address, "MASTER_PORT": str(port),
@@ -51,9 +54,9 @@ def ring_specs(
 
 
 class Ring:
-    """Tells the workers when to iterate and gathers what they measured. One thread only.
+    """Tells the ring's workers when to iterate and gathers their times. It must be used by one thread only.
 
-    nodes: of the job whose bound the ring's iterations are held against; the workers among them are the ring.
+    nodes: the nodes of the job whose bound is noted with the ring's iterations; the workers among them form the ring.
     """
 
     def __init__(self, address: str, nodes: Sequence[Node], model_bytes: int, samples_path: Path):
@@ -82,7 +85,7 @@ class Ring:
         self._context.term()
 
     def send(self, message: m.Message) -> None:
-        """Take what a coordinator's observer would send: the configured rates, a block, the end."""
+        """Take a message that a job's coordinator would take: the configured rates, a block, or the end."""
         if isinstance(message, m.Configured):
             capacities = message.for_bound(self._nodes)
             self._bound_s = bound_s(self._nodes, self._model_bytes, capacities)
@@ -93,7 +96,10 @@ class Ring:
             self._tell_all(End())
 
     def events(self, for_s: float) -> Iterator[AnyEvent]:
-        """IdleEvent once all workers have joined, IterationEvent as each is complete, BlockEvent after the last of a block."""
+        """Yield the events of the next `for_s` seconds.
+
+        IdleEvent comes once all workers have joined, IterationEvent after each iteration, BlockEvent after a block's last one.
+        """
         for identity, frame in arriving(self._socket, for_s):
             message = msgspec.json.decode(frame, type=Joined | Iterated)
             if isinstance(message, Joined):
@@ -123,7 +129,7 @@ class Ring:
             iteration_s={name: one.iteration_s for name, one in told.items()},
             plan_wait_s=dict.fromkeys(told, 0.0),
             started_s=started_s,
-            computed_s=started_s,  # a replay's are ready at once
+            computed_s=started_s,  # the gradients of a replay are all ready at once
             finished_s={name: one.finished_s for name, one in told.items()},
             bound_s=self._bound_s,
         )

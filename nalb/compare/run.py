@@ -1,4 +1,4 @@
-"""Runs a comparison from its first process to its run directory: of schemes, by replays or by training, or of batchings."""
+"""Runs whole comparisons and writes their files: of schemes by replay or training, of batchings, and of ways to divide the work."""
 
 import os
 import sys
@@ -44,40 +44,40 @@ from netem.emulation import Emulation
 from netem.network_file import Network
 from netem.wires import NODE_INTERFACE
 
-TEST_IMAGES = 2000  # of the accuracy that a comparison of batchings prints: a slow machine may be the one to test
-P3_PORT = NAMESPACE_PORT + 10  # of the second job, in the same namespaces
-RING_PORT = NAMESPACE_PORT + 20  # where the ring's workers find each other
-SITES_PORT = NAMESPACE_PORT + 30  # of the job that sums by sites
-LOGS = {NAMESPACE_PORT: "", P3_PORT: "p3", SITES_PORT: "sites"}  # of the jobs, below the run's
+TEST_IMAGES = 2000  # images by which a comparison of batchings tests the accuracy; few, since a slow machine may test
+P3_PORT = NAMESPACE_PORT + 10  # the root port of the job for p3, in the same namespaces
+RING_PORT = NAMESPACE_PORT + 20  # the port at which the ring's workers find each other
+SITES_PORT = NAMESPACE_PORT + 30  # the root port of the job that sums by sites
+LOGS = {NAMESPACE_PORT: "", P3_PORT: "p3", SITES_PORT: "sites"}  # each job's folder below the run's logs, by its port
 
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """What `nalb compare` was asked for."""
+    """The arguments of `nalb compare`; either `replay` or `train` is given."""
 
     network: Network
-    options: JobOptions  # of every job, but for its scheme
-    replay: str | None  # a workload
-    train: str | None  # or a model
-    iterations: int  # of each scheme
+    options: JobOptions  # the options of every job, but for its scheme
+    replay: str | None  # the workload to replay
+    train: str | None  # the model to train
+    iterations: int  # the iterations of each scheme
     run_dir: Path
-    compute_ms: float = 0.0  # of a replay
-    test_every: int | None = None  # iterations, of a comparison of batchings
+    compute_ms: float = 0.0  # the computing time of an iteration of a replay
+    test_every: int | None = None  # in a comparison of batchings, the iterations between two tests of the accuracy
 
     @property
     def num_workers(self) -> int:
-        """Of the network's nodes, those with a worker."""
+        """The number of the network's nodes that have a worker."""
         return sum(node.is_worker for node in self.network.nodes)
 
     @property
     def training_command(self) -> list[str]:
-        """What each worker runs, over as many epochs as the iterations take. InputError where it is not there."""
-        steps = self.iterations + 1  # the first records what is pushed
+        """The command that each worker runs to train for the request's iterations. Raises InputError without the source tree."""
+        steps = self.iterations + 1  # the first step only records which tensors are pushed
         return [sys.executable, example("train_fashion_mnist.py"), "--model", str(self.train), "--steps", str(steps)]
 
 
 def example(name: str) -> str:
-    """The path of one of the examples. InputError where it is not there."""
+    """The path of an example script. Raises InputError where it is missing, as outside the source tree."""
     script = Path(__file__).resolve().parents[2] / "examples" / name
     if not script.exists():
         raise InputError(
@@ -87,7 +87,7 @@ def example(name: str) -> str:
 
 
 def compare_schemes(request: CompareRequest, schemes: Sequence[Variant]) -> None:
-    """Run each scheme's iterations and write run.json."""
+    """Run each scheme's iterations and write run.json. Raises JobError."""
     network = request.network
     with ending_on_signals():
         if request.replay:
@@ -109,7 +109,7 @@ def compare_schemes(request: CompareRequest, schemes: Sequence[Variant]) -> None
 
 
 def compare_batchings(request: CompareRequest, batchings: Sequence[str]) -> BatchingFile:
-    """Train once under each way to size batches and write batching.json. The scheme is that of the options."""
+    """Train once under each batching and write batching.json. The options' scheme applies unless a batching names its own."""
     command = [*request.training_command, "--test-images", str(TEST_IMAGES)]
     command += ["--max-batches", str(request.test_every)] if request.test_every else []
     options = replace(request.options, root_port=NAMESPACE_PORT)
@@ -130,7 +130,7 @@ def compare_batchings(request: CompareRequest, batchings: Sequence[str]) -> Batc
 
 
 def compare_parallels(request: CompareRequest, ways: Sequence[str], total: int) -> ParallelFile:
-    """Train once by each way to share the model out and write parallel.json. total: samples of an iteration."""
+    """Train once by each way to divide the work and write parallel.json. total: samples of an iteration."""
     command = [sys.executable, example("train_fela.py"), "--steps", str(request.iterations), "--total", str(total)]
     options = replace(request.options, root_port=NAMESPACE_PORT)
     results = {}
@@ -178,13 +178,13 @@ def _replay(request: CompareRequest, replay: str, schemes: Sequence[Variant]) ->
 
 
 def _has_levels(variant: Variant, options: JobOptions, emulation: Emulation) -> bool:
-    """Whether it sums within sites first: servers of such jobs count other workers, so they are no others' servers."""
+    """Whether the variant sums within sites first. Such variants need a job of their own: its servers count other workers."""
     asked = replace(options, scheme=variant.name, one_level=variant.one_level)
     return sites_of(places_in(emulation), asked) is not None
 
 
 def _start_lane(request: CompareRequest, replay: str, emulation: Emulation, stack: ExitStack, port: int) -> Lane:
-    """A held job; several share the network and take turns."""
+    """Start a held job whose root port is `port`. Several held jobs share the network and take turns."""
     address = observer_address(stack, request.run_dir, f"observers-{port}")
     options = _job_options(request, port, address, hold=True)
     command = own_argv("kvstore_patch.roles.replay", replay, "--compute-ms", str(request.compute_ms))
@@ -196,7 +196,7 @@ def _start_lane(request: CompareRequest, replay: str, emulation: Emulation, stac
 
 
 def _start_ring(request: CompareRequest, replay: str, emulation: Emulation, stack: ExitStack) -> Lane:
-    """The peer's processes, held as a job's are."""
+    """Start the ring's processes, which wait for their turns as a held job does."""
     address = observer_address(stack, request.run_dir, RING)
     places = [place for place in places_in(emulation) if place.is_worker]
     ring = Ring(address, job_nodes(emulation.network), bytes_of(replay), request.run_dir / "samples.jsonl")
@@ -210,7 +210,7 @@ def _start_ring(request: CompareRequest, replay: str, emulation: Emulation, stac
 
 
 def _train(request: CompareRequest, schemes: Sequence[Variant]) -> tuple[dict[str, Series], int]:
-    """Real training: a job of its own for each scheme, from the same seed, one after another."""
+    """Train under each scheme in turn, each in a job of its own and from the same seed; return the series and the model's bytes."""
     command, network, run_dir = request.training_command, request.network, request.run_dir
     series: dict[str, Series] = {}
     model_bytes = 0

@@ -1,4 +1,4 @@
-"""One training on an emulated network, and the events that its coordinator notes."""
+"""Runs one training on an emulated network and reads the events that its coordinator writes."""
 
 import os
 import time
@@ -21,13 +21,13 @@ POLL_S = 0.1
 
 @dataclass
 class EventTail:
-    """The events that were written to a samples.jsonl since the last look; MXNet alone has no observers to tell."""
+    """Reads the events appended to a samples.jsonl since the last look; a job of MXNet alone has no socket for observers."""
 
     path: Path
     _read: int = field(default=0, init=False)
 
     def fresh(self) -> Iterator[AnyEvent]:
-        """Those of whole lines."""
+        """Yield the new events, from whole lines only. Raises InputError for a line that is no event."""
         if not self.path.exists():
             return
         with open(self.path, "rb") as file:
@@ -49,10 +49,10 @@ def observed_training(
     note: Callable[[str], None],
     counts: type[AnyEvent],
 ) -> Iterator[AnyEvent]:
-    """Train, and give its events as they come; at the end all are given and nothing is left running. JobError where it fails.
+    """Run a training and yield its events as they come; after the last event no process is left. Raises JobError where it fails.
 
-    run_dir: is made, with samples.jsonl and logs. note: is given each line that the script prints. counts: the network changes
-    by its clock from the first such event on.
+    run_dir: this directory is made, for samples.jsonl and logs. note: is called with each line that the script prints. counts: the
+    first event of this type starts the clock of the network's changes.
     """
     try:
         run_dir.mkdir()

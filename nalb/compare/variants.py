@@ -1,8 +1,8 @@
-"""Schemes with options, as `nalb compare --schemes` names them: SCHEME[-sites][-probes][+forecasts|-forecasts][@SLICE_BYTES].
+"""Parses schemes with options for `nalb compare --schemes`: SCHEME[-sites][-probes][+forecasts|-forecasts][@SLICE_BYTES].
 
-exact-sites                 sums over all machines at once, although they name their sites
-average-probes+forecasts    equal shares, no probe slices cut, every message announced and timed
-oracle@46416                slices of 46,416 bytes in place of what alpha gives
+exact-sites                 sums over all machines at once, although the machines name their sites
+average-probes+forecasts    equal shares without probe slices; every message is announced and timed
+oracle@46416                slices of 46,416 bytes in place of the size that alpha gives
 """
 
 import re
@@ -18,33 +18,33 @@ _WORD = re.compile(
     r"(?P<scheme>[\w.:-]+?)(?P<sites>-sites)?(?P<probes>-probes)?(?P<forecasts>[+-]forecasts)?(?:@(?P<slice>[0-9]{1,12}))?"
 )
 ONE_LEVEL = "-sites"
-LOW_SLICE_BYTES = 256  # below, a model's slices outgrow MXNet's keys
+LOW_SLICE_BYTES = 256  # smaller slices of a model would need more keys than MXNet has
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A scheme and what differs from its usual way."""
+    """A scheme with the options that differ from its usual ones."""
 
-    word: str  # as the user wrote it; names it in the run's files
-    name: str  # of the scheme
-    scheme: Scheme | None  # None: a peer, which is compared with schemes and is none
-    one_level: bool = False
-    probes: bool = True
-    forecasts: bool | None = None  # None: as the scheme needs
-    slice_bytes: float | None = None  # None: from alpha
+    word: str  # the variant as the user wrote it; the run's files call it so
+    name: str  # the scheme's name
+    scheme: Scheme | None  # None: a peer, such as the ring, which is no scheme of nalb
+    one_level: bool = False  # whether it sums over all machines at once, although there are sites
+    probes: bool = True  # whether probe slices are cut
+    forecasts: bool | None = None  # whether messages are announced; None: where the scheme needs that
+    slice_bytes: float | None = None  # the size of slices; None: alpha gives it
 
     @property
     def is_of_training(self) -> bool:
-        """Whether a training can run it: as the scheme usually is, on one level or two."""
+        """Whether a training can run the variant: no option but -sites is changed."""
         return self.scheme is not None and self.word.removesuffix(ONE_LEVEL) == self.name
 
     @property
     def is_own(self) -> bool:
-        """Whether the scheme is of a user's own."""
+        """Whether the scheme is the user's own and not one of nalb's."""
         return self.scheme is not None and self.name not in SCHEMES
 
     def block(self, iterations: int) -> RunBlock:
-        """So many iterations of it."""
+        """The message that orders this many iterations of the variant."""
         return RunBlock(
             self.name,
             iterations,
@@ -56,7 +56,7 @@ class Variant:
 
 
 def parse_variants(words: Sequence[str], peers: Sequence[str] = ()) -> list[Variant]:
-    """As parse_variant, of schemes of a user's own too. Raises InputError."""
+    """Parse the words of --schemes, also for the user's own schemes. `peers`: as in parse_variant. Raises InputError."""
     matches = [_WORD.fullmatch(word) for word in words]
     names = [match["scheme"] for match in matches if match]
     schemes = schemes_with([name for name in names if name not in (*SCHEMES, *peers) and is_own(name, SCHEME_GROUP)])
@@ -64,9 +64,9 @@ def parse_variants(words: Sequence[str], peers: Sequence[str] = ()) -> list[Vari
 
 
 def parse_variant(word: str, schemes: Mapping[str, Scheme] = SCHEMES, peers: Sequence[str] = ()) -> Variant:
-    """InputError for what is not a scheme with options, and for options that a scheme cannot have.
+    """Parse a scheme with options. Raises InputError for an unknown word and for options that the scheme cannot have.
 
-    peers: what is compared with schemes and is none.
+    peers: names that may stand in place of a scheme, such as the ring's.
     """
     match = _WORD.fullmatch(word)
     name = match["scheme"] if match else word

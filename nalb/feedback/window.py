@@ -13,6 +13,9 @@ else                                                   the usual one            
 trust.py says which iterations have no window in any case. Times are in seconds, rates in bytes per second.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 # Round trips that an iteration takes beside the time that its links need: the first push's way, the last sum's, and TCP's slow
 # start, which all connections go through at once (measured with pacing at 100 and 200 ms: 2 to 3).
 ROUND_TRIPS = 3
@@ -64,3 +67,28 @@ def window_without_delay(model_bytes: int, links_s: float, slowest: float, compu
     usual_bytes = usual_inflight_bytes(model_bytes)
     held_back_s = compute_spread_s - usual_bytes / slowest
     return usual_bytes if held_back_s <= WINDOW_GAIN * links_s else 0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a window depends on."""
+
+    links_s: float  # of an iteration, without delay
+    model_bytes: int
+    round_trip_s: float  # to the farthest node; 0 where queues make up for it
+    is_bbr: bool  # all far nodes are sent to with BBR
+    fastest: float  # rate of the fastest node, or of the fastest uplink where sums have two levels
+    slowest: float  # rate of the slowest node
+    compute_spread_s: float  # of the last iteration, from the first worker that had computed to the last one
+
+
+def choose_window(pace: Pace | None, may_have: Callable[[], bool]) -> int:
+    """The window of the next iteration; 0: none. pace: None while not all is measured.
+
+    may_have: asked once, and only where delay does not count, whether the iteration may have a window.
+    """
+    if pace is not None and delay_counts(pace.round_trip_s, pace.links_s):
+        return window_with_delay(pace.model_bytes, pace.round_trip_s, pace.fastest, pace.is_bbr)
+    if not may_have() or pace is None:
+        return 0
+    return window_without_delay(pace.model_bytes, pace.links_s, pace.slowest, pace.compute_spread_s)

@@ -1,10 +1,11 @@
-"""`python -m nalb.launch.agent`: what ssh starts on a host; it runs one process of the job there and ends with it.
+"""`python -m nalb.launch.agent`: the program that ssh starts on a host. It runs one process of the job and ends with it.
 
-In, on stdin: one line, the Order; then a byte every few seconds as the launcher's sign of life. Out, on stdout: the
-process's own output, and lines that begin with REPORT, which the launcher takes out. The process is killed, with all it
-started, when stdin ends (launcher dead, connection closed) or stays silent (host or cable of the launcher gone).
-Paths in the process's environment are this machine's own: machine_env.py finds them. The node's keys come with the order, since
-ssh protects it, and lie in a private temporary directory until the process has ended.
+Stdin carries one line, the Order, and then a byte every few seconds as the launcher's sign of life. Stdout carries the
+process's own output and the agent's reports: the launcher removes every report, which begins with REPORT, from the output.
+The agent kills the process, with all that it started, when stdin ends (launcher dead, connection closed) or stays silent
+(the launcher's host or cable is gone).
+Paths in the process's environment are this machine's own: machine_env.py finds them. The node's keys come with the order,
+which ssh protects. They lie in a private temporary directory until the process has ended.
 """
 
 import os
@@ -30,18 +31,18 @@ from nalb.transport.keys import VARIABLE
 
 VERSION = 3
 REPORT = f"{FOR_THE_LAUNCHER}nalb-agent "
-SIGN_OF_LIFE_S = 2.0  # how often the launcher sends one
-SILENCE_S = 8.0  # without one the launcher is taken for dead
+SIGN_OF_LIFE_S = 2.0  # the launcher sends a sign of life this often
+SILENCE_S = 8.0  # after this time without a sign of life the agent takes the launcher for dead
 TERM_GRACE_S = 1.5
-NOT_STARTED = 127  # as shells have it
+NOT_STARTED = 127  # the exit code that shells give for a command that cannot be started
 ORDER_BYTES = 1 << 20
 
 
 class Order(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the launcher wants run here."""
+    """The launcher's order to run one process on this host."""
 
     version: int
-    job: str  # of the mark in the environment
+    job: str  # the job's id, for the mark in the process's environment
     slug: str
     argv: Annotated[list[str], Meta(min_length=1)]
     environment: dict[str, str]
@@ -49,15 +50,15 @@ class Order(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AgentReport(Struct, frozen=True, forbid_unknown_fields=True):
-    """A word of the agent's to the launcher."""
+    """A report of the agent to the launcher; each report sets one field."""
 
-    ready: int | None = None  # the agent's pid: it has its order
-    returncode: int | None = None  # the process has ended, as Popen has it
-    stopped: bool | None = None  # a signal has stopped it, or woken it
+    ready: int | None = None  # the agent's pid; the agent has read its order
+    returncode: int | None = None  # the process has ended, with this return code of Popen
+    stopped: bool | None = None  # True: a signal has stopped the process; False: the process runs again
 
 
 def report(word: AgentReport) -> None:
-    """Write a line of our own into the output; behind what the process may have left without a line's end."""
+    """Write a report into the output as the rest of a line; the process may have left the line's beginning there."""
     sys.stdout.flush()
     with suppress(OSError):  # the launcher is gone
         os.write(1, REPORT.encode() + msgspec.json.encode(word) + b"\n")
@@ -65,11 +66,11 @@ def report(word: AgentReport) -> None:
 
 @contextmanager
 def keys_kept(order: Order) -> Iterator[dict[str, str]]:
-    """The variable that names the order's keys, in a file that is gone afterwards."""
+    """Write the order's keys to a file and yield the variable that names it; the file is removed afterwards."""
     if order.keys is None:
         yield {}
         return
-    with TemporaryDirectory(prefix="nalb-keys-") as folder:  # of mode 0700
+    with TemporaryDirectory(prefix="nalb-keys-") as folder:  # Python gives it mode 0700
         path = os.path.join(folder, "node.keys")
         with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600), encoding="ascii") as file:
             file.write(order.keys)
@@ -77,10 +78,13 @@ def keys_kept(order: Order) -> Iterator[dict[str, str]]:
 
 
 def start(order: Order, keys: dict[str, str]) -> "subprocess.Popen[bytes]":
-    """Start the process; `python` as its program means the agent's own, a leading ~/ the home here. Raises OSError, NalbError."""
+    """Start the ordered process. Raises OSError, NalbError.
+
+    The program `python` means the agent's own interpreter; a leading ~/ means the home directory on this host.
+    """
     base = {name: value for name, value in os.environ.items() if not is_for_ps_lite(name)}
     base["PATH"] = own_path(os.environ)
-    base.pop(VARIABLE, None)  # of whoever logs in here
+    base.pop(VARIABLE, None)  # the login's environment may have it, for other keys
     asked = order.environment | keys
     environment = {**base, **asked}
     environment |= machine_environment(asked, environment) | mark(order.job, order.slug)
@@ -95,7 +99,7 @@ def start(order: Order, keys: dict[str, str]) -> "subprocess.Popen[bytes]":
 
 
 def watch(process: "subprocess.Popen[bytes]", is_told_to_end: Callable[[], bool]) -> None:
-    """Return when the process has ended, or when the launcher is gone."""
+    """Watch the process until it has ended, the launcher is gone, or the agent is told to end; report stops and wakings."""
     exit_fd = os.pidfd_open(process.pid)
     poller = select.poll()
     for fd in (0, exit_fd):
@@ -114,11 +118,11 @@ def watch(process: "subprocess.Popen[bytes]", is_told_to_end: Callable[[], bool]
 
 
 def end(process: "subprocess.Popen[bytes]", descent: Descent) -> None:
-    """End the process, if need be, and whatever it started."""
+    """End the process if it still runs, and all that it started."""
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
-            os.killpg(process.pid, signal.SIGCONT)  # one that is stopped takes the first only when it goes on
+            os.killpg(process.pid, signal.SIGCONT)  # a stopped process takes SIGTERM only once it continues
         with suppress(subprocess.TimeoutExpired):
             process.wait(TERM_GRACE_S)
     if stay := descent.end([process.pid]):
@@ -127,7 +131,7 @@ def end(process: "subprocess.Popen[bytes]", descent: Descent) -> None:
 
 
 def main() -> int:
-    """Take the order and see it through."""
+    """Read the order, run its process until it ends, and return the agent's own exit code."""
     told: list[int] = []
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda number, _: told.append(number))
@@ -150,7 +154,7 @@ def main() -> int:
 
 
 def _run(order: Order, keys: dict[str, str], descent: Descent, is_told_to_end: Callable[[], bool]) -> int:
-    """The process from start to end; what Popen has of it."""
+    """Run the process from start to end; return its return code as Popen gives it."""
     try:
         process = start(order, keys)
     except NalbError as error:

@@ -1,4 +1,4 @@
-"""Whether a job is encrypted, and with which keys: the job's own, made now and removed afterwards, or prepared ones."""
+"""A job's encryption: off, with keys that are made for this job alone and removed afterwards, or with prepared keys."""
 
 import shutil
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from nalb.transport.keys import NodeKeys, key_path, load_keys, make_keys, write_
 
 @dataclass(frozen=True)
 class Encryption:
-    """What was asked for."""
+    """The encryption that the user asked for."""
 
     is_on: bool = False
-    keys: str | None = None  # directory of prepared keys; None: the job's own are made
+    keys: str | None = None  # directory of prepared keys; None: keys are made for this job
 
     @property
     def keys_dir(self) -> str | None:
-        """The prepared keys' directory, from the root on."""
+        """The absolute path of the prepared keys' directory; None where keys are made for the job."""
         return None if self.keys is None else str(Path(self.keys).absolute())
 
 
 def job_keys(encryption: Encryption, places: Sequence[Place]) -> dict[str, NodeKeys]:
-    """Each node's keys. InputError where prepared ones are missing or of other nodes or addresses."""
+    """Each node's keys, made or prepared. Raises InputError where prepared keys are missing or for other nodes or addresses."""
     addresses = {place.name: place.address for place in places}
     if encryption.keys is None:
         return make_keys(addresses)
@@ -40,7 +40,10 @@ def job_keys(encryption: Encryption, places: Sequence[Place]) -> dict[str, NodeK
 
 
 def keys_here(encryption: Encryption, places: Sequence[Place], run_dir: Path, stack: ExitStack) -> str | None:
-    """A directory with the keys of nodes on this machine, while the stack lasts; None without encryption."""
+    """A directory with the keys of all nodes on this machine; None without encryption.
+
+    Keys that are made for this job are removed when the stack closes. Raises InputError.
+    """
     if not encryption.is_on:
         return None
     keys = job_keys(encryption, places)

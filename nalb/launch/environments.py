@@ -1,7 +1,7 @@
-"""What `nalb launch --print-env` prints: every process of a job as one shell line, for Slurm, Kubernetes, MPI or hands.
+"""The output of `nalb launch --print-env`: each process of a job as a shell line, to start by Slurm, Kubernetes, MPI or by hand.
 
-Each line is complete: `env NAME=VALUE... COMMAND`. On loopback and in namespaces the paths are this machine's; for
-hosts the line starts `nalb.launch.machine_env`, which finds that machine's own and then becomes the command.
+Each line is complete: `env NAME=VALUE... COMMAND`. On loopback and in namespaces the line has this machine's paths. For
+hosts the line starts `nalb.launch.machine_env`, which finds the host's own paths and then becomes the command.
 """
 
 import shlex
@@ -16,13 +16,13 @@ from netem.emulation import Emulation
 
 
 def env_line(environment: Mapping[str, str], argv: Sequence[str]) -> str:
-    """A line for any POSIX shell."""
+    """A line for any POSIX shell that runs `argv` with these variables added to its environment."""
     variables = [f"{name}={value}" for name, value in sorted(environment.items())]
     return f"{shlex.join(['env', *variables])} {' '.join([quote(argv[0]), *map(shlex.quote, argv[1:])])}"
 
 
 def local_lines(specs: Iterable[ProcessSpec], inherited: Mapping[str, str]) -> list[str]:
-    """For loopback: start all of them on this machine."""
+    """The lines for a job on loopback: a comment and a command for each process, all to be started on this machine."""
     lines = ["# Start every process on this machine; any order will do."]
     for spec in specs:
         environment = spec.environment | machine_environment(spec.environment, inherited)
@@ -31,7 +31,7 @@ def local_lines(specs: Iterable[ProcessSpec], inherited: Mapping[str, str]) -> l
 
 
 def network_lines(emulation: Emulation, specs: Iterable[ProcessSpec], inherited: Mapping[str, str]) -> list[str]:
-    """For an emulated network that `nalb net up` has left standing."""
+    """The lines for a job in an emulated network that `nalb net up` has left standing."""
     lines = [f"# Start every process on this machine, as root, after `nalb net up` of {emulation.network.name}."]
     for spec in specs:
         environment = spec.environment | machine_environment(spec.environment, inherited)
@@ -43,7 +43,7 @@ def network_lines(emulation: Emulation, specs: Iterable[ProcessSpec], inherited:
 
 
 def hosts_lines(hosts: Hosts, specs: Iterable[ProcessSpec]) -> list[str]:
-    """For the hosts of a file: start each line on the host that stands above it."""
+    """The lines for a job on hosts: the comment above each command names the host on which to start it."""
     lines = ["# Start every process on its host, where nalb is installed for the python named; any order will do."]
     for spec in specs:
         host = hosts.host(spec.node)

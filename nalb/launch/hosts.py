@@ -1,4 +1,4 @@
-"""Hosts files: TOML in, checked `Hosts` out. docs/hosts.md is the manual.
+"""Reads hosts files: a TOML file becomes a checked `Hosts`. docs/hosts.md is the manual.
 
 Every mistake is an InputError of one line that names the file and the field. Unknown fields are errors.
 """
@@ -15,10 +15,10 @@ from nalb import toml_file
 from nalb.errors import InputError
 from nalb.launch.roles import Place
 
-DEFAULT_ROOT_PORT = 9091  # ps-lite's customary one; the coordinator takes the next
+DEFAULT_ROOT_PORT = 9091  # ps-lite's customary root port; the coordinator takes the next port
 DEFAULT_PYTHON = "python3"
 
-# \Z, not $, which a newline may follow
+# The patterns end with \Z, since $ also matches before a last newline.
 Name = Annotated[
     str,
     Meta(
@@ -26,7 +26,7 @@ Name = Annotated[
         description="1 to 63 letters, digits, '_', '.' and '-', first a letter or digit",
     ),
 ]
-Address = Annotated[  # nothing ssh takes for an option
+Address = Annotated[  # the pattern admits nothing that ssh would take for an option
     str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z", description="an IPv4 address or a host's name")
 ]
 User = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*\Z", description="a user's name")]
@@ -46,10 +46,10 @@ Value = Annotated[str, Meta(pattern=r"^[^\x00]*\Z", description="a text, in quot
 
 
 class _Access(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a host is entered; in [defaults] and in each of [[hosts]]."""
+    """The fields that say how ssh enters a host; they may stand in [defaults] and in each of [[hosts]]."""
 
     user: User | None = None
-    port: Port | None = None  # of sshd
+    port: Port | None = None  # sshd's port
     python: Text | None = None
     directory: Text | None = None
     identity_file: Text | None = None
@@ -80,41 +80,41 @@ class Host:
     """One machine of the job and how to enter it."""
 
     name: str  # NALB_NODE, and in messages and log names
-    address: str  # as written: what ssh is given
-    ip: str  # what the address means on the launcher's machine: where the other hosts reach it
+    address: str  # the address in the file, which ssh is given
+    ip: str  # the address as the launcher's machine resolves it; the other hosts reach the host there
     is_worker: bool
     is_server: bool
-    site: str | None  # whose machines share an uplink; None: it shares none
+    site: str | None  # the machines of a site share an uplink; None: this host shares no uplink
     user: str | None  # None: ssh decides
-    port: int | None  # of sshd; None: ssh decides
+    port: int | None  # sshd's port; None: ssh decides
     python: str  # the interpreter with nalb and mxnet
-    directory: str | None  # where the command starts; None: the login directory
+    directory: str | None  # the command starts in this directory; None: in the login directory
     identity_file: str | None
-    known_hosts: str | None  # a file of the job's own, where unknown hosts are added; None: ssh's own rules
-    ssh_options: tuple[str, ...]  # each as after ssh's -o
+    known_hosts: str | None  # a known_hosts file for this job, to which unknown hosts are added; None: ssh's own rules
+    ssh_options: tuple[str, ...]  # each as it follows ssh's -o
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """A checked hosts file."""
+    """The content of a checked hosts file."""
 
-    hosts: tuple[Host, ...]  # the first also runs scheduler and coordinator
+    hosts: tuple[Host, ...]  # the first host also runs the scheduler with the coordinator
     root_port: int
-    environment: tuple[tuple[str, str], ...]  # for every process
+    environment: tuple[tuple[str, str], ...]  # variables that every process gets
 
     def places(self) -> list[Place]:
-        """The job's nodes."""
+        """The hosts as the job's places, in the file's order."""
         return [
             Place(h.name, h.ip, h.is_worker, h.is_server, h.python, is_machine=True, site=h.site) for h in self.hosts
         ]
 
     def host(self, name: str) -> Host:
-        """The host of that name."""
+        """The host with this name; the name must be in the file."""
         return next(host for host in self.hosts if host.name == name)
 
 
 def load_hosts(path: str | Path) -> Hosts:
-    """Read and check a hosts file, and look its addresses up. Raises InputError."""
+    """Read and check a hosts file, and resolve its addresses. Raises InputError."""
     document = toml_file.parse(toml_file.read_text(path, "hosts file"), str(path))
     table = toml_file.convert(document, _File, str(path))
     hosts = tuple(_host(str(path), index, one, table.defaults) for index, one in enumerate(table.hosts))

@@ -1,4 +1,4 @@
-"""In which phase a job was when it failed, by what its coordinator has noted: it writes each event as it happens."""
+"""Finds the phase in which a job failed, from its coordinator's file of events, which has each event as soon as it happens."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -9,22 +9,24 @@ import msgspec
 from nalb.events import AnyEvent, IterationEvent, PlanEvent, ReadyEvent, TokensEvent, TokenShapeEvent, decode_line
 from nalb.failures import Moment, Phase
 
-FIRST_BYTES = 1_000_000  # of the file: 'ready' stands there, with each node's name twice
-LAST_BYTES = 4_000_000  # some iterations, whatever their samples
+FIRST_BYTES = 1_000_000  # the file's beginning that holds the event 'ready', which has each node's name twice
+LAST_BYTES = 4_000_000  # the file's end that holds some whole iterations, however many samples each has
 
 
 def have_met(samples: Path) -> bool:
-    """Whether the coordinator has noted that all processes are there."""
+    """Whether the file `samples` says that all processes have met; False where there is no file."""
     with suppress(FileNotFoundError), open(samples, "rb") as file:
-        head = file.read(FIRST_BYTES).splitlines()  # after days the whole may be more than memory holds
+        head = file.read(FIRST_BYTES).splitlines()  # after days the whole file may exceed the memory
         return any(isinstance(event, ReadyEvent) for event in _whole(head))
     return False
 
 
 def moment_of(samples: Path) -> Moment:
-    """START (not all processes have met), INIT (no plan yet), an iteration (its plan is out), or PLAN of the next one; nothing
-    where no coordinator writes such a file. Where workers compute tokens, the first of the tokens' iterations that is not complete:
-    exchanges have a count of their own.
+    """The phase and the iteration that a job had reached by its file `samples`; (None, None) where the file cannot be read.
+
+    The phase is START before all processes have met, INIT before the first plan, and PLAN between an iteration and the plan
+    of the next. While a planned iteration runs, the phase is None and the iteration's number is given. Where workers compute
+    tokens, the number is that of the first iteration of tokens that is not complete: exchanges are counted apart from those.
     """
     try:
         with open(samples, "rb") as file:
@@ -46,7 +48,7 @@ def moment_of(samples: Path) -> Moment:
 
 
 def _whole(lines: Iterable[bytes]) -> Iterator[AnyEvent]:
-    """The events of those that are whole: the coordinator may have been killed amid one, or its disk be full."""
+    """The events of the lines that are whole. A killed coordinator or a full disk may leave a part of a line."""
     for line in lines:
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             if (event := decode_line(line)) is not None:

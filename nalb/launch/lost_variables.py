@@ -1,6 +1,6 @@
-"""Which of the job's variables a worker's processes lack: wrappers as `env -i`, sudo or a login shell drop them.
+"""Finds the job's variables that a worker's processes lack: wrappers such as `env -i`, sudo or a login shell drop them.
 
-A process that has ended cannot be asked, so the launcher looks again and again until all have met.
+The environment of an ended process cannot be read, so the launcher looks repeatedly until all processes have met.
 """
 
 import time
@@ -11,19 +11,19 @@ from nalb.errors import listed
 from nalb.launch.processes import LocalProcess
 from nalb.process.guardian import processes
 
-EVERY_S = 0.5  # a look reads the states of all processes of this machine; an import of mxnet takes longer
-NAMED = 4  # of the variables
+EVERY_S = 0.5  # a look reads the states of all processes on this machine; importing mxnet takes longer than this
+NAMED = 4  # a message names at most this many variables
 
 
 class LostVariables:
-    """What the last look that met a worker's living processes found, by worker."""
+    """The variables that each worker's processes lacked at the last look that found some of them alive."""
 
     def __init__(self) -> None:
         self._found: dict[str, str] = {}  # by slug
         self._looked_s = 0.0
 
     def look(self, workers: Sequence[LocalProcess]) -> None:
-        """Look, if the last time was long enough ago."""
+        """Look at the workers' processes, unless the last look was less than EVERY_S ago."""
         if time.monotonic() - self._looked_s < EVERY_S:
             return
         self._looked_s = time.monotonic()
@@ -37,21 +37,21 @@ class LostVariables:
                     self._found[worker.spec.slug] = next(filter(None, told), "")
 
     def of(self, worker: LocalProcess) -> str:
-        """What to add to why it failed; nothing where all was there."""
+        """A remark on the worker's lost variables, to append to its failure; empty where no variable is lost."""
         found = self._found.get(worker.spec.slug)
         return f" ({found}: have the command pass its environment on)" if found else ""
 
 
 def _descent(top: int, parents: Mapping[int, int]) -> list[int]:
-    """A process and all that descend from it."""
+    """The ids of the process `top` and of all its descendants. `parents` gives each process's parent."""
     pids = [top]
-    for pid in pids:  # which grows
+    for pid in pids:  # the list grows while it is read
         pids += [child for child, parent in parents.items() if parent == pid]
     return pids
 
 
 def _lacks(pid: int, wanted: set[str]) -> str | None:
-    """What a living process lacks, in words, or that it lacks nothing; None where it ends meanwhile."""
+    """A text that says what a living process lacks, empty if it lacks nothing; None where the process is ending."""
     try:
         words = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0")
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").replace("\0", " ").strip()
@@ -59,7 +59,7 @@ def _lacks(pid: int, wanted: set[str]) -> str | None:
         return f"process {pid} is another user's, as behind sudo, which drops LD_PRELOAD, DMLC_* and NALB_*"
     except OSError:
         return None
-    if not command:  # it ends: what it had is gone from its memory
+    if not command:  # the process is ending and its environment is gone
         return None
     lost = sorted(wanted - {word.partition("=")[0] for word in words})
     return f"its process {pid}, {command[:60]!r}, lacks {listed(lost, NAMED)}" if lost else ""

@@ -1,8 +1,8 @@
-"""What a process of the job needs from the machine that it runs on: the shim's library, the bootstrap, nalb's own place.
+"""Finds what a process of the job needs from its machine: the shim's library, the bootstrap, and nalb's own directory.
 
-Everything else in its environment is the same wherever it was written down (roles.py); these paths are not, so they are
-found where the process starts: by the supervisor for local processes, by the agent for those on other hosts, and by
-`python -m nalb.launch.machine_env COMMAND...` where another launcher set the rest; it completes the environment and execs.
+These paths differ between machines; roles.py sets the rest of the environment, which holds on any machine. So the paths are
+found where the process starts: the supervisor finds them for local processes and the agent for those on other hosts. Where
+another launcher has set the rest, `python -m nalb.launch.machine_env COMMAND...` completes the environment and execs.
 """
 
 import os
@@ -18,18 +18,20 @@ BOOTSTRAP = ROOT / "kvstore_patch" / "bootstrap"
 
 
 def is_for_ps_lite(name: str) -> bool:
-    """Whether ps-lite would take a variable of this name for the job's: only the job may set it.
+    """Whether ps-lite reads a variable of this name, so that only the job may set it.
 
-    A shell or a login may have it for another reason, as PORT on many platforms. PS_VERBOSE only logs, so it is left.
+    A shell or a login may set such a variable for another purpose: many platforms set PORT. PS_VERBOSE only adds log
+    lines, so the user may set it.
     """
     return name == "PORT" or (name.startswith(("DMLC_", "PS_")) and name != "PS_VERBOSE")
 
 
 def machine_environment(environment: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
-    """What to add to `environment` on this machine: PYTHONPATH, and LD_PRELOAD for those that carry the shim: workers and
-    servers, and with keys every process, also under scheme stock.
+    """The variables that this machine adds to a process's `environment`: PYTHONPATH, and LD_PRELOAD for a process with the shim.
 
-    `inherited` is what the process would have had; its LD_PRELOAD and PYTHONPATH are kept behind ours.
+    Workers and servers carry the shim, but not under scheme stock; with keys every process carries it, under stock too.
+    `inherited` is the environment that the process would have had; its LD_PRELOAD and PYTHONPATH are kept behind nalb's.
+    Raises InputError for an unknown role, for bad keys, and for a transport that cannot encrypt.
     """
     role = environment.get("DMLC_ROLE")
     if role not in ("scheduler", "server", "worker"):
@@ -38,7 +40,7 @@ def machine_environment(environment: Mapping[str, str], inherited: Mapping[str, 
     additions = {"PYTHONPATH": path} if path or inherited.get("PYTHONPATH") else {}
     is_stock, key_file = environment.get("NALB_STOCK") == "1", environment.get(keys.VARIABLE)
     if key_file is not None:
-        keys.load_keys(key_file, environment.get("NALB_NODE"))  # what is wrong with it is said here, in one line
+        keys.load_keys(key_file, environment.get("NALB_NODE"))  # a bad key file is an error of one line here
     if key_file is not None or (role != "scheduler" and not is_stock):
         transport = environment.get("NALB_SHIM_TRANSPORT", "mxnet" if key_file is None else "pyzmq")
         if key_file is not None and transport != "pyzmq":
@@ -48,17 +50,17 @@ def machine_environment(environment: Mapping[str, str], inherited: Mapping[str, 
 
 
 def own_path(inherited: Mapping[str, str]) -> str:
-    """A PATH on which `python` is the one that runs this."""
+    """The inherited PATH, with the directory of the running interpreter in front, so that `python` means this interpreter."""
     return os.pathsep.join([os.path.dirname(sys.executable), inherited.get("PATH", os.defpath)])
 
 
 def main(argv: list[str]) -> int:
-    """Complete this process's environment and become the command."""
+    """Complete this process's environment and become the command `argv`; returns an exit code only where that fails."""
     try:
         if not argv:
             raise InputError("no command: `python -m nalb.launch.machine_env COMMAND...`")
         for name in list(os.environ):
-            if is_for_ps_lite(name) and not name.startswith("DMLC_"):  # those the other launcher has set
+            if is_for_ps_lite(name) and not name.startswith("DMLC_"):  # the other launcher has set those with DMLC_
                 del os.environ[name]
         os.environ.update(machine_environment(os.environ, os.environ))
         os.environ["PATH"] = own_path(os.environ)

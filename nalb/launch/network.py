@@ -1,4 +1,4 @@
-"""A job inside an emulated network: where its processes run, and what the coordinator is told of its rates."""
+"""A job inside an emulated network: the places of its processes, and the rates that the coordinator is told."""
 
 import threading
 import time
@@ -25,13 +25,13 @@ from netem.network_file import Network
 from netem.schedule import pair_caps_at, rates_at, site_rates_at
 from netem.shaping import segments_at_once
 
-PRINT_EVERY_S = 1.0  # of network changes
-NAMESPACE_PORT = 9091  # ps-lite's customary root port; a namespace has all its ports free
+PRINT_EVERY_S = 1.0  # a network change is printed at most this often
+NAMESPACE_PORT = 9091  # ps-lite's customary root port; all ports of a namespace are free
 
 
 @contextmanager
 def job_network(network: Network) -> Iterator[Emulation]:
-    """netem's network_up, which also says how the machines are kept uneven, where they are."""
+    """Set the network up and yield its emulation, as netem's network_up does; print how its machines are kept uneven, if so."""
     with network_up(network) as emulation:
         for line in emulation.describe_machines():
             print_line(f"network {network.name}: {line}")
@@ -39,12 +39,12 @@ def job_network(network: Network) -> Iterator[Emulation]:
 
 
 def job_nodes(network: Network) -> list[Node]:
-    """Each node with its roles, in the file's order."""
+    """The network's nodes with their roles, in the file's order."""
     return [Node(node.name, node.is_worker, node.is_server) for node in network.nodes]
 
 
 def places_in(emulation: Emulation) -> list[Place]:
-    """Where each node's processes run, in the file's order."""
+    """The place of each node in the emulated network, in the file's order."""
     nodes = job_nodes(emulation.network)
     site = {node.name: node.site for node in emulation.network.nodes}
     return [
@@ -54,12 +54,12 @@ def places_in(emulation: Emulation) -> list[Place]:
 
 
 def inside(emulation: Emulation) -> Callable[[ProcessSpec], list[str]]:
-    """How a job starts its processes on the nodes."""
+    """A function that gives the command by which a job starts a process inside its node's namespace."""
     return lambda spec: emulation.command(spec.node, list(spec.argv))
 
 
 def configured_message(network: Network, elapsed_s: float, nodes: Collection[str] | None = None) -> m.Configured:
-    """The rates that the network file says for this moment, in bytes per second; of these nodes alone, or of all."""
+    """The network file's rates `elapsed_s` after its start, in bytes per second; of `nodes` alone, or of all where that is None."""
     rates, caps = rates_at(network, elapsed_s), pair_caps_at(network, elapsed_s)
     kept = {name: rate for name, rate in rates.items() if nodes is None or name in nodes}
     site = {node.name: node.site for node in network.nodes if node.site is not None and node.name in kept}
@@ -74,7 +74,10 @@ def configured_message(network: Network, elapsed_s: float, nodes: Collection[str
 
 
 def configured_capacities(network: Network, elapsed_s: float) -> Capacities:
-    """The same as the planner takes it, in the file's node order; by sites where sums are made within them first."""
+    """The network file's rates at `elapsed_s` as a planner's capacities, in bytes per second and in the file's node order.
+
+    They include the sites' uplinks where the nodes can sum within sites first.
+    """
     return configured_message(network, elapsed_s).for_bound(job_nodes(network))
 
 
@@ -84,15 +87,15 @@ def configured_bound_s(network: Network, model_bytes: float) -> float:
 
 
 def goodput_bound_s(network: Network, model_bytes: float) -> float:
-    """The same with what TCP's headers and acknowledgements leave of the rates."""
+    """configured_bound_s(), in seconds, with the rates less the share of TCP's headers and acknowledgements."""
     left = goodput_capacities(configured_capacities(network, 0.0), np.array(segments_at_once(network)))
     return bound_s(job_nodes(network), model_bytes, left)
 
 
 class Changes:
-    """A network's timed changes while a job runs: applied by the network's clock, logged, told to the coordinator.
+    """A network's timed changes while a job runs: the network's clock applies them, and this class logs and reports them.
 
-    nodes: those of the job, where it goes on without some of the file's.
+    nodes: the job's nodes, where the job runs without some of the file's nodes; None: all.
     """
 
     def __init__(self, network: Network, run_dir: Path, nodes: Collection[str] | None = None):
@@ -105,19 +108,19 @@ class Changes:
         self.started = False
 
     def start(self, emulation: Emulation) -> ChangeClock:
-        """A running clock, for a with block; the network is as the file says at 0 s."""
+        """Set the network to the file's rates at 0 s, start its clock and return the clock, for a with block."""
         emulation.reset_rates()
         self.started, self._start_s, self._news = True, time.monotonic(), True
         self._clock = emulation.start_changes(self._changed)
         return self._clock
 
     def check(self) -> None:
-        """Raise what stopped the clock, if anything did: the network would stand still for the rest of the job."""
+        """Raise the error that stopped the clock, if any: without the clock the network would not change any more."""
         if self._clock is not None:
             self._clock.check()
 
     def tell(self, send: Callable[[m.Configured], None]) -> None:
-        """check(), and send the rates if they have changed. `send` is called in the caller's thread."""
+        """Call check(), and send the rates if they have changed. `send` is called in the caller's thread."""
         self.check()
         with self._lock:
             news, self._news = self._news, False
@@ -132,7 +135,7 @@ class Changes:
         self._print(elapsed_s, what)
 
     def _print(self, elapsed_s: float, what: Mapping[str, object]) -> None:
-        """A line for people, once a second at most: the file has every change."""
+        """Print a change for people, at most once in PRINT_EVERY_S; the file of events has every change."""
         if elapsed_s - self._printed_s < PRINT_EVERY_S:
             self._unprinted += 1
             return
@@ -144,8 +147,11 @@ class Changes:
 def followed(
     job: Job, observer: Observer, changes: Changes, emulation: Emulation, stack: ExitStack
 ) -> Iterator[AnyEvent]:
-    """The job's events until it ends. Its first layout, once the caller has seen it, starts the network's changes; so do missed
-    events, which it may be among."""
+    """Yield the job's events until the job ends.
+
+    The network's changes start after the caller has received the first layout. They also start after missed events, since the
+    layout may be one of those.
+    """
     while not job.finished():
         for event in observer.events(0.1):
             yield event

@@ -1,7 +1,8 @@
-"""A process's output as it comes: lines, and the states of progress bars, which a carriage return ends or begins.
+"""Cuts a process's output into lines and into states of progress bars, which a carriage return ends or begins.
 
-Every byte is given once as part of a line or of a state. What has no end yet is also given in between, to be shown: of a bar at
-once, of anything else, as a question to the user, once nothing has followed for STATE_S.
+Each byte is given once, as part of a line or of a state. Output that has no end yet is also given in between, to be shown.
+An unfinished state of a bar is given at once. Other unfinished output, such as a question to the user, is given when nothing
+has followed it for STATE_S.
 """
 
 import os
@@ -11,33 +12,33 @@ from collections.abc import Iterator
 from enum import Enum, auto
 from typing import NamedTuple
 
-PIECE_BYTES = 65_536  # a longer line is cut
-STATE_S = 1.0  # between two states of one process that are shown: more nobody can read
+PIECE_BYTES = 65_536  # longer lines are cut to pieces of this size
+STATE_S = 1.0  # the least time between two shown states of one process: nobody can read more
 _END = re.compile(rb"\r?\n|\r(?!\n|\Z)")  # a carriage return is judged by what follows it
 
 
 class Kind(Enum):
-    """What a piece of output is."""
+    """The kind of a piece of output."""
 
-    LINE = auto()  # ended by a newline, by its length or with the output
-    STATE = auto()  # ended by a carriage return: what follows takes its place
-    OPEN = auto()  # has no end yet: is given again
+    LINE = auto()  # the piece ends with a newline, at PIECE_BYTES, or with the output
+    STATE = auto()  # the piece ends with a carriage return; the next piece replaces it on a terminal
+    OPEN = auto()  # the piece has no end yet, and is given again once it has
 
 
 class Piece(NamedTuple):
-    """A part of the output, with its end."""
+    """A part of the output, with the newline or carriage return that ends it."""
 
     kind: Kind
     raw: bytes
 
     @property
     def text(self) -> str:
-        """For people, without its end; ? in place of bytes that are no UTF-8."""
+        """The piece as text without its end, for people; bytes that are no UTF-8 are replaced."""
         return self.raw.rstrip(b"\r\n").decode("utf-8", "replace")
 
 
 def pieces_of(descriptor: int) -> Iterator[Piece]:
-    """The output that a pipe carries, until its end."""
+    """Yield the pieces of the output that a pipe carries, until the pipe's end. `descriptor` is the pipe's reading end."""
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)
     rest, is_bar, is_told = b"", False, True
@@ -59,7 +60,7 @@ def pieces_of(descriptor: int) -> Iterator[Piece]:
 
 
 def cut(data: bytes) -> tuple[list[Piece], bytes]:
-    """The pieces that have ended, and the rest."""
+    """Cut `data` into the pieces that have ended, and the rest."""
     pieces, begin = list[Piece](), 0
     for found in _END.finditer(data):
         kind = Kind.LINE if found[0].endswith(b"\n") else Kind.STATE

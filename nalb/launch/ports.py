@@ -11,16 +11,17 @@ FIRST, LAST = 20_000, 32_000  # below Linux's default ephemeral range
 
 @contextmanager
 def free_pair(host: str) -> Iterator[int]:
-    """A port p with p and p + 1 free on host, which no other job here is given in the with block.
+    """Yield a port p such that p and p + 1 are free on `host`; no other job on this machine gets them inside the with block.
 
-    The scheduler listens only seconds later, so until the block ends an abstract Unix socket stands for the pair. The kernel
-    removes it with its process, and like ports it belongs to one network namespace.
+    The scheduler listens only seconds later, so an abstract Unix socket claims the pair until the block ends. The kernel
+    removes that socket with its process, and the socket belongs to one network namespace, as ports do.
+    Raises MachineError where no pair is free.
     """
     for port in range(FIRST, LAST, 2):
         with socket.socket(socket.AF_UNIX) as claim:
             try:
                 claim.bind(f"\0nalb-ports-{port}")
-            except OSError:  # another job's
+            except OSError:  # another job has claimed the pair
                 continue
             if _free(host, port) and _free(host, port + 1):
                 yield port

@@ -1,4 +1,4 @@
-"""A started process of the job, as the supervisor handles it: how it ended, its output, how to end it."""
+"""A started process of the job, as the supervisor handles it: its output, its ending, and the means to end it."""
 
 import ctypes
 import os
@@ -21,25 +21,26 @@ from nalb.transport.keys import VARIABLE
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 TAIL_LINES = 50
-SENT_BY_PEOPLE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the output says nothing about these
+# people and the kernel send these signals; the process's output does not explain them
+SENT_BY_PEOPLE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a process ended."""
+    """The way in which a process ended."""
 
-    exit_code: int  # 128 + n after signal n, as shells have it
+    exit_code: int  # 128 + n after signal n, as shells report it
     what: str  # 'exited with 3', 'was killed by SIGKILL'
-    is_explained: bool = True  # whether its last words may say why
+    is_explained: bool = True  # whether the process's last output may explain its ending
 
     @property
     def is_good(self) -> bool:
-        """Whether it ended as it should."""
+        """Whether the process ended with exit code 0."""
         return self.exit_code == 0
 
 
 def ending_of(returncode: int) -> Ending:
-    """From what Popen has: negative after a signal."""
+    """The ending that Popen's return code describes; the code is negative after a signal."""
     if returncode >= 0:
         return Ending(returncode, f"exited with {returncode}")
     number = -returncode
@@ -52,39 +53,39 @@ def ending_of(returncode: int) -> Ending:
 
 
 def stopped_at(pid: int) -> int | None:
-    """The CPU time, in clock ticks, that a process has used which a signal has stopped; None where it runs or is no more.
+    """The CPU time, in clock ticks, that a process stopped by a signal has used; None where the process runs or has ended.
 
-    A process that is stopped again and again, as by netem's duty cycle, is known by the ticks in between.
+    The ticks of a process that is stopped again and again, as by netem's duty cycle, grow between the stops.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return None
     return int(fields[11]) + int(fields[12]) if fields[0] == "T" else None
 
 
 class LocalProcess:
-    """A process on this machine, in a session of its own: Ctrl-C reaches the launcher alone."""
+    """A process on this machine, in a session of its own, so that Ctrl-C reaches the launcher alone."""
 
     def __init__(self, spec: ProcessSpec, popen: "subprocess.Popen[bytes]"):
         self.spec, self.popen = spec, popen
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self.failure: Failure | None = None  # why it ends, as it has said itself
-        self.moment: Moment | None = None  # what the job was about, as its coordinator has said last
-        self.is_read = False  # its output has ended, and all of it was taken
-        self.state_shown_s = 0.0  # when a line of it was shown that had not ended
+        self.failure: Failure | None = None  # the failure that the process itself has reported
+        self.moment: Moment | None = None  # the job's phase and iteration, as the coordinator last reported them
+        self.is_read = False  # the output has ended and was read to its end
+        self.state_shown_s = 0.0  # the time when an unfinished line of it was last shown
 
     def poll(self) -> Ending | None:
-        """How it ended, or None while it runs."""
+        """The process's ending, or None while it runs."""
         code = self.popen.poll()
         return None if code is None else ending_of(code)
 
     def stopped_at(self) -> int | None:
-        """As the function, of this process."""
+        """The module's stopped_at() of this process."""
         return stopped_at(self.popen.pid)
 
     def take_line(self, line: str) -> str | None:
-        """A line of its output came; returns what of it is to be logged and shown, None for nothing."""
+        """Take a line of the process's output; return the part to log and show, or None if there is nothing to show."""
         text, failure = failure_in(line)
         text, moment = moment_in(text)
         self.failure, self.moment = failure or self.failure, moment or self.moment
@@ -94,30 +95,33 @@ class LocalProcess:
         return text
 
     def last_line(self) -> str:
-        """Of its output, but for empty ones."""
+        """The last line of the process's output that is not empty; empty if there is none."""
         return next((line.strip() for line in reversed(self.tail) if line.strip()), "")
 
     def ask_to_end(self) -> None:
-        """Politely."""
+        """Ask the process group to end, by SIGTERM."""
         self._signal(signal.SIGTERM)
-        self._signal(signal.SIGCONT)  # one that is stopped takes the first only when it goes on
+        self._signal(signal.SIGCONT)  # a stopped process takes SIGTERM only once it continues
 
     def kill(self) -> None:
-        """At once, with its process group."""
+        """Kill the process and its process group at once."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
-        if self.popen.poll() is None:  # not yet reaped by us: the id is still its own
+        if self.popen.poll() is None:  # not reaped yet, so the id still belongs to this process
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.popen.pid, number)
 
 
 def start_here(spec: ProcessSpec, argv: list[str], inherited: Mapping[str, str], job: str) -> LocalProcess:
-    """Start a process on this machine; it dies with this one. `argv` is the spec's, perhaps wrapped."""
+    """Start a process on this machine; it dies with this process. `argv` is the spec's argv, perhaps wrapped.
+
+    Raises InputError where the command cannot be started.
+    """
     base = {name: value for name, value in inherited.items() if not is_for_ps_lite(name)}
     environment = {**base, **spec.environment, **machine_environment(spec.environment, inherited)}
     if VARIABLE not in spec.environment:
-        environment.pop(VARIABLE, None)  # the launcher's own; this job was not asked to encrypt
+        environment.pop(VARIABLE, None)  # the launcher's environment may have it, but this job is not encrypted
     try:
         with explained(spec.name):
             popen = subprocess.Popen(
@@ -137,12 +141,12 @@ def start_here(spec: ProcessSpec, argv: list[str], inherited: Mapping[str, str],
 
 
 def die_with_parent(parent: int) -> Callable[[], None]:
-    """For preexec_fn: the kernel kills the child when the thread that started it ends, however it ends."""
+    """A preexec_fn that has the kernel kill the child when the thread that started it ends, however that ends."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def prepare() -> None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died in between
+        if os.getppid() != parent:  # the parent died before prctl
             os._exit(1)
 
     return prepare

@@ -1,8 +1,8 @@
-"""What follows a failure of the job: the same job again from its newest checkpoint, without the nodes that are lost.
+"""Restarts a job that failed, from its newest checkpoint and without the nodes that are lost.
 
 A node is lost when its host cannot be reached, or when it failed in two attempts in a row. Lost nodes are left out for good
-if --min-nodes allows; otherwise all are tried again. Only a failure of the job is answered so: neither what the user or
-the machine got wrong, nor Ctrl-C, which is no JobError here.
+if --min-nodes allows that; otherwise all nodes are tried again. Only a failure of the job (JobFailed) leads to a restart.
+Errors of the user or the machine and Ctrl-C do not.
 """
 
 import time
@@ -23,29 +23,29 @@ from nalb.launch.run_dir import append_event
 FIRST_WAIT_S, LONGEST_WAIT_S = (
     1.0,
     60.0,
-)  # before a restart, twice as long each time: what failed may need a moment to be well
+)  # the wait before a restart doubles each time: a failed host may need a while to recover
 
 
 @dataclass(frozen=True)
 class Attempt:
     """One start of the job."""
 
-    number: int  # 0: the first
-    run_dir: Path  # of this attempt
+    number: int  # the first attempt is 0
+    run_dir: Path  # this attempt's run directory
     left_out: tuple[str, ...] = ()  # lost nodes
-    last_failed: str | None = None  # whose failure ended the attempt before
+    last_failed: str | None = None  # the node whose failure ended the attempt before
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What the user allows."""
+    """The restarts that the user allows."""
 
     max_restarts: int
-    min_nodes: int | None  # None: all nodes or none
-    checkpoints: Path | None  # None: no folder that can be seen from here
+    min_nodes: int | None  # the fewest nodes with which the job may go on; None: no node may be left out
+    checkpoints: Path | None  # the folder of checkpoints; None: this machine cannot read it
 
     def check(self, nodes: int) -> None:
-        """InputError for what cannot be."""
+        """Raise InputError where the policy contradicts itself or the number of `nodes`."""
         if not 0 <= self.max_restarts <= 1000:
             raise InputError(f"--max-restarts {self.max_restarts}: choose 0 to 1000")
         if self.min_nodes is not None and not self.max_restarts:
@@ -57,9 +57,10 @@ class Policy:
 def after_failure(
     attempt: Attempt, failed: str | None, unreachable: Collection[str], nodes: Sequence[str], min_nodes: int | None
 ) -> tuple[Attempt | None, str]:
-    """The next attempt with the reason for its nodes, or None: too few are left. Run directories count up.
+    """The next attempt and a text about its nodes; None and the reason where too few nodes are left.
 
-    failed: the node whose process failed, where that is known. nodes: all of the job's, in order.
+    failed: the node whose process failed, where that is known. nodes: all nodes of the job, in order. Each attempt has
+    a run directory of its own, with the attempt's number.
     """
     lost = {name for name in nodes if name in unreachable}
     if failed is not None and failed == attempt.last_failed:
@@ -88,10 +89,10 @@ def see_through(
     say: Callable[[str], None],
     wait: Callable[[float], None] = time.sleep,
 ) -> Path:
-    """Run the job, again where it fails and the policy allows; returns the run directory of the attempt that ended well.
+    """Run the job, and again where it fails and the policy allows; return the run directory of the attempt that ended well.
 
-    JobError is the last failure's. A line for each restart says what failed, and where the job goes on. Makes the restarts'
-    run directories.
+    `unreachable` gives the nodes whose hosts cannot be reached. For each restart, `say` gets a line with the failure and the
+    iteration from which the job goes on, and the run directory is made. Raises JobError for the last failure.
     """
     attempt = Attempt(0, run_dir)
     if policy.checkpoints is not None:
@@ -126,7 +127,7 @@ def see_through(
 
 
 def _dated(failure: Failure, attempt: Attempt, checkpoints: Path | None) -> Failure:
-    """The failure with what the job was about, unless it says so itself; sweeps what was left of a checkpoint."""
+    """The failure with its phase and iteration, found from the run's files where missing; also removes unfinished checkpoints."""
     cut_short = {} if checkpoints is None else folder.cut_short(checkpoints)
     if checkpoints is not None:
         folder.sweep(checkpoints)
@@ -139,8 +140,8 @@ def _dated(failure: Failure, attempt: Attempt, checkpoints: Path | None) -> Fail
 
 
 def _note(failure: Failure, run_dir: Path) -> None:
-    """Into the run's file, for whoever reads it as data."""
-    with suppress(MachineError):  # a full disk is no other failure: it is said anyway
+    """Append the failure to the run's file of events."""
+    with suppress(MachineError):  # the failure is printed in any case, also where the disk is full
         append_event(run_dir / "samples.jsonl", FailureEvent(at_s=time.monotonic(), failure=failure))
 
 

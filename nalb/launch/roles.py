@@ -1,6 +1,6 @@
-"""Which processes a job has and what each finds in its environment: the whole contract with any launcher.
+"""The processes of a job and the environment of each: the whole contract with any launcher.
 
-Nothing here depends on the machine that a process will run on; machine_env.py adds what does.
+Nothing in this module depends on the machine that a process runs on; machine_env.py adds the paths that do.
 """
 
 import sys
@@ -17,51 +17,52 @@ from nalb.schemes import by_name
 from nalb.transport import keys
 
 SCHEDULER_NODE = 0  # the scheduler and coordinator run on the first node
-# glibc: memory that was got once is kept. Else MXNet's arrays, freed and got again in every iteration, cost page faults: a fifth of
-# a CNN's computing at one size, half as much again in the first iteration at each larger size
+# These settings make glibc keep memory that it has got once. Without them MXNet's arrays, which each iteration frees and gets
+# again, cost page faults: a fifth of a CNN's computing time at one batch size, and half as much again in the first iteration at
+# each larger batch size.
 KEEP_MEMORY = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 36),
 }
 NOTHING: Mapping[str, str] = MappingProxyType({})
-ROLES = ("scheduler", "server", "global server", "site server", "worker")  # in the order of starting
+ROLES = ("scheduler", "server", "global server", "site server", "worker")  # in the order in which they start
 
 
 @dataclass(frozen=True)
 class Place:
-    """A node of the job."""
+    """A node of the job and where it runs."""
 
     name: str
-    address: str  # where the others reach it
+    address: str  # the other nodes reach it here
     is_worker: bool = True
     is_server: bool = True
-    python: str = sys.executable  # the interpreter that has mxnet there
-    is_machine: bool = False  # its own: no other node computes there
-    site: str | None = None  # whose uplink it shares; None: nobody's
+    python: str = sys.executable  # the node's interpreter that has mxnet
+    is_machine: bool = False  # whether the node has a machine of its own, on which no other node computes
+    site: str | None = None  # the site whose uplink the node shares; None: it shares no uplink
 
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One process to start."""
+    """A process of the job, as it is to be started."""
 
     node: str
     role: str  # one of ROLES
     argv: tuple[str, ...]
-    environment: dict[str, str]  # additions that hold on any machine
+    environment: dict[str, str]  # variables to add, the same on any machine
 
     @property
     def name(self) -> str:
-        """'worker n2': how messages call it."""
+        """The process's name in messages, such as 'worker n2'."""
         return f"{self.role} {self.node}"
 
     def failure(self, cause: Cause, detail: str, phase: Phase | None = None) -> Failure:
-        """A failure of this process."""
+        """Make a Failure of this process from its cause, a text for people and the phase."""
         return Failure(cause=cause, detail=detail, role=self.role, node=self.node, phase=phase)
 
     @property
     def slug(self) -> str:
-        """'n2.worker': log file names."""
+        """The process's name in file names, such as 'n2.worker'."""
         return f"{self.node}.{self.role.replace(' ', '-')}"
 
 
@@ -73,9 +74,9 @@ def process_specs(
     keys_dir: str | None = None,
     extra: Mapping[str, str] = NOTHING,
 ) -> list[ProcessSpec]:
-    """The scheduler, then servers, then workers, each with its argv and environment.
+    """The job's processes, each with its argv and environment: the scheduler, then the servers, then the workers.
 
-    keys_dir: with one key file for each node, on the machine of the processes. extra: variables for all of them.
+    keys_dir: a directory with one key file for each node, on the machines of the processes. extra: variables for all processes.
     """
     alone = options.is_pure
     options = replace(options, is_stock=alone, transport=None if alone else options.transport or "mxnet")
@@ -112,9 +113,9 @@ def process_specs(
 
 
 def sites_of(places: Sequence[Place], options: JobOptions) -> Sites | None:
-    """The sites within which a job sums first; None where sums have one level. InputError for sites that cannot sum.
+    """The sites within which a job sums gradients first; None where sums have one level.
 
-    A node that names none is a site of its own.
+    A node that names no site is a site of its own. Raises InputError for sites that cannot sum.
     """
     sites = Sites(tuple(place.site or place.name for place in places))
     if options.one_level or not sites.has_levels or not by_name(options.scheme).sums_by_sites:

@@ -1,4 +1,4 @@
-"""A run's directory, its file of events, and the socket on which the coordinator listens for observers."""
+"""Makes a run's directory, appends to its file of events, and names the socket of the coordinator's observers."""
 
 import os
 import time
@@ -9,12 +9,15 @@ from nalb.errors import InputError, MachineError
 from nalb.events import AnyEvent, encode_line
 from nalb.process.line_file import LineFile
 
-SIGNS_OF_A_RUN = ("samples.jsonl", "run.json", "batching.json", "logs", "checkpoints")  # it leaves one at least
-SOCKET_PATH_BYTES = 107  # sun_path of a unix socket, less its end
+SIGNS_OF_A_RUN = ("samples.jsonl", "run.json", "batching.json", "logs", "checkpoints")  # each run leaves one at least
+SOCKET_PATH_BYTES = 107  # the length of a Unix socket's sun_path less the zero byte at its end
 
 
 def make_run_dir(out: str | None) -> Path:
-    """The run directory, new or without a run; InputError where it holds one already."""
+    """Make the run directory `out`, or a new one under runs/ where `out` is None or empty.
+
+    Raises InputError where the directory holds a run already or cannot be made.
+    """
     path = (Path(out) if out else Path("runs") / time.strftime("%Y%m%d-%H%M%S")).absolute()
     try:
         if not out:
@@ -28,7 +31,7 @@ def make_run_dir(out: str | None) -> Path:
 
 
 def _new_folder(path: Path) -> Path:
-    """Of this name, or with a number behind it where another run began in the same second."""
+    """Make a folder of this name, with a number appended where another run began in the same second."""
     new, number = path, 1
     while True:
         try:
@@ -40,7 +43,7 @@ def _new_folder(path: Path) -> Path:
 
 
 def append_event(samples: Path, event: AnyEvent) -> None:
-    """Note an event that no coordinator writes. Raises MachineError."""
+    """Append an event to the file `samples`; for events that no coordinator writes. Raises MachineError."""
     try:
         with LineFile(samples) as file:
             file.append(encode_line(event))
@@ -49,10 +52,10 @@ def append_event(samples: Path, event: AnyEvent) -> None:
 
 
 def observer_address(stack: ExitStack, run_dir: Path, name: str = "observers") -> str:
-    """An ipc address in the run directory, so that nothing lies elsewhere however the run ends.
+    """An ipc address in the run directory, so that a run leaves no socket elsewhere, however it ends.
 
-    An abstract address would leave no file, but is seen in one network namespace only. A path too long for a socket is
-    named through this process's handle of the directory, which is short.
+    An abstract address would leave no file, but other network namespaces cannot reach it. A path that is too long for a
+    socket is replaced by a short path through this process's open handle of the directory.
     """
     path = run_dir / name
     stack.callback(path.unlink, missing_ok=True)

@@ -1,4 +1,4 @@
-"""What ends a command: the first of Ctrl-C, SIGTERM and SIGHUP."""
+"""Ends a command on the first of Ctrl-C, SIGTERM and SIGHUP."""
 
 import signal
 import threading
@@ -10,9 +10,10 @@ from nalb.errors import JobError
 
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """Leave every context on the first of Ctrl-C, SIGTERM and SIGHUP, undisturbed by a second, and say so: JobError.
+    """End the with block on the first of Ctrl-C, SIGTERM and SIGHUP; then raise JobError, which names the signal.
 
-    A signal that was ignored at the start, as under nohup, stays so.
+    Later signals do not disturb the clean-up. A signal that was ignored at the start, as under nohup, stays ignored.
+    Outside the main thread this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

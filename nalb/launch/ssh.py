@@ -1,7 +1,7 @@
-"""A job on several machines: each process is the child of an agent that the system's ssh client started there.
+"""A job on several machines: on each host the system's ssh client starts an agent, and the process is the agent's child.
 
-The ssh clients' stdin is the leash: the launcher writes a byte every SIGN_OF_LIFE_S, and closing it ends the process on
-the other side. Nothing of the launcher's environment travels; ssh itself gets what it needs to find keys and config.
+The ssh client's stdin is the leash of the process: the launcher writes a byte every SIGN_OF_LIFE_S, and closing stdin ends the
+process on the host. The launcher's environment does not travel; ssh itself gets the variables it needs to find keys and config.
 """
 
 import os
@@ -29,16 +29,16 @@ from nalb.process.own_program import own_argv
 from nalb.transport.keys import NodeKeys
 
 CONNECT_S = 10
-ENTER_S = 2.0 * CONNECT_S  # until a host that could be connected to has let us in
+ENTER_S = 2.0 * CONNECT_S  # the limit for connecting to a host and logging in
 ALIVE_INTERVAL_S, ALIVE_COUNT = 2, 3  # a host that vanishes is noticed after 6 to 8 s
-CONNECTION_LOST = 255  # as ssh has it
+CONNECTION_LOST = 255  # ssh's exit code where its connection fails
 FOR_SSH = ("HOME", "USER", "LOGNAME", "PATH", "SSH_AUTH_SOCK", "KRB5CCNAME", "TMPDIR")
 
 
 def ssh_argv(host: Host) -> list[str]:
     """The ssh command that starts an agent on the host."""
     options = [
-        *host.ssh_options,  # ssh takes the first value that it meets
+        *host.ssh_options,  # the user's options come first: ssh takes the first value of an option
         "BatchMode=yes",
         f"ConnectTimeout={CONNECT_S}",
         f"ServerAliveInterval={ALIVE_INTERVAL_S}",
@@ -62,29 +62,30 @@ def ssh_argv(host: Host) -> list[str]:
 
 
 def file_option(path: str) -> str:
-    """For ssh's -o: this file and no other. Bare, blanks would make several of it, and % or the word none something else.
+    """A path quoted for ssh's -o, so that ssh reads exactly this file.
 
-    Of other files than the one meant, accept-new takes any host key.
+    Without quotes ssh would split the path at blanks and replace %-tokens and the word none. In a wrong file, accept-new would
+    accept any host key.
     """
     whole = str(Path(os.path.expanduser(path)).absolute())
     return '"' + whole.replace("\\", r"\\").replace('"', r"\"").replace("%", "%%") + '"'
 
 
 def remote_command(host: Host, argv: Sequence[str]) -> str:
-    """For the host's shell: start argv in the host's directory."""
+    """The command line for the host's shell that starts `argv` in the host's directory."""
     command = f"exec {' '.join(map(quote, argv))}"
     return command if host.directory is None else f"cd {quote(host.directory)} && {command}"
 
 
 def quote(word: str) -> str:
-    """Quoted for a shell; a leading ~/, or ~ alone, keeps its meaning there."""
+    """Quote a word for a shell; a leading ~/, or ~ alone, keeps its meaning in that shell."""
     if word in ("~", "~/"):
         return word
     return "~/" + shlex.quote(word[2:]) if word.startswith("~/") else shlex.quote(word)
 
 
 def unreachable(hosts: Sequence[Host]) -> set[str]:
-    """The names of those that ssh cannot enter within ENTER_S."""
+    """The names of the hosts that ssh cannot enter within ENTER_S."""
 
     def fails(host: Host) -> bool:
         try:
@@ -110,7 +111,7 @@ def _environment_for_ssh() -> dict[str, str]:
 
 
 class RemoteProcess(LocalProcess):
-    """The ssh client that stands for a process on a host."""
+    """An ssh client on this machine that stands for a process on a host."""
 
     def __init__(self, spec: ProcessSpec, popen: "subprocess.Popen[bytes]", host: Host):
         super().__init__(spec, popen)
@@ -119,7 +120,7 @@ class RemoteProcess(LocalProcess):
         self._returncode: int | None = None
 
     def poll(self) -> Ending | None:
-        """How the process on the host ended, as its agent reported; or that the connection did."""
+        """The ending of the process on the host, as its agent reported it, or the ending of the connection; None before both."""
         code = self.popen.poll()
         if code is None or not self.is_read:  # the agent's report may still be in the pipe
             return None
@@ -131,11 +132,11 @@ class RemoteProcess(LocalProcess):
         return Ending(code or 1, f"did not start: {doing} failed")
 
     def stopped_at(self) -> int | None:
-        """As its agent has reported, without the time."""
+        """0 where the agent last reported that the process is stopped, else None; the agent reports no CPU time."""
         return 0 if self._is_stopped else None
 
     def take_line(self, line: str) -> str | None:
-        """As for a local process; the agent's reports are taken out."""
+        """Take a line of output as LocalProcess does, after removing an agent's report from it."""
         text, found, word = line.partition(REPORT)
         if not found:
             return super().take_line(line)
@@ -145,25 +146,25 @@ class RemoteProcess(LocalProcess):
             self._is_stopped = self._is_stopped if report.stopped is None else report.stopped
             if report.returncode is not None:
                 self._returncode = report.returncode
-                self.kill()  # ssh itself waits for whoever holds the agent's output there
+                self.kill()  # ssh itself would wait for any process on the host that still holds the agent's output open
         return super().take_line(text) if text else None
 
     def give_sign_of_life(self) -> None:
         """Tell the agent that the launcher lives."""
         assert self.popen.stdin is not None
-        with suppress(OSError, ValueError):  # ended or closed: poll says so
+        with suppress(OSError, ValueError):  # the client has ended or its stdin is closed: poll reports that
             self.popen.stdin.write(b"\n")
             self.popen.stdin.flush()
 
     def ask_to_end(self) -> None:
-        """Close the leash; the agent ends the process and reports."""
+        """Close the client's stdin; the agent then ends the process and reports its return code."""
         assert self.popen.stdin is not None
         with suppress(OSError):
             self.popen.stdin.close()
 
 
 class RemoteJob(Job):
-    """A job on hosts."""
+    """A job on hosts: a Job whose processes are started by ssh, each with its sign of life."""
 
     def __init__(
         self,
@@ -181,7 +182,7 @@ class RemoteJob(Job):
 
     def __enter__(self) -> "RemoteJob":
         with explained("the thread of the signs of life"):
-            self._pulse.start()  # first: an agent counts the silence from its own start
+            self._pulse.start()  # before the agents: each counts the launcher's silence from its own start
         try:
             super().__enter__()
         except BaseException:
@@ -198,12 +199,12 @@ class RemoteJob(Job):
 
     @property
     def moment(self) -> Moment:
-        """What the job is about, as its coordinator has said last; before that, not all processes have met."""
+        """The job's phase and iteration, as its coordinator last reported them; START before the first report."""
         told = next((child.moment for child in self.children if child.moment is not None), None)
         return told or (Phase.START, None)
 
     def start(self, spec: ProcessSpec) -> RemoteProcess:
-        """Start an ssh client and give the agent behind it its order."""
+        """Start an ssh client and send the agent its order. Raises MachineError where there is no ssh client."""
         host = self._hosts.host(spec.node)
         environment = _environment_for_ssh()
         keys = self._keys[spec.node].text() if self._keys else None
@@ -223,13 +224,13 @@ class RemoteJob(Job):
             raise MachineError(f"cannot start ssh ({error.strerror}): install the OpenSSH client") from None
         process = RemoteProcess(spec, popen, host)
         assert popen.stdin is not None
-        with suppress(OSError):  # it has ended already: poll says why
+        with suppress(OSError):  # the client has ended already: poll reports that
             popen.stdin.write(msgspec.json.encode(order) + b"\n")
             popen.stdin.flush()
         return process
 
     def _give_signs_of_life(self) -> None:
         while not self._over.wait(SIGN_OF_LIFE_S):
-            for child in list(self.children):  # more may be started meanwhile
+            for child in list(self.children):  # a copy, since the main thread may append to the list meanwhile
                 assert isinstance(child, RemoteProcess)
                 child.give_sign_of_life()

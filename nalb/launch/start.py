@@ -1,4 +1,4 @@
-"""Runs a job where it was asked for: on loopback, in an emulated network or on hosts; and again after failures."""
+"""Runs a job on loopback, in an emulated network or on hosts, as the user asked, and restarts it after failures."""
 
 import os
 import socket
@@ -46,26 +46,29 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What `nalb launch` was asked for."""
+    """The arguments of `nalb launch`; one of local, network and hosts is given."""
 
-    command: tuple[str, ...]  # of each worker
+    command: tuple[str, ...]  # the command that each worker runs
     options: JobOptions
     encryption: Encryption
-    local: tuple[int, ...] | None  # nodes on this machine's loopback, of each site
-    network: str | None  # a network file
-    hosts: str | None  # a hosts file; one of the three is given
-    out: str | None  # None: a new run directory
+    local: tuple[int, ...] | None  # the number of nodes of each site, on this machine's loopback
+    network: str | None  # the name or path of a network file
+    hosts: str | None  # the path of a hosts file
+    out: str | None  # the run directory; None: a new one under runs/
     max_restarts: int = 0
     min_nodes: int | None = None
 
     @property
     def is_stock(self) -> bool:
-        """Whether MXNet shall run alone, without shim and control plane."""
+        """Whether MXNet runs alone, without shim and control plane."""
         return by_name(self.options.scheme).routes_itself
 
 
 def launch(request: LaunchRequest) -> Path:
-    """See the job through; returns the run directory of the attempt that ended well. Raises JobError."""
+    """Run the job to its end, with the restarts that are allowed; return the run directory of the attempt that ended well.
+
+    Raises InputError or MachineError before the job starts, and JobError for the last failure.
+    """
     hosts = load_hosts(request.hosts) if request.hosts is not None else None
     network = load_network(find_network(request.network)) if request.network is not None else None
     places = hosts.places() if hosts else job_nodes(network) if network else _loopback_places(request)
@@ -103,7 +106,7 @@ def launch(request: LaunchRequest) -> Path:
 
 
 def environment_lines(request: LaunchRequest) -> list[str]:
-    """What --print-env prints: each process's environment and command; nothing starts."""
+    """The lines that --print-env prints: each process's environment and command. No process is started."""
     encryption = request.encryption
     if encryption.is_on and encryption.keys is None:
         raise InputError(
@@ -124,7 +127,7 @@ def environment_lines(request: LaunchRequest) -> list[str]:
 
 
 def _check_restarts(request: LaunchRequest, hosts: Hosts | None, without_worker: int) -> None:
-    """InputError for what would fail at a restart. without_worker: how many of the nodes have none."""
+    """Raise InputError for options that would fail at a restart. without_worker: the number of nodes without a worker."""
     most = request.options.batch_most
     if request.min_nodes is not None and request.encryption.keys is not None:
         raise InputError("--min-nodes needs keys that are made anew for the nodes left: leave --keys out")
@@ -132,7 +135,7 @@ def _check_restarts(request: LaunchRequest, hosts: Hosts | None, without_worker:
         raise InputError("--min-nodes changes who is which worker: give --batch-most one number for all")
     subset = request.options.token_subset
     if request.min_nodes is not None and subset is not None:
-        fewest = subset + request.options.token_apart + without_worker  # of those apart, others must be left
+        fewest = subset + request.options.token_apart + without_worker  # with --apart, one worker beside the subset
         if request.min_nodes < fewest:
             raise InputError(
                 f"--min-nodes {request.min_nodes} may leave too few workers for --subset {subset}: choose {fewest} or more"
@@ -143,7 +146,7 @@ def _check_restarts(request: LaunchRequest, hosts: Hosts | None, without_worker:
 
 
 def _remaining(places: list[Place], attempt: Attempt) -> tuple[list[Place], int | None]:
-    """The places that are not left out; and how many workers there were, where some are."""
+    """The places that are not left out, and the job's first number of workers; that is None where no place is left out."""
     if not attempt.left_out:
         return places, None
     remaining = [place for place in places if place.name not in attempt.left_out]
@@ -205,7 +208,7 @@ def _in_network(request: LaunchRequest, network: Network, attempt: Attempt) -> N
 def _specs_here(
     request: LaunchRequest, places: list[Place], attempt: Attempt, port: int, observers: str | None, stack: ExitStack
 ) -> tuple[list[ProcessSpec], JobOptions]:
-    """The processes of an attempt on this machine, and what they share."""
+    """The processes of an attempt on this machine, and the options that they share."""
     remaining, first_workers = _remaining(places, attempt)
     options = replace(
         request.options,
@@ -245,14 +248,14 @@ def _host_specs(
 
 
 def _loopback_places(request: LaunchRequest) -> list[Place]:
-    """All of 127.0.0.0/8 is this machine; with keys each node needs an address of its own."""
+    """The job's places on loopback; with keys each node gets an address of its own, as the whole of 127.0.0.0/8 is this machine."""
     is_on = request.encryption.is_on
     sites = [f"site{k}" for k, count in enumerate(request.local or ()) for _ in range(count)]
     return [Place(f"n{i}", f"127.0.0.{i + 1}" if is_on else LOOPBACK, site=site) for i, site in enumerate(sites)]
 
 
 def has_joined(options: JobOptions) -> Callable[[], bool] | None:
-    """Whether the coordinator has noted that all processes are there; None where there is no coordinator to ask."""
+    """A function that tells whether all processes have met, from the coordinator's file; None where there is no such file."""
     if options.is_pure or options.samples_path is None:
         return None
     return partial(have_met, Path(options.samples_path))

@@ -1,9 +1,8 @@
-"""Starts a job's processes, passes their output on, names the first that fails, and ends all of them, always.
+"""Starts a job's processes, passes their output on, names the first process that failed, and always ends all of them.
 
-Which failure is the first? Processes of nalb that end because of another one exit with PeerError's code and repeat the
-coordinator's verdict, for the launcher as data (last_words.py), often before the culprit itself is gone. So on the first failure
-the supervisor waits a moment: one that was killed or failed by itself is the culprit, and only where there is none the verdict is
-the answer.
+A process that ends because of another one exits with PeerError's code and repeats the coordinator's verdict as data
+(last_words.py), often before the culprit itself has ended. So the supervisor waits a moment after the first failure. A process
+that was killed or failed by itself is the culprit; the coordinator's verdict counts only where there is no such process.
 """
 
 import os
@@ -32,21 +31,24 @@ from nalb.process.last_words import FOR_THE_LAUNCHER, line_of
 from nalb.process.streams import discard_output
 from nalb.settings import silence_of
 
-TERM_GRACE_S = 1.5  # between asking and killing
-KILL_GRACE_S = 3.0
-AFTER_WORKERS_S = 7.0  # servers and scheduler end by themselves, in milliseconds, once the workers have
-SETTLE_S = 0.3  # for those that the same cause took along
-CULPRIT_S = 2.0  # for the culprit, when only its peers have ended so far and others still run
-STOPPED_GRACE_S = 2.0  # beyond the silence: where the coordinator watches, its verdict says more, and comes first
-JOINED_S = 1.0  # for the coordinator's file to say what a worker that has ended already knew
+TERM_GRACE_S = 1.5  # the time between asking a process to end and killing it
+KILL_GRACE_S = 3.0  # the time that killed processes get to end
+AFTER_WORKERS_S = 7.0  # the limit for servers and scheduler, which end milliseconds after the workers by themselves
+SETTLE_S = 0.3  # the wait after a failure for other processes that the same cause ends
+CULPRIT_S = 2.0  # the longest wait for the culprit while only its peers have ended and others still run
+STOPPED_GRACE_S = 2.0  # added to the silence limit, so that the coordinator's verdict, which says more, comes first
+JOINED_S = 1.0  # the wait for the coordinator's file to say that all have met, after a worker has ended well
 
-CLEAR = "\x1b[K"  # the terminal's line, from the cursor on
+CLEAR = "\x1b[K"  # erases the terminal's line from the cursor on
 
 Wrap = Callable[[ProcessSpec], list[str]]
 
 
 class Job:
-    """A context: the processes live inside it. `wait` returns when the job succeeded, JobFailed says that it failed."""
+    """A context within which the job's processes live. `wait` returns once the job has succeeded and raises JobFailed if it fails.
+
+    Entering the context raises MachineError or InputError where processes cannot be started.
+    """
 
     def __init__(
         self,
@@ -55,9 +57,9 @@ class Job:
         inherited: Mapping[str, str],
         log_dir: Path,
         show: Callable[[str], None] | None = None,
-        has_joined: Callable[[], bool] | None = None,  # whether all processes have met; None: there is no telling
-        check: Callable[[], None] = lambda: None,  # raises what is wrong with the place where they run
-        show_unfinished: Callable[[str], None] | None = None,  # lines that have not ended, as of progress bars
+        has_joined: Callable[[], bool] | None = None,  # whether all processes have met; None: that cannot be known
+        check: Callable[[], None] = lambda: None,  # raises the errors of the processes' network
+        show_unfinished: Callable[[str], None] | None = None,  # shows unfinished lines, such as progress bars
     ):
         self._specs, self._wrap, self._inherited, self._log_dir = specs, wrap, inherited, log_dir
         self._show, self._has_joined, self._check = show, has_joined, check
@@ -65,12 +67,12 @@ class Job:
         self._print_lock = threading.Lock()
         self._log_error: MachineError | None = None
         self._workers_ended_s: float | None = None
-        self._stopped: dict[str, tuple[int, float]] = {}  # by slug, those that a signal has stopped: tick, seen when
+        self._stopped: dict[str, tuple[int, float]] = {}  # by slug of a stopped process: CPU ticks, time first seen
         self._stack = ExitStack()
-        self.id = secrets.token_hex(8)  # in every process's environment
+        self.id = secrets.token_hex(8)  # each process has it in its environment
         self.children: list[LocalProcess] = []
         self._readers: list[threading.Thread] = []
-        self._failed: list[LocalProcess] = []  # in the order of being noticed
+        self._failed: list[LocalProcess] = []  # in the order in which the failures were noticed
         self._lost = LostVariables()
 
     def __enter__(self) -> "Job":
@@ -100,17 +102,20 @@ class Job:
         self._end_all()
 
     def start(self, spec: ProcessSpec) -> LocalProcess:
-        """Start one process."""
+        """Start one process of the job on this machine."""
         return start_here(spec, self._wrap(spec), self._inherited, self.id)
 
     def wait(self, check: Callable[[], None] = lambda: None) -> None:
-        """Until every process has ended well. JobFailed names the first that failed; `check` raises what else ends the job."""
+        """Wait until every process has ended well. Raises JobFailed, which names the first process that failed.
+
+        `check` is called repeatedly; an error that it raises also ends the job.
+        """
         while not self.finished():
             check()
             time.sleep(0.05)
 
     def finished(self) -> bool:
-        """Whether every process has ended well; JobFailed as soon as any has failed, or will never end."""
+        """Whether every process has ended well. Raises JobFailed as soon as a process has failed or can never end."""
         if self._log_error is not None:
             raise self._log_error
         self._guardian.check()
@@ -131,7 +136,7 @@ class Job:
             return False
         now_s = time.monotonic()
         self._workers_ended_s = self._workers_ended_s or now_s
-        waiting = [child for child in self.children if not _ended_well(child)]  # or failed meanwhile: the next look
+        waiting = [child for child in self.children if not _ended_well(child)]  # a failed one is noticed later
         if waiting and now_s - self._workers_ended_s > AFTER_WORKERS_S:
             detail = (
                 f"all workers ended well, but {waiting[0].spec.name} still waits for them {AFTER_WORKERS_S:g} s later: the command "
@@ -144,16 +149,16 @@ class Job:
     # ---- failures
 
     def _check_stopped(self) -> None:
-        """JobFailed for a process that a signal has stopped for too long, and that nobody else ends the job for.
+        """Raise JobFailed for a process that a signal has stopped for too long, unless the coordinator ends the job for it.
 
-        Before all have met, after the farewell, and where MXNet runs alone, no coordinator hears of it.
+        No coordinator notices a stopped process before all have met, after the farewell, and where MXNet runs alone.
         """
         now_s = time.monotonic()
         for child in self.children:
             if (ticks := child.stopped_at()) is None:
                 self._stopped.pop(child.spec.slug, None)
                 continue
-            if self._stopped.get(child.spec.slug, (-1, 0.0))[0] != ticks:  # it ran in between
+            if self._stopped.get(child.spec.slug, (-1, 0.0))[0] != ticks:  # the process ran in between
                 self._stopped[child.spec.slug] = (ticks, now_s)
             silent_s = now_s - self._stopped[child.spec.slug][1]
             limit_s = silence_of({**self._inherited, **child.spec.environment})
@@ -188,7 +193,7 @@ class Job:
         assert ending is not None
         self._readers[self.children.index(child)].join(timeout=1.0)  # its last words
         told = child.failure if ending.is_explained else None
-        if not culprits and told is not None:  # the coordinator's verdict, repeated by everyone
+        if not culprits and told is not None:  # the coordinator's verdict, which every process repeats
             others = [one for one in self.children if not told.is_of(one.spec.role, one.spec.node)]
             silent = [child for child in self.children if told.is_of(child.spec.role, child.spec.node)]
             if told.cause is Cause.SILENT and any(map(_ended_well, silent)):
@@ -228,32 +233,32 @@ class Job:
         assert child.popen.stdout is not None
         path = self._log_dir / f"{child.spec.slug}.log"
         try:
-            with open(path, "ab") as log:  # buffered, or a full disk could take a part without a word
+            with open(path, "ab") as log:  # buffered: else a full disk may take a part without error
                 for piece in pieces_of(child.popen.stdout.fileno()):
                     self._take(child, piece, log)
                     log.flush()
         except OSError as error:
             self._log_error = MachineError(f"{path}: {error.strerror}: make room or choose another --out")
         except ValueError:
-            return  # closed at the end
+            return  # _end_all has closed the pipe
         finally:
             child.is_read = True
 
     def _take(self, child: LocalProcess, piece: Piece, log: BinaryIO) -> None:
-        """Log a piece of a process's output and show it; of what is for the launcher, log the line for people."""
+        """Log a piece of a process's output and show it; a failure reported to the launcher is logged as a line for people."""
         if piece.kind is not Kind.LINE:
             log.write(piece.raw if piece.kind is Kind.STATE else b"")
             self._show_state(child, piece.text)
             return
         told, line = child.failure, child.take_line(piece.text)
-        if child.failure is not None and child.failure != told:  # all say the job's: shown once, by the launcher
+        if child.failure is not None and child.failure != told:  # the launcher shows it later, once for all
             log.write(f"{line_of(child.failure)}\n".encode())
         if line is not None:
             log.write(piece.raw if line == piece.text else line.encode() + b"\n")
             self._show_line(_from(child, line))
 
     def _show_state(self, child: LocalProcess, state: str) -> None:
-        """Of a line that has not ended: at most one in STATE_S, and none of what is for the launcher alone."""
+        """Show an unfinished line, at most one in STATE_S and without the part that is for the launcher alone."""
         now_s, text = time.monotonic(), state.partition(FOR_THE_LAUNCHER)[0]
         if self._show_unfinished is not None and text and now_s - child.state_shown_s >= STATE_S:
             child.state_shown_s = now_s
@@ -268,7 +273,7 @@ class Job:
     # ---- the end
 
     def _end_all(self) -> None:
-        """Every process of the job and what those started; at most TERM_GRACE_S + KILL_GRACE_S and a little."""
+        """End every process of the job and all that those started, within little more than TERM_GRACE_S + KILL_GRACE_S."""
         for child in self.children:
             child.ask_to_end()
         self._await(TERM_GRACE_S)
@@ -277,10 +282,10 @@ class Job:
         self._await(KILL_GRACE_S)
         if stay := self._descent.end([child.popen.pid for child in self.children]):
             self._show_line(f"nalb: {living_on(stay)}")
-        kill_marked(self.id)  # of hosts that are this machine
+        kill_marked(self.id)  # processes of a "host" that is this machine descend from sshd, not from the launcher
         self._stack.close()
         for child, reader in zip(self.children, self._readers, strict=False):
-            if reader.ident is not None:  # else it could not be started
+            if reader.ident is not None:  # a thread without an ident could not be started
                 reader.join(timeout=1.0)
             if not reader.is_alive() and child.popen.stdout is not None:
                 child.popen.stdout.close()
@@ -301,20 +306,20 @@ def _ended_well(child: LocalProcess) -> bool:
 
 
 def _culprits(failed: list[LocalProcess]) -> list[LocalProcess]:
-    """Those that did not end because of another, the ones killed by a signal first."""
+    """The failed processes that did not end because of another one; those killed by a signal come first."""
     codes = {child.spec.slug: ending.exit_code for child in failed if (ending := child.poll()) is not None}
     own = [child for child in failed if codes[child.spec.slug] != PeerError.exit_code]
     return sorted(own, key=lambda child: codes[child.spec.slug] <= 128)
 
 
 def print_line(line: str) -> None:
-    """Live output of a job, which nothing here may end: characters that stdout does not have become ?, and where nobody reads
-    any more the logs go on alone."""
+    """Print a line of a job's output. Printing never ends the job: characters that stdout cannot encode become ?, and where
+    nobody reads stdout any more, only the logs go on."""
     _print(f"{CLEAR}{line}\n" if _is_terminal() else f"{line}\n")
 
 
 def print_unfinished(line: str) -> None:
-    """The same for a line that has not ended. On a terminal the next takes its place."""
+    """Print an unfinished line of a job's output, as print_line does; on a terminal the next line takes its place."""
     width = shutil.get_terminal_size().columns - 1
     _print(f"{CLEAR}{line[:width]}\r" if _is_terminal() else f"{line}\n")
 

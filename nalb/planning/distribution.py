@@ -10,7 +10,17 @@ from nalb.planning import shares as shares_of
 from nalb.planning.assignment import assign, whole_bytes
 from nalb.planning.elastic import ServerObservation
 from nalb.planning.leaders import SitePlan, choose_leaders
-from nalb.planning.nodes import Capacities, Floats, Node, check_two_roles, completion_s, levels_s, server_indices
+from nalb.planning.levels import lan_load_bytes
+from nalb.planning.nodes import (
+    Capacities,
+    Floats,
+    Node,
+    check_two_roles,
+    completion_s,
+    levels_s,
+    load_bytes,
+    server_indices,
+)
 from nalb.planning.sites import Sites
 from nalb.planning.slices import Layout
 
@@ -50,6 +60,13 @@ class Distribution:
     def held_shares(self) -> Floats:
         """shares_bytes as floats, as the cost model takes shares, shape (N,)."""
         return np.array(self.shares_bytes, dtype=np.float64)
+
+    def load_bytes(self, nodes: Sequence[Node]) -> Floats:
+        """Bytes that each node carries, in the direction in which it carries more, shape (N,)."""
+        shares, model_bytes = self.held_shares, sum(self.shares_bytes)
+        if self.by_site is None:
+            return load_bytes(nodes, shares, model_bytes)
+        return np.asarray(lan_load_bytes(self.by_site.sites, shares, self.by_site.led_shares, model_bytes).max(axis=0))
 
 
 @dataclass(frozen=True)

@@ -18,18 +18,23 @@ from typing import NamedTuple
 from nalb.errors import InputError
 from nalb.events import IdleEvent, IterationEvent, PlanEvent
 from nalb.failures import Cause, Failure, Phase
+from nalb.measurement.shared_uplinks import SharedUplink
 from nalb.planning.granularity import Granularity
-from nalb.planning.slices import NUM_PROBE
+from nalb.planning.nodes import Floats
+from nalb.planning.slices import NUM_PROBE, Layout
 from nalb.protocol import messages as m
 from nalb.protocol.batch_admission import BatchAdmission
+from nalb.protocol.decision import PlanOptions
+from nalb.protocol.knowledge import FinishedIteration
 from nalb.protocol.members import Members
 from nalb.protocol.observers import Measured, Observers, Outgoing
 from nalb.protocol.participant import Process, disagreement
+from nalb.protocol.passing import PassingBytes
 from nalb.protocol.plan_events import explain_iteration, explain_plan, layout_event, shared_uplink_event
-from nalb.protocol.planner import PlanDecision, Planner
+from nalb.protocol.planner import Planned, Planner
 from nalb.protocol.sample_collector import SampleCollector
 from nalb.protocol.sums import find_wrong_sum
-from nalb.schemes import Scheme
+from nalb.schemes import Scheme, find_scheme
 from nalb.settings import Settings
 
 RECORDED = 200  # iterations of a training, of which every message is told
@@ -67,14 +72,16 @@ class Iterations:
         self._collector = SampleCollector(members, self.rejected, self._tell)
         self.planner: Planner | None = None
         self._nodes: list[str] = []
+        self._passing = PassingBytes(0)
+        self._inflight_bytes = settings.inflight_bytes  # None: the planner chooses
         self._running = 0  # workers that have not yet reported this iteration done
         self._registration, self._layout_version = -1, -1
         self._tensors: list[m.TensorSpec] = []
         self._granularity = Granularity(settings.alpha_bytes)
         self._cut = SlicingOptions(self._granularity.alpha_bytes)
         self._measuring = False
-        self._plan: m.Plan | None = None
-        self._ahead: m.Plan | None = None  # the next one, where workers have it already
+        self._plan: Planned | None = None
+        self._ahead: Planned | None = None  # the next one, where workers have it already
         # Orders that are not yet carried out: worker, iteration, layout version.
         self._preparing: set[tuple[bytes, int, int]] = set()
         self._collecting: set[bytes] = set()  # servers that have not yet told all of the iteration
@@ -84,9 +91,8 @@ class Iterations:
 
     def begin(self, planner: Planner | None, nodes: list[str]) -> None:
         """All processes are there. planner: None where MXNet runs alone. nodes: in planning order."""
-        self.planner, self._nodes = planner, nodes
-        index = {name: i for i, name in enumerate(nodes)}
-        self._collector.node_of_peer = {p.hello.ps_id: index[p.hello.node] for p in self._members}
+        self.planner, self._nodes, self._passing = planner, nodes, PassingBytes(len(nodes))
+        self._collector.begin(nodes)
 
     # ---- what processes say
 
@@ -166,7 +172,7 @@ class Iterations:
         if self.planner is None or self._observers.configured is None:
             return None
         try:
-            self.planner.configure(self._observers.configured)
+            self.planner.knowledge.note_configured(self._observers.configured)
         except InputError as error:
             return Failure(cause=Cause.REFUSED, detail=str(error))
         return None
@@ -177,7 +183,7 @@ class Iterations:
             return None
         if self.number < self._granted:
             assert self._plan is not None
-            if self.number == self._plan.until:
+            if self.number == self._plan.message.until:
                 self._plan, self._ahead = self._ahead, None
             return self._begin_iteration(now_s)
         block = self._observers.block
@@ -190,11 +196,10 @@ class Iterations:
             return None
         number = self.number + 1
         try:
-            decision = self._decide(number, block, now_s)
+            self._plan = self._planned(number, block, now_s)
         except InputError as error:
             return Failure(cause=Cause.REFUSED, detail=f"cannot be planned: {error}")
-        self._plan = decision.plan
-        for identity, slots in self._slot_orders(decision.new_slots).items():
+        for identity, slots in self._slot_orders(self._plan.new_slots).items():
             self._preparing.add((identity, number, self._layout_version))
             self._outbox.append((identity, m.PrepareSlots(number, self._layout_version, slots)))
         if self._preparing:  # perhaps by an order of the registration before, whose slots this plan may use
@@ -208,7 +213,7 @@ class Iterations:
         """Tell every worker how to cut the registered tensors."""
         assert self.planner is not None
         self._layout_version += 1
-        digest = self.planner.register(self._tensors, *self._cut)
+        layout = self.planner.register(self._tensors, *self._cut)
         for worker in self._members.workers:
             self._send(
                 worker,
@@ -216,25 +221,34 @@ class Iterations:
                     self._registration,
                     self._layout_version,
                     len(self._nodes),
-                    self.planner.server_count,
+                    len(self.planner.nodes.rank_of_node),
                     *self._cut,
-                    digest,
+                    layout.digest(),
                     self.number + 1,
                 ),
             )
-        self._tell(layout_event(self.planner.layout, now_s, self.number + 1, *self._cut))
+        self._tell(layout_event(layout, now_s, self.number + 1, *self._cut))
 
-    def _decide(self, number: int, block: m.RunBlock, now_s: float) -> PlanDecision:
+    def _planned(self, number: int, block: m.RunBlock, now_s: float) -> Planned:
+        """The block's next plan."""
         assert self.planner is not None
         if self._observers.begin() and block.inflight_bytes is not None:
-            self.planner.inflight_bytes = block.inflight_bytes
+            self._inflight_bytes = block.inflight_bytes
         if (wanted := self._cut_of(block)) != self._cut:  # another block's, or what was measured asks for it
             self._cut = wanted
             self._begin_layout(now_s)
-        if self._admission.manager is not None:
-            self.planner.joint_shares = self._admission.manager.plan_shares()
-        self.planner.round_trip_s, self.planner.is_bbr = self._members.round_trip_s, self._members.is_bbr
-        return self.planner.decide(number, self._layout_version, block.scheme, block.forecasts, self._observers.left)
+        self.planner.knowledge.note_delay(self._members.round_trip_s, self._members.is_bbr)
+        joint_shares = None if self._admission.manager is None else self._admission.manager.plan_shares()
+        options = self._options(block, joint_shares)
+        planned = self.planner.plan(number, self._layout_version, options, self._observers.left)
+        self._passing.note(planned.decision.plan)
+        return planned
+
+    def _options(self, block: m.RunBlock, joint_shares: Floats | None = None) -> PlanOptions:
+        """What the block asks of its plans. InputError for an unknown scheme."""
+        return PlanOptions(
+            find_scheme(block.scheme, self._schemes), block.forecasts, self._inflight_bytes, joint_shares
+        )
 
     def _slot_orders(self, slots: list[m.NewSlots]) -> dict[bytes, list[m.NewSlots]]:
         """Who creates which slots: its own node's worker over loopback, where there is one, else the lowest-ranked worker."""
@@ -257,11 +271,12 @@ class Iterations:
 
     def _release(self, now_s: float) -> Failure | None:
         assert self._plan is not None
-        if self._plan.measure != self._measuring or self.number < 0:
-            self._measuring = self._plan.measure
+        is_measured = self._plan.decision.is_measured
+        if is_measured != self._measuring or self.number < 0:
+            self._measuring = is_measured
             for server in self._members.servers:
-                self._send(server, m.Measure(self._plan.measure))
-        self._send_plan(self._plan)
+                self._send(server, m.Measure(is_measured))
+        self._send_plan(self._plan.message)
         return self._begin_iteration(now_s)
 
     def _begin_iteration(self, now_s: float) -> Failure | None:
@@ -282,7 +297,7 @@ class Iterations:
     def _granted(self) -> int:
         """The last iteration that workers have the plan of; -1: they have none."""
         last = self._ahead or self._plan
-        return -1 if last is None else last.until
+        return -1 if last is None else last.message.until
 
     def _send_ahead(self) -> None:
         """Send the next plan as well, where nothing that this one's iterations show can change it: then nobody waits for it."""
@@ -297,11 +312,12 @@ class Iterations:
             or self._cut_of(block) != self._cut
         ):
             return
-        if self.planner.is_settled(block.scheme, block.forecasts):
-            decision = self.planner.decide(number, self._layout_version, block.scheme, block.forecasts, left)
-            assert not decision.new_slots, "the same shares of the same layout need no other slots"
-            self._ahead = decision.plan
-            self._send_plan(decision.plan)
+        options = self._options(block)
+        if self.planner.is_settled(options):
+            self._ahead = self.planner.plan(number, self._layout_version, options, left)
+            assert not self._ahead.new_slots, "the same shares of the same layout need no other slots"
+            self._passing.note(self._ahead.decision.plan)
+            self._send_plan(self._ahead.message)
 
     def _send_plan(self, plan: m.Plan) -> None:
         for worker in self._members.workers:
@@ -309,21 +325,21 @@ class Iterations:
 
     def _tell_plan(self, now_s: float) -> None:
         """The iteration's."""
-        assert self.planner is not None
         assert self._plan is not None
+        message = self._plan.message
         event = PlanEvent(
             at_s=now_s,
             iteration=self.number,
             scheme=self._observers.label,
-            inflight_bytes=self._plan.inflight_bytes,
-            server_of_slice=self._plan.server_of_slice if self.is_recorded(self.number) else None,
+            inflight_bytes=message.inflight_bytes,
+            server_of_slice=message.server_of_slice if self.is_recorded(self.number) else None,
         )
-        self._tell(explain_plan(event, self.planner))
+        self._tell(explain_plan(event, self._plan.decision, self._nodes))
 
     def _collect_from_servers(self, now_s: float) -> Failure | None:
         """Every worker is done. Servers report every heartbeat; a plan made without the rest would rest on the next iteration's."""
         assert self._plan is not None
-        asked = [one for one in self._members.servers if self._plan.measure and one.left_after is None]
+        asked = [one for one in self._members.servers if self._plan.decision.is_measured and one.left_after is None]
         self.phase, self._collect_by_s = "COLLECT", now_s + COLLECT_S
         self._collecting = {server.identity for server in asked}
         order = m.Collect(self.number)  # one object: encoded once
@@ -341,28 +357,32 @@ class Iterations:
         """The iteration's books are closed; READY for the next, unless the job is over."""
         assert self.planner is not None
         assert self._plan is not None
-        if self._settings.verify_sums and (wrong := self._wrong_sum(self.planner, self._plan)):
+        decision, layout = self._plan.decision, self.planner.layout
+        if self._settings.verify_sums and (wrong := self._wrong_sum(layout, self._plan.message)):
             return wrong
         done = {w.hello.node: w.done for w in self._members.workers if w.done}
-        samples = self._collector.samples(self.planner.most_bytes, now_s)
+        samples = self._collector.samples(self._passing.most, now_s)
         took_s = max(d.communication_s for d in done.values())
         iteration_s = mean(
             d.iteration_s for d in done.values()
         )  # the longest would count in two what one waits for another
         if self._cut.fixed_slice_bytes is None:
-            layout, servers = self.planner.layout, self.planner.server_count
-            load_bytes = self.planner.mean_load_bytes
+            nodes, plan = self.planner.nodes, decision.plan
+            load_bytes = 0.0 if plan is None else float(plan.load_bytes(nodes.nodes).mean())
+            servers = len(nodes.rank_of_node)
             self._granularity.observe(load_bytes, took_s, layout.model_bytes, len(self._nodes), servers)
-        if self._plan.measure:
-            self.planner.compute_spread_s = self._collector.compute_spread_s()
-            work = self._members.work(self._nodes)
-            self.planner.observe(samples, took_s, self._collector.exposed_s(), work, iteration_s)
+        shared_uplinks: list[SharedUplink] = []
+        if decision.is_measured:
+            collector, work = self._collector, self._members.work(self._nodes)
+            exposed_s, spread_s = collector.exposed_s(), collector.compute_spread_s()
+            finished = FinishedIteration(samples, took_s, exposed_s, spread_s, work, iteration_s)
+            shared_uplinks = self.planner.judge(finished)
             first_s = float(samples["start_s"].min()) if len(samples) else 0.0
             if self.is_recorded(self.number):
                 self._events.append(Measured(first_s, self.number, samples))
         ended_s = now_s
         finished_s = self._collector.aligned("finished_s")
-        if not self._plan.measure:
+        if not decision.is_measured:
             ended_s = min(now_s, max(finished_s.values(), default=now_s))  # workers may have told of it later
             self.planner.note_unmeasured(iteration_s)
             for server in self._members.servers:
@@ -378,12 +398,13 @@ class Iterations:
             computed_s=self._collector.aligned("computed_s"),
             finished_s=finished_s,
             samples=len(samples),
+            slots=self.planner.slot_count,
             drops=sum(p.drops for p in self._members),
             rejected=dict(self.rejected),
         )
-        self._tell(explain_iteration(event, self.planner, samples))
-        for found in self.planner.new_shared_uplinks():
-            self._tell(shared_uplink_event(ended_s, self.number, self.planner.names, found))
+        self._tell(explain_iteration(event, decision, self.planner.knowledge.now, layout.model_bytes, samples))
+        for found in shared_uplinks:
+            self._tell(shared_uplink_event(ended_s, self.number, self._nodes, found))
         self._observers.count(now_s)
         self.phase = "READY"
         return None
@@ -393,7 +414,7 @@ class Iterations:
         step = 10 ** max(0, len(str(iteration)) - 2)
         return self._settings.hold or iteration < RECORDED or iteration % step == 0
 
-    def _wrong_sum(self, planner: Planner, plan: m.Plan) -> Failure | None:
+    def _wrong_sum(self, layout: Layout, plan: m.Plan) -> Failure | None:
         """What find_wrong_sum says; plans of MXNet's own have no slices to check."""
         if not plan.server_of_slice:
             return None
@@ -403,7 +424,7 @@ class Iterations:
             detail = "does not verify sums, others do: set NALB_VERIFY_SUMS=1 for every process, or for none"
             return silent[0].failure(Cause.UNEQUAL, detail)
         node_of_rank = {server.rank: server.hello.node for server in self._members.servers}
-        wrong = find_wrong_sum(planner.layout, plan, told, node_of_rank.__getitem__)
+        wrong = find_wrong_sum(layout, plan, told, node_of_rank.__getitem__)
         return wrong.failure if wrong else None
 
     def _send(self, process: Process, message: m.Message) -> None:

@@ -1,4 +1,4 @@
-"""What observers are told of layouts, plans and iterations: the planner's part of events. Rates in bytes per second. Pure."""
+"""What observers are told of layouts, plans and iterations. Rates in bytes per second. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -9,17 +9,20 @@ from msgspec.structs import replace
 from nalb.events import ByNode, IterationEvent, LayoutEvent, PlanEvent, Rates, SharedUplinkEvent
 from nalb.measurement.samples import Samples
 from nalb.measurement.shared_uplinks import SharedUplink
-from nalb.planning.nodes import Capacities, Floats, completion_s
+from nalb.planning.distribution import Distribution
+from nalb.planning.nodes import Floats, completion_s
 from nalb.planning.shares import bound_s, level_bounds_s
 from nalb.planning.sites import Sites
 from nalb.planning.slices import Layout
-from nalb.protocol.planner import Planner
+from nalb.protocol.decision import Decision
+from nalb.protocol.job_nodes import JobNodes
+from nalb.protocol.knowledge import ConfiguredRates, Known
 
 
 def layout_event(
     layout: Layout, now_s: float, iteration: int, alpha_bytes: float, fixed_slice_bytes: float | None, num_probe: int
 ) -> LayoutEvent:
-    """How tensors are cut from this iteration on; the last three are what `Planner.register` was given."""
+    """How tensors are cut from this iteration on; the last three are the numbers that they were cut by."""
     return LayoutEvent(
         at_s=now_s,
         model_bytes=layout.model_bytes,
@@ -34,58 +37,66 @@ def layout_event(
     )
 
 
-def explain_plan(event: PlanEvent, planner: Planner) -> PlanEvent:
+def explain_plan(event: PlanEvent, decision: Decision, names: Sequence[str]) -> PlanEvent:
     """Add who holds how much, and why."""
-    if (plan := planner.present) is None:
-        return replace(event, reason=planner.reason)
-    shares = _by_name(planner.names, plan.held_shares)
-    return replace(event, reason=planner.reason, shares=shares, predicted_s=plan.predicted_s)
+    if (plan := decision.plan) is None:
+        return replace(event, reason=decision.reason)
+    shares = _by_name(names, plan.held_shares)
+    return replace(event, reason=decision.reason, shares=shares, predicted_s=plan.predicted_s)
 
 
-def explain_iteration(event: IterationEvent, planner: Planner, samples: Samples) -> IterationEvent:
-    """Add what the iteration was planned on and what it measured."""
-    names, plan, estimate = planner.names, planner.present, planner.estimate
+def explain_iteration(
+    event: IterationEvent, decision: Decision, known: Known, model_bytes: int, samples: Samples
+) -> IterationEvent:
+    """Add what the iteration was decided to be, what it measured, and what is known after it."""
+    nodes, plan, estimate = known.nodes, decision.plan, known.estimate
+    names = nodes.names
     told = replace(
         event,
-        measured=planner.is_measured,
-        round_trip_s=planner.round_trip_s,
-        slots=planner.slot_count,
-        reason=planner.reason,
+        measured=decision.is_measured,
+        round_trip_s=known.round_trip_s,
+        reason=decision.reason,
         estimate=Rates(
             up=_by_name(names, estimate.up),
             down=_by_name(names, estimate.down),
             pairs=[(names[i], names[j], rate) for (i, j), rate in estimate.pairs.items()],
-            uplinks=_by_site(planner.sites, None if estimate.uplinks is None else estimate.uplinks.rates),
+            uplinks=_by_site(nodes.sites, None if estimate.uplinks is None else estimate.uplinks.rates),
         ),
     )
     if plan is not None:
-        shares, loads = plan.held_shares, _by_name(names, planner.load_bytes(plan))
+        shares, loads = plan.held_shares, _by_name(names, plan.load_bytes(nodes.nodes))
         told = replace(told, shares=_by_name(names, shares), predicted_s=plan.predicted_s, load_bytes=loads)
-        if (cores := planner.core_times()) is not None:
-            told = replace(told, cores_s=_by_name(names, cores.of_shares(shares)))
-    if planner.configured is not None:
-        told = _beside_configured(told, planner, planner.configured)
+        if known.cores is not None:
+            told = replace(told, cores_s=_by_name(names, known.cores.of_shares(shares)))
+    if known.configured is not None:
+        told = _beside_configured(told, known.nodes, plan, model_bytes, known.configured)
     if len(samples):
         told = replace(told, span_s=float(samples["end_s"].max() - samples["start_s"].min()))
     return told
 
 
-def _beside_configured(told: IterationEvent, planner: Planner, rates: Capacities) -> IterationEvent:
+def _beside_configured(
+    told: IterationEvent,
+    nodes: JobNodes,
+    plan: Distribution | None,
+    model_bytes: int,
+    configured_rates: ConfiguredRates,
+) -> IterationEvent:
     """Add the configured rates, the bound and what the plan takes on them."""
-    names, model = planner.names, planner.layout.model_bytes
+    names, rates = nodes.names, configured_rates.capacities
     uplinks = None if rates.uplinks is None else np.array([rates.uplinks.up, rates.uplinks.down])
     configured = Rates(
-        up=_by_name(names, rates.up), down=_by_name(names, rates.down), uplinks=_by_site(planner.sites, uplinks)
+        up=_by_name(names, rates.up), down=_by_name(names, rates.down), uplinks=_by_site(nodes.sites, uplinks)
     )
     if rates.uplinks is None:
-        assert planner.for_bound is not None
-        told = replace(told, configured=configured, bound_s=bound_s(planner.nodes, model, planner.for_bound))
+        least_s = bound_s(nodes.nodes, model_bytes, configured_rates.for_bound)
+        told = replace(told, configured=configured, bound_s=least_s)
     else:
-        wan_s, lan_s = level_bounds_s(planner.nodes, model, rates)
+        wan_s, lan_s = level_bounds_s(nodes.nodes, model_bytes, rates)
         told = replace(told, configured=configured, bound_s=max(wan_s, lan_s), wan_bound_s=wan_s, lan_bound_s=lan_s)
-    if planner.present is None:
+    if plan is None:
         return told
-    return replace(told, planned_s=completion_s(planner.nodes, planner.present.held_shares, model, rates))
+    return replace(told, planned_s=completion_s(nodes.nodes, plan.held_shares, model_bytes, rates))
 
 
 def shared_uplink_event(now_s: float, iteration: int, names: Sequence[str], found: SharedUplink) -> SharedUplinkEvent:

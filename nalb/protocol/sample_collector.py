@@ -28,8 +28,13 @@ class SampleCollector:
     def __init__(self, members: Members, rejected: Counter[str], tell: Callable[[DoubtEvent], None]):
         self._members, self._rejected, self._tell = members, rejected, tell
         self._clock = ClockAlignment()
-        self.node_of_peer: dict[int, int] = {}  # by ps-lite's id
+        self._node_of_peer: dict[int, int] = {}  # by ps-lite's id
         self._accused: set[tuple[str, Fault]] = set()  # who, of what: each is told once
+
+    def begin(self, nodes: Sequence[str]) -> None:
+        """All processes are there. nodes: their names, in planning order."""
+        index = {name: i for i, name in enumerate(nodes)}
+        self._node_of_peer = {process.hello.ps_id: index[process.hello.node] for process in self._members}
 
     def take(self, process: Process, report: m.Report, released_s: float | None, now_s: float) -> None:
         """A report. Its samples are kept for the iteration whose plan went out at released_s; None: no plan is out."""
@@ -54,7 +59,7 @@ class SampleCollector:
         """The iteration's samples; who has reported what cannot be is named, once, and not believed."""
         processes = list(self._members)
         since_s = min(self.aligned("started_s").values(), default=-math.inf) - CLOCK_S
-        samples, faults = collect(processes, self.node_of_peer, since_s, most_bytes)
+        samples, faults = collect(processes, self._node_of_peer, since_s, most_bytes)
         for (place, fault), count in sorted(faults.items(), key=lambda one: (one[0][0], one[0][1].value)):
             process = processes[place]
             self._rejected[fault.value] += count

@@ -19,15 +19,17 @@ from nalb.batching.joint_control import LinkKnowledge
 from nalb.batching.speed import Predictor
 from nalb.events import AbortEvent, ReadyEvent, StateEvent, TokensEvent
 from nalb.failures import Cause, Failure, Moment, Phase, carried, render
+from nalb.feedback.routing import Routing
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.protocol import messages as m
 from nalb.protocol.batch_admission import BatchAdmission
 from nalb.protocol.calls import CallAgreement
 from nalb.protocol.iterations import Iterations
+from nalb.protocol.job_nodes import JobNodes
 from nalb.protocol.members import Members
 from nalb.protocol.observers import Observers, Outgoing
 from nalb.protocol.participant import Process, left_behind
-from nalb.protocol.planner import Planner
+from nalb.protocol.planner import Planner, new_planner
 from nalb.protocol.token_admission import TokenAdmission
 from nalb.protocol.tokens import Rates
 from nalb.schemes import SCHEMES, Scheme
@@ -44,9 +46,13 @@ class Coordinator:
         predictor: Callable[[int], Predictor] | None = None,
         schemes: Mapping[str, Scheme] = SCHEMES,
         estimators: Mapping[str, Callable[[int], Estimator]] = ESTIMATORS,
+        new_routing: Callable[[], Routing] | None = Routing,
     ):
-        """schemes, estimators: by the names that settings and observers use."""
-        self._settings, self._schemes, self._estimators = settings, schemes, estimators
+        """schemes, estimators: by the names that settings and observers use.
+
+        new_routing: makes what decides when iterations are left to MXNet's own routing; None: never, as without MXNet.
+        """
+        self._settings, self._estimators, self._new_routing = settings, estimators, new_routing
         self._started_s = self._last_alive_s = now_s
         self._is_gathered = False
         self.outbox: deque[Outgoing] = deque()
@@ -221,18 +227,16 @@ class Coordinator:
         )
 
     def _new_planner(self) -> Planner:
-        planner = Planner(
+        nodes = JobNodes.of(
             self._nodes,
             workers={p.hello.node for p in self._members.workers},
             servers={p.hello.node: p.rank for p in self._members.servers if not p.is_of_site},
-            new_estimator=self._estimators[self._settings.estimator],
-            inflight_bytes=self._settings.inflight_bytes,
-            schemes=self._schemes,
             sites=self._settings.sites_of(self._nodes),
             site_servers={p.hello.node: p.rank for p in self._members.servers if p.is_of_site},
         )
-        planner.may_leave_routing &= not self._settings.verify_sums
-        return planner
+        checks_slices = self._settings.verify_sums  # which MXNet's own routing has none of
+        routing = None if checks_slices or self._new_routing is None else self._new_routing()
+        return new_planner(nodes, self._estimators[self._settings.estimator], routing)
 
     # ---- running
 
@@ -320,7 +324,7 @@ class Coordinator:
         """For joint plans."""
         rank_of_node = {worker.hello.node: worker.rank for worker in self._members.workers}
         planner = self._iterations.planner
-        return planner.network(rank_of_node) if planner else None
+        return planner.link_knowledge(rank_of_node) if planner else None
 
     def _link_rates(self) -> Rates | None:
         """For tokens: bytes per second out of and into each worker, by rank."""

@@ -1,4 +1,4 @@
-"""A comparison of batchings: batching.json in the run directory, and its table for terminals."""
+"""Reads and writes batching.json, the result of a comparison of batchings, and makes its table for terminals."""
 
 from pathlib import Path
 
@@ -13,38 +13,39 @@ from nalb.reporting.run_file import read_json, write_json
 
 
 class BatchingResult(msgspec.Struct, forbid_unknown_fields=True):
-    """One way to size batches; rows are iterations, columns workers by rank."""
+    """The training under one batching; rows are iterations, columns are workers by rank."""
 
-    together: bool  # workers wait for each other in every iteration; else each goes its own way
+    together: bool  # true: workers wait for each other in every iteration; false: each goes on by itself
     sizes: list[list[int]]
-    compute_s: list[list[float]]  # from the batch to the last gradient, without communication
-    period_s: list[list[float]]  # from one batch to the next
-    wait_s: list[list[float]]  # of it spent waiting for the size
-    loss: float | None  # of rank 0's last epoch
-    accuracy: float | None
-    curve: list[tuple[int, float]] = []  # updates made, and the accuracy after them, where it was tested
+    compute_s: list[list[float]]  # the time from the batch to the last gradient, without communication
+    period_s: list[list[float]]  # the time from one batch to the next
+    wait_s: list[list[float]]  # the part of the period spent waiting for the batch size
+    loss: float | None  # the loss of rank 0's last epoch
+    accuracy: float | None  # the accuracy after that epoch
+    curve: list[tuple[int, float]] = []  # each tested accuracy, behind the number of updates made before the test
 
     def updates_to(self, accuracy: float) -> int | None:
-        """How many updates it took until the tested accuracy was reached for the first time; None: it was not."""
+        """The number of updates after which a test first reached the accuracy; None where none did."""
         return next((updates for updates, reached in self.curve if reached >= accuracy), None)
 
     def add(self, event: BatchEvent) -> None:
-        """One iteration."""
+        """Add the event of one iteration."""
         self.sizes.append(event.sizes)
         self.compute_s.append(event.compute_s)
         self.period_s.append(event.period_s)
         self.wait_s.append(event.wait_s)
 
     def _later(self, rows: list[list[float]] | list[list[int]]) -> npt.NDArray[np.float64]:
-        """The later half: the sizes have settled."""
+        """The later half of the rows, in which the batch sizes have settled."""
         return np.array(rows[len(rows) // 2 :], dtype=np.float64)
 
     @property
     def iteration_s(self) -> float:
-        """Median of the middle worker's period; of workers that go their own way, the total over their summed speeds.
+        """Seconds per iteration, from the later half of the iterations.
 
-        A worker that pauses in lockstep is late itself, and makes all others late an iteration later: the slowest worker's
-        period would count it twice.
+        Where workers wait for each other this is the median over iterations of the median worker's period. The slowest worker's
+        period would count a pause twice: the pause delays its own worker, and all others an iteration later. Where workers go
+        on by themselves this is the sum of the batch sizes over the sum of the workers' speeds.
         """
         periods, sizes = self._later(self.period_s), self._later(self.sizes)
         if self.together:
@@ -53,44 +54,44 @@ class BatchingResult(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def ideal_s(self) -> float:
-        """Total work over total speed: the samples of an iteration over sum_i x_i / t_i, median."""
+        """Total work over total speed in seconds: an iteration's samples over sum_i x_i / t_i, for sizes x and times t; median."""
         sizes, times = self._later(self.sizes), self._later(self.compute_s)
         return float(np.median(sizes.sum(axis=1) / (sizes / times).sum(axis=1)))
 
     @property
     def slowest_s(self) -> float:
-        """Median of the slowest worker's computing."""
+        """Median of the slowest worker's computing time."""
         return float(np.median(self._later(self.compute_s).max(axis=1)))
 
     @property
     def manager_wait_s(self) -> float:
-        """Median of the wait for sizes of the worker that waited least: what others' slowness is no part of."""
+        """Median of the shortest wait for batch sizes among the workers: the part that no other worker's slowness causes."""
         return float(np.median(self._later(self.wait_s).min(axis=1)))
 
 
 class BatchingFile(msgspec.Struct, forbid_unknown_fields=True):
-    """batching.json."""
+    """The content of batching.json."""
 
     network: str
     workload: str
-    scheme: str  # of distribution, the same for all but MXNet's baselines
+    scheme: str  # the scheme of all batchings but joint, MXNet's baselines and NAME@SCHEME
     total: int  # samples per iteration
     batchings: dict[str, BatchingResult]
 
 
 def write_batchings(run_dir: Path, run: BatchingFile) -> None:
-    """Write batching.json, all or nothing."""
+    """Write batching.json, wholly or not at all. Raises MachineError."""
     write_json(run_dir / "batching.json", run)
 
 
 def read_batchings(run_dir: Path) -> BatchingFile:
-    """Read batching.json; InputError says what is wrong with it."""
+    """Read batching.json. Raises InputError where it is absent or damaged."""
     absent, damaged = "make it a readable file, or remove it", "restore the file, or remove it to train again"
     return read_json(run_dir / "batching.json", BatchingFile, absent, damaged)
 
 
 def batching_table(run: BatchingFile) -> Table:
-    """One row per batching: iteration time against the ideal and against the first one, and what was learnt."""
+    """Make a row per batching: the iteration time, the speed-up over the first batching, the ideal time, loss and accuracy."""
     table = Table(
         title=escape(f"{run.workload} on {run.network}, {run.total} samples an iteration, scheme {run.scheme}")
     )

@@ -1,6 +1,6 @@
-"""How all figures look: sizes, marks that can be told apart without colour, names as plain text, PNG.
+"""The common style of all figures: sizes, marks that differ also without colour, names as plain text, PNG.
 
-Figures are built as objects, without pyplot: no display, no global state, nothing to close.
+Figures are built as objects, without pyplot, so they need no display and no global state, and nothing has to be closed.
 """
 
 import io
@@ -16,8 +16,8 @@ from matplotlib.ticker import MaxNLocator
 
 WIDTH_IN = 9.0
 DPI = 110
-LONGEST_NAME = 24  # characters of a name that a figure shows
-FEW = 40  # iterations up to which each gets its own mark
+LONGEST_NAME = 24  # a figure shows at most this many characters of a name
+FEW = 40  # up to this many iterations each gets a mark of its own
 STYLE = {
     "text.parse_math": False,  # names come from files: a dollar sign is a dollar sign
     "font.size": 9.5,
@@ -37,9 +37,9 @@ STYLE = {
 
 @dataclass(frozen=True)
 class Look:
-    """How one scheme looks in every figure."""
+    """The look of one scheme in every figure."""
 
-    colour: str  # each of another lightness
+    colour: str  # the colours of LOOKS differ in lightness
     line: str
     marker: str
     hatch: str
@@ -57,12 +57,12 @@ LOOKS = (
 
 
 def look(index: int) -> Look:
-    """The look of the index-th scheme."""
+    """The look of the index-th scheme; the looks repeat after the last."""
     return LOOKS[index % len(LOOKS)]
 
 
 def shown(name: str) -> str:
-    """A name from a file, fit for a figure: one line, not too long."""
+    """A name from a file made fit for a figure: printable, on one line, at most LONGEST_NAME characters."""
     clean = "".join(c if c.isprintable() else "?" for c in name) or "(no name)"
     if len(clean) > LONGEST_NAME:
         clean = clean[: LONGEST_NAME - 1] + "…"
@@ -70,7 +70,7 @@ def shown(name: str) -> str:
 
 
 def grid(count: int, columns: int, panel_height_in: float, head_in: float = 0.7) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` panels of one kind with common axes; columns are given up where there are fewer panels."""
+    """A figure of `count` panels with common axes, in at most `columns` columns, and the axes of its panels."""
     columns = max(1, min(columns, count))
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(WIDTH_IN, rows * panel_height_in + head_in), layout="constrained")
@@ -78,32 +78,32 @@ def grid(count: int, columns: int, panel_height_in: float, head_in: float = 0.7)
     axes = list(cells.flat)
     for spare in axes[count:]:
         spare.set_visible(False)
-    for above in axes[max(0, count - columns) : count]:  # the lowest of each column keeps its numbers
+    for above in axes[max(0, count - columns) : count]:  # the lowest panel of each column keeps its numbers
         above.tick_params(labelbottom=True)
     return figure, axes[:count]
 
 
 def notice(text: str) -> Figure:
-    """Stands where a figure cannot be drawn, and says why."""
+    """A figure that only has a text: it replaces one that cannot be drawn and says why."""
     figure = Figure(figsize=(WIDTH_IN, 1.4), layout="constrained")
     figure.text(0.5, 0.5, text, ha="center", va="center", color="0.25", wrap=True)
     return figure
 
 
 def whole_ticks(axes: Axes) -> None:
-    """Iterations have no halves."""
+    """Set the x axis to whole numbers, for iterations."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def png(draw: Callable[[], Figure]) -> bytes:
-    """Draw in the common style; the picture's bytes."""
+    """Draw a figure in the common style and return the bytes of its PNG file."""
     with mpl.rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # a name in letters that the font lacks: boxes are shown
+        warnings.filterwarnings("ignore", message="Glyph")  # letters that the font lacks are shown as boxes
         buffer = io.BytesIO()
         draw().savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
 
 
 def top(values: Sequence[float], floor: float = 1e-9) -> float:
-    """An upper limit of an axis from 0 with some air."""
+    """An upper limit for an axis that starts at 0, a little above the largest finite value and at least above `floor`."""
     return max([floor, *(v for v in values if math.isfinite(v))]) * 1.08

@@ -1,4 +1,4 @@
-"""Figures of links: measured against configured rates over the run, and throughput inside one iteration."""
+"""Draws figures of links: measured and configured rates over the run, and the throughput inside one iteration."""
 
 import statistics
 from itertools import pairwise
@@ -16,8 +16,8 @@ from nalb.reporting.record import Record, Step, rate
 from nalb.reporting.run_file import WARM_UP
 from nalb.units import GOODPUT_PART, bytes_per_s_to_mbps
 
-BINS = 60  # of the iteration, in which throughput is averaged
-FAVOURITE = "aware"  # the scheme whose iteration is shown, where it was measured
+BINS = 60  # parts of the iteration over each of which the throughput is averaged
+FAVOURITE = "aware"  # the scheme whose iteration is shown, if it was measured
 NO_SAMPLES = (
     "samples.jsonl has no samples of messages. Only measuring schemes (elastic, aware, exact, oracle) send the\n"
     "forecasts that time a message; stock, p3 and average do not."
@@ -30,7 +30,10 @@ def _mbps(rates: list[float | None]) -> list[float]:
 
 
 def rates_over_run(record: Record, direction: str) -> Figure:
-    """A panel per node: the measured rate of each measured iteration against the configured one and its goodput."""
+    """Draw a panel per node: its measured rate in each measured iteration, with the configured rate and that rate's goodput.
+
+    direction: "up" or "down".
+    """
     steps = [step for step in record.ordered() if step.event.measured]
     known = [rate(step.event.estimate, direction, node) for step in steps for node in record.nodes]
     if not any(value is not None for value in known):
@@ -79,14 +82,15 @@ def _rate_panel(axes: Axes, measured: list[float], configured: list[float], satu
 
 
 def _mark_schemes(axes: Axes, schemes: list[str]) -> None:
-    """Light lines where another scheme takes its turn."""
+    """Draw light lines between iterations of different schemes."""
     for place, (before, after) in enumerate(pairwise(schemes)):
         if before != after:
             axes.axvline(place + 0.5, color="0.75", linewidth=0.8)
 
 
 def representative(record: Record) -> tuple[str, int, Step] | None:
-    """(scheme, number, iteration) to look into: of a measured scheme, the one whose time is nearest to the median."""
+    """The iteration of a measured scheme whose time is nearest to the scheme's median, as (scheme, number, step); None if no
+    scheme was measured."""
     measured = [name for name in record.run.schemes if any(step.rows for step in record.steps.get(name, []))]
     if not measured:
         return None
@@ -99,16 +103,16 @@ def representative(record: Record) -> tuple[str, int, Step] | None:
 
 
 def binned_rates(rows: list[Row], nodes: int, edges_us: Floats) -> tuple[Floats, Floats]:
-    """(up, down) in bytes per second, shape (nodes, bins): each message's bytes spread evenly over its transfer.
+    """(up, down) throughput in bytes per second, each of shape (nodes, bins); messages are spread evenly over their transfer.
 
-    A message counts as up at its source and down at its target; one that stays on its node does not count. Bytes
-    are kept: the sum over bins times their width is what the rows carried, within the edges.
+    A message counts as up at its source and as down at its target; a message within a node does not count. The sum over the
+    bins, times their width, equals the bytes that the rows carried between the edges.
     """
     up, down = np.zeros((nodes, len(edges_us) - 1)), np.zeros((nodes, len(edges_us) - 1))
     for source, target, _, size_bytes, start_us, end_us in rows:
         if source == target:
             continue
-        last_us = max(end_us, start_us + 1)  # a message found already there took no time that a clock can tell
+        last_us = max(end_us, start_us + 1)  # 1 us for a message that had arrived before
         overlap_us = np.minimum(edges_us[1:], last_us) - np.maximum(edges_us[:-1], start_us)
         carried = size_bytes * np.clip(overlap_us, 0, None) / (last_us - start_us)
         up[source] += carried
@@ -118,7 +122,7 @@ def binned_rates(rows: list[Row], nodes: int, edges_us: Floats) -> tuple[Floats,
 
 
 def throughput_inside(record: Record) -> Figure:
-    """A panel per node: what it sent and received over time inside the representative iteration."""
+    """Draw a panel per node: its sent and received throughput over time inside the representative iteration."""
     chosen = representative(record)
     if chosen is None:
         return notice(NO_SAMPLES)
@@ -139,7 +143,7 @@ def throughput_inside(record: Record) -> Figure:
             if np.isfinite(limit):
                 axes.axhline(GOODPUT_PART * limit, color="0.3", linestyle=line, linewidth=1)
         axes.set_title(shown(node), loc="left", fontweight="bold")
-        # messages that lay waiting and are read at once make peaks that no link carried: they do not set the scale
+        # messages that had waited and are read together make peaks above any link's rate, which must not set the scale
         highest += [*limits, float(np.quantile([sent, received], 0.97))]
     panels[0].set(xlim=(0, edges_s[-1]), ylim=(0, 1.1 * top(highest)))
     handles = [

@@ -1,7 +1,7 @@
-"""Writes the report of a run directory: report.html of a comparison and tokens.html where workers computed tokens. Neither
-needs another file. The same figures are in figures/.
+"""Writes the report of a run directory: report.html for a comparison, and tokens.html where workers computed tokens.
 
-Names come from files and may say anything: the template escapes all of them, and figures draw them as plain text.
+Each page contains its figures and needs no other file; the same figures are also in figures/.
+Names come from files and may contain anything: the templates escape all names, and figures draw them as plain text.
 """
 
 import base64
@@ -42,10 +42,10 @@ FOLDER = "figures"
 class FigureOf:
     """One figure of a page."""
 
-    file: str  # in FOLDER
+    file: str  # the file's name in FOLDER
     title: str
-    words: str  # what it tells, for somebody who has not read the design
-    draw: Callable[[Any], Figure]  # from the page's record
+    words: str  # an explanation for readers who do not know the design
+    draw: Callable[[Any], Figure]  # makes the figure from the page's record
 
 
 TOKEN_FIGURES = (
@@ -132,18 +132,18 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Page:
-    """A page of a run's report."""
+    """One page of a run's report."""
 
     file: str
     figures: Sequence[FigureOf]
     record: Timeline
-    render: Callable[[Any, Mapping[str, bytes]], str]  # from its record and the pictures by file
+    render: Callable[[Any, Mapping[str, bytes]], str]  # makes the HTML from the page's record and its pictures by file
 
 
 def run_dirs(directory: Path) -> list[Path]:
-    """Those that have a report of their own: it, or the trainings of a comparison of ways to share a model out.
+    """The run directories with reports of their own: `directory`, or its trainings where it compares ways to divide the work.
 
-    InputError where none has.
+    Raises InputError where there is none.
     """
     if (directory / "run.json").exists():
         return [directory]
@@ -161,7 +161,7 @@ def run_dirs(directory: Path) -> list[Path]:
 
 
 def pages_of(run_dir: Path) -> list[Page]:
-    """What a run directory has a report of. InputError where it cannot be read."""
+    """The pages of a run directory's report. Raises InputError where the run cannot be read."""
     if not (run_dir / "run.json").exists() and (timeline := read_timeline(run_dir)).tokens:
         return [Page(TOKENS_PAGE, TOKEN_FIGURES, timeline, render_tokens)]
     record = read_record(run_dir)
@@ -170,15 +170,15 @@ def pages_of(run_dir: Path) -> list[Page]:
 
 
 def existing_report(run_dir: Path, pages: Sequence[Page]) -> list[Path]:
-    """What of a report is already there."""
+    """The files of the pages that exist already."""
     names = [name for page in pages for name in (page.file, *(f"{FOLDER}/{figure.file}" for figure in page.figures))]
     return [path for path in (run_dir / name for name in names) if path.exists() or path.is_symlink()]
 
 
 def write_report(run_dir: Path, force: bool, on_figure: Callable[[str], None]) -> list[Page]:
-    """Draw everything, then write everything; returns the pages. `on_figure` hears each file's name before it is drawn.
+    """Draw all figures, then write all files; return the pages. `on_figure` is called with a figure's file name before it is drawn.
 
-    Raises InputError where the run cannot be read, a report is there without `force`, or nothing can be written.
+    Raises InputError where the run cannot be read, where a report exists and `force` is false, or where a file cannot be written.
     """
     pages = pages_of(run_dir)
     if not force and (old := existing_report(run_dir, pages)):
@@ -201,7 +201,7 @@ def write_report(run_dir: Path, force: bool, on_figure: Callable[[str], None]) -
 
 
 def render(record: Record, pictures: Mapping[str, bytes]) -> str:
-    """The comparison as HTML."""
+    """Render the comparison as HTML. `pictures`: PNG bytes by file name."""
     rows = summarise(record)
     return _filled(
         "report.html",
@@ -219,7 +219,7 @@ def render(record: Record, pictures: Mapping[str, bytes]) -> str:
 
 
 def render_tokens(timeline: Timeline, pictures: Mapping[str, bytes]) -> str:
-    """Its tokens as HTML."""
+    """Render the run's tokens as HTML. `pictures`: PNG bytes by file name."""
     return _filled(
         "tokens.html",
         TOKEN_FIGURES,
@@ -248,7 +248,7 @@ def _number(value: float, format_text: str) -> str:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write beside and move over: no reader sees half a file, and a link is replaced, not followed."""
+    """Replace a file by writing beside it and renaming: no reader sees half a file, and a link is replaced, not followed."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_bytes(content)

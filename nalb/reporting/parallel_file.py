@@ -1,4 +1,4 @@
-"""A comparison of ways to share a model out: parallel.json in the run directory, and its table for terminals."""
+"""Reads and writes parallel.json, the result of a comparison of ways to divide the work, and makes its table for terminals."""
 
 from pathlib import Path
 from statistics import median
@@ -12,34 +12,34 @@ from nalb.reporting.run_file import read_json, write_json
 
 
 class TokenCase(msgspec.Struct, forbid_unknown_fields=True):
-    """What iterations consist of, from one on."""
+    """The make-up of all iterations from `iteration` on, until the next case."""
 
     iteration: int
-    weights: list[int]  # by sub-model
-    members: list[int]  # by sub-model: how many workers compute it
+    weights: list[int]  # the weight of each sub-model
+    members: list[int]  # the number of workers that compute each sub-model
     reason: str
-    is_apart: bool = False  # who computes the last sub-model has no samples of its own
-    is_tuned: bool | msgspec.UnsetType = msgspec.UNSET  # all cases are measured: it stays
+    is_apart: bool = False  # whether the workers of the last sub-model have no samples of their own
+    is_tuned: bool | msgspec.UnsetType = msgspec.UNSET  # true: all cases have been measured and this one stays
 
 
 class ParallelResult(msgspec.Struct, forbid_unknown_fields=True):
-    """One way; rows are iterations, columns workers by rank."""
+    """The training by one way; rows are iterations, columns are workers by rank."""
 
     scheme: str
-    total: int  # samples of an iteration
+    total: int  # the samples of an iteration
     cases: list[TokenCase] = []
-    begun_s: list[float] = []  # each iteration's first request, on the coordinator's clock
-    iteration_s: list[float] = []  # from then to the last token
-    period_s: list[float] = []  # from the first request to the next iteration's, with sums; the last one is missing
+    begun_s: list[float] = []  # the time of each iteration's first request, on the coordinator's clock
+    iteration_s: list[float] = []  # the time from the first request to the last token
+    period_s: list[float] = []  # time between two iterations' first requests, sums included
     tokens: list[list[int]] = []
-    helped: list[list[int]] = []  # of them, from others' buckets
+    helped: list[list[int]] = []  # the tokens among them that came from others' buckets
     compute_s: list[list[float]] = []
     fetch_s: list[list[float]] = []
     fetched_bytes: list[list[int]] = []
-    loss: float | None = None  # of rank 0's last line
+    loss: float | None = None  # the loss in rank 0's last line
 
     def add(self, event: TokensEvent | TokenShapeEvent) -> None:
-        """What the coordinator noted."""
+        """Add an event of the coordinator: an iteration, or a new shape."""
         if isinstance(event, TokenShapeEvent):
             members = [len(ranks) for ranks in event.eligible]
             self.total = event.total
@@ -57,19 +57,19 @@ class ParallelResult(msgspec.Struct, forbid_unknown_fields=True):
         self.fetched_bytes.append(event.fetched_bytes)
 
     def steady(self, rows: list[float]) -> list[float]:
-        """Of the last case, without its first iteration; of its later half, if it is the only one: it warms up."""
+        """The rows of the last case without its first iteration. Of a single case, the later half, since the training warms up."""
         begun = self.cases[-1].iteration if self.cases else 0
         later = rows[begun + 1 :] if begun else rows[len(rows) // 2 :]
         return later or rows
 
     @property
     def steady_s(self) -> float:
-        """Median time from one iteration's beginning to the next one's; NaN of a single iteration."""
+        """Median time in seconds from an iteration's beginning to the next one's; NaN where there is one iteration only."""
         return median(self.steady(self.period_s)) if self.period_s else float("nan")
 
 
 class ParallelFile(msgspec.Struct, forbid_unknown_fields=True):
-    """parallel.json."""
+    """The content of parallel.json."""
 
     network: str
     workload: str
@@ -78,18 +78,18 @@ class ParallelFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def write_parallels(run_dir: Path, run: ParallelFile) -> None:
-    """Write parallel.json, all or nothing."""
+    """Write parallel.json, wholly or not at all. Raises MachineError."""
     write_json(run_dir / "parallel.json", run)
 
 
 def read_parallels(run_dir: Path) -> ParallelFile:
-    """Read parallel.json; InputError says what is wrong with it."""
+    """Read parallel.json. Raises InputError where it is absent or damaged."""
     absent, damaged = "make it a readable file, or remove it", "restore the file, or remove it to train again"
     return read_json(run_dir / "parallel.json", ParallelFile, absent, damaged)
 
 
 def parallel_table(run: ParallelFile) -> Table:
-    """One row per way: time of an iteration, against the first way, and how the tokens were shared out."""
+    """Make a row per way: the iteration time, the speed-up over the first way, and how the tokens were divided."""
     first = next(iter(run.ways.values()))
     sleepers = f", stragglers {run.stragglers}" if run.stragglers else ""
     table = Table(title=escape(f"{run.workload} on {run.network}, {first.total} samples an iteration{sleepers}"))

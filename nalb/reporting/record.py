@@ -1,8 +1,8 @@
-"""A run as the report needs it: run.json joined with what samples.jsonl says of each iteration.
+"""Reads a run for its report: run.json joined with the events of samples.jsonl.
 
-An iteration event belongs to the k-th iteration of its scheme, as in run.json. A 'samples' event comes just before the
-iteration event of the same number; numbers start again with every job ('ready'), which training has one of per scheme.
-What a file does not say stays None or empty here: no figure may fill it in.
+The k-th iteration event of a scheme belongs to the scheme's k-th iteration in run.json. A 'samples' event comes just before the
+iteration event with the same number. Numbers start again with every job ('ready'); a training has one job per scheme.
+A value that no file states stays None or empty here, and no figure may fill it in.
 """
 
 import re
@@ -26,29 +26,29 @@ from nalb.events import (
 from nalb.reporting.run_file import LONGEST_S, RunFile, read_events, read_run
 from nalb.units import GOODPUT_PART
 
-SATURATED_PART = 0.85  # a node that moved this part of what it could was limited by its own link
+SATURATED_PART = 0.85  # a node that moved at least this part of its link's capacity was limited by that link
 LONGEST_US = 1e6 * LONGEST_S
 LEVEL = re.compile(r"(F|B|FB)[1-9][0-9]?")
-LARGEST_BYTES = 1e15  # of one message; above it is a damaged file
+LARGEST_BYTES = 1e15  # a larger message means a damaged file
 
 
 @dataclass(frozen=True)
 class Step:
     """One iteration of one scheme."""
 
-    place: int  # among all iterations of the run
-    begin_s: float  # when the one before it ended; its own end where it is the first
+    place: int  # its number among all iterations of the run
+    begin_s: float  # the end of the iteration before it; its own end if there is none
     event: IterationEvent
-    rows: list[Row]  # [] where it was not measured
-    rows_at_s: float = 0.0  # what their times count from
+    rows: list[Row]  # its messages; empty where it was not measured
+    rows_at_s: float = 0.0  # the time from which the rows' times count
 
     @property
     def communication_s(self) -> float:
-        """Of the slowest worker, as in run.json; 0 where no worker reported."""
+        """The slowest worker's communication time, as in run.json; 0 where no worker reported."""
         return max(self.event.communication_s.values(), default=0.0)
 
     def saturated(self, direction: str, node: str) -> bool:
-        """Whether the node's own link limited it, in which case the measured rate is the link's."""
+        """Whether the node's own link limited its transfer, so that the measured rate is the link's. direction: "up" or "down"."""
         load, configured = self.event.load_bytes.get(node), rate(self.event.configured, direction, node)
         if load is None or configured is None:
             return False
@@ -57,7 +57,7 @@ class Step:
 
 @dataclass
 class Timeline:
-    """What samples.jsonl says of a run."""
+    """The content of a run's samples.jsonl."""
 
     nodes: list[str] = field(default_factory=list)
     servers: list[str] = field(default_factory=list)  # nodes by server rank
@@ -65,29 +65,29 @@ class Timeline:
     changes: list[ChangeEvent] = field(default_factory=list)
     has_events: bool = False
     shared_uplinks: list[SharedUplinkEvent] = field(default_factory=list)
-    shapes: list[TokenShapeEvent] = field(default_factory=list)  # of the last job that computed tokens
-    tokens: list[TokensEvent] = field(default_factory=list)  # of the same, by iteration
+    shapes: list[TokenShapeEvent] = field(default_factory=list)  # the shapes of the last job that computed tokens
+    tokens: list[TokensEvent] = field(default_factory=list)  # the same job's token events, by iteration
 
     def ordered(self) -> list[Step]:
-        """All iterations in the order that they ran."""
+        """All iterations in the order in which they ran."""
         return sorted((step for steps in self.steps.values() for step in steps), key=lambda step: step.place)
 
 
 @dataclass
 class Record(Timeline):
-    """A whole run."""
+    """A whole run: run.json and samples.jsonl."""
 
     run: RunFile = field(kw_only=True)
 
     def bounds_s(self, scheme: str) -> list[float]:
-        """The lossless bound of each of the scheme's iterations: its own where the events say, else the run's."""
+        """The lossless bounds of the scheme's iterations, in seconds: the event's bound where it has one, else the run's."""
         steps = self.steps.get(scheme, [])
         told = [self.run.bound_s if step.event.bound_s is None else step.event.bound_s for step in steps]
         count = len(self.run.schemes[scheme].communication_s)
         return (told + [self.run.bound_s] * (count - len(told)))[:count]
 
     def change_places(self, scheme: str) -> list[float]:
-        """Where the scheme's iterations saw a change: 2.5 is half-way through its third iteration (number 2)."""
+        """The network's changes as places on the axis of the scheme's iterations: 2.5 is half-way through iteration number 2."""
         places = []
         for number, step in enumerate(self.steps.get(scheme, [])):
             length_s = step.event.at_s - step.begin_s
@@ -98,30 +98,30 @@ class Record(Timeline):
 
 
 def rate(rates: Rates | None, direction: str, node: str) -> float | None:
-    """One node's rate in bytes per second, where it is known."""
+    """One node's rate in bytes per second, or None where it is unknown. direction: "up" or "down"."""
     if rates is None:
         return None
     return (rates.up if direction == "up" else rates.down).get(node)
 
 
 class TokenTimes(NamedTuple):
-    """Of a token, seconds since its event's `at_s`. Between its inputs and its start a worker waits for the model's last step."""
+    """A token's times in seconds since its event's `at_s`. From inputs_s to start_s the worker waits for the model's last step."""
 
-    given_s: float
-    inputs_s: float  # all were there
-    start_s: float  # of its computing
-    done_s: float
+    given_s: float  # a worker was given the token
+    inputs_s: float  # the worker had all inputs
+    start_s: float  # computing began
+    done_s: float  # computing ended
 
     @staticmethod
     def of(row: TokenRow) -> "TokenTimes":
-        """Reports arrive at once: computing ends where they do."""
+        """The times of a row. The report of a token is taken to arrive at once, so its computing ends when the report arrives."""
         given_s, done_s = 1e-6 * row.given_us, 1e-6 * row.done_us
         inputs_s = min(given_s + 1e-6 * row.fetch_us, done_s)
         return TokenTimes(given_s, inputs_s, max(inputs_s, done_s - 1e-6 * row.compute_us), done_s)
 
 
 def read_record(run_dir: Path) -> Record:
-    """Read both files of a run directory. InputError names the file and what is wrong with it."""
+    """Read both files of a run directory. Raises InputError, which names the file and its fault."""
     record = Record(run=read_run(run_dir))
     _read_into(record, run_dir)
     _check_agreement(record, run_dir / "samples.jsonl")
@@ -129,7 +129,7 @@ def read_record(run_dir: Path) -> Record:
 
 
 def read_timeline(run_dir: Path) -> Timeline:
-    """Read samples.jsonl alone, which is all that `nalb launch` writes. InputError as read_record."""
+    """Read samples.jsonl alone, as `nalb launch` writes no run.json. Raises InputError, which names the fault."""
     timeline = Timeline()
     _read_into(timeline, run_dir)
     return timeline
@@ -202,7 +202,7 @@ def _check_tokens(event: TokensEvent, where: str) -> None:
 
 
 def _check_agreement(record: Record, path: Path) -> None:
-    """That both files are of one run: no scheme has more iterations here than run.json says."""
+    """Raise InputError unless both files may be of one run: no scheme may have more iterations than run.json states."""
     for scheme, steps in record.steps.items():
         result = record.run.schemes.get(scheme)
         if result is None or len(result.communication_s) < len(steps):

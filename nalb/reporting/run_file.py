@@ -1,4 +1,4 @@
-"""A run's directory: run.json (what was compared, see docs/run-files.md) and samples.jsonl (every event)."""
+"""Reads and writes the files of a run directory: run.json (the result, see docs/run-files.md) and samples.jsonl (every event)."""
 
 import logging
 import math
@@ -17,13 +17,13 @@ from nalb.events import AnyEvent, decode_line
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-WARM_UP = 2  # iterations left out of medians: the first has no measurement, the second only one
-PART = ".part"  # behind the name of a file that is being written
-LONGEST_S = 1e7  # four months: no iteration takes as long, a number above it is not a time
+WARM_UP = 2  # the first iterations, left out of medians: the first has no measurement before it, the second only one
+PART = ".part"  # the ending of a file that is being written
+LONGEST_S = 1e7  # four months; no iteration takes longer, so a larger number is not a time
 
 
 class LinkError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Relative error of estimated against configured rates less headers, over saturated node directions."""
+    """Relative error of the estimated rates against the configured rates less headers, over all saturated links."""
 
     median: float
     p95: float
@@ -32,15 +32,15 @@ class LinkError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SchemeResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One scheme's iterations, in order."""
 
-    communication_s: list[float]  # first push to last pull, slowest worker
-    iteration_s: list[float]  # from the slowest worker's end to the slowest worker's end
-    samples_per_min: float  # Eq. 16 of Cai et al.
-    plan_wait_s: list[float]  # longest of the workers
+    communication_s: list[float]  # the slowest worker's time from first push to last pull
+    iteration_s: list[float]  # the time from the slowest worker's end of one iteration to that of the next
+    samples_per_min: float  # samples of all workers in a minute, Eq. 16 of Cai et al.
+    plan_wait_s: list[float]  # the longest wait of a worker for its plan
     link_error: LinkError | None
 
 
 class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """run.json."""
+    """The content of run.json."""
 
     network: str
     workload: str
@@ -52,22 +52,22 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def goodput_factor(self) -> float:
-        """Goodput bound over lossless bound: the same after every change of the network. NaN where it is not known."""
+        """Goodput bound over lossless bound, which no change of the network alters. NaN where the goodput bound is not known."""
         return math.nan if self.goodput_bound_s is None else ratio(self.goodput_bound_s, self.bound_s)
 
 
 def steady(values: Sequence[T]) -> list[T]:
-    """The iterations that count: those after the warm-up; all of them where there are no more."""
+    """The values of the iterations after the warm-up; all values where there are none after it."""
     return list(values[WARM_UP:] or values)
 
 
 def median_s(values: Sequence[float]) -> float:
-    """Median over the iterations that count; NaN for none."""
+    """Median over the iterations after the warm-up; NaN where there are no iterations."""
     return statistics.median(steady(values)) if values else float("nan")
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a result, all or nothing: that it is there says that its run is finished. MachineError where it cannot be."""
+    """Write a result wholly or not at all: its existence means that its run is finished. Raises MachineError."""
     part = path.with_name(path.name + PART)
     try:
         part.write_bytes(content)
@@ -79,12 +79,12 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, result: msgspec.Struct) -> None:
-    """write_whole, for people to read too."""
+    """Write a Struct as indented JSON that people can read, wholly or not at all. Raises MachineError."""
     write_whole(path, msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
 
 
 def read_json(path: Path, kind: type[T], absent: str, damaged: str) -> T:
-    """What write_json has written. InputError with what to do where it is absent, or damaged."""
+    """Read a file that write_json has written. Raises InputError with the advice `absent` or `damaged`."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except OSError as error:
@@ -94,12 +94,12 @@ def read_json(path: Path, kind: type[T], absent: str, damaged: str) -> T:
 
 
 def write_run(run_dir: Path, run: RunFile) -> None:
-    """Write run.json, all or nothing."""
+    """Write run.json, wholly or not at all. Raises MachineError."""
     write_json(run_dir / "run.json", run)
 
 
 def read_run(run_dir: Path) -> RunFile:
-    """Read and check run.json; InputError says what is wrong with it."""
+    """Read and check run.json. Raises InputError, which names the fault."""
     path, damaged = run_dir / "run.json", "run `nalb compare` again, or restore the file"
     run = read_json(path, RunFile, "give a run directory that `nalb compare --out` wrote", damaged)
     if wrong := _what_is_wrong(run):
@@ -108,7 +108,7 @@ def read_run(run_dir: Path) -> RunFile:
 
 
 def _what_is_wrong(run: RunFile) -> str | None:
-    """What no run can have, by field; None for a sound one."""
+    """The first field with a value that no run can have, in words; None for a sound run."""
     if run.nodes < 1:
         return f"nodes is {run.nodes}"
     if run.model_bytes < 0:
@@ -130,8 +130,11 @@ def _what_is_wrong(run: RunFile) -> str | None:
 
 
 def read_events(run_dir: Path) -> list[AnyEvent]:
-    """The events of run_dir's samples.jsonl, in order; none where it is missing. Kinds that are not known are left out, and so are
-    torn lines, with a warning but for the last, which may be half written. InputError names a line that is no event."""
+    """The events of samples.jsonl, in order; empty where the file is missing.
+
+    Events of unknown kinds and torn lines are left out. A torn line gives a warning, unless it is the last, which may be half
+    written. Raises InputError, which names the line, for a line that is no event.
+    """
     path = run_dir / "samples.jsonl"
     try:
         lines = path.read_bytes().split(b"\n")
@@ -148,9 +151,9 @@ def read_events(run_dir: Path) -> list[AnyEvent]:
 
 
 def event_of(line: bytes, where: str, is_whole: bool = True) -> AnyEvent | None:
-    """The event of a line; None for an empty or torn one, or a kind that is not known. InputError where it is no event.
+    """The event of a line; None for an empty line, a torn line or an event of unknown kind. Raises InputError for a wrong event.
 
-    where: of the line, for people. is_whole: its end has been written, so that a torn one is worth a warning.
+    where: the line's place in words, for messages. is_whole: whether the line's end is written; a torn line then gives a warning.
     """
     if not line.strip():
         return None
@@ -165,5 +168,5 @@ def event_of(line: bytes, where: str, is_whole: bool = True) -> AnyEvent | None:
 
 
 def ratio(part: float, whole: float) -> float:
-    """part / whole; NaN where there is no whole."""
+    """part / whole; NaN where whole is not above 0."""
     return part / whole if whole > 0 else math.nan

@@ -1,4 +1,4 @@
-"""Figures of who sums how many bytes: by scheme, and over the iterations."""
+"""Draws figures of the bytes that each server sums: by scheme, and over the iterations."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,22 +11,22 @@ from nalb.reporting.run_file import steady
 
 MISSING = "samples.jsonl has no shares of servers: MXNet's own schemes (stock, p3) route by themselves and report none."
 CHANGED = "; dotted: network changed"
-NUMBERED = 14  # iterations up to which a share is printed as a number
+NUMBERED = 14  # up to this many iterations each share is printed as a number
 
 
 def _shares(step: Step, nodes: list[str]) -> list[float]:
-    """Bytes per server in node order; NaN where the event says nothing."""
+    """The bytes that each node's server sums, in node order; NaN where the event has none for the node."""
     return [np.nan if (value := step.event.shares.get(node)) is None else value for node in nodes]
 
 
 def _told(record: Record) -> dict[str, list[list[float]]]:
-    """The schemes that have shares: per iteration, per node."""
+    """The shares, by iteration and node, of each scheme that reports shares."""
     table = {name: [_shares(step, record.nodes) for step in record.steps.get(name, [])] for name in record.run.schemes}
     return {name: rows for name, rows in table.items() if rows and np.isfinite(rows).any()}
 
 
 def bytes_by_scheme(record: Record) -> Figure:
-    """Bars per server and scheme: the median share, with its least and greatest."""
+    """Draw a bar per server and scheme: the median share, with the least and the greatest."""
     told = _told(record)
     if not told:
         return notice(MISSING)
@@ -63,7 +63,7 @@ def bytes_by_scheme(record: Record) -> Figure:
 
 
 def shares_over_iterations(record: Record) -> Figure:
-    """A map per scheme: nodes down, iterations across, darker for a larger part of the model."""
+    """Draw a map per scheme: a row per node, a column per iteration, darker for a larger part of the model."""
     told = _told(record)
     if not told or record.run.model_bytes == 0:
         return notice(MISSING)
@@ -74,7 +74,7 @@ def shares_over_iterations(record: Record) -> Figure:
     parts = {name: np.array(rows).T / record.run.model_bytes * 100 for name, rows in told.items()}
     equal = 100 / len(
         record.servers or record.nodes
-    )  # of the model, in %; well below black, so that more and less both show
+    )  # the equal share of the model, in %; it is drawn well below black, so that larger and smaller shares both show
     darkest = min(100.0, max(2.2 * equal, *(float(np.nanmax(part)) for part in parts.values())))
     for axes, (name, part) in zip(cells, parts.items(), strict=True):
         image = axes.imshow(part, aspect="auto", cmap="Greys", vmin=0, vmax=darkest, interpolation="nearest")

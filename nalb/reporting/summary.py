@@ -1,4 +1,4 @@
-"""The run in numbers and in plain words: what the report's table and its first paragraph say."""
+"""Summarises a run in numbers and in plain words, for the report's table and its first paragraphs."""
 
 import math
 import shlex
@@ -10,21 +10,21 @@ from nalb.reporting.record import Record, Timeline
 from nalb.reporting.run_file import WARM_UP, median_s, ratio, steady
 from nalb.units import bytes_per_s_to_mbps
 
-SAME_PART = 0.03  # a difference of medians below this is called none
+SAME_PART = 0.03  # a smaller relative difference of medians counts as none
 
 
 @dataclass(frozen=True)
 class Row:
-    """One scheme. Times are medians over the iterations that count; NaN where nothing is known."""
+    """One scheme's row in the table. Times are medians over the iterations after the warm-up; NaN where nothing is known."""
 
     scheme: str
-    counted: int  # iterations behind the medians
+    counted: int  # the number of iterations in the medians
     communication_s: float
     least_s: float
     greatest_s: float
-    over_bound: float  # median of each iteration's time over the bound at that time
+    over_bound: float  # median of each iteration's time over the bound that held for it
     over_goodput_bound: float
-    speed_up: float  # first scheme's median communication time over this one's
+    speed_up: float  # the first scheme's median communication time over this scheme's
     iteration_s: float
     samples_per_min: float
     plan_wait_s: float
@@ -33,7 +33,7 @@ class Row:
 
 
 def summarise(record: Record) -> list[Row]:
-    """A row per scheme, in run.json's order."""
+    """The rows of all schemes, in run.json's order."""
     rows: list[Row] = []
     for name, result in record.run.schemes.items():
         values = steady(result.communication_s)
@@ -63,7 +63,7 @@ def summarise(record: Record) -> list[Row]:
 
 
 def verdicts(rows: list[Row]) -> list[str]:
-    """Is it faster? A sentence per scheme against the first."""
+    """A sentence for each scheme that compares it with the first, and one that names the scheme nearest to the bound."""
     first = rows[0]
     sentences = []
     for row in rows[1:]:
@@ -90,7 +90,7 @@ def verdicts(rows: list[Row]) -> list[str]:
 
 
 def level_bounds(timeline: Timeline) -> list[str]:
-    """Of a job that sums by sites, at the configured rates of its last iteration: which level binds."""
+    """A sentence that says which level binds in a job that sums by sites, at its last known bounds; none for other jobs."""
     for step in reversed(timeline.ordered()):
         wan_s, lan_s = step.event.wan_bound_s, step.event.lan_bound_s
         if wan_s is not None and lan_s is not None:
@@ -100,7 +100,7 @@ def level_bounds(timeline: Timeline) -> list[str]:
 
 
 def shared_uplinks(timeline: Timeline) -> list[str]:
-    """What was noticed of uplinks that nobody declared, each once, in the order of the first notice."""
+    """A sentence for each undeclared shared uplink that was noticed, in the order of the first notices."""
     noticed = {(tuple(one.nodes), tuple(one.others)): one for one in reversed(timeline.shared_uplinks)}
     return [
         f"{listed(one.nodes)} and {listed(one.others)} seem to be sites with a shared uplink: what crosses stays at"
@@ -111,7 +111,7 @@ def shared_uplinks(timeline: Timeline) -> list[str]:
 
 
 def workload_meaning(workload: str) -> str:
-    """What kind of evidence the workload is."""
+    """A sentence that says what the kind of workload measures."""
     kind = workload.partition(" ")[0]
     if kind == "replay":
         return (
@@ -124,7 +124,7 @@ def workload_meaning(workload: str) -> str:
 
 
 def command_hint(record: Record) -> str:
-    """The command that makes a run like this one, as far as run.json tells: it does not keep all flags."""
+    """The command that makes a run like this one; run.json does not keep all flags, so some may be missing."""
     kind, _, model = record.run.workload.partition(" ")
     iterations = max(len(result.communication_s) for result in record.run.schemes.values())
     words = ["nalb", "compare", "--network", record.run.network]
@@ -135,7 +135,7 @@ def command_hint(record: Record) -> str:
 
 
 def counting_rule(record: Record) -> str:
-    """Which iterations the medians count."""
+    """The sentences that say which iterations the medians count."""
     shortest = min(len(result.communication_s) for result in record.run.schemes.values())
     rule = (
         f"Medians leave out each scheme's first {WARM_UP} iterations, in which a scheme that measures has yet to learn."

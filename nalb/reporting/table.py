@@ -1,4 +1,4 @@
-"""The comparison as a table for terminals."""
+"""Makes a comparison's table for terminals."""
 
 import math
 
@@ -9,7 +9,7 @@ from rich.table import Table
 from nalb.reporting.record import Record
 from nalb.reporting.summary import summarise
 
-HEADINGS = (  # as narrow as their values, so that rows of a terminal of 100 columns stay on one line
+HEADINGS = (  # headings are as narrow as their values, so that rows fit on one line of 100 columns
     "scheme",
     "communi-\ncation s",
     "min - max",
@@ -24,7 +24,7 @@ HEADINGS = (  # as narrow as their values, so that rows of a terminal of 100 col
 
 
 def comparison_table(record: Record) -> Table:
-    """One row per scheme: median communication time with its spread, over the bounds of the time, and against the first scheme."""
+    """Make a row per scheme: median communication time and range, that time over the bounds, speed-up and the rest of Row."""
     run = record.run
     at_first = " at the start" if record.changes else ""
     bounds = f"lossless bound {run.bound_s:.2f} s"

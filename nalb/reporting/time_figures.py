@@ -1,4 +1,4 @@
-"""Figures of time: how long iterations took by scheme, and one after another."""
+"""Draws figures of the iterations' times: by scheme, and one after another."""
 
 import statistics
 
@@ -17,7 +17,7 @@ CHANGE = {"color": "0.45", "linestyle": ":", "linewidth": 1.1}
 
 
 def times_by_scheme(record: Record) -> Figure:
-    """Boxes of communication and iteration time per scheme over the iterations that count, and the bound."""
+    """Draw the communication and iteration times of each scheme as boxes over the iterations after the warm-up, with the bound."""
     schemes = record.run.schemes
     figure = Figure(figsize=(WIDTH_IN, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -75,7 +75,7 @@ def _boxes(axes: Axes, record: Record, series: list[list[float]]) -> None:
 
 
 def times_over_iterations(record: Record) -> Figure:
-    """A panel per scheme: communication time of each iteration, changes of the network, the bound at that time."""
+    """Draw a panel per scheme: each iteration's communication time, the bound that held for it, and the network's changes."""
     schemes = record.run.schemes
     if not any(result.communication_s for result in schemes.values()):
         return notice("run.json has no iterations: nothing to draw.")

@@ -1,4 +1,4 @@
-"""Figures and numbers of tokens: who computed what and when, who helped whom, what was fetched."""
+"""Figures and numbers of tokens: which worker computed which tokens and when, the help between workers, and fetched bytes."""
 
 import statistics
 from collections import Counter
@@ -14,16 +14,16 @@ from nalb.reporting.drawing import WIDTH_IN, notice, shown, top, whole_ticks
 from nalb.reporting.record import Timeline, TokenTimes
 
 NOT_LISTED = "samples.jsonl lists the tokens of no iteration: there is nothing to draw over time."
-NAMED = 80  # tokens of an iteration up to which each bears its name
-LIGHTEST, DARKEST = 0.9, 0.35  # of the sub-models' greys
-INPUTS, STEP = "#8fb8de", "0.55"  # waits
-HELPED, OWN = "#c03018", "0.2"  # edges
-MOST_NAMED = 3  # workers whom one helped, in the table
+NAMED = 80  # up to this many tokens in an iteration each bears its name
+LIGHTEST, DARKEST = 0.9, 0.35  # the greys of the first and the last sub-model
+INPUTS, STEP = "#8fb8de", "0.55"  # the colours of waits for inputs and for the model's step
+HELPED, OWN = "#c03018", "0.2"  # the colours of edges: tokens from another worker's bucket, and own tokens
+MOST_NAMED = 3  # the table names at most this many workers whom a worker helped
 
 
 @dataclass(frozen=True)
 class WorkerRow:
-    """One worker over the whole run. helped_whom: of the iterations whose tokens are listed."""
+    """One worker's totals over the whole run. helped_whom counts only the iterations whose tokens are listed."""
 
     worker: str
     tokens: int
@@ -35,7 +35,7 @@ class WorkerRow:
 
 
 def worker_rows(timeline: Timeline) -> list[WorkerRow]:
-    """By rank."""
+    """The workers' rows, by rank."""
     events = timeline.tokens
     if not events:
         return []
@@ -60,7 +60,7 @@ def worker_rows(timeline: Timeline) -> list[WorkerRow]:
 
 
 def representative(timeline: Timeline) -> TokensEvent | None:
-    """Of the iterations whose tokens are listed and that have the last of their shapes, the one of median length; None for none."""
+    """The iteration of median length among those that list their tokens and have the last listed shape; None if none lists any."""
     listed = [event for event in timeline.tokens if event.rows]
     if not listed:
         return None
@@ -70,7 +70,7 @@ def representative(timeline: Timeline) -> TokensEvent | None:
 
 
 def tokens_over_time(timeline: Timeline) -> Figure:
-    """A row per worker, a bar per token of the representative iteration."""
+    """Draw the representative iteration: a row per worker, a bar per token."""
     event = representative(timeline)
     if event is None or not event.rows:
         return notice(NOT_LISTED)
@@ -98,7 +98,7 @@ def tokens_over_time(timeline: Timeline) -> Figure:
 
 
 def _bar(axes: Axes, row: TokenRow, sub_models: int, is_named: bool) -> None:
-    """The wait for its inputs, that for the model's last step, its computing."""
+    """Draw a token: the wait for its inputs, the wait for the model's last step, and its computing."""
     given_s, inputs_s, start_s, done_s = TokenTimes.of(row)
     axes.barh(row.worker, inputs_s - given_s, 0.3, left=given_s, color=INPUTS)
     axes.barh(row.worker, start_s - inputs_s, 0.1, left=inputs_s, color=STEP)
@@ -120,7 +120,7 @@ def _bar(axes: Axes, row: TokenRow, sub_models: int, is_named: bool) -> None:
 
 
 def _sub_model(level: str) -> int:
-    """Counted from 0, of a level that record.py has checked."""
+    """The number of a level's sub-model, counted from 0. record.py has checked the level."""
     return int(level.lstrip("FB")) - 1
 
 
@@ -129,7 +129,7 @@ def _grey(sub_model: int, sub_models: int) -> str:
 
 
 def tokens_over_run(timeline: Timeline) -> Figure:
-    """Time of each iteration with the shapes that were tried, and who computed which part of the tokens."""
+    """Draw each iteration's time with the changes of shape, and each worker's part of the computed and helped tokens."""
     events = timeline.tokens
     if not events:
         return notice("samples.jsonl has no tokens.")
@@ -164,19 +164,19 @@ def tokens_over_run(timeline: Timeline) -> Figure:
 
 @dataclass(frozen=True)
 class ShapeRow:
-    """What iterations consisted of, from one on."""
+    """The shape of the iterations from `iteration` on, until the next shape."""
 
     iteration: int
     parallel: str
     weights: str
-    members: int  # that compute the last sub-model
+    members: int  # the number of workers that compute the last sub-model
     chunks: int
-    iteration_s: float  # median of those that had it; NaN for none
+    iteration_s: float  # the median time of the iterations with this shape; NaN where there is none
     reason: str
 
 
 def shape_rows(timeline: Timeline) -> list[ShapeRow]:
-    """In order."""
+    """The rows of all shapes, in the order in which they were used."""
     ends = [shape.iteration for shape in timeline.shapes[1:]] + [1 << 63]
     return [_shape_row(shape, end, timeline) for shape, end in zip(timeline.shapes, ends, strict=False)]
 

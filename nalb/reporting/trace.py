@@ -1,9 +1,9 @@
-"""A run as a timeline for Chrome's tracing page or Perfetto, and what of its communication computing did not hide.
+"""Makes a timeline of a run for Chrome's tracing page or Perfetto, and measures the communication that computing did not hide.
 
-A process per node, and in it a row for the worker's iterations, one for its computing, one for its exchange, one for the tokens
-that it computed and one for the wait for their inputs, and one per peer and direction for the messages: pushes on the row of the
-server that received them, answers on the worker's. Messages of one row that overlap in time (several connections, clock errors) are
-shown on rows of their own.
+The timeline has a process per node. Each process has rows for the worker's iterations, its computing, its exchange, the tokens
+that it computed and the waits for their inputs, and a row for the messages per peer and direction. Pushes are on a row of the
+server that received them, answers on a row of the worker that did. Messages of one row that overlap in time (because of several
+connections or clock errors) are spread over several rows.
 """
 
 import statistics
@@ -23,19 +23,22 @@ FIRST = (ITERATIONS, COMPUTING, EXCHANGE, TOKENS, INPUTS)
 
 @dataclass(frozen=True)
 class Exposure:
-    """One scheme, medians over the iterations that count, seconds of the worker for which most was exposed."""
+    """One scheme's exposed communication: medians over the iterations after the warm-up, each of the worker with most exposed.
+
+    All times are in seconds.
+    """
 
     scheme: str
     iteration_s: float
-    communication_s: float  # of that worker
-    exposed_s: float  # from its last gradient's completion to the last sum
-    hidden_part: float  # of its communication, while it still computed
+    communication_s: float  # the worker's exchange, from its first push to its last sum
+    exposed_s: float  # the time from the worker's last complete gradient to its last sum
+    hidden_part: float  # the part of the exchange during which the worker still computed
 
 
 def exposures(record: Timeline) -> list[Exposure]:
-    """A row per scheme whose iterations say when gradients were complete, in the order of their first ones.
+    """A row for each scheme whose iterations state when gradients were complete, in the order of the schemes' first iterations.
 
-    Worker w's exchange lasts from its first push to its last sum; exposed is what lies after the completion of its last gradient:
+    Worker w's exchange lasts from its first push to its last sum. The part after the completion of its last gradient is exposed:
         exposed_w = finished_w - min(max(computed_w, started_w), finished_w).
     """
     rows = []
@@ -50,7 +53,7 @@ def exposures(record: Timeline) -> list[Exposure]:
 
 
 def _most_exposed(step: Step) -> tuple[float, float, float]:
-    """(iteration, communication, exposed) seconds of the worker with most exposed."""
+    """(iteration, communication, exposed) in seconds, of the worker with most exposed."""
     event = step.event
     rows = []
     for node, computed_s in event.computed_s.items():
@@ -62,10 +65,10 @@ def _most_exposed(step: Step) -> tuple[float, float, float]:
 
 
 def chrome_trace(record: Timeline) -> dict[str, Any]:
-    """The JSON object of Chrome's trace event format ('X' events, microseconds since the run's first event)."""
+    """The run as a JSON object in Chrome's trace event format ('X' events, in microseconds since the run's first event)."""
     zero_s = min([*(step.begin_s for step in record.ordered()), *(event.at_s for event in record.tokens)], default=0.0)
     rows = _Rows(record.nodes, zero_s)
-    finished_s: dict[str, float] = {}  # of each worker's last iteration
+    finished_s: dict[str, float] = {}  # the end of each worker's last iteration so far
     for step in record.ordered():
         event = step.event
         label = f"{event.scheme} {event.iteration}"
@@ -89,7 +92,7 @@ def chrome_trace(record: Timeline) -> dict[str, Any]:
 
 
 def _add_tokens(rows: "_Rows", event: TokensEvent) -> None:
-    """Those of one iteration that are listed."""
+    """Add the listed tokens of one iteration."""
     for row in event.rows or ():
         given_s, inputs_s, start_s, done_s = (event.at_s + one for one in TokenTimes.of(row))
         worker, name = event.workers[row.worker], f"{row.level}.{row.number}"
@@ -100,25 +103,25 @@ def _add_tokens(rows: "_Rows", event: TokensEvent) -> None:
 
 
 class _Rows:
-    """Numbers rows, and gives what overlaps in one a row of its own."""
+    """Collects the spans of all rows, and gives numbers to the rows; spans that overlap in a row are spread over several."""
 
     def __init__(self, nodes: list[str], zero_s: float):
         self._nodes, self._zero_s = nodes, zero_s
         self._spans: dict[tuple[str, str], list[tuple[float, float, str, Event]]] = {}
 
     def add(self, node: str, row: str, name: str, start_s: float, end_s: float, args: Event) -> None:
-        """A span; one that ends before it starts is drawn without length."""
+        """Add a span to a node's row; a span that ends before it starts is drawn without length."""
         self._spans.setdefault((node, row), []).append((start_s, max(start_s, end_s), name, args))
 
     def events(self) -> Iterator[Event]:
-        """Names of processes and rows, then the spans."""
+        """Yield the trace events: the processes' names, the spans, and the rows' names."""
         for pid, node in enumerate(self._nodes):
             yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": node}}
             yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}}
             tid = 0
             own = [(row, spans) for (owner, row), spans in self._spans.items() if owner == node]
             for row, spans in sorted(own, key=lambda one: (one[0] not in FIRST, one[0])):
-                ends: list[float] = []  # of each row that this one is spread over
+                ends: list[float] = []  # the last end on each of the rows over which this row is spread
                 for start_s, end_s, name, args in sorted(spans, key=lambda span: span[:2]):
                     place = next((k for k, last_s in enumerate(ends) if last_s <= start_s), len(ends))
                     ends[place : place + 1] = [end_s]

@@ -1,11 +1,11 @@
-"""What a network carries at one time, as fluid: transfers between two nodes, and whole sums of gradients among several.
+"""Flows that a network carries at the same time, as fluid: transfers between two nodes, and whole sums of gradients among several.
 
-All share links by max-min fairness, connection by connection. sharing.py solves the same for connections between pairs, as
-matrices. With 60 nodes that takes a seventh of the time, but a sum's fluid is on more than two ways. A transfer is one
-connection. A sum over n nodes has two connections per directed pair, pushes and answers, with shares by `exact`, so that the
-links of its members end together. Here it is one fluid, which moves as fast as the slowest of its links lets it. A node's own
-part costs nothing. On unequal links this is a little too fast: flow by flow (flows.py) three nodes take up to a sixth longer.
-Choice not taken: a flow per pair of a sum, which makes n (n - 1) flows, too many for 1,000 nodes.
+Flows share links by max-min fairness, connection by connection. sharing.py solves the same for connections between pairs, as
+matrices. That takes a seventh of the time with 60 nodes, but cannot express a sum, which uses more than two ways at once. A
+transfer is one connection. A sum over n nodes has two connections per directed pair, pushes and answers, with shares by `exact`, so
+that the links of its members end together. Here a sum is one fluid, as fast as its slowest link allows. A node's own part takes no
+time. On unequal links this is a little too fast: flow by flow (flows.py) three nodes take up to a sixth longer. Choice not taken:
+a flow per pair of a sum, which makes n (n - 1) flows, too many for 1,000 nodes.
 """
 
 from collections.abc import Sequence
@@ -18,28 +18,28 @@ from nalb.planning.shares import exact
 from nalb.planning.slices import Ints
 from nalb.simulation.sharing import LEVEL_PART
 
-ENDED_PART = 1e-9  # of a flow: less left over is rounding
-MAX_KEPT = 10_000  # solutions
+ENDED_PART = 1e-9  # part of a flow: a smaller rest is rounding
+MAX_KEPT = 10_000  # solutions that are remembered
 
-_Kind = tuple[tuple[int, ...], float]  # members and bytes of a sum; the two ends and 0 of a transfer
+_Kind = tuple[tuple[int, ...], float]  # of a sum: its members and bytes; of a transfer: its two ends and 0
 
 
 class Carried:
-    """The flows under way. capacities: rates of links; caps of pairs are refused, since sums do not see them."""
+    """The flows under way. capacities: rates of links. Raises InputError for caps of pairs, which sums do not see."""
 
     def __init__(self, capacities: Capacities):
         if capacities.pairs:
             raise InputError("caps of pairs: simulated transfers do not see them, give a network without")
         self._capacities = capacities
-        self._full = np.concatenate([capacities.up, capacities.down])  # of each way: N out, then N in
-        self._number = 0  # of flows ever begun
-        self._ids: list[int] = []
-        self._kinds: list[_Kind] = []  # of each flow: what decides its ways and connections
-        self._ways: list[Ints] = []  # of each flow
-        self._connections: list[Floats] = []  # of each flow on each of its ways
-        self._left = np.zeros(0)  # bytes of each flow's connections, each
-        self._rounding = np.zeros(0)
-        self._rates: Floats | None = None  # bytes/s of one connection of each flow; None: to be solved
+        self._full = np.concatenate([capacities.up, capacities.down])  # rate of each way: N out, then N in
+        self._number = 0  # of the flow begun last
+        self._ids: list[int] = []  # of each flow: its number
+        self._kinds: list[_Kind] = []  # of each flow: its kind, which decides its ways and connections
+        self._ways: list[Ints] = []  # of each flow: its ways
+        self._connections: list[Floats] = []  # of each flow: its connections on each of its ways
+        self._left = np.zeros(0)  # of each flow: bytes left of one connection
+        self._rounding = np.zeros(0)  # of each flow: bytes left that count as none
+        self._rates: Floats | None = None  # of each flow: bytes/s of one connection; None: to be solved
         self._sums: dict[_Kind, tuple[Ints, Floats, float]] = {}
         self._known: dict[tuple[_Kind, ...], Floats] = {}  # rates, by what is under way
 
@@ -49,7 +49,7 @@ class Carried:
         return self._begin(((source, target), 0.0), np.array([source, nodes + target]), np.ones(2), size_bytes)
 
     def sum(self, members: Sequence[int], model_bytes: float) -> int:
-        """Begin a sum among two nodes or more; returns its number."""
+        """Begin a sum among at least two nodes; returns its number, as `transfer`."""
         key = tuple(members), model_bytes
         if key not in self._sums:
             self._sums[key] = self._sum(*key)
@@ -84,7 +84,7 @@ class Carried:
         return numbers
 
     def _sum(self, members: tuple[int, ...], model_bytes: float) -> tuple[Ints, Floats, float]:
-        """(ways, connections on each, bytes of a connection on the most loaded way)."""
+        """(ways of a sum, its connections on each, bytes of one connection on the most loaded way)."""
         assert len(members) > 1, "one node has nothing to send"
         here = np.array(members)
         nodes = [Node(f"n{rank}") for rank in members]
@@ -106,7 +106,7 @@ class Carried:
         return self._number
 
     def _solved(self) -> Floats:
-        """The rates of the flows under way, remembered: the same ones are under way again and again."""
+        """The rates of the flows under way, which are remembered, since the same flows are often under way again."""
         key = tuple(self._kinds)
         if key not in self._known:
             if len(self._known) == MAX_KEPT:
@@ -115,10 +115,10 @@ class Carried:
         return self._known[key]
 
     def _solve(self) -> Floats:
-        """The rate of each flow's connections, shape (flows,): all rise together, and a way that is full stops its flows.
+        """The rate of one connection of each flow, bytes/s, shape (flows,): all rise together, and a full way stops its flows.
 
-        A way is filled as soon as it fills no later than all those that its flows use, so many are filled in one round. Cost: a
-        few rounds of O(flows and their ways).
+        A way is filled as soon as it fills no later than all other ways of its flows, so many are filled in one round. Cost: a few
+        rounds of O(flows and their ways).
         """
         ways, connections = np.concatenate(self._ways), np.concatenate(self._connections)
         sizes = [len(one) for one in self._ways]
@@ -129,9 +129,9 @@ class Carried:
             weight = np.where(rising[flow], connections, 0.0)
             load = np.bincount(ways, weight, len(left))
             fair = np.divide(left, load, out=np.full(len(left), np.inf), where=load > 0)
-            first = np.minimum.reduceat(fair[ways], starts)  # of each flow: when its first way is full
+            first = np.minimum.reduceat(fair[ways], starts)  # of each flow: the rate at which its first way is full
             first[~rising] = np.inf
-            earliest = np.full(len(left), np.inf)  # of each way: when the first of its flows stops
+            earliest = np.full(len(left), np.inf)  # of each way: the rate at which its first flow stops
             np.minimum.at(earliest, ways, first[flow])
             full = fair <= earliest * (1 + LEVEL_PART)
             stops = rising & np.logical_or.reduceat(full[ways] & (weight > 0), starts)

@@ -1,7 +1,8 @@
-"""Schemes side by side: each exchanges the same tensors over the same links, and learns them where it has to."""
+"""Simulates schemes side by side: each exchanges the same tensors over the same links, which it learns if it must."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from nalb.feedback.window import usual_inflight_bytes
 from nalb.measurement.estimators import Estimator
@@ -15,15 +16,15 @@ from nalb.simulation.job import by_flows, by_planner, by_slices, planner_of
 
 @dataclass(frozen=True)
 class Setting:
-    """What every scheme exchanges, over which links, and what is known of them."""
+    """The tensors that every scheme exchanges, the links, and the knowledge of them."""
 
     nodes: Sequence[Node]
     tensors: Sequence[Tensor]
     capacities: Capacities
-    rounds: int  # of a scheme that learns; others have one
+    rounds: int  # synchronisations of a scheme that learns; others have one
     new_estimator: Callable[[int], Estimator] | None = None  # from the number of nodes; None: true capacities are known
     alpha_bytes: float = FIRST_ALPHA_BYTES
-    inflight_bytes: float | None = None  # of a worker under way at a time, 0 for all; None: as nalb does
+    inflight_bytes: float | None = None  # of a worker under way at a time; 0: no limit; None: as in nalb's jobs
     wire: MessageWeight = WITH_HEADERS
 
 
@@ -47,11 +48,11 @@ def times_by_slices(scheme: Scheme, setting: Setting) -> list[float]:
             setting.alpha_bytes,
             scheme.fixed_slice_bytes,
             setting.new_estimator,
-            None if inflight_bytes is None else int(inflight_bytes),
-            known,
             capacities.sites if scheme.sums_by_sites else None,
         )
-        done = by_planner(scheme.name, nodes, layout, capacities, rounds, planner, setting.wire)
+        asked_bytes = None if inflight_bytes is None else int(inflight_bytes)
+        run = partial(by_planner, scheme.name, nodes, layout, capacities, rounds, planner, setting.wire)
+        done = run(schemes=known, inflight_bytes=asked_bytes)
     else:
         usual_bytes = 0 if scheme.learns_from_times else usual_inflight_bytes(layout.model_bytes)
         window_bytes = usual_bytes if inflight_bytes is None else inflight_bytes
@@ -60,8 +61,10 @@ def times_by_slices(scheme: Scheme, setting: Setting) -> list[float]:
 
 
 def times_by_flows(scheme: Scheme, setting: Setting) -> list[float]:
-    """Seconds of each round by whole flows, for thousands of nodes: of the setting, estimator, alpha, window and what messages
-    cost beside their bytes have no effect. Raises InputError."""
+    """Seconds of each round by whole flows, for thousands of nodes. Raises InputError.
+
+    The setting's estimator, alpha and window have no effect, nor have the bytes that each message adds.
+    """
     rounds = setting.rounds if scheme.learns_from_times else 1
     known: Mapping[str, Scheme] = {scheme.name: scheme}
     goodput_part = setting.wire.goodput_part

@@ -1,10 +1,10 @@
-"""One synchronisation, slice by slice, as fluid through links that TCP connections share by max-min fairness.
+"""Simulates one synchronisation, slice by slice, as fluid through links that TCP connections share by max-min fairness.
 
-A directed pair of nodes has two connections: the worker's pushes and the server's answers. Each carries its messages
-one after another in the order in which they came. A worker hands slice k over at once, or, with a window, when the
-slice that lies a window before it is back (the gate that kvstore_patch's exchange sets). A server answers a slice
-to all workers when the last worker's push of it has arrived. A node's own server is reached over loopback: at once.
-Sums of two levels take the journey that levels.py describes. What lies between two sites also shares their uplinks.
+A directed pair of nodes has two connections: the worker's pushes and the server's answers. Each carries its messages one after
+another in the order in which they came. A worker hands slice k over at once, or, with a window, when the slice that lies a window
+before it is back (the gate that kvstore_patch's exchange sets). A server answers a slice to all workers when the last worker's push
+of it has arrived. Messages to a node's own server arrive at once, over loopback. Sums of two levels take the journey that levels.py
+describes. Connections between two sites also share the sites' uplinks.
 
 Between two arrivals rates do not change, so time jumps from arrival to arrival. Not modelled: delay, slow start, loss,
 queues, and the time that copies and sums take. Deterministic; ties go to the lower index. noise.py blurs what receivers see.
@@ -27,20 +27,20 @@ from nalb.simulation.noise import Buckets, Noise, Readers
 from nalb.simulation.sharing import Links
 from nalb.units import GOODPUT_PART
 
-ARRIVED_PART = 1e-9  # of a message: less left over than this is rounding
-_SUM, _TOTAL, _BACK = range(3)  # stages by sites: to the leader, to the owner and back, zeros and results
-MAX_KEPT = 10_000  # solutions of max-min sharing that are kept: the same connections are busy again and again
+ARRIVED_PART = 1e-9  # part of a message: a smaller rest is rounding
+_SUM, _TOTAL, _BACK = range(3)  # stages by sites: pushes to the leader; to the owner and back; zeros and results
+MAX_KEPT = 10_000  # solutions of max-min sharing that are remembered: the same connections are often busy again
 
 
 @dataclass(frozen=True)
 class MessageWeight:
-    """What a message weighs beside its slice."""
+    """The bytes that messages have beside their payload."""
 
-    goodput_part: float = 1.0  # payload of what the links carry; GOODPUT_PART with TCP's and Ethernet's headers
-    message_bytes: float = 0.0  # of each message, whatever its size
+    goodput_part: float = 1.0  # payload's part of the links' bytes; GOODPUT_PART with TCP's and Ethernet's headers
+    message_bytes: float = 0.0  # added to each message, whatever its size
 
     def bytes_of(self, payload_bytes: Ints) -> Floats:
-        """What the links carry for messages of these payloads."""
+        """The bytes that links carry for messages of these payloads."""
         return np.asarray((payload_bytes + self.message_bytes) / self.goodput_part, dtype=np.float64)
 
 
@@ -49,16 +49,16 @@ WITH_HEADERS = MessageWeight(GOODPUT_PART)
 
 @dataclass(frozen=True, eq=False)
 class SimulatedExchange:
-    """What one synchronisation did."""
+    """The result of one simulated synchronisation."""
 
     finish_s: Floats  # per node, when its worker had its last slice back; 0 for a node without worker; shape (N,)
-    link_bytes: Floats  # carried on each directed pair, with what the wire adds, shape (N, N)
-    busy_s: Floats  # for how long each directed pair carried something, shape (N, N)
-    samples: Samples  # of each message, as its receiver would time it; payload bytes, by arrival
+    link_bytes: Floats  # bytes that each directed pair carried, headers included, shape (N, N)
+    busy_s: Floats  # for how long each directed pair carried bytes, shape (N, N)
+    samples: Samples  # each message as its receiver would time it; payload bytes, in the order of arrival
 
     @property
     def time_s(self) -> float:
-        """First push to last answer, slowest worker."""
+        """Seconds from the first push to the slowest worker's last answer."""
         return float(self.finish_s.max())
 
 
@@ -75,19 +75,19 @@ def exchange(
 ) -> SimulatedExchange:
     """Simulate one synchronisation of slices in the order in which workers hand them over.
 
-    sizes_bytes: payload per slice, shape (n,), positive; server_of_slice: the index of its server's node, shape (n,);
-    inflight_bytes: payload of a worker under way at a time, 0 for all; noise: None for exact times; cores: bytes per second,
-    in and out together, that each node's cores handle, shape (N,), None for any; by_site: who leads, where sums have two levels and
-    servers are owners. Cost: O(C) numpy per arrival for C connections,
-    2 n (N - 1) arrivals, and one max-min solution per set of busy connections. Raises InputError for a slice without bytes or
-    sent to a node that is no server.
+    sizes_bytes: payload per slice, shape (n,), positive. server_of_slice: the index of each slice's server among the nodes, shape
+    (n,). inflight_bytes: payload of a worker under way at a time; 0: no limit. noise: None: times are exact. cores: bytes per
+    second, in and out together, that each node's cores handle, shape (N,); None: any number. by_site: the leaders, where sums have
+    two levels; servers are then the owners. Cost: O(C) numpy operations per arrival for C connections, 2 n (N - 1) arrivals, and
+    one max-min solution per set of busy connections. Raises InputError for a slice without bytes, or one that goes to a node that
+    is no server.
     """
     given = _Given(nodes, capacities, sizes_bytes, server_of_slice, inflight_bytes, wire, noise, cores)
     return (_Run(given) if by_site is None else _RunBySites(given, by_site)).run()
 
 
 class _Given(NamedTuple):
-    """What `exchange` was asked for."""
+    """The arguments of `exchange`."""
 
     nodes: Sequence[Node]
     capacities: Capacities
@@ -100,12 +100,12 @@ class _Given(NamedTuple):
 
 
 class _Flows(NamedTuple):
-    """Who sends how fast, for a set of busy connections."""
+    """The rates of a set of busy connections."""
 
-    busy: Ints  # connections
-    pairs: Ints  # that they are on, each once
+    busy: Ints  # the connections
+    pairs: Ints  # the pairs that they are on, each once
     rate: Floats  # of each connection, bytes/s
-    spare: Floats  # what buckets gain, bytes/s; empty without noise
+    spare: Floats  # gain of each bucket, bytes/s; empty without noise
 
 
 class _Run:
@@ -125,13 +125,13 @@ class _Run:
         self._pair = np.tile(np.arange(count * count), 2)
         self._queue: list[deque[int]] = [deque() for _ in range(connections)]
         self._left = np.zeros(connections)  # bytes of the first message in the queue
-        self._rounding = np.zeros(connections)  # what may be missing of it
+        self._rounding = np.zeros(connections)  # bytes of it that may be missing when it has arrived
         self._busy = np.zeros(connections, dtype=np.bool_)
-        self._started_s = np.zeros(connections)  # when its first message came first
+        self._started_s = np.zeros(connections)  # when the first message in the queue began to travel
         self._known: dict[bytes, _Flows] = {}  # per set of busy connections
         self._buckets = Buckets(capacities, noise.burst_s) if noise else None
         self._readers = Readers(2 * count, noise) if noise else None
-        self._read_s = [0.0] * connections  # when its last message was read: they are read in order
+        self._read_s = [0.0] * connections  # when the last message was read: messages are read in order
         self._unread: list[tuple[float, int, int, bool]] = []  # a heap of (when it is read, slice, worker, pushed)
         self._now_s = 0.0
         self._finish_s = np.zeros(count)
@@ -202,7 +202,7 @@ class _Run:
             self._begin(connection)
 
     def _begin(self, connection: int) -> None:
-        """The first message of the queue begins to travel."""
+        """Let the first message of a connection's queue begin to travel."""
         size = self._size[self._queue[connection][0]]
         at_once = 0.0
         if self._buckets:
@@ -229,7 +229,7 @@ class _Run:
             self._begin(connection)
 
     def _settle(self) -> None:
-        """All that follows at once from what has arrived: answers, slices back, slices that may leave."""
+        """Do all that follows at once from arrivals: send answers, note slices that are back, send those that may leave."""
         while self._steps:
             index, worker, pushed = self._steps.popleft()
             if pushed:
@@ -240,14 +240,14 @@ class _Run:
                 self._end(index, worker)
 
     def _end(self, index: int, worker: int) -> None:
-        """The worker has the slice back."""
+        """Note that a worker has a slice back, and push the slices that waited for it."""
         self._finish_s[worker] = self._now_s
         for later in self._gates[index]:
             self._push(later, worker)
 
 
 class _RunBySites(_Run):
-    """The same with two levels. Message k of n slices is slice k mod n at stage k div n."""
+    """One synchronisation of two levels under way. With n slices, message k is slice k mod n at stage k div n."""
 
     def __init__(self, given: _Given, by_site: SitePlan):
         super().__init__(given)
@@ -278,7 +278,7 @@ class _RunBySites(_Run):
                 self._end(index, worker)
 
     def _settle_total(self, index: int, leader: int, pushed: bool) -> None:
-        """A site's sum has come to the owner, or the sum of all to a leader."""
+        """Go on after a site's sum has come to the owner, or the sum over all sites to a leader."""
         if not pushed:
             self._to_leader(_BACK, index, leader)
             return
@@ -289,7 +289,7 @@ class _RunBySites(_Run):
                 self._send_at(_TOTAL, index, owner, leaders[index], is_answer=True)
 
     def _end_sum(self, index: int, site: int) -> None:
-        """The site's sum goes to the owner. Pushes are answered only now, so that members push their zeros now."""
+        """Send a site's sum to the owner, and the members' zeros to the leader: they follow the answers to pushes, made now."""
         leader = self._leader[site][index]
         for member in self._members[site]:
             if member != leader:
@@ -297,7 +297,7 @@ class _RunBySites(_Run):
         self._send_at(_TOTAL, index, leader, self._server[index], is_answer=False)
 
     def _hand_out(self, index: int, site: int) -> None:
-        """The leader and all zeros are there: the members get the result."""
+        """Send the result to the members, once the leader has it and all zeros are there."""
         for member in self._members[site]:
             self._send_at(_BACK, index, self._leader[site][index], member, is_answer=True)
 
@@ -309,7 +309,7 @@ class _RunBySites(_Run):
 
 
 def _gated(sizes_bytes: Ints, inflight_bytes: float) -> list[list[int]]:
-    """Per slice, those that leave when it is back; last, those that need not wait for any."""
+    """Per slice, the slices that leave when it is back; the last entry has those that need not wait."""
     gated: list[list[int]] = [[] for _ in range(len(sizes_bytes) + 1)]
     ends = np.cumsum(sizes_bytes)
     gates = np.searchsorted(ends, ends - inflight_bytes, side="right") - 1 if inflight_bytes else np.full(len(ends), -1)

@@ -1,4 +1,4 @@
-"""Random networks by family and seed, for simulations, tests and `nalb net random`: all three draw the same networks.
+"""Draws random networks by family and seed, the same ones for simulations, tests and `nalb net random`.
 
     family        rates in Mbit/s
     even          20 to 220, up and down alike
@@ -9,8 +9,8 @@
     capped        60 to 220, up and down drawn apart; one to three directed pairs at 0.1 to 0.6 of the slower of their two ends
     changing      as even; every 20 to 60 s either all rates are drawn anew, or one node's rates halve or double
     roles         as even; at least one node each is worker only, server only, and both
-    shared-cores  as even; CPU quotas that take half to all of the machine's cores together, each at most 5 times another
-    sites         sites of two to four machines, the last of what is left; their links as even; machines 400 in their LANs
+    shared-cores  as even; CPU quotas take half to all of the machine's cores together, and each is at most 5 times another
+    sites         sites of two to four machines, the last site with the rest; sites' links as even; machines 400 in their LANs
 
 Every draw is uniform unless the table says otherwise. Rates are rounded to 0.01 Mbit/s, and a network file holds them exactly.
 """
@@ -26,21 +26,21 @@ from nalb.planning.nodes import Capacities, Floats, Node, Pair
 from nalb.planning.sites import Sites, Uplinks
 from nalb.units import bytes_per_s_to_mbps, mbps_to_bytes_per_s
 
-LOW_MBPS, HIGH_MBPS = 20.0, 220.0  # of an even network: Cai et al., section 4.1, who name the upper end only
-LOW_NODES, HIGH_NODES = 2, 200  # of a network file
+LOW_MBPS, HIGH_MBPS = 20.0, 220.0  # of an even network: Cai et al., section 4.1, who give the upper end only
+LOW_NODES, HIGH_NODES = 2, 200  # limits of a network file
 FEWEST_NODES = {  # of the families that take more than two
     "roles": 3,  # a worker, a server and both
     "sites": 3,  # two sites, one of them with several machines
 }
-LAN_MBPS = 400.0  # of a machine in a site: well above the sites' links
+LAN_MBPS = 400.0  # rate of a machine in its site's LAN: well above the sites' links
 LOW_MACHINES, HIGH_MACHINES = 2, 4  # of a site
 HIGH_SEED = 99_999_999  # a network's name has room for eight digits
-NAME_LENGTH = 15  # of a network; a network file takes no more
+NAME_LENGTH = 15  # characters of a network's name in a network file, at most
 LOW_SCALE, HIGH_SCALE = 0.01, 34.0  # the slowest capped pair keeps 0.06 Mbit/s, the fastest heavy node has tc's 34,000
 LOW_PERIOD_S, HIGH_PERIOD_S = 20.0, 60.0  # from one change to the next
-LAST_CHANGE_S = 1800.0  # later than that a changing network stands still
+LAST_CHANGE_S = 1800.0  # a changing network does not change later
 MOST_CAPPED_PAIRS = 3
-LOW_QUOTA, HIGH_CORES = 0.01, 1024.0  # of a node: a network file takes no less and no more
+LOW_QUOTA, HIGH_CORES = 0.01, 1024.0  # least quota of a node, and most cores of a machine: limits of network files
 
 Rates = tuple[Floats, Floats]  # up and down of each node, Mbit/s, shape (N,) each
 Draw = Callable[[np.random.Generator, int], Rates]
@@ -96,7 +96,7 @@ _RATES: Mapping[str, Draw] = {
     "sites": _lan,
 }
 FAMILIES = tuple(_RATES)
-# In all but one, each node has a link to the core of its own.
+# The families in which each node has a link of its own to the core.
 STAR_FAMILIES = tuple(family for family in FAMILIES if family != "sites")
 
 
@@ -105,8 +105,8 @@ def draw_network(
 ) -> DrawnNetwork:
     """The network of a family that this seed draws; the same arguments give the same network on every machine.
 
-    scale: factor of all rates; cores: of the machine that the nodes of shared-cores share, which other families ignore.
-    Raises InputError.
+    scale: factor of all rates. cores: of the machine that the nodes of shared-cores share; other families ignore it. Raises
+    InputError.
     """
     _check(family, num_nodes, seed, scale)
     source = np.random.default_rng([seed, num_nodes, *family.encode()])
@@ -126,8 +126,10 @@ def draw_network(
 
 
 def uniform_network(num_nodes: int, low_mbps: float, high_mbps: float, seed: int) -> tuple[list[Node], Capacities]:
-    """Workers and servers n0, n1, ... with rates uniform from low to high, up and down alike: of any number and any rates, and
-    not rounded, as for a simulation alone. Raises InputError."""
+    """Nodes n0, n1, ..., each worker and server, with uniform rates from low to high, up and down alike. Raises InputError.
+
+    The rates are not rounded, and their number and size have no limits, since no network file is made of them.
+    """
     rates = np.random.default_rng(seed).uniform(low_mbps, high_mbps, num_nodes).tolist()
     carried = [mbps_to_bytes_per_s(rate) for rate in rates]
     return [Node(f"n{i}") for i in range(num_nodes)], Capacities.from_lists(carried, carried)
@@ -178,7 +180,7 @@ def _check(family: str, num_nodes: int, seed: int, scale: float) -> None:
 
 
 def _nodes(source: np.random.Generator, count: int) -> tuple[Node, ...]:
-    """Roles at random, each of the three at least once: so two nodes are workers and two are servers."""
+    """Nodes with random roles. Each of the three roles occurs, so at least two nodes are workers and two are servers."""
     kinds = [(True, False), (False, True), (True, True)]
     chosen = [0, 1, 2, *source.integers(3, size=count - FEWEST_NODES["roles"]).tolist()]
     order = source.permutation(count).tolist()
@@ -186,7 +188,7 @@ def _nodes(source: np.random.Generator, count: int) -> tuple[Node, ...]:
 
 
 def _uplinks(source: np.random.Generator, count: int, scale: float) -> Uplinks:
-    """At least two sites s0, s1, ... of neighbouring nodes, and what their links carry."""
+    """At least two sites s0, s1, ... of neighbouring nodes, and the rates of their links."""
     machines = [int(source.integers(LOW_MACHINES, min(HIGH_MACHINES, count - 1) + 1))]
     while (left := count - sum(machines)) > 0:
         machines.append(min(int(source.integers(LOW_MACHINES, HIGH_MACHINES + 1)), left))
@@ -197,7 +199,7 @@ def _uplinks(source: np.random.Generator, count: int, scale: float) -> Uplinks:
 
 
 def _capped_pairs(source: np.random.Generator, up: Floats, down: Floats) -> dict[Pair, float]:
-    """Mbit/s of one to three directed pairs; of two nodes' two pairs at most both."""
+    """The caps in Mbit/s of one to three directed pairs; two nodes have only two pairs."""
     every = [(i, j) for i in range(len(up)) for j in range(len(up)) if i != j]
     count = min(int(source.integers(1, MOST_CAPPED_PAIRS + 1)), len(every))
     chosen = [every[place] for place in source.choice(len(every), count, replace=False).tolist()]
@@ -205,7 +207,7 @@ def _capped_pairs(source: np.random.Generator, up: Floats, down: Floats) -> dict
 
 
 def _changes(source: np.random.Generator, rates: Floats) -> list[tuple[float, Floats]]:
-    """(seconds, each node's rate up and down from then on); a rate stays within the family's range."""
+    """(seconds, rates of the nodes from then on, up and down alike, Mbit/s); a rate stays within the family's range."""
     changes: list[tuple[float, Floats]] = []
     at_s = 0.0
     while (at_s := round(at_s + source.uniform(LOW_PERIOD_S, HIGH_PERIOD_S), 1)) <= LAST_CHANGE_S:
@@ -222,7 +224,7 @@ def _changes(source: np.random.Generator, rates: Floats) -> list[tuple[float, Fl
 
 
 def _quotas(source: np.random.Generator, count: int, cores: float | None) -> tuple[float, ...]:
-    """Cores of each node, to 0.001, rounded down so that they never come to more than there are."""
+    """The cores of each node, rounded down to 0.001, so that they never add up to more than there are. Raises InputError."""
     if cores is None or not 0 < cores <= HIGH_CORES:
         raise InputError(f"family shared-cores on {cores} cores: give how many the nodes share, at most {HIGH_CORES:g}")
     weights = source.uniform(0.2, 1, count)
@@ -236,7 +238,7 @@ def _quotas(source: np.random.Generator, count: int, cores: float | None) -> tup
 
 
 def _capacities(up: Floats, down: Floats, pairs: Mapping[Pair, float], scale: float) -> Capacities:
-    """Bytes per second of these Mbit/s, scaled and rounded to 0.01 Mbit/s."""
+    """The capacities of these rates in Mbit/s, scaled and rounded to 0.01 Mbit/s."""
 
     def carried(mbps: float) -> float:
         return mbps_to_bytes_per_s(round(mbps * scale, 2))

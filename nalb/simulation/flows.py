@@ -1,10 +1,10 @@
-"""One synchronisation as whole flows instead of slices: what every pair exchanges, all at once. For many nodes.
+"""Simulates one synchronisation as whole flows instead of slices, one per pair and direction, all at once. For many nodes.
 
-Each worker sends m_j bytes to server j and gets m_j bytes back, all flows from the start, as if slices were infinitely
-small and no answer waited for a push. Nodes that are alike (same roles, nearly equal rates and shares) are lumped: a
-class of n nodes stands for n (n - 1) pairs within it and n n' pairs with a class of n'. Lumping nodes that are equal
-changes nothing; lumping unequal ones gives all of a class its lowest rates and its mean share, so that the time is
-never too short by it. Choice not taken: fewer, larger slices, which cost more than flows and start and end badly.
+Each worker sends m_j bytes to server j and gets m_j bytes back. All flows begin at the start, as if slices were infinitely small
+and no answer waited for a push. Nodes that are alike (same roles, nearly equal rates and shares) are lumped into classes: a class
+of n nodes stands for n (n - 1) pairs within it and n n' pairs with a class of n'. Lumping equal nodes changes nothing. Of unequal
+ones all get the lowest rates and the mean share of their class, so that lumping never makes the time too short. Choice not taken:
+fewer, larger slices, which take longer to simulate than flows and start and end badly.
 """
 
 from collections.abc import Sequence
@@ -18,21 +18,21 @@ from nalb.planning.slices import Ints
 from nalb.simulation.sharing import Links
 
 MAX_CLASSES = 64  # a tenfold range of rates in classes 4 % wide
-STEP_PART = 0.002  # of the time so far: flows that end within it end in one step, and their rate stands idle in it
-ENDED_PART = 1e-9  # of a flow: less left over is rounding
+STEP_PART = 0.002  # part of the time so far: flows that end within it end in one step, in which their rate is unused
+ENDED_PART = 1e-9  # part of a flow: a smaller rest is rounding
 
 
 @dataclass(frozen=True, eq=False)
 class Flowed:
-    """What one synchronisation did."""
+    """The result of one synchronisation by flows."""
 
     finish_s: Floats  # per node, when the last flow of its worker ended, shape (N,)
     served_s: Floats  # per node, when the last flow of its server ended, shape (N,)
-    classes: int  # that the nodes were lumped into
+    classes: int  # number of classes that the nodes were lumped into
 
     @property
     def time_s(self) -> float:
-        """Of the slowest worker."""
+        """Seconds until the slowest worker's last flow ended."""
         return float(self.finish_s.max())
 
 
@@ -45,9 +45,9 @@ def flow(
 ) -> Flowed:
     """Simulate one synchronisation of these shares (payload bytes per node, shape (N,)) by flows.
 
-    Cost: O(log(last end / first end) / STEP_PART) steps, each a max-min solution of K classes: O(K^3) at most; besides
-    O(N log K) to lump. Raises InputError where caps of pairs meet more than `max_classes` nodes: a cap is of two nodes,
-    not of two classes, so that with caps every node is a class of its own.
+    Cost: O(log(last end / first end) / STEP_PART) steps, each a max-min solution of K classes, O(K^3) at most; and O(N log K) for
+    lumping. Raises InputError for sites, and for caps of pairs with more than `max_classes` nodes: a cap belongs to two nodes, not
+    to two classes, so with caps every node is a class of its own.
     """
     check_nodes(nodes, float(np.sum(shares_bytes)), capacities)
     if capacities.uplinks is not None:
@@ -77,7 +77,7 @@ def flow(
 
 
 def _ends(links: Links, pairs: Floats, size_bytes: Floats) -> Floats:
-    """When each flow ends, shape (2, K, K): pushes and answers by (source, target), `pairs` of each alike."""
+    """When each flow ends, seconds, shape (2, K, K): pushes and answers by (source, target), each for `pairs` equal flows."""
     left, end_s, now_s = size_bytes.copy(), np.zeros(size_bytes.shape), 0.0
     busy = left > 0
     while busy.any():
@@ -95,8 +95,9 @@ def _ends(links: Links, pairs: Floats, size_bytes: Floats) -> Floats:
 def lump(nodes: Sequence[Node], capacities: Capacities, shares_bytes: Floats, max_classes: int) -> Ints:
     """The class of each node, from 0, shape (N,): nodes of the same roles, near in rates up and down and in share.
 
-    From one class per kind of roles, the class of largest spread is cut in two at the middle of it, until there are
-    `max_classes` or none has any. Spread is of logarithms; shares count from a thousandth of the mean. Cost: O(N) a cut.
+    At first there is one class per kind of roles. Then the class of largest spread is cut in two at the middle of its spread, until
+    there are `max_classes` classes or none has a spread. The spread is that of logarithms; shares below a thousandth of the mean
+    count as this. Cost: O(N) a cut.
     """
     floor = 1e-3 * float(np.mean(shares_bytes))
     place = np.log(np.stack([capacities.up, capacities.down, np.maximum(shares_bytes, floor)], axis=1))

@@ -1,7 +1,7 @@
-"""Several synchronisations of one scheme in a row: what was seen in one is known when the next is planned.
+"""Simulates several synchronisations of one scheme in a row: the scheme plans each with its observations of those before.
 
-`by_slices` sends the slices that a scheme with true capacities plans, `by_planner` those of the coordinator's own
-planner, which learns from the simulated messages, `by_flows` shares alone, for thousands of nodes.
+`by_slices` sends the slices that a scheme plans with true capacities. `by_planner` sends those of the coordinator's own planner,
+which learns from the simulated messages. `by_flows` simulates shares alone, for thousands of nodes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from nalb.errors import InputError
+from nalb.feedback.routing import Routing
 from nalb.measurement.cores import Work
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS, Estimator
 from nalb.measurement.rules import RULES, Rules
@@ -20,16 +21,19 @@ from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, linear_load
 from nalb.planning.sites import Sites
 from nalb.planning.slices import Ints, Layout, Tensor
 from nalb.planning.stock import route
+from nalb.protocol.decision import PlanOptions
+from nalb.protocol.job_nodes import JobNodes
+from nalb.protocol.knowledge import FinishedIteration
 from nalb.protocol.messages import TensorSpec
-from nalb.protocol.planner import Planner
+from nalb.protocol.planner import Planner, new_planner
 from nalb.schemes import SCHEMES as NALB_SCHEMES
-from nalb.schemes import Scheme
+from nalb.schemes import Scheme, find_scheme
 from nalb.simulation.exchange import WITH_HEADERS, MessageWeight, SimulatedExchange, exchange
 from nalb.simulation.flows import MAX_CLASSES, flow
 from nalb.simulation.noise import Noise
 
-CORE_S_PER_BYTE = 5e-9  # of a core, at either end (docs/results/cost.md)
-# Those that can be simulated, each by its own name.
+CORE_S_PER_BYTE = 5e-9  # time of a core for each byte, at either end (docs/results/cost.md)
+# The schemes that can be simulated, each by its own name.
 SCHEMES = {name: one for name, one in NALB_SCHEMES.items() if one.is_simulated and name == one.name}
 
 
@@ -47,8 +51,8 @@ def by_slices(
 ) -> list[SimulatedExchange]:
     """`rounds` synchronisations under a scheme that knows the true capacities. Raises InputError.
 
-    A scheme that sums by sites does so where the capacities have any. quotas: cores of each node, shape (N,), None for any: a
-    byte that comes or goes costs CORE_S_PER_BYTE of one.
+    A scheme that can sum by sites does so where the capacities have sites. quotas: cores of each node, shape (N,): each byte that
+    comes or goes takes CORE_S_PER_BYTE of a core; None: no limit.
     """
     cores = None if quotas is None else quotas / CORE_S_PER_BYTE
     observations: list[list[ServerObservation]] = [[] for _ in nodes]
@@ -85,14 +89,12 @@ def planner_of(
     alpha_bytes: float,
     fixed_slice_bytes: float | None = None,
     new_estimator: Callable[[int], Estimator] | None = None,
-    inflight_bytes: int | None = None,
-    schemes: Mapping[str, Scheme] = NALB_SCHEMES,
     sites: Sites | None = None,
     rules: Rules = RULES,
 ) -> Planner:
     """A coordinator's planner to which these tensors are registered, for `by_planner`. Raises InputError.
 
-    new_estimator: makes one from the number of nodes; None: the default one. sites: None: sums have one level.
+    new_estimator: number of nodes -> estimator; None: the default one. sites: None: sums have one level.
     """
     names = [node.name for node in nodes]
     ranks = {names[one]: rank for rank, one in enumerate(server_indices(nodes).tolist())}
@@ -100,7 +102,8 @@ def planner_of(
     chosen = new_estimator or ESTIMATORS[DEFAULT_ESTIMATOR]
     summing = [] if sites is None else [node for members in sites.members if len(members) > 1 for node in members]
     site_servers = {names[one]: len(ranks) + rank for rank, one in enumerate(summing)}
-    planner = Planner(names, workers, ranks, chosen, inflight_bytes, schemes, sites, site_servers, rules)
+    job = JobNodes.of(names, workers, ranks, sites, site_servers)
+    planner = new_planner(job, chosen, Routing(rules), rules)
     specs = [TensorSpec(t.name, t.elements, t.dtype, t.group) for t in tensors]
     planner.register(specs, alpha_bytes, fixed_slice_bytes)
     return planner
@@ -116,25 +119,30 @@ def by_planner(
     wire: MessageWeight = WITH_HEADERS,
     noise: Noise | None = None,
     quotas: Floats | None = None,
+    schemes: Mapping[str, Scheme] = NALB_SCHEMES,
+    inflight_bytes: int | None = None,
 ) -> list[SimulatedExchange]:
     """`rounds` synchronisations as the coordinator's planner plans them, windows included. Raises InputError.
 
-    quotas: as for `by_slices`.
-    planner: of `planner_of`, or one to which `layout` is registered and whose servers' ranks are in node order.
+    planner: from `planner_of`, or one to which `layout` is registered and whose servers' ranks are in node order. quotas: as for
+    `by_slices`. inflight_bytes: None: the planner chooses.
     """
     by_rank, cores = server_indices(nodes), None if quotas is None else quotas / CORE_S_PER_BYTE
+    options = PlanOptions(find_scheme(scheme, schemes), inflight_bytes=inflight_bytes)
     done: list[SimulatedExchange] = []
     for iteration in range(rounds):
-        plan = planner.decide(iteration, 0, scheme).plan
-        if plan.routes_itself:
+        planned = planner.plan(iteration, 0, options)
+        plan, decision = planned.message, planned.decision
+        if decision.plan is None:
             sizes_bytes, servers = stock_messages(nodes, layout.tensors)
         else:
             sizes_bytes, servers = layout.sizes_bytes, by_rank[np.array(plan.server_of_slice, dtype=np.int64)]
-        blur, window_bytes, by_site = noise and noise.at(iteration), plan.inflight_bytes, planner.by_site
+        blur, window_bytes = noise and noise.at(iteration), plan.inflight_bytes
+        by_site = None if decision.plan is None else decision.plan.by_site
         result = exchange(nodes, capacities, sizes_bytes, servers, window_bytes, wire, blur, cores, by_site)
-        if plan.measure:
+        if decision.is_measured:
             work = None if quotas is None else work_of(result, quotas)
-            planner.observe(result.samples, result.time_s, work=work)
+            planner.judge(FinishedIteration(result.samples, result.time_s, work=work))
         else:
             planner.note_unmeasured(result.time_s)
         done.append(result)
@@ -142,7 +150,7 @@ def by_planner(
 
 
 def with_cores(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, quotas: Floats | None) -> Capacities:
-    """These capacities, and how long cores of these quotas work: for the load of either direction as for a link."""
+    """These capacities with the times of cores of these quotas, which handle a node's load in either direction."""
     if quotas is None:
         return capacities
     fixed, per_share = linear_load(nodes, model_bytes)
@@ -151,7 +159,7 @@ def with_cores(nodes: Sequence[Node], model_bytes: float, capacities: Capacities
 
 
 def work_of(result: SimulatedExchange, quotas: Floats) -> Work:
-    """What the processes of the nodes would report of one synchronisation."""
+    """The core times that the nodes' processes would report of one synchronisation."""
     one, nodes = result.samples, len(quotas)
     workers, servers = (
         np.where(one["is_push"], one[a], one[b]) for a, b in (("source", "target"), ("target", "source"))
@@ -189,7 +197,7 @@ def by_flows(
 
 
 def find_simulated(scheme: str, schemes: Mapping[str, Scheme] = SCHEMES) -> Scheme:
-    """The record of that name. InputError where it cannot be simulated."""
+    """The record of the scheme of this name. Raises InputError where it cannot be simulated."""
     if scheme not in schemes:
         raise InputError(f"scheme {scheme!r} cannot be simulated: choose of {', '.join(schemes)}")
     return schemes[scheme]
@@ -202,7 +210,7 @@ def stock_shares(nodes: Sequence[Node], tensors: Sequence[Tensor]) -> Floats:
 
 
 def stock_messages(nodes: Sequence[Node], tensors: Sequence[Tensor]) -> tuple[Ints, Ints]:
-    """(bytes, server's node) of each message of MXNet's own routing; ps-lite ranks servers by falling address."""
+    """(bytes, server's node) of each message of MXNet's own routing; ps-lite ranks servers by descending address."""
     by_rank = server_indices(nodes)[::-1]
     sizes, ranks = route(tensors, len(by_rank))
     return sizes, by_rank[ranks]

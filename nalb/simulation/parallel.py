@@ -1,4 +1,4 @@
-"""A model trained by each way of parallelism, simulated: Fela with its tuner, and data, model and hybrid parallelism."""
+"""Simulates trainings of a model by each way of parallelism: Fela with its tuner, and data, model and hybrid parallelism."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,8 +22,8 @@ from nalb.tokens.server import TokenServer
 from nalb.tokens.tuning import PHASES, Configuration, Tuner
 
 WORKERS_MOST, SAMPLES_MOST, ITERATIONS_MOST = 1000, 1_000_000, 1000
-TUNING = 400  # iterations: enough for eight workers, also where jitter has the fastest cases tried again
-MICRO_BATCH = 16  # samples, of model parallelism: SM-1 of VGG19 computes at full speed
+TUNING = 400  # iterations: enough for eight workers, also if jitter makes the tuner try the fastest cases again
+MICRO_BATCH = 16  # samples of a micro-batch of model parallelism, at which SM-1 of VGG19 computes at full speed
 
 
 def train(
@@ -35,7 +35,10 @@ def train(
     sleep: Sleep | None = None,
     micro_batch: int = MICRO_BATCH,
 ) -> Simulated:
-    """By data ("dp"), hybrid ("hp") or model parallelism ("mp"), `total` samples an iteration. Raises InputError."""
+    """Simulate a training by data ("dp"), hybrid ("hp") or model parallelism ("mp"). total: samples of an iteration.
+
+    micro_batch: samples of a micro-batch of "mp". Raises InputError.
+    """
     workers, sub_models = machines.workers, profile.sub_models
     if parallel == "dp":
         sub_models = profile.whole
@@ -59,7 +62,10 @@ def train_fela(
     without: Sequence[str] = (),
     staleness: int = 0,
 ) -> Simulated:
-    """Fela with this configuration. rules: one of FELAS. without: fields of Policy that are switched off, for ablations."""
+    """Simulate Fela with this configuration. total: samples of an iteration. rules: one of FELAS.
+
+    without: fields of Policy that are set to False, for ablations.
+    """
     server = fela_server(profile, machines, total, configuration, staleness)
     off: dict[str, Any] = dict.fromkeys(without, False)
     server.configure(server.shape, replace(server.policy, **off))
@@ -70,9 +76,9 @@ def train_fela(
 def tune_fela(
     profile: Profile, machines: Machines, total: int, iterations: int, rules: str = FELA, phases: int | None = None
 ) -> tuple[Simulated, Tuner]:
-    """Fela that is tuned while it trains, and then goes on: for `iterations`, which must hold all cases. Raises InputError.
+    """Simulate `iterations` iterations of Fela that is tuned while it trains. Raises InputError where they do not hold all cases.
 
-    phases: of the tuner; None: as jobs do.
+    total: samples of an iteration. rules: one of FELAS. phases: of the tuner; None: as in jobs.
     """
     everyone = Configuration((1,) * len(profile.sub_models), tuple(range(machines.workers)))
     server = fela_server(profile, machines, total, everyone)
@@ -91,14 +97,14 @@ def tune_fela(
 def fela_server(
     profile: Profile, machines: Machines, total: int, configuration: Configuration, staleness: int = 0
 ) -> TokenServer:
-    """A new one."""
+    """A new token server for this configuration. total: samples of an iteration."""
     policy = configuration.policy(machines.workers)
     shape = fela_shape(policy, machines.workers, total, configuration.weights, profile.threshold)
     return TokenServer(machines.workers, shape, policy, staleness)
 
 
 def advise(server: TokenServer, machines: Machines) -> NetworkAware:
-    """With the true rates of the links; how long tokens take it learns."""
+    """A NetworkAware that advises the server with the links' true rates; it learns how long tokens take."""
     rates = machines.capacities.up.tolist(), machines.capacities.down.tolist()
     return NetworkAware(server, lambda: rates)
 
@@ -114,10 +120,11 @@ def side_by_side(
     subset: int | None = None,
     is_apart: bool = False,
 ) -> dict[str, tuple[Simulated, str]]:
-    """Each of some PARALLELS for so many iterations, and how Fela's configuration was found.
+    """Simulate each of `ways`, which are PARALLELS; returns by way the training, and how Fela's configuration was found.
 
-    weights, subset: of Fela; None: tuned before; subset: of the lowest ranks, and None with weights: all.
-    is_apart: the subset has no samples of its own. Raises InputError.
+    total: samples of an iteration. weights: of Fela; None: weights and subset are tuned first. subset: how many workers of the
+    lowest ranks compute the last sub-model; None, with weights: all. is_apart: whether the subset computes nothing else. Raises
+    InputError.
     """
     workers = machines.workers
     if not (2 <= workers <= WORKERS_MOST and workers <= total <= SAMPLES_MOST):

@@ -1,12 +1,12 @@
-"""Models as simulations of Fela see them: how long each layer computes for a batch, and what it sends.
+"""The models of simulations of Fela: how long each layer computes for a batch, and how many bytes it sends.
 
 Measured: seconds of equal convolution layers on a K40c, forward and backward, by batch. Fela's authors published these timings.
-Assumed, as nothing was published:
+Assumed, where nothing was published:
 
-    a third of the time is forward
-    dense layers: each weight is read or written three times at DENSE_BYTES_PER_S, and computing runs at DENSE_FLOPS
+    going forward takes a third of the time
+    a dense layer reads or writes each weight three times at DENSE_BYTES_PER_S, and computes at DENSE_FLOPS
     GoogLeNet's units take the time of the measured layers on images of their size, times the ratio of their multiplications
-    beyond the largest measured batch time grows in proportion, below the smallest it stays
+    beyond the largest measured batch time grows in proportion; below the smallest it is constant
 """
 
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ import numpy as np
 
 from nalb.tokens.partition import Curve, stages
 
-FORWARD_PART = 1 / 3  # of a layer's time; going back computes two gradients
+FORWARD_PART = 1 / 3  # part of a layer's time; going back computes two gradients
 FLOAT_BYTES = 4
 DENSE_BYTES_PER_S = 200e9  # 70 % of a K40c's 288 GB/s
-DENSE_FLOPS = 2.3e12  # what the measured convolutions reach
+DENSE_FLOPS = 2.3e12  # operations per second: the measured convolutions reach so many
 DENSE_THRESHOLD = 2048  # samples: Geng et al., Fig. 1
 
 
 def _curve(first: int, *seconds: float) -> dict[int, float]:
-    """Of batches that double from `first` on."""
+    """A curve with the seconds of batches that double from `first` on."""
     return {first << place: one for place, one in enumerate(seconds)}
 
 
-# channels @ width of the image, x how many layers; seconds of them all
+# channels @ width of the image, x number of layers -> seconds of all these layers together
 K40C: dict[str, Curve] = {
     "64@224 x2": _curve(1, 0.0253, 0.0380, 0.0641, 0.166, 0.157, 0.313),
     "128@112 x2": _curve(1, 0.0151, 0.0253, 0.0442, 0.0626, 0.0935, 0.185, 0.364),
@@ -44,7 +44,10 @@ K40C: dict[str, Curve] = {
 
 @dataclass(frozen=True)
 class Layer:
-    """curve: forward and backward. part: of the curve's time. output_bytes: of a sample."""
+    """One layer. curve: seconds forward and backward, of one or more such layers. part: the layer's part of that time.
+
+    output_bytes: of one sample.
+    """
 
     name: str
     curve: Curve
@@ -53,7 +56,7 @@ class Layer:
     output_bytes: float
 
     def seconds(self, samples: float) -> float:
-        """Forward and backward."""
+        """Seconds forward and backward for a batch of `samples` samples."""
         batches = list(self.curve)
         beyond = max(samples / batches[-1], 1.0)
         return self.part * beyond * float(np.interp(samples, batches, list(self.curve.values())))
@@ -61,23 +64,23 @@ class Layer:
 
 @dataclass(frozen=True)
 class SubModel:
-    """Consecutive layers."""
+    """Consecutive layers of a model."""
 
     layers: tuple[Layer, ...]
     _known_s: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)  # by samples
 
     @cached_property
     def parameters_bytes(self) -> float:
-        """Of its gradients too."""
+        """The size of the parameters, and of their gradients."""
         return sum(layer.parameters_bytes for layer in self.layers)
 
     @property
     def output_bytes(self) -> float:
-        """Of a sample; of the loss's gradient by it too."""
+        """The size of one sample's output, and of the loss's gradient by it."""
         return self.layers[-1].output_bytes
 
     def seconds(self, samples: int) -> float:
-        """Forward and backward."""
+        """Seconds forward and backward for a batch of `samples` samples."""
         if samples not in self._known_s:
             self._known_s[samples] = sum(layer.seconds(samples) for layer in self.layers)
         return self._known_s[samples]
@@ -85,7 +88,7 @@ class SubModel:
 
 @dataclass(frozen=True)
 class Profile:
-    """cuts: where sub-models begin, counted from 0. threshold: SM-1's, samples."""
+    """One model. cuts: the first layers of the sub-models, counted from 0. threshold: SM-1's threshold batch, samples."""
 
     name: str
     layers: tuple[Layer, ...]
@@ -94,12 +97,12 @@ class Profile:
 
     @cached_property
     def sub_models(self) -> tuple[SubModel, ...]:
-        """Fela's."""
+        """Fela's sub-models."""
         return self.cut(self.cuts)
 
     @cached_property
     def whole(self) -> tuple[SubModel, ...]:
-        """All layers as one, for data parallelism."""
+        """All layers as one sub-model, for data parallelism."""
         return self.cut((0,))
 
     def cut(self, starts: Sequence[int]) -> tuple[SubModel, ...]:
@@ -108,13 +111,13 @@ class Profile:
         return tuple(SubModel(self.layers[low:high]) for low, high in zip(starts, ends, strict=True))
 
     def stages(self, count: int, samples: int) -> tuple[SubModel, ...]:
-        """`count` sub-models of which the slowest computes `samples` in least time, for model parallelism. Raises InputError."""
+        """`count` sub-models whose slowest takes least time for `samples` samples, for model parallelism. Raises InputError."""
         times = [layer.seconds(samples) for layer in self.layers]
         return self.cut([one.start for one in stages(times, count)])
 
 
 def _convolutions(name: str, count: int, inputs: int, outputs: int, width: int, pooled: bool) -> list[Layer]:
-    """A block of VGG: each layer takes half of what two equal ones do; the first is counted like the rest."""
+    """The layers of a block of VGG. Each takes half the time of two equal ones, also the first one, which has fewer inputs."""
     layers = []
     for place in range(count):
         weights = 9 * (inputs if place == 0 else outputs) * outputs + outputs
@@ -139,7 +142,7 @@ def _dense(name: str, inputs: int, outputs: int) -> Layer:
 
 
 def vgg19() -> Profile:
-    """Images of 3 x 224 x 224; cut by partition.py (layers 1-8, 9-16, 17-19)."""
+    """VGG19 for images of 3 x 224 x 224, cut by partition.py (layers 1-8, 9-16, 17-19)."""
     blocks = [(2, 3, 64, 224), (2, 64, 128, 112), (4, 128, 256, 56), (4, 256, 512, 28), (4, 512, 512, 14)]
     layers = [layer for number, (count, inputs, outputs, width) in enumerate(blocks, 1)
               for layer in _convolutions(f"conv{number}", count, inputs, outputs, width, pooled=True)]  # fmt: skip
@@ -168,7 +171,7 @@ _CURVE_OF_WIDTH = {32: "128@32 x4", 16: "256@16 x4", 8: "512@7 x2"}
 
 
 def googlenet() -> Profile:
-    """Images of 3 x 32 x 32, twelve units; cut as in the paper: 1-4, 5-9, 10-12."""
+    """GoogLeNet for images of 3 x 32 x 32, in twelve units, cut as in the paper: 1-4, 5-9, 10-12."""
     layers = [_unit("first", 9 * 3 * 192, 192, 32, 32)]
     for place, (inputs, one, low3, three, low5, five, pooled, width) in enumerate(_INCEPTIONS):
         weights = inputs * (one + low3 + low5 + pooled) + 9 * (low3 * three + low5 * five + five * five)

@@ -1,6 +1,6 @@
-"""A run that took place, simulated: the same slices, servers, windows and rates; times and what receivers saw, side by side.
+"""Simulates a recorded run with the same slices, servers, windows and rates, and compares times and receivers' samples.
 
-Reads the events of samples.jsonl (docs/run-files.md). Stock's iterations are routed as MXNet does; p3's are left out.
+The events come from samples.jsonl (docs/run-files.md). Stock's iterations are routed as MXNet does; p3's are left out.
 An iteration is simulated at the rates that held when it ended: changes within it are not seen.
 """
 
@@ -27,56 +27,56 @@ from nalb.simulation.noise import LEAST_S, Noise
 
 T = TypeVar("T")
 
-OTHERS = (*(name for name, scheme in SCHEMES.items() if scheme.ps_lite_kind), "gloo")  # route by ways of their own
-CONNECTION = ("source", "target", "is_push")
-LATE_SPEED = 0.5  # of the exact fluid's: a slower message is late
-AT_ONCE_S = 0.5e-3  # between two frames that were there already, on a machine whose cores are busy
+OTHERS = (*(name for name, scheme in SCHEMES.items() if scheme.ps_lite_kind), "gloo")  # with routing of their own
+CONNECTION = ("source", "target", "is_push")  # fields of a sample that name its connection
+LATE_SPEED = 0.5  # part of the exact fluid's speed: a slower message is late
+AT_ONCE_S = 0.5e-3  # longest time between reading two frames that had both come, on a machine whose cores are busy
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One iteration's messages as receivers saw them. Speeds are of full-sized messages, over those of the exact fluid."""
+    """One iteration's messages as receivers saw them. Speeds are those of full-sized messages, divided by the exact fluid's."""
 
-    slow: float  # speed that a tenth stays below
-    usual: float  # median
-    fast: float  # speed that a tenth exceeds
-    late_part: float  # of full-sized messages: slower than half the fluid
-    at_once_part: float  # of all: read within AT_ONCE_S of their forecasts
-    pause_s: float  # between two readings of a process: one in 100 is longer
+    slow: float  # speed that a tenth of the messages stays below
+    usual: float  # median speed
+    fast: float  # speed that a tenth of the messages exceeds
+    late_part: float  # part of the full-sized messages that is slower than LATE_SPEED
+    at_once_part: float  # part of all messages that is read within AT_ONCE_S of the forecast
+    pause_s: float  # time between two readings of a process that one in 100 exceeds
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One iteration."""
+    """One iteration, measured and simulated."""
 
     scheme: str
     iteration: int
     measured_s: float
     simulated_s: float
     measured: Seen | None = None  # None where messages were not timed, or some are missing
-    simulated: Seen | None = None  # None also without noise
+    simulated: Seen | None = None  # None as `measured`, and without noise
 
     @property
     def error(self) -> float:
-        """How far off the simulated time is, as a part of the measured one; NaN where none was measured."""
+        """The error of the simulated time as a part of the measured one; NaN where none was measured."""
         return abs(self.simulated_s / self.measured_s - 1) if self.measured_s > 0 else math.nan
 
 
 @dataclass(frozen=True)
 class Medians:
-    """Over iterations."""
+    """The median times of several iterations."""
 
     measured_s: float
     simulated_s: float
 
     @classmethod
     def of(cls, compared: Sequence[Compared]) -> "Medians":
-        """Those of at least one iteration."""
+        """The medians of these iterations, of which there must be one at least."""
         return cls(median(one.measured_s for one in compared), median(one.simulated_s for one in compared))
 
 
 def median_error(compared: Iterable[Compared]) -> float:
-    """Over at least one iteration."""
+    """The median of the iterations' errors; there must be one iteration at least."""
     return median(one.error for one in compared)
 
 
@@ -86,10 +86,10 @@ def simulate_events(
     wire: MessageWeight = WITH_HEADERS,
     noise: Noise | None = None,
 ) -> list[Compared]:
-    """Each iteration of a run, measured and simulated. InputError for events that lack what a simulation needs.
+    """Each iteration of a run, measured and simulated. Raises InputError for events that lack values that a simulation needs.
 
-    pairs: caps of directed pairs in bytes per second, by names. Equal iterations are simulated once, but for noise. A node that
-    tells how long its communication took is a worker; those in `servers` are servers.
+    pairs: caps of directed pairs in bytes per second, by the nodes' names. noise: None: exact times. Without noise equal iterations
+    are simulated once. A node that reports the time of its communication is a worker; nodes in `servers` are servers.
     """
     ready: ReadyEvent | None = None
     sizes, stock = np.zeros(0, dtype=np.int64), (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
@@ -135,9 +135,9 @@ def simulate_events(
 
 
 def seen(samples: Samples | None, exact: Samples) -> Seen | None:
-    """Messages beside the same messages of an exact simulation; None where their numbers differ on some connection.
+    """Compare messages with the same messages of an exact simulation; None where their numbers differ on some connection.
 
-    The first message of a connection that ended is the first one there, and so on.
+    The first message that ended on a connection is compared with the first one of the simulation, and so on.
     """
     if samples is None or len(samples) != len(exact) or not len(exact):
         return None
@@ -161,7 +161,7 @@ def seen(samples: Samples | None, exact: Samples) -> Seen | None:
 
 
 def _pauses_s(traffic: Traffic) -> Floats:
-    """Between two readings of a process, one after the other."""
+    """The times between any two successive readings of a process, in seconds."""
     process = np.tile(2 * traffic.target + traffic.is_push, 2)  # a node's server gets pushes, its worker answers
     read_s = np.concatenate([traffic.start_s, traffic.end_s])
     order = np.lexsort((read_s, process))
@@ -204,7 +204,7 @@ def _exchange(
 
 
 def _rates(configured: Rates, ready: ReadyEvent, where: str) -> tuple[list[float], list[float]]:
-    """Up and down of every node."""
+    """The rates up and down of every node, bytes per second. Raises InputError where one is missing."""
     up, down = (
         [_told(one.get(name), f"configured rates of {name}", where) for name in ready.nodes]
         for one in (configured.up, configured.down)
@@ -213,7 +213,7 @@ def _rates(configured: Rates, ready: ReadyEvent, where: str) -> tuple[list[float
 
 
 def _told(value: T | None, name: str, where: str) -> T:
-    """The value; InputError where the file lacks it."""
+    """The value; raises InputError where the file lacks it."""
     if value is None:
         raise _lacks(name, where)
     return value

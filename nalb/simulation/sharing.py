@@ -1,4 +1,4 @@
-"""How TCP connections share links: max-min fairness, by progressive filling."""
+"""Computes how TCP connections share links: by max-min fairness, found by progressive filling."""
 
 from functools import cached_property
 
@@ -8,13 +8,13 @@ import numpy.typing as npt
 from nalb.planning.nodes import Capacities, Floats
 from nalb.planning.sites import Uplinks
 
-LEVEL_PART = 1e-9  # resources that fill within this part of a level fill together
+LEVEL_PART = 1e-9  # part of a rate within which resources count as filled together
 
 
 class Links:
-    """A network as connections see it: each node's way out and in, the sites' uplinks, the caps of pairs, and what cores handle.
+    """The resources that connections share: nodes' ways out and in, sites' uplinks, caps of pairs, and cores.
 
-    cores: bytes per second, in and out together, that the node's cores handle, shape (N,); None: any.
+    cores: bytes per second, in and out together, that each node's cores handle, shape (N,); None: any number.
     """
 
     def __init__(self, capacities: Capacities, cores: Floats | None = None):
@@ -29,7 +29,7 @@ class Links:
 
     @cached_property
     def alone(self) -> Floats:
-        """The rate of a connection that has its way to itself, on each directed pair, shape (N, N)."""
+        """The rate of a connection without any other one, on each directed pair, bytes/s, shape (N, N)."""
         ends = np.minimum(self.up[:, np.newaxis], self.down)
         if self.shared is not None:
             ends = np.minimum(ends, self.shared.level(*self.shared.full))
@@ -38,14 +38,14 @@ class Links:
     def max_min(self, connections: Floats) -> Floats:
         """The rate of one connection on each directed pair, bytes/s, shape (N, N); 0 where there is none.
 
-        connections: how many are busy on each directed pair, whole numbers, shape (N, N). All rates rise together; when a way
-        out, a way in, a node's cores or a cap is full, its connections keep their rate and the others rise on. Nobody can then
-        get more without taking from one that has no more. A resource is filled as soon as it fills no later than all those
-        that its connections share: what happens elsewhere cannot change it any more, so many are filled in one round. Cost: at
-        most 3 N rounds of O(N^2), one more per cap; usually a few rounds.
+        connections: how many are busy on each directed pair, whole numbers, shape (N, N). All rates rise together. When a way out,
+        a way in, a node's cores or a cap is full, its connections keep their rate, and the others rise on. In the end no connection
+        can get more without taking from one that has no more. A resource is filled as soon as it fills no later than all other
+        resources of its connections: the rest of the network cannot change that any more, so many are filled in one round. Cost:
+        at most 3 N rounds of O(N^2), one more per cap; usually a few rounds.
         """
         least, rates = np.minimum.reduce, np.zeros(connections.shape)
-        rising, ones = connections, np.ones(len(connections))  # rising: those that have no rate yet
+        rising, ones = connections, np.ones(len(connections))  # rising: connections without a rate yet
         up_left, down_left, cores_left = self.up, self.down, self.cores
         caps = None
         if self.caps is not None:
@@ -83,7 +83,7 @@ class Links:
 
 
 class Shared:
-    """Uplinks: the connections between two sites share the way out of the one and into the other."""
+    """The uplinks as resources: connections between two sites share the way out of the one and the way into the other."""
 
     def __init__(self, uplinks: Uplinks):
         self._site = uplinks.sites.place
@@ -91,21 +91,21 @@ class Shared:
         self.full = np.array([uplinks.up, uplinks.down])  # bytes per second, shape (2, S)
 
     def ways(self, source: int, target: int) -> list[int]:
-        """The ways that a pair of nodes takes, as places in `full` end to end; none within a site."""
+        """The ways that a pair of nodes uses, as indices of the flattened `full`; none within a site."""
         there, here = self._site[source], self._site[target]
         return [] if there == here else [int(there), int(self.full.shape[1] + here)]
 
     def summed(self, of_pair: Floats) -> Floats:
-        """What pairs have on the ways out and in, shape (2, S)."""
+        """The sums of pairs' values, shape (N, N), over the ways out and in, shape (2, S)."""
         between = of_pair * self._leaves
         return np.array([np.bincount(self._site, between.sum(axis=axis), self.full.shape[1]) for axis in (1, 0)])
 
     def level(self, up: Floats, down: Floats) -> Floats:
-        """The lower of both ends' values for each pair of nodes, shape (N, N); inf within a site."""
+        """The lower of two sites' values for each pair of nodes, shape (N, N); inf within a site. up, down: shape (S,)."""
         return np.where(self._leaves, np.minimum(up[self._site][:, np.newaxis], down[self._site]), np.inf)
 
     def stops(self, fair: Floats, edge: Floats) -> npt.NDArray[np.bool_]:
-        """The pairs on uplinks that fill no later than all that their connections share, shape (N, N)."""
+        """Whether each pair is on an uplink that fills no later than all other resources of its connections, shape (N, N)."""
         first = np.full(self.full.shape, np.inf)
         between = np.where(self._leaves, edge, np.inf)
         for way, axis in enumerate((1, 0)):

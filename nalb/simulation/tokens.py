@@ -1,15 +1,15 @@
-"""Fela as it would train, with the coordinator's own token server: workers compute, fetch, sum and sleep; only time is made up.
+"""Simulates trainings with Fela by the coordinator's own token server: workers compute, fetch, sum and sleep in simulated time.
 
-    a token      computes for as long as its sub-model's batch-time curve says, times the worker's slowness: a third of it
-                 forward, the rest back; who goes back through what another computed computes it again
+    a token      computes for the time of its sub-model's curve times the worker's slowness: a third of it forward, the rest back;
+                 a worker that goes back through another one's computation computes forward again first
     a fetch      is a transfer (carried.py) of the boundary's bytes for the samples that are needed; a worker fetches, then computes
-    a sum        begins when the token server says so, also with members that sleep, and shares the links with all else
+    a sum        begins when the token server says so, also with members that sleep, and shares the links with all other flows
     an update    F_i of iteration k + 1 (+ staleness) waits at its worker for the sum of SM-i of iteration k; where sums
                  do not overlap, the worker begins iteration k + 1 after all its sums of k
     a request    takes `request_s`
 
-Not modelled: what newcomers to S are sent when the configuration changes, the optimizer's step, copies, memory, and the token
-server's own time (benchmarks/tokens.py). Deterministic; things that happen at once happen in order of their making.
+Not modelled: arrays sent to new members of S when the configuration changes, the optimizer's step, copies, memory, and the token
+server's own time (benchmarks/tokens.py). Deterministic; events of the same time happen in the order in which they were made.
 """
 
 from collections import defaultdict
@@ -28,18 +28,18 @@ from nalb.tokens.server import Fetch, GoOn, Synchronise, TokenServer, Work
 from nalb.tokens.shape import Shape
 from nalb.tokens.tuning import Tuner
 
-REQUEST_S = 0.0005  # assumed: a message there and back on a local network, and what the coordinator does
-_ANSWER, _RESULT = -1, -2  # what a worker waits for beside transfers
-AT_ONCE = 1e-9  # of the time: what happens within so much of it happens together
+REQUEST_S = 0.0005  # assumed: a message there and back on a local network, and the coordinator's work
+_ANSWER, _RESULT = -1, -2  # what a worker waits for beside transfers: the server's answer, its own computing
+AT_ONCE = 1e-9  # part of the present time within which events happen together
 
 Sleep = Callable[[int, int, int], float]  # (worker, iteration, workers) -> seconds before its first request
 
 
 @dataclass(frozen=True, eq=False)
 class Machines:
-    """capacities: of the workers' links. slowness: times that computing takes, by worker; None: 1 for all.
+    """The simulated workers. capacities: of their links. slowness: by worker, a factor of all computing; None: 1 for all.
 
-    jitter: how far the logarithm of a token's time deviates, by lots that the seed decides.
+    request_s: seconds of a request. jitter: the standard deviation of the logarithm of a token's time, drawn by the seed.
     """
 
     capacities: Capacities
@@ -50,27 +50,27 @@ class Machines:
 
     @property
     def workers(self) -> int:
-        """N."""
+        """N, the number of workers."""
         return len(self.capacities.up)
 
     @staticmethod
     def equal(workers: int, bytes_per_s: float) -> "Machines":
-        """Alike, with links of this rate both ways."""
+        """Equal machines, with links of this rate both ways."""
         return Machines(Capacities.from_lists([bytes_per_s] * workers, [bytes_per_s] * workers))
 
 
 @dataclass
 class Simulated:
-    """What a simulated training did."""
+    """The result of a simulated training."""
 
     ends_s: list[float] = field(default_factory=list)  # when each iteration's last sum was done
-    tokens: int = 0
-    helped: int = 0  # tokens that others computed than those whose buckets they were in
+    tokens: int = 0  # tokens that were computed
+    helped: int = 0  # tokens that were computed by another worker than their bucket's owner
     fetched_bytes: float = 0.0
-    computed_s: list[float] = field(default_factory=list)  # per worker
+    computed_s: list[float] = field(default_factory=list)  # per worker, seconds of computing
 
     def iteration_s(self, begin: int = 1) -> float:
-        """Of an iteration on average, from the `begin`th on: the first ones find nothing under way."""
+        """Mean seconds of an iteration, from the `begin`th on: the first ones do not overlap with earlier ones."""
         begin = min(begin, len(self.ends_s) - 1)
         if begin == 0:
             return self.ends_s[0]
@@ -87,9 +87,9 @@ def simulate(
     aware: NetworkAware | None = None,
     tuner: Tuner | None = None,
 ) -> Simulated:
-    """Train for so many iterations. server: new, for these sub-models and workers.
+    """Simulate a training of `iterations` iterations. server: a new one, for these sub-models and workers.
 
-    aware: learns what workers report. tuner: says what each iteration consists of.
+    aware: learns from the workers' reports. tuner: chooses each iteration's configuration. Both are optional.
     """
     if tuner is not None:
         server.configure(tuner.shape, tuner.policy)
@@ -98,14 +98,14 @@ def simulate(
 
 @dataclass
 class _Worker:
-    """One worker. missing: what its work waits for, transfers by their numbers."""
+    """One worker's state. missing: the transfers that its work waits for, by their numbers, and _ANSWER or _RESULT."""
 
     iteration: int = 0
     work: Work | None = None
     compute_s: float = 0.0  # of its work
     fetched_bytes: float = 0.0  # for its work
-    given_s: float = 0.0  # when it was
-    fetch_s: float | None = None  # from then until all is there
+    given_s: float = 0.0  # when it got its work
+    fetch_s: float | None = None  # from then until all fetches were done
     missing: set[int] = field(default_factory=set)
     finished: bool = False
 
@@ -135,8 +135,8 @@ class _Run:
         self._summing: dict[int, Synchronise] = {}  # flow -> sum
         self._updated = [-1] * len(
             sub_models
-        )  # by sub-model: the last iteration whose sum is done; all members have it at once
-        self._unsummed: defaultdict[int, int] = defaultdict(lambda: len(sub_models))  # by iteration
+        )  # by sub-model: the last iteration whose sum is done, for all members at once
+        self._unsummed: defaultdict[int, int] = defaultdict(lambda: len(sub_models))  # by iteration: sums to come
         self._ends_s: dict[int, float] = {}
         self._done = Simulated(computed_s=[0.0] * machines.workers)
 
@@ -162,7 +162,7 @@ class _Run:
         heappush(self._events, (self._now_s + seconds, self._order, act))
 
     def _enter(self, worker: int) -> None:
-        """A worker begins an iteration, after its sleep."""
+        """Let a worker begin its iteration, after its sleep."""
         iteration = self._workers[worker].iteration
         asleep_s = self._sleep(worker, iteration, len(self._workers)) if self._sleep else 0.0
         self._after(asleep_s, lambda: self._report(worker))
@@ -187,7 +187,7 @@ class _Run:
         self._server.iteration_s.clear()
 
     def _tune(self, tuner: Tuner) -> None:
-        """The next iteration may be of another shape, where one has just been completed."""
+        """Tell the tuner of completed iterations, and give the server a new configuration if there is one."""
         before = tuner.configuration
         for seconds in self._server.iteration_s:
             tuner.observe(seconds)
@@ -205,7 +205,7 @@ class _Run:
             self._blocked.add(worker)
 
     def _is_ready(self, worker: int) -> bool:
-        """Whether the worker may begin its iteration: where sums do not overlap, it waits for those of the one before."""
+        """Whether the worker may begin its iteration: where sums do not overlap, it waits for those of the iteration before."""
         if self._server.policy.overlaps:
             return True
         behind = self._workers[worker].iteration - 1 - self._staleness
@@ -236,7 +236,7 @@ class _Run:
         return samples * self._models[sub_model].output_bytes
 
     def _compute(self, work: Work) -> None:
-        """Once all is there. Whatever comes for a worker that waits ends up here."""
+        """Begin to compute a worker's work, if it misses nothing more. Every event that a worker may wait for calls this."""
         one, token = self._workers[work.worker], work.token
         if one.work is not work or one.missing:
             return
@@ -246,7 +246,7 @@ class _Run:
         behind = token.id.iteration - 1 - self._staleness
         if token.mirrors is None and self._updated[sub_model] < behind:
             return
-        one.missing = {_RESULT}  # it computes: nothing else starts it
+        one.missing = {_RESULT}  # keeps other events from starting it again
         one.compute_s = self._seconds(work.worker, token, work.recomputes)
         self._done.computed_s[work.worker] += one.compute_s
         self._after(one.compute_s, lambda: self._computed(work.worker))
@@ -272,7 +272,7 @@ class _Run:
         self._unsummed[order.iteration] -= 1
         if self._unsummed[order.iteration] == 0:
             self._ends_s[order.iteration] = self._now_s
-        for rank, one in enumerate(self._workers):  # newcomers to S wait for it too
+        for rank, one in enumerate(self._workers):  # new members of S wait for it too
             if work := one.work:
                 self._compute(work)
             elif rank in self._blocked and self._is_ready(rank):
@@ -280,7 +280,7 @@ class _Run:
                 self._enter(rank)
 
     def _end(self, number: int) -> None:
-        """A transfer or a sum is done."""
+        """Go on after a transfer or a sum is done."""
         if number in self._summing:
             self._summed(self._summing.pop(number))
             return
@@ -291,7 +291,7 @@ class _Run:
 
 
 def token_s(shape: Shape, sub_models: Sequence[SubModel], token: Token, recomputes: bool = False) -> float:
-    """How long a token computes on a worker of slowness 1."""
+    """Seconds that a token computes on a worker of slowness 1."""
     both_s = sub_models[shape.sub_model(token.id.level)].seconds(shape.samples(token.chunks))
     if token.id.level == shape.head or recomputes:
         return both_s

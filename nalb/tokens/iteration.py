@@ -1,9 +1,9 @@
-"""The tokens of one iteration, made as those that they need complete (the token generator of Geng et al., III-A and III-B).
+"""The tokens of one iteration, each made when the tokens that it needs are computed (token generator of Geng et al., III-A, III-B).
 
-Forward, a token of the next sub-model takes w_(i+1) / w_i completed tokens. F1 tokens have a home, the worker whose bucket they
-are dealt to; groups form among tokens of one home, in order of completion. The last ones of each home, too few for a group, form
-groups across homes. Backward, each token mirrors one forward token: a completed FB_M makes the B(M-1) of every token that it
-took, and so on.
+Forward, a token of the next sub-model takes a group of w_(i+1) / w_i computed tokens. F1 tokens have a home, the worker to whose
+bucket they are dealt. Groups form among tokens of one home, in the order in which they are computed. The last tokens of each home,
+too few for a group, form groups across homes. Backward, each token mirrors one forward token: a computed FB_M makes the B(M-1) of
+every token that it took, and so on.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from nalb.tokens.shape import Shape
 
-ACROSS = -1  # the home of tokens whose inputs have several
+ACROSS = -1  # the home of tokens whose inputs have several homes
 
 
 class TokenId(NamedTuple):
-    """number: among the tokens of its level, in order of their making; B_i has the number of the F_i that it mirrors."""
+    """A token's name. number: counts a level's tokens in the order of their making; B_i has the number of the F_i it mirrors."""
 
     iteration: int
     level: int
@@ -23,11 +23,12 @@ class TokenId(NamedTuple):
 
 
 class Token(NamedTuple):
-    """chunks: the F1 tokens whose samples it covers, in the order of its batch. home: a rank, or ACROSS.
+    """The computation of one sub-model for some samples, forward, backward or both.
 
-    inputs: the tokens whose outputs it takes. Forward: those that it covers, in the order of its batch. B_i: the token whose input
-    gradient it takes, which covers other samples too where its weight is larger. mirrors: for B_i, the F_i whose computation it
-    goes back through.
+    chunks: the F1 tokens whose samples it covers, in the order of its batch. home: a rank, or ACROSS. inputs: the tokens whose
+    results it takes. For a forward token these are the tokens that it covers, in the order of its batch. For B_i it is the token
+    whose input gradient it takes, which covers further samples where its weight is larger. mirrors: for B_i, the F_i whose
+    computation it goes back through.
     """
 
     id: TokenId
@@ -38,20 +39,20 @@ class Token(NamedTuple):
 
     @property
     def needs(self) -> tuple[TokenId, ...]:
-        """All tokens that it depends on: D of Geng et al., Eq. 1."""
+        """All tokens that the token depends on: D of Geng et al., Eq. 1."""
         return self.inputs if self.mirrors is None else (self.mirrors, *self.inputs)
 
 
 class Iteration:
-    """One iteration's tokens."""
+    """Makes the tokens of one iteration."""
 
     def __init__(self, number: int, shape: Shape, home_of_chunk: Sequence[int]):
         self.number, self._shape = number, shape
         self._home_of_chunk = home_of_chunk
         self._forward: list[list[Token]] = [[] for _ in range(shape.sub_models)]  # by sub-model and number
-        self._pending: dict[tuple[int, int], list[Token]] = {}  # by level and home: completed, in no group yet
+        self._pending: dict[tuple[int, int], list[Token]] = {}  # by level and home: computed tokens in no group yet
         self._grouped: dict[tuple[int, int], int] = {}  # by level and home: groups made
-        self._own_groups = [self._count_homes(home_of_chunk)]  # per level: tokens by home
+        self._own_groups = [self._count_homes(home_of_chunk)]  # per level: number of tokens by home
         for low, high in zip(shape.weights, shape.weights[1:], strict=False):
             self._own_groups.append({home: n // (high // low) for home, n in self._own_groups[-1].items()})
         self._left = list(shape.counts)  # per sub-model: tokens that have not gone back
@@ -61,11 +62,11 @@ class Iteration:
         return {home: home_of_chunk.count(home) for home in set(home_of_chunk)}
 
     def first(self) -> list[Token]:
-        """All F1 tokens."""
+        """Make all F1 tokens."""
         return [self._make(0, (chunk,), home, ()) for chunk, home in enumerate(self._home_of_chunk)]
 
     def complete(self, token: Token) -> list[Token]:
-        """The tokens that can be computed now that this one is."""
+        """Note that a token is computed; returns the tokens that can be computed now."""
         level = token.id.level
         if level < self._shape.head:
             return self._group(token)
@@ -75,16 +76,16 @@ class Iteration:
         return [self._back(self.token(one), token) for one in mirrored.inputs]
 
     def token(self, forward: TokenId) -> Token:
-        """A forward token that was made."""
+        """The forward token of this name, which was made before."""
         return self._forward[forward.level][forward.number]
 
     def is_back(self, sub_model: int) -> bool:
-        """Whether all gradients of the sub-model are there."""
+        """Whether all gradients of the sub-model are computed."""
         return self._left[sub_model] == 0
 
     @property
     def is_complete(self) -> bool:
-        """Whether all gradients are there."""
+        """Whether all gradients of the iteration are computed."""
         return not any(self._left)
 
     def _make(self, level: int, chunks: tuple[int, ...], home: int, inputs: tuple[TokenId, ...]) -> Token:
@@ -97,7 +98,7 @@ class Iteration:
         return Token(id_, mirrored.chunks, mirrored.home, (after.id,), mirrored.id)
 
     def _group(self, token: Token) -> list[Token]:
-        """The token of the next sub-model that this one completes a group for, if any."""
+        """Add a token to its group; returns the token of the next sub-model if the group is full, else none."""
         level, home = token.id.level, token.home
         size = self._shape.weights[level + 1] // self._shape.weights[level]
         if home != ACROSS and self._grouped.get((level, home), 0) == self._own_groups[level + 1].get(home, 0):

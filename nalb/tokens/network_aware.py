@@ -1,23 +1,23 @@
-"""Fela that knows its network and its workers: what the paper's rules leave out, learnt from what workers report. Pure.
+"""Fela's rules with knowledge of the network and of the workers, learnt from the workers' reports. Pure.
 
-    rule of the paper                        here
-    of a level, most inputs held (Eq. 1)     least seconds to fetch the inputs
-    whoever has nothing to do helps          only who would end before the owner, both with all that they are in for
-    a helper takes the highest level         it takes what the owner would come to last
-    S: the lowest ranks                      S: those that would be done with the conditional sub-model first
+    rule of the paper                                           here
+    of a level, the token with most inputs held (Eq. 1)         the token whose inputs take least seconds to fetch
+    a worker without tokens helps                               it helps only if it would end its work before the owner ends its own
+    a helper takes the token of the highest level               it takes the token that the owner would come to last
+    S has the lowest ranks                                      S has the workers that would compute the conditional sub-model first
 
-A worker is in for what is left of its present token, for the tokens in its bucket, and for going back through all that it has gone
-forward through or will: whoever helps forward must go back as well. Who helps to go back must first go forward again. With
-in_s the time that a worker is in for, a token is helped with where
+A worker's work ahead is the rest of its present token, the tokens in its bucket, and going back through all that it has gone or
+will go forward through: a worker that helps forward must go back as well. A worker that helps to go back must first go forward
+again. With in_s the time of a worker's work ahead, it helps with a token where
 
     max( in_s(helper) + fetch_s + compute_s(helper),  fetch_s + compute_s(helper) + return_s ) < in_s(owner)
     fetch_s = late_s + max( max over sources of bytes / up of the source,  bytes of all / down of the helper )
-    late_s: how much longer than that fetches take, on average: requests, senders that are busy, others on the same links
-    return_s: of a token that goes back, until the owner has the gradient from the helper and has gone back through the rest
+    late_s: time that fetches take beyond the second term, on average: requests, busy senders, others on the same links
+    return_s: for a token that goes back, the time until the owner has the helper's gradient and has gone back through the rest
 
-An owner that is late with a token is expected to take as long again as it is late. An owner that sleeps may not come back: help
-always pays. So it does while nothing is known of how long the token takes. An owner that has not asked for a token yet, although
-another worker has already computed one, sleeps.
+An owner that is late with a token is expected to take as long again as it is late. An owner that has not asked for a token of the
+iteration, although another worker has already computed one, sleeps. A sleeping owner may not come back, so helping it always pays.
+Helping also counts as paying while the times of tokens are not known.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -25,14 +25,14 @@ from collections.abc import Callable, Collection, Sequence
 from nalb.tokens.iteration import Token
 from nalb.tokens.server import Completed, Fetch, TokenServer
 
-BACK = 2.0  # times forward: two gradients instead of one output
-NEWEST = 0.1  # weight of the newest time, once there are so many: about ten count
+BACK = 2.0  # times the forward time: going back computes two gradients instead of one output
+NEWEST = 0.1  # weight of the newest value, once there are ten: about the last ten count
 
-Rates = Callable[[], tuple[Sequence[float], Sequence[float]]]  # bytes/s out of and into each worker, as estimated now
+Rates = Callable[[], tuple[Sequence[float], Sequence[float]]]  # present estimates, bytes/s out of and into each worker
 
 
 class _Recent:
-    """The mean of the values so far, or of about the last 1 / NEWEST of them."""
+    """A mean of the values so far, in which about the last 1 / NEWEST of them count."""
 
     def __init__(self) -> None:
         self.mean, self._count = 0.0, 0
@@ -43,18 +43,18 @@ class _Recent:
 
 
 class NetworkAware:
-    """cost and help for TokenServer, members for Tuner. rates: None where nothing is known of links: they then cost nothing."""
+    """Gives `cost` and `help` to a TokenServer, and `members` to a Tuner. rates: None: not known, so links count as free."""
 
     def __init__(self, server: TokenServer, rates: Rates | None = None):
         self._server, self._rates = server, rates
-        # worker -> (sub-model, back, computed again) -> samples -> seconds
+        # worker -> (sub-model, whether back, whether computed again) -> samples -> seconds
         self._seconds: dict[int, dict[tuple[int, bool, bool], dict[int, _Recent]]] = {}
-        self._sample_bytes: dict[int, float] = {}  # of each sub-model's output
+        self._sample_bytes: dict[int, float] = {}  # sub-model -> bytes of its output for a sample
         self._late_s = _Recent()
         server.advise(self.cost, self.help)
 
     def observe(self, one: Completed, compute_s: float, fetched_bytes: float, fetch_s: float) -> None:
-        """Take in what a worker reports of a token that it has computed."""
+        """Learn from a worker's report of a computed token: its computing, the bytes that it fetched, and their time."""
         shape = self._server.shape
         kind = shape.sub_model(one.token.id.level), one.token.mirrors is not None, one.recomputes
         samples = shape.samples(one.token.chunks)
@@ -67,10 +67,10 @@ class NetworkAware:
             self._late_s.add(fetch_s - self._carried_s(one.worker, one.token, one.fetches))
 
     def compute_s(self, worker: int, forward: bool, back: bool, sub_model: int, samples: int) -> float | None:
-        """How long a worker computes forward, back, or both; None where nothing is known of it.
+        """Seconds that a worker computes a sub-model forward, back, or both; None where no worker's time is known.
 
-        Of batches never seen: in proportion to samples. Until one has been seen, going back takes twice as long as forward. Of a
-        sub-model that the worker has never computed: as long as another one.
+        A batch never seen takes time in proportion to its samples. Going back, if never seen, takes BACK times the forward time. A
+        sub-model that this worker has never computed takes as long as on another worker.
         """
         for one in (worker, *self._seconds):
             seconds = self._of_worker(one, forward, back, sub_model, samples)
@@ -90,7 +90,7 @@ class NetworkAware:
         return back_s + (there_s if forward else 0.0)
 
     def _token_s(self, worker: int, token: Token, to_the_end: bool) -> float | None:
-        """Of a token; with what it is in for later where `to_the_end`."""
+        """Seconds of a token on a worker; to_the_end: with going back later through what it goes forward through."""
         shape = self._server.shape
         sub_model, samples = shape.sub_model(token.id.level), shape.samples(token.chunks)
         if token.id.level == shape.head:
@@ -103,14 +103,14 @@ class NetworkAware:
         return self.compute_s(worker, forward, back, sub_model, samples)
 
     def fetch_s(self, worker: int, token: Token) -> float:
-        """How long it would take to get what the worker does not hold."""
+        """Seconds in which the worker would fetch the inputs of a token that it does not hold."""
         fetches = self._server.fetches(worker, token)
         if not fetches:
             return 0.0
         return max(0.0, self._carried_s(worker, token, fetches) + self._late_s.mean)
 
     def _carried_s(self, worker: int, token: Token, fetches: Sequence[Fetch]) -> float:
-        """How long the links alone would take."""
+        """Seconds that the links alone would take for these fetches."""
         if self._rates is None:
             return 0.0
         up, down = self._rates()
@@ -122,18 +122,18 @@ class NetworkAware:
 
     def _bytes(self, token: Token, fetch: Fetch) -> float:
         sub_model, samples = self._server.fetched(token, fetch)
-        return self._sample_bytes.get(sub_model, 1.0) * samples  # nothing known: all links alike, fewest samples first
+        return self._sample_bytes.get(sub_model, 1.0) * samples  # 1 where unknown: fewest samples first
 
     def cost(self, worker: int, token: Token) -> float:
-        """Of two tokens of a level the cheaper one goes first."""
+        """The cost of a token for a worker: among a level's tokens the one of least cost goes first."""
         if self._rates is None:
             return float(sum(self._server.fetched(token, fetch)[1] for fetch in self._server.fetches(worker, token)))
         return self.fetch_s(worker, token)
 
     def members(self, size: int) -> list[int]:
-        """The ranks of S: of so many, those that would fetch, compute and send back their part of the last sub-model first.
+        """The `size` ranks of S: the workers that would first fetch, compute and send back their part of the last sub-model.
 
-        Its sum over S runs over the same links. While nothing is known, the lowest ranks.
+        The sum of its gradients over S uses the same links. While no times are known, these are the lowest ranks.
         """
         shape = self._server.shape
         samples, sample_bytes = -(-shape.total // size), self._sample_bytes.get(shape.head - 1, 0.0)
@@ -148,7 +148,7 @@ class NetworkAware:
         return sorted(sorted(range(self._server.workers), key=seconds)[:size])
 
     def help(self, worker: int, owner: int, tokens: Collection[Token]) -> Token | None:
-        """Which of the owner's tokens the worker should help with, if any. tokens: those that it may compute, at least one."""
+        """The owner's token that the worker should help with, if any. tokens: those that it may compute, at least one."""
         token = max(tokens, key=lambda one: (one.id.iteration, -one.id.level, one.id.number))
         if self._server.assigned(owner) is None:
             return token if self._server.sleeps(owner) else None
@@ -159,7 +159,7 @@ class NetworkAware:
         return token if here_s + max(in_s, self._return_s(worker, owner, token)) < owners_in_s else None
 
     def _return_s(self, worker: int, owner: int, token: Token) -> float:
-        """After a worker has gone back with a token: until the owner has the gradient, and is through the sub-models before it."""
+        """Seconds until the owner has gone back through the sub-models before a token, from when a helper has gone back with it."""
         shape = self._server.shape
         last, total_s = shape.sub_model(token.id.level), 0.0
         forward = token if token.mirrors is None else self._server.token(token.mirrors)
@@ -175,7 +175,7 @@ class NetworkAware:
         return total_s + sum(self.compute_s(owner, False, True, one, samples) or 0.0 for one in range(last) if samples)
 
     def _in_s(self, worker: int) -> float | None:
-        """How long a worker is in for; None where nobody knows."""
+        """Seconds of a worker's work ahead; None where they are not known."""
         shape, total_s = self._server.shape, 0.0
         if present := self._server.assigned(worker):
             work, since_s = present
@@ -201,7 +201,7 @@ class NetworkAware:
 
 
 def _for_samples(known_s: dict[int, _Recent], samples: int) -> float:
-    """By samples: as known, or in proportion to the nearest that is."""
+    """Seconds for so many samples: the known ones, or in proportion to those of the nearest known number."""
     if samples not in known_s:
         nearest = min(known_s, key=lambda one: abs(one - samples))
         return known_s[nearest].mean * samples / nearest

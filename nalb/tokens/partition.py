@@ -1,10 +1,10 @@
-"""Cutting a model into sub-models: layers that need about the same batch to be fast go together (Geng et al., IV-A). Pure.
+"""Cuts a model into sub-models: layers that need about the same batch to be fast go together (Geng et al., IV-A). Pure.
 
-A layer's threshold batch is the smallest measured one at which it computes a fraction f of its peak throughput. Consecutive layers
-whose thresholds lie in the same bin, floor(threshold / 16), make up one sub-model. The paper does not say what f is: 0.92 gives its
-cuts of VGG19 from the authors' timings, and 0.90 and 0.95 do not.
+A layer's threshold batch is the smallest measured one at which it computes at a fraction f of its peak throughput. Consecutive
+layers whose thresholds lie in the same bin, floor(threshold / 16), make up one sub-model. The paper does not give f: with 0.92 the
+authors' timings lead to their cuts of VGG19, with 0.90 and 0.95 they do not.
 
-Model parallelism cuts by time instead: `stages`.
+Model parallelism cuts by time instead (`stages`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ from nalb.errors import InputError
 
 FULL = 0.92  # f
 BIN = 16  # samples: Geng et al., IV-A
-BISECTIONS = 50  # of the slowest stage's time: all digits that a float has
+BISECTIONS = 50  # of the slowest stage's time: to about the last digit of a float
 
-Curve = Mapping[int, float]  # batch -> seconds that it takes
+Curve = Mapping[int, float]  # batch in samples -> seconds that it takes
 
 
 def threshold_batch(curve: Curve, full: float = FULL) -> int:
@@ -30,7 +30,7 @@ def threshold_batch(curve: Curve, full: float = FULL) -> int:
 
 
 def partition(thresholds: Sequence[int], bin_samples: int = BIN) -> list[range]:
-    """The sub-models as ranges of layers, counted from 0. thresholds: the batch of each layer, in order."""
+    """The sub-models as ranges of layers, counted from 0. thresholds: the threshold batch of each layer, in order."""
     bins = [threshold // bin_samples for threshold in thresholds]
     cuts, start = [], 0
     for _, layers in groupby(bins):
@@ -41,9 +41,9 @@ def partition(thresholds: Sequence[int], bin_samples: int = BIN) -> list[range]:
 
 
 def stages(seconds: Sequence[float], count: int) -> list[range]:
-    """`count` ranges of layers, counted from 0, of which the slowest takes least time. seconds: of each layer, in order.
+    """`count` ranges of layers, counted from 0, whose slowest takes least time. seconds: of each layer, in order.
 
-    By bisection of the slowest's time over greedy cuts. Raises InputError where there are fewer layers.
+    Bisection finds the slowest one's time, with greedy cuts for each tried time. Raises InputError where there are fewer layers.
     """
     if not 1 <= count <= len(seconds):
         raise InputError(
@@ -65,7 +65,7 @@ def _ranges(starts: Sequence[int], end: int) -> list[range]:
 
 
 def _greedy(seconds: Sequence[float], most: float) -> list[int]:
-    """Where stages begin of which none takes longer than `most`."""
+    """The first layers of stages, as few as possible, of which none takes longer than `most`."""
     starts, taken = [0], 0.0
     for place, one in enumerate(seconds):
         if taken + one > most * (1 + 1e-12) and place > starts[-1]:

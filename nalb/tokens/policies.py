@@ -1,4 +1,4 @@
-"""Who may compute what. Fela, and the ways of training that it is compared with, are records of one kind (Geng et al., VI)."""
+"""Says which worker may compute which sub-model. Fela and the ways compared with it are records of one kind (Geng et al., VI)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from nalb.errors import InputError
 from nalb.tokens.shape import Shape
 
-FELA, FELA_BY_PAPER = "fela", "fela-paper"  # with what is known of network and workers, or by the paper's rules alone
+FELA, FELA_BY_PAPER = "fela", "fela-paper"  # with knowledge of network and workers, or by the paper's rules alone
 FELAS = (FELA, FELA_BY_PAPER)
 MODEL_PARALLEL = "mp"
 PARALLELS = (*FELAS, "dp", "hp", MODEL_PARALLEL)  # names of the ways to train
@@ -14,13 +14,14 @@ PARALLELS = (*FELAS, "dp", "hp", MODEL_PARALLEL)  # names of the ways to train
 
 @dataclass(frozen=True)
 class Policy:
-    """eligible: per sub-model, the ranks of the workers that may compute it, ascending; F1 tokens are dealt to those of the first.
+    """Which worker may compute which sub-model, and in which order.
 
-    helps: a worker that has no token of its own takes others'. first: the sub-model whose tokens go before all others with the
-    workers that may compute it, if any. overlaps: a sub-model's gradients are summed as soon as they are there; else after the
-    last token of the iteration. depth_first, by_locality: tokens of higher levels go first, then those of which the worker holds
-    the most inputs (Geng et al., III-D); without, the oldest goes first. own_buckets: each worker has a bucket of its own
-    (III-E); without, all take from one. is_apart: as of `fela`.
+    eligible: per sub-model, the ascending ranks of the workers that may compute it; F1 tokens are dealt to those of the first one.
+    helps: whether a worker without tokens of its own takes others'. first: a sub-model whose tokens go before all others; None:
+    there is none. overlaps: whether a sub-model's gradients are summed as soon as they are computed; False: after the iteration's
+    last token. depth_first, by_locality: whether tokens of higher levels go first, and among these the tokens of which the worker
+    holds the most inputs (Geng et al., III-D); with neither the oldest goes first. own_buckets: whether each worker has a bucket
+    of its own (III-E); False: all take from one. is_apart: as of `fela`.
     """
 
     name: str
@@ -41,10 +42,10 @@ def fela(
     conditional: int | None = None,
     is_apart: bool = False,
 ) -> Policy:
-    """Everyone may compute everything, but for the conditional sub-model, which only `subset` computes.
+    """Fela's policy: all workers may compute all sub-models, except the conditional one, which only `subset` computes.
 
-    subset: ranks; None: all. conditional: counted from 0; None: the last one. is_apart: the subset computes nothing else;
-    hybrid parallelism is such a case. Raises InputError.
+    subset: ranks; None: all. conditional: a sub-model, counted from 0; None: the last one. is_apart: whether the subset computes
+    nothing else, as in hybrid parallelism. Raises InputError.
     """
     everyone = tuple(range(workers))
     members = everyone if subset is None else tuple(sorted(set(subset)))
@@ -61,7 +62,7 @@ def fela(
 
 
 def fela_shape(policy: Policy, workers: int, total: int, weights: tuple[int, ...], threshold: int) -> Shape:
-    """What an iteration by this policy consists of."""
+    """The shape of iterations under a policy of `fela`. total: samples. threshold: as of Shape.of."""
     if policy.is_apart:
         return Shape.dealt(total, len(policy.eligible[0]), weights, threshold)
     return Shape.of(total, workers, weights, threshold)
@@ -95,7 +96,7 @@ def model_parallel(workers: int, total: int, sub_models: int, micro_batches: int
 
 
 def conflict(parallel: str, has_weights: bool, has_subset: bool, staleness: int, is_apart: bool = False) -> str | None:
-    """Why a job cannot be asked for all of these, if so."""
+    """Why these options contradict each other; None where they do not."""
     if parallel not in FELAS and (has_weights or has_subset):
         return f"weights and subset are fela's alone: leave them out with {parallel}"
     if has_subset and not has_weights:
@@ -117,11 +118,10 @@ def configuration(
     subset: int | None = None,
     is_apart: bool = False,
 ) -> tuple[Policy, Shape]:
-    """What a job trains by that asks for one of PARALLELS.
+    """The policy and shape of a job that asks for one of PARALLELS.
 
-    weights, subset: of fela, else None. Without, every weight is 1 and everyone computes everything. subset: how many workers
-    compute the last sub-model, those of the lowest ranks. is_apart: as of `fela`. Micro-batches of mp are as many as Fela's F1
-    tokens. Raises InputError.
+    weights, subset: for fela only. weights: None: all are 1. subset: how many workers, of the lowest ranks, compute the last
+    sub-model; None: all. is_apart: as of `fela`. mp has as many micro-batches as Fela has F1 tokens. Raises InputError.
     """
     if parallel == "dp":
         return data_parallel(workers, total, sub_models)

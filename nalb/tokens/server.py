@@ -1,11 +1,12 @@
-"""The token server: what workers report in, orders to workers out (Geng et al., III-A). No clock, no sockets.
+"""The token server: workers' reports in, orders to workers out (Geng et al., III-A). No clock, no sockets.
 
-A worker asks for a token, computes it, and reports it with its next request. Where there is none for it, its request waits until
-one is made or until it may go on to its next iteration. The coordinator, the simulator and the tests drive this same object.
+A worker asks for a token, computes it, and reports it with its next request. Where there is no token for it, its request waits
+until one is made, or until the worker may go on to its next iteration. The coordinator, the simulator and the tests drive this
+same object.
 
-Iterations under staleness s (Geng et al., VI): a worker may leave iteration k once no token up to k is there for it and k - s is
-complete. s = 0 is bulk-synchronous; s = FOREVER is asynchronous. F1 tokens of k are made when the first worker enters k. A worker
-that ends its training drains: it stays in its last iteration until that is complete.
+Under staleness s (Geng et al., VI) a worker may leave iteration k once no token of an iteration up to k is there for it and
+iteration k - s is complete. s = 0 is bulk-synchronous; s = FOREVER is asynchronous. F1 tokens of k are made when the first worker
+enters k. A worker that ends its training drains: it stays in its last iteration until that is complete.
 """
 
 from collections import deque
@@ -22,16 +23,16 @@ from nalb.tokens.shape import Shape, level_name
 FOREVER = 1 << 62  # iterations
 
 
-class Part(Enum):
-    """What of a computed token another one needs."""
+class Part(StrEnum):
+    """The array of a computed token that another token needs."""
 
     OUTPUT = "output"  # of a forward token
     INPUT = "input"  # of a forward token, to compute it again and go back through it
-    GRADIENT = "gradient"  # of the loss by the input of a token that went back
+    GRADIENT = "gradient"  # of the loss, by the input of a token that went back
 
 
 class Fetch(NamedTuple):
-    """What a worker must get before it can compute: `part` of `token`, from `source`, a rank."""
+    """An array that a worker must fetch before it can compute: `part` of `token`, from the worker of rank `source`."""
 
     token: TokenId
     part: Part
@@ -39,9 +40,10 @@ class Fetch(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Compute this token, once all of `fetches` are there. owner: whose bucket it was in; another rank than `worker` is helped.
+    """The order to compute a token, once all of `fetches` are there.
 
-    recomputes: another worker went forward; this one does so again before it goes back.
+    owner: the rank in whose bucket the token was; where it is not `worker`, the worker helps. recomputes: whether this worker must
+    go forward again before it goes back, since another one went forward.
     """
 
     worker: int
@@ -52,7 +54,7 @@ class Work(NamedTuple):
 
 
 class Send(NamedTuple):
-    """To the source of a fetch: send it to the worker that computes `wanted_by`."""
+    """The order to the source of a fetch to send the array to the worker that computes `wanted_by`."""
 
     source: int
     fetch: Fetch
@@ -61,7 +63,7 @@ class Send(NamedTuple):
 
 
 class Synchronise(NamedTuple):
-    """All gradients of a sub-model are there: sum them over `workers`, and take the step."""
+    """The order to sum a sub-model's gradients over `workers` and take the step; all gradients are computed."""
 
     iteration: int
     sub_model: int
@@ -69,7 +71,7 @@ class Synchronise(NamedTuple):
 
 
 class GoOn(NamedTuple):
-    """The worker's iteration ends. Nobody needs the outputs of iterations up to `complete` any more."""
+    """The order to end the worker's iteration. The arrays of iterations up to `complete` are no longer needed."""
 
     worker: int
     iteration: int
@@ -80,7 +82,7 @@ Order = Work | Send | Synchronise | GoOn
 
 
 class Completed(NamedTuple):
-    """A token was computed: who, whose it was, when it was given and reported, and what it had to fetch."""
+    """A computed token: its worker, its bucket's owner, when it was given and reported, and what the worker had to fetch."""
 
     token: Token
     worker: int
@@ -97,7 +99,7 @@ class _Assigned(NamedTuple):
 
 
 class TokenServer:
-    """One job's tokens."""
+    """Hands out the tokens of one job."""
 
     def __init__(
         self,
@@ -110,15 +112,15 @@ class TokenServer:
         self._cost: Cost | None = None
         self._help: Help | None = None
         self._now_s = 0.0
-        self.holder: dict[TokenId, int] = {}  # who has a completed token's output
-        self._iterations: dict[int, Iteration] = {}  # begun and not complete
+        self.holder: dict[TokenId, int] = {}  # computed token -> the worker that has its output
+        self._iterations: dict[int, Iteration] = {}  # those begun and not complete
         self._assigned: dict[int, _Assigned] = {}  # by worker
         self._tapes: list[dict[TokenId, Token]] = [{} for _ in range(workers)]  # see `tapes`
         # worker -> its iteration and the one that must be complete before it goes on, in order of their requests
         self._waiting: dict[int, tuple[int, int]] = {}
-        self._fresh: set[int] = set()  # whose buckets got tokens since requests were last answered
-        self._begun, self.complete = -1, -1  # the last iterations
-        self._has_results = False  # a token of the iteration last begun is computed
+        self._fresh: set[int] = set()  # owners whose buckets got tokens since requests were last answered
+        self._begun, self.complete = -1, -1  # the last iteration that was begun, and the last one that is complete
+        self._has_results = False  # whether a token of the iteration last begun is computed
         self._begun_s: dict[int, float] = {}
         self._unsynchronised: deque[tuple[int, int]] = deque()  # iteration and sub-model, in the order of the sums
         self.completed: list[Completed] = []  # for observers, who clear it
@@ -126,7 +128,7 @@ class TokenServer:
         self.configure(shape, policy)
 
     def configure(self, shape: Shape, policy: Policy) -> None:
-        """What iterations from the next one on consist of. Call it between iterations: none may be under way."""
+        """Set the shape and the policy of the next iterations. Call it between iterations: none may be under way."""
         assert not self._iterations, "tokens of an iteration under way would change their shape"
         self.shape, self.policy = shape, policy
         front = policy.eligible[0]
@@ -134,16 +136,17 @@ class TokenServer:
         self._buckets = Buckets(shape, policy, self.workers, self.holder, self._cost, self._help)
 
     def advise(self, cost: Cost, help: Help) -> None:
-        """Decide by these, not by the paper's rules, which tokens go first and which are helped with. Before the first report."""
+        """Use `cost` and `help` in place of the paper's rules for the order of tokens and for help. Call it before any report."""
         self._cost, self._help = cost, help
         self.configure(self.shape, self.policy)
 
     def report(
         self, worker: int, done: TokenId | None, iteration: int, now_s: float, drains: bool = False
     ) -> list[Order]:
-        """A worker in `iteration` asks for its next token. done: what it has computed since it last asked.
+        """Take the request of a worker in `iteration` for its next token; returns the orders that follow.
 
-        Raises PeerError where the worker reports what it was not given, or asks twice.
+        done: the token that it has computed since its last request; None: there is none. drains: whether the worker ends its
+        training with this iteration. Raises PeerError where the worker reports a token that it was not given, or asks twice.
         """
         orders: list[Order] = []
         self._now_s = now_s
@@ -166,23 +169,23 @@ class TokenServer:
         return orders
 
     def token(self, forward: TokenId) -> Token:
-        """A forward token of an iteration under way."""
+        """The forward token of this name, in an iteration under way."""
         return self._iterations[forward.iteration].token(forward)
 
     def assigned(self, worker: int) -> tuple[Work, float] | None:
-        """What a worker computes, and for how many seconds it has had it."""
+        """The work that a worker has, and for how many seconds it has had it; None where it has none."""
         one = self._assigned.get(worker)
         return None if one is None else (one.work, self._now_s - one.given_s)
 
     def sleeps(self, worker: int) -> bool:
-        """Whether a worker has asked for nothing of the last iteration for as long as another one needed for a token of it.
+        """Whether a worker has not asked for tokens of the last iteration, although another worker has already computed one.
 
-        Workers do not enter an iteration all at once: one that is only a little later than others is no sleeper.
+        Workers enter an iteration at slightly different times, so a worker that is only a little late does not count as asleep.
         """
         return self._has_results and worker not in self._assigned and worker not in self._waiting
 
     def tapes(self, worker: int) -> Collection[Token]:
-        """The forward tokens that a worker has computed and nobody has gone back through yet."""
+        """The forward tokens that a worker has computed and that no worker has gone back through yet."""
         return self._tapes[worker].values()
 
     def waiting(self, worker: int) -> Collection[Token]:
@@ -194,16 +197,16 @@ class TokenServer:
         return token.mirrors is not None and self.holder[token.mirrors] != worker
 
     def fetched(self, token: Token, fetch: Fetch) -> tuple[int, int]:
-        """Whose output a fetch of this token's is (or the gradient by it), as a sub-model, and of how many samples.
+        """(sub-model whose output, or whose output's gradient, a fetch for this token gets; number of samples).
 
-        An output is fetched whole, since a group covers all of it. Of a gradient only the token's own samples are wanted.
+        An output is fetched whole, since a group covers all of it. Of a gradient only the token's own samples are fetched.
         """
         if fetch.part == Part.OUTPUT:
             return fetch.token.level, self.shape.samples(self.token(fetch.token).chunks)
         sub_model = self.shape.sub_model(token.id.level)
         return sub_model - 1 if fetch.part == Part.INPUT else sub_model, self.shape.samples(token.chunks)
 
-    # ---- how it goes
+    # ---- the iterations' course
 
     def _begin(self, number: int, now_s: float) -> None:
         self._begun, self._begun_s[number], self._has_results = number, now_s, False
@@ -212,7 +215,7 @@ class TokenServer:
         self._put(iteration.first())
 
     def _take_in(self, assigned: _Assigned, now_s: float) -> list[Order]:
-        """A token is computed."""
+        """Note that a token is computed; returns the orders to sum that follow."""
         work = assigned.work
         token, number = work.token, work.token.id.iteration
         iteration = self._iterations[number]
@@ -249,11 +252,11 @@ class TokenServer:
         self._fresh.update(self._buckets.put(one) for one in tokens)
 
     def _answer(self, reporter: int, now_s: float) -> list[Order]:
-        """Answers to the requests that can be answered.
+        """The answers to the requests that can be answered.
 
-        The one who reports goes first: what it has just completed is with it. Then each takes its own new tokens, and only then
-        others help, so that nobody takes a token from a worker that waits for it. The rest may go on or wait. With advice, tokens
-        of owners that sleep go before one's own last levels.
+        The worker that reports goes first, since it holds what it has just computed. Then each worker takes its own new tokens, and
+        only then workers help others, so that nobody takes a token from a worker that waits for it. The remaining workers go on to
+        their next iteration or wait. With advice, tokens of sleeping owners go before a worker's own tokens of the last level.
         """
         orders: list[Order] = []
         changed = bool(self._fresh) or self._help is not None
@@ -276,8 +279,8 @@ class TokenServer:
                 orders += self._give(one, *taken, now_s)
             elif (
                 self._help is not None and one != reporter
-            ):  # advice is dear, and the others have hardly more reason to help
-                self._waiting[one] = self._waiting.pop(one)  # another one is asked about next time
+            ):  # advice takes long, and the other workers have hardly more reason to help
+                self._waiting[one] = self._waiting.pop(one)  # next time another worker is the first
                 break
         for one, (iteration, behind) in list(self._waiting.items()):
             if self.complete >= behind:
@@ -292,7 +295,7 @@ class TokenServer:
         return [work, *(Send(one.source, one, worker, token) for one in work.fetches)]
 
     def fetches(self, worker: int, token: Token) -> tuple[Fetch, ...]:
-        """What the worker would have to get. A B_1 that is helped with needs F_1's input, which are samples: everyone has those."""
+        """The arrays that a worker would have to fetch for a token. F_1's input is never fetched: it is samples, which all have."""
         part = Part.OUTPUT if token.mirrors is None else Part.GRADIENT
         wanted = [(one, part) for one in token.inputs]
         if token.mirrors is not None and token.mirrors.level > 0:
@@ -301,5 +304,5 @@ class TokenServer:
 
 
 def name_of(token: TokenId, sub_models: int) -> str:
-    """What people call a token: F1.3 of iteration 7 is 7/F1.3."""
+    """A token's name for people: F1.3 of iteration 7 is 7/F1.3."""
     return f"{token.iteration}/{level_name(token.level, sub_models)}.{token.number}"

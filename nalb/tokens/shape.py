@@ -17,14 +17,14 @@ CHUNKS_MOST = 100_000  # of an iteration: the coordinator keeps every token in m
 
 
 def level_name(level: int, sub_models: int) -> str:
-    """What people call a level: F1, FB3, B2."""
+    """A level's name for people, such as F1, FB3 or B2."""
     last = sub_models - 1
     kind = "F" if level < last else "FB" if level == last else "B"
     return f"{kind}{min(level, 2 * last - level) + 1}"
 
 
 def read_weights(text: str) -> tuple[int, ...]:
-    """From an option's words, as in 1,2,4. Raises InputError."""
+    """The weights in an option's text, such as 1,2,4. Raises InputError."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and len(word) < 10 for word in words):
         raise InputError(f"weights {text!r}: give whole numbers with commas, as in 1,2,4")
@@ -33,10 +33,11 @@ def read_weights(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Shape:
-    """total: samples of an iteration, over all workers. chunks: F1 tokens; each holds total / chunks samples, or one more.
+    """The number of tokens of an iteration at each level, and their samples.
 
-    weights: per sub-model, how many F1 tokens one of its tokens covers; weights[0] is 1, and each divides the next (w_i in Geng et
-    al., IV-B). Raises InputError.
+    total: samples of an iteration, over all workers. chunks: the number of F1 tokens; each holds total / chunks samples, rounded up
+    or down. weights: per sub-model, how many F1 tokens one of its tokens covers; weights[0] is 1, and each divides the next (w_i in
+    Geng et al., IV-B). Raises InputError.
     """
 
     total: int
@@ -58,7 +59,7 @@ class Shape:
 
     @staticmethod
     def of(total: int, workers: int, weights: tuple[int, ...], threshold: int) -> "Shape":
-        """n1 = max(total / threshold, workers) (Geng et al., Eq. 2), but no more tokens than samples.
+        """The shape with n1 = max(total / threshold, workers) F1 tokens (Geng et al., Eq. 2), but no more tokens than samples.
 
         threshold: the smallest batch at which SM-1 computes at full speed.
         """
@@ -68,18 +69,18 @@ class Shape:
 
     @staticmethod
     def dealt(total: int, homes: int, weights: tuple[int, ...], threshold: int) -> "Shape":
-        """As many F1 tokens for each of `homes` workers, of about `threshold` samples."""
+        """The shape with an equal number of F1 tokens for each of `homes` workers, of about `threshold` samples each."""
         each = max(round(total / threshold / homes), 1)
         return Shape(total, min(each * homes, max(total, 1)), weights)
 
     @cached_property
     def sub_models(self) -> int:
-        """M."""
+        """M, the number of sub-models."""
         return len(self.weights)
 
     @cached_property
     def levels(self) -> int:
-        """2M - 1."""
+        """2M - 1, the number of levels."""
         return 2 * self.sub_models - 1
 
     @cached_property
@@ -88,18 +89,18 @@ class Shape:
         return self.sub_models - 1
 
     def sub_model(self, level: int) -> int:
-        """Whose parameters a level's tokens use."""
+        """The sub-model whose parameters a level's tokens use."""
         return min(level, 2 * self.head - level)
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """Tokens per sub-model and direction: n_i = ceil(n_1 / w_i)."""
+        """The number of tokens per sub-model and direction: n_i = ceil(n_1 / w_i)."""
         return tuple(-(-self.chunks // weight) for weight in self.weights)
 
     def samples_of(self, chunk: int) -> range:
-        """The places of an F1 token's samples among the iteration's."""
+        """The places of an F1 token's samples among the iteration's samples."""
         return range(chunk * self.total // self.chunks, (chunk + 1) * self.total // self.chunks)
 
     def samples(self, chunks: Sequence[int]) -> int:
-        """How many samples these F1 tokens have."""
+        """The number of samples of these F1 tokens."""
         return sum(len(self.samples_of(chunk)) for chunk in chunks)

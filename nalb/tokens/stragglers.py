@@ -1,7 +1,7 @@
-"""Workers that sleep at the start of an iteration, as experiments with stragglers ask for it (Geng et al., V-C). Pure.
+"""Decides which workers sleep at the start of an iteration, in experiments with stragglers (Geng et al., V-C). Pure.
 
 round-robin:D            in iteration k worker k mod N sleeps for D seconds
-probability:P:D:SEED     every worker sleeps for D seconds with probability P, by lots that the seed decides
+probability:P:D:SEED     every worker sleeps for D seconds with probability P, drawn by the seed
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ DELAY_MOST_S = 3600.0
 
 @dataclass(frozen=True)
 class Stragglers:
-    """delay_s: of one sleep. probability, seed: None where workers take turns."""
+    """Which workers sleep, and for how long. delay_s: length of a sleep. probability, seed: None where workers sleep in turn."""
 
     delay_s: float
     probability: float | None = None
@@ -25,7 +25,7 @@ class Stragglers:
 
     @staticmethod
     def read(text: str) -> "Stragglers":
-        """From an option's words. Raises InputError."""
+        """The stragglers that an option's text describes. Raises InputError."""
         kind, *words = text.split(":")
         try:
             if kind == ROUND_ROBIN and len(words) == 1:
@@ -39,7 +39,7 @@ class Stragglers:
         )
 
     def sleep_s(self, worker: int, iteration: int, workers: int) -> float:
-        """How long a worker sleeps before its first request of an iteration: the same for the same numbers, whoever asks."""
+        """Seconds that a worker sleeps before its first request of an iteration; equal arguments give equal seconds everywhere."""
         if self.probability is None:
             return self.delay_s if iteration % workers == worker else 0.0
         lot = np.random.default_rng((self.seed or 0, iteration, worker)).random()
@@ -47,7 +47,7 @@ class Stragglers:
 
 
 def _checked(one: Stragglers) -> Stragglers:
-    """ValueError for what cannot be; a comparison with no number is false."""
+    """`one`, or ValueError where its values cannot be; NaN cannot, since a comparison with it is false."""
     if not (0 <= one.delay_s <= DELAY_MOST_S and 0 <= (one.probability or 0.0) <= 1 and (one.seed or 0) >= 0):
         raise ValueError
     return one

@@ -1,15 +1,14 @@
-"""A process's end of the control plane: one thread, two DEALER sockets, one limit of silence.
+"""A process's end of the control plane: one thread with two DEALER sockets and a limit on the coordinator's silence.
 
-The thread sends the process's samples every heartbeat, hands arriving messages over, and ends the process with one line
-when the coordinator says Abort or falls silent: the main thread may be stuck inside ps-lite, where nothing can be raised.
-Other threads talk to it through queues, by `send`, `note`, `close` and `wait_for`; sockets and state are touched by the thread
-alone.
+The thread sends the process's samples every heartbeat and hands over messages that arrive. It ends the process with one line
+when the coordinator sends Abort or falls silent, because the main thread may be stuck inside ps-lite, where nothing can be
+raised. Other threads talk to it through queues, by `send`, `note`, `close` and `wait_for`; only the thread touches sockets and
+state.
 
-All messages use one connection. Where it breaks, libzmq connects anew, and what was on it is sent again (conversations.py).
-But TCP repeats what a link has lost ever more rarely: after an outage of 4 s it may be silent for 7. So a second connection
-carries signs of life alone. libzmq's heartbeats break it where the link is lost, and libzmq connects anew until the link is
-back. Where the first connection is silent for as long as a process may be, while the second one is not, the first one is made
-anew.
+All messages use the first connection. When it breaks, libzmq connects anew, and the lost messages are sent again
+(conversations.py). But TCP repeats lost packets ever more rarely: after an outage of 4 s it may be silent for 7 s. So a second
+connection carries signs of life alone. libzmq's heartbeats break it when the link is lost, and libzmq connects anew until the
+link is back. If the first connection is silent for as long as a process may be, while the second is not, the first is made anew.
 """
 
 import os
@@ -37,32 +36,33 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=m.Message)
 C = TypeVar("C", bound=m.Message)
-Drain = Callable[[], tuple[list[m.SampleRow], int]]  # at most ROWS_MOST
-SIGNS = 6  # of life on the second connection, within the silence that is allowed; fewer where heartbeats are rare
-TTL_MOST_MS = 6_553_500  # ZeroMQ sends it as tenths of seconds in 16 bits
-# Heartbeats that a report waits beyond its time for the coordinator's Alive, which it answers: to wake costs as much as to report.
+Drain = Callable[[], tuple[list[m.SampleRow], int]]  # at most ROWS_MOST new samples; number of dropped ones
+SIGNS = 6  # signs of life on the second connection within the allowed silence; fewer where heartbeats are rare
+TTL_MOST_MS = 6_553_500  # ZeroMQ sends this time as tenths of seconds in 16 bits
+# A report waits up to this many heartbeats beyond its time for the coordinator's Alive, and then answers it: waking the thread
+# costs as much as a report.
 UNASKED = 0.5
 
 
 class Noted(TypedDict, total=False):
-    """What other threads tell of this process, for its reports."""
+    """The state of this process that other threads note for its reports."""
 
     exchanging: int  # the iteration whose sums are under way; -1: none
     computed: int  # the last iteration whose gradients are complete
-    calls: int  # of the script, so far
-    ready: int  # of these, up to the last direct one whose arrays are computed
-    summed: int  # up to the last direct one whose sums are back
-    ways: Ways  # to other nodes
+    calls: int  # the script's calls so far
+    ready: int  # the script's calls up to the last direct one whose arrays are computed
+    summed: int  # the script's calls up to the last direct one whose sums are back
+    ways: Ways  # the connections to other nodes
 
 
 class _End(NamedTuple):
-    """The last that the thread is told. What answers it is not heard, and so cannot change this process's own exit code."""
+    """The thread's order to end. The thread does not read the answer to its last word, so no answer changes the exit code."""
 
     last_word: m.Message | None
 
 
 class Client:
-    """Connects to the coordinator and keeps the promise of liveness."""
+    """Connects a process to the coordinator and sends its signs of life. Methods may be called from any thread."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Client:
         startup_s: float,
         keys: NodeKeys | None = None,
     ):
-        """drain is called on the client's thread and must not block."""
+        """`drain` is called on the client's thread and must not block. `keys` is None in a job without encryption."""
         self._endpoint, self._hello, self._drain = endpoint, hello, drain
         self._silence_s, self._startup_s, self._heartbeat_s = silence_s, startup_s, 0.1
         self._keys, self._cores = keys, Cores()
@@ -94,19 +94,19 @@ class Client:
         self._thread.start()
 
     def send(self, message: m.Message, waits: bool = False) -> None:
-        """Queue a message; any thread. waits: it goes with the next sign of life, or with what is sent before that."""
+        """Queue a message; any thread may call this. waits: the thread is not woken; the message may wait for the next report."""
         self._outbox.put(_cut_to_size(message))
         if not waits:
             self._wake()
 
-    def note(self, **news: "Unpack[Noted]") -> None:
-        """Let the next report tell it; any thread."""
+    def note(self, **news: Unpack[Noted]) -> None:
+        """Set values for the next report; any thread may call this."""
         self._outbox.put(news)
 
     def on(self, kind: type[T], handler: Callable[[T], None]) -> None:
-        """From now on such messages go to `handler` in place of the inbox, on the client's thread, which it must not block.
+        """Give all further messages of this kind to `handler`, not to the inbox; it runs on the client's thread and must not block.
 
-        Those that have come already go there at once, in their order.
+        The messages of this kind that are in the inbox already go to it at once, in their order.
         """
         handle = cast(Callable[[m.Message], None], handler)
         with self._arrived:
@@ -117,7 +117,7 @@ class Client:
                 handle(message)
 
     def wait_for(self, kind: type[T], matches: Callable[[T], bool] = lambda _: True) -> T:
-        """Block until such a message is there, and take it. The thread ends the process when the coordinator is silent."""
+        """Block until a matching message is in the inbox, and take it. If the coordinator falls silent, the process ends."""
 
         def choose(inbox: list[m.Message]) -> m.Message | None:
             found = (i for i, message in enumerate(inbox) if isinstance(message, kind) and matches(message))
@@ -127,34 +127,34 @@ class Client:
         return cast(T, self.wait_until(choose))
 
     def wait_until(self, choose: Callable[[list[m.Message]], C | None]) -> C:
-        """Block until `choose` takes a message out of the inbox, and return that."""
+        """Block until `choose` takes a message out of the inbox, and return that message."""
         with self._arrived:
             while (chosen := choose(self._inbox)) is None:
                 self._arrived.wait(timeout=1.0)
             return chosen
 
     def failure(self, cause: Cause, detail: str, phase: Phase | None = None, iteration: int | None = None) -> Failure:
-        """A failure of this process."""
+        """Make a Failure of this process from its cause, a text for people, and the phase and iteration."""
         role, node = self._hello.role, self._hello.node
         return Failure(cause=cause, detail=detail, role=role, node=node, phase=phase, iteration=iteration)
 
     def fail(self, failure: Failure, exit_code: int = PeerError.exit_code) -> NoReturn:
-        """End this process, and the job, if the coordinator can be told."""
+        """End this process, and also the job if the failure reaches the coordinator."""
         self.close(m.Failed(failure))
         die(failure, exit_code)
 
     def close(self, last_word: m.Message | None = None) -> None:
-        """Say the last word, if there is one left to say, and end the thread."""
+        """Send the last word, if there is one, and end the thread."""
         self._outbox.put(_End(None if last_word is None else _cut_to_size(last_word)))
         self._wake()
         self._thread.join(timeout=5.0)
         with self._wake_lock:
             self._wake_out.close(linger=0)
         if not self._thread.is_alive():
-            self._context.term()  # when the last word is on its way, or its LINGER is over
+            self._context.term()  # returns when the last word has left, or its LINGER is over
 
     def _wake(self) -> None:
-        """Never blocks: a thread that has ended, or that is behind with its wake-ups, needs no other."""
+        """Wake the thread, without blocking: a thread that has ended, or has wake-ups unread, needs no other."""
         with self._wake_lock, suppress(zmq.Again):
             if not self._wake_out.closed:
                 self._wake_out.send(b"", zmq.NOBLOCK)
@@ -166,7 +166,7 @@ class Client:
             self._loop()
         except PeerError as error:
             die(self.failure(Cause.PROTOCOL, f"cannot go on: {error}"))
-        except Exception as error:  # the control plane is broken: without it the job would hang
+        except Exception as error:  # without its control plane the job would hang
             die(self.failure(Cause.PROCESS, f"has lost its control plane: {type(error).__name__}: {error}"))
 
     def _loop(self) -> None:
@@ -199,7 +199,7 @@ class Client:
                     if message.last_word is None:
                         break
                     message = message.last_word
-                if isinstance(message, m.Done | m.Collected | m.Goodbye):  # its samples first
+                if isinstance(message, m.Done | m.Collected | m.Goodbye):  # the samples go before these messages
                     report = self._report(now_s)
                     if report.samples or not isinstance(message, m.Done):
                         direct.say(report)
@@ -220,7 +220,7 @@ class Client:
                 life.recv()
                 last_heard_s = now_s
             if life is not None and report_due and now_s - signed_s >= self._sign_s:
-                with suppress(zmq.Again):  # libzmq still connects anew
+                with suppress(zmq.Again):  # the second connection is broken, and libzmq connects anew
                     life.send(m.encode(m.Still(identity)), zmq.NOBLOCK)
                     signed_s = now_s
             if direct.socket in ready:
@@ -248,7 +248,7 @@ class Client:
 
     @property
     def _sign_s(self) -> float:
-        """Between signs of life on the second connection; as long without an answer breaks it."""
+        """Seconds between signs of life on the second connection; libzmq breaks it after this time without an answer."""
         return max(self._silence_s / SIGNS, 2 * self._heartbeat_s)
 
     def _connect_directly(self, identity: str) -> "zmq.Socket[bytes]":
@@ -259,12 +259,12 @@ class Client:
         sign_ms = int(self._sign_s * 1000)
         waits = dict.fromkeys((zmq.HEARTBEAT_IVL, zmq.HEARTBEAT_TIMEOUT), sign_ms // 2)
         waits |= dict.fromkeys((zmq.CONNECT_TIMEOUT, zmq.HANDSHAKE_IVL), sign_ms)
-        ttl_ms = min(SIGNS * sign_ms, TTL_MOST_MS)  # then the coordinator's end goes too
+        ttl_ms = min(SIGNS * sign_ms, TTL_MOST_MS)  # after this silence the coordinator's end closes too
         return self._connect(waits | {zmq.HEARTBEAT_TTL: ttl_ms, zmq.IMMEDIATE: 1, zmq.LINGER: 0})
 
     def _connect(self, options: Mapping[zmq.SocketOption, int | bytes]) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.SNDHWM, 0)  # while nobody takes anything, the thread must still see that time is over
+        socket.setsockopt(zmq.SNDHWM, 0)  # sends never block, so that the thread can check its limits
         for option, value in options.items():
             socket.setsockopt(option, value)
         bound(socket, self._silence_s)
@@ -307,5 +307,5 @@ class Client:
 
 
 def _cut_to_size(message: m.Message) -> m.Message:
-    """MXNet's errors may carry a long trace."""
+    """The message, with the text of a failure cut to a size that can be sent: MXNet's errors may have a long trace."""
     return m.Failed(carried(message.failure)) if isinstance(message, m.Failed) else message

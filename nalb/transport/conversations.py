@@ -1,6 +1,6 @@
-"""Sessions (nalb/protocol/session.py) on sockets: the one of a worker or server, and the coordinator's, one for each process.
+"""Sessions (nalb/protocol/session.py) on sockets: a worker's or server's session, and the coordinator's, one for each process.
 
-A message is two frames: envelope and message. An empty message is a sign of life that only says what is missing.
+A message has two frames: envelope and message. An empty message is a sign of life whose envelope asks for missing messages.
 """
 
 import time
@@ -12,11 +12,11 @@ from nalb.errors import PeerError
 from nalb.protocol import messages as m
 from nalb.protocol.session import Envelope, Session, pack, unpack
 
-KEEPALIVE_S = 10  # between questions to a silent peer's kernel
+KEEPALIVE_S = 10  # the time between TCP keep-alives to a silent peer
 
 
 def bound(socket: "zmq.Socket[bytes]", silence_s: float) -> None:
-    """Let TCP give up a connection whose peer has confirmed nothing for so long: it is made anew, and nothing on it is lost."""
+    """Have TCP give up a connection whose peer confirms nothing for `silence_s`; it is then made anew, and no message is lost."""
     socket.setsockopt(zmq.TCP_MAXRT, int(silence_s * 1000))
     for option, value in (
         (zmq.TCP_KEEPALIVE, 1),
@@ -27,22 +27,22 @@ def bound(socket: "zmq.Socket[bytes]", silence_s: float) -> None:
 
 
 class Connection:
-    """A process's connection to the coordinator, which may be made anew at any time. One thread only."""
+    """A process's connection to the coordinator, which may be made anew at any time. It must be used by one thread only."""
 
     def __init__(self, connect: "Callable[[], zmq.Socket[bytes]]"):
-        """connect: gives a socket, of the same identity each time."""
+        """connect: makes a connected socket, with the same identity each time."""
         self._connect = connect
         self._session = Session[bytes]()
         self.socket = connect()
-        self.heard_s = time.monotonic()  # when something last came, or it was made anew
+        self.heard_s = time.monotonic()  # the time of the last arrival, or of the connection's making if that is later
 
     def say(self, message: m.Message, is_kept: bool = True) -> None:
-        """Send it; what is not kept is lost where the connection breaks."""
+        """Send a message. A message that is not kept is lost if the connection breaks."""
         frame = m.encode(message)
         self._send(self._session.keep(frame) if is_kept else self._session.sign(), frame)
 
     def hear(self, now_s: float) -> Iterator[m.FromCoordinator]:
-        """The messages that have come, each once and in order."""
+        """Yield the messages that have arrived, each once and in order. Raises PeerError for wrong frames."""
         while True:
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK)
@@ -61,7 +61,7 @@ class Connection:
                 yield m.decode_at_client(frames[1])
 
     def make_anew(self, now_s: float) -> None:
-        """Leave the connection for another."""
+        """Close the connection's socket and make another."""
         self.socket.close(linger=0)
         self.socket, self.heard_s = self._connect(), now_s
 
@@ -70,14 +70,14 @@ class Connection:
 
 
 class Conversations:
-    """The coordinator's ends, by the processes' identities."""
+    """The coordinator's ends of all sessions, by the processes' identities."""
 
     def __init__(self, router: "zmq.Socket[bytes]"):
         self._router = router
         self._sessions: dict[bytes, Session[zmq.Frame]] = {}
 
     def opened(self, identity: bytes, frames: Sequence[bytes]) -> bytes | None:
-        """The message in what has come from a process, if it is the next one. Raises PeerError."""
+        """Take the envelope and message that came from a process; return the message if it is the next one. Raises PeerError."""
         envelope = unpack(frames[0])
         session = self._sessions.setdefault(identity, Session())
         is_next = session.take(envelope)
@@ -88,7 +88,7 @@ class Conversations:
         return frames[1] if is_next and frames[1] else None
 
     def send(self, identity: bytes, message: m.Message, frame: zmq.Frame) -> None:
-        """Send a message, encoded as `frame`; to an observer, who has no session, as it is."""
+        """Send a message that is encoded as `frame`. On a connection for signs of life, without a session, it has no envelope."""
         session = self._sessions.get(identity)
         if session is None:
             self._router.send_multipart([identity, frame])
@@ -98,7 +98,7 @@ class Conversations:
             self._send(identity, session.keep(frame), frame)
 
     def forget(self, identity: bytes) -> None:
-        """It is nobody of the job."""
+        """Drop the session of an identity that belongs to no process of the job."""
         self._sessions.pop(identity, None)
 
     def _send(self, identity: bytes, envelope: Envelope, frame: zmq.Frame | bytes) -> None:

@@ -1,22 +1,23 @@
-"""Arrays between workers: one ROUTER that receives, two DEALERs to each peer, one thread that owns them.
+"""Sends arrays between workers: one ROUTER receives, two DEALERs go to each peer, and one thread owns all sockets.
 
-Whoever holds an array sends it; whoever needs it waits for it by name. Connections are encrypted where the job is, and then a
-piece counts only if it comes from the node that it says. What is not ours is refused and counted.
+The worker that holds an array sends it; the worker that needs it waits for it by name. In an encrypted job connections are
+encrypted too, and a piece is accepted only if it comes from the node that it names. Other messages are refused and counted.
 
-Arrays go in portions, which stream.py numbers and repeats: a connection that breaks loses nothing. One DEALER carries portions and
-marks, the other one words, which must not wait behind portions. Both send over connections that stand and over no others
-(ZMQ_IMMEDIATE): what is queued for a connection that broke goes with it, and is sent again. A connection on which nothing is
-acknowledged for GIVEN_UP of the deadline is given up by the kernel, and made anew: TCP itself would repeat ever more rarely.
+Arrays go in portions, which stream.py numbers and repeats, so a broken connection loses nothing. One DEALER carries portions and
+marks; the other carries words, which must not wait behind portions. Both send only over connections that stand (ZMQ_IMMEDIATE).
+Messages queued for a connection that breaks are lost with it and sent again. The kernel gives up a connection on which nothing is
+acknowledged for GIVEN_UP of the deadline, and libzmq makes it anew: TCP itself would repeat ever more rarely.
 
-Every wait ends. Whoever waits for a piece asks its holder for a word every beat. The job ends, with piece and holder named, where
-the holder gives none for UNHEARD of the deadline, where a worker cannot connect to a peer for UNCONNECTED of it, or where VAIN_MOST
-connections in a row break before anything has come through. A holder that lives may compute for any time before it has a share of a
-sum. But what a token needs is there before the token is given out. So the job ends too where the holder says that it has nothing
-left for this worker, and keeps saying so for longer than the coordinator's connection may be silent, on which it is told to send.
-Waits are counted in beats: a process that was stopped itself has waited for nobody.
+Every wait ends. A worker that waits for a piece asks its holder for a word every beat. The job ends, with piece and holder named,
+if the holder gives no word for UNHEARD of the deadline, if a worker cannot connect to a peer for UNCONNECTED of the deadline, or
+if VAIN_MOST connections in a row break before anything has come through. A living holder may compute for any time before it has
+a share of a sum. But the inputs of a token exist before the token is given out, and the coordinator orders their holder to send
+them. So the job also ends if the holder keeps reporting that it has nothing left for this worker, for longer than the holder's
+connection to the coordinator may be silent. Waits are counted in beats, so that the time in which this process itself was stopped
+does not count.
 
-Bounds: a peer has WINDOW_BYTES on its way here at most. Where more than INBOX_MOST_BYTES wait here to be taken, only those peers
-may send more whose pieces are waited for; the others keep what they have. Pieces of tokens that are complete are refused.
+Memory is bounded. A peer has at most WINDOW_BYTES on the way to this worker. While more than INBOX_MOST_BYTES wait here to be
+taken, only peers whose pieces are waited for may send more. Pieces of complete tokens are refused.
 """
 
 import logging
@@ -59,15 +60,15 @@ from nalb.transport.stream import Inflow, Outflow
 log = logging.getLogger(__name__)
 
 INBOX_MOST_BYTES = 4 << 30
-BEAT_S = 0.25  # between marks, and between words that are asked for
-# Of the deadline. At 0.6 the coordinator says who is silent, and reachability.py which link is down: they know more.
+BEAT_S = 0.25  # the time between marks, and between requests for words
+# Parts of the deadline. At 0.6 the coordinator names a silent process and reachability.py a link that is down; both know more.
 UNHEARD, UNCONNECTED, GIVEN_UP, CONNECTING = 0.8, 0.6, 0.3, 0.1
-FLOOD = 1000  # messages received in a row before sends are looked at
-CURVE_MOST_BYTES = 256  # that encryption adds to a frame
-VAIN_MOST = 30  # rounds in a row (stream.py) in which nothing came through
-FRAMES_MOST = 2  # of a message of ours, without the sender's identity
-WORDS_MOST = 16  # that wait to be sent; the next one says more
-# As on ps-lite's sockets (kvstore_patch/shim/shim.c): firewalls forget connections on which nothing goes by.
+FLOOD = 1000  # messages received in a row before the thread attends to sends
+CURVE_MOST_BYTES = 256  # encryption adds at most this to a frame
+VAIN_MOST = 30  # the most rounds in a row (stream.py) in which nothing comes through
+FRAMES_MOST = 2  # the frames of a message, without the sender's identity
+WORDS_MOST = 16  # the most words that wait to be sent; a later word says all that an earlier one does
+# The same values as on ps-lite's sockets (kvstore_patch/shim/shim.c): firewalls forget connections that carry nothing.
 KEEP_ALIVE = {
     zmq.TCP_KEEPALIVE: 1,
     zmq.TCP_KEEPALIVE_IDLE: 60,
@@ -75,7 +76,7 @@ KEEP_ALIVE = {
     zmq.TCP_KEEPALIVE_CNT: 6,
 }
 
-Fail = Callable[[Cause, str, int | None], None]  # why, and of which iteration
+Fail = Callable[[Cause, str, int | None], None]  # takes the cause, a text for people, and the iteration if known
 
 
 class _Order(NamedTuple):
@@ -85,7 +86,7 @@ class _Order(NamedTuple):
 
 
 class _EndlessError(Exception):
-    """What somebody waits for will not come."""
+    """A wait for a piece, or for a connection, that will not end by itself."""
 
     def __init__(self, cause: Cause, why: str, iteration: int):
         super().__init__(why)
@@ -94,7 +95,7 @@ class _EndlessError(Exception):
 
 @dataclass
 class _Peer:
-    """Another worker's courier."""
+    """Another worker's courier, as this courier knows it."""
 
     rank: int
     address: str
@@ -105,26 +106,26 @@ class _Peer:
     inflow: Inflow = field(default_factory=Inflow)
     assembly: Assembly = field(default_factory=Assembly)
     owes_word: bool = False
-    is_blocked: bool = False  # what is left for it finds no connection
-    is_idle: bool = False  # it says that it has nothing left for this worker
-    blocked: int = 0  # beats in a row so
-    unheard: int = 0  # beats in a row that it was asked for a word in vain
+    is_blocked: bool = False  # whether no connection takes the messages that are left for it
+    is_idle: bool = False  # whether it has reported that it has nothing left for this worker
+    blocked: int = 0  # beats in a row in which it was blocked
+    unheard: int = 0  # beats in a row in which it was asked for a word in vain
 
     @property
     def left(self) -> int:
-        """What it has not confirmed."""
+        """The number of arrays and portions for the peer that it has not confirmed."""
         return len(self.orders) + len(self.outflow)
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The peer's name in messages for people."""
         return f"the worker of rank {self.rank} at {self.address.removeprefix('tcp://')}"
 
 
 class Courier:
-    """This worker's. `fail` is told, on the courier's thread, why the job cannot go on.
+    """Sends this worker's arrays to other workers and receives theirs.
 
-    deadline_s: of the job, by which it ends after a fault.
+    fail: is called on the courier's thread when the job cannot go on. deadline_s: the job ends within this time of a fault.
     """
 
     def __init__(self, host: str, keys: NodeKeys | None, fail: Fail, deadline_s: float):
@@ -134,12 +135,12 @@ class Courier:
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._arrived = threading.Condition()
         self._inbox: dict[tuple[Piece, int], npt.NDArray[Any]] = {}
-        # what is waited for, and for how many beats in a row the holder has had nothing left
+        # by awaited piece and holder: the beats in a row in which the holder had nothing left
         self._wanted: dict[tuple[Piece, int], int] = {}
         self._inbox_bytes, self._complete = 0, -1
         self._rank, self._addresses, self._nodes = 0, list[str](), list[str]()
         self._is_closed = False
-        self.refused: Counter[str] = Counter()  # why -> how many messages
+        self.refused: Counter[str] = Counter()  # the number of refused messages, by reason
         self._stack = ExitStack()
         self._context = self._stack.enter_context(zmq.Context())
         if keys is not None:
@@ -155,26 +156,32 @@ class Courier:
         self._wake = self._context.socket(zmq.PAIR)
         self._wake.bind("inproc://wake")
         self._poller = zmq.Poller()
-        self._peers: dict[int, _Peer] = {}  # those with which there is something to say
+        self._peers: dict[int, _Peer] = {}  # the peers with which this worker has exchanged something
         self._thread = threading.Thread(target=self._run, name="nalb-courier", daemon=True)
         self._thread.start()
 
     def meet(self, rank: int, addresses: Sequence[str]) -> None:
-        """This worker's rank and where all couriers are, by rank. Nothing is received or sent before."""
+        """Set this worker's rank and the addresses of all couriers, by rank. The courier sends and receives nothing before this."""
         self._rank = rank
         if self._keys is not None:
             names = {peer.address: peer.name for peer in self._keys.peers}
             self._nodes = [names.get(one.removeprefix("tcp://").rpartition(":")[0], "") for one in addresses]
-        self._addresses = list(addresses)  # the thread looks at it first
+        self._addresses = list(addresses)  # set last: the thread starts once it sees the addresses
         self._ring()
 
     def send(self, worker: int, piece: Piece, load: Callable[[], npt.NDArray[Any]]) -> None:
-        """Queue an array; any thread. load: gives it, on the courier's thread, and nobody may change it from then on."""
+        """Queue an array; any thread may call this.
+
+        load: is called on the courier's thread and gives the array, which nobody may change afterwards.
+        """
         self._orders.put(_Order(worker, piece, load))
         self._ring()
 
     def take(self, piece: Piece, source: int) -> npt.NDArray[Any]:
-        """Wait for a piece from a peer, and take it; any thread. Where it will not come `fail` is told."""
+        """Wait for a piece from the peer of rank `source`, and take it; any thread may call this.
+
+        If the piece will not come, `fail` is called, and this raises PeerError once the courier is closed.
+        """
         key = piece, source
         with self._arrived:
             if key not in self._inbox:
@@ -187,14 +194,14 @@ class Courier:
                     self._arrived.wait(timeout=1.0)
             finally:
                 self._wanted.pop(key, None)
-            if self._inbox_bytes >= INBOX_MOST_BYTES:  # peers may wait for room
+            if self._inbox_bytes >= INBOX_MOST_BYTES:  # peers may be waiting for room
                 self._ring()
             array = self._inbox.pop(key)
             self._inbox_bytes -= array.nbytes
             return array
 
     def free(self, complete: int) -> None:
-        """Tokens of iterations up to `complete` need nothing any more."""
+        """Drop the pieces for tokens of iterations up to `complete`, which are not needed any more, and refuse further ones."""
         with self._arrived:
             self._complete = complete
             for key in [key for key in self._inbox if self._is_past(key[0])]:
@@ -202,7 +209,7 @@ class Courier:
         self._ring()
 
     def close(self) -> None:
-        """End, once nobody waits for anything from here. What was refused is logged."""
+        """End the thread; no other worker may be waiting for this one's arrays. The number of refused messages is logged."""
         self._orders.put(None)
         self._ring()
         self._thread.join()
@@ -214,7 +221,7 @@ class Courier:
         return isinstance(piece, TokenPiece) and piece.wanted_by.iteration <= self._complete
 
     def _ring(self) -> None:
-        with self._wake_lock, suppress(zmq.Again):  # one that is behind with its bells needs no other
+        with self._wake_lock, suppress(zmq.Again):  # a thread that has bells unread needs no other
             if not self._wake.closed:
                 self._wake.send(b"", zmq.NOBLOCK)
 
@@ -290,7 +297,7 @@ class Courier:
     # ---- what is sent
 
     def _attend(self, is_beat: bool) -> None:
-        """Send whatever may be sent, and see whether all that is waited for may still come."""
+        """Send the portions, marks and words that are due; on a beat, also check that every wait can still end."""
         with self._arrived:
             awaited = {source for _, source in self._wanted}
             is_full = self._inbox_bytes >= INBOX_MOST_BYTES
@@ -336,7 +343,7 @@ class Courier:
         peer.owes_word = not _sent(peer.words, pack_header(word))
 
     def _check(self) -> None:
-        """On a beat: raises _EndlessError where a wait has no end."""
+        """Count a beat of every wait, and raise _EndlessError for a wait that will not end."""
         beats = self._deadline_s / BEAT_S
         with self._arrived:
             for key, idle in self._wanted.items():
@@ -364,9 +371,9 @@ class Courier:
     # ---- what is received
 
     def _receive(self) -> bool:
-        """Take a message in, if one is there."""
+        """Receive a message if there is one; return whether there was."""
         try:
-            frame = self._router.recv(zmq.NOBLOCK, copy=False)  # the sender's identity, which says nothing
+            frame = self._router.recv(zmq.NOBLOCK, copy=False)  # the sender's identity, which is of no use
         except zmq.Again:
             return False
         frames: list[zmq.Frame] = []
@@ -425,7 +432,7 @@ class Courier:
 
 
 def _sent(socket: "zmq.Socket[bytes]", frames: Sequence[bytes | memoryview]) -> bool:
-    """Whether there is a connection that takes it."""
+    """Send the frames if a connection takes them; return whether one did."""
     try:
         socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
     except zmq.Again:
@@ -434,8 +441,8 @@ def _sent(socket: "zmq.Socket[bytes]", frames: Sequence[bytes | memoryview]) -> 
 
 
 def own_host(endpoint: str) -> str:
-    """The address of this machine from which it reaches the coordinator."""
+    """The address of this machine from which it reaches the coordinator at `endpoint`, tcp://HOST:PORT."""
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     with sockets.socket(sockets.AF_INET, sockets.SOCK_DGRAM) as probe:
-        probe.connect((host, int(port)))  # sends nothing
+        probe.connect((host, int(port)))  # connecting a datagram socket sends nothing
         return str(probe.getsockname()[0])

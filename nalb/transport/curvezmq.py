@@ -1,8 +1,8 @@
-"""CURVE on the control plane's sockets, as kvstore_patch/shim/curve.h has it on ps-lite's.
+"""Encrypts the control plane's sockets by CURVE, as kvstore_patch/shim/curve.h does for ps-lite's sockets.
 
-The ROUTER is a CURVE server with its node's pair; a DEALER is a client with its own and expects the key that its file gives for the
-coordinator's address. Keys of strangers are refused by pyzmq's ZAP handler; where it is gone libzmq refuses everyone, because
-the socket enforces its ZAP domain. Set the options before bind or connect: libzmq copies them then.
+The ROUTER is a CURVE server with its node's key pair. A DEALER is a client with its own pair, and expects the key that its key
+file gives for the coordinator's address. pyzmq's ZAP handler refuses the keys of strangers. Without the handler libzmq refuses
+everyone, because the socket enforces its ZAP domain. The options must be set before bind or connect, when libzmq copies them.
 """
 
 import time
@@ -17,25 +17,25 @@ from nalb.errors import InputError, PeerError
 from nalb.transport.keys import NodeKeys
 
 ZAP_DOMAIN = b"nalb"
-HANG_UPS = 5  # in a row, during the handshake; one may be a coordinator that is just ending
+HANG_UPS = 5  # hang-ups in the handshake that count as a refusal: a single one may come from a coordinator that ends
 _REFUSED = (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 
 
 class _AllowedKeys:
-    """What ThreadAuthenticator asks; keys come in Z85."""
+    """The answers to ThreadAuthenticator, which asks about keys in Z85."""
 
     def __init__(self, keys: NodeKeys):
         self._publics = {zmq.utils.z85.encode(peer.public) for peer in keys.peers}
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether a peer with this public key may come in."""
+        """Whether a peer with this public key may connect."""
         del domain
         return key in self._publics
 
 
 @contextmanager
 def door_kept(context: "zmq.Context[zmq.Socket[bytes]]", keys: NodeKeys) -> Iterator[None]:
-    """A ZAP handler for the context's CURVE servers while the with block runs."""
+    """Run a ZAP handler for the context's CURVE servers during the with block; it admits the job's peers only."""
     authenticator = ThreadAuthenticator(context)
     authenticator.configure_curve_callback(ZAP_DOMAIN.decode(), _AllowedKeys(keys))
     authenticator.start()
@@ -46,12 +46,12 @@ def door_kept(context: "zmq.Context[zmq.Socket[bytes]]", keys: NodeKeys) -> Iter
 
 
 def node_of_user(keys: NodeKeys) -> dict[str, str]:
-    """Who has which key, as the ZAP handler's User-Id has it: a member speaks for its own node alone."""
+    """The node of each key, by the User-Id that the ZAP handler gives the key. A process may speak for its own node only."""
     return {zmq.utils.z85.encode(peer.public).decode("ascii"): peer.name for peer in keys.peers}
 
 
 def secure_server(socket: "zmq.Socket[bytes]", keys: NodeKeys) -> None:
-    """What is bound from now on takes the job's peers only."""
+    """Make the socket accept the job's peers only, at the addresses that it binds afterwards."""
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
     socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
@@ -59,7 +59,10 @@ def secure_server(socket: "zmq.Socket[bytes]", keys: NodeKeys) -> None:
 
 
 def secure_client(socket: "zmq.Socket[bytes]", keys: NodeKeys, endpoint: str) -> None:
-    """Connect as this node to the node at `endpoint`, tcp://ADDRESS:PORT, and to no other. InputError: it has no key."""
+    """Make the socket connect as this node, and only to the node at `endpoint`, tcp://ADDRESS:PORT.
+
+    Raises InputError where the keys have none for that address.
+    """
     address = endpoint.removeprefix("tcp://").rpartition(":")[0]
     public = next((peer.public for peer in keys.peers if peer.address == address), None)
     if public is None:
@@ -72,10 +75,10 @@ def secure_client(socket: "zmq.Socket[bytes]", keys: NodeKeys, endpoint: str) ->
 
 
 def knock(keys: NodeKeys, endpoint: str, limit_s: float) -> None:
-    """Shake hands with the coordinator and leave: a wrong key is told at once, while ps-lite would wait for ever.
+    """Shake hands with the coordinator and leave, so that a wrong key is reported at once; ps-lite would wait for ever.
 
-    Waits for the coordinator for at most `limit_s`; what happens after that, the Client tells. PeerError: it refuses the key, or
-    is not who the key file says.
+    Waits for the coordinator for at most `limit_s`; after that the Client reports a silent coordinator. Raises PeerError where the
+    coordinator refuses the key, or has another key than the key file says.
     """
     with zmq.Context() as context, closing(context.socket(zmq.DEALER)) as dealer:
         dealer.setsockopt(zmq.LINGER, 0)

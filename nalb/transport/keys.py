@@ -1,11 +1,11 @@
-"""A job's keys: one file for each node, which is all that a process on that node needs.
+"""A job's keys, in one file for each node; a process needs its node's file only.
 
     nalb keys 1
     node NAME PUBLIC SECRET      the node's own CURVE pair (Curve25519), in hexadecimal
-    peer NAME ADDRESS PUBLIC     each node of the job, this one too: whom to let in, and whom to expect at an address
+    peer NAME ADDRESS PUBLIC     each node of the job, also this one: its key is let in, and expected at its address
 
-NALB_KEYS names the file. It has mode 0600 in a directory of 0700, and is refused otherwise. kvstore_patch/shim/curve.h reads the
-same file for ps-lite's sockets, nalb/transport/curvezmq.py encrypts those of the control plane.
+NALB_KEYS names the file. The file must have mode 0600 in a directory of mode 0700, and is refused otherwise.
+kvstore_patch/shim/curve.h reads the same file for ps-lite's sockets; nalb/transport/curvezmq.py encrypts the control plane's.
 """
 
 import os
@@ -23,23 +23,23 @@ from nalb.settings import Settings
 
 TITLE = "nalb keys 1"
 VARIABLE = "NALB_KEYS"
-MAX_NODES = 2048  # NODES of curve.h
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")  # as in hosts files
+MAX_NODES = 2048  # the same as NODES in curve.h
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")  # the same names as in hosts files
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A node as the others know it."""
+    """A node's name, address and public key, as all nodes know them."""
 
-    name: str  # NALB_NODE
-    address: str  # as DMLC_NODE_HOST gives it, without a port
+    name: str  # the node's NALB_NODE
+    address: str  # the node's DMLC_NODE_HOST, without a port
     public: bytes  # 32 bytes
 
 
 @dataclass(frozen=True)
 class NodeKeys:
-    """What one node holds."""
+    """The keys that one node holds: its own pair, and the public keys of all nodes."""
 
     node: str
     public: bytes
@@ -53,15 +53,15 @@ class NodeKeys:
         return "\n".join(lines) + "\n"
 
     def addresses(self) -> dict[str, str]:
-        """The job's nodes: name to address."""
+        """The addresses of the job's nodes, by name."""
         return {peer.name: peer.address for peer in self.peers}
 
 
 def make_keys(addresses: Mapping[str, str]) -> dict[str, NodeKeys]:
-    """New keys for a job whose nodes are reached at these addresses, by node name.
+    """Make new keys for a job; `addresses` has each node's address by its name. Returns the keys by node name.
 
-    Raises InputError for a name or address that a key file cannot hold, and where two nodes share an address: a server is known
-    by its address, so each needs one of its own.
+    Raises InputError for a name or address that a key file cannot hold, and for two nodes at the same address: peers find a
+    server's key by its address, so each node needs an address of its own.
     """
     if not 1 <= len(addresses) <= MAX_NODES:
         raise InputError(f"keys for {len(addresses)} nodes: give 1 to {MAX_NODES}")
@@ -78,12 +78,15 @@ def make_keys(addresses: Mapping[str, str]) -> dict[str, NodeKeys]:
 
 
 def key_path(folder: str | os.PathLike[str], node: str) -> Path:
-    """Where a directory of keys has those of a node."""
+    """The path of a node's key file in a directory of keys."""
     return Path(folder) / f"{node}.keys"
 
 
 def write_keys(folder: Path, keys: Mapping[str, NodeKeys], force: bool = False) -> None:
-    """One file for each node, mode 0600, in a directory of 0700, made if need be. InputError where one exists, unless `force`."""
+    """Write a file of mode 0600 for each node into a directory of mode 0700, which is made if it does not exist.
+
+    Raises InputError where a file exists, unless `force` is set, and where the files cannot be written.
+    """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_modes(folder, folder.stat(), "700")
@@ -104,7 +107,7 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def load_keys(path: str | os.PathLike[str], node: str | None = None) -> NodeKeys:
-    """Read and check a key file, of this node if one is named. Raises InputError; no message shows a key."""
+    """Read and check a key file, which must be that of `node` where this is given. Raises InputError; no message shows a key."""
     try:
         with open(path, encoding="ascii") as file:
             _check_modes(Path(path), os.fstat(file.fileno()), "600")
@@ -120,7 +123,7 @@ def load_keys(path: str | os.PathLike[str], node: str | None = None) -> NodeKeys
 
 
 def own_keys(settings: Settings) -> NodeKeys | None:
-    """What this process encrypts with; None where nothing is. Raises as load_keys."""
+    """The keys of this process's node; None in a job without encryption. Raises InputError, as load_keys does."""
     return None if settings.keys_path is None else load_keys(settings.keys_path, settings.node)
 
 

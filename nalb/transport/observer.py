@@ -1,4 +1,4 @@
-"""How the launcher, compare and a live view follow a job: an observer's socket on the coordinator's ipc address."""
+"""Follows a job, for the launcher, compare or a live view: an observer's socket, connected to the coordinator's ipc address."""
 
 import time
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from nalb.protocol import messages as m
 
 
 def arriving(socket: "zmq.Socket[bytes]", for_s: float) -> Iterator[list[bytes]]:
-    """The frames of each message that arrives within the next `for_s` seconds."""
+    """Yield the frames of each message that arrives within the next `for_s` seconds."""
     end_s = time.monotonic() + for_s
     while (left_s := end_s - time.monotonic()) > 0:
         if socket.poll(max(1, int(left_s * 1000))):
@@ -20,10 +20,10 @@ def arriving(socket: "zmq.Socket[bytes]", for_s: float) -> Iterator[list[bytes]]
 
 
 class Observer:
-    """Sees every event; may set the configured rates and, in a held job, ask for iterations. One thread only."""
+    """Receives every event of a job; may set the configured rates and, in a held job, order iterations. For one thread only."""
 
     def __init__(self, address: str, may_miss: bool = False):
-        """may_miss: it can do without events that it read too slowly for; a MissedEvent says how many they are."""
+        """may_miss: the caller can do without events that were dropped because it read too slowly; a MissedEvent counts them."""
         self._may_miss = may_miss
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
@@ -37,15 +37,15 @@ class Observer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._socket.close()  # the coordinator's socket tells it at the next event
+        self._socket.close()  # the coordinator notices it when it sends the next event
         self._context.term()
 
     def send(self, message: m.Message) -> None:
-        """Ask for something."""
+        """Send the coordinator an observer's message."""
         self._socket.send(m.encode(message))
 
     def events(self, for_s: float) -> Iterator[AnyEvent]:
-        """The events that arrive within the next `for_s` seconds. MachineError for those that were missed and must not be."""
+        """Yield the events that arrive within the next `for_s` seconds. Raises MachineError for missed events unless `may_miss`."""
         for (frame,) in arriving(self._socket, for_s):
             message = m.decode_at_client(frame)
             if isinstance(message, m.Told):

@@ -1,7 +1,7 @@
-"""The coordinator's socket for observers. Each has a queue that ends: one who stops reading costs the job nothing more.
+"""The coordinator's socket for observers. Each observer has a bounded queue, so one that stops reading does not burden the job.
 
-What the queue has no room for is dropped and counted; the observer learns the count as soon as there is room again. The job's own
-processes have another socket, whose queues have no end: of what they are told nothing may be lost.
+Events for which the queue has no room are dropped and counted; the observer gets the count as soon as there is room again.
+The job's own processes have another socket with unbounded queues, because no message to them may be lost.
 """
 
 import errno
@@ -14,20 +14,20 @@ from nalb.errors import InputError
 from nalb.events import MissedEvent
 from nalb.protocol import messages as m
 
-QUEUE_BYTES = 16_000_000  # of the events that wait for one observer, about
-EVENT_BYTES = 400  # of an event, for each process of the job: 4 kB with 12 nodes (docs/run-files.md)
-QUEUE_LEAST = 16  # events
-SOCKET_PATH_BYTES = 107  # sun_path of a unix socket, less its end
-TAKEN_AT_ONCE = 100  # messages: observers that say too much must not keep the job waiting
+QUEUE_BYTES = 16_000_000  # the approximate size of the events that may wait for one observer
+EVENT_BYTES = 400  # an event's size for each process of the job: 4 kB with 12 nodes (docs/run-files.md)
+QUEUE_LEAST = 16  # the least number of events that may wait for an observer
+SOCKET_PATH_BYTES = 107  # the length of a Unix socket's sun_path less the zero byte at its end
+TAKEN_AT_ONCE = 100  # messages read in a row: observers that send too many must not keep the job waiting
 
 
 class ObserverDoor:
-    """The socket, bound on an ipc address, and how much each observer has missed."""
+    """The observers' socket, bound on an ipc address, and the number of events that each observer has missed."""
 
     def __init__(self, socket: "zmq.Socket[bytes]", address: str, processes: int):
-        """socket: a ROUTER, not yet bound. processes: of the job. Raises InputError.
+        """Bind `socket`, a ROUTER, to `address`. processes: the number of the job's processes. Raises InputError.
 
-        The mode of the socket's file is what keeps others out: whoever may write to it steers the job.
+        The mode of the socket's file keeps other users out, since anyone who may write to the file can steer the job.
         """
         path = address.removeprefix("ipc://")
         if len(os.fsencode(path)) > SOCKET_PATH_BYTES:
@@ -35,9 +35,9 @@ class ObserverDoor:
                 f"NALB_OBSERVERS: the socket path {path} is longer than {SOCKET_PATH_BYTES} bytes: use a shorter run directory"
             )
         self.socket = socket
-        self._missed: dict[bytes, int] = {}  # events, of those observers that do not know yet
+        self._missed: dict[bytes, int] = {}  # missed events, by the observers that have not been told yet
         socket.setsockopt(zmq.SNDHWM, max(QUEUE_LEAST, QUEUE_BYTES // (EVENT_BYTES * processes)))
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # else what cannot be sent is dropped without a word
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # without it, messages that cannot be sent are dropped silently
         umask = os.umask(0o177)
         try:
             socket.bind(address)
@@ -45,7 +45,7 @@ class ObserverDoor:
             os.umask(umask)
 
     def arrived(self) -> Iterator[list[bytes]]:
-        """The frames of the messages that are there, at most TAKEN_AT_ONCE."""
+        """Yield the frames of the messages that have arrived, at most TAKEN_AT_ONCE messages."""
         for _ in range(TAKEN_AT_ONCE):
             try:
                 yield self.socket.recv_multipart(zmq.NOBLOCK)
@@ -53,7 +53,7 @@ class ObserverDoor:
                 return
 
     def tell(self, identity: bytes, told: m.Told, frame: zmq.Frame) -> bool:
-        """Queue an event for an observer, or count it as missed; False where the observer is gone. frame: the event encoded."""
+        """Queue an event for an observer, or count it as missed; return whether the observer is there. frame: `told`, encoded."""
         try:
             self._tell_missed(identity, told.event.at_s)
             self.socket.send_multipart([identity, frame], zmq.NOBLOCK)
@@ -67,13 +67,13 @@ class ObserverDoor:
         return True
 
     def catch_up(self, now_s: float) -> None:
-        """Tell those that have missed events and read again; no event may follow that would."""
+        """Tell observers that have missed events and read again how many they missed; the job may have no next event to do so."""
         for identity in list(self._missed):
             try:
                 self._tell_missed(identity, now_s)
             except zmq.Again:
                 continue
-            except zmq.ZMQError:  # it is gone: the next event finds that out
+            except zmq.ZMQError:  # the observer is gone, which tell() notices at the next event
                 del self._missed[identity]
 
     def _tell_missed(self, identity: bytes, at_s: float) -> None:

@@ -1,7 +1,7 @@
-"""What workers send each other: a header that says what it is, and raw elements of one array. No code travels.
+"""The messages between workers: a header that describes the message, and raw elements of one array. No code travels.
 
-An array goes in portions, so that what a broken connection has lost is soon sent again (stream.py), and no frame is large. Beside
-portions there are marks, which follow them on their way, and words, which have a connection of their own.
+An array goes in portions, so that a loss is soon repaired when a connection breaks (stream.py), and no frame is large. There
+are also marks, which follow portions on the same connection, and words, which have a connection of their own.
 """
 
 import math
@@ -25,22 +25,22 @@ HEADER_MOST_BYTES = 4096
 
 
 class TokenPiece(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, tag="token"):
-    """A part of a computed token, for the one that needs it."""
+    """A part of a computed token, for the token that needs it."""
 
     token: TokenId
     part: Part
     wanted_by: TokenId
 
 
-class Phase(Enum):
-    """Of a sum over some workers."""
+class Phase(StrEnum):
+    """The phase of a sum over some workers."""
 
-    SCATTER = "scatter"  # one worker's gradients, of the share that the receiver adds up
-    GATHER = "gather"  # the sum of that share
+    SCATTER = "scatter"  # one worker sends its gradients of the share that the receiver adds up
+    GATHER = "gather"  # the worker that added a share up sends its sum
 
 
 class SumPiece(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, tag="sum"):
-    """A share of a sub-model's gradients. dtype: of the arrays in it, which travel as one."""
+    """A share of a sub-model's gradients. dtype: the type of the arrays in the share, which travel as one array."""
 
     iteration: Count
     sub_model: Index
@@ -48,10 +48,10 @@ class SumPiece(Struct, frozen=True, forbid_unknown_fields=True, array_like=True,
     dtype: Annotated[str, Meta(max_length=16)]
 
 
-class Occasion(Enum):
-    """Why a worker gets a sub-model."""
+class Occasion(StrEnum):
+    """The occasion on which a worker gets a sub-model."""
 
-    JOINS = "joins"  # it computes the sub-model from this iteration on
+    JOINS = "joins"  # the worker computes the sub-model from this iteration on
     GATHER = "gather"  # the script wants whole models after this iteration
 
 
@@ -68,7 +68,7 @@ Piece = TokenPiece | SumPiece | StatePiece
 
 
 def described(piece: Piece) -> str:
-    """The piece, for people."""
+    """A description of the piece for people."""
     if isinstance(piece, TokenPiece):
         iteration, level, number = piece.token
         return f"the {piece.part.value} of token {number} of level {level + 1} in iteration {iteration}"
@@ -77,29 +77,29 @@ def described(piece: Piece) -> str:
 
 
 def iteration_of(piece: Piece) -> int:
-    """The iteration that the piece is of."""
+    """The iteration to which the piece belongs."""
     return piece.wanted_by.iteration if isinstance(piece, TokenPiece) else piece.iteration
 
 
 class Portion(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, tag="portion"):
-    """In front of some elements of an array, in C order. number, round: as of stream.py."""
+    """The header of some elements of an array, in C order. number, round: see stream.py."""
 
-    source: Index  # rank of the sender
+    source: Index  # the sender's rank
     number: Count
     round: Count
     piece: Piece
     dtype: Annotated[str, Meta(pattern=r"^(float(16|32|64)|u?int(8|16|32|64))\Z")]
-    shape: Annotated[list[Index], Meta(max_length=32)]  # of the whole array
-    start_bytes: Bytes  # of the array before these
+    shape: Annotated[list[Index], Meta(max_length=32)]  # the shape of the whole array
+    start_bytes: Bytes  # the position of these elements in the array's bytes
 
     @property
     def total_bytes(self) -> int:
-        """Of the whole array."""
+        """The size of the whole array in bytes."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 class Mark(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, tag="mark"):
-    """The last portion that was sent before this, on the same connection."""
+    """The number of the last portion that was sent before this mark on the same connection, and its round."""
 
     source: Index
     number: Count
@@ -107,21 +107,21 @@ class Mark(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, tag
 
 
 class Word(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, tag="word"):
-    """What the sender has of the receiver's portions, and that it lives. received, limit_bytes, again: as of stream.py."""
+    """A sign of life that confirms the portions received from its receiver. received, limit_bytes, again: see stream.py."""
 
     source: Index
     received: Count
     limit_bytes: Count
     again: Last
-    left: Count  # arrays and portions for the receiver that it has not confirmed
-    asks: bool  # for a word in return
+    left: Count  # the arrays and portions for the receiver that the receiver has not confirmed
+    asks: bool  # whether the sender asks for a word in return
 
 
 Header = Portion | Mark | Word
 
 
 class Elements(NamedTuple):
-    """A portion, before it has a number."""
+    """A portion that has no number yet."""
 
     piece: Piece
     dtype: str
@@ -135,7 +135,7 @@ _decoder: msgspec.msgpack.Decoder[Header] = msgspec.msgpack.Decoder(Header)
 
 
 def portions(piece: Piece, array: npt.NDArray[Any]) -> Iterator[Elements]:
-    """The array in portions: one at least, since it may be empty."""
+    """Cut an array into portions; an empty array gives one empty portion."""
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     for start_bytes in range(0, max(len(data), 1), PORTION_MOST_BYTES):
         end_bytes = start_bytes + PORTION_MOST_BYTES
@@ -143,18 +143,18 @@ def portions(piece: Piece, array: npt.NDArray[Any]) -> Iterator[Elements]:
 
 
 def pack(source: int, number: int, round_: int, part: Elements) -> tuple[bytes, memoryview]:
-    """The frames of a portion."""
+    """The frames of a portion: header and elements."""
     header = Portion(source, number, round_, part.piece, part.dtype, part.shape, part.start_bytes)
     return _encoder.encode(header), part.data
 
 
 def pack_header(header: Mark | Word) -> tuple[bytes]:
-    """The only frame."""
+    """The only frame of a mark or word."""
     return (_encoder.encode(header),)
 
 
 def unpack(frames: list[memoryview]) -> tuple[Header, memoryview]:
-    """The header, and the elements of a portion. PeerError for what is not ours."""
+    """The header and, for a portion, its elements. Raises PeerError for frames that are no such message."""
     if not frames or len(frames[0]) > HEADER_MOST_BYTES:
         raise PeerError("no header of at most 4096 bytes")
     try:
@@ -166,7 +166,7 @@ def unpack(frames: list[memoryview]) -> tuple[Header, memoryview]:
         raise PeerError(f"{len(frames)} frames where a header and, of a portion, elements belong")
     if not isinstance(header, Portion):
         return header, memoryview(b"")
-    # numpy counts without the zeros of a shape, and refuses what does not fit into 64 bits
+    # numpy leaves a shape's zeros out of its product, and refuses products that do not fit into 64 bits
     if math.prod(max(one, 1) for one in header.shape) * np.dtype(header.dtype).itemsize > ARRAY_MOST_BYTES:
         raise PeerError(f"an array of shape {header.shape}, which no memory holds")
     left_bytes = header.total_bytes - header.start_bytes
@@ -176,21 +176,21 @@ def unpack(frames: list[memoryview]) -> tuple[Header, memoryview]:
 
 
 class Assembly:
-    """An array that comes in portions, in their order. Memory is taken for what has come alone."""
+    """Assembles an array from its portions, which come in order. It takes memory only for portions that have come."""
 
     def __init__(self) -> None:
         self._first: Portion | None = None
         self._data = bytearray()
 
     def add(self, portion: Portion, elements: memoryview) -> npt.NDArray[Any] | None:
-        """The array, if these are its last elements. PeerError: they do not go on with what has come."""
+        """Add a portion; return the array if it is complete. Raises PeerError for a portion that does not follow the one before."""
         first = self._first or portion
         whats = [(one.piece, one.dtype, one.shape) for one in (first, portion)]
         if whats[0] != whats[1] or portion.start_bytes != len(self._data):
             raise PeerError("a portion that does not follow the one before it")
         is_last = portion.start_bytes + len(elements) == portion.total_bytes
         data: memoryview | bytearray = elements
-        if self._first is not None or not is_last:  # else as it came, without a copy
+        if self._first is not None or not is_last:  # an array in a single portion is not copied
             self._first = first
             self._data += elements
             data = self._data

@@ -1,10 +1,10 @@
-"""Whether the hosts that this process needs answer at all.
+"""Watches whether the hosts that this process needs can be reached.
 
-A process joins the coordinator only once ps-lite has brought all together, which may take as long as a user's script loads its
-data: a link that is lost meanwhile would be found only by NALB_STARTUP_S. Later, a way between two nodes may be lost that both
-still reach the coordinator, and where MXNet runs alone nobody reports to anyone. So a thread knocks: at the coordinator's port
-while the job gathers, then at the port of each peer that acknowledges nothing. A host that is there answers, even if the port is
-not open, and however busy it is: its kernel does.
+A process joins the coordinator only after ps-lite has brought all processes together, which may take as long as a user's script
+loads its data. A link that is lost meanwhile would be noticed only after NALB_STARTUP_S. Later the link between two nodes may be
+lost while both still reach the coordinator, and in a job of MXNet alone no process reports to a coordinator. So a thread tries to
+connect: to the coordinator's port while the job gathers, then to the port of each peer that acknowledges nothing. A host that is
+up answers through its kernel, even if the port is closed and however busy the host is.
 """
 
 import errno
@@ -24,16 +24,16 @@ from nalb.protocol.messages import FAR_S
 from nalb.settings import Settings
 from nalb.transport.tcp_info import Address, Connection, Ways, connections
 
-KNOCKS = 5  # within the silence that is allowed
-LOOKS = 10  # at connections, likewise
-FAR_LOOKS_S = 0.5  # between looks, at most, where peers are far: a starved connection holds up an exchange for as long
+KNOCKS = 5  # attempts to connect within the allowed silence
+LOOKS = 10  # looks at the connections within the allowed silence
+FAR_LOOKS_S = 0.5  # the longest time between looks where peers are far: a look ends the delay by a starved connection
 
 
 @contextmanager
 def reach_kept(settings: Settings) -> Iterator[None]:
-    """End this process with one line when the coordinator's host no longer answers, in the with block.
+    """During the with block, end this process with one line when the coordinator's host does not answer any more.
 
-    Without `nalb launch` one that has not answered yet may still have to start: that is NALB_STARTUP_S's to tell.
+    Without `nalb launch`, a host that has never answered may still be starting; the limit for that is NALB_STARTUP_S.
     """
     is_over = threading.Event()
     host, _, port = settings.endpoint.removeprefix("tcp://").rpartition(":")
@@ -41,7 +41,7 @@ def reach_kept(settings: Settings) -> Iterator[None]:
 
     def watch() -> None:
         heard_s = math.inf
-        if settings.starts_together:  # a link may have been lost while this process still loaded what it needs
+        if settings.starts_together:  # the link may have been lost while this process was loading its libraries
             heard_s = time.monotonic() - min(process_age_s(), settings.silence_s / 2)
         while not is_over.is_set():
             knocked_s = time.monotonic()
@@ -64,17 +64,17 @@ def reach_kept(settings: Settings) -> Iterator[None]:
 
 
 def process_age_s() -> float:
-    """Since this process began, by the kernel."""
+    """The seconds since this process began, by the kernel's clock."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 class Reachability:
-    """Watches this process's connections to the job's nodes, on a thread.
+    """Watches this process's connections to the job's nodes on a thread.
 
-    That thread calls `fail`, once, where a peer is out of reach, and `note` with what each look shows.
+    The thread calls `fail` once, when a peer is out of reach, and `note` with the state of the connections at each look.
 
-    What the user's script connects to elsewhere, a store or a tracking server, is the script's to wait for.
+    Connections of the user's script to other machines, such as a store or a tracking server, are not watched.
     """
 
     def __init__(
@@ -83,19 +83,19 @@ class Reachability:
         self._settings, self._fail, self._note = settings, fail, note
         self._coordinator_port = int(settings.endpoint.rpartition(":")[2])
         self._is_over = threading.Event()
-        self._silent_since_s: dict[Address, float] = {}  # those in doubt
-        self._has_far = False  # by the last look
+        self._silent_since_s: dict[Address, float] = {}  # the peers that are in doubt
+        self._has_far = False  # whether the last look found a far peer
         threading.Thread(target=self._run, name="nalb-reach", daemon=True).start()
 
     def close(self) -> None:
-        """Peers may leave from now on."""
+        """Stop watching: from now on peers may leave."""
         self._is_over.set()
 
     def _run(self) -> None:
         while not self._is_over.wait(min(self._settings.silence_s / LOOKS, FAR_LOOKS_S if self._has_far else math.inf)):
             try:
                 cause, why = Cause.UNREACHABLE, self._look()
-            except (OSError, RuntimeError):  # no file or thread to be had just now: the next look may have them
+            except (OSError, RuntimeError):  # no file or thread is free at the moment; the next look may get one
                 continue
             except Exception as error:
                 cause, why = Cause.PROCESS, f"cannot watch its connections: {type(error).__name__}: {error}"
@@ -118,11 +118,14 @@ class Reachability:
         return peer[1] != self._coordinator_port and (nodes is None or peer[0] in nodes)
 
     def _is_far(self, connection: Connection) -> bool:
-        """Of a link with delay the queue is too short for what a worker may have under way; MXNet alone is left as it is."""
+        """Whether a watched peer is far, so that the link's queue is too short for the bytes that a worker may have under way.
+
+        Jobs of MXNet alone are left as they are: no peer counts as far.
+        """
         return not self._settings.is_stock and connection.round_trip_s >= FAR_S and self._is_watched(connection.peer)
 
     def lost(self, now: list[Connection], heard: set[Address], now_s: float) -> str | None:
-        """Why there is no reaching a peer, if so. heard: those that have just answered another connection."""
+        """The reason why a peer cannot be reached, or None. heard: the peers that have just answered another connection."""
         known = self._silent_since_s
         doubtful = [connection for connection in now if connection.is_doubtful]
         self._silent_since_s = {
@@ -148,14 +151,14 @@ class Reachability:
 
 
 def answering(peers: set[Address], limit_s: float) -> set[Address]:
-    """Those whose hosts answer within `limit_s`."""
+    """The peers whose hosts answer within `limit_s`."""
     heard: set[Address] = set()
 
     def ask(peer: Address) -> None:
         if answers(peer, limit_s):
             heard.add(peer)
 
-    # no executor: none works once the interpreter ends, when the last exchange may still be under way
+    # threads and no executor: executors do not work while the interpreter ends, and the last exchange may still be under way then
     asking = [threading.Thread(target=ask, args=(peer,), name="nalb-reach", daemon=True) for peer in peers]
     for thread in asking:
         thread.start()
@@ -165,11 +168,11 @@ def answering(peers: set[Address], limit_s: float) -> set[Address]:
 
 
 def answers(peer: Address, limit_s: float) -> bool:
-    """Whether the host takes or refuses a TCP connection within `limit_s`; True too where this process can ask none."""
+    """Whether the host accepts or refuses a TCP connection within `limit_s`; also True where this process cannot open a socket."""
     try:
         socket.create_connection(peer, limit_s).close()
     except ConnectionRefusedError:
         return True
     except OSError as error:
-        return error.errno in (errno.EMFILE, errno.ENFILE)  # no file is left here: that says nothing of the host
+        return error.errno in (errno.EMFILE, errno.ENFILE)  # no file is left, which says nothing about the host
     return True

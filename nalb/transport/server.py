@@ -1,4 +1,4 @@
-"""The coordinator's body: one thread beside the ps-lite scheduler, two sockets (processes, observers), one file of events."""
+"""Runs the coordinator: one thread beside the ps-lite scheduler, with two sockets (processes, observers) and a file of events."""
 
 import queue
 import threading
@@ -28,12 +28,12 @@ from nalb.transport.curvezmq import door_kept, node_of_user, secure_server
 from nalb.transport.keys import own_keys
 from nalb.transport.observer_door import ObserverDoor
 
-LAST_WORDS_MS = 2000  # how long an Abort may take to leave
-MOMENT_S = 0.25  # between two words to the launcher about what the job does
+LAST_WORDS_MS = 2000  # the time that an Abort may take to leave
+MOMENT_S = 0.25  # the least time between two reports to the launcher of the job's phase and iteration
 
 
 class CoordinatorThread:
-    """Serves the control plane while the with block runs; ends this process with the verdict if the job is aborted."""
+    """Serves the control plane during the with block; ends this process with the verdict if the job is aborted."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class CoordinatorThread:
         schemes: Mapping[str, Scheme] = SCHEMES,
         estimators: Mapping[str, Callable[[int], Estimator]] = ESTIMATORS,
     ):
-        """As Coordinator's."""
+        """The arguments are those of Coordinator."""
         self._settings, self._predictor, self._schemes, self._estimators = settings, predictor, schemes, estimators
         self._stop = threading.Event()
         self._started: queue.Queue[Exception | None] = queue.Queue()
@@ -69,11 +69,11 @@ class CoordinatorThread:
                 router.setsockopt(zmq.LINGER, LAST_WORDS_MS)
                 router.setsockopt(zmq.SNDHWM, 0)
                 router.setsockopt(zmq.MAXMSGSIZE, m.FRAME_MOST)
-                # without it who connects anew is ignored until the old connection is known to be dead
+                # without this option a process that connects anew is ignored until its old connection is known to be dead
                 router.setsockopt(zmq.ROUTER_HANDOVER, 1)
                 bound(router, self._settings.silence_s)
                 door = _open_door(context, self._settings, stack)
-                if keys := own_keys(self._settings):  # for what is bound from here on
+                if keys := own_keys(self._settings):  # the observers' door, bound before, stays unencrypted
                     stack.enter_context(door_kept(context, keys))
                     secure_server(router, keys)
                 _bind(router, self._settings)
@@ -99,7 +99,7 @@ class CoordinatorThread:
                 state.abort(Failure(cause=Cause.COORDINATOR, detail=why, role="scheduler", node=node), time.monotonic())
                 _flush(talks, state, None, door)
             verdict = state.verdict
-        if verdict is not None:  # the sockets are closed: every Abort has left
+        if verdict is not None:  # the sockets are closed, so every Abort has left
             die(verdict)
 
     def _serve(
@@ -119,7 +119,7 @@ class CoordinatorThread:
             poller.register(socket, zmq.POLLIN)
         while not self._stop.is_set() and state.phase != "OVER":
             if poller.poll(tick_ms):
-                for _ in range(1000):  # a flood must not keep the deadlines from being looked at
+                for _ in range(1000):  # bounded, so that a flood of messages does not delay the deadlines
                     try:
                         if members is None:
                             frames, node = router.recv_multipart(zmq.NOBLOCK), None
@@ -130,7 +130,7 @@ class CoordinatorThread:
                     _take(talks, state, frames, node)
                 for frames in door.arrived() if door else ():
                     _observe(state, frames)
-            if (now_s := time.monotonic()) - ticked_s >= tick_ms / 1000:  # it looks at every process
+            if (now_s := time.monotonic()) - ticked_s >= tick_ms / 1000:  # rarely, since a tick looks at every process
                 state.tick(now_s)
                 ticked_s = now_s
                 if door:
@@ -142,7 +142,7 @@ class CoordinatorThread:
 
 
 def _receive_signed(router: "zmq.Socket[bytes]", members: dict[str, str]) -> tuple[list[bytes], str | None]:
-    """The frames, and the node whose key the sender has."""
+    """Receive a message: its frames, and the node whose key the sender has."""
     frames = router.recv_multipart(zmq.NOBLOCK, copy=False)
     try:
         user = frames[-1].get("User-Id")
@@ -152,7 +152,7 @@ def _receive_signed(router: "zmq.Socket[bytes]", members: dict[str, str]) -> tup
 
 
 def _take(talks: Conversations, state: Coordinator, frames: list[bytes], node: str | None = None) -> None:
-    """Take one message of a process in: in an envelope, or a sign of life on a connection of its own."""
+    """Take one message of a process: a message with its envelope, or a sign of life on the second connection."""
     identity, *rest = frames
     name = state.name_of(identity)
     peer = name or identity.decode("ascii", "replace")
@@ -175,7 +175,7 @@ def _take(talks: Conversations, state: Coordinator, frames: list[bytes], node: s
 
 
 def _observe(state: Coordinator, frames: list[bytes]) -> None:
-    """Take one message of an observer in."""
+    """Take one message of an observer."""
     identity, *rest = frames
     try:
         if len(rest) != 1:
@@ -189,7 +189,7 @@ def _observe(state: Coordinator, frames: list[bytes]) -> None:
 
 
 def _flush(talks: Conversations, state: Coordinator, log: LineFile | None, door: ObserverDoor | None = None) -> None:
-    encoded, frame = None, zmq.Frame()  # a plan goes to every worker: encoded once, and not copied for each
+    encoded, frame = None, zmq.Frame()  # a plan that goes to every worker is encoded once and not copied
     while state.outbox:
         identity, message = state.outbox.popleft()
         if message is not encoded:
@@ -200,7 +200,7 @@ def _flush(talks: Conversations, state: Coordinator, log: LineFile | None, door:
             state.forget_observer(identity)
     if log is not None:
         for event in state.events:
-            if isinstance(event, Measured):  # made rows of here, where no worker waits for its plan any more
+            if isinstance(event, Measured):  # the rows are made here, after the plans have left for the workers
                 rows = sample_rows(event.samples, event.at_s)
                 event = SamplesEvent(at_s=event.at_s, iteration=event.iteration, rows=rows)
             log.append(encode_line(event))
@@ -208,7 +208,7 @@ def _flush(talks: Conversations, state: Coordinator, log: LineFile | None, door:
 
 
 def sample_rows(samples: Samples, first_s: float) -> list[Row]:
-    """Samples as samples.jsonl has them: (source, target, is_push, bytes, start_us, end_us), times since `first_s`."""
+    """Samples as rows of samples.jsonl: (source, target, is_push, bytes, start_us, end_us), with times since `first_s`."""
     times_us = [np.rint((samples[name] - first_s) * 1e6) for name in ("start_s", "end_s")]
     columns = [samples["source"], samples["target"], samples["is_push"], samples["size_bytes"], *times_us]
     return list(zip(*(column.astype(np.int64).tolist() for column in columns), strict=True))

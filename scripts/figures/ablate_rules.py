@@ -1,7 +1,8 @@
-"""What each rule is worth: networks of every family, simulated with all rules and without each.
+"""Measures the worth of each rule: simulates networks of every family with all rules, and without each rule in turn.
 
-A rule is left out by other values of fields of Rules. Networks, iterations and starts are those of simulate_families.py. Printed
-are times without the rule over times with it, mean and worst: of the iterations that count, and of all iterations.
+Other values for fields of Rules leave a rule out. Networks, iterations and starts are those of simulate_families.py. The script
+prints times without the rule over times with it, their mean and their worst: first of the iterations that count, then of all
+iterations.
 """
 
 import argparse
@@ -16,8 +17,8 @@ from nalb.measurement.rules import RULES
 from nalb.simulation.families import STAR_FAMILIES
 from simulate_families import simulate
 
-NEVER = 10**9  # iterations, of equal shares too: longer than any simulation
-# By the name that is printed: the fields of Rules without the rule.
+NEVER = 10**9  # more iterations, or iterations' worth of equal shares, than any simulation has
+# The changed fields of Rules that leave each rule out, by the name that is printed.
 WITHOUT: dict[str, dict[str, Any]] = {
     "all rules": {},
     "proof moves halfway": {"proof_weight": 1.0},

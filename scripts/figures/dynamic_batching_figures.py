@@ -1,10 +1,10 @@
-"""Dynamic Batching's figures 3, 4 and 6 on this machine (Tyagi and Sharma, 2020): three workers, a CNN, real training.
+"""Repeats figures 3, 4 and 6 of Dynamic Batching (Tyagi and Sharma, 2020) on this machine: three workers train a CNN.
 
     python scripts/figures/dynamic_batching_figures.py [--out DIR] [--quick]
 
-3   cores as 3 : 5 : 12: how iteration times of the workers spread, uniform and variable batches
-4   the same cores: sizes from equal ones under proportional control; without a dead-band (simulated)
-6   H-levels 1 to 10 with 1.2 cores in all: training time of uniform batches over variable ones
+3   cores as 3 : 5 : 12: the spread of the workers' iteration times, with uniform and with variable batches
+4   the same cores: batch sizes under proportional control, from equal ones; and without a dead-band (simulated)
+6   H-levels 1 to 10 with 1.2 cores in all: the iteration time of uniform batches over that of variable ones
 
 The paper's machines have 20 and 39 cores. dynamic_batching_levels.py simulates figure 6 on 39.
 """
@@ -24,24 +24,24 @@ from nalb.batching.decisions import Observation
 from nalb.batching.dynamic import ProportionalControl
 from nalb.batching.sizes import Bounds
 
-CORES = 1.2  # of all workers together: this machine has 2, and servers and the coordinator need some
-START_CORES = 0.5  # of each until training begins
-PARTS = (3 / 20, 5 / 20, 12 / 20)  # Fig. 3
+CORES = 1.2  # the cores of all workers together; this machine has 2, and servers and the coordinator need some
+START_CORES = 0.5  # the cores of each worker until training begins
+PARTS = (3 / 20, 5 / 20, 12 / 20)  # each worker's part of the cores in Fig. 3
 LEVELS = (1, 2, 4, 6, 8, 10)
 TOTAL = 1536  # samples of an iteration
-TOTAL_6 = 4096  # the same for Fig. 6, which the paper has of a ResNet: computing, not the exchange, takes the time
-NOISE = 0.03  # of simulated times
-PAPER_6 = {2: "2.0", 10: "2.4"}  # ResNet; up to 4 on MNIST
+TOTAL_6 = 4096  # the same for Fig. 6: as with the paper's ResNet, computing must take more time than the exchange
+NOISE = 0.03  # the relative noise of simulated times
+PAPER_6 = {2: "2.0", 10: "2.4"}  # the paper's gains for ResNet; on MNIST they reach 4
 
 
 def level_cores(level: int) -> tuple[float, ...]:
-    """The smallest, a third of all, and the largest, `level` times the smallest."""
+    """The cores of the three workers: the smallest, a third of all, and the largest, which is `level` times the smallest."""
     rest = CORES * 2 / 3
     return rest / (1 + level), CORES / 3, rest * level / (1 + level)
 
 
 def changes_made(dead_band: float, smoothing: float, window: int) -> int:
-    """Adjustments in 100 iterations after the first 20, of workers as uneven as in Fig. 3."""
+    """The number of changes of sizes in 100 iterations after the first 20, for workers as uneven as in Fig. 3."""
     generator = np.random.default_rng(0)
     start = (TOTAL // 3,) * 3
     control = ProportionalControl(start, Bounds.of(TOTAL, 3), None, dead_band, smoothing, window)
@@ -54,7 +54,7 @@ def changes_made(dead_band: float, smoothing: float, window: int) -> int:
 
 
 def main(out: Path, quick: bool) -> None:
-    """Run what is missing, print the tables."""
+    """Run the trainings that are missing and print the tables."""
     console, networks = Console(width=max(110, Console().width)), out / "networks"
     iterations = 40 if quick else 60
     cores = tuple(CORES * part for part in PARTS)

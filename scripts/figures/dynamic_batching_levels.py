@@ -1,11 +1,12 @@
-"""Tyagi and Sharma's Figure 6, simulated: what variable batches gain over uniform ones, by heterogeneity.
+"""Simulates Figure 6 of Tyagi and Sharma (2020): the gain of variable batches over uniform ones, by heterogeneity.
 
     python scripts/figures/dynamic_batching_levels.py [--seeds 5]
 
-Three workers share CORES cores; H is the cores of the largest over those of the smallest, the third has a third. A worker takes
-(FIXED + PER_SAMPLE x samples) / cores seconds, as the CNN of examples/ was measured to take on one core, with 3 % of noise.
-Every scheme begins with equal batches; medians of the last half of ITERATIONS iterations. The paper's own times to an
-accuracy contain TensorFlow's parallelism within workers, restarts and communication: only the trend is comparable.
+Three workers share CORES cores. H is the cores of the largest over those of the smallest; the third worker has a third of all. A
+worker takes (FIXED + PER_SAMPLE x samples) / cores seconds, with 3 % of noise; the two constants were measured for the CNN of
+examples/ on one core. Every scheme begins with equal batches, and the table has medians of the last half of ITERATIONS iterations.
+The paper's own times to an accuracy contain TensorFlow's parallelism within workers, restarts and communication, so that only the
+trend is comparable.
 """
 
 import argparse
@@ -19,22 +20,22 @@ from nalb.batching.decisions import Observation
 from nalb.batching.schemes import BatchJob, build
 from nalb.planning.nodes import Floats
 
-CORES = 39.0  # the paper's three workers together
+CORES = 39.0  # the cores of the paper's three workers together
 LEVELS = range(1, 11)
 TOTAL, ITERATIONS, NOISE = 384, 60, 0.03
-FIXED, PER_SAMPLE = 5e-3, 95e-6  # core seconds of a step, and of a sample in it
+FIXED, PER_SAMPLE = 5e-3, 95e-6  # the core seconds of a step, and of each sample in it
 SCHEMES = ("static", "dynamic", "lb-bsp", "lbb")
-PAPER = {2: "2.0", 6: "", 10: "2.4"}  # over uniform batching: ResNet on CPUs
+PAPER = {2: "2.0", 6: "", 10: "2.4"}  # the paper's gains over uniform batching, by H: ResNet on CPUs
 
 
 def cores(level: int) -> Floats:
-    """Of the three workers: smallest + a third of all + smallest x level."""
+    """The cores of the three workers: the smallest, a third of all, and `level` times the smallest."""
     rest = CORES * 2 / 3
     return np.array([rest / (1 + level), CORES / 3, rest * level / (1 + level)])
 
 
 def iteration_s(scheme: str, level: int, seed: int) -> float:
-    """Median of the slowest worker's time once settled."""
+    """Median time of the slowest worker in seconds, over the later half of the iterations."""
     generator = np.random.default_rng([seed, level])
     power = cores(level)
     controller, sizes = build(scheme, BatchJob((TOTAL // 3,) * 3))
@@ -61,7 +62,7 @@ def main() -> int:
             return float(np.median([iteration_s(scheme, level, seed) for seed in range(options.seeds)]))
 
         uniform, power = median("off"), cores(level)
-        ideal = (3 * FIXED + PER_SAMPLE * TOTAL) / CORES  # the fixed part of each worker is its own
+        ideal = (3 * FIXED + PER_SAMPLE * TOTAL) / CORES  # each of the three workers has a fixed part
         gains = [f"{uniform / median(scheme):.2f}" for scheme in SCHEMES]
         least = max(FIXED / power.min(), ideal)
         table.add_row(str(level), f"{uniform * 1e3:.2f}", *gains, f"{uniform / least:.2f}", PAPER.get(level, ""))

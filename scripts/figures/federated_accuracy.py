@@ -1,13 +1,13 @@
-"""LB-BSP's Fig. 13 (Chen et al., 2021): does FedAvg learn as much with batch sizes by speed? Several seeds, paired.
+"""Repeats LB-BSP's Fig. 13 (Chen et al., 2021): whether FedAvg learns as much with batch sizes by speed. Seeds are paired.
 
     python scripts/figures/federated_accuracy.py [--seeds 4] [--rounds 100]
 
-Five clients with two classes of Fashion-MNIST each take turns in one process: what they learn does not depend on who waits for
-whom, so no machines are emulated, and a round's time is the slowest client's samples over its cores (uneven5-cpu's), which
-leaves out averaging and overheads (uneven_machines.py times real rounds). Beside FedAvg and LB-BSP's sizes, the two variants
-that the paper rejects: local steps by speed, and LB-BSP's sizes with the learning rate in proportion. A seed has the same
-first model and the same samples at hand for all. Accuracy is the mean of the last JUDGED models: without common classes, models
-of neighbouring rounds differ by several points. The interval is of the paired differences (t, 95 %).
+Five clients with two classes of Fashion-MNIST each take turns in one process. No machines are emulated, since waiting does not
+change what clients learn. A round's time is the slowest client's samples over its cores (those of uneven5-cpu), without averaging
+and overheads; uneven_machines.py times real rounds. Beside FedAvg and LB-BSP's sizes, the script trains the two variants that the
+paper rejects: local steps by speed, and LB-BSP's sizes with the learning rate in proportion. With the same seed all variants have
+the same first model and draw from the same samples. Accuracy is the mean of the last JUDGED models, because without common classes
+the models of neighbouring rounds differ by several points. The interval is that of the paired differences (t, 95 %).
 """
 
 import argparse
@@ -32,16 +32,16 @@ from nalb.errors import InputError
 from nalb.planning.nodes import Floats
 from netem.network_file import find_network, load_network
 
-BATCH, STEPS, RATE = 100, 15, 0.01  # of a client, to begin with; the paper has 500 steps
-HIDDEN = 100  # units of the one hidden layer: small, so that many rounds and seeds are cheap
-JUDGED = 50  # models
+BATCH, STEPS, RATE = 100, 15, 0.01  # a client's batch, local steps and learning rate at first; the paper has 500 steps
+HIDDEN = 100  # units of the single hidden layer; few, so that many rounds and seeds are cheap
+JUDGED = 50  # the last models whose accuracies are averaged
 TEST_IMAGES = 2000
-Data = tuple[Bytes, npt.NDArray[np.float32], Bytes, npt.NDArray[np.float32]]  # to train on, to test with
+Data = tuple[Bytes, npt.NDArray[np.float32], Bytes, npt.NDArray[np.float32]]  # images and labels to train, and to test
 VARIANTS = ("FedAvg", "LB-BSP", "steps by speed", "rate by size")
 
 
 def train(variant: str, sizes: tuple[int, ...], rounds: int, seed: int, data: Data) -> float:
-    """Mean accuracy of the last JUDGED models."""
+    """Train a variant and return the mean accuracy of the last JUDGED models. sizes: each client's batch by speed."""
     images, labels, test_images, test_labels = data
     clients = len(sizes)
     owned = [np.flatnonzero(labels.astype(int) * clients // 10 == client) for client in range(clients)]
@@ -81,7 +81,8 @@ def train(variant: str, sizes: tuple[int, ...], rounds: int, seed: int, data: Da
 
 
 def parse_variants(text: str) -> list[str]:
-    """The variants named, in order; InputError unless all are known and FedAvg is the first, which others are held against."""
+    """The variants that --variants names, in order. Raises InputError for unknown ones, and unless FedAvg comes first: the others
+    are compared with it."""
     names = parse_names("--variants", text)
     if unknown := [name for name in names if name not in VARIANTS]:
         raise InputError(f"--variants {unknown[0]!r} is unknown: choose of {', '.join(VARIANTS)}")

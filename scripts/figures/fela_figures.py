@@ -1,13 +1,13 @@
-"""Fela's figures (Geng et al., 2020): python scripts/figures/fela_figures.py --simulated [--only 6,8] [--quick]
+"""Repeats Fela's figures (Geng et al., 2020): python scripts/figures/fela_figures.py --simulated [--only 6,8] [--quick]
 
-Simulated at the paper's scale: 8 nodes with a K40c each, 10 Gbit/s, VGG19 and GoogLeNet, totals of 64 to 1024 samples. What of the
-models was measured and what is assumed: nalb/simulation/profiles.py. `fela` knows its network and workers (docs/fela.md);
-`fela-paper` goes by the paper's rules alone.
+The simulation has the paper's scale: 8 nodes with a K40c each, 10 Gbit/s, VGG19 and GoogLeNet, totals of 64 to 1024 samples.
+nalb/simulation/profiles.py says what was measured of the models and what is assumed. `fela` knows its network and workers
+(docs/fela.md); `fela-paper` follows the paper's rules alone.
 
-1      at which batch layers compute at full speed
-6      weights and |S| that tuning ends with, and what the best case saves over the worst
-7      without ADS, without HF; with 6 this is Table III
-8      throughput over the baselines, nobody sleeps
+1      the batch at which layers compute at full speed
+6      the weights and |S| that tuning ends with, and the time that the best case saves over the worst
+7      the gains of ADS and HF; with those of 6 they make Table III
+8      throughput over the baselines while no worker sleeps
 9, 10  throughput and delay with workers that sleep by turns, or with a probability
 links  unequal links: fela over fela-paper
 scale  1,000 nodes
@@ -38,20 +38,20 @@ from nalb.units import mbps_to_bytes_per_s
 
 WORKERS, RATE = 8, 1e4 * mbps_to_bytes_per_s(1)
 TOTALS = (64, 128, 256, 512, 1024)
-SAY_TOTALS = (64, 256, 1024)  # of figures 9 and 10: the paper does not say which total it is
+SAY_TOTALS = (64, 256, 1024)  # the totals of figures 9 and 10; the paper does not give its total
 BASELINES = ("dp", "mp", "hp")
 RULES = (FELA, FELA_BY_PAPER)
-JITTER = 0.05  # of the logarithm of a token's time, where it is said
-STEADY = 5  # iterations: nothing is random, so they are all alike from the second on
+JITTER = 0.05  # the deviation of the logarithm of a token's time, in the runs with jitter
+STEADY = 5  # iterations of runs without randomness, which are all alike from the second on
 TUNING, PHASES = (
     160,
     4,
-)  # iterations, all cases of tuning among them; the later phases for fela-paper too: rules are compared
+)  # iterations, enough for all cases of tuning; fela-paper gets the later phases too, so that the rules alone differ
 MODELS: dict[str, Profile] = {name: make() for name, make in PROFILES.items()}
 
 SLEEPS_S = {"vgg19": (2, 4, 6, 8, 10), "googlenet": (1, 2, 3, 4, 5)}
 CHANCES, CHANCE_S = (0.1, 0.2, 0.3, 0.4, 0.5), {"vgg19": 6, "googlenet": 3}
-# what the paper says Fela gains: percent over each baseline; "3.23x" is a gain too
+# Fela's gains in throughput over each baseline, by the paper: in percent, or as a factor such as 3.23x
 GAINS = {
     ("8", "vgg19"): {"dp": "9.98 %-3.23x", "mp": "5.18-8.12x", "hp": "15.77-49.65 %"},
     ("8", "googlenet"): {"dp": "13.25 %-2.15x", "mp": "3.63-12.22x", "hp": "19.01 %-1.85x"},
@@ -69,13 +69,13 @@ LESS_DELAY = {
 
 
 def machines(jitter: float = 0.0, seed: int = 0) -> Machines:
-    """The paper's eight."""
+    """The paper's eight machines, with the given jitter."""
     return replace(Machines.equal(WORKERS, RATE), jitter=jitter, seed=seed)
 
 
 @cache
 def tuned(model: str, total: int, rules: str = FELA) -> Tuner:
-    """After tuning while training."""
+    """The tuner after a training in which it has tuned."""
     return tune_fela(MODELS[model], machines(), total, TUNING, rules, PHASES)[1]
 
 
@@ -83,7 +83,7 @@ def tuned(model: str, total: int, rules: str = FELA) -> Tuner:
 def simulated(
     how: str, model: str, total: int, iterations: int, sleep: str | None = None, without: tuple[str, ...] = ()
 ) -> Simulated:
-    """how: one of BASELINES or RULES. Fela has the configuration that tuning ended with."""
+    """Simulate a training. how: one of BASELINES or RULES; Fela has the configuration that tuning ended with."""
     stragglers = Stragglers.read(sleep).sleep_s if sleep else None
     if how in BASELINES:
         return train(how, MODELS[model], machines(), total, iterations, stragglers)
@@ -92,7 +92,7 @@ def simulated(
 
 
 def figure_1(console: Console) -> None:
-    """Measured by the authors, and the assumption for dense layers."""
+    """Print the batch of full speed for the layers that the authors measured, and the one assumed for dense layers."""
     table = Table(
         "layers", "batch of full speed", "paper", title="Fig. 1: smallest batch at 92 % of the peak throughput"
     )
@@ -104,7 +104,7 @@ def figure_1(console: Console) -> None:
 
 
 def figure_6(console: Console) -> None:
-    """Phase by phase, and against all 40 cases, with and without jitter."""
+    """Print the result of tuning phase by phase, and the best of all 40 cases, with and without jitter."""
     table = Table(
         "total", "rules", "phase 1", "saves", "phase 2", "saves", "both save", "ends with", "s", "best of 40", "s",
         "best of 40, jitter", "tuning costs",
@@ -132,7 +132,7 @@ def figure_6(console: Console) -> None:
 
 
 def all_cases() -> list[Configuration]:
-    """Each weights with each |S|."""
+    """All configurations: each choice of weights with each |S|."""
     every = weight_cases(divisors(WORKERS), 3, WORKERS)
     return [Configuration(weights, tuple(range(size))) for weights in every for size in divisors(WORKERS)]
 
@@ -146,18 +146,18 @@ def one_case(
     iterations: int = STEADY,
     without: tuple[str, ...] = (),
 ) -> float:
-    """Seconds of an iteration of VGG19."""
+    """Seconds of an iteration of VGG19 under one configuration."""
     return train_fela(MODELS["vgg19"], machines(jitter), total, case, iterations, None, rules, without).iteration_s()
 
 
 def best_with_jitter(total: int, all_s: dict[Configuration, float], rules: str) -> Configuration:
-    """Of the cases that are within 5 % of the best without: the best of 60 iterations with jitter."""
+    """The best case by 60 iterations with jitter, among the cases that are within 5 % of the best without jitter."""
     near = [case for case, seconds in all_s.items() if seconds < 1.05 * min(all_s.values())]
     return min(near, key=lambda case: one_case(total, case, rules, JITTER, 60))
 
 
 def figure_7(console: Console) -> None:
-    """By the paper's rules, tuned; and Table III."""
+    """Print the gains of ADS, HF, weights and CTD by the paper's rules, after tuning: Fig. 7 and Table III."""
     table = Table(
         "total", "ADS", "ADS, weights 1,1,1", "HF", "weights", "CTD",
         title="Fig. 7, Table III: what each gains, VGG19, by the paper's rules",
@@ -180,7 +180,7 @@ def figure_7(console: Console) -> None:
 
 
 def figure_8(console: Console) -> None:
-    """Throughput by total, and the gain over each baseline."""
+    """Print the throughput by total, and the gain over each baseline."""
     for model in MODELS:
         table = Table(
             "total", *BASELINES, *RULES, *(f"over {one}" for one in BASELINES), title=f"Fig. 8, {model}: samples/s"
@@ -203,7 +203,7 @@ def figure_8(console: Console) -> None:
 def stragglers(
     console: Console, figure: str, model: str, settings: Sequence[tuple[str, list[str]]], iterations: int
 ) -> None:
-    """settings: a name, and the sleeps whose mean is taken."""
+    """Print the delays and gains with workers that sleep. settings: each a name, and the sleeps over which the mean is taken."""
     title = (
         f"Fig. {figure}, {model}: added delay of an iteration in s, throughput of fela over each, delay less than each"
     )
@@ -239,26 +239,26 @@ def stragglers(
 
 
 def mean_s(how: str, model: str, total: int, iterations: int, sleeps: Iterable[str]) -> float:
-    """Seconds of an iteration, the first included: PID of Geng et al., Eq. 4, is the difference of two of these."""
+    """Mean seconds of an iteration, the first included. PID in Eq. 4 of Geng et al. is the difference of two of these."""
     return statistics.mean(simulated(how, model, total, iterations, one).ends_s[-1] / iterations for one in sleeps)
 
 
 def figure_9(console: Console, quick: bool) -> None:
-    """Worker k mod 8 sleeps."""
+    """Print Fig. 9: in iteration k, worker k mod 8 sleeps."""
     for model, delays in SLEEPS_S.items():
         settings = [(f"{d} s", [f"round-robin:{d}"]) for d in delays]
         stragglers(console, "9", model, settings, WORKERS * (2 if quick else 4))
 
 
 def figure_10(console: Console, quick: bool) -> None:
-    """Each worker sleeps with a probability; the mean of seeds."""
+    """Print Fig. 10: each worker sleeps with a probability; the mean over seeds."""
     for model, d in CHANCE_S.items():
         settings = [(f"p = {p}", [f"probability:{p}:{d}:{seed}" for seed in range(1 if quick else 3)]) for p in CHANCES]
         stragglers(console, "10", model, settings, 16 if quick else 50)
 
 
 def figure_links(console: Console, quick: bool) -> None:
-    """Eight nodes with 1 to 10 Gbit/s, drawn; both tuned while training."""
+    """Print times on eight nodes whose rates are drawn from 1 to 10 Gbit/s; both rules are tuned while training."""
     table = Table(
         "total", "seed", *BASELINES, *RULES, "fela over fela-paper", "over the best baseline",
         title="VGG19, links of 1 to 10 Gbit/s: s of an iteration after tuning",
@@ -281,7 +281,7 @@ def figure_links(console: Console, quick: bool) -> None:
 
 
 def figure_scale(console: Console, quick: bool) -> None:
-    """How long simulating takes, besides."""
+    """Print iteration times for growing numbers of nodes, and how long their simulation takes."""
     table = Table(
         "nodes",
         "rules",
@@ -305,24 +305,24 @@ def figure_scale(console: Console, quick: bool) -> None:
 
 
 def text_of(weights: Sequence[int], subset: Sequence[int] | None = None) -> str:
-    """As the paper writes it."""
+    """Weights, and |S| if given, as the paper writes them."""
     return "{" + ",".join(map(str, weights)) + "}" + (f", |S| = {len(subset)}" if subset is not None else "")
 
 
 def saving(seconds: dict[Configuration, float]) -> str:
-    """What the best saves over the worst."""
+    """The time that the best case saves over the worst, in percent."""
     return f"{1 - min(seconds.values()) / max(seconds.values()):.1%}"
 
 
 def spread(ratios: Sequence[float]) -> str:
-    """Gains, as the paper writes them: percent, or a factor from 1 on."""
+    """The least and greatest gain, as the paper writes them: in percent, or as a factor from 1 on."""
     return " to ".join(
         f"{100 * (one - 1):.1f} %" if one < 2 else f"{one - 1:.2f}x" for one in (min(ratios), max(ratios))
     )
 
 
 def main() -> int:
-    """Print the tables that are asked for."""
+    """Print the tables of the chosen figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--simulated", action="store_true", help="at the paper's scale")
     parser.add_argument("--only", metavar="N[,N...]", help="these figures: 1, 6, 7, 8, 9, 10, links, scale")

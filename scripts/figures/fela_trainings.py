@@ -1,14 +1,14 @@
-"""Fela by real training on emulated networks: python scripts/figures/fela_trainings.py [--only totals,uneven] [--out DIR] [--quick]
+"""Trains by Fela on emulated networks: python scripts/figures/fela_trainings.py [--only totals,uneven] [--out DIR] [--quick]
 
-A VGG-like net on Fashion-MNIST (examples/train_fela.py). Equal nodes share 1.3 cores and have links of 100 Mbit/s; the
-first one has 0.1 of a core more, for the coordinator. A time is the median from one iteration's beginning to the next one's once
-tuning has ended; with workers that sleep it is the mean.
+The script trains a VGG-like net on Fashion-MNIST (examples/train_fela.py). Equal nodes share 1.3 cores and have links of
+100 Mbit/s; the first node has 0.1 of a core more, for the coordinator. A time is the median from one iteration's beginning to the
+next one's after tuning has ended; with workers that sleep it is the mean.
 
-totals      equal nodes, totals of 64 to 1024 samples: Fela over data, hybrid and model parallelism; where the best of them is
-            within a tenth, both are trained again in pairs
-cases       every configuration of Fela, each trained apart, and the one that tuning ends with
-stragglers  workers that sleep, by turns or with a probability: how much longer an iteration takes
-uneven      unequal machines (uneven4-cpu): beside data parallelism and balanced batch sizes
+totals      equal nodes, totals of 64 to 1024 samples: Fela over data, hybrid and model parallelism; where the best of these is
+            within a tenth of Fela, both are trained again in pairs
+cases       every configuration of Fela, each in a training of its own, and the one with which tuning ends
+stragglers  workers that sleep, by turns or with a probability: the time that they add to an iteration
+uneven      unequal machines (uneven4-cpu): Fela beside data parallelism and balanced batch sizes
 network     unequal links (wan4-static, uneven4-joint): Fela under `exact` and `average`, and data parallelism under `joint`
 """
 
@@ -30,33 +30,33 @@ from nalb.reporting.parallel_file import ParallelResult
 from nalb.tokens.tuning import Tuner, divisors, weight_cases
 
 CORES, RATE_MBPS = 1.3, 100.0
-COORDINATOR_CORES = 0.1  # more for the first node: with eight nodes its coordinator takes 0.06
-START_CORES = 2.0  # all together, until training begins: small ones take minutes to start
-WARM_UP = 6  # iterations: memory is taken, links are measured
-STEADY = 8  # iterations after it that a median is taken of
-NOISE = 1.1  # medians of single runs of one case differ by as much
-PAIRS = 3  # runs of two ways side by side, where their medians are no further apart
-AGAIN = 120  # iterations in which tuning tries the fastest cases again: eight of them; more are 1 in 20 trainings
+COORDINATOR_CORES = 0.1  # cores that the first node has in addition; with eight nodes its coordinator takes 0.06
+START_CORES = 2.0  # the cores of all nodes together until training begins, since small nodes take minutes to start
+WARM_UP = 6  # iterations in which memory is taken and links are measured
+STEADY = 8  # iterations after the warm-up over which a median is taken
+NOISE = 1.1  # the factor by which medians of single runs of one case differ
+PAIRS = 3  # pairs of runs of two ways whose medians differ by no more than NOISE
+AGAIN = 120  # iterations for tuning's second tries of the fastest cases: eight of them; 1 in 20 trainings needs more
 BASELINES = "dp,hp,mp"
 NODES, TOTALS = (4, 8), (64, 128, 256, 512, 1024)
 UNEVEN_TOTAL = 256
 CASES_TOTAL = 256
 SLEEPS = ("round-robin:2", "round-robin:4", "round-robin:8")
 CHANCES = ("probability:0.1:4:1", "probability:0.3:4:1", "probability:0.5:4:1")
-CHANCE_STEADY = 40  # iterations: in about four of them a worker sleeps whose probability is 0.1
+CHANCE_STEADY = 40  # iterations, in about four of which a worker with probability 0.1 sleeps
 SLEEP_TOTAL = 128
-SUB_MODELS, THRESHOLD = 3, 16  # of examples/train_fela.py
+SUB_MODELS, THRESHOLD = 3, 16  # as in examples/train_fela.py
 
 
 def equal_nodes(out: Path, nodes: int) -> Path:
-    """The network file."""
+    """Write the network file of equal nodes and return its path."""
     name = f"equal{nodes}"
     quotas = [CORES / nodes + COORDINATOR_CORES, *[CORES / nodes] * (nodes - 1)]
     return write_network(out, name, uneven_network(name, quotas, START_CORES / nodes, RATE_MBPS))
 
 
 def tuned_iterations(nodes: int) -> int:
-    """Of a training that tunes all cases, and goes on; whichever size of the subset turns out best."""
+    """The number of iterations for a training that tunes all cases and goes on, whichever size of the subset proves best."""
 
     def tried(best_size: int) -> int:
         tuner, count = Tuner(nodes, SUB_MODELS, max(TOTALS), THRESHOLD), 0
@@ -69,7 +69,7 @@ def tuned_iterations(nodes: int) -> int:
 
 
 def tune(folder: Path, network: Path | str, nodes: int, total: int, ways: str = "fela") -> dict[str, ParallelResult]:
-    """Train with these ways, each tuned. Raises InputError where tuning has not ended."""
+    """Train by each of these ways, tuned while training. Raises InputError where tuning has not ended."""
     found = compare_parallels(folder, network, ways, tuned_iterations(nodes), total).ways
     for way, one in found.items():
         if (last := one.cases[-1]).is_tuned is not True:
@@ -78,19 +78,19 @@ def tune(folder: Path, network: Path | str, nodes: int, total: int, ways: str = 
 
 
 def case_of(result: ParallelResult) -> tuple[str, str]:
-    """The configuration that a training ended with: weights, and how many workers compute the last sub-model."""
+    """The configuration with which a training ended: its weights, and the number of workers that compute the last sub-model."""
     last = result.cases[-1]
     return ",".join(map(str, last.weights)), f"{last.members[-1]}{', apart' * last.is_apart}"
 
 
 def flags_of(case: tuple[str, str]) -> list[str]:
-    """Of such a configuration."""
+    """The flags of `nalb compare` for such a configuration."""
     size, _, apart = case[1].partition(", ")
     return ["--weights", case[0], "--subset", size, *(["--apart"] if apart else [])]
 
 
 def table_of(title: str, *headings: str) -> Table:
-    """Numbers to the right."""
+    """An empty table whose columns are aligned to the right."""
     table = Table(title=title)
     for heading in headings:
         table.add_column(heading, justify="right")
@@ -98,7 +98,7 @@ def table_of(title: str, *headings: str) -> Table:
 
 
 def in_pairs(folder: Path, network: Path, total: int, baseline: str, case: tuple[str, str]) -> float:
-    """Fela's speed over a baseline's, the median of several pairs of runs; each goes first by turns."""
+    """Fela's speed over a baseline's: the median of PAIRS pairs of runs, in which the two go first by turns."""
     ratios = []
     iterations = WARM_UP + 2 * STEADY
     for pair in range(PAIRS):
@@ -109,7 +109,7 @@ def in_pairs(folder: Path, network: Path, total: int, baseline: str, case: tuple
 
 
 def totals(out: Path, console: Console, quick: bool, chosen: Sequence[int] = TOTALS) -> None:
-    """Speed over each baseline, at each total."""
+    """Train and print Fela's speed over each baseline, at each total."""
     table = table_of(
         "equal nodes: s an iteration; Fela's speed over each", "nodes", "total", *BASELINES.split(","), "fela",
         "weights", "S", "over dp", "over hp", "over mp", "over the best", "in pairs",
@@ -131,7 +131,7 @@ def totals(out: Path, console: Console, quick: bool, chosen: Sequence[int] = TOT
 
 
 def cases(out: Path, console: Console, quick: bool) -> None:
-    """All configurations for four nodes."""
+    """Train and print all configurations for four nodes."""
     network, sizes = equal_nodes(out, 4), divisors(4)
     tuned = tune(out / "cases-tuned", network, 4, CASES_TOTAL)["fela"]
     seconds = {}
@@ -151,7 +151,7 @@ def cases(out: Path, console: Console, quick: bool) -> None:
 
 
 def stragglers(out: Path, console: Console, quick: bool) -> None:
-    """How much longer iterations take, on average, than where nobody sleeps."""
+    """Train and print the mean time that sleeping workers add to an iteration."""
     network = equal_nodes(out, 4)
     fela = tune(out / "stragglers-tuned", network, 4, SLEEP_TOTAL)["fela"]
     weights, subset = case_of(fela)
@@ -168,7 +168,7 @@ def stragglers(out: Path, console: Console, quick: bool) -> None:
     )  # fmt: skip
     table.add_row("nobody: s", *(f"{one:.2f}" for one in awake.values()), "", "", "")
     for sleeps in (*SLEEPS, *CHANCES)[: 1 if quick else None]:
-        steady = STEADY if sleeps in SLEEPS else CHANCE_STEADY  # by turns each of four workers sleeps twice
+        steady = STEADY if sleeps in SLEEPS else CHANCE_STEADY  # in STEADY iterations each of four workers sleeps twice
         slept = means("stragglers-" + sleeps.replace(":", "-"), steady, "--stragglers", sleeps)
         added = {way: slept[way] - awake[way] for way in awake}
         under = [f"{1 - added['fela'] / added[one]:.0%}" for one in ("dp", "hp")]
@@ -178,7 +178,7 @@ def stragglers(out: Path, console: Console, quick: bool) -> None:
 
 
 def uneven(out: Path, console: Console, _: bool) -> None:
-    """uneven4-cpu: 0.5, 0.4, 0.25 and 0.15 cores, links of 500 Mbit/s."""
+    """Train and print times on uneven4-cpu, which has 0.5, 0.4, 0.25 and 0.15 cores and links of 500 Mbit/s."""
     table = table_of("uneven4-cpu: s an iteration", "total", "dp", "fela", "lb-bsp", "over dp", "over lb-bsp")
     folder, name, total = out / "uneven", "uneven4-cpu", UNEVEN_TOTAL
     dp = compare_parallels(folder / "dp", name, "dp", WARM_UP + STEADY, total).ways["dp"].steady_s
@@ -190,7 +190,7 @@ def uneven(out: Path, console: Console, _: bool) -> None:
 
 
 def network(out: Path, console: Console, quick: bool, chosen: Sequence[int] = (UNEVEN_TOTAL,)) -> None:
-    """Unequal links; on uneven4-joint unequal machines as well. The more samples, the more of the gradients are summed."""
+    """Train and print times on unequal links, in uneven4-joint with unequal machines too; the more samples, the more is summed."""
     table = table_of("unequal links: s an iteration", "network", "total", "fela@average", "fela@exact", "dp under joint",
         "over average", "over dp")  # fmt: skip
     for name, total in product(("wan4-static", "uneven4-joint")[: 1 if quick else None], chosen):
@@ -208,7 +208,7 @@ PARTS: dict[str, Callable[..., None]] = {one.__name__: one for one in (totals, c
 
 
 def main() -> int:
-    """Run the parts that are asked for; what is finished is read."""
+    """Run the chosen parts; trainings that are finished are read."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", default=",".join(PARTS), help="comma-separated parts")
     parser.add_argument("--totals", help=f"comma-separated, of totals (default: all) and network ({UNEVEN_TOTAL})")

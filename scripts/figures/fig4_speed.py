@@ -1,4 +1,4 @@
-"""Figure 4 of Cai et al.: training speed of five schemes on three models, beside the ceilings that each network sets."""
+"""Repeats Figure 4 of Cai et al.: training speed of five schemes on three models, beside the ceilings that each network sets."""
 
 import statistics
 import sys
@@ -15,13 +15,13 @@ from nalb.reporting.record import Record
 from netem.network_file import load_network
 
 SCHEMES = ("stock", "average", "elastic", "aware", "exact")
-ITERATIONS = {"mobilenet": 6, "resnet50": 4, "alexnet": 3}  # of each scheme on each network; the first two do not count
+ITERATIONS = {"mobilenet": 6, "resnet50": 4, "alexnet": 3}  # iterations of a scheme on a network; two do not count
 SEEDS = range(1, 11)
 PAPER = {"mobilenet": (1.14, 2.68), "resnet50": (1.56, 1.76), "alexnet": (1.23, 1.32)}  # elastic, aware over average
 
 
 def main(out: Path, quick: bool) -> None:
-    """Run what is missing; after each network, print its model's table of all so far."""
+    """Make the runs that are missing; after each network, print its model's table of all networks so far."""
     models = {"mobilenet": 3} if quick else ITERATIONS
     nodes, seeds = (4, range(1, 2)) if quick else (12, SEEDS)
     networks = [
@@ -38,7 +38,7 @@ def main(out: Path, quick: bool) -> None:
 
 
 def _table(model: str, mine: list[tuple[Record, Path]]) -> Table:
-    """Medians over networks."""
+    """The table of a model, with medians over its networks."""
     nodes = len(mine[0][0].nodes)
     table = Table(
         title=f"{model}, {nodes} nodes, {len(mine)} networks: samples a minute (Eq. 16), medians over networks"

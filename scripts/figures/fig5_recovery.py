@@ -1,4 +1,4 @@
-"""Figure 5 of Cai et al.: aware and average while the network changes, and how soon aware is back near the bound."""
+"""Repeats Figure 5 of Cai et al.: aware and average while the network changes, and how soon aware is back near the bound."""
 
 import statistics
 import sys
@@ -18,7 +18,7 @@ SEED = 2023
 
 @dataclass(frozen=True)
 class Run:
-    """One comparison."""
+    """A comparison on a network whose rates are drawn anew every `every_s` seconds."""
 
     name: str
     nodes: int
@@ -30,13 +30,13 @@ class Run:
 
 RUNS = (
     Run("fig5-n12", 12, (20, 220), 60, 50, ("aware", "average")),
-    Run("fig5-n12-third", 12, (20 / 3, 220 / 3), 120, 60, ("aware",)),  # two cores carry it with ease
+    Run("fig5-n12-third", 12, (20 / 3, 220 / 3), 120, 60, ("aware",)),  # two cores carry these rates with ease
 )
 QUICK = (Run("fig5-n4", 4, (80, 220), 12, 12, ("aware", "average")),)
 
 
 def main(out: Path, quick: bool) -> None:
-    """Run what is missing; print every iteration with the changes marked, then the recoveries."""
+    """Make the runs that are missing; print every iteration with the changes marked, then the recoveries."""
     runs = QUICK if quick else RUNS
     wanted = []
     for run in runs:

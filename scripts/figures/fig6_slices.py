@@ -1,4 +1,4 @@
-"""Figure 6 of Cai et al.: iteration time over slice size, against the size that alpha gives; shares by the configured rates."""
+"""Repeats Figure 6 of Cai et al.: iteration time by slice size, and at the size that alpha gives; shares by configured rates."""
 
 import math
 import sys
@@ -13,15 +13,15 @@ from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.slices import slice_bytes
 from nalb.reporting.run_file import median_s
 
-ITEM_BYTES = 4  # of a float32 parameter
-THIRDS = range(10, 18)  # of a decade: 10^3.33 to 10^5.67 parameters
+ITEM_BYTES = 4  # the size of a float32 parameter
+THIRDS = range(10, 18)  # sizes as thirds of a decade: 10^3.33 to 10^5.67 parameters
 MODEL = "mobilenet"
-STATES = {1: (20, 220), 2: (60, 130), 3: (90, 110)}  # seed: Mbit/s from, to; two cores move no more
-CALIBRATED = "oracle"  # without a size: x = sqrt(M alpha / N)
+STATES = {1: (20, 220), 2: (60, 130), 3: (90, 110)}  # by seed, the range of rates in Mbit/s; two cores move no more
+CALIBRATED = "oracle"  # the variant without a size, whose slices are x = sqrt(M alpha / N)
 
 
 def main(out: Path, quick: bool) -> None:
-    """Run what is missing, print a table for each network."""
+    """Make the runs that are missing and print a table for each network."""
     nodes, iterations = (4, 3) if quick else (12, 6)
     thirds, states = (THIRDS[::3], {1: STATES[1]}) if quick else (THIRDS, STATES)
     sizes = {f"{CALIBRATED}@{round(ITEM_BYTES * 10 ** (k / 3))}": ITEM_BYTES * 10 ** (k / 3) for k in thirds}

@@ -1,7 +1,7 @@
-"""Figure 7 of Cai et al.: what probes and their announcements cost under equal shares on equal links.
+"""Repeats Figure 7 of Cai et al.: the cost of probes and their announcements under equal shares on equal links.
 
-original: neither; probe: probe slices are cut; request: every message is announced, timed, reported and planned upon; all four
-get a plan each iteration, as every scheme of nalb does.
+original has neither. probe cuts probe slices. request announces, times and reports every message, and plans upon it. All four
+conditions get a plan in each iteration, as every scheme of nalb does.
 """
 
 import math
@@ -24,17 +24,17 @@ CONDITIONS = {
     "request": "average-probes+forecasts",
     "probe + request": "average+forecasts",
 }
-RATE_MBPS = 50  # of a node: all twelve together leave half of two cores idle, as machines of their own would
-COMPUTE_MS = 200  # training computes before it pushes; plans are made meanwhile
+RATE_MBPS = 50  # a node's rate, at which all twelve leave half of two cores idle, as machines of their own would
+COMPUTE_MS = 200  # stands for a training's computing before it pushes, during which plans are made
 PAPER = {"probe + request": "2.12 %"}
 
 
 def main(out: Path, quick: bool) -> None:
-    """Run if missing, print the table."""
+    """Make the run if it is missing and print the table."""
     nodes, model, iterations = (4, "mobilenet", 10) if quick else (12, "mobilenet", 60)
     network = write_network(out / "networks", f"fig7-n{nodes}", equal_network(f"fig7-n{nodes}", nodes, RATE_MBPS))
     model_bytes = bytes_of(model)
-    window = {"NALB_INFLIGHT_BYTES": str(usual_inflight_bytes(model_bytes))}  # what planned schemes settle at
+    window = {"NALB_INFLIGHT_BYTES": str(usual_inflight_bytes(model_bytes))}  # planned schemes settle at this
     options = ("--compute-ms", str(COMPUTE_MS))
     wanted = Comparison("run", network, model, tuple(CONDITIONS.values()), iterations, window, options)
     (record,) = finish_all("fig7", out, [wanted])

@@ -1,4 +1,4 @@
-"""Schemes and estimators judged on ten seeded networks of 4 to 12 nodes and one that changes: time over the lossless bound."""
+"""Judges schemes and estimators by time over the lossless bound, on ten seeded networks of 4 to 12 nodes and one that changes."""
 
 import statistics
 import sys
@@ -20,8 +20,8 @@ from nalb.schemes import decide
 from nalb.workloads import load
 from netem.network_file import load_network
 
-# Nodes, lowest and highest rate. A machine with two cores moves about 1.6 Gbit/s between MXNet processes, over all nodes:
-# twelve fast ones would measure its cores.
+# Each is a number of nodes, and the lowest and highest rate in Mbit/s. A machine with two cores moves about 1.6 Gbit/s between
+# MXNet processes, over all nodes together, so twelve fast nodes would measure its cores.
 STATIC = (
     (4, 20, 220), (6, 20, 220), (8, 20, 220), (10, 20, 220), (12, 20, 220),
     (4, 90, 220), (7, 90, 220), (10, 90, 220), (4, 150, 220), (6, 150, 220),
@@ -32,7 +32,7 @@ MODEL = "mobilenet"
 
 
 def main(out: Path, quick: bool) -> None:
-    """Run what is missing, then print one row per network and the medians."""
+    """Make the runs that are missing; print a row per network, the medians and the highest values."""
     shapes, iterations, changing = (STATIC[:1], 3, 8) if quick else (STATIC, 6, 24)
     networks = [_network(out, seed, *shape) for seed, shape in enumerate(shapes, 1)]
     text = random_network("changing", shapes[-1][0], len(shapes) + 1, every_s=20)
@@ -73,7 +73,7 @@ def _network(out: Path, seed: int, nodes: int, low_mbps: float, high_mbps: float
 
 
 def _ratio(record: Record, scheme: str) -> float:
-    """Median over the iterations that count; where the network changes, all the time over all the bounds."""
+    """Median time over the bound, after the warm-up; where the network changes, the sum of times over the sum of bounds."""
     times_s, bounds_s = record.run.schemes[scheme].communication_s, record.bounds_s(scheme)
     if record.changes:
         return sum(times_s) / sum(bounds_s)
@@ -81,7 +81,7 @@ def _ratio(record: Record, scheme: str) -> float:
 
 
 def _rounding(path: Path) -> float:
-    """What whole slices cost: predicted time of Algorithm 2's shares over the bound, which no rounding can beat."""
+    """The cost of whole slices: the predicted time of Algorithm 2's shares over the bound, which no rounding can beat."""
     network = load_network(path)
     capacities, nodes = configured_capacities(network, 0.0), [Node(node.name) for node in network.nodes]
     layout = build_layout(

@@ -1,13 +1,15 @@
-"""LB-BSP's figures on this machine (Chen et al., 2021): 8 and 9 simulated, 10 and 12 by real training.
+"""Repeats LB-BSP's figures on this machine (Chen et al., 2021): 8 and 9 simulated, 10 and 12 by real training.
 
     python scripts/figures/lb_bsp_figures.py [--out DIR] [--quick]
 
 8   Algorithm 2 on four lines through the figure's own equilibrium; at iteration 150 the M60's link gets slower
-9   the same on eight workers, one of which has a link that changes between 480 and 160 Mbit/s
-10  four machines whose cores change at random: BSP, SSP and LB-BSP; first simulated, with the sizes that would be best
-12  machines alike, the slowest at 1/2 and at 1/3 of the fastest: all four, and the updates that an accuracy takes
+9   Algorithm 2 on eight workers, one of which has a link that changes between 480 and 160 Mbit/s
+10  BSP, SSP and LB-BSP on four machines whose cores change at random; first simulated, beside the best sizes
+12  all four schemes on equal machines, and with the slowest at 1/2 and at 1/3 of the fastest; and the updates that they need to
+    reach an accuracy
 
-The rest: 11 and Table 3 are lb_bsp_prediction.py's, 13 uneven_machines.py's, 14 `benchmarks/batching_cost.py --workers N`.
+Other scripts make the rest: lb_bsp_prediction.py figure 11 and Table 3, uneven_machines.py figure 13, and
+`benchmarks/batching_cost.py --workers N` figure 14.
 """
 
 import sys
@@ -32,27 +34,30 @@ from nalb.reporting.batching_file import BatchingFile
 from netem.network_file import Network, parse_network
 from netem.schedule import quotas_at
 
-NOISE = 0.02  # of a simulated worker's time
-LEVELS = {  # Fig. 12: cores, 1.2 in all; the slowest has 1, 1/2 and 1/3 of the fastest
+NOISE = 0.02  # the relative noise of a simulated worker's time
+LEVELS = {  # the machines' cores in Fig. 12, 1.2 in all; the slowest has 1, 1/2 and 1/3 of the fastest's
     "homo": (0.3, 0.3, 0.3, 0.3),
     "l2": (0.4, 0.35, 0.25, 0.2),
     "l3": (0.45, 0.36, 0.24, 0.15),
 }
-CHANGING = (0.06, 0.3)  # Fig. 10: cores; under LB-BSP all compute at once, so all together must be there
-EVERY_S = 30  # some tens of iterations
-SAMPLE_CPU_S = 0.15 / 1600  # of the CNN (docs/batching.md)
-OVERHEAD_CPU_S = 0.03  # of an iteration, whatever its size: 20 to 80 ms were measured
-SPEED_NOISE = (0.03, 0.15)  # as in the traces of speeds; as measured of these machines with others at work beside them
-BEGUN_S = 15  # Fig. 10 looks at what comes after: MXNet's first iterations are set-up
-TARGET = 0.70  # accuracy that Fig. 12 counts updates to, within reach of a few dozen
-TEST_EVERY = 5  # updates: the iterations that hold a test are few enough for medians not to see them
-TRAINING = ("cnn", 4096)  # model, samples of an iteration
+CHANGING = (0.06, 0.3)  # the range of cores in Fig. 10; under LB-BSP all compute at once and need their cores together
+EVERY_S = 30  # the time between draws of cores, some tens of iterations
+SAMPLE_CPU_S = 0.15 / 1600  # core seconds of a sample of the CNN (docs/batching.md)
+OVERHEAD_CPU_S = 0.03  # core seconds of an iteration beside its samples; 20 to 80 ms were measured
+SPEED_NOISE = (0.03, 0.15)  # the noise in the traces of speeds, and the noise measured while others use the machine
+BEGUN_S = 15  # Fig. 10 counts updates from this time on, since MXNet's first iterations are set-up
+TARGET = 0.70  # the accuracy up to which Fig. 12 counts updates; a few dozen reach it
+TEST_EVERY = 5  # updates between tests; iterations with a test are too few to move the medians
+TRAINING = ("cnn", 4096)  # the model, and the samples of an iteration
 
 
 def step_balanced(
     fixed_s: Floats, sample_s: Floats, start: tuple[int, ...], iterations: int
 ) -> tuple[npt.NDArray[np.int64], Floats]:
-    """Algorithm 2 on t_i(b) = fixed_s[k, i] + sample_s[i] b: sizes before each iteration, and its seconds."""
+    """Simulate Algorithm 2 with times t_i(b) = fixed_s[k, i] + sample_s[i] b for worker i in iteration k.
+
+    Returns the sizes of each iteration, shape (iterations, workers), and the seconds of each, shape (iterations,).
+    """
     generator = np.random.default_rng(0)
     balancer, sizes = StepBalancer(Bounds.of(sum(start), len(start))), start
     all_sizes, seconds = [], []
@@ -65,7 +70,7 @@ def step_balanced(
 
 
 def figure_8(console: Console) -> None:
-    """Inception-V3 on a V100, an M60, a K80 and a K520: 26 samples fewer cost the K520 2 s less (their 5.2.1)."""
+    """Print Fig. 8: Inception-V3 on a V100, an M60, a K80 and a K520; 26 samples fewer save the K520 2 s (their 5.2.1)."""
     goal = np.array([89, 21, 12, 6])
     fixed_s = np.full((300, 4), 0.24)
     fixed_s[150:, 1] += 0.45  # the model's bytes at 2.5 Gbit/s instead of 10
@@ -79,10 +84,13 @@ def figure_8(console: Console) -> None:
 
 
 def figure_9(console: Console) -> None:
-    """ResNet-32: four g2.2x (one the testee), two p2 and two g3.4x; the paper gives the batch of 380 and 235 after it."""
+    """Print Fig. 9: ResNet-32 on four g2.2x (one the testee), two p2 and two g3.4x.
+
+    The paper gives the testee's batches: 380, and 235 afterwards.
+    """
     fixed_s = np.full((700, 8), 0.29)
     narrow = (np.arange(700) >= 300) & (np.arange(700) // 100 % 2 == 1)
-    fixed_s[:, 0] += np.where(narrow, 0.19, 0.063)  # 3.7 MB there and back, at 160 and 480 Mbit/s
+    fixed_s[:, 0] += np.where(narrow, 0.19, 0.063)  # 3.7 MB, there and back together, at 160 and at 480 Mbit/s
     sample_s = np.array([0.71 / 380] * 4 + [0.71 / 380 * 235 / 525] * 4)
     sizes, seconds = step_balanced(fixed_s, sample_s, (380,) * 8, 700)
     equal_s = (fixed_s + sample_s * 380).max(axis=1)
@@ -99,7 +107,11 @@ def figure_9(console: Console) -> None:
 
 
 def updates_in_s(network: Network, balanced_by: str, noise: float, until_s: float) -> int:
-    """Simulated iterations from BEGUN_S on. balanced_by: a predictor, "bsp" (equal sizes), or "ideal" (by the cores of now)."""
+    """The number of simulated iterations from BEGUN_S to `until_s`.
+
+    balanced_by: a predictor, "bsp" (equal sizes), or "ideal" (sizes by the present cores). noise: the deviation of the logarithms
+    of computing times.
+    """
     workers = len(network.nodes)
     generator = np.random.default_rng(0)
     batching = "lb-bsp" if balanced_by in PREDICTORS else "off"
@@ -121,7 +133,7 @@ def updates_in_s(network: Network, balanced_by: str, noise: float, until_s: floa
 
 
 def figure_10_simulated(console: Console) -> None:
-    """What there is to gain on such machines, and what the predictors gain of it."""
+    """Print the possible gain on machines whose cores change, and the predictors' gains."""
     table = Table(
         title=f"Fig. 10, simulated: iteration time over BSP's, cores from {CHANGING[0]} to {CHANGING[1]}, 10 draws"
     )
@@ -141,7 +153,7 @@ def figure_10_simulated(console: Console) -> None:
 
 
 def times_table(title: str, run: BatchingFile, paper: dict[str, str]) -> Table:
-    """Iterations against BSP's and the ideal; where tested, updates to TARGET and the last accuracy."""
+    """A table of iteration times over BSP's and over the ideal; where accuracy is tested, updates to TARGET and last accuracy."""
     table = Table(title=title)
     for heading in ("", "iteration s", "over BSP", "x ideal", f"updates to {TARGET}", "accuracy", "paper, over BSP"):
         table.add_column(heading, justify="right")
@@ -155,7 +167,7 @@ def times_table(title: str, run: BatchingFile, paper: dict[str, str]) -> Table:
 
 
 def changing_table(run: BatchingFile) -> Table:
-    """Machines change with the clock, not with iterations: updates of all are counted over the same seconds."""
+    """A table of each batching's updates over the same seconds, since the machines change with the clock and not by iterations."""
     ends = {name: np.cumsum(one.period_s, axis=0) for name, one in run.batchings.items()}  # columns are workers
     until_s = min(float(one[-1].min()) for one in ends.values())
     table = Table(title=f"Fig. 10: cores drawn anew from {CHANGING[0]} to {CHANGING[1]} every {EVERY_S} s")
@@ -170,7 +182,7 @@ def changing_table(run: BatchingFile) -> Table:
 
 
 def main(out: Path, quick: bool) -> None:
-    """Simulate, run what is missing, print."""
+    """Simulate, run the trainings that are missing, and print the tables."""
     console = Console(width=max(110, Console().width))
     figure_8(console)
     figure_9(console)

@@ -1,13 +1,13 @@
-"""Chen et al., Table 3 on seeded traces: how well each predictor foresees speeds, and how fast LB-BSP is with it.
+"""Repeats Table 3 of Chen et al. on seeded traces: how well each predictor foresees speeds, and how fast LB-BSP is with it.
 
     python scripts/figures/lb_bsp_prediction.py [--seeds 5] [--predictors ema,narx] [--out RUN_DIRECTORY]
 
-WORKERS simulated workers of unequal machines follow traces (nalb/batching/traces.py); LB-BSP's Algorithm 1 sets their batch
-sizes by each predictor in turn. An iteration lasts as long as its slowest worker, batch / speed. Networks begin to learn at
-iteration 500 and take up to 100 iterations: all is measured from iteration 600 on, and times also before 500. "foreseeable"
-knows the model of the traces and the true resources as an iteration begins, which bounds what can be predicted; "ideal" knows
-the speeds themselves; BSP keeps equal sizes. Writes RUN_DIRECTORY/prediction.json, and as figure-11.png what NARX foresaw of one
-worker for a hundred iterations (their Fig. 11).
+WORKERS simulated workers on unequal machines follow traces (nalb/batching/traces.py). LB-BSP's Algorithm 1 sets their batch sizes
+by each predictor in turn. An iteration lasts as long as its slowest worker, batch / speed. Networks begin to learn at iteration 500
+and take up to 100 iterations. So all numbers are measured from iteration 600 on, and times also before 500. "foreseeable" knows the
+model of the traces and the true resources as an iteration begins, and so bounds what can be predicted. "ideal" knows the speeds
+themselves. BSP keeps equal sizes. The script writes RUN_DIRECTORY/prediction.json, and figure-11.png with NARX's predictions for
+one worker over a hundred iterations (their Fig. 11).
 """
 
 import argparse
@@ -34,10 +34,10 @@ from nalb.planning.nodes import Floats
 
 WORKERS = 4
 ITERATIONS, MEASURED_FROM = 1200, 600
-SHOWN = slice(900, 1000)  # iterations of figure 11: the first seed's first worker
-BATCH = 512  # samples of one iteration over all workers: whole samples cost little beside what predictions err
-FASTEST = (60.0, 120.0)  # samples per second on an idle machine: machines differ by up to 2
-PAPER = {  # RMSE, iteration time over BSP's; Table 3
+SHOWN = slice(900, 1000)  # the iterations in figure 11, of the first seed's first worker
+BATCH = 512  # samples of an iteration over all workers; rounding to whole ones costs little beside prediction errors
+FASTEST = (60.0, 120.0)  # the range of samples per second on an idle machine; machines differ by up to a factor of 2
+PAPER = {  # RMSE, and iteration time over BSP's, from the paper's Table 3
     "memoryless": (11.85, 0.58),
     "ema": (7.85, 0.48),
     "arima": (9.67, 0.52),
@@ -48,11 +48,11 @@ PAPER = {  # RMSE, iteration time over BSP's; Table 3
 
 
 class Watched:
-    """A predictor whose predictions and cost are kept."""
+    """A predictor that records another predictor's predictions and cost."""
 
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
-        self.predictions: list[float] = []  # of the iteration after each observation
+        self.predictions: list[float] = []  # after each observation, the prediction for the next iteration
         self.cost_s: list[float] = []
 
     def observe(self, speed: float, cpu_share: float, memory_share: float) -> None:
@@ -69,7 +69,7 @@ class Watched:
 
 
 class Foreseeing:
-    """Says what the trace's model expects."""
+    """A predictor that gives the speeds that the trace's model expects."""
 
     def __init__(self, trace: Trace) -> None:
         self._expected = iter(trace.foreseeable[1:])
@@ -82,7 +82,7 @@ class Foreseeing:
 
 
 def train(traces: list[Trace], predictors: list[Watched]) -> dict[str, float]:
-    """One simulated job. RMSE is the mean over workers, as in the paper."""
+    """Simulate one job; return its measurements by name. RMSE is the mean over workers, as in the paper."""
     balancer = SpeedBalancer(Bounds.of(BATCH, len(traces)), predictors)
     sizes = (BATCH // len(traces),) * len(traces)
     iteration_s = []
@@ -106,25 +106,25 @@ def train(traces: list[Trace], predictors: list[Watched]) -> dict[str, float]:
 
 
 class Measured(msgspec.Struct):
-    """prediction.json."""
+    """The content of prediction.json."""
 
     workers: int
     iterations: int
-    measured_from: int  # iteration
-    batch: int  # samples
+    measured_from: int  # the first iteration that is measured
+    batch: int  # samples of an iteration
     seeds: list[int]
-    ideal_s: list[float]  # of an iteration, by seed, as all other lists but those of figure 11
+    ideal_s: list[float]  # the time of an iteration by seed; all other lists but those of figure 11 are by seed too
     early_ideal_s: list[float]
     bsp_s: list[float]
     figure_11: dict[str, list[float]]  # samples per second in iterations SHOWN
-    predictors: dict[str, dict[str, list[float]]]  # by name, what `train` returns
+    predictors: dict[str, dict[str, list[float]]]  # the results of `train`, by predictor
 
 
 def measure(seeds: int, names: list[str]) -> Measured:
     known: dict[str, Callable[[int], Predictor]] = {**PREDICTORS, **NETWORKS}
     if unknown := [name for name in names if name not in known]:
         raise InputError(f"--predictors {unknown[0]}: choose of {', '.join(known)}")
-    made_by = {name: known[name] for name in known if name in {"ema", "narx", *names}}  # what others are held against
+    made_by = {name: known[name] for name in known if name in {"ema", "narx", *names}}  # ema and narx always
     results: dict[str, list[dict[str, float]]] = {name: [] for name in [*made_by, "foreseeable"]}
     ideal_s, early_ideal_s, equal_s = [], [], []
     shown: dict[str, list[float]] = {}
@@ -163,7 +163,7 @@ def measure(seeds: int, names: list[str]) -> Measured:
 
 
 def draw(record: Measured, path: Path) -> None:
-    """Figure 11."""
+    """Draw figure 11: one worker's speeds and the predictions of ema and narx."""
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     axes = figure.subplots()
     for name, style in (("actual", "0.6"), ("ema", "C1"), ("narx", "C0")):

@@ -1,10 +1,11 @@
-"""LBB's figures 3 and 7 and Tables 2 and 3 on this machine (Yao et al., 2023).
+"""Repeats LBB's figures 3 and 7 and Tables 2 and 3 on this machine (Yao et al., 2023).
 
     python scripts/figures/lbb_figures.py [--out DIR] [--quick]
 
-2, 3  a real job of four unequal machines (CNN): profiles and their cubic fits, the batch sizes that these give, and how
-      well they foretell the times; the paper's own Table 2 planned anew
-7     50 ms more on one of four workers from one iteration on; their computing is sleep, to the millisecond what it shall be
+2, 3  a real job of four unequal machines (CNN): profiles and their cubic fits, the batch sizes that the fits give, and how
+      well they foretell the times; and a new plan for the paper's own Table 2
+7     one of four workers takes 50 ms more from one iteration on; the workers sleep in place of computing, so that their times are
+      exact to a millisecond
 """
 
 import itertools
@@ -33,14 +34,14 @@ SLEEPERS = Path(__file__).resolve().parents[2] / "tests/kvstore/lbb_workers.py"
 CORES = (0.45, 0.36, 0.24, 0.15)
 PAPER_MS = {"even": (81.81, 81.49, 85.39, 392.92), "balanced": (104.94, 104.14, 103.46, 104.41)}  # Table 2
 PAPER_SIZES = {"even": (128,) * 4, "balanced": (167, 167, 158, 20)}
-Points = list[tuple[int, float]]  # of a profile: samples and seconds
-NEAR = 0.02  # of a size
-DISTURBED_FROM = 50  # iteration; by then LBB has settled
-SLEEPING = f"130 {DISTURBED_FROM} 50"  # of SLEEPERS: iterations, from which on, and ms more
+Points = list[tuple[int, float]]  # a profile's points: samples and seconds
+NEAR = 0.02  # sizes count as the first ones while they differ by less than this part
+DISTURBED_FROM = 50  # the first disturbed iteration; LBB has settled before
+SLEEPING = f"130 {DISTURBED_FROM} 50"  # SLEEPERS' arguments: iterations, the first disturbed one, and the added ms
 
 
 def plan_their_table(console: Console) -> None:
-    """Lines through the two points that Table 2 gives of each worker; the whole-sample optimum of 512."""
+    """Print the best sizes in whole samples for a total of 512, with lines through the two points of each worker in Table 2."""
     curves = []
     for b0, t0, b1, t1 in zip(
         *itertools.chain(*zip(PAPER_SIZES.values(), PAPER_MS.values(), strict=True)), strict=True
@@ -53,7 +54,7 @@ def plan_their_table(console: Console) -> None:
 
 
 def profiles_of(events: Sequence[BatchEvent]) -> list[Points]:
-    """By rank, as the first iteration's event has them. InputError where a worker has none."""
+    """The workers' profiles by rank, from the first iteration's event. Raises InputError where a worker has none."""
     noted = events[0].profiles
     profiles = [] if isinstance(noted, UnsetType) else [points for points in noted if points is not None]
     if len(profiles) != len(events[0].workers):
@@ -64,8 +65,11 @@ def profiles_of(events: Sequence[BatchEvent]) -> list[Points]:
 
 
 def show_profiles(console: Console, events: list[BatchEvent]) -> None:
-    """Fig. 3 and Table 3: the fits, and what they foretell while sizes are the first ones, but for fine tuning's samples."""
-    first = np.array(next(event for event in events if event.iteration == 5).sizes)  # the first five are left out
+    """Print Fig. 3 and Table 3: the fits, and the times that they foretell against those measured.
+
+    Iterations count while the sizes differ from the first ones only by the samples of fine tuning.
+    """
+    first = np.array(next(event for event in events if event.iteration == 5).sizes)  # the first five do not count
     near = [np.abs(np.array(event.sizes) / first - 1).max() < NEAR for event in events[5:]]
     steady = list(itertools.compress(events[5:], near))
     actual_s = np.median([event.compute_s for event in steady], axis=0)
@@ -84,7 +88,7 @@ def show_profiles(console: Console, events: list[BatchEvent]) -> None:
 
 
 def show_disturbance(console: Console, title: str, events: list[BatchEvent], begins: int) -> None:
-    """Fig. 7: the straggler effect around the disturbance, by updates of the sizes since."""
+    """Print Fig. 7: the straggler effect around the disturbance, and the updates of the sizes since then."""
     effect = np.array([straggler_effect(np.array(event.compute_s)) for event in events])
     sizes = [event.sizes for event in events]
     updates = np.cumsum([False] + [a != b for a, b in itertools.pairwise(sizes)])
@@ -106,14 +110,17 @@ def show_disturbance(console: Console, title: str, events: list[BatchEvent], beg
 
 
 def rapid_tunings(events: Sequence[BatchEvent]) -> list[bool]:
-    """Whether each event is of a rapid tuning: new sizes that move a worker by more than a fine tuning does."""
+    """For each event, whether it orders a rapid tuning: next sizes that move a worker by more than a fine tuning does."""
     asked = [events[0].sizes, *(event.next_sizes for event in events)]
     moved = [int(np.abs(np.array(new) - np.array(old)).max()) for old, new in itertools.pairwise(asked)]
     return [samples > STEP for samples in moved]
 
 
 def foretell_rapid(console: Console, events: Sequence[BatchEvent], begins: int) -> None:
-    """Table 3's right half: the line through the last time (a0 from the profile), for the sizes of a rapid tuning."""
+    """Print the right half of Table 3: errors of the line that foretells a rapid tuning's times.
+
+    The line goes through the last time, and its fixed part a0 comes from the profile.
+    """
     for k in itertools.compress(range(len(events)), rapid_tunings(events)):
         event = events[k]
         if k < begins:
@@ -131,7 +138,7 @@ def foretell_rapid(console: Console, events: Sequence[BatchEvent], begins: int) 
 
 
 def sleepers(out: Path) -> list[BatchEvent]:
-    """Fig. 7's training, run if OUT is not finished: what was noted of each iteration. InputError where OUT holds another run."""
+    """Run Fig. 7's training unless OUT is finished; return its batch events. Raises InputError where OUT holds another run."""
     done = out / "done"
     if not done.exists():
         clear(out)
@@ -144,7 +151,7 @@ def sleepers(out: Path) -> list[BatchEvent]:
 
 
 def main(out: Path, quick: bool) -> None:
-    """Run what is missing, print the tables."""
+    """Run the trainings that are missing and print the tables."""
     console, networks = Console(width=max(110, Console().width)), out / "networks"
     plan_their_table(console)
     network = write_network(networks, "lbb2", uneven_network("lbb2", CORES))

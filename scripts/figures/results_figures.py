@@ -1,8 +1,9 @@
-"""The figures of docs/results, drawn from the run files in docs/results/data or from the tables of the pages.
+"""Draws the figures of docs/results from the run files in docs/results/data or from the tables of the pages.
 
     python scripts/figures/results_figures.py [--out DIRECTORY]
 
-Writes one SVG for each figure; by default into docs/results/figures, where the pages show them. The same input gives the same file.
+The script writes one SVG for each figure, by default into docs/results/figures, where the pages show them. The same input gives
+the same file.
 """
 
 import argparse
@@ -32,20 +33,20 @@ FAMILIES = (
     "roles",
     "near",
     "shared-cores",
-)  # rates of `changing` have no one bound
+)  # without `changing`, whose rates have no single bound
 SLICES = {
     "mobilenet-25": 56_000,
     "mobilenet-500": 56_000,
     "mobilenet-4000": 56_000,
     "resnet50-4000": 153_000,
-}  # first sizes
+}  # the first slice size in bytes, by run
 JOINT = {
     "uneven4-joint": "uneven4-joint",
     "uneven4-both": "uneven4-both",
     "half-joint": "uneven4-joint, half",
     "half-both": "uneven4-both, half",
 }
-LAST = 6  # iterations of a comparison of batchings that count
+LAST = 6  # the last iterations of a comparison of batchings, which count
 GREYS = ("0.85", "0.6", "0.35", "0.1")
 MARKERS = ("o", "s", "^", "D")
 STYLE = {
@@ -58,18 +59,18 @@ STYLE = {
 
 
 def run_file(name: str) -> RunFile:
-    """A stored run.json."""
+    """Read a stored run.json."""
     return msgspec.json.decode((RESULTS / "data" / f"{name}.json").read_bytes(), type=RunFile)
 
 
 def last_iterations_s(name: str) -> dict[str, float]:
-    """Median period of the slowest worker over the last iterations, by batching, of a stored batching.json."""
+    """Median period of the slowest worker over the last iterations in seconds, by batching, from a stored batching.json."""
     run = msgspec.json.decode((RESULTS / "data" / f"joint-{name}.json").read_bytes(), type=BatchingFile)
     return {key: statistics.median(max(row) for row in one.period_s[-LAST:]) for key, one in run.batchings.items()}
 
 
 def table(page: str, first: str) -> list[list[str]]:
-    """The rows of the page's table whose first heading is `first`, headings first. ValueError where there is none."""
+    """The rows of the page's table whose first heading is `first`, headings first. Raises ValueError where there is none."""
     lines = (RESULTS / f"{page}.md").read_text(encoding="utf-8").splitlines()
     begin = next((i for i, line in enumerate(lines) if line.startswith(f"| {first} |")), None)
     if begin is None:
@@ -80,7 +81,7 @@ def table(page: str, first: str) -> list[list[str]]:
 
 
 def number(cell: str) -> float:
-    """The first number of a cell."""
+    """The first number in a cell. Raises ValueError where there is none."""
     found = re.search(r"-?[\d,]*\.?\d+", cell)
     if found is None:
         raise ValueError(f"no number in the cell {cell!r}")
@@ -88,7 +89,7 @@ def number(cell: str) -> float:
 
 
 def bars(axes: Axes, groups: list[str], series: dict[str, list[float]]) -> None:
-    """Bars side by side, a group for each word."""
+    """Draw bars side by side, with a group for each word in `groups`."""
     width = 0.8 / len(series)
     for place, (name, values) in enumerate(series.items()):
         left = [i - 0.4 + width * (place + 0.5) for i in range(len(groups))]
@@ -99,7 +100,7 @@ def bars(axes: Axes, groups: list[str], series: dict[str, list[float]]) -> None:
 
 
 def families(axes: Axes) -> None:
-    """Time over the bound, by family."""
+    """Draw the time over the bound, by family."""
     runs = {family: run_file(f"family-{family}") for family in FAMILIES}
     series = {
         scheme: [median_s(run.schemes[scheme].communication_s) / run.bound_s for run in runs.values()]
@@ -112,7 +113,7 @@ def families(axes: Axes) -> None:
 
 
 def figure_4(axes: Axes) -> None:
-    """Time over the bound on ten networks, MobileNet."""
+    """Draw MobileNet's time over the bound on ten networks."""
     rows = {row[0]: [number(cell) for cell in row[1:]] for row in table("cai-2023", "network")}
     networks = [f"{value:.0f}" for value in rows["network"]]
     series = {
@@ -126,7 +127,7 @@ def figure_4(axes: Axes) -> None:
 
 
 def figure_6(axes: Axes) -> None:
-    """Iteration time over slice size."""
+    """Draw the iteration time by slice size."""
     head, *rows = table("cai-2023", "slice bytes")
     sizes = [number(cell) for cell in head[1:-1]]
     for row, marker in zip(rows, MARKERS, strict=False):
@@ -140,7 +141,7 @@ def figure_6(axes: Axes) -> None:
 
 
 def slice_sizes(axes: Axes) -> None:
-    """Communication time with equal shares over stock's, by slice size, one line for each network."""
+    """Draw the communication time with equal shares over stock's, by slice size, with a line for each network."""
     for (name, first_bytes), marker in zip(SLICES.items(), MARKERS, strict=True):
         run = run_file(f"slices-{name}")
         times_s = {first_bytes: median_s(run.schemes["average"].communication_s)} if name != "resnet50-4000" else {}
@@ -161,7 +162,7 @@ def slice_sizes(axes: Axes) -> None:
 
 
 def tyagi_6(axes: Axes) -> None:
-    """Dynamic batching's gain over H."""
+    """Draw dynamic batching's gain by H."""
     head, *rows = table("tyagi-2020", "H")
     levels = [number(row[0]) for row in rows]
     for name, marker in zip(("gain", "ideal gain"), MARKERS, strict=False):
@@ -176,7 +177,7 @@ def tyagi_6(axes: Axes) -> None:
 
 
 def both_balances(axes: Axes) -> None:
-    """Iteration time of the network alone, machines alone, and both."""
+    """Draw the iteration time when the network alone, the machines alone, or both are balanced."""
     runs = [last_iterations_s(name) for name in JOINT]
     names = {"off@exact": "network alone: exact", "lb-bsp@average": "machines alone: lb-bsp", "joint": "both: joint"}
     bars(axes, list(JOINT.values()), {label: [run[name] for run in runs] for name, label in names.items()})
@@ -194,7 +195,7 @@ FIGURES: dict[str, Callable[[Axes], None]] = {
 
 
 def draw(folder: Path) -> None:
-    """Every figure into the folder."""
+    """Draw every figure into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(STYLE):
         for name, fill in FIGURES.items():
@@ -207,7 +208,7 @@ def draw(folder: Path) -> None:
 
 
 def main() -> None:
-    """Parse and draw."""
+    """Parse the flags and draw the figures."""
     parser = argparse.ArgumentParser(description="draw the figures of docs/results")
     parser.add_argument("--out", metavar="DIRECTORY", type=Path, default=RESULTS / "figures")
     folder = parser.parse_args().out

@@ -1,16 +1,15 @@
-"""A campaign: the project's planner on simulated networks of every family, against shares from the true capacities.
+"""Runs a campaign: the project's planner on simulated networks of every family, against shares from the true capacities.
 
-Each network exchanges MobileNet's gradients 14 times under scheme exact. What counts is the median time of iterations 9 to 14 over
+Each network exchanges MobileNet's gradients 14 times under scheme exact. The result is the median time of iterations 9 to 14 over
 the time that a plan from the true capacities takes in the same fluid simulation, with the window that the planner sends once it
-knows the network. A network of family changing changes once, after iteration 8; what counts are iterations 12 to 14, from the 4th
-after it on, against the true capacities of then. A network has 4 to 16 nodes, drawn by its seed.
+knows the network. A network of family changing changes once, after iteration 8. Its result is the median time of iterations 12 to
+14, from the 4th after the change on, against the true capacities after the change. A network has 4 to 16 nodes, drawn by its seed.
 
-Start 0 knows nothing. Before each other start the planner has 4 iterations on another network of the same nodes, whose family and
-rates are drawn by the network's seed and the start's number. Those 4 do not count and are not in the file. `settled after` is how
-many iterations, since the start or the last change, came before the first from which on all take at most 1.05 of the true
-capacities' time; where none does, it is all of them.
+Start 0 knows nothing. Before each other start the planner runs 4 iterations on another network of the same nodes, whose family and
+rates are drawn by the network's seed and the start's number. Those 4 do not count and are not in the file. `settled after` is the
+number of iterations, since the start or the change, up to the last one that takes more than 1.05 of the true capacities' time.
 
-With --noise all times are blurred (docs/simulation.md, "Noise"), those of the true capacities' plan too.
+With --noise all times are blurred (docs/simulation.md, "Noise"), also those of the true capacities' plan.
 """
 
 import argparse
@@ -40,15 +39,15 @@ from nalb.workloads import load
 
 SCHEME, MODEL = "exact", "mobilenet"
 TENSORS = [Tensor(t.name, t.elements, t.dtype) for t in load(MODEL)]
-ITERATIONS, BEFORE = 14, 8  # all, and those before what counts, or before the change
+ITERATIONS, BEFORE = 14, 8  # all iterations, and those before the ones that count or before the change
 SETTLING = 3  # iterations after a change that do not count
 LOW_NODES, HIGH_NODES = 4, 16
-TOO_SLOW = 1.10  # times what true capacities give
-CORES = 2.0  # that the nodes of shared-cores share
-WRONG = 4  # iterations on another network, before a start that knows something wrong
-WRONG_FAMILIES = ("even", "near", "heavy", "asymmetric", "adsl", "capped")  # all that differ in rates alone
-NOISY_ROUNDS = 3  # of the true capacities' plan: the median counts
-SETTLED = 1.05  # times what true capacities give
+TOO_SLOW = 1.10  # results above this count as too slow
+CORES = 2.0  # the cores that all nodes of shared-cores share
+WRONG = 4  # iterations on another network before a start that has wrong knowledge
+WRONG_FAMILIES = ("even", "near", "heavy", "asymmetric", "adsl", "capped")  # all families that differ in rates alone
+NOISY_ROUNDS = 3  # rounds of the true capacities' plan with noise, of which the median counts
+SETTLED = 1.05  # an iteration is settled within this factor of the true capacities' time
 HEADINGS = (
     *("family", "known before", "median", "95th percentile", "worst", "its seed", f"above {TOO_SLOW:.2f}"),
     "settled after (worst)",
@@ -56,7 +55,7 @@ HEADINGS = (
 
 
 def simulate(family: str, is_noisy: bool, drawn: tuple[int, int], rules: Rules = RULES) -> dict[str, Any]:
-    """One network from one start: its row in the file. drawn: the seed and the number of the start."""
+    """Simulate one network from one start and return its row of the file. drawn: the seed and the start's number."""
     seed, start = drawn
     noise = [Noise((seed, start, phase)) if is_noisy else None for phase in range(4)]
     count = int(np.random.default_rng(seed).integers(LOW_NODES, HIGH_NODES + 1))
@@ -93,7 +92,7 @@ def simulate(family: str, is_noisy: bool, drawn: tuple[int, int], rules: Rules =
 
 
 def main() -> int:
-    """Simulate, write a row for each network, print a table."""
+    """Simulate, write a row for each network and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--families", default=",".join(STAR_FAMILIES), help="comma-separated (default: all)")
     parser.add_argument("--first", type=int, default=1, help="seed of each family's first network (default: 1)")
@@ -114,7 +113,10 @@ def main() -> int:
 
 
 def campaign(families: list[str], seeds: range, starts: int, is_noisy: bool, processes: int, out: str) -> None:
-    """All of it. InputError for what cannot be simulated or written."""
+    """Simulate all networks from all starts, write their rows to `out` and print the table.
+
+    Raises InputError for unknown families, wrong numbers and a file that cannot be made, MachineError for a full disk.
+    """
     if unknown := set(families) - set(STAR_FAMILIES):
         raise InputError(f"--families: {min(unknown)!r} is unknown: choose of {', '.join(STAR_FAMILIES)}")
     if seeds.start < 0 or not seeds or starts < 1 or processes < 1:
@@ -147,7 +149,7 @@ def campaign(families: list[str], seeds: range, starts: int, is_noisy: bool, pro
 
 
 def summary(rows: list[dict[str, Any]]) -> tuple[str, ...]:
-    """What the table says of these rows, from its third column on."""
+    """The cells of the table for these rows, from its third column on."""
     over, after = (np.array([row[name] for row in rows]) for name in ("over_true", "settled_after"))
     worst = rows[int(over.argmax())]
     numbers = f"{np.median(over):.3f}", f"{np.quantile(over, 0.95):.3f}", f"{over.max():.3f}"

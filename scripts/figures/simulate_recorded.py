@@ -1,9 +1,9 @@
-"""Recorded runs and their simulations with noise: times of iterations and what receivers saw of messages, a line for each run.
+"""Compares recorded runs with their simulations with noise: iteration times, and messages as receivers saw them; a line per run.
 
-A line has medians over a run's iterations after each scheme's warm-up. Speeds are those of full-sized messages over their speeds in
-the exact fluid: a tenth stays below the first, the median, a tenth exceeds the third. `late` messages are slower than half of that,
-`at once` are those that were read within 0.5 ms of their forecasts, `pause` is what one in 100 pauses between two readings of a
-process exceeds. Under each measured number stands the simulated one.
+A line has medians over a run's iterations after each scheme's warm-up. Speeds are those of full-sized messages over their speeds
+in the exact fluid, given as three numbers: the 10th percentile, the median and the 90th percentile. `late` messages have less than
+half of their speed in the fluid. `at once` are messages that were read within 0.5 ms of their forecasts. `pause` is the 99th
+percentile of the pauses between two readings of a process. Under each measured number stands the simulated one.
 """
 
 import argparse
@@ -31,7 +31,7 @@ COLUMNS = ("run", "network", "nodes", "iterations", "time s", "error", "speeds",
 
 
 def main() -> int:
-    """Simulate each run, print a table."""
+    """Simulate each run and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="DIR", help="of `nalb compare`")
     parser.add_argument(
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def simulate(run_dir: Path, networks: Mapping[str, Network], seed: int) -> tuple[Network, list[Compared]]:
-    """The run's network and the iterations that count. Raises InputError."""
+    """Simulate a run; return its network and its iterations after the warm-up. Raises InputError."""
     run = read_run(run_dir)
     if run.network not in networks:
         raise InputError(f"{run_dir} ran on {run.network}, which is no carried network: give its file with --networks")
@@ -75,7 +75,7 @@ def simulate(run_dir: Path, networks: Mapping[str, Network], seed: int) -> tuple
 
 
 def rows(name: str, network: Network, compared: list[Compared]) -> tuple[list[str], list[str]]:
-    """What was measured, and below it what was simulated."""
+    """The two table rows of a run: its measured numbers, and below them the simulated ones."""
     errors = [one.simulated_s / one.measured_s - 1 for one in compared]
     timed = [(one.measured, one.simulated) for one in compared if one.measured and one.simulated]
     measured, simulated = zip(*timed, strict=True)
@@ -86,7 +86,7 @@ def rows(name: str, network: Network, compared: list[Compared]) -> tuple[list[st
 
 
 def told(seen: tuple[Seen, ...]) -> list[str]:
-    """Medians over iterations."""
+    """The cells for messages as receivers saw them: medians over iterations."""
 
     def middle(field: str) -> Any:
         return median(getattr(one, field) for one in seen)

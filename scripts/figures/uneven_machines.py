@@ -1,11 +1,11 @@
-"""What batch sizes and joint plans gain on uneven machines, by real training; federated rounds too.
+"""Measures by real training the gains of batch sizes and joint plans on uneven machines, and of federated rounds.
 
     python scripts/figures/uneven_machines.py [--out DIR] [--quick]
 
-cpu: uneven4-cpu, a small CNN, every batching (Chen et al., Figs. 10 and 12; Yao et al.; Tyagi and Sharma). both: uneven4-joint,
-MobileNet, the network alone, batch sizes alone and scheme joint, beside what the overlapped model (nalb/batching/joint.py) gives
-for each at the speeds that were measured. federated: uneven5-cpu, FedAvg of five clients with two classes each
-(Chen et al., 5.5). Each in a directory of DIR; one that is finished is read and not run again.
+cpu: trains a small CNN on uneven4-cpu under every batching (Chen et al., Figs. 10 and 12; Yao et al.; Tyagi and Sharma). both:
+trains MobileNet on uneven4-joint with the network alone balanced, with batch sizes alone and under scheme joint, and gives the
+times of the overlapped model (nalb/batching/joint.py) at the measured speeds. federated: trains FedAvg on uneven5-cpu with five
+clients of two classes each (Chen et al., 5.5). Each part has a directory in DIR; one that is finished is read and not run again.
 """
 
 import sys
@@ -49,14 +49,14 @@ PAPERS = (
 )
 
 
-PAYLOAD = 1 / 1.064  # of a link's rate: headers and acknowledgements, counted on wan6-static
+PAYLOAD = 1 / 1.064  # the part of a link's rate beside headers and acknowledgements, counted on wan6-static
 
 
 def ceilings(out: Path, network_file: str, batchings: list[str]) -> dict[str, float]:
-    """Seconds of an iteration by the overlapped model, with the speeds of these runs' later halves and the configured links.
+    """The seconds of an iteration by the overlapped model, at the speeds of these runs' later halves and the configured links.
 
-    Equal sizes beside the best shares, the best sizes beside equal shares, and both: what the first, second and third
-    of `batchings` could take if every estimate were right and nothing else took time.
+    The first of `batchings` gets equal sizes and the best shares, the second the best sizes and equal shares, the third both. The
+    times hold if every estimate is right and nothing else takes time.
     """
     network = load_network(find_network(network_file))
     nodes = [Node(node.name) for node in network.nodes]
@@ -81,7 +81,7 @@ def ceilings(out: Path, network_file: str, batchings: list[str]) -> dict[str, fl
 
 
 class Averaged(msgspec.Struct):
-    """What examples/train_federated.py prints at its end, as far as it is shown here."""
+    """The fields shown here of the line that examples/train_federated.py prints at its end."""
 
     rounds: int
     round_s: float
@@ -89,7 +89,7 @@ class Averaged(msgspec.Struct):
 
 
 def federated(out: Path, batching: str, rounds: int) -> Averaged:
-    """One FedAvg training: what rank 0 printed. InputError where another one is finished there."""
+    """Run one FedAvg training unless it is finished; return what rank 0 printed. Raises InputError where there is another one."""
     log = out / batching / "printed.txt"
     if not log.exists():
         clear(out / batching)
@@ -105,7 +105,7 @@ def federated(out: Path, batching: str, rounds: int) -> Averaged:
 
 
 def main(out: Path, quick: bool) -> None:
-    """Run what is missing, print the tables."""
+    """Run the trainings that are missing and print the tables."""
     console = Console(width=max(130, Console().width))
     tables = []
     for name, (network, batchings, iterations, training) in COMPARISONS.items():

@@ -18,13 +18,14 @@ pushes have come as there are workers, whoever they are from.
 import io
 import pickle
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
 
 from nalb.failures import Cause, Failure, render
+from nalb.feedback.routing import Routing
 from nalb.planning.distribution import Distribution
 from nalb.planning.slices import Layout
 from nalb.protocol import messages as m
@@ -133,8 +134,9 @@ class World:
         reports: bool = False,  # whether workers also report, as they do
         resets: int = 0,  # how often a connection may break with what it carries
         took_s: float = 1.0,  # an iteration, first push to last pull
+        new_routing: Callable[[], Routing] = Routing,  # of the coordinator
     ):
-        self.coordinator = Coordinator(settings, 0.0)
+        self.coordinator = Coordinator(settings, 0.0, new_routing=new_routing)
         self.overtakings, self.repeats, self.failures, self.reports = overtakings, repeats, failures, reports
         self.took_s, self.resets = took_s, resets
         self.workers = {f"w{i}": Worker(list(program)) for i in range(settings.num_workers)}

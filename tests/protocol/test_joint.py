@@ -3,7 +3,9 @@
 import numpy as np
 
 from nalb.batching.schemes import PREDICTORS
-from nalb.planning.nodes import Capacities
+from nalb.events import PlanEvent
+from nalb.measurement.capacity import CapacityEstimator
+from nalb.measurement.estimates import Estimate
 from nalb.protocol import messages as m
 from nalb.protocol.batching import WARM_UP
 from nalb.protocol.state import Coordinator
@@ -16,9 +18,24 @@ ENVIRONMENT = {
 }  # fmt: skip
 
 
-def test_sizes_and_shares_follow_links_and_machines(monkeypatch):
+class LearntLater(CapacityEstimator):
+    """Knows the rates from the moment when somebody tells them."""
+
+    rates = None  # up and down, per node
+
+    def estimate(self):
+        if self.rates is None:
+            return super().estimate()
+        both = np.array(self.rates)
+        return Estimate(both[0], both[1], both)
+
+
+def test_sizes_and_shares_follow_links_and_machines():
     """Node n2 has a slow link, and its worker, of rank 0, the fastest machine."""
-    state = Coordinator(from_environment(ENVIRONMENT, "host"), 0.0, PREDICTORS["memoryless"])
+    links = LearntLater(NODES)
+    settings = from_environment(ENVIRONMENT, "host")
+    estimators = {settings.estimator: lambda _: links}
+    state = Coordinator(settings, 0.0, PREDICTORS["memoryless"], estimators=estimators)
     rank_of_node = (1, 2, 0)
 
     def say(peer, message):
@@ -30,12 +47,10 @@ def test_sizes_and_shares_follow_links_and_machines(monkeypatch):
     for rank in range(NODES):
         say(f"w{rank}", m.JoinBatching(32, None))
         say(f"w{rank}", m.Register([m.TensorSpec("w", 3_000_000, "float32", 0)]))
-    planner = state._iterations.planner
-    rates = [5e6, 5e6, 1e6]
     sizes, orders = [32] * NODES, 0
     for iteration in range(WARM_UP + 2):
         if iteration == WARM_UP:  # the links are measured from here on
-            monkeypatch.setattr(planner, "_capacities", lambda: Capacities.from_lists(rates, rates))
+            links.rates = 2 * ([5e6, 5e6, 1e6],)
         for rank in range(NODES):
             say(
                 f"w{rank}",
@@ -52,6 +67,6 @@ def test_sizes_and_shares_follow_links_and_machines(monkeypatch):
         sizes = [x for _, x in state.outbox if isinstance(x, m.BatchSizes)][-1].sizes
     assert state.verdict is None
     assert sizes == [55, 28, 13]  # 55 ms: as long as [55, 27, 14], ties to the first node
-    shares = np.array(planner.present.target_bytes)
-    assert planner.present.reason == "least time of machines and links together"
-    assert shares[2] < min(shares[0], shares[1])
+    plan = [event for event in state.events if isinstance(event, PlanEvent)][-1]
+    assert plan.reason == "least time of machines and links together"
+    assert plan.shares["n2"] < min(plan.shares["n0"], plan.shares["n1"])

@@ -1,14 +1,21 @@
 """What false reports can do: the plan is soon what `average` would make of it, and who says the impossible is named."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from nalb.events import DoubtEvent, IterationEvent
+from nalb.feedback.routing import Routing
 from nalb.measurement.capacity import CapacityEstimator
 from nalb.planning.distribution import DecisionKind
 from nalb.planning.nodes import Capacities, Node
 from nalb.protocol import messages as m
+from nalb.protocol.job_nodes import JobNodes
+from nalb.protocol.knowledge import NetworkKnowledge
+from nalb.protocol.own_routing import OwnRouting
 from nalb.protocol.planner import Planner
+from nalb.protocol.slot_numbers import PlanSlots
 from nalb.simulation.exchange import MessageWeight
 from nalb.simulation.job import by_planner
 from tests.protocol.test_state import PEERS, TENSORS, Driver
@@ -27,11 +34,11 @@ class Misled(Planner):
 
     scale, has_friends = 1.0, False
 
-    def observe(self, samples, took_s, exposed_s=0.0, work=None):
-        told, ends = samples.copy(), ("source", "target") if self.has_friends else ("target",)
+    def judge(self, finished):
+        told, ends = finished.samples.copy(), ("source", "target") if self.has_friends else ("target",)
         false = np.any([told[end] == 3 for end in ends], axis=0)
         told["end_s"][false] = (told["start_s"] + self.scale * (told["end_s"] - told["start_s"]))[false]
-        super().observe(told, took_s, exposed_s, work)
+        return super().judge(replace(finished, samples=told))
 
 
 class Waiting(Planner):
@@ -40,17 +47,25 @@ class Waiting(Planner):
     late = 0.0
     kinds = ()  # of the plans so far
 
-    def observe(self, samples, took_s, exposed_s=0.0, work=None):
-        assert exposed_s == 0
-        self.kinds += (self.present.kind,)
-        waited_s = self.late * took_s if len(self.kinds) > 2 else 0.0
-        super().observe(samples, took_s + waited_s, took_s, work)
+    def judge(self, finished):
+        assert finished.exposed_s == 0
+        self.kinds += (self.present.decision.kind,)
+        waited_s = self.late * finished.took_s if len(self.kinds) > 2 else 0.0
+        late = replace(finished, took_s=finished.took_s + waited_s, exposed_s=finished.took_s)
+        return super().judge(late)
+
+
+def planner_of(kind):
+    """A planner of this class for NODES."""
+    names = [node.name for node in NODES]
+    nodes = JobNodes.of(names, set(names), {name: rank for rank, name in enumerate(names)})
+    slots = PlanSlots(nodes.rank_of_node, nodes.site_rank_of_node, nodes.sites)
+    return kind(nodes, NetworkKnowledge(nodes, CapacityEstimator), slots, OwnRouting(nodes, Routing()))
 
 
 def iterate(scheme, scale=1.0, has_friends=False, rounds=ROUNDS):
     """Seconds of each iteration, simulated."""
-    names = [node.name for node in NODES]
-    planner = Misled(names, set(names), {name: rank for rank, name in enumerate(names)}, CapacityEstimator, None)
+    planner = planner_of(Misled)
     planner.scale, planner.has_friends = scale, has_friends
     planner.register([TENSOR], 1e4)
     return [
@@ -69,8 +84,7 @@ def test_a_lie_costs_little_more_than_equal_shares(scale, has_friends):
 @pytest.mark.parametrize("late", [0.0, 2.0])
 def test_a_plan_is_not_given_up_for_what_it_waited_for_gradients(late):
     """All that early workers push waits for the late one's gradients: the iteration is longer, the exchange is not."""
-    names = [node.name for node in NODES]
-    planner = Waiting(names, set(names), {name: rank for rank, name in enumerate(names)}, CapacityEstimator, None)
+    planner = planner_of(Waiting)
     planner.late = late
     planner.register([TENSOR], 1e4)
     by_planner("exact", NODES, planner.layout, CAPACITIES, 12, planner, MessageWeight())
@@ -83,8 +97,7 @@ HEAD, WHOLE = m.TensorSpec("w", 20_000, "float32", 0), m.TensorSpec("w", 40_000_
 
 def after_a_change(before, rounds, scale=1.0, has_friends=False):
     """Seconds of each iteration, simulated, once other tensors have been trained for ten."""
-    names = [node.name for node in NODES]
-    planner = Misled(names, set(names), {name: rank for rank, name in enumerate(names)}, CapacityEstimator, None)
+    planner = planner_of(Misled)
     planner.scale, planner.has_friends = scale, has_friends
     for tensor, count in ((before, 10), (TENSOR, rounds)):
         planner.register([tensor], 1e4)

@@ -12,7 +12,10 @@ from nalb.measurement.capacity import CapacityEstimator
 from nalb.protocol import messages as m
 from nalb.protocol.batching import BatchSizeManager
 from nalb.protocol.calls import announcement
-from nalb.protocol.planner import Planner
+from nalb.protocol.decision import PlanOptions
+from nalb.protocol.job_nodes import JobNodes
+from nalb.protocol.planner import new_planner
+from nalb.schemes import EXACT
 from nalb.settings import from_environment
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.server import Fetch, Part
@@ -49,11 +52,12 @@ WAYS = Ways(2 * NODES * MOST, ((1 << 32) - 2) / 1e6)
 
 
 def planned():
-    """A planner's decision for all nodes, every slot of which is new."""
-    planner = Planner(NAMES, set(NAMES), {name: rank for rank, name in enumerate(NAMES)}, CapacityEstimator, None)
+    """A plan for all nodes, every slot of which is new."""
+    nodes = JobNodes.of(NAMES, set(NAMES), {name: rank for rank, name in enumerate(NAMES)})
+    planner = new_planner(nodes, CapacityEstimator)
     tensors = [m.TensorSpec(one.name, one.elements, one.dtype, 0) for one in load("resnet50")]
-    digest = planner.register(tensors, 1000.0)
-    return planner.decide(ITERATIONS, ITERATIONS, "exact"), digest
+    digest = planner.register(tensors, 1000.0).digest()
+    return planner.plan(ITERATIONS, ITERATIONS, PlanOptions(EXACT)), digest
 
 
 def profiled():
@@ -73,7 +77,7 @@ def endless():
     return manager.outbox[0]
 
 
-DECISION, DIGEST = planned()
+PLANNED, DIGEST = planned()
 RATES = dict.fromkeys(NAMES, 50000000000.0)
 LARGEST = [
     m.Hello(m.VERSION, "worker", NAMES[0], 9 + 2 * NODES, PID),
@@ -85,7 +89,7 @@ LARGEST = [
     m.SlotsReady(ITERATIONS, ITERATIONS),
     m.Done(ITERATIONS, *[YEARS_S] * 6),
     m.Collected(ITERATIONS),
-    m.Sums(ITERATIONS, *2 * [[SUM] * len(DECISION.plan.slot_of_slice)]),
+    m.Sums(ITERATIONS, *2 * [[SUM] * len(PLANNED.message.slot_of_slice)]),
     m.JoinBatching(1 << 31, 1 << 31, profiled(), 1e18),  # FLOP/s, of a large machine
     m.Computed(ITERATIONS, 1 << 31, YEARS_S, 1.0, 1.0, YEARS_S, YEARS_S),
     m.JoinTokens(f"tcp://[{'f' * 32}]:65535", SUB_MODELS_MOST, SAMPLES_MOST, SAMPLES_MOST),
@@ -94,8 +98,8 @@ LARGEST = [
     m.Failed(FAILURE),
     m.Welcome(m.VERSION, NAMES, 60.0, 86400.0, NODES),
     m.Setup(ITERATIONS, ITERATIONS, NODES, NODES, 1e12, 1e12, 2, DIGEST, ITERATIONS),
-    m.PrepareSlots(ITERATIONS, ITERATIONS, DECISION.new_slots),
-    DECISION.plan,
+    m.PrepareSlots(ITERATIONS, ITERATIONS, PLANNED.new_slots),
+    PLANNED.message,
     endless(),
     m.TokenPeers([f"tcp://{name}:65535" for name in NAMES]),
     m.TokenShape(ITERATIONS, CHUNKS_MOST, [CHUNKS_MOST] * SUB_MODELS_MOST, [list(range(NODES))] * SUB_MODELS_MOST),

@@ -6,14 +6,19 @@ import numpy as np
 import pytest
 
 from nalb.errors import InputError
+from nalb.feedback.routing import Routing
 from nalb.measurement.capacity import CapacityEstimator
+from nalb.planning.distribution import DecisionKind
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
 from nalb.planning.slots import plan_slot_key
 from nalb.protocol import messages as m
-from nalb.protocol.planner import Planner
-from nalb.schemes import EXACT, SCHEMES, Scheme, equal_by_need
+from nalb.protocol.decision import PlanOptions
+from nalb.protocol.job_nodes import JobNodes
+from nalb.protocol.knowledge import FinishedIteration
+from nalb.protocol.planner import new_planner
+from nalb.schemes import EXACT, SCHEMES, Scheme, equal_by_need, find_scheme
 from nalb.simulation.exchange import MessageWeight, exchange
 from nalb.simulation.job import by_planner
 from nalb.workloads import NAMES, load
@@ -24,15 +29,9 @@ FAST, USUAL = 125e6, 12.5e6  # bytes per second
 LOW_FROM, LOW_UNTIL, END = 5, 18, 24
 
 
-def planner_of(inflight_bytes=None, schemes=SCHEMES):
-    planner = Planner(
-        [node.name for node in NODES],
-        {"w0", "w1", "w2"},
-        {"s0": 0, "s1": 1},
-        CapacityEstimator,
-        inflight_bytes,
-        schemes,
-    )
+def planner_of():
+    nodes = JobNodes.of([node.name for node in NODES], {"w0", "w1", "w2"}, {"s0": 0, "s1": 1})
+    planner = new_planner(nodes, CapacityEstimator, Routing())
     planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e4)
     return planner
 
@@ -49,12 +48,28 @@ def apart(node, up, down):
     return Capacities(*rates, {})
 
 
-def alike(count, schemes=SCHEMES):
-    """So many nodes, workers and servers all, and a planner for them: the planner first."""
+def alike(count, may_leave=True):
+    """So many nodes, workers and servers all, and a planner for them: the planner first. may_leave: to MXNet's own routing."""
     nodes = [Node(f"n{i}") for i in range(count)]
     names = [node.name for node in nodes]
     ranks = {name: rank for rank, name in enumerate(names)}
-    return Planner(names, set(names), ranks, CapacityEstimator, None, schemes), nodes
+    job = JobNodes.of(names, set(names), ranks)
+    return new_planner(job, CapacityEstimator, Routing() if may_leave else None), nodes
+
+
+def plan(planner, scheme, iteration=0, schemes=SCHEMES):
+    """The planner's next plan."""
+    return planner.plan(iteration, 0, PlanOptions(find_scheme(scheme, schemes)))
+
+
+def window(planner):
+    """Bytes under way at a time in the planner's last iteration; 0: any."""
+    return planner.present.message.inflight_bytes
+
+
+def needs_equal_shares(planner):
+    """Whether the next plan of estimates has equal shares by need."""
+    return planner.link_knowledge({node.name: 0 for node in planner.nodes.nodes}) is None
 
 
 def uneven(caps):
@@ -63,9 +78,15 @@ def uneven(caps):
     return Capacities(up, down, {pair: mbps * 125e3 for pair, mbps in caps.items()})
 
 
-def iterate(planner, capacities, nodes=NODES):
-    """Seconds of the next iteration, over the bound."""
-    (done,) = by_planner("exact", nodes, planner.layout, capacities, 1, planner, MessageWeight())
+def iterate(planner, capacities, nodes=NODES, late_s=0.0, spread_s=0.0):
+    """Seconds of the next iteration, over the bound. late_s: what the planner is told in addition.
+
+    spread_s: from the first worker that had computed to the last one.
+    """
+    planned = plan(planner, "exact")
+    sizes_bytes, servers = planner.layout.sizes_bytes, np.array(planned.decision.plan.server_of_slice)
+    done = exchange(nodes, capacities, sizes_bytes, servers, planned.message.inflight_bytes, MessageWeight())
+    planner.judge(FinishedIteration(done.samples, done.time_s + late_s, compute_spread_s=spread_s))
     return done.time_s / bound_s(nodes, planner.layout.model_bytes, capacities)
 
 
@@ -87,7 +108,7 @@ def test_of_a_server_that_is_no_worker_either_direction_may_be_the_slower(up, do
     over = [iterate(planner, capacities) for _ in range(8)]
     assert over[0] > 2
     assert max(over[2:]) < 1.1
-    assert planner._capacities().limit[4] == pytest.approx(3.75e6, rel=0.1)
+    assert planner.knowledge.now.capacities.limit[4] == pytest.approx(3.75e6, rel=0.1)
 
 
 def test_a_slow_uplink_of_a_server_is_found_though_a_worker_pushes_hardly_faster():
@@ -105,17 +126,17 @@ def test_of_a_worker_that_is_no_server_either_direction_may_be_the_slower(up, do
     planner, capacities = planner_of(), apart(0, up, down)
     over = [iterate(planner, capacities) for _ in range(8)]
     assert max(over) < 1.1
-    assert planner._capacities().limit[0] == pytest.approx(1e6, rel=0.1)
-    assert not planner._trust.needs_equal_shares
+    assert planner.knowledge.now.capacities.limit[0] == pytest.approx(1e6, rel=0.1)
+    assert not needs_equal_shares(planner)
 
 
 def test_what_elastic_learnt_of_other_tensors_is_forgotten():
     planner = planner_of()
     for _ in range(3):
         iterate(planner, network(USUAL))
-    assert all(planner._observations[3:])
+    assert all(planner.knowledge.now.observations[3:])
     planner.register([m.TensorSpec("w", 20_000, "float32", 0)], 1e4)
-    assert not any(planner._observations)
+    assert not any(planner.knowledge.now.observations)
 
 
 def test_elastic_learns_nothing_from_other_schemes_iterations_with_a_window():
@@ -123,11 +144,11 @@ def test_elastic_learns_nothing_from_other_schemes_iterations_with_a_window():
     free = 0
     for _ in range(6):
         iterate(planner, network(USUAL / 2))
-        free += not planner._sent_window
+        free += not window(planner)
     assert 0 < free < 6
-    assert [len(window) for window in planner._observations] == [0, 0, 0, free, free]
+    assert [len(seen) for seen in planner.knowledge.now.observations] == [0, 0, 0, free, free]
     by_planner("elastic", NODES, planner.layout, network(USUAL / 2), 2, planner, MessageWeight())
-    assert [len(window) for window in planner._observations] == [0, 0, 0, free + 2, free + 2]
+    assert [len(seen) for seen in planner.knowledge.now.observations] == [0, 0, 0, free + 2, free + 2]
 
 
 @pytest.mark.jobs
@@ -136,8 +157,8 @@ def test_a_pair_that_is_found_to_be_capped_is_planned_around():
     (planner, nodes), capacities = alike(6), uneven({(2, 5): 20})
     planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e3)
     over = [iterate(planner, capacities, nodes) for _ in range(9)]
-    assert (2, 5) in planner._estimator.estimate().pairs
-    assert not planner._trust.needs_equal_shares
+    assert (2, 5) in planner.knowledge.now.estimate.pairs
+    assert not needs_equal_shares(planner)
     assert max(over[4:]) < 1.15
 
 
@@ -147,42 +168,38 @@ def test_a_pair_is_found_to_be_capped_though_every_iteration_is_a_surprise():
     planner, nodes = alike(6)
     planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e3)
     over = [iterate(planner, uneven({(2, 5): 16}), nodes) for _ in range(10)]
-    assert list(planner._estimator.estimate().pairs) == [(2, 5)]
+    assert list(planner.knowledge.now.estimate.pairs) == [(2, 5)]
     assert max(over[6:]) < 1.15
 
 
 @pytest.mark.jobs
-def test_a_cap_that_is_not_proven_again_is_doubted_where_every_iteration_has_a_window(monkeypatch):
+def test_a_cap_that_is_not_proven_again_is_doubted_where_every_iteration_has_a_window():
     """Delay makes up more than a twentieth of an iteration."""
     planner, nodes = alike(6)
     planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e3)
-    planner.round_trip_s = 0.1
-    observe = planner.observe
-    monkeypatch.setattr(planner, "observe", lambda samples, took_s, **_: observe(samples, took_s + 3 * 0.1))
+    planner.knowledge.note_delay(0.1, is_bbr=False)
     capped, free = uneven({(2, 5): 25}), uneven({})
     for _ in range(6):
-        iterate(planner, capped, nodes)
-    assert list(planner._estimator.estimate().pairs) == [(2, 5)]
+        iterate(planner, capped, nodes, late_s=3 * 0.1)
+    assert list(planner.knowledge.now.estimate.pairs) == [(2, 5)]
     over = []
     for _ in range(8):
-        over.append(iterate(planner, free, nodes))
-        assert planner._sent_window
-    assert planner._estimator.estimate().pairs.get((2, 5), np.inf) > 1.05 * capped.pairs[2, 5]
+        over.append(iterate(planner, free, nodes, late_s=3 * 0.1))
+        assert window(planner)
+    assert planner.knowledge.now.estimate.pairs.get((2, 5), np.inf) > 1.05 * capped.pairs[2, 5]
     assert over[-1] < 1.1
 
 
 @pytest.mark.parametrize("round_trip_s", [0.0, 0.2])
-def test_delay_that_is_known_is_no_change_of_the_network(monkeypatch, round_trip_s):
+def test_delay_that_is_known_is_no_change_of_the_network(round_trip_s):
     """Three round trips more than the links need each time, whether they are known or not."""
     planner, nodes = alike(4)
     planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e4)
-    planner.round_trip_s = round_trip_s
+    planner.knowledge.note_delay(round_trip_s, is_bbr=False)
     capacities, windows = Capacities.from_lists([37.5e6] * 3 + [20e6], [37.5e6] * 3 + [20e6]), []
-    observe = planner.observe
-    monkeypatch.setattr(planner, "observe", lambda samples, took_s, **_: observe(samples, took_s + 3 * 0.2))
     for _ in range(6):
-        iterate(planner, capacities, nodes)
-        windows.append(planner._sent_window)
+        iterate(planner, capacities, nodes, late_s=3 * 0.2)
+        windows.append(window(planner))
     if round_trip_s:  # nothing is known of the first; then what the fastest can have on its way
         assert windows == [0] + 5 * [pytest.approx(2 / 3 * 37.5e6 * 0.2, rel=0.05)]
 
@@ -191,16 +208,15 @@ def routed(planner, nodes, capacities, iterations, cores_s):
     """Who routes each iteration: 'o' MXNet, 'p' the plan. Cores need cores_s of plans, four fifths of it of MXNet's own routing."""
     word = ""
     for _ in range(iterations):
-        plan = planner.decide(0, 0, "exact").plan
-        links_s = planner._own_links_s() or 0.0
-        if plan.scheme == "stock":
+        decision = plan(planner, "exact").decision
+        if decision.kind is DecisionKind.LEFT:
             word += "o"
-            planner.note_unmeasured(max(0.8 * cores_s, links_s))
+            planner.note_unmeasured(0.8 * cores_s)
             continue
         word += "p"
-        sizes_bytes, servers = planner.layout.sizes_bytes, np.array(plan.server_of_slice)
-        result = exchange(nodes, capacities, sizes_bytes, servers, plan.inflight_bytes, MessageWeight())
-        planner.observe(result.samples, max(result.time_s, cores_s))
+        sizes_bytes, servers = planner.layout.sizes_bytes, np.array(decision.plan.server_of_slice)
+        result = exchange(nodes, capacities, sizes_bytes, servers, window(planner), MessageWeight())
+        planner.judge(FinishedIteration(result.samples, max(result.time_s, cores_s)))
     return word
 
 
@@ -224,8 +240,7 @@ def test_where_links_set_the_pace_mxnet_never_routes():
 
 
 def test_where_sums_of_slices_are_checked_mxnet_never_routes():
-    planner, nodes = alike(4)
-    planner.may_leave_routing = False
+    planner, nodes = alike(4, may_leave=False)
     planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e4)
     fast = Capacities.from_lists([1e9] * 4, [1e9] * 4)
     assert routed(planner, nodes, fast, 50, cores_s=0.2) == 50 * "p"
@@ -246,9 +261,17 @@ def specs(model):
 
 def with_rates(planner, rates_mbps):
     """The oracle's next plan where nodes have these rates."""
-    rates = dict(zip(planner.names, (np.asarray(rates_mbps) * 125e3).tolist(), strict=True))
-    planner.configure(m.Configured(rates, rates, []))
-    return planner.decide(0, 0, "oracle")
+    rates = dict(zip(planner.nodes.names, (np.asarray(rates_mbps) * 125e3).tolist(), strict=True))
+    planner.knowledge.note_configured(m.Configured(rates, rates, []))
+    return plan(planner, "oracle")
+
+
+def most_slots(layouts):
+    """By class of slots, the most slices that any of the layouts has."""
+    most = Counter()
+    for layout in layouts:
+        most |= Counter((one.dtype, one.elements) for one in layout.slices)
+    return most
 
 
 @pytest.mark.jobs
@@ -257,15 +280,19 @@ def with_rates(planner, rates_mbps):
 def test_whatever_the_rates_every_slot_has_a_key_and_plans_are_near_the_bound(model, count):
     """From 10 Mbit/s to 100 Gbit/s, also one fast node alone, changed before every plan; the layout changes and comes back."""
     (planner, _), drawn = alike(count), np.random.default_rng(count)
+    layouts, slots = [], Counter()  # slots by server
     for alpha_bytes in (FIRST_ALPHA_BYTES, 120_000, FIRST_ALPHA_BYTES):
-        planner.register(specs(model), alpha_bytes)
-        for plan in range(6):
-            rates_mbps = 10 ** drawn.uniform(1, 5, count) if plan % 2 else np.full(count, 100.0)
+        layouts.append(planner.register(specs(model), alpha_bytes))
+        for number in range(6):
+            rates_mbps = 10 ** drawn.uniform(1, 5, count) if number % 2 else np.full(count, 100.0)
             rates_mbps[drawn.integers(count)] = 100_000
             for new in with_rates(planner, rates_mbps).new_slots:
                 assert plan_slot_key(new.server, new.first + new.count - 1, count) < 1 << 31
-            assert planner.present.predicted_s < 1.01 * planner.present.bound_s
-            assert max(planner._slots._between._next_slot.values()) <= planner._slots._most_of_class.total()
+                slots[new.server] += new.count
+            found = planner.present.decision.plan
+            assert found.predicted_s < 1.01 * found.bound_s
+            assert max(slots.values()) <= most_slots(layouts).total()
+    assert slots.total() == planner.slot_count
 
 
 @pytest.mark.jobs
@@ -287,9 +314,8 @@ def test_where_some_compute_for_much_longer_nothing_is_held_back():
     planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e3)
     windows = []
     for spread_s in [0.0] * 6 + [2.0] * 6:
-        planner.compute_spread_s = spread_s
-        iterate(planner, uneven({}), nodes)
-        windows.append(planner._sent_window > 0)
+        iterate(planner, uneven({}), nodes, spread_s=spread_s)
+        windows.append(window(planner) > 0)
     assert any(windows[:6])
     assert not any(windows[7:])
 
@@ -297,44 +323,43 @@ def test_where_some_compute_for_much_longer_nothing_is_held_back():
 def test_shares_that_wander_seldom_ask_for_new_slots():
     """A job waits while slots are made. No server ever has more than twice what a plan has put there."""
     (planner, _), drawn = alike(4), np.random.default_rng(7)
-    planner.register(specs("mobilenet"), FIRST_ALPHA_BYTES)
-    asked, needed, rates_mbps = Counter(), Counter(), np.full(4, 100.0)
+    most = most_slots([planner.register(specs("mobilenet"), FIRST_ALPHA_BYTES)])
+    asked, made, needed, rates_mbps = Counter(), Counter(), Counter(), np.full(4, 100.0)
     for _ in range(60):
         rates_mbps *= 10 ** drawn.normal(0, 0.05, 4)
-        decision = with_rates(planner, rates_mbps)
-        asked.update((new.server, new.dtype, new.elements) for new in decision.new_slots)
+        planned = with_rates(planner, rates_mbps)
+        for new in planned.new_slots:
+            place = new.server, new.dtype, new.elements
+            asked[place] += 1
+            made[place] += new.count
         classes = [planner.layout.slot_classes[k] for k in planner.layout.class_of_slice]
-        used = Counter((server, *one) for server, one in zip(decision.plan.server_of_slice, classes, strict=True))
+        used = Counter((server, *one) for server, one in zip(planned.message.server_of_slice, classes, strict=True))
         needed |= used
     for (_, *slot_class), times in asked.items():
-        assert times <= 2 + np.log2(planner._slots._most_of_class[tuple(slot_class)])
-    made = {
-        (planner._rank_of_node[node], *one): len(numbers)
-        for (node, one), numbers in planner._slots._between._slots.items()
-    }
+        assert times <= 2 + np.log2(most[tuple(slot_class)])
     assert all(count <= 2 * needed[place] for place, count in made.items())
 
 
 def test_elastic_does_not_keep_another_schemes_plan():
     planner = planner_of()
-    planner.decide(0, 0, "average")
-    begun = planner.decide(1, 0, "elastic").plan
+    plan(planner, "average")
+    begun = plan(planner, "elastic", 1).message
     assert begun.scheme == "elastic"
-    assert planner.decide(2, 0, "elastic").plan.server_of_slice == begun.server_of_slice
+    assert plan(planner, "elastic", 2).message.server_of_slice == begun.server_of_slice
 
 
 def test_only_a_plan_that_cannot_change_is_settled():
     """A settled plan goes out before the iteration ends, when no slots can be made for it."""
     turning = Scheme("turning", lambda _: (None, "in turn"), measures=False)
-    planner = planner_of(schemes={**SCHEMES, "turning": turning})
-    settled = [name for name in (*SCHEMES, "turning") if planner.is_settled(name)]
+    planner = planner_of()
+    settled = [one.name for one in (*SCHEMES.values(), turning) if planner.is_settled(PlanOptions(one))]
     assert settled == ["stock", "p3", "average"]
 
 
 def test_a_scheme_that_keeps_what_it_has_not_made_is_refused():
-    planner = planner_of(schemes={"idle": Scheme("idle", lambda _: (None, "nothing to do"))})
+    schemes = {"idle": Scheme("idle", lambda _: (None, "nothing to do"))}
     with pytest.raises(InputError, match="scheme idle keeps a plan that it has not made yet"):
-        planner.decide(0, 0, "idle")
+        plan(planner_of(), "idle", schemes=schemes)
 
 
 def reworded(situation):
@@ -357,12 +382,12 @@ def test_the_words_of_a_reason_decide_nothing(decide):
     rates = [25e6, 15e6, 20e6, 6e6]
     took = {}
     for scheme in ("exact", "mine"):
-        planner, nodes = alike(4, schemes)
-        planner.may_leave_routing = False  # whether MXNet routes is EXACT's to say
+        planner, nodes = alike(4, may_leave=False)  # whether MXNet routes is EXACT's to say
         took[scheme] = []
         for size in (3_200_000, 3_000_000):
             planner.register([m.TensorSpec("w", size, "float32", 0)], 1e4)
-            done = by_planner(scheme, nodes, planner.layout, Capacities.from_lists(rates, rates), 4, planner)
+            known = Capacities.from_lists(rates, rates)
+            done = by_planner(scheme, nodes, planner.layout, known, 4, planner, schemes=schemes)
             took[scheme] += [one.time_s for one in done]
     assert took["mine"] == took["exact"]
     assert took["exact"][-1] < 0.8 * took["exact"][4]

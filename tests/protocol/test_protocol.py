@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from nalb.feedback.routing import Routing
 from nalb.protocol import messages as m
 from nalb.protocol.iterations import Iterations
 from nalb.protocol.state import Coordinator
@@ -87,13 +88,13 @@ def test_tensors_that_are_cut_anew_because_links_are_fast_end_well_in_every_orde
 OWN_S = 0.45  # what iterations took so far: two of them make a plan
 
 
-def to_own_routing(world):
-    """As far on, and MXNet routes the first four iterations: 0 and 1 by one plan, 2 and 3 by the next."""
-    world = to_gathered(world)
-    routing = world.coordinator._iterations.planner._routing
-    routing._left = 4
-    routing._own.append(OWN_S)
-    return world
+class BegunOwn(Routing):
+    """MXNet's own routing is chosen for the first four iterations: 0 and 1 by one plan, 2 and 3 by the next."""
+
+    def __init__(self):
+        super().__init__()
+        self._left = 4
+        self._own.append(OWN_S)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def to_own_routing(world):
     ],
 )
 def test_plans_for_several_iterations_end_well_in_every_order(program, freedom, executed):
-    world = to_own_routing(job(program, scheme="exact", **freedom))
+    world = to_gathered(job(program, scheme="exact", new_routing=BegunOwn, **freedom))
     explore(world)
     end = wander(world, 0)
     assert end.workers["w0"].executed == list(executed)
@@ -123,7 +124,9 @@ def test_plans_for_several_iterations_end_well_in_every_order(program, freedom, 
 
 @pytest.mark.parametrize("freedom", [{"overtakings": 1}, {"failures": 1}], ids=str)
 def test_where_messages_overtake_or_workers_fail_no_plan_is_obeyed_for_too_long(freedom):
-    explore(to_own_routing(job((ONE, STEP, OTHER, STEP, END), scheme="exact", **freedom)), may_abort=True)
+    explore(
+        to_gathered(job((ONE, STEP, OTHER, STEP, END), scheme="exact", new_routing=BegunOwn, **freedom)), may_abort=True
+    )
 
 
 def test_obeying_a_plan_for_too_long_would_be_seen(monkeypatch):
@@ -138,7 +141,7 @@ def test_obeying_a_plan_for_too_long_would_be_seen(monkeypatch):
 
     monkeypatch.setattr(WorkerProtocol, "choose", eager)
     with pytest.raises(Broken, match="nobody sent"):
-        explore(to_own_routing(job((ONE, *[STEP] * 5, END), scheme="exact")), may_abort=True)
+        explore(to_gathered(job((ONE, *[STEP] * 5, END), scheme="exact", new_routing=BegunOwn)), may_abort=True)
 
 
 def test_gathering_in_every_order():

@@ -7,6 +7,7 @@ import zmq
 from nalb.errors import InputError, PeerError
 from nalb.events import AbortEvent, BlockEvent, IdleEvent, IterationEvent, LayoutEvent, PlanEvent, ReadyEvent
 from nalb.failures import Cause, Failure, Phase, render
+from nalb.feedback.routing import Routing
 from nalb.measurement.samples import samples_of
 from nalb.protocol import messages as m
 from nalb.protocol.calls import announcement
@@ -30,8 +31,9 @@ PEERS = {"s0": (8, "server", "n0"), "w0": (9, "worker", "n0"), "s1": (10, "serve
 class Driver:
     """Feeds a coordinator and keeps what it sends, by peer."""
 
-    def __init__(self, **environment):
-        self.state = Coordinator(from_environment({**ENVIRONMENT, **environment}, "host"), 0.0)
+    def __init__(self, new_routing=Routing, **environment):
+        settings = from_environment({**ENVIRONMENT, **environment}, "host")
+        self.state = Coordinator(settings, 0.0, new_routing=new_routing)
         self.now_s = 0.0
         self.sent = {}
         self.answered = {}  # by worker, how many orders for slots
@@ -622,13 +624,19 @@ def test_other_tensors_take_the_place_of_a_plan_that_was_sent_ahead():
     assert driver.state.verdict is None
 
 
+class BegunOwn(Routing):
+    """MXNet's own routing is chosen for the first iterations, four by one plan."""
+
+    def __init__(self, iterations):
+        super().__init__()
+        self._left = iterations
+        self._own.append(0.25)
+
+
 def left_to_mxnet(iterations, **environment):
     """A job whose first iterations are left to MXNet, four by one plan."""
-    driver = Driver(NALB_SCHEME="exact", **environment)
+    driver = Driver(lambda: BegunOwn(iterations), NALB_SCHEME="exact", **environment)
     driver.gather()
-    routing = driver.state._iterations.planner._routing
-    routing._left = iterations
-    routing._own.append(0.25)
     for worker in ("w0", "w1"):
         driver.say(worker, m.Register(TENSORS))
     return driver

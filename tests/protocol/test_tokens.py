@@ -8,7 +8,6 @@ from msgspec import UNSET
 from nalb.errors import InputError
 from nalb.events import TokensEvent, TokenShapeEvent
 from nalb.failures import Cause, Failure, Phase, render
-from nalb.planning.nodes import Capacities
 from nalb.protocol import messages as m
 from nalb.protocol.state import Coordinator
 from nalb.protocol.tokens import TokenDealer, TokenOptions
@@ -19,6 +18,7 @@ from nalb.tokens.server import Part, name_of
 from nalb.tokens.shape import Shape
 from nalb.tokens.stragglers import Stragglers
 from tests.failures import who
+from tests.protocol.test_joint import LearntLater
 
 ENVIRONMENT = {"DMLC_ROLE": "scheduler", "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": "9091"}
 COUNTS = {"DMLC_NUM_WORKER": "3", "DMLC_NUM_SERVER": "3"}
@@ -232,16 +232,16 @@ def test_nothing_can_be_tuned_while_iterations_overlap():
     assert "give weights" in render(job.verdict)
 
 
-def test_what_is_known_of_the_links_is_by_rank_and_asked_for_once_an_iteration(monkeypatch):
-    state = Coordinator(from_environment(ENVIRONMENT | COUNTS, "host"), 0.0)
+def test_what_is_known_of_the_links_is_by_rank_and_asked_for_once_an_iteration():
+    links, settings = LearntLater(3), from_environment(ENVIRONMENT | COUNTS, "host")
+    state = Coordinator(settings, 0.0, estimators={settings.estimator: lambda _: links})
     for node, rank in enumerate((1, 2, 0)):
         state.receive(b"s%d" % rank, m.Hello(m.VERSION, "server", f"n{node}", 8 + 2 * node, 1), 0.0)
         state.receive(b"w%d" % rank, m.Hello(m.VERSION, "worker", f"n{node}", 9 + 2 * rank, 1), 0.0)
     for rank in range(3):
         state.receive(b"w%d" % rank, m.Register([m.TensorSpec("w", 3_000_000, "float32", 0)]), 0.0)
     assert state._link_rates() is None
-    known = Capacities.from_lists([1e6, 2e6, 3e6], [4e6, 5e6, 6e6])
-    monkeypatch.setattr(state._iterations.planner, "_capacities", lambda: known)
+    links.rates = [1e6, 2e6, 3e6], [4e6, 5e6, 6e6]
     assert state._link_rates() == ([3e6, 1e6, 2e6], [6e6, 4e6, 5e6])
 
     asked = []

@@ -1,7 +1,7 @@
 """`python -m nalb.compare.peers.ring_worker MODEL --address ipc://...`: a worker of a ring all-reduce (PyTorch's gloo).
 
-The model's gradients lie in one flat tensor per dtype, so that nothing is lost to small messages. As in replays of nalb's own
-schemes, compute is a sleep before all gradients are ready at once. Ranks and addresses come from the environment
+The model's gradients lie in one flat tensor per dtype, so that small messages cost no time. As in replays of nalb's own
+schemes, computing is a sleep, after which all gradients are ready at once. Ranks and addresses come from the environment
 (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, GLOO_SOCKET_IFNAME).
 """
 
@@ -19,11 +19,11 @@ from nalb.failures import Cause, Failure
 from nalb.process.last_words import die
 from nalb.workloads import NAMES, load
 
-OPERATION_LIMIT = timedelta(hours=1)  # of one all-reduce: 228 MB at 1 Mbit/s take as long
+OPERATION_LIMIT = timedelta(hours=1)  # the limit of one all-reduce: 228 MB, sent nearly twice, take as long at 1 Mbit/s
 
 
 def main() -> int:
-    """Join, iterate as told, leave."""
+    """Join the ring, run the iterations that the comparison orders, and leave at its end."""
     parser = argparse.ArgumentParser(description="one worker of a ring all-reduce")
     parser.add_argument("model", choices=NAMES)
     parser.add_argument("--compute-ms", type=float, default=0.0)

@@ -1,1 +1,1 @@
-"""The figures of Cai et al. run again: seeded networks, runs that resume, and what is computed from their files."""
+"""Shared parts of the figures' scripts: seeded networks, runs that resume, and numbers computed from their files."""

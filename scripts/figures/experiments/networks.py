@@ -1,19 +1,20 @@
-"""Network files for experiments: rates drawn at random as in Cai et al., section 4.1, and machines that are unequal."""
+"""Makes network files for experiments: rates drawn at random as in Cai et al., section 4.1, and unequal machines."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-LOW_MBPS, HIGH_MBPS = 20.0, 220.0  # the paper names the upper end only
+LOW_MBPS, HIGH_MBPS = 20.0, 220.0  # the paper gives the upper end only
 
 
 def random_network(
     name: str, nodes: int, seed: int, low_mbps: float = LOW_MBPS, high_mbps: float = HIGH_MBPS, every_s: float = 0.0
 ) -> str:
-    """A network file's text: each node's rate, up and down alike, uniform in [low, high] Mbit/s to a tenth.
+    """The text of a network file whose nodes' rates are uniform in [low, high] Mbit/s, to a tenth, up and down alike.
 
-    every_s above 0: drawn anew so often while the network stands, by netem's own generator. Same arguments, same text.
+    every_s: above 0, netem's own generator draws the rates anew every `every_s` seconds while the network stands. The same
+    arguments give the same text.
     """
     lines = [f'name = "{name}"', "[defaults]", "queue_ms = 50"]
     if every_s:
@@ -26,7 +27,7 @@ def random_network(
 
 
 def equal_network(name: str, nodes: int, rate_mbps: float) -> str:
-    """A network file's text: all nodes alike."""
+    """The text of a network file whose nodes all have the same rate."""
     lines = [
         f'name = "{name}"',
         "[defaults]",
@@ -38,7 +39,7 @@ def equal_network(name: str, nodes: int, rate_mbps: float) -> str:
 
 
 def write_network(folder: Path, name: str, text: str) -> Path:
-    """FOLDER/NAME.toml with this text; it is the same text whenever it is written."""
+    """Write the text to FOLDER/NAME.toml and return the path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.toml"
     path.write_text(text, encoding="utf-8")
@@ -46,9 +47,9 @@ def write_network(folder: Path, name: str, text: str) -> Path:
 
 
 def uneven_network(name: str, quotas: Sequence[float], start_quota: float | None = None, rate_mbps: float = 500) -> str:
-    """A network file's text: equal links, machines of so many cores each.
+    """The text of a network file with equal links and one machine for each of `quotas`, in cores.
 
-    start_quota: what every machine has until training begins, so that small ones do not take minutes to start.
+    start_quota: the cores of every machine until training begins, so that small machines do not take minutes to start.
     """
     lines = [equal_network(name, 0, rate_mbps).rstrip("\n")]
     for i, quota in enumerate(quotas):
@@ -59,6 +60,7 @@ def uneven_network(name: str, quotas: Sequence[float], start_quota: float | None
 
 
 def changing_machines(name: str, nodes: int, seed: int, quotas: tuple[float, float], every_s: float) -> str:
-    """A network file's text: equal links of 500 Mbit/s, each machine's cores drawn anew from the range so often."""
+    """The text of a network file with equal links of 500 Mbit/s, where each machine's cores are drawn anew from the range
+    `quotas` every `every_s` seconds."""
     lines = [equal_network(name, nodes, 500), "[cpu_random]", f"seed = {seed}", f"every_s = {every_s:g}"]
     return "\n".join([*lines, f"low_cpu_quota = {quotas[0]:g}", f"high_cpu_quota = {quotas[1]:g}"]) + "\n"

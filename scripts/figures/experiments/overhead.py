@@ -1,4 +1,4 @@
-"""Figure 7: what a variant costs over another one, from turns in rounds, with a confidence interval."""
+"""Computes the overheads of figure 7: a variant's time over another's, from turns in rounds, with a confidence interval."""
 
 import math
 from collections.abc import Sequence
@@ -14,24 +14,24 @@ from nalb.errors import InputError
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
-FEWEST_ROUNDS = 5  # fewer say nothing of what the next ones would give
+FEWEST_ROUNDS = 5  # fewer rounds give no useful interval
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """Relative: 0.01 is one per cent longer."""
+    """A relative overhead and its interval: 0.01 means one per cent longer."""
 
     value: float
-    low: float  # ends of the bootstrap's interval; NaN with fewer than FEWEST_ROUNDS
-    high: float
+    low: float  # the lower end of the bootstrap's interval; NaN with fewer than FEWEST_ROUNDS rounds
+    high: float  # the upper end
     rounds: int
 
 
 def round_means(values_s: Sequence[float]) -> npt.NDArray[np.float64]:
-    """Mean seconds of each round, shape (rounds,), for a scheme that took turns on a standing network.
+    """Mean seconds of each round, shape (rounds,), for a scheme that took turns on a static network.
 
-    Left out: the first iteration of each turn (its slices are cut and its slots made anew) and, where there are others, the
-    first round.
+    The first iteration of each turn does not count, since its slices are cut and its slots made anew. Neither does the first
+    round if there are others.
     """
     means, start = [], 0
     for _, count in turns(["one"], len(values_s), False):
@@ -43,8 +43,8 @@ def round_means(values_s: Sequence[float]) -> npt.NDArray[np.float64]:
 def overhead(values_s: Sequence[float], base_s: Sequence[float], seed: int = 0) -> Overhead:
     """mean(values) / mean(base) - 1 over rounds, with the percentile bootstrap's interval.
 
-    Rounds are drawn with replacement, both series' together, since what drifts on a machine drifts for both. Raises
-    InputError for series of unequal length. Source: Efron 1979.
+    Rounds are drawn with replacement, for both series together, since a machine's slow changes affect both. Raises
+    InputError for empty series or series of unequal length. Source: Efron 1979.
     """
     if len(values_s) != len(base_s) or not values_s:
         raise InputError(f"{len(values_s)} iterations against {len(base_s)}: an overhead needs as many of each")

@@ -1,4 +1,4 @@
-"""Figure 5: how many iterations a scheme needs after a change of the network."""
+"""Computes figure 5: the number of iterations that a scheme needs to recover from a change of the network."""
 
 import math
 import statistics
@@ -7,21 +7,21 @@ from itertools import pairwise
 
 from nalb.reporting.record import Record, Step
 
-NEAR = 1.10  # times the bound, or the level that the scheme settles at, counts as recovered
+NEAR = 1.10  # an iteration counts as recovered within this factor of the bound, or of the level at which the scheme settles
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """One change. Counts begin at 1, the first iteration that lies wholly after it; inf: not before the next change."""
+    """The recovery from one change. Counts start at 1, the first iteration wholly after the change; inf: not before the next."""
 
-    at: float  # where the scheme's iterations saw it: 2.5 is half-way through iteration 2
-    to_bound: float  # iterations until within NEAR of the new bound
-    to_settled: float  # until within NEAR of the median of the later half of those before the next change
-    seen: int  # iterations wholly between this change and the next
+    at: float  # the change's place among the scheme's iterations: 2.5 is half-way through iteration 2
+    to_bound: float  # iterations until one is within NEAR of the new bound
+    to_settled: float  # iterations until one is within NEAR of the median of the later half of `seen`
+    seen: int  # the number of iterations wholly between this change and the next
 
 
 def recoveries(record: Record, scheme: str) -> list[Recovery]:
-    """Every change that at least one whole iteration of the scheme followed, in order."""
+    """The recoveries, in order, from all changes that at least one whole iteration of the scheme followed."""
     steps = record.steps.get(scheme, [])
     if not steps:
         return []
@@ -39,7 +39,7 @@ def recoveries(record: Record, scheme: str) -> list[Recovery]:
 
 
 def _began_s(step: Step) -> float:
-    """The first push of any worker; where the file does not say, the end of the iteration before."""
+    """The time of the iteration's first push by any worker; where the file has none, the end of the iteration before."""
     return min(step.event.started_s.values(), default=step.begin_s)
 
 

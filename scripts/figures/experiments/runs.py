@@ -1,4 +1,4 @@
-"""Runs of `nalb compare` that are made once: what has a finished run directory is read, not run again."""
+"""Runs `nalb compare` for figures; a run whose directory is finished is read and not run again."""
 
 import argparse
 import os
@@ -16,7 +16,7 @@ from nalb.reporting.record import Record, read_record
 from nalb.reporting.run_file import PART, read_run
 from netem.network_file import load_network
 
-# by a run that ended early, beside its observers' addresses
+# the files that a run leaves when it ends early, beside its observers' sockets
 LEFT_UNFINISHED = {"samples.jsonl", "logs", "gloo", f"run.json{PART}", f"batching.json{PART}"}
 
 
@@ -24,7 +24,7 @@ LEFT_UNFINISHED = {"samples.jsonl", "logs", "gloo", f"run.json{PART}", f"batchin
 class Comparison:
     """One run that a figure needs."""
 
-    name: str  # of its directory
+    name: str  # the name of its directory
     network: Path
     replay: str
     schemes: tuple[str, ...]
@@ -33,7 +33,7 @@ class Comparison:
     options: tuple[str, ...] = ()  # further flags of `nalb compare`
 
     def argv(self, run_dir: Path) -> list[str]:
-        """The command."""
+        """The command that makes the run."""
         return [
             sys.executable, "-m", "nalb.cli.main", "compare", "--network", str(self.network), "--replay", self.replay,
             "--schemes", ",".join(self.schemes), "--iterations", str(self.iterations), "--out", str(run_dir), *self.options,
@@ -41,8 +41,10 @@ class Comparison:
 
 
 def finish_all(figure: str, out: Path, comparisons: Sequence[Comparison]) -> Iterator[Record]:
-    """Every run's record, in order, as it comes; runs what is not finished and prints where it is. JobError at the first that
-    fails."""
+    """Yield the record of each run, in order, after making those that are not finished; prints a line for each run.
+
+    Raises JobError for the first run that fails, InputError where a directory holds another run.
+    """
     for number, comparison in enumerate(comparisons, 1):
         run_dir = out / comparison.name
         finished = (run_dir / "run.json").exists()
@@ -64,7 +66,7 @@ def finish_all(figure: str, out: Path, comparisons: Sequence[Comparison]) -> Ite
 
 
 def check_same(comparison: Comparison, run_dir: Path) -> None:
-    """InputError unless the finished run is the one that is asked for."""
+    """Raise InputError unless the finished run in `run_dir` is the one asked for."""
     run = read_run(run_dir)
     lengths = {len(result.communication_s) for result in run.schemes.values()}
     has = (run.network, run.workload, tuple(run.schemes), lengths)
@@ -74,13 +76,15 @@ def check_same(comparison: Comparison, run_dir: Path) -> None:
 
 
 def another_run(run_dir: Path, what: str) -> InputError:
-    """What is finished there is not what is asked for."""
+    """The error for a directory that holds another run than the one asked for."""
     return InputError(f"{run_dir} holds another run ({what}): choose another --out")
 
 
 def clear(run_dir: Path, trainings: Sequence[str] = ()) -> None:
-    """Remove what an unfinished run left, and its trainings, each in a directory of its own within. InputError, and nothing is
-    removed, where there is anything else."""
+    """Remove the files of an unfinished run, and of its trainings in directories of their own within it.
+
+    Raises InputError, and removes nothing, if there is any other file.
+    """
     for one in (run_dir, *(run_dir / name for name in trainings)):
         own = LEFT_UNFINISHED.union(trainings if one is run_dir else ())
         for path in one.iterdir() if one.exists() else ():
@@ -91,7 +95,7 @@ def clear(run_dir: Path, trainings: Sequence[str] = ()) -> None:
 
 
 def run_script(figure: str, what: str, main: Callable[[Path, bool], None]) -> int:
-    """A figure's script: --out and --quick, one line for an error; returns the exit code."""
+    """Run a figure's script with the flags --out and --quick; an error becomes one line. Returns the exit code."""
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--out", metavar="DIR", help=f"default: runs/{figure}, with --quick runs/{figure}-quick")
     parser.add_argument("--quick", action="store_true", help="few nodes, MobileNet, few iterations: does it work?")

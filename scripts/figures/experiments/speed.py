@@ -1,4 +1,4 @@
-"""Figure 4: training speed of one run's schemes, and the ceilings that its network sets."""
+"""Computes figure 4: the training speed of a run's schemes, and the ceilings that its network sets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ from nalb.workloads import bytes_of, load
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Predicted seconds of an iteration's exchange, without headers, latency and TCP."""
+    """Predicted seconds of an iteration's exchange, without headers, latency and TCP's behaviour."""
 
-    bound_s: float  # the least that any shares reach
-    stock_s: float  # MXNet's own routing
-    average_s: float  # equal shares
+    bound_s: float  # with the best shares
+    stock_s: float  # with MXNet's own routing
+    average_s: float  # with equal shares
 
     @property
     def over_stock(self) -> float:
-        """How many times as fast as stock anything can be here."""
+        """The highest possible speed over stock's speed."""
         return self.stock_s / self.bound_s
 
     @property
     def over_average(self) -> float:
-        """The same against equal shares."""
+        """The highest possible speed over that of equal shares."""
         return self.average_s / self.bound_s
 
 
@@ -45,7 +45,10 @@ def stock_shares(workload: str, nodes: Sequence[str], servers: Sequence[str]) ->
 
 
 def ceilings(workload: str, nodes: Sequence[str], servers: Sequence[str], capacities: Capacities) -> Ceilings:
-    """What the cost model (planning/nodes.py) gives for the two unaware ways and the optimum; all nodes worker and server."""
+    """The times that the cost model (planning/nodes.py) gives for the best shares, stock and equal shares.
+
+    Every node has a worker and a server. servers: the nodes' names by server rank.
+    """
     both = [Node(name) for name in nodes]
     model_bytes = float(bytes_of(workload))
     return Ceilings(
@@ -56,13 +59,16 @@ def ceilings(workload: str, nodes: Sequence[str], servers: Sequence[str], capaci
 
 
 def ceilings_of(record: Record, capacities: Capacities) -> Ceilings:
-    """A run's; `capacities` in the order of the record's nodes. InputError where the file does not say the servers' ranks."""
+    """The ceilings of a run; `capacities` has the order of the record's nodes.
+
+    Raises InputError where the file does not give the servers' ranks.
+    """
     if sorted(record.servers) != sorted(record.nodes):
         raise InputError("samples.jsonl does not say which node has which server rank: run the comparison again")
     return ceilings(record.run.workload.removeprefix("replay "), record.nodes, record.servers, capacities)
 
 
 def speed(record: Record, scheme: str) -> float:
-    """Samples a minute over the iterations that count. Source: Cai et al., Eq. 16."""
+    """Samples per minute over the iterations after the warm-up. Source: Cai et al., Eq. 16."""
     times = steady(record.run.schemes[scheme].iteration_s)
     return 60.0 * SAMPLES_PER_BATCH * record.run.nodes * len(times) / sum(times)

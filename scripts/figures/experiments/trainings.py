@@ -1,4 +1,4 @@
-"""Real trainings for figures on batch sizes and tokens, made once: what has a finished run directory is read, not run again."""
+"""Runs real trainings for figures on batch sizes and tokens; one whose directory is finished is read and not run again."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from netem.network_file import find_network, load_network
 
 
 def nalb(words: list[str]) -> list[str]:
-    """Run the command, its output shown as it comes; returns the lines. JobError where it fails."""
+    """Run nalb with these words and show its output as it comes; return the lines. Raises JobError if it fails."""
     lines = []
     with subprocess.Popen(
         [sys.executable, "-m", "nalb.cli.main", *words],
@@ -37,9 +37,10 @@ def nalb(words: list[str]) -> list[str]:
 def compare_batchings(
     out: Path, network: Path | str, batchings: str, iterations: int, model: str, total: int, *more: str
 ) -> BatchingFile:
-    """`nalb compare --train MODEL --batching`, run if OUT is not finished; InputError where it holds another run.
+    """Run `nalb compare --train MODEL --batching` unless OUT is finished; return the results.
 
-    batchings: comma-separated; total: samples of an iteration; more: further flags.
+    batchings: comma-separated; total: samples of an iteration; more: further flags. Raises InputError where OUT holds
+    another run.
     """
     if not (out / "batching.json").exists():
         clear(out, batchings.split(","))
@@ -49,7 +50,7 @@ def compare_batchings(
     has = (run.network, run.workload, run.total, list(run.batchings))
     asked = (load_network(find_network(str(network))).name, f"train {model}", total, batchings.split(","))
     beyond = {len(one.sizes) - iterations for one in run.batchings.values() if one.together}
-    if has != asked or not beyond <= {0, 1}:  # one more is trained, whose report may come after the end
+    if has != asked or not beyond <= {0, 1}:  # one more iteration is trained, and its report may come too late
         raise another_run(out, f"{run.workload} on {run.network}")
     return run
 
@@ -57,9 +58,9 @@ def compare_batchings(
 def compare_parallels(
     out: Path, network: Path | str, ways: str, iterations: int, total: int, *more: str
 ) -> ParallelFile:
-    """`nalb compare --train vgg --parallel`, run if OUT is not finished; InputError where it holds another run.
+    """Run `nalb compare --train vgg --parallel` unless OUT is finished; return the results.
 
-    ways: comma-separated; total: samples of an iteration; more: further flags.
+    ways: comma-separated; total: samples of an iteration; more: further flags. Raises InputError where OUT holds another run.
     """
     if not (out / "parallel.json").exists():
         clear(out, ways.split(","))
@@ -73,5 +74,5 @@ def compare_parallels(
 
 
 def batch_events(run_dir: Path) -> list[BatchEvent]:
-    """What the coordinator noted of each iteration of one training."""
+    """The coordinator's batch events of one training, one for each iteration."""
     return [event for event in read_events(run_dir) if isinstance(event, BatchEvent)]

@@ -1,0 +1,51 @@
+"""The part of planning that MXNet alone has: it can distribute tensors by itself, in place of a plan. Pure."""
+
+import math
+
+import numpy as np
+
+from nalb.feedback.routing import Routing
+from nalb.planning.nodes import Floats
+from nalb.planning.slices import Layout, Tensor
+from nalb.planning.slots import STOCK_KEYS
+from nalb.planning.stock import route
+from nalb.protocol.job_nodes import JobNodes
+from nalb.protocol.knowledge import Known
+
+
+class OwnLoads:
+    """What MXNet's own routing has each server sum: it depends on the keys that each set of tensors has of its own."""
+
+    def __init__(self, nodes: JobNodes):
+        self._node_of_rank = {rank: node for node, rank in nodes.rank_of_node.items()}
+        self._num_nodes = len(nodes.nodes)
+        self._first_key: dict[tuple[Tensor, ...], int] = {}  # as kvstore_patch/store/own_routing.py counts
+
+    def shares(self, tensors: tuple[Tensor, ...]) -> Floats | None:
+        """Bytes per node, shape (N,), which get keys on their first use; None where MXNet has no keys left for them."""
+        first = self._first_key.setdefault(tensors, sum(map(len, self._first_key)))
+        keys = range(first, first + len(tensors))
+        if keys.stop > STOCK_KEYS:
+            return None
+        sizes_bytes, ranks = route(tensors, len(self._node_of_rank), keys)
+        on_node = np.array([self._node_of_rank[rank] for rank in ranks.tolist()])
+        return np.bincount(on_node, sizes_bytes, self._num_nodes).astype(np.float64)
+
+
+class OwnRouting:
+    """MXNet's own routing as the other way to exchange gradients: when it is taken, and what links need for it."""
+
+    def __init__(self, nodes: JobNodes, routing: Routing):
+        """routing: decides when it is taken. nodes: all of them workers, else other shares may take far longer than a plan."""
+        self.routing = routing
+        self._loads = OwnLoads(nodes)
+        self._shares: Floats | None = None  # of the present tensors; None: MXNet cannot route them
+
+    def begin(self, layout: Layout) -> None:
+        """Tensors are cut like this from here on."""
+        self._shares = self._loads.shares(layout.tensors)
+
+    def links_s(self, known: Known, model_bytes: float) -> float:
+        """Seconds that links need, by lower bounds of rates; infinite where these are not known, or MXNet cannot route."""
+        needed_s = None if self._shares is None else known.exchange_s(self._shares, model_bytes, with_cores=False)
+        return math.inf if needed_s is None else needed_s
