@@ -74,11 +74,8 @@ class Ema:
 
 def require_library(predictor: str | None) -> None:
     """Raise MachineError where the library that the predictor of this name needs is not installed."""
-    if predictor == "arima" and importlib.util.find_spec("statsmodels") is None:
-        raise MachineError(
-            "predictor arima needs statsmodels, which is not there: `pip install -e '.[arima]'` in the clone, or choose "
-            "another --predictor"
-        )
+    if predictor == "arima":
+        require("statsmodels", "predictor arima", ", or choose another --predictor")
 
 
 class Arima:

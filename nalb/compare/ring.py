@@ -30,10 +30,7 @@ RING = "gloo"
 
 def require_torch() -> None:
     """Raise MachineError where PyTorch is not installed."""
-    if importlib.util.find_spec("torch") is None:
-        raise MachineError(
-            f"scheme {RING!r} needs PyTorch, which is not there: `pip install -e '.[peers]'` in the clone, or leave it out"
-        )
+    require("torch", f"scheme {RING!r}", ", or leave it out")
 
 
 def ring_specs(

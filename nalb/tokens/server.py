@@ -23,7 +23,7 @@ from nalb.tokens.shape import Shape, level_name
 FOREVER = 1 << 62  # iterations
 
 
-class Part(StrEnum):
+class Part(Enum):
     """The array of a computed token that another token needs."""
 
     OUTPUT = "output"  # of a forward token

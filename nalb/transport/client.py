@@ -99,7 +99,7 @@ class Client:
         if not waits:
             self._wake()
 
-    def note(self, **news: Unpack[Noted]) -> None:
+    def note(self, **news: "Unpack[Noted]") -> None:
         """Set values for the next report; any thread may call this."""
         self._outbox.put(news)
 

@@ -32,7 +32,7 @@ class TokenPiece(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tru
     wanted_by: TokenId
 
 
-class Phase(StrEnum):
+class Phase(Enum):
     """The phase of a sum over some workers."""
 
     SCATTER = "scatter"  # one worker sends its gradients of the share that the receiver adds up
@@ -48,7 +48,7 @@ class SumPiece(Struct, frozen=True, forbid_unknown_fields=True, array_like=True,
     dtype: Annotated[str, Meta(max_length=16)]
 
 
-class Occasion(StrEnum):
+class Occasion(Enum):
     """The occasion on which a worker gets a sub-model."""
 
     JOINS = "joins"  # the worker computes the sub-model from this iteration on
