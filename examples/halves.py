@@ -7,8 +7,7 @@ nalb launch --local 4 --scheme halves:HALVES -- python train_fashion_mnist.py
 
 import numpy as np
 
-from nalb.planning.distribution import Situation
-from nalb.schemes import ChosenShares, Scheme, equal_by_need
+from nalb import ChosenShares, Scheme, Situation, equal_by_need
 
 
 def halves(situation: Situation) -> ChosenShares:

@@ -24,9 +24,7 @@ import numpy.typing as npt
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
-from kvstore_patch import batching
-from kvstore_patch.checkpoints import Checkpoints, Progress
-from nalb.batching.partitions import label_skewed
+from nalb.mxnet import Checkpoints, Progress, batching, label_skewed
 
 Bytes = npt.NDArray[np.uint8]
 DATA = Path("/usr/share/datasets/fashion-mnist")  # Debian package dataset-fashion-mnist

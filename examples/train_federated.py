@@ -17,7 +17,7 @@ import numpy as np
 from mxnet import autograd, gluon
 from train_fashion_mnist import DATA, accuracy, load, small_cnn, to_input
 
-from kvstore_patch import federated
+from nalb.mxnet import federated
 
 JUDGED = 5  # the last models that are judged: clients without common classes pull the average to and fro
 

@@ -25,9 +25,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 from train_fashion_mnist import DATA, Bytes, accuracy, load, to_input, vgg_blocks
 
-from kvstore_patch import fela
-from kvstore_patch.checkpoints import Checkpoints, Progress
-from nalb.batching.stream import Stream
+from nalb.mxnet import Checkpoints, Progress, Stream, fela
 
 Labels = npt.NDArray[np.float32]
 

@@ -44,6 +44,8 @@ from nalb.settings import Settings, from_environment
 from nalb.transport.client import Client
 from nalb.transport.keys import own_keys
 
+__all__ = ["Balancer", "BatchSampler", "PartitionSampler", "join"]  # what nalb.mxnet hands on
+
 
 class SizeSource(Protocol):
     """The source of the workers' batch sizes; it receives their reports of computed iterations."""
@@ -94,9 +96,14 @@ class ChosenSizes:
 
 
 class Balancer:
-    """This worker's part in the choice of batch sizes. `total` never changes."""
+    """This worker's part in the choice of batch sizes. `join` makes it.
+
+    total: samples of an iteration over all workers; it never changes. sizes: the samples of each worker in the batch drawn last,
+    by rank.
+    """
 
     def __init__(self, rank: int, source: SizeSource, clock: ComputeClock):
+        """rank: this worker's. source: says how many samples each worker computes. clock: times what this one computes."""
         self.rank, self._source, self._clock = rank, source, clock
         self.total = sum(source.sizes(0))  # samples of an iteration over all workers
         self._iteration = -1  # of the batch drawn last
@@ -106,17 +113,24 @@ class Balancer:
         self._drawn_s = self._period_s = self._wait_s = 0.0
 
     def batches(self, samples: int, seed: int = 0) -> "BatchSampler":
-        """A batch sampler over a data set of `samples` samples, all of which every worker can read."""
+        """A batch sampler over a data set of `samples` samples, all of which every worker can read.
+
+        seed: of the shuffles, alike on all workers. Raises InputError where `samples` are fewer than `total`.
+        """
         return BatchSampler(self, samples, seed)
 
     def partitioned_batches(
         self, partitions: Sequence[Ints], seed: int = 0, threshold: float = TRAVERSALS_APART
     ) -> "PartitionSampler":
-        """A batch sampler over this worker's part of the data; partitions: indices of each worker's samples, by rank."""
+        """A batch sampler over this worker's part of the data.
+
+        partitions: the indices of each worker's samples, by rank, alike on all workers. seed: of the shuffles. threshold: passes
+        over its data by which one part may be ahead of another before samples move.
+        """
         return PartitionSampler(self, partitions, seed, threshold)
 
     def draw(self) -> tuple[int, int]:
-        """(start, end): the next batch's place among the `total` samples of its iteration."""
+        """(start, end): the next batch's place among the `total` samples of its iteration. StoreError before the last step."""
         if self._is_drawn:
             raise StoreError(
                 f"batch {self._iteration + 1} is drawn before trainer.step of batch {self._iteration}: take one step per "
@@ -137,7 +151,7 @@ class Balancer:
     # ---- called by Trainer's patched methods (_watch_trainers)
 
     def check_step(self, batch_size: float) -> None:
-        """Raise StoreError unless the step divides by the total."""
+        """Raise StoreError unless the step divides by the total. batch_size: the number that the script gave to `trainer.step`."""
         if abs(batch_size - self.total) > 1e-6 * self.total:
             raise StoreError(
                 f"trainer.step({batch_size:g}): batches are unequal and gradients are sums over all workers, so only "
@@ -145,7 +159,7 @@ class Balancer:
             )
 
     def before_push(self, trainer: mx.gluon.Trainer) -> None:
-        """Queue the measurement of computing: the backward pass is queued, and no gradient is pushed yet."""
+        """Queue the measurement of the trainer's computing: the backward pass is queued, and no gradient is pushed yet."""
         if not self._is_drawn:
             return
         self._is_drawn = False
@@ -161,7 +175,7 @@ class Balancer:
         self._clock.gradients(gradients, lambda computing: self._report(computing, *drawn))
 
     def after_update(self, trainer: mx.gluon.Trainer) -> None:
-        """Note that the update of the parameters is queued: the next iteration's computing begins after it."""
+        """Note that the update of the trainer's parameters is queued: the next iteration's computing begins after it."""
         self._clock.parameters([d for p in trainer._params if p.grad_req != "null" for d in p.list_data()])
 
     def _report(self, computing: Computing, iteration: int, size: int, period_s: float, wait_s: float) -> None:
@@ -177,6 +191,7 @@ class BatchSampler(mx.gluon.data.sampler.Sampler):
     """
 
     def __init__(self, balancer: Balancer, samples: int, seed: int):
+        """balancer: says how many samples each batch has. samples: of the data set. seed: of the shuffles."""
         self._balancer, self._drawn = balancer, 0
         self._stream = Stream(
             samples, balancer.total, lambda epoch: np.random.default_rng([seed, epoch]).permutation(samples)
@@ -198,13 +213,15 @@ class BatchSampler(mx.gluon.data.sampler.Sampler):
 
 
 class PartitionSampler(mx.gluon.data.sampler.Sampler):
-    """Indices of this worker's batches, from its own partition alone; see nalb/batching/partitions.py.
+    """Indices of this worker's batches, from its own partition alone. `Balancer.partitioned_batches` makes it.
 
     An epoch has as many iterations as all workers together need to compute all samples once. `stream.moves` lists the moves of
     samples between workers so far: a worker whose data lie on its own disk must fetch the samples that it is given.
     """
 
     def __init__(self, balancer: Balancer, partitions: Sequence[Ints], seed: int, threshold: float):
+        """balancer: says how many samples each batch has. partitions, seed, threshold: as of `Balancer.partitioned_batches`."""
+
         def shuffle(moves: int, passes: int, samples: int) -> Ints:
             return np.random.default_rng([seed, balancer.rank, moves, passes]).permutation(samples)
 
@@ -261,6 +278,7 @@ def join(
 ) -> Balancer:
     """Take part in the choice of batch sizes; call it once, in every worker, before the first batch.
 
+    store: kvstore 'nalb', or MXNet's own 'dist_sync' or 'dist_async'.
     batch_size: this worker's first batch size, samples; without `nalb launch --batching` it never changes. most: the largest
     batch that this worker can hold. profile: a function of n that computes the gradients of any n samples and takes no step;
     `lbb` times it first, up to the total or the first size that memory does not hold, and then stays at most at half of that
@@ -273,7 +291,7 @@ def join(
         raise InputError(f"power {power}: give a positive number of one unit on all machines, e.g. cores")
     settings = store.settings if isinstance(store, NALB) else from_environment(os.environ, socket.gethostname())
     if settings.batching == "lb-bsp-federated":
-        raise InputError("--batching lb-bsp-federated averages models: see kvstore_patch/federated.py")
+        raise InputError("--batching lb-bsp-federated averages models: call nalb.mxnet.federated.join")
     total = batch_size * (settings.first_workers or store.num_workers)
     own = equal_part(total, store.num_workers, store.rank) if settings.first_workers else batch_size
     clock = ComputeClock()

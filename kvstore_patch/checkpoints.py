@@ -52,7 +52,9 @@ class Checkpoints:
         seed: int = 0,
         settings: Mapping[str, Setting] | None = None,
     ):
-        """every: steps between two checkpoints; 0: none are written or read. folder: default NALB_CHECKPOINTS, which
+        """net, trainer: their state is saved; fela.Trainer's too.
+
+        every: steps between two checkpoints; 0: none are written or read. folder: default NALB_CHECKPOINTS, which
         `nalb launch` sets. keep: how many of the newest checkpoints stay. seed: of the random generators. settings: values by
         name, such as the global batch size, that must be the same when training goes on. Raises CheckpointError.
         """

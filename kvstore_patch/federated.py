@@ -23,6 +23,8 @@ from kvstore_patch.store.kvstore import NALB
 from nalb.errors import StoreError
 from nalb.protocol import messages as m
 
+__all__ = ["Rounds", "join"]  # what nalb.mxnet hands on
+
 FEDERATED = ("off", "lb-bsp-federated")  # values of --batching that fit rounds
 
 
@@ -30,6 +32,7 @@ class Rounds:
     """This client's rounds of local steps and averaging."""
 
     def __init__(self, store: NALB, arrays: list[mx.nd.NDArray], source: SizeSource):
+        """store: averages. arrays: the model's, which are averaged. source: says how many samples each client computes."""
         self._store, self._arrays, self._source = store, arrays, source
         self._round, self._size = -1, 0
         self._begun_s = self._began_before_s = self._wait_s = self._cpu_s = 0.0

@@ -50,14 +50,16 @@ class CheckpointError(NalbError):
     exit_code = 6
 
     def __init__(self, message: str, writing: int | None = None):
+        """message: one line. writing: the iteration whose checkpoint could not be written."""
         super().__init__(message)
-        self.writing = writing  # the iteration whose checkpoint could not be written
+        self.writing = writing
 
 
 class JobError(NalbError):
     """A process of the job failed."""
 
     def __init__(self, message: str, exit_code: int = 1):
+        """message: one line. exit_code: of the process; 1 in place of 0."""
         super().__init__(message)
         self.exit_code = exit_code or 1
 

@@ -73,7 +73,7 @@ def load_scheme(word: str) -> Scheme:
     found = _load("scheme", word, SCHEME_GROUP, SCHEMES)
     scheme = found.value
     if not isinstance(scheme, Scheme):
-        raise InputError(f"scheme {word} is of type {type(scheme).__name__}: name a nalb.schemes.Scheme")
+        raise InputError(f"scheme {word} is of type {type(scheme).__name__}: name a nalb.Scheme")
     own = scheme.decide
     if own is None or scheme.sizes_batches or scheme.ps_lite_kind:
         raise InputError(
@@ -119,7 +119,7 @@ class _OwnEstimator:
         with self._found.named():
             estimate = self._own.estimate()
             if not isinstance(estimate, Estimate):
-                raise TypeError(f"estimate() gave {type(estimate).__name__}, not a nalb.measurement.estimates.Estimate")
+                raise TypeError(f"estimate() gave {type(estimate).__name__}, not a nalb.Estimate")
             shapes = tuple(np.shape(one) for one in (estimate.up, estimate.down, estimate.least))
             if shapes != ((self._num_nodes,), (self._num_nodes,), (2, self._num_nodes)):
                 raise ValueError(f"estimate() has up, down and least of shapes {shapes} for {self._num_nodes} nodes")

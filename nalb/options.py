@@ -278,7 +278,7 @@ class JobOptions:
         None,
         "NALB_CHECKPOINTS",
         AnyText("a folder"),
-        "folder for checkpoints on the machine of each process (kvstore_patch/checkpoints.py)",
+        "folder for checkpoints on the machine of each process (nalb.mxnet.Checkpoints)",
     )
     checkpoints_job: str | None = _option(
         None,

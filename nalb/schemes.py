@@ -16,6 +16,7 @@ from nalb.planning.distribution import DecisionKind, Distribution, Situation, bu
 from nalb.planning.elastic import FIXED_SLICE_BYTES, elastic
 from nalb.planning.nodes import Floats
 
+# Bytes of each node, shape (N,), or None to keep the present plan; and the reason, for people.
 ChosenShares = tuple[Floats | None, str]
 ChosenDistribution = tuple[Distribution | None, str]
 Decide = Callable[[Situation], ChosenShares]
@@ -32,8 +33,8 @@ SUM_PART = 1e-6  # part of the model by which shares may be off, as sums of floa
 class Scheme:
     """A way to distribute the slices over the servers."""
 
-    name: str
-    decide: Decide | None  # None: MXNet routes by itself
+    name: str  # of a user's own: replaced by the word that named it
+    decide: Decide | None  # situation -> shares and reason; None: MXNet routes by itself
     meaning: str = ""  # for `nalb launch --help`
     measures: bool = True  # whether messages are announced and timed, which takes time
     follows_estimates: bool = False  # whether shares come from the estimated capacities
@@ -68,7 +69,7 @@ class Scheme:
         return f"scheme {self.name} ({self.place})" if self.place else f"scheme {self.name}"
 
     def shares(self, situation: Situation) -> ChosenShares:
-        """The scheme's decision, checked: bytes per node, shape (N,), or None for the present plan; and the reason.
+        """The decision in this situation, checked: bytes per node, shape (N,), or None for the present plan; and the reason.
 
         Raises InputError for shares that cannot be carried out, and for None without a present plan.
         """
@@ -80,7 +81,7 @@ class Scheme:
         return (None if shares is None else self._checked(shares, situation)), reason
 
     def plan(self, situation: Situation) -> ChosenDistribution:
-        """The scheme's decision as a plan, or None for the present plan; and the reason. Raises InputError as `shares`."""
+        """The decision in this situation as a plan, or None for the present plan; and the reason. Raises InputError as `shares`."""
         shares, reason = self.shares(situation)
         if shares is None:
             return None, reason
@@ -139,7 +140,7 @@ def _with_full_cores(plan: Distribution, situation: Situation) -> Distribution:
 
 
 def equal_by_need(situation: Situation) -> ChosenShares | None:
-    """Equal shares and the reason, where a scheme that follows estimates cannot follow them; None where it can."""
+    """Equal shares and the reason, where a scheme cannot follow the situation's estimates; None where it can."""
     if (need := situation.equal_need) is None:
         return None
     return shares_of.average(situation.nodes, situation.layout.model_bytes), WHY_EQUAL[need]

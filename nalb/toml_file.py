@@ -5,7 +5,7 @@ in `__post_init__`, by a ValueError whose message begins with the field and ends
 """
 
 import re
-import tomllib
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +14,11 @@ import msgspec
 from msgspec import inspect
 
 from nalb.errors import InputError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 T = TypeVar("T")
 Step = str | int  # leads to a field or key, or to an element of a list

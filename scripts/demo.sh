@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/setup.sh
 need_debian_packages gcc libc6-dev python3-venv iproute2 util-linux dataset-fashion-mnist
-install_nalb ''
+install_nalb '[mxnet]'
 export OMP_NUM_THREADS=1
 [ -t 1 ] || export COLUMNS=${COLUMNS:-120} # a table is made to the width of a terminal
 nalb=("$venv/bin/python" -m nalb.cli.main)

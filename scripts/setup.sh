@@ -75,11 +75,11 @@ python311() {
   return 1
 }
 
-install_nalb() { # extras: '' or '[dev]'
+install_nalb() { # extras: '[mxnet]' or '[dev,mxnet]'
   local stamp want
   want=$(cat "$repo/pyproject.toml" "$repo"/kvstore_patch/shim/*.[ch] "$repo"/netem/*.[ch] | sha256sum | cut -c1-16)
   stamp=$venv/nalb-installed
-  case $(cat "$stamp" 2>/dev/null) in "$want$1" | "$want[dev]") return 0 ;; esac # [dev] contains all of ''
+  case $(cat "$stamp" 2>/dev/null) in "$want$1" | "$want[dev,mxnet]") return 0 ;; esac # the longer contains all of the other
   echo "setting up $venv (once; it takes a minute or two)"
   if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then # also true where an earlier set-up stopped half-way
     local python

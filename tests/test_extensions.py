@@ -145,7 +145,7 @@ def test_entry_points_give_names(faulty, monkeypatch):
         ("needy:A", r"ModuleNotFoundError: No module named 'something_that_is_not_there' \(.*needy.py, line 2\)"),
         ("leaving:A", r"module leaving cannot be imported: SystemExit: 0 \(.*leaving.py, line 2\)"),
         ("faulty:MISSING", "scheme faulty:MISSING: .*faulty.py has no MISSING"),
-        ("faulty:NUMBER", "scheme faulty:NUMBER is of type int: name a nalb.schemes.Scheme"),
+        ("faulty:NUMBER", "scheme faulty:NUMBER is of type int: name a nalb.Scheme"),
         ("faulty:ROUTES", "scheme faulty:ROUTES: only nalb's own schemes leave routing to MXNet"),
     ],
 )  # fmt: skip

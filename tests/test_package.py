@@ -1,17 +1,19 @@
-"""The sdist and the wheel, built from the tracked files alone, and a fresh environment that the wheel is installed in.
+"""The sdist and the wheel, built from the tracked files alone, and fresh environments that the wheel is installed in.
+
+One has no MXNet and the newest numpy that there is, the other MXNet and the numpy that it needs.
 
 pip takes what nalb depends on from the package index of this machine.
 """
 
 import base64
 import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
-import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -19,12 +21,14 @@ from pathlib import Path
 import pytest
 
 from nalb import __version__
+from nalb.toml_file import parse
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("nalb", "netem", "kvstore_patch")
 CARRIED = (".py", ".toml", ".trace", ".json", ".html")  # what a package reads when it runs
 SOURCES = (".c", ".h")
 BUILD_BACKEND = "scripts/build_backend.py"
+PURE_ROOMS = ("planning", "measurement", "feedback", "simulation", "protocol", "tokens", "batching")
 MACHINE_PATH = re.compile(rb"(?<![\w.])/(root|home|work)/\w")
 
 pytestmark = pytest.mark.jobs
@@ -36,6 +40,13 @@ def said(*argv: str | Path, cwd: Path) -> str:
     done = subprocess.run(argv, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def failed(code: int, *argv: str | Path, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    """What a command says that ends with this code."""
+    done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
 
 
 @pytest.fixture(scope="module")
@@ -108,22 +119,73 @@ def test_the_changelog_names_the_version() -> None:
     assert f"\n## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """bin/ of a fresh environment that has the wheel and what it asks for."""
-    folder = tmp_path_factory.mktemp("installed")
+def environment(folder: Path, built: Path, extra: str, *more: str) -> Path:
+    """bin/ of a fresh environment that has the wheel, what it and its extra ask for, and more."""
     venv.create(folder, with_pip=True)
-    wheel = next(built.glob("*.whl"))
-    said(folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile", wheel, cwd=folder)
+    wheel = f"{next(built.glob('*.whl'))}[{extra}]"
+    said(folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile", wheel, *more, cwd=folder)
     return folder / "bin"
 
 
-def test_the_installed_wheel_works(installed: Path, tmp_path: Path) -> None:
-    assert said(installed / "nalb", "--version", cwd=tmp_path) == f"nalb {__version__}\n"
-    text = said(installed / "nalb", "net", "random", "--family", "even", "--nodes", "3", "--seed", "1", cwd=tmp_path)
-    assert len(tomllib.loads(text)["nodes"]) == 3
-    planned = said(installed / "nalb", "plan", "--capacities-mbps", "200,100,50", "--model-bytes", "9e6", cwd=tmp_path)
-    assert "n2" in planned
+@pytest.fixture(scope="module")
+def bare(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """bin/ of an environment without MXNet, in which the tests of the pure rooms can run."""
+    return environment(tmp_path_factory.mktemp("bare"), built, "arima", "pytest", "hypothesis")
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """bin/ of an environment with MXNet."""
+    return environment(tmp_path_factory.mktemp("installed"), built, "mxnet")
+
+
+def test_without_mxnet_all_works_but_its_jobs(bare: Path, tmp_path: Path) -> None:
+    ask = "import importlib.util, numpy; print(numpy.__version__, importlib.util.find_spec('mxnet'))"
+    version, mxnet = said(bare / "python", "-c", ask, cwd=tmp_path).split()
+    assert (int(version.partition(".")[0]) >= 2, mxnet) == (True, "None")
+    nalb = bare / "nalb"
+    assert said(nalb, "--version", cwd=tmp_path) == f"nalb {__version__}\n"
+    text = said(nalb, "net", "random", "--family", "even", "--nodes", "3", "--seed", "1", cwd=tmp_path)
+    assert len(parse(text, "what it printed")["nodes"]) == 3
+    numbers = ("--capacities-mbps", "200,100,50", "--model-bytes", "9e6")
+    assert "n2" in said(nalb, "plan", *numbers, "--explain", cwd=tmp_path)
+    (tmp_path / "random.toml").write_text(text)
+    schemes = ("--replay", "mobilenet", "--schemes", "average,exact")
+    assert "exact" in said(nalb, "simulate", "--network", "random.toml", *schemes, cwd=tmp_path)
+    (tmp_path / "run").mkdir()
+    shutil.copy(ROOT / "docs" / "results" / "data" / "family-even.json", tmp_path / "run" / "run.json")
+    said(nalb, "report", "run", cwd=tmp_path)
+    assert (tmp_path / "run" / "report.html").exists()
+    told = json.loads(failed(1, nalb, "doctor", "--json", cwd=tmp_path).stdout)
+    assert {one["verdict"] for one in told if one["name"] == "MXNet"} == {"FAIL"}
+    assert {one["verdict"] for one in told if one["name"] in ("numpy", "shim")} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("launch", "--local", "2", "--out", "started", "--", "true"),
+        ("compare", "--network", "wan4-static", "--replay", "mobilenet", "--out", "started"),
+        ("calibrate", "--out", "started"),
+    ],
+)
+def test_what_needs_mxnet_says_so_in_a_line(bare: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = failed(3, bare / "nalb", *words, cwd=tmp_path)
+    assert done.stderr == f"nalb {words[0]}: a job needs the extra mxnet (mxnet): pip install 'nalb[mxnet]'\n"
+    assert not (tmp_path / "started").exists()
+    done = failed(1, bare / "python", "-c", "import nalb.mxnet", cwd=tmp_path)
+    assert done.stderr.splitlines()[-1].startswith("ImportError: nalb.mxnet needs the extra mxnet")
+
+
+def test_the_pure_rooms_keep_their_laws_with_the_newest_numpy(bare: Path, tracked: Path, tmp_path: Path) -> None:
+    """The tests of this checkout on the packages of the wheel: tests and pages are copied, the packages are not."""
+    for name in ("tests", "docs", "examples", "scripts", "pyproject.toml"):
+        (tmp_path / name).symlink_to(tracked / name)
+    rooms = [f"tests/{room}" for room in PURE_ROOMS]
+    nice = ("nice", "-n", "19", bare / "python", "-m", "pytest", "-p", "no:cacheprovider", "-q")
+    nice += ("--hypothesis-profile=ci",)  # without limits of time
+    out = said(*nice, "-m", "not jobs and not mxnet", *rooms, cwd=tmp_path)
+    assert re.search(r"^[1-9]\d{2,} passed", out.splitlines()[-1]), out
 
 
 def test_a_job_runs_from_the_installed_wheel(installed: Path, tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def install_nalb(venv: Path, extras: str) -> subprocess.CompletedProcess[str]:
 def test_an_environment_without_pip_is_mended(tmp_path: Path) -> None:
     """As `python -m venv` leaves it where ensurepip is missing."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path)], check=True)
-    assert "No module named pip" not in install_nalb(tmp_path, "").stderr
+    assert "No module named pip" not in install_nalb(tmp_path, "[mxnet]").stderr
     subprocess.run([str(tmp_path / "bin" / "python"), "-m", "pip", "--version"], check=True)
 
 
@@ -179,7 +179,7 @@ def test_what_pip_says_is_shown_only_if_it_fails(tmp_path: Path, fails: int) -> 
     python.parent.mkdir()
     python.write_text(f'#!/bin/sh\n[ "$3" = --version ] && exit\necho chatters; echo chatters >&2; exit {fails}\n')
     python.chmod(0o755)
-    done = install_nalb(tmp_path, "")
+    done = install_nalb(tmp_path, "[mxnet]")
     assert done.returncode == fails
     assert done.stdout == f"setting up {tmp_path} (once; it takes a minute or two)\n"
     assert done.stderr.count("chatters") == (2 if fails else 0)
@@ -189,8 +189,8 @@ def test_what_pip_says_is_shown_only_if_it_fails(tmp_path: Path, fails: int) -> 
 def test_what_the_tests_need_is_enough_for_the_demo(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to("/bin/true")
-    assert "setting up" in install_nalb(tmp_path, "[dev]").stdout
-    assert install_nalb(tmp_path, "").stdout == ""
+    assert "setting up" in install_nalb(tmp_path, "[dev,mxnet]").stdout
+    assert install_nalb(tmp_path, "[mxnet]").stdout == ""
     (tmp_path / "nalb-installed").unlink()
-    assert "setting up" in install_nalb(tmp_path, "").stdout
-    assert "setting up" in install_nalb(tmp_path, "[dev]").stdout
+    assert "setting up" in install_nalb(tmp_path, "[mxnet]").stdout
+    assert "setting up" in install_nalb(tmp_path, "[dev,mxnet]").stdout

@@ -63,6 +63,7 @@ class Trainer:
         """blocks: the sub-models, in order, from `partition` or cut by hand. loss: a function of outputs and labels that gives one
         number for each sample, as Gluon's losses do. total: samples of an iteration, over all workers. threshold: the smallest
         batch at which the first sub-model computes at full speed, samples; default: the one that `partition` found, or THRESHOLD.
+        optimizer, optimizer_params: as for Gluon's Trainer. kvstore: 'nalb', or a store of that kind.
         The learning rate may follow one of the optimizer's schedules; set it by hand only after `gather`. Raises InputError,
         StoreError.
         """
@@ -103,7 +104,10 @@ class Trainer:
         store.at_close(self._leave, self._courier.close)
 
     def batches(self, samples: int, seed: int = 0) -> "Batches":
-        """A sampler of each iteration's indices, over a data set of `samples` samples, all of which every worker can read."""
+        """A sampler of each iteration's indices, over a data set of `samples` samples, all of which every worker can read.
+
+        seed: of the shuffles, alike on all workers.
+        """
         return Batches(self, samples, seed)
 
     def step(self, samples: Samples) -> None:

@@ -20,6 +20,7 @@ from nalb.batching.schemes import PREDICTORS
 from nalb.batching.speed import Predictor, require_library
 from nalb.errors import InputError, NalbError
 from nalb.extensions import estimators_with, schemes_with
+from nalb.extras import require_mxnet
 from nalb.failures import Cause, Failure
 from nalb.process.exhaustion import raise_file_limit
 from nalb.process.last_words import die
@@ -112,6 +113,7 @@ def main() -> int:
     raise_file_limit()
     try:
         settings = from_environment(os.environ, socket.gethostname())
+        require_mxnet("a server or scheduler")
         if settings.role == "worker":
             raise InputError(
                 "kvstore_patch.roles.planned runs servers and the scheduler; workers run the training script"

@@ -9,7 +9,7 @@ import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from nalb.errors import InputError, MachineError
 from nalb.process.built_library import built_library
@@ -125,7 +125,7 @@ class Shim:
         library.nalb_shim_transport.restype = ctypes.c_char_p
 
     @classmethod
-    def loaded(cls) -> Self:
+    def loaded(cls) -> "Shim":
         """The preloaded shim.
 
         Raises MachineError if there is none, if another library catches its calls first, if its version differs, or if the

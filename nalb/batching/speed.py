@@ -8,13 +8,13 @@ The observed resources are the present ones, reported after iteration k-1: Eq. 4
 place and availability in another; a controller passes on the worker's report as it is.
 """
 
-import importlib.util
 from collections import deque
 from typing import Any, Protocol
 
 import numpy as np
 
-from nalb.errors import InputError, MachineError
+from nalb.errors import InputError
+from nalb.extras import require
 from nalb.planning.nodes import Floats
 
 EMA_WEIGHT = 0.2  # weight of the newest speed; Chen et al., Table 3
@@ -74,11 +74,8 @@ class Ema:
 
 def require_library(predictor: str | None) -> None:
     """Raise MachineError where the library that the predictor of this name needs is not installed."""
-    if predictor == "arima" and importlib.util.find_spec("statsmodels") is None:
-        raise MachineError(
-            "predictor arima needs statsmodels, which is not there: `pip install -e '.[arima]'` in the clone, or choose "
-            "another --predictor"
-        )
+    if predictor == "arima":
+        require("statsmodels", "predictor arima", ", or choose another --predictor")
 
 
 class Arima:

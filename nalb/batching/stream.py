@@ -20,6 +20,7 @@ class Stream:
     """The samples of one training, in order. Raises InputError where an iteration is larger than the data."""
 
     def __init__(self, samples: int, total: int, shuffle: Shuffle):
+        """samples: of the data. total: of an iteration, over all workers. shuffle: gives the order of an epoch's samples."""
         if not 1 <= total <= samples:
             raise InputError(f"{samples} samples for batches of {total} in total: give more data or smaller batches")
         self._samples, self._total, self._shuffle = samples, total, shuffle

@@ -26,6 +26,7 @@ MAGIC = b"NALBCKP1"
 VERSION = 1
 LENGTH_BYTES = 8
 DIGEST_BYTES = 32
+DIMENSIONS_MOST = 32  # of an array: MXNet's, and numpy's before its version 2
 
 Count = Annotated[int, Meta(ge=0)]
 Setting = bool | int | float | str | None
@@ -40,7 +41,7 @@ class Progress(Struct, frozen=True, forbid_unknown_fields=True):
     """Where training goes on: the next iteration, epoch and batch, not the last ones."""
 
     iteration: Count = 0  # steps taken
-    epoch: Count = 0
+    epoch: Count = 0  # counted from 0
     batch: Count = 0  # batches of the epoch already taken
     notes: dict[str, float] = {}  # the script's own figures, such as a running sum of losses
 
@@ -138,8 +139,10 @@ def decode(data: bytes) -> Checkpoint:
         if end > content_end:
             raise CheckpointError("its arrays are longer than the file")
         try:
+            if len(spec.shape) > DIMENSIONS_MOST:
+                raise ValueError(f"{len(spec.shape)} dimensions")
             arrays[spec.name] = np.frombuffer(view[place:end], dtype=dtype).reshape(spec.shape)
-        except ValueError as error:  # too many dimensions, or too large a one beside a zero
+        except ValueError as error:  # of numpy: a dimension too large beside a zero
             raise CheckpointError(f"array {spec.name} has a shape that cannot be ({error})") from None
         place = end
     if place != content_end or len(arrays) != len(header.arrays):

@@ -25,6 +25,7 @@ from nalb.compare.run import CompareRequest, compare_batchings, compare_parallel
 from nalb.compare.variants import Variant, parse_variants
 from nalb.errors import InputError
 from nalb.extensions import estimators_with
+from nalb.extras import require_mxnet
 from nalb.launch.run_dir import make_run_dir
 from nalb.launch.supervisor import print_line
 from nalb.options import BATCHINGS, JOINT_BATCHING
@@ -130,6 +131,7 @@ def main(args: argparse.Namespace) -> int:
     batchings = parse_batchings(args, schemes)
     ways = parse_parallels(args, schemes)
     _check(args, schemes)
+    require_mxnet("a job")
     network = load_network(find_network(args.network))
     options = replace(job_options(args), batching=None, scheme=schemes[0].name if batchings or ways else AUTO)
     ensure_privilege()

@@ -4,7 +4,6 @@ The ring has the job's workers and no servers. `Ring` serves `compare` as the Ob
 answers with events. It also appends its iterations to the run's samples.jsonl.
 """
 
-import importlib.util
 import os
 import time
 from collections import deque
@@ -16,8 +15,8 @@ import msgspec
 import zmq
 
 from nalb.compare.peers.messages import End, Iterated, Joined, Run
-from nalb.errors import MachineError
 from nalb.events import AnyEvent, BlockEvent, IdleEvent, IterationEvent
+from nalb.extras import require
 from nalb.launch.roles import Place, ProcessSpec
 from nalb.launch.run_dir import append_event
 from nalb.planning.nodes import Node
@@ -31,10 +30,7 @@ RING = "gloo"
 
 def require_torch() -> None:
     """Raise MachineError where PyTorch is not installed."""
-    if importlib.util.find_spec("torch") is None:
-        raise MachineError(
-            f"scheme {RING!r} needs PyTorch, which is not there: `pip install -e '.[peers]'` in the clone, or leave it out"
-        )
+    require("torch", f"scheme {RING!r}", ", or leave it out")
 
 
 def ring_specs(

@@ -15,9 +15,9 @@ from pathlib import Path
 import kvstore_patch.shim as shim
 from nalb.doctor.finding import Finding, Verdict, one_line
 from nalb.errors import MachineError
+from nalb.extras import PYTHON_OF_MXNET
 from nalb.process.own_program import own_code_argv, python_path
 
-PYTHON = (3, 11)
 NUMPY = (1, 23)  # the newest that mxnet 1.9.1 imports with
 MXNET = "1.9.1"
 DEADLINE_S = 60.0  # importing mxnet takes 2 to 10 s on a cold disk
@@ -52,11 +52,12 @@ def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_python(version: tuple[int, int] = sys.version_info[:2]) -> list[Finding]:
-    """Check that this is the one Python that the packages are made for."""
-    found = ".".join(map(str, version))
-    if version == PYTHON:
+    """Check that this is the one Python on which jobs with MXNet run."""
+    found, needed = (".".join(map(str, one)) for one in (version, PYTHON_OF_MXNET))
+    if version == PYTHON_OF_MXNET:
         return [Finding("Python", "ok", found)]
-    return [Finding("Python", "FAIL", f"{found} where 3.11 is needed", "make the environment with python3.11")]
+    detail = f"{found}: nalb plans, simulates, emulates and reports here, but jobs with MXNet need {needed}"
+    return [Finding("Python", "FAIL", detail, f"make an environment with python{needed}")]
 
 
 def check_numpy(version_of: Callable[[str], str] = importlib.metadata.version) -> list[Finding]:
@@ -66,8 +67,12 @@ def check_numpy(version_of: Callable[[str], str] = importlib.metadata.version) -
         version = version_of("numpy")
     except importlib.metadata.PackageNotFoundError:
         return [Finding("numpy", "FAIL", "not installed", advice)]
-    parts = version.split(".")
-    if parts[:2] == [str(part) for part in NUMPY]:
+    try:
+        version_of("mxnet")
+        is_good = version.split(".")[:2] == [str(part) for part in NUMPY]
+    except importlib.metadata.PackageNotFoundError:
+        is_good = True
+    if is_good:
         return [Finding("numpy", "ok", version)]
     return [Finding("numpy", "FAIL", f"{version} where 1.23 is needed: mxnet {MXNET} does not import with it", advice)]
 
@@ -75,7 +80,7 @@ def check_numpy(version_of: Callable[[str], str] = importlib.metadata.version) -
 def check_mxnet(run: Ask = ask, environ: Mapping[str, str] = os.environ) -> list[Finding]:
     """Check that the stock wheel can be imported, and can train over several machines."""
     code, out, err = run(own_code_argv(IMPORT_MXNET), child_environment(environ))
-    advice = f"pip install mxnet=={MXNET}; its libraries also need libgomp1, libgl1 and libglib2.0-0 from Debian"
+    advice = "pip install 'nalb[mxnet]'; its libraries also need libgomp1, libgl1 and libglib2.0-0 from Debian"
     if code != 0:
         return [Finding("MXNet", "FAIL", f"cannot be imported: {one_line(err)}", advice)]
     version, _, distributed = one_line(out).partition(" ")

@@ -13,10 +13,16 @@ LEAST_MESSAGE_S = 1e-9  # seconds that a message takes at least: rates divide by
 
 
 class Traffic:
-    """The messages between nodes of one iteration, on one clock; at least one."""
+    """The messages between nodes of one iteration, on one clock; at least one.
+
+    Arrays have one element for each message: source, target: indices of nodes; is_push: to a server, else an answer from one;
+    size_bytes; start_s, end_s: when the forecast and the whole message were read. first_s, last_s: the earliest and the latest.
+    """
 
     def __init__(self, samples: Samples, has_full_cores: Mask | bool = False):
-        """has_full_cores: whether each node's cores worked nearly all the time, shape (N,), or one answer for all nodes."""
+        """samples: a row for each message. has_full_cores: whether each node's cores worked nearly all the time, shape (N,), or
+        one answer for all nodes.
+        """
         self.has_full_cores = has_full_cores
         self._samples = samples
         self.source, self.target, self.is_push = samples["source"], samples["target"], samples["is_push"]
@@ -44,7 +50,7 @@ class Traffic:
         return Traffic(between) if len(between) else None
 
     def served_s(self, num_nodes: int) -> Floats:
-        """When the last message to or from each node's server ended, shape (N,); -inf for one without messages."""
+        """When the last message to or from each node's server ended, shape (N,), N = num_nodes; -inf for one without messages."""
         last_s = np.full(num_nodes, -np.inf)
         np.maximum.at(last_s, np.where(self.is_push, self.target, self.source), self.end_s)
         return last_s

@@ -39,8 +39,8 @@ class DecisionKind(Enum):
 class Distribution:
     """A plan: where each slice of one iteration goes."""
 
-    scheme: str
-    iteration: int
+    scheme: str  # its name
+    iteration: int  # counted from 0
     server_of_slice: tuple[int, ...]  # per slice, the index of its server among the nodes
     slot_of_slice: tuple[int, ...]  # per slice, its slot on that server, from 0 for each slot class
     target_bytes: tuple[int, ...]  # per node, the share that the scheme asked for; adds up to the model
@@ -75,7 +75,7 @@ class Situation:
 
     iteration: int  # the one to be planned
     nodes: Sequence[Node]  # in planning order
-    layout: Layout
+    layout: Layout  # how the model is cut into slices
     estimated: Capacities | None = None  # measured; None: some are not measured yet
     configured: Capacities | None = None  # of a network file; None: there is none
     observations: Sequence[Sequence[ServerObservation]] = ()  # per node, newest last

@@ -30,11 +30,11 @@ SLOWEST_BYTES_PER_S = 1.0  # smaller estimates count as this one: the node keeps
 
 @dataclass(frozen=True)
 class Node:
-    """One machine of the job."""
+    """One machine of the job, by a name that no other one has. InputError for one without a role."""
 
     name: str
-    is_worker: bool = True
-    is_server: bool = True
+    is_worker: bool = True  # computes gradients
+    is_server: bool = True  # sums a share of them
 
     def __post_init__(self) -> None:
         if not (self.is_worker or self.is_server):
@@ -49,7 +49,7 @@ class CoreTimes:
     s_per_byte: Floats  # of a node's server, per byte of its share, shape (N,)
 
     def of_shares(self, shares_bytes: Floats) -> Floats:
-        """Each node's seconds for these shares in bytes, shape (N,)."""
+        """Each node's seconds for shares_bytes, the bytes that each node sums; both of shape (N,)."""
         return np.asarray(self.fixed_s + self.s_per_byte * shares_bytes)
 
 
@@ -103,7 +103,7 @@ class Capacities:
     def from_lists(
         cls, up: Iterable[float], down: Iterable[float], pairs: Mapping[Pair, float] | None = None
     ) -> "Capacities":
-        """The capacities with these rates in node order, bytes per second. Raises InputError."""
+        """The capacities with these rates up and down, in node order, and caps of pairs, bytes per second. Raises InputError."""
         return cls(np.array(list(up), dtype=np.float64), np.array(list(down), dtype=np.float64), pairs or {})
 
     @classmethod
@@ -119,6 +119,7 @@ class Capacities:
     ) -> "tuple[Capacities | None, str]":
         """Capacities from measured rates, and a reason; None while a node or an uplink has no measurement (NaN).
 
+        up, down: rates of each node, shape (N,), and pairs: caps of single directed pairs, bytes per second. cores: or None.
         sites, uplinks: where sums have two levels, the nodes' sites, and the uplinks' rates up and down, shape (2, S). Rates below
         SLOWEST_BYTES_PER_S count as this one, and the reason names such nodes. Caps of pairs that are not finite are left out.
         """

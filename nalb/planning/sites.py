@@ -32,7 +32,7 @@ class Sites:
 
     @classmethod
     def flat(cls, node_names: Sequence[str]) -> "Sites":
-        """Sites in which each node is alone, named like the node. Raises InputError where two nodes share a name."""
+        """Sites in which each node is alone, named like the node. Raises InputError where two of node_names are equal."""
         if len(set(node_names)) < len(node_names):
             raise InputError("nodes share a name: give each its own")
         return cls(tuple(node_names))

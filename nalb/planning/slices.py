@@ -88,7 +88,7 @@ class Slice:
 class Layout:
     """All slices of a model; every element of every tensor lies in exactly one slice."""
 
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[Tensor, ...]  # in the order of the exchange
     slices: tuple[Slice, ...]  # by index
 
     @cached_property

@@ -14,14 +14,26 @@ ROOT = Path(__file__).resolve().parents[2]  # where nalb, netem and kvstore_patc
 INSTALLED = ("site-packages", "dist-packages")
 
 
-def own_argv(module: str, *words: str, python: str = sys.executable) -> list[str]:
-    """The command that runs one of nalb's modules, with `words` as its arguments."""
-    return [python, "-P", "-m", module, *words]
+HAS_SAFE_PATH = sys.version_info >= (3, 11)  # Python's option -P, which leaves the working folder out
+WITHOUT_FOLDER = "import sys; del sys.path[0]; "  # `sys` is built in: no folder can hide it
+RUN_MODULE = "import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+
+
+def own_argv(module: str, *words: str, python: str | None = None) -> list[str]:
+    """The command that runs one of nalb's modules, with `words` as its arguments.
+
+    python: another Python than this one, of a job with MXNet, which has the option -P.
+    """
+    if python is None and not HAS_SAFE_PATH:
+        return own_code_argv(RUN_MODULE, module, *words)
+    return [python or sys.executable, "-P", "-m", module, *words]
 
 
 def own_code_argv(code: str, *words: str) -> list[str]:
     """The command that runs `code`, lines of Python that are nalb's own."""
-    return [sys.executable, "-P", "-c", code, *words]
+    if HAS_SAFE_PATH:
+        return [sys.executable, "-P", "-c", code, *words]
+    return [sys.executable, "-c", WITHOUT_FOLDER + code, *words]
 
 
 def python_path(inherited: str, *first: str) -> str:

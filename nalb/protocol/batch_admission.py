@@ -14,7 +14,7 @@ from nalb.protocol.batching import BatchSizeManager
 from nalb.protocol.participant import Process
 from nalb.settings import Settings
 
-JOIN = "call kvstore_patch.batching.join in every worker's script, or leave out --batching or --scheme joint"
+JOIN = "call nalb.mxnet.batching.join in every worker's script, or leave out --batching or --scheme joint"
 
 
 class BatchAdmission:

@@ -11,7 +11,7 @@ enters k. A worker that ends its training drains: it stays in its last iteration
 
 from collections import deque
 from collections.abc import Collection, Set
-from enum import StrEnum
+from enum import Enum
 from typing import NamedTuple
 
 from nalb.errors import PeerError
@@ -23,7 +23,7 @@ from nalb.tokens.shape import Shape, level_name
 FOREVER = 1 << 62  # iterations
 
 
-class Part(StrEnum):
+class Part(Enum):
     """The array of a computed token that another token needs."""
 
     OUTPUT = "output"  # of a forward token

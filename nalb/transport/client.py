@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import NamedTuple, NoReturn, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypedDict, TypeVar, cast
 
 import zmq
 
@@ -30,6 +30,9 @@ from nalb.transport.conversations import Connection, bound
 from nalb.transport.curvezmq import secure_client
 from nalb.transport.keys import NodeKeys
 from nalb.transport.tcp_info import Ways
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # Python 3.10 has none in `typing`
 
 T = TypeVar("T", bound=m.Message)
 C = TypeVar("C", bound=m.Message)
@@ -96,7 +99,7 @@ class Client:
         if not waits:
             self._wake()
 
-    def note(self, **news: Unpack[Noted]) -> None:
+    def note(self, **news: "Unpack[Noted]") -> None:
         """Set values for the next report; any thread may call this."""
         self._outbox.put(news)
 

@@ -6,7 +6,7 @@ are also marks, which follow portions on the same connection, and words, which h
 
 import math
 from collections.abc import Iterator
-from enum import StrEnum
+from enum import Enum
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -32,7 +32,7 @@ class TokenPiece(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tru
     wanted_by: TokenId
 
 
-class Phase(StrEnum):
+class Phase(Enum):
     """The phase of a sum over some workers."""
 
     SCATTER = "scatter"  # one worker sends its gradients of the share that the receiver adds up
@@ -48,7 +48,7 @@ class SumPiece(Struct, frozen=True, forbid_unknown_fields=True, array_like=True,
     dtype: Annotated[str, Meta(max_length=16)]
 
 
-class Occasion(StrEnum):
+class Occasion(Enum):
     """The occasion on which a worker gets a sub-model."""
 
     JOINS = "joins"  # the worker computes the sub-model from this iteration on
@@ -71,8 +71,8 @@ def described(piece: Piece) -> str:
     """A description of the piece for people."""
     if isinstance(piece, TokenPiece):
         iteration, level, number = piece.token
-        return f"the {piece.part} of token {number} of level {level + 1} in iteration {iteration}"
-    what = f"the {piece.phase} share" if isinstance(piece, SumPiece) else f"array {piece.number}"
+        return f"the {piece.part.value} of token {number} of level {level + 1} in iteration {iteration}"
+    what = f"the {piece.phase.value} share" if isinstance(piece, SumPiece) else f"array {piece.number}"
     return f"{what} of sub-model {piece.sub_model + 1} in iteration {piece.iteration}"
 
 

@@ -16,7 +16,8 @@ losses cease (tests/transport/test_stream.py tries every course of short streams
 """
 
 from collections import deque
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from nalb.errors import PeerError
 
@@ -25,7 +26,8 @@ WINDOW_BYTES = 64 << 20  # the most bytes on their way to one peer: a round trip
 T = TypeVar("T")
 
 
-class _Held(NamedTuple, Generic[T]):
+@dataclass(frozen=True)
+class _Held(Generic[T]):
     item: T
     start_bytes: int  # the bytes of all items before this one
     end_bytes: int

@@ -1,0 +1,27 @@
+"""Libraries that only some commands need. An extra of nalb brings each one; where it is missing, one line says what to install."""
+
+import importlib.util
+import sys
+
+from nalb.errors import MachineError
+
+EXTRA_OF = {"mxnet": "mxnet", "statsmodels": "arima", "torch": "peers"}  # by library; pyproject.toml has the reasons
+PYTHON_OF_MXNET = (3, 11)  # kvstore_patch is made for it
+
+
+def require(library: str, who: str, otherwise: str = "") -> None:
+    """MachineError where the library is not installed. who: what needs it. otherwise: what else the user can do."""
+    if importlib.util.find_spec(library) is None:
+        extra = EXTRA_OF[library]
+        raise MachineError(f"{who} needs the extra {extra} ({library}): pip install 'nalb[{extra}]'{otherwise}")
+
+
+def require_mxnet(who: str, python: tuple[int, int] = sys.version_info[:2]) -> None:
+    """MachineError where MXNet is not installed, or cannot be because this is another Python than MXNet's."""
+    if python != PYTHON_OF_MXNET:
+        here, there = (".".join(map(str, version)) for version in (python, PYTHON_OF_MXNET))
+        raise MachineError(
+            f"{who} needs the extra mxnet, which is for Python {there}, and this is {here}: make an environment with "
+            f"python{there}, and pip install 'nalb[mxnet]' there"
+        )
+    require("mxnet", who)
