@@ -143,13 +143,17 @@ def test_the_table_counts_outcomes() -> None:
         "fault": "kill",
         "victim": "worker",
         "right": True,
+        "late": False,
         "took_s": 2.0,
         "outcome": "worker b was killed",
     }
-    others = [row | {"took_s": 4.0, "outcome": "worker b was killed, restarted, ended well"}, row | {"right": False}]
+    others = [
+        row | {"late": True, "took_s": 4.0, "outcome": "worker b was killed, restarted, ended well"},
+        row | {"right": False},
+    ]
     lines = table([row, *others]).splitlines()
     assert lines[2] == "| local | kill | worker | 3 | 0 | 1 | 2 | 2.0 | 4.0 |"
-    assert lines[-1] == "3 jobs, 1 not as they should be"
+    assert lines[-1] == "3 jobs, 1 not as they should be, 1 late"
 
 
 def test_each_venue_gets_the_faults_that_can_happen_there() -> None:
