@@ -72,7 +72,7 @@ AT_ONCE = ("kill", "stop", "link lost", "reboot", "data reset", "ssh reset")
 DELAY_MOST_S = 0.4  # from the phase's beginning to a reset: as long as a step
 KNOCKED_S = 1.5
 FOUND_S = 10.0  # for a connection of the kind to be there
-BUSY_S = 2.0  # for one to carry something
+BUSY_S = 0.7  # for one to carry something
 
 
 @dataclass(frozen=True)
