@@ -62,7 +62,7 @@ class Distribution:
         return np.array(self.shares_bytes, dtype=np.float64)
 
     def load_bytes(self, nodes: Sequence[Node]) -> Floats:
-        """Bytes that each node carries, in the direction in which it carries more, shape (N,)."""
+        """Bytes that each of the nodes carries, in the direction in which it carries more, shape (N,)."""
         shares, model_bytes = self.held_shares, sum(self.shares_bytes)
         if self.by_site is None:
             return load_bytes(nodes, shares, model_bytes)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Self
 
 from nalb.planning.nodes import Node
 from nalb.planning.sites import Sites
@@ -28,7 +27,7 @@ class JobNodes:
         servers: Mapping[str, int],
         sites: Sites | None = None,
         site_servers: Mapping[str, int] = NOBODY,
-    ) -> Self:
+    ) -> "JobNodes":
         """The nodes of these names. servers, site_servers: ranks by name."""
         return cls(
             tuple(Node(name, name in workers, name in servers) for name in names),

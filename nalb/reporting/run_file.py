@@ -130,7 +130,7 @@ def _what_is_wrong(run: RunFile) -> str | None:
 
 
 def read_events(run_dir: Path) -> list[AnyEvent]:
-    """The events of samples.jsonl, in order; empty where the file is missing.
+    """The events of run_dir's samples.jsonl, in order; empty where the file is missing.
 
     Events of unknown kinds and torn lines are left out. A torn line gives a warning, unless it is the last, which may be half
     written. Raises InputError, which names the line, for a line that is no event.
