@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from build_backend import LINE
+
 from nalb.launch.machine_env import BOOTSTRAP
 
 LOADED = "import sys; print(*sys.modules)"
