@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from nalb.cli.main import run
 from nalb.errors import InputError
 from nalb.extensions import is_own, load_estimator, load_scheme, schemes_with
+from nalb.measurement.samples import samples_of
+from nalb.measurement.traffic import Traffic
 from nalb.planning.distribution import Situation
 from nalb.planning.nodes import Capacities, Node
 from tests.planning.strategies import simple_layout
@@ -181,6 +184,19 @@ def test_mistakes_in_an_estimator_name_it_and_its_line():
         load_estimator("faulty:Shapeless")
     with pytest.raises(InputError, match="estimator faulty:NUMBER is of type int"):
         load_estimator("faulty:NUMBER")
+
+
+def test_the_pages_estimator_takes_an_iteration_in(tmp_path, monkeypatch):
+    page = (EXAMPLES.parent / "docs" / "your-scheme.md").read_text(encoding="utf-8")
+    (code,) = (one for one in re.findall(r"```python\n(.*?)```", page, re.S) if "class Newest" in one)
+    (tmp_path / "of_the_page.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    estimator = load_estimator("of_the_page:Newest")(3)
+    assert np.isnan(estimator.estimate().up).all()
+    # two pushes of 100 and 300 bytes, from nodes 0 and 1 to node 2, in 2 s
+    assert not estimator.observe(Traffic(samples_of([(0, 2, 100, 0.0, 1.0, True), (1, 2, 300, 1.0, 2.0, True)])))
+    assert estimator.estimate().up.tolist() == [50.0, 150.0, 0.0]
+    assert estimator.estimate().down.tolist() == [0.0, 0.0, 200.0]
 
 
 @pytest.mark.parametrize("flag", ["--scheme", "--estimator"])
