@@ -328,16 +328,17 @@ def first_sums_overlap():
     expected = values((pieces * 2 * PIECE_ELEMENTS[0],), 7)
     array = nd.array(expected[RANK])
     if RANK:
-        agree = store._exchange._wait_until_agreed
+        direct = store._exchange._direct
+        add_up = direct.add_up
 
-        def agree_and_stay():
-            agree()
+        def stay_and_add_up(*arguments):
             while not mark.exists():
                 time.sleep(0.05)
+            add_up(*arguments)
 
-        store._exchange._wait_until_agreed = agree_and_stay
+        direct.add_up = stay_and_add_up
         store.pushpull("large", array)
-        store._exchange._wait_until_agreed = agree
+        direct.add_up = add_up
     else:
         store.pushpull("large", array)
         buffers = store._exchange._direct._buffers["float32", PIECE_ELEMENTS[0]]
