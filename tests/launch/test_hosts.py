@@ -59,7 +59,7 @@ def test_the_ssh_command(tmp_path: Path) -> None:
     assert ssh_argv(first)[-3:] == [
         "--",
         "10.9.0.1",
-        "cd ~/'job dir' && exec /opt/nalb/bin/python -m nalb.launch.agent",
+        "cd ~/'job dir' && exec /opt/nalb/bin/python -P -m nalb.launch.agent",
     ]
     argv = ssh_argv(second)
     for option in ("BatchMode=yes", 'UserKnownHostsFile="/tmp/known"', "StrictHostKeyChecking=accept-new"):
