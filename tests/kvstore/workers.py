@@ -69,17 +69,23 @@ def broadcast():
             assert (out.asnumpy() == values(shape, 5, dtype)[0]).all(), (key, RANK)
 
 
+def broadcast_reordered(turn):
+    """Broadcasts the weight of a convolution that infers; returns the convolution and its weight."""
+    convolution = nn.Conv2D(64, 3, groups=4, in_channels=64)
+    convolution.initialize()
+    weight = convolution.weight.data()
+    weight[:] = turn + RANK
+    for _ in range(3):
+        convolution(nd.ones((2, 64, 12, 12)))
+    store.broadcast(f"weight{turn}", weight, [weight])
+    assert (weight.asnumpy() == turn).all()
+    return convolution, weight
+
+
 def reordered():
     """A convolution that infers leaves its weight in oneDNN's layout, where no view can be read or written."""
     for turn in range(10):
-        convolution = nn.Conv2D(64, 3, groups=4, in_channels=64)
-        convolution.initialize()
-        weight = convolution.weight.data()
-        weight[:] = turn + RANK
-        for _ in range(3):
-            convolution(nd.ones((2, 64, 12, 12)))
-        store.broadcast(f"weight{turn}", weight, [weight])
-        assert (weight.asnumpy() == turn).all()
+        convolution, weight = broadcast_reordered(turn)
         convolution(nd.ones((2, 64, 12, 12)))
         store.add_up_once("sum of weights", weight)
         assert (weight.asnumpy() == turn * COUNT).all()
@@ -88,14 +94,7 @@ def reordered():
 def stock_broadcasts():
     """MXNet's own store sends what a convolution that infers has in oneDNN's layout, and says where an optimizer's state is."""
     for turn in range(10):
-        convolution = nn.Conv2D(64, 3, groups=4, in_channels=64)
-        convolution.initialize()
-        weight = convolution.weight.data()
-        weight[:] = turn + RANK
-        for _ in range(3):
-            convolution(nd.ones((2, 64, 12, 12)))
-        store.broadcast(f"weight{turn}", weight, [weight])
-        assert (weight.asnumpy() == turn).all()
+        broadcast_reordered(turn)
     refused(lambda: store.save_optimizer_states("states"), "pass update_on_kvstore=False to Trainer")
     refused(lambda: store.load_optimizer_states("states"), "pass update_on_kvstore=False to Trainer")
 
@@ -225,13 +224,18 @@ def empty_arrays():
 def keys_used_once():
     """Keys with the step's number: nobody keeps their arrays."""
 
+    import threading
+
     def arrays():
+        is_idle = threading.Event()  # the thread that waits for sums holds an array of each call until these have come
+        store._exchange._session._waits.put(is_idle.set)
+        assert is_idle.wait(60)
+        gc.collect()
         return sum(isinstance(one, mx.nd.NDArray) for one in gc.get_objects())
 
     counts = []
     for step in range(20):
         store.pushpull(f"metric of step {step}", nd.ones((3,)))
-        gc.collect()
         counts.append(arrays())
     assert counts[-1] == counts[5], counts
 
