@@ -1,11 +1,10 @@
 """`nalb keys --out DIR (--nodes NAME=ADDRESS,... | --hosts FILE) [--force]`: makes a job's keys, one file for each node."""
 
 import argparse
-import socket
 from pathlib import Path
 
 from nalb.errors import InputError
-from nalb.launch.hosts import load_hosts
+from nalb.launch.hosts import load_hosts, look_up
 from nalb.transport.keys import key_path, make_keys, write_keys
 
 
@@ -41,13 +40,5 @@ def parse_nodes(text: str) -> dict[str, str]:
         name, _, address = word.strip().partition("=")
         if not name or name in addresses:
             raise InputError(f"--nodes: {name!r} is empty or repeated: name each node once")
-        addresses[name] = _look_up(name, address or name)
+        addresses[name] = look_up(address or name, "--nodes: host", f"{name}=ADDRESS, an IPv4 address")
     return addresses
-
-
-def _look_up(name: str, host: str) -> str:
-    try:
-        return socket.gethostbyname(host)
-    except (OSError, UnicodeError) as error:  # UnicodeError: it cannot be a host name at all
-        why = error.strerror if isinstance(error, OSError) else "it is not a name"
-        raise InputError(f"--nodes: host {host!r} is not known ({why}): give {name}=ADDRESS, an IPv4 address") from None

@@ -122,14 +122,17 @@ def load_hosts(path: str | Path) -> Hosts:
     return Hosts(hosts, table.defaults.root_port, tuple(table.defaults.environment.items()))
 
 
-def _host(path: str, index: int, table: _HostTable, defaults: _Defaults) -> Host:
+def look_up(host: str, where: str, remedy: str) -> str:
+    """The IPv4 address of a host. Raises InputError, which begins with `where` and says to give `remedy`."""
     try:
-        ip = socket.gethostbyname(table.address)
+        return socket.gethostbyname(host)
     except (OSError, UnicodeError) as error:  # UnicodeError: it cannot be a host name at all
         why = error.strerror if isinstance(error, OSError) else "it is not a name"
-        raise InputError(
-            f"{path}: hosts[{index}].address: {table.address!r} is not known ({why}): give an IPv4 address"
-        ) from None
+        raise InputError(f"{where} {host!r} is not known ({why}): give {remedy}") from None
+
+
+def _host(path: str, index: int, table: _HostTable, defaults: _Defaults) -> Host:
+    ip = look_up(table.address, f"{path}: hosts[{index}].address:", "an IPv4 address")
     options = [*(table.ssh_options or []), *(defaults.ssh_options or [])]  # ssh takes the first value it meets
     return Host(
         name=table.name,

@@ -8,9 +8,9 @@ from pathlib import Path
 from nalb.errors import InputError, MachineError
 from nalb.events import AnyEvent, encode_line
 from nalb.process.line_file import LineFile
+from nalb.transport.observer_door import SOCKET_PATH_BYTES
 
 SIGNS_OF_A_RUN = ("samples.jsonl", "run.json", "batching.json", "logs", "checkpoints")  # each run leaves one at least
-SOCKET_PATH_BYTES = 107  # the length of a Unix socket's sun_path less the zero byte at its end
 
 
 def make_run_dir(out: str | None) -> Path:
