@@ -9,6 +9,7 @@
     A -> T  Agreed(call)       every rank has announced the same call
     T -> A  Register           what every iteration sums, from the next one on
     A -> T  Route(k to n)      a plan for these iterations has come: by the plane, or by the group's own ring
+    A -> T  Finish             the job wants no further iteration
     T -> A  Sum(tensor)        a tensor's place in shared memory, once per tensor and iteration
     T -> A  Ready(tensor, n)   its first n elements are there
     A -> T  Summed(tensor, n)  its first n elements hold the sum
@@ -94,9 +95,14 @@ class Register(Order, frozen=True):
 class Route(Order, frozen=True):
     """How iterations `first` to `until` travel."""
 
+    registration: Number  # counts the whole Registers, from 0: a Route of an earlier one is void
     first: Number
     until: Number
     by_ring: bool
+
+
+class Finish(Order, frozen=True):
+    """The job wants no further iteration: replays end here."""
 
 
 class Sum(Order, frozen=True):
@@ -147,7 +153,7 @@ class Ended(Order, frozen=True):
 
 
 FromTraining = Start | Peers | Segment | Announce | Register | Sum | Ready | BreakOff | RingDone | Leave
-FromAgent = Listening | Joined | Agreed | Route | Summed | Ended
+FromAgent = Listening | Joined | Agreed | Route | Finish | Summed | Ended
 
 _encoder = msgspec.msgpack.Encoder()
 _at_agent: msgspec.msgpack.Decoder[FromTraining] = msgspec.msgpack.Decoder(FromTraining)
