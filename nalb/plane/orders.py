@@ -15,7 +15,7 @@
     A -> T  Summed(tensor, n)  its first n elements hold the sum
     T -> A  BreakOff           the iteration under way has no further tensors; what iterations consist of is unknown
     T -> A  RingDone(k)        iteration k was summed by the ring
-    T -> A  Leave              the script ends in good order
+    T -> A  Leave              the script ends
     A -> T  Ended              why the agent ends, where not in good order
 
 Tensors are numbered within an iteration from 0, in the order in which Register names them. Whoever closes the socket has ended.
@@ -143,7 +143,9 @@ class RingDone(Order, frozen=True):
 
 
 class Leave(Order, frozen=True):
-    """The script ends in good order."""
+    """The script ends; in good order, unless a failure says otherwise."""
+
+    failure: Failure | None = None
 
 
 class Ended(Order, frozen=True):
