@@ -77,6 +77,18 @@ ALLOWED = {
         "nalb.tokens",
     },
     "nalb.workloads": {"nalb.errors"},
+    "nalb.plane": {  # the data plane without a framework
+        "nalb.errors",
+        "nalb.failures",
+        "nalb.extensions",
+        "nalb.settings",
+        "nalb.planning",
+        "nalb.batching",
+        "nalb.protocol",
+        "nalb.process",
+        "nalb.transport",
+        "nalb.workloads",
+    },
     "nalb.reporting": {"nalb.errors", "nalb.events", "nalb.units"},
     "netem": {"nalb.errors", "nalb.units", "nalb.toml_file", "nalb.process"},
     "kvstore_patch": {
@@ -137,22 +149,6 @@ ALLOWED = {
         "netem",
     },
     "nalb.doctor": {"nalb.errors", "nalb.extras", "nalb.process", "netem", "kvstore_patch.shim"},
-    # the data plane without a framework
-    "nalb.plane": {
-        "nalb.options",
-        "nalb.errors",
-        "nalb.failures",
-        "nalb.events",
-        "nalb.extensions",
-        "nalb.settings",
-        "nalb.schemes",
-        "nalb.planning",
-        "nalb.batching",
-        "nalb.protocol",
-        "nalb.process",
-        "nalb.transport",
-        "nalb.workloads",
-    },
     # hands on what scripts import, as the only module of nalb that loads MXNet
     "nalb.mxnet": {"nalb.errors", "nalb.extras", "nalb.batching", "kvstore_patch"},
     "nalb.torch": {"nalb.errors", "nalb.failures", "nalb.settings", "nalb.plane"},  # torch's front end of the plane
@@ -449,7 +445,9 @@ def test_named_tuples_are_of_one_type():
 
 def test_no_tracked_file_names_a_path_of_a_machine():
     for path in ROOT.rglob("*"):
-        if path.suffix in (".py", ".sh", ".md", ".toml", ".c", ".h") and not {".venv", ".venv-torch", "build"} & set(path.parts):
+        if path.suffix in (".py", ".sh", ".md", ".toml", ".c", ".h") and not {".venv", ".venv-torch", "build"} & set(
+            path.parts
+        ):
             assert not re.search(r"(?<![\w.])/(root|home|work)/\w", path.read_text(encoding="utf-8")), path
 
 

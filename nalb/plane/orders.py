@@ -167,7 +167,7 @@ def encode(order: Order) -> bytes:
     return _encoder.encode(order)
 
 
-def decode_at_agent(packet: bytes) -> FromTraining:
+def decode_at_agent(packet: bytes | memoryview) -> FromTraining:
     """A packet from the training process. Raises msgspec.DecodeError."""
     return _at_agent.decode(packet)
 
