@@ -20,6 +20,8 @@ LIMIT_S = 60.0  # of any wait: a busy machine starts processes slowly
 class PlainFront:
     """One rank's agent and the socket to it."""
 
+    made: list = []  # noqa: RUF012 - all that the process has made, to be closed
+
     def __init__(self, rank, size, environment=None, starts_coordinator=None, address="127.0.0.1", wrap=()):
         self.rank, self.size = rank, size
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -33,6 +35,12 @@ class PlainFront:
         self.early = deque()
         self.memory = self.tensors = None
         self.segments = 0
+        self.made.append(self)
+
+    def close(self):
+        """Close what this process has of the front."""
+        self.socket.close()
+        self.agent.wait(LIMIT_S)
 
     def send(self, order, descriptor=None):
         if descriptor is None:
