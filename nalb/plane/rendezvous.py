@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from nalb.errors import InputError
 
 END = b"end\n"  # what ends a coordinator (coordinator.py) whose job is over
+NO_RING = "--no-ring"  # its word for a job without a ring
 AGENTS = "NALB_AGENTS"  # host:port of each rank's agent, by rank, with commas
 
 

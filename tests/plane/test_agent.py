@@ -243,3 +243,37 @@ def test_a_rank_that_never_comes(environment):
     failures = job.sum_until_it_fails()
     assert [failure.cause for failure in failures] == [Cause.ABSENT] * 2
     assert job.is_over()
+
+
+def test_iterations_of_the_ring(environment):
+    """Where links do not set the pace the ring sums: single iterations at first, then several by one route."""
+    del environment
+    fronts = [PlainFront(rank, 2) for rank in range(2)]
+    meet(fronts)
+    for front in fronts:
+        front.register([5000])
+
+    def run(front):
+        """Iterations by route: (first, until) of those by the ring."""
+        by_ring, iteration = [], 0
+        while sum(until + 1 - first for first, until in by_ring) < 60:
+            route = front.route()
+            assert route.first == iteration
+            iteration = route.until + 1
+            if not route.by_ring:
+                front.begin()
+                front.wait()
+                continue
+            by_ring.append((route.first, route.until))
+            for number in range(route.first, route.until + 1):
+                began_s = time.monotonic()
+                front.calls += 1
+                front.send(orders.RingDone(number, began_s, began_s, began_s + 1e-6, front.calls))
+        return by_ring
+
+    first, second = on_all(fronts, run)
+    assert first == second
+    assert any(until > begun for begun, until in first)
+    for front in fronts:
+        front.leave()
+    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0, 0]
