@@ -42,7 +42,7 @@ def serve(settings: Settings, has_ring: bool) -> None:
     """Run the coordinator until stdin ends."""
     schemes = schemes_with([settings.scheme, *filter(None, (settings.own_schemes or "").split(","))])
     predictor, estimators = new_predictor(settings), estimators_with(settings.estimator)
-    new_routing = Routing if has_ring else None
+    new_routing = Routing if has_ring and settings.keys_path is None else None  # a ring is not encrypted
     with CoordinatorThread(settings, predictor, schemes, estimators, AGENTS, new_routing) as coordinator:
         print(coordinator.port, flush=True)
         if os.read(0, len(END)) != END:
