@@ -141,6 +141,7 @@ class Front:
                 stdin=subprocess.DEVNULL,
                 env=environment,
             )
+        self.by_plane = 0  # sums that went by the plane
         self._in_order = threading.RLock()  # one call at a time: the order of calls is alike on all ranks
         self._news = threading.Condition()  # guards what follows
         self._error: JobFailed | None = None
@@ -210,6 +211,7 @@ class Front:
         if self._memory is None:
             self._share_memory()
         assert self._memory is not None
+        self.by_plane += 1
         offset = self._memory.offsets[place.number]
         self._send(o.Sum(place.number, self._memory.number, offset, self._calls))
         return PlaneSum(self, place.number, self._memory.array(place.number))
