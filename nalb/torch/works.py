@@ -12,8 +12,8 @@ from nalb.errors import PeerError
 class SumWork(dist._Work):  # type: ignore[misc]
     """A sum under way. An error is raised by `wait`, by the Future, and so by the backward pass that waits for it.
 
-    `Future.set_exception` makes the error the Future's value, which only Python's `wait` raises: DDP's C++ takes it for tensors, and
-    the process ends. So the Future is a second one, whose callback raises; C++ sees that as an error.
+    `Future.set_exception` makes the error the Future's value, which only Python's `wait` raises: DDP's C++ takes it for tensors,
+    and the process ends. So the Future is a second one, whose callback raises; C++ sees that as an error.
     """
 
     def __init__(self, tensor: torch.Tensor):
