@@ -7,7 +7,7 @@ answers with events. It also appends its iterations to the run's samples.jsonl.
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -17,8 +17,9 @@ import zmq
 from nalb.compare.peers.messages import End, Iterated, Joined, Run
 from nalb.events import AnyEvent, BlockEvent, IdleEvent, IterationEvent
 from nalb.extras import require
-from nalb.launch.roles import Place, ProcessSpec
+from nalb.launch.roles import Place, ProcessSpec, Program
 from nalb.launch.run_dir import append_event
+from nalb.options import JobOptions
 from nalb.planning.nodes import Node
 from nalb.planning.shares import bound_s
 from nalb.process.own_program import own_argv
@@ -33,12 +34,28 @@ def require_torch() -> None:
     require("torch", f"scheme {RING!r}", ", or leave it out")
 
 
+def ring_program(model: str, compute_ms: float, interface: str) -> Program:
+    """The ring's workers; gloo listens on `interface`. They connect to the address of observers, where a Ring has to be."""
+
+    def specs(
+        places: Sequence[Place],
+        options: JobOptions,
+        inherited: Mapping[str, str],
+        keys_dir: str | None,
+        extra: Mapping[str, str],
+    ) -> list[ProcessSpec]:
+        del inherited, keys_dir, extra
+        workers = [place for place in places if place.is_worker]
+        return ring_specs(workers, model, compute_ms, str(options.observers), options.root_port, interface)
+
+    return Program(specs, require_torch, lambda _: False)
+
+
 def ring_specs(
     places: Sequence[Place], model: str, compute_ms: float, address: str, port: int, interface: str
 ) -> list[ProcessSpec]:
     """A ring worker for each place. `port`: the first worker gathers the others there; `interface`: gloo listens on it."""
     shared = {
-        "DMLC_ROLE": "worker", "NALB_STOCK": "1",  # no shim
         "WORLD_SIZE": str(len(places)), "MASTER_ADDR": places[0].address, "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1",
     }  # fmt: skip
@@ -80,6 +97,10 @@ class Ring:
     ) -> None:
         self._socket.close()
         self._context.term()
+
+    def last_events(self) -> Iterator[AnyEvent]:
+        """Yield nothing: no worker says anything at its end."""
+        return iter(())
 
     def send(self, message: m.Message) -> None:
         """Take a message that a job's coordinator would take: the configured rates, a block, or the end."""

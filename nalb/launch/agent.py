@@ -1,18 +1,22 @@
 """`python -m nalb.launch.agent`: the program that ssh starts on a host. It runs one process of the job and ends with it.
 
-Stdin carries one line, the Order, and then a byte every few seconds as the launcher's sign of life. Stdout carries the
+Stdin carries one line, the Order, and then an empty line every few seconds as the launcher's sign of life. Stdout carries the
 process's own output and the agent's reports: the launcher removes every report, which begins with REPORT, from the output.
+Where the process is the coordinator, reports also carry what it tells its observers, and lines of stdin what they tell it.
 The agent kills the process, with all that it started, when stdin ends (launcher dead, connection closed) or stays silent
 (the launcher's host or cable is gone).
 Paths in the process's environment are this machine's own: machine_env.py finds them. The node's keys come with the order,
-which ssh protects. They lie in a private temporary directory until the process has ended.
+which ssh protects. They lie in a private temporary directory until the process has ended; so does the observers' socket.
 """
 
+import base64
 import os
+import queue
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,13 +33,18 @@ from nalb.process.guardian import Descent, living_on, mark, reap_adopted
 from nalb.process.last_words import FOR_THE_LAUNCHER
 from nalb.transport.keys import VARIABLE
 
-VERSION = 3
+VERSION = 4
 REPORT = f"{FOR_THE_LAUNCHER}nalb-agent "
 SIGN_OF_LIFE_S = 2.0  # the launcher sends a sign of life this often
 SILENCE_S = 8.0  # after this time without a sign of life the agent takes the launcher for dead
 TERM_GRACE_S = 1.5
 NOT_STARTED = 127  # the exit code that shells give for a command that cannot be started
 ORDER_BYTES = 1 << 20
+PART_BYTES = (
+    2048  # of a frame in a report: with base64 and its field's name it stays below PIPE_BUF, 4096, which no write tears
+)
+CARRY_S = 0.05  # the longest time for which a frame to the coordinator waits
+LAST_S = 3.0  # the longest wait for the last frames to leave
 
 
 class Order(Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,6 +56,9 @@ class Order(Struct, frozen=True, forbid_unknown_fields=True):
     argv: Annotated[list[str], Meta(min_length=1)]
     environment: dict[str, str]
     keys: str | None = None  # the key file's content; None: the job is not encrypted
+    observers: str | None = (
+        None  # the variable for the address of observers, whose frames the agent carries; None: no observers
+    )
 
 
 class AgentReport(Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +67,8 @@ class AgentReport(Struct, frozen=True, forbid_unknown_fields=True):
     ready: int | None = None  # the agent's pid; the agent has read its order
     returncode: int | None = None  # the process has ended, with this return code of Popen
     stopped: bool | None = None  # True: a signal has stopped the process; False: the process runs again
+    part: bytes | None = None  # a part of a frame for observers, but for the last part
+    frame: bytes | None = None  # the last part of such a frame
 
 
 def report(word: AgentReport) -> None:
@@ -65,19 +79,66 @@ def report(word: AgentReport) -> None:
 
 
 @contextmanager
-def keys_kept(order: Order) -> Iterator[dict[str, str]]:
-    """Write the order's keys to a file and yield the variable that names it; the file is removed afterwards."""
-    if order.keys is None:
+def files_kept(order: Order) -> Iterator[dict[str, str]]:
+    """Make a place for the keys and the observers' socket; yield the variables that name them. Both are removed afterwards."""
+    if order.keys is None and order.observers is None:
         yield {}
         return
-    with TemporaryDirectory(prefix="nalb-keys-") as folder:  # Python gives it mode 0700
-        path = os.path.join(folder, "node.keys")
-        with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600), encoding="ascii") as file:
-            file.write(order.keys)
-        yield {VARIABLE: path}
+    with TemporaryDirectory(prefix="nalb-") as folder:  # Python gives it mode 0700
+        named = {}
+        if order.keys is not None:
+            named[VARIABLE] = path = os.path.join(folder, "node.keys")
+            with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600), encoding="ascii") as file:
+                file.write(order.keys)
+        if order.observers is not None:
+            named[order.observers] = f"ipc://{folder}/observers"
+        yield named
 
 
-def start(order: Order, keys: dict[str, str]) -> "subprocess.Popen[bytes]":
+class Carrier:
+    """Carries frames between the coordinator's socket for observers and the launcher.
+
+    A thread does it, since a write to a launcher that is gone may block for ever, while the agent has to notice that it is gone.
+    """
+
+    def __init__(self, address: str):
+        self._address, self._rest = address, b""
+        self._orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._carry, name="observers", daemon=True)
+        self._thread.start()
+
+    def take(self, data: bytes) -> None:
+        """Take what the launcher wrote: each line that is not empty has a frame."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in filter(None, lines):
+            self._orders.put(base64.b64decode(line))
+
+    def close(self) -> None:
+        """Let the last frames leave."""
+        self._is_over.set()
+        self._thread.join(LAST_S)
+
+    def _carry(self) -> None:
+        from nalb.transport.observer import Observer  # the agents of other processes do not need it
+
+        with Observer(self._address) as observer:
+            while not self._is_over.is_set():
+                while not self._orders.empty():
+                    observer.send_frame(self._orders.get())
+                for frame in observer.frames(CARRY_S):
+                    self._report(frame)
+            for frame in observer.last_frames():
+                self._report(frame)
+
+    def _report(self, frame: bytes) -> None:
+        while len(frame) > PART_BYTES:
+            report(AgentReport(part=frame[:PART_BYTES]))
+            frame = frame[PART_BYTES:]
+        report(AgentReport(frame=frame))
+
+
+def start(order: Order, files: dict[str, str]) -> "subprocess.Popen[bytes]":
     """Start the ordered process. Raises OSError, NalbError.
 
     The program `python` means the agent's own interpreter; a leading ~/ means the home directory on this host.
@@ -85,7 +146,7 @@ def start(order: Order, keys: dict[str, str]) -> "subprocess.Popen[bytes]":
     base = {name: value for name, value in os.environ.items() if not is_for_ps_lite(name)}
     base["PATH"] = own_path(os.environ)
     base.pop(VARIABLE, None)  # the login's environment may have it, for other keys
-    asked = order.environment | keys
+    asked = order.environment | files
     environment = {**base, **asked}
     environment |= machine_environment(asked, environment) | mark(order.job, order.slug)
     return subprocess.Popen(
@@ -98,8 +159,13 @@ def start(order: Order, keys: dict[str, str]) -> "subprocess.Popen[bytes]":
     )
 
 
-def watch(process: "subprocess.Popen[bytes]", is_told_to_end: Callable[[], bool]) -> None:
-    """Watch the process until it has ended, the launcher is gone, or the agent is told to end; report stops and wakings."""
+def watch(
+    process: "subprocess.Popen[bytes]", is_told_to_end: Callable[[], bool], take: Callable[[bytes], None]
+) -> None:
+    """Watch the process until it has ended, the launcher is gone, or the agent is told to end; report stops and wakings.
+
+    `take` gets what the launcher writes.
+    """
     exit_fd = os.pidfd_open(process.pid)
     poller = select.poll()
     for fd in (0, exit_fd):
@@ -108,8 +174,9 @@ def watch(process: "subprocess.Popen[bytes]", is_told_to_end: Callable[[], bool]
     while process.poll() is None and not is_told_to_end() and time.monotonic() - heard_s < SILENCE_S:
         for fd, _ in poller.poll(500):
             if fd == 0:
-                if not os.read(0, 4096):
+                if not (data := os.read(0, 4096)):
                     return
+                take(data)
                 heard_s = time.monotonic()
         if (stopped_at(process.pid) is not None) != was_stopped:
             was_stopped = not was_stopped
@@ -136,7 +203,8 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda number, _: told.append(number))
     try:
-        order = msgspec.json.decode(sys.stdin.buffer.readline(ORDER_BYTES), type=Order)
+        with open(0, "rb", buffering=0, closefd=False) as stdin:  # a buffer would swallow the lines behind the order
+            order = msgspec.json.decode(stdin.readline(ORDER_BYTES), type=Order)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         print(f"nalb: the agent cannot read its order ({error}): install the same nalb everywhere", flush=True)
         return 2
@@ -147,24 +215,27 @@ def main() -> int:
         )
         return 2
     report(AgentReport(ready=os.getpid()))
-    with keys_kept(order) as keys, Descent() as descent:
-        returncode = _run(order, keys, descent, lambda: bool(told))
+    with files_kept(order) as files, Descent() as descent:
+        returncode = _run(order, files, descent, lambda: bool(told))
     report(AgentReport(returncode=returncode))
     return 0
 
 
-def _run(order: Order, keys: dict[str, str], descent: Descent, is_told_to_end: Callable[[], bool]) -> int:
+def _run(order: Order, files: dict[str, str], descent: Descent, is_told_to_end: Callable[[], bool]) -> int:
     """Run the process from start to end; return its return code as Popen gives it."""
     try:
-        process = start(order, keys)
+        process = start(order, files)
     except NalbError as error:
         print(f"nalb: {error}", flush=True)
         return error.exit_code
     except OSError as error:
         print(f"nalb: cannot start {order.argv[0]!r} on this host: {error.strerror}", flush=True)
         return NOT_STARTED
-    watch(process, is_told_to_end)
+    carrier = None if order.observers is None else Carrier(files[order.observers])
+    watch(process, is_told_to_end, carrier.take if carrier else lambda _: None)
     end(process, descent)
+    if carrier is not None:
+        carrier.close()
     return process.returncode
 
 

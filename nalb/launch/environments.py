@@ -7,7 +7,7 @@ hosts the line starts `nalb.launch.machine_env`, which finds the host's own path
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
-from nalb.launch.hosts import Hosts
+from nalb.launch.hosts import HostsFile
 from nalb.launch.machine_env import machine_environment
 from nalb.launch.roles import ProcessSpec
 from nalb.launch.ssh import quote
@@ -42,7 +42,7 @@ def network_lines(emulation: Emulation, specs: Iterable[ProcessSpec], inherited:
     return lines
 
 
-def hosts_lines(hosts: Hosts, specs: Iterable[ProcessSpec]) -> list[str]:
+def hosts_lines(hosts: HostsFile, specs: Iterable[ProcessSpec]) -> list[str]:
     """The lines for a job on hosts: the comment above each command names the host on which to start it."""
     lines = ["# Start every process on its host, where nalb is installed for the python named; any order will do."]
     for spec in specs:

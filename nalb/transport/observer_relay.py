@@ -1,0 +1,120 @@
+"""Serves a job's observers in the launcher, where the coordinator's own socket is on another machine, or no coordinator runs.
+
+The launcher's observers then connect to the relay as they would to the coordinator. It tells them each event and hands their
+messages on. It also appends each event to the run's file, which the coordinator does where it runs on this machine.
+"""
+
+import queue
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+import zmq
+
+from nalb.errors import MachineError
+from nalb.events import AnyEvent, FailureEvent, MissedEvent, ReadyEvent, StateEvent, encode_line
+from nalb.process.line_file import LineFile
+from nalb.protocol import messages as m
+from nalb.transport.observer_door import ObserverDoor
+
+LAST_WORDS_MS = 500  # the time that the last events may take to leave
+TURN_S = 0.05  # the longest time between two looks at the observers' socket
+# The launcher appends the failure by itself; the other events are for observers alone.
+NOT_FILED = (FailureEvent, MissedEvent, StateEvent)
+
+
+class Relay:
+    """The observers' socket of the launcher. `take` and `tell` may be called from any thread, all else from one thread only."""
+
+    def __init__(self, address: str, samples: Path, processes: int):
+        """Bind `address`. samples: the run's file of events; processes: how many the job has. Raises InputError, MachineError."""
+        self._arrived: queue.SimpleQueue[AnyEvent | bytes] = queue.SimpleQueue()
+        self._hand_on: Callable[[bytes], None] = lambda _: None
+        self._observers: dict[bytes, None] = {}
+        self._state = StateEvent(at_s=time.monotonic(), phase="GATHER", nodes=[])
+        self._samples = samples
+        with ExitStack() as stack:
+            socket = stack.enter_context(stack.enter_context(zmq.Context()).socket(zmq.ROUTER))
+            socket.setsockopt(zmq.LINGER, LAST_WORDS_MS)
+            self._door = ObserverDoor(socket, address, processes)
+            try:
+                self._file = stack.enter_context(LineFile(samples))
+            except OSError as error:
+                raise MachineError(f"{samples}: {error.strerror}: choose another --out") from None
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> "Relay":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._stack:
+            for _ in self.last_events():
+                pass
+
+    def connect(self, hand_on: Callable[[bytes], None]) -> None:
+        """Hand the observers' messages on by this function; before that nobody takes them."""
+        self._hand_on = hand_on
+
+    def take(self, frame: bytes) -> None:
+        """Take a message of the coordinator to its observers."""
+        self._arrived.put(frame)
+
+    def tell(self, event: AnyEvent) -> None:
+        """Take an event that the launcher itself has seen."""
+        self._arrived.put(event)
+
+    def send(self, message: m.FromObserver) -> None:
+        """Send the coordinator an observer's message."""
+        self._hand_on(m.encode(message))
+
+    def events(self, for_s: float) -> Iterator[AnyEvent]:
+        """Yield the events of the next `for_s` seconds; with 0 those that have arrived. Raises MachineError for a full disk."""
+        end_s = time.monotonic() + for_s
+        while True:
+            self._serve()
+            try:
+                arrived = self._arrived.get(timeout=max(0.0, min(TURN_S, end_s - time.monotonic())))
+            except queue.Empty:
+                if time.monotonic() >= end_s:
+                    return
+                continue
+            message = m.Told(arrived) if not isinstance(arrived, bytes) else m.decode_at_client(arrived)
+            if isinstance(message, m.Told):
+                self._tell(message)
+                yield message.event
+
+    def last_events(self) -> Iterator[AnyEvent]:
+        """Yield the events left once the job's processes have ended."""
+        return self.events(0.0)
+
+    def _serve(self) -> None:
+        """Greet new observers with the job's state, and hand on what observers say."""
+        for identity, *rest in self._door.arrived():
+            if identity not in self._observers:
+                self._observers[identity] = None
+                state = m.Told(self._state)
+                self._door.tell(identity, state, zmq.Frame(m.encode(state)))
+            for frame in rest:
+                self._hand_on(frame)
+        self._door.catch_up(time.monotonic())
+
+    def _tell(self, told: m.Told) -> None:
+        event = told.event
+        if isinstance(event, StateEvent):
+            self._state = event
+            return
+        if isinstance(event, ReadyEvent):
+            self._state = StateEvent(at_s=event.at_s, phase="REGISTER", nodes=event.nodes)
+        frame = zmq.Frame(m.encode(told))
+        for identity in list(self._observers):
+            if not self._door.tell(identity, told, frame):
+                del self._observers[identity]
+        if not isinstance(event, NOT_FILED):
+            try:
+                self._file.append(encode_line(event))
+            except OSError as error:
+                raise MachineError(f"{self._samples}: {error.strerror}: make room or choose another --out") from None
