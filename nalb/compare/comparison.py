@@ -6,8 +6,9 @@ schemes alike. On a network that changes with time each scheme runs in one go, f
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -16,7 +17,7 @@ import numpy as np
 from nalb.compare.ring import RING
 from nalb.compare.variants import Variant
 from nalb.errors import JobError
-from nalb.events import BlockEvent, IdleEvent, IterationEvent, LayoutEvent
+from nalb.events import IdleEvent, IterationEvent, LayoutEvent
 from nalb.launch.network import Changes
 from nalb.launch.venue import RunningJob
 from nalb.protocol import messages as m
@@ -139,7 +140,7 @@ def compare(
             continue
         changes = Changes(network, run_dir)
         with changes.start(emulation):
-            _run_block(job, block, series[scheme], progress, changes)
+            _run_block(job, block, series[scheme], progress, partial(changes.tell, job.watch.send))
     for job in jobs:
         job.end()
     return series
@@ -149,7 +150,7 @@ def _wait_for_layout(job: RunningJob, bound_s: float) -> None:
     limit_s = STARTUP_S + FIRST_SUMS * bound_s
     end_s = time.monotonic() + limit_s
     while time.monotonic() < end_s:
-        job.job.finished()
+        job.processes.finished()
         if any(isinstance(event, IdleEvent) for event in job.watch.events(0.2)):
             return
     raise JobError(f"the job did not register its tensors within {limit_s:.0f} s; see the run's logs")
@@ -174,18 +175,13 @@ def run_alphas(job: RunningJob, alphas: Sequence[float], rounds: int, bound_s: f
     found = {alpha: AlphaTimes() for alpha in alphas}
     for _ in range(rounds):
         for alpha in alphas:
-            job.watch.send(m.RunBlock(ORACLE.name, ALPHA_ITERATIONS, alpha))
-            iteration, done = 0, False
-            while not done:
-                job.job.finished()
-                for event in job.watch.events(0.1):
-                    if isinstance(event, LayoutEvent):
-                        found[alpha].slice_bytes = event.slice_bytes
-                    elif isinstance(event, IterationEvent):
-                        iteration += 1
-                        if iteration > 1:  # the first iteration makes the servers' slots and is not timed
-                            found[alpha].times_s.append(max(event.communication_s.values()))
-                    done = done or isinstance(event, BlockEvent)
+            iterations = []
+            for event in job.block(m.RunBlock(ORACLE.name, ALPHA_ITERATIONS, alpha)):
+                if isinstance(event, LayoutEvent):
+                    found[alpha].slice_bytes = event.slice_bytes
+                elif isinstance(event, IterationEvent):
+                    iterations.append(max(event.communication_s.values()))
+            found[alpha].times_s += iterations[1:]  # the first iteration makes the servers' slots and is not timed
     job.end()
     return found
 
@@ -195,20 +191,11 @@ def _run_block(
     block: m.RunBlock,
     series: Series,
     progress: ComparisonProgress,
-    changes: Changes | None = None,
+    look: Callable[[], None] = lambda: None,
 ) -> None:
     scheme = block.label or block.scheme
     series.begin(time.monotonic())
-    job.watch.send(block)
-    done = False
-    while not done:
-        if job.job.finished():
-            raise JobError(f"the workers left during scheme {scheme}; see the run's logs")
-        if changes is not None:
-            changes.tell(job.watch.send)
-        for event in job.watch.events(0.1):
-            if isinstance(event, IterationEvent) and event.scheme == scheme:
-                series.add(event)
-                progress.iteration(scheme, event)
-            elif isinstance(event, BlockEvent):
-                done = True
+    for event in job.block(block, look):
+        if isinstance(event, IterationEvent) and event.scheme == scheme:
+            series.add(event)
+            progress.iteration(scheme, event)

@@ -7,7 +7,7 @@ answers with events. It also appends its iterations to the run's samples.jsonl.
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -35,36 +35,25 @@ def require_torch() -> None:
 
 
 def ring_program(model: str, compute_ms: float, interface: str) -> Program:
-    """The ring's workers; gloo listens on `interface`. They connect to the address of observers, where a Ring has to be."""
+    """A ring worker for each place with a worker; the first gathers the others at the root port, and gloo listens on `interface`.
 
-    def specs(
-        places: Sequence[Place],
-        options: JobOptions,
-        inherited: Mapping[str, str],
-        keys_dir: str | None,
-        extra: Mapping[str, str],
-    ) -> list[ProcessSpec]:
-        del inherited, keys_dir, extra
+    The workers connect to the address of observers, where a Ring has to be.
+    """
+
+    def specs(places: Sequence[Place], options: JobOptions, *_: object) -> list[ProcessSpec]:
         workers = [place for place in places if place.is_worker]
-        return ring_specs(workers, model, compute_ms, str(options.observers), options.root_port, interface)
+        shared = {
+            "WORLD_SIZE": str(len(workers)), "MASTER_ADDR": workers[0].address, "MASTER_PORT": str(options.root_port),
+            "GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1",
+        }  # fmt: skip
+        flags = ("--compute-ms", str(compute_ms), "--address", str(options.observers))
+        argv = tuple(own_argv("nalb.compare.peers.ring_worker", model, *flags))
+        return [
+            ProcessSpec(place.name, "worker", argv, shared | {"RANK": str(rank), "NALB_NODE": place.name})
+            for rank, place in enumerate(workers)
+        ]
 
     return Program(specs, require_torch, lambda _: False)
-
-
-def ring_specs(
-    places: Sequence[Place], model: str, compute_ms: float, address: str, port: int, interface: str
-) -> list[ProcessSpec]:
-    """A ring worker for each place. `port`: the first worker gathers the others there; `interface`: gloo listens on it."""
-    shared = {
-        "WORLD_SIZE": str(len(places)), "MASTER_ADDR": places[0].address, "MASTER_PORT": str(port),
-        "GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1",
-    }  # fmt: skip
-    flags = ("--compute-ms", str(compute_ms), "--address", address)
-    argv = tuple(own_argv("nalb.compare.peers.ring_worker", model, *flags))
-    return [
-        ProcessSpec(place.name, "worker", argv, shared | {"RANK": str(rank), "NALB_NODE": place.name})
-        for rank, place in enumerate(places)
-    ]
 
 
 class Ring:

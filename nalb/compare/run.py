@@ -13,7 +13,7 @@ from nalb.compare.progress import Lines, progress_of, say
 from nalb.compare.ring import RING, Ring, require_torch, ring_program
 from nalb.compare.variants import Variant
 from nalb.errors import InputError
-from nalb.events import BatchEvent, IterationEvent, LayoutEvent, TokensEvent
+from nalb.events import IterationEvent, LayoutEvent
 from nalb.launch.network import NAMESPACE_PORT, configured_bound_s, goodput_bound_s, job_nodes
 from nalb.launch.roles import Place, mxnet_program, sites_of
 from nalb.launch.signals import ending_on_signals
@@ -109,13 +109,8 @@ def compare_batchings(request: CompareRequest, batchings: Sequence[str]) -> Batc
     results = {}
     with ending_on_signals():
         for name in batchings:
-
-            def show(event: BatchEvent, name: str = name) -> None:
-                times = " ".join(f"{one:.3f}" for one in event.compute_s)
-                say(f"{name}, iteration {event.iteration + 1}: compute s {times}")
-
             say(f"training {request.train} with batching {name}")
-            results[name] = run_batching(name, request.network, command, options, request.run_dir / name, show)
+            results[name] = run_batching(name, request.network, command, options, request.run_dir / name)
     total = sum(results[batchings[0]].sizes[0])
     run = BatchingFile(request.network.name, f"train {request.train}", options.scheme, total, results)
     write_batchings(request.run_dir, run)
@@ -129,14 +124,10 @@ def compare_parallels(request: CompareRequest, ways: Sequence[str], total: int) 
     results = {}
     with ending_on_signals():
         for way in ways:
-
-            def show(event: TokensEvent, way: str = way) -> None:
-                say(f"{way}, iteration {event.iteration}: {event.iteration_s:.3f} s, tokens {event.tokens}")
-
             say(f"training {request.train} by {way}")
             is_cut_by_time = way.partition("@")[0] == MODEL_PARALLEL
             job = [*command, "--stages", str(request.num_workers)] if is_cut_by_time else command
-            results[way] = run_parallel(way, request.network, job, options, request.run_dir / way, show)
+            results[way] = run_parallel(way, request.network, job, options, request.run_dir / way)
     run = ParallelFile(request.network.name, f"train {request.train}", options.stragglers, results)
     write_parallels(request.run_dir, run)
     return run
@@ -154,7 +145,7 @@ def _replay(request: CompareRequest, replay: str, schemes: Sequence[Variant]) ->
             order = _held_job(request, replay, variant, options, venue.places)
             if order.name not in jobs:
                 jobs[order.name] = venue.start(order)
-                say(f"starting {len(jobs[order.name].job.children)} processes on {len(network.nodes)} nodes")
+                say(f"starting {len(jobs[order.name].processes.children)} processes on {len(network.nodes)} nodes")
             lanes.append((variant, jobs[order.name]))
         with progress_of(
             [variant.word for variant in schemes], request.iterations, network.is_static, bound_s
@@ -196,7 +187,7 @@ def _train(request: CompareRequest, schemes: Sequence[Variant]) -> tuple[dict[st
         with Emulated(network) as venue:
             job = venue.start(order)
             say(
-                f"training {request.train} under {scheme}: {len(job.job.children)} processes on {len(network.nodes)} nodes"
+                f"training {request.train} under {scheme}: {len(job.processes.children)} processes on {len(network.nodes)} nodes"
             )
             with Lines([scheme], request.iterations, takes_turns=False, bound_s=None) as progress:
                 for event in job.follow():

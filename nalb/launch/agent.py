@@ -9,16 +9,13 @@ Paths in the process's environment are this machine's own: machine_env.py finds 
 which ssh protects. They lie in a private temporary directory until the process has ended; so does the observers' socket.
 """
 
-import base64
 import os
-import queue
 import select
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -40,11 +37,6 @@ SILENCE_S = 8.0  # after this time without a sign of life the agent takes the la
 TERM_GRACE_S = 1.5
 NOT_STARTED = 127  # the exit code that shells give for a command that cannot be started
 ORDER_BYTES = 1 << 20
-PART_BYTES = (
-    2048  # of a frame in a report: with base64 and its field's name it stays below PIPE_BUF, 4096, which no write tears
-)
-CARRY_S = 0.05  # the longest time for which a frame to the coordinator waits
-LAST_S = 3.0  # the longest wait for the last frames to leave
 
 
 class Order(Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,47 +87,19 @@ def files_kept(order: Order) -> Iterator[dict[str, str]]:
         yield named
 
 
-class Carrier:
-    """Carries frames between the coordinator's socket for observers and the launcher.
+@contextmanager
+def carried(order: Order, files: Mapping[str, str]) -> Iterator[Callable[[bytes], None]]:
+    """Carry frames of the coordinator's observers during the block, if the order asks for it; yield what takes the launcher's."""
+    if order.observers is None:
+        yield lambda _: None
+        return
+    from nalb.transport.observer_relay import Carrier  # the agents of other processes do not need it
 
-    A thread does it, since a write to a launcher that is gone may block for ever, while the agent has to notice that it is gone.
-    """
-
-    def __init__(self, address: str):
-        self._address, self._rest = address, b""
-        self._orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._carry, name="observers", daemon=True)
-        self._thread.start()
-
-    def take(self, data: bytes) -> None:
-        """Take what the launcher wrote: each line that is not empty has a frame."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in filter(None, lines):
-            self._orders.put(base64.b64decode(line))
-
-    def close(self) -> None:
-        """Let the last frames leave."""
-        self._is_over.set()
-        self._thread.join(LAST_S)
-
-    def _carry(self) -> None:
-        from nalb.transport.observer import Observer  # the agents of other processes do not need it
-
-        with Observer(self._address) as observer:
-            while not self._is_over.is_set():
-                while not self._orders.empty():
-                    observer.send_frame(self._orders.get())
-                for frame in observer.frames(CARRY_S):
-                    self._report(frame)
-            for frame in observer.last_frames():
-                self._report(frame)
-
-    def _report(self, frame: bytes) -> None:
-        while len(frame) > PART_BYTES:
-            report(AgentReport(part=frame[:PART_BYTES]))
-            frame = frame[PART_BYTES:]
-        report(AgentReport(frame=frame))
+    with Carrier(
+        files[order.observers],
+        lambda part, is_last: report(AgentReport(frame=part) if is_last else AgentReport(part=part)),
+    ) as carrier:
+        yield carrier.take
 
 
 def start(order: Order, files: dict[str, str]) -> "subprocess.Popen[bytes]":
@@ -231,11 +195,9 @@ def _run(order: Order, files: dict[str, str], descent: Descent, is_told_to_end: 
     except OSError as error:
         print(f"nalb: cannot start {order.argv[0]!r} on this host: {error.strerror}", flush=True)
         return NOT_STARTED
-    carrier = None if order.observers is None else Carrier(files[order.observers])
-    watch(process, is_told_to_end, carrier.take if carrier else lambda _: None)
-    end(process, descent)
-    if carrier is not None:
-        carrier.close()
+    with carried(order, files) as take:
+        watch(process, is_told_to_end, take)
+        end(process, descent)
     return process.returncode
 
 

@@ -86,17 +86,11 @@ class Program:
 
 def mxnet_program(command: Sequence[str]) -> Program:
     """An MXNet job: scheduler, servers, and workers that run the command. MXNet alone joins no coordinator."""
-
-    def specs(
-        places: Sequence[Place],
-        options: JobOptions,
-        inherited: Mapping[str, str],
-        keys_dir: str | None,
-        extra: Mapping[str, str],
-    ) -> list[ProcessSpec]:
-        return process_specs(places, command, options, inherited, keys_dir, extra)
-
-    return Program(specs, partial(require_mxnet, "a job"), lambda options: not options.is_pure)
+    return Program(
+        lambda places, *more: process_specs(places, command, *more),
+        partial(require_mxnet, "a job"),
+        lambda options: not options.is_pure,
+    )
 
 
 def process_specs(

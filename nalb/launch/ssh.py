@@ -189,11 +189,10 @@ class RemoteJob(Job):
         specs: Sequence[ProcessSpec],
         hosts: HostsFile,
         keys: Mapping[str, NodeKeys],  # by node; empty: the job is not encrypted
-        log_dir: Path,
         relay: Relay | None = None,  # where the coordinator's observers are; None: nobody observes
         **more: Any,  # as Job's
     ):
-        super().__init__(specs, lambda spec: list(spec.argv), {}, log_dir, **more)
+        super().__init__(specs, lambda spec: list(spec.argv), {}, **more)
         self._hosts, self._keys, self._relay = hosts, keys, relay
         self._over = threading.Event()
         self._pulse = threading.Thread(target=self._give_signs_of_life, name="signs-of-life", daemon=True)

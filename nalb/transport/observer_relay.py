@@ -2,9 +2,13 @@
 
 The launcher's observers then connect to the relay as they would to the coordinator. It tells them each event and hands their
 messages on. It also appends each event to the run's file, which the coordinator does where it runs on this machine.
+
+On the coordinator's machine a Carrier has the other end. Between the two, frames travel in lines of text.
 """
 
+import base64
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,10 +21,15 @@ from nalb.errors import MachineError
 from nalb.events import AnyEvent, FailureEvent, MissedEvent, ReadyEvent, StateEvent, encode_line
 from nalb.process.line_file import LineFile
 from nalb.protocol import messages as m
+from nalb.transport.observer import Observer
 from nalb.transport.observer_door import ObserverDoor
 
 LAST_WORDS_MS = 500  # the time that the last events may take to leave
 TURN_S = 0.05  # the longest time between two looks at the observers' socket
+PART_BYTES = (
+    2048  # of a frame in a line: in base64, with what is around it, it is below PIPE_BUF, 4096, which no write tears
+)
+LAST_S = 3.0  # the longest wait for the last frames to leave
 # The launcher appends the failure by itself; the other events are for observers alone.
 NOT_FILED = (FailureEvent, MissedEvent, StateEvent)
 
@@ -118,3 +127,49 @@ class Relay:
                 self._file.append(encode_line(event))
             except OSError as error:
                 raise MachineError(f"{self._samples}: {error.strerror}: make room or choose another --out") from None
+
+
+class Carrier:
+    """Carries frames between the coordinator's socket for observers and the launcher, during the with block.
+
+    A thread does it, since a write to a launcher that is gone may block for ever, while the agent has to notice that it is gone.
+    """
+
+    def __init__(self, address: str, write: Callable[[bytes, bool], None]):
+        """write: writes a part of a frame to the launcher, and whether it is the frame's last part."""
+        self._address, self._write, self._rest = address, write, b""
+        self._orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._carry, name="observers", daemon=True)
+
+    def __enter__(self) -> "Carrier":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let the last frames leave."""
+        self._is_over.set()
+        self._thread.join(LAST_S)
+
+    def take(self, data: bytes) -> None:
+        """Take what the launcher wrote: each line that is not empty has a frame."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in filter(None, lines):
+            self._orders.put(base64.b64decode(line))
+
+    def _carry(self) -> None:
+        with Observer(self._address) as observer:
+            while not self._is_over.is_set():
+                while not self._orders.empty():
+                    observer.send_frame(self._orders.get())
+                for frame in observer.frames(TURN_S):
+                    self._pass_on(frame)
+            for frame in observer.last_frames():
+                self._pass_on(frame)
+
+    def _pass_on(self, frame: bytes) -> None:
+        parts = [frame[begin : begin + PART_BYTES] for begin in range(0, len(frame), PART_BYTES)]
+        for number, part in enumerate(parts, 1):
+            self._write(part, number == len(parts))

@@ -351,7 +351,7 @@ def test_agents_hear_of_the_launcher_while_others_are_still_started(
 
     (tmp_path / "hosts.toml").write_text("[[hosts]]\nname = 'a'\naddress = '10.9.0.1'\n")
     hosts = load_hosts(tmp_path / "hosts.toml")
-    job = LocalAgents([spec("worker", "a", ""), spec("server", "a", "")], hosts, {}, tmp_path / "logs")
+    job = LocalAgents([spec("worker", "a", ""), spec("server", "a", "")], hosts, {}, log_dir=tmp_path / "logs")
     with pytest.raises(MachineError, match="no more"), job:
         pass
     job._pulse.join(10)
