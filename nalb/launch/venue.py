@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from nalb.errors import JobError
+from nalb.errors import JobError, MachineError
 from nalb.events import AnyEvent, BlockEvent, LayoutEvent, MissedEvent
 from nalb.launch.encryption import Encryption, job_keys, keys_here
 from nalb.launch.hosts import HostsFile
@@ -119,6 +119,10 @@ class Venue(ABC):
     def start(self, order: JobOrder) -> RunningJob:
         """Start a job. Raises MachineError or InputError where it cannot be started."""
         samples, name = order.run_dir / "samples.jsonl", f"observers-{order.name}" if order.name else "observers"
+        try:
+            samples.touch()  # readers find no event until there is one
+        except OSError as error:
+            raise MachineError(f"{order.run_dir}: {error.strerror}: choose another --out") from None
         address = observer_address(self.stack, order.run_dir, name)
         specs = self._specs(order, replace(order.options, observers=address, samples_path=str(samples)))
         has_coordinator = any(spec.is_coordinator for spec in specs)

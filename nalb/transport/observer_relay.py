@@ -38,7 +38,7 @@ class Relay:
     """The observers' socket of the launcher. `take` and `tell` may be called from any thread, all else from one thread only."""
 
     def __init__(self, address: str, samples: Path, processes: int):
-        """Bind `address`. samples: the run's file of events; processes: how many the job has. Raises InputError, MachineError."""
+        """Bind `address`. samples: the run's file of events; processes: how many the job has. Raises InputError, OSError."""
         self._arrived: queue.SimpleQueue[AnyEvent | bytes] = queue.SimpleQueue()
         self._hand_on: Callable[[bytes], None] = lambda _: None
         self._observers: dict[bytes, None] = {}
@@ -48,10 +48,7 @@ class Relay:
             socket = stack.enter_context(stack.enter_context(zmq.Context()).socket(zmq.ROUTER))
             socket.setsockopt(zmq.LINGER, LAST_WORDS_MS)
             self._door = ObserverDoor(socket, address, processes)
-            try:
-                self._file = stack.enter_context(LineFile(samples))
-            except OSError as error:
-                raise MachineError(f"{samples}: {error.strerror}: choose another --out") from None
+            self._file = stack.enter_context(LineFile(samples))
             self._stack = stack.pop_all()
 
     def __enter__(self) -> "Relay":
