@@ -51,6 +51,8 @@ class Job:
     Entering the context raises MachineError or InputError where processes cannot be started.
     """
 
+    lag_s = 0.0  # how much later than a process's end an event from before it may arrive
+
     def __init__(
         self,
         specs: Sequence[ProcessSpec],
@@ -150,7 +152,7 @@ class Job:
         self._check_stopped()
         workers = [child for child in self.children if child.spec.role == "worker"]
         if self._has_joined is not None:
-            self._lost.look(workers)
+            self._lost.look([worker for worker in workers if worker.is_here])
         ended = [child for child in workers if _ended_well(child)]
         if ended:
             self._check_joined(ended[0])
@@ -245,7 +247,7 @@ class Job:
     def _check_joined(self, ended: LocalProcess) -> None:
         if self._has_joined is None:
             return
-        end_s = time.monotonic() + JOINED_S
+        end_s = time.monotonic() + JOINED_S + self.lag_s
         while not self._has_joined():
             if time.monotonic() > end_s:
                 detail = (

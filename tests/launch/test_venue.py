@@ -125,6 +125,19 @@ def test_a_job_is_observed_and_steered_in_one_way(new_venue: NewVenue, tmp_path:
     assert_nothing_left(job, tmp_path)
 
 
+def test_a_job_that_fails_before_all_have_joined_is_at_its_start(new_venue: NewVenue, tmp_path: Path) -> None:
+    """The worker's own last words are the detail: on hosts nothing is said of variables, which ssh's client need not have."""
+    code = "import time; time.sleep(0.7); print('no data', flush=True); raise SystemExit(3)"
+    with new_venue() as venue:
+        job = venue.start(JobOrder(toy(has_coordinator=True, worker=code), JobOptions(), tmp_path / "run"))
+        with pytest.raises(JobFailed) as caught:
+            job.processes.wait()
+    failure = caught.value.failure
+    assert (failure.cause, who(failure), when(failure)) == (Cause.ENDED, ("worker", "a"), (Phase.START, None))
+    assert failure.detail.endswith("exited with 3: no data")
+    assert_nothing_left(job, tmp_path)
+
+
 def test_a_held_job_ends_well(new_venue: NewVenue, tmp_path: Path) -> None:
     program = toy(has_coordinator=True, worker="from tests.launch.toy_coordinator import main; main()")
     with new_venue() as venue:
