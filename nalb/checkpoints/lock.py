@@ -59,7 +59,7 @@ def _claim(folder: Path, file: IO[bytes], job: str) -> None:
 
 
 def _owner(folder: Path, file: IO[bytes], job: str) -> str:
-    """Lock the file, and return the name of the job whose it is; empty while the file belongs to none."""
+    """Lock the file, and return the name of the job that owns it. The name is empty while no job owns it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -223,7 +223,7 @@ class Job:
         return JobFailed(failure, ending.exit_code, self._log_of(child))
 
     def _awaited(self, lingering: Failure) -> Failure:
-        """The failure of the process that everyone waits for at the end: one that was stopped when the others left, if any."""
+        """The failure of the process that was stopped when the others left, since all wait for it; otherwise `lingering` itself."""
         for child in self.children:
             stopped_s = self._stopped_s(child)
             if stopped_s > self._silence_s(child) / 2:  # of the silence that has passed since then
