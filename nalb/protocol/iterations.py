@@ -254,7 +254,7 @@ class Iterations:
         """Who creates which slots: its own node's worker over loopback, where there is one, else the lowest-ranked worker."""
         node_of_rank = {server.rank: server.hello.node for server in self._members.servers}
         maker_of_node = {worker.hello.node: worker.identity for worker in self._members.workers}
-        lowest = min(self._members.workers, key=lambda worker: worker.hello.ps_id).identity
+        lowest = min(self._members.workers, key=lambda worker: worker.rank).identity
         orders: dict[bytes, list[m.NewSlots]] = {}
         for slot in slots:
             orders.setdefault(maker_of_node.get(node_of_rank[slot.server], lowest), []).append(slot)

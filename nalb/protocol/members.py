@@ -28,7 +28,7 @@ class Members:
         self.servers: list[Process] = []
         self.left: list[Process] = []  # workers that have said Goodbye
         self._last_goodbye_s = now_s
-        self._expected = settings.num_workers + (0 if settings.is_stock else settings.num_servers)
+        self._expected = settings.num_workers, 0 if settings.is_stock else settings.num_servers
 
     def __iter__(self) -> Iterator[Process]:
         return iter(self._by_identity.values())
@@ -59,21 +59,23 @@ class Members:
                 Cause.PROTOCOL,
                 f"speaks control version {hello.version}, the coordinator {m.VERSION}: install the same nalb everywhere",
             )
-        if hello.ps_id not in self._ps_ids(hello.role):
+        if hello.rank >= (self._settings.num_workers if process.is_worker else self._settings.num_servers):
             return process.failure(
                 Cause.IDENTITY,
-                f"has ps-lite id {hello.ps_id}, which no {hello.role} of this job can have: start it with the "
+                f"has rank {hello.rank}, which no {hello.role} of this job can have: start it with the "
                 "environment that `nalb launch --print-env` shows",
             )
-        if any(p.hello.ps_id == hello.ps_id or p.name == process.name for p in self):
+        if any(not {*p.peer_numbers}.isdisjoint(process.peer_numbers) or p.name == process.name for p in self):
             return process.failure(
                 Cause.IDENTITY,
-                f"has the name or the ps-lite id {hello.ps_id} of another process: give each node its own NALB_NODE",
+                f"has the name or the rank {hello.rank} of another process: give each node its own NALB_NODE",
             )
         self._by_identity[identity] = process
-        (self.workers if hello.role == "worker" else self.servers).append(process)
-        if hello.role == "worker":
+        if process.is_worker:
+            self.workers.append(process)
             self.worker_of_rank[process.rank] = process
+        if process.is_server:
+            self.servers.append(process)
         return None
 
     def note_still(self, message: m.Still, key_node: str | None, now_s: float) -> None:
@@ -82,22 +84,18 @@ class Members:
         if process is not None and key_node in (None, process.hello.node):
             process.last_heard_s = now_s
 
-    def _ps_ids(self, role: str) -> range:
-        """As ps-lite numbers them: by rank, servers even and workers odd."""
-        first, count = (9, self._settings.num_workers) if role == "worker" else (8, self._settings.num_servers)
-        return range(first, first + 2 * count, 2)
-
     @property
     def are_all_here(self) -> bool:
         """Whether everyone has come."""
-        return len(self._by_identity) == self._expected
+        return (len(self.workers), len(self.servers)) == self._expected
 
     def missing(self) -> Failure:
         """Who has come in time, where some have not."""
         here = listed(sorted(p.name for p in self)) or "nobody"
+        expected = max(self._expected) if any(p.is_worker and p.is_server for p in self) else sum(self._expected)
         return Failure(
             cause=Cause.ABSENT,
-            detail=f"only {len(self._by_identity)} of {self._expected} processes came within "
+            detail=f"only {len(self._by_identity)} of {expected} processes came within "
             f"{self._settings.startup_s:g} s ({here}): see the others' logs",
         )
 
@@ -127,6 +125,8 @@ class Members:
             known_s = worker.done.cpu_s if worker.done else None
             worker_s[place[worker.hello.node]] = np.nan if known_s is None else known_s
         for server in self.servers:
+            if server.is_worker:
+                continue  # it told all of its CPU time as a worker
             server_s[place[server.hello.node]] += server.cpu_s - server.cpu_before_s  # one of each level
         return Work(worker_s, server_s, cores)
 
@@ -135,10 +135,10 @@ class Members:
     def leave(self, process: Process, now_s: float) -> bool:
         """It has said Goodbye; whether every worker has now."""
         self._last_goodbye_s = now_s
-        if process.hello.role == "worker" and process.left_after is None:
+        if process.is_worker and process.left_after is None:
             self.left.append(process)
         process.left_after = process.finished
-        return process.hello.role == "worker" and self._have_workers_left
+        return process.is_worker and self._have_workers_left
 
     @property
     def _have_workers_left(self) -> bool:
@@ -148,7 +148,7 @@ class Members:
         """Who has been silent for too long, if anyone; workers until all may leave, servers until their Goodbye."""
         for process in self:
             silent_s = now_s - process.last_heard_s
-            waits = process.left_after is None or (process.hello.role == "worker" and not self._have_workers_left)
+            waits = process.left_after is None or (process.is_worker and not self._have_workers_left)
             if (direct_s := now_s - process.last_direct_s) > LOST_DEADLINES * self._settings.deadline_s:
                 silent_s = direct_s  # it lives and can be reached, but its connection never came back
             if waits and silent_s > self._settings.silence_s:
@@ -163,7 +163,7 @@ class Members:
         """All workers have said Goodbye but ps-lite's last barrier never opens: nobody else would notice."""
         serving = [p for p in self if p.left_after is None]
         waited_s = now_s - self._last_goodbye_s
-        if serving and not any(p.hello.role == "worker" for p in serving) and waited_s > self._settings.silence_s:
+        if serving and not any(p.is_worker for p in serving) and waited_s > self._settings.silence_s:
             return Failure(
                 cause=Cause.LINGERING,
                 detail=f"every worker left {waited_s:.1f} s ago, in order, but ps-lite has not ended: {serving[0].name} still "

@@ -58,7 +58,7 @@ from nalb.tokens.iteration import TokenId
 from nalb.tokens.server import Fetch
 from nalb.tokens.shape import SUB_MODELS_MOST
 
-VERSION = 16
+VERSION = 17
 # Round trips, in s: shorter ones fit into queues, longer ones need pacing (measured at 0.05 ms: pacing changes nothing).
 FAR_S = 0.005
 # A message beyond a bound ends the job. So either 1,000 nodes cannot reach the bound in years, or the sender keeps it too.
@@ -104,7 +104,7 @@ class TensorSpec(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tru
 class SampleRow(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, gc=False):
     """A received message, as its receiver timed it on its own monotonic clock."""
 
-    peer: Annotated[int, Meta(ge=-1, le=1 << 31)]
+    peer: Annotated[int, Meta(ge=-1, le=1 << 32)]  # who sent it: peer_number of its rank; -1: not known
     size_bytes: Annotated[int, Meta(ge=0, le=1 << 40)]
     start_ns: Annotated[int, Meta(ge=0, le=1 << 62)]
     end_ns: Annotated[int, Meta(ge=0, le=1 << 62)]
@@ -117,10 +117,17 @@ class Hello(Message, frozen=True):
     """First word of a process, and again until it is welcomed."""
 
     version: int
-    role: Annotated[str, Meta(pattern=r"^(worker|(site |global )?server)\Z")]
+    role: Annotated[
+        str, Meta(pattern=r"^(worker|(site |global )?server|agent)\Z")
+    ]  # an agent is worker and server in one
     node: Name
-    ps_id: Index
+    rank: Index  # among the workers, or among the servers of all levels
     pid: Index
+
+
+def peer_number(rank: int, is_worker: bool) -> int:
+    """How rows name the sender of a message: the worker or the server of this rank."""
+    return 2 * rank + is_worker
 
 
 class Register(Message, frozen=True):

@@ -1,4 +1,4 @@
-"""A worker or server as the coordinator knows it, and how it is told from others."""
+"""A process of a job as the coordinator knows it, and how it is told from others."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class Reported(NamedTuple):
 
 @dataclass
 class Process:
-    """A worker or server that has said Hello."""
+    """A worker, a server, or an agent, which is both, that has said Hello."""
 
     identity: bytes
     hello: m.Hello
@@ -64,14 +64,24 @@ class Process:
         self.reported = iteration
 
     @property
+    def is_worker(self) -> bool:
+        """Whether gradients come from it."""
+        return self.hello.role in ("worker", "agent")
+
+    @property
     def is_server(self) -> bool:
-        """Whether it is one, of whatever level."""
+        """Whether it sums, on whatever level."""
         return self.hello.role != "worker"
 
     @property
-    def is_of_site(self) -> bool:
-        """Whether it is a server that sums within a site."""
-        return self.hello.role == "site server"
+    def sums_for_all(self) -> bool:
+        """Whether it sums what comes from all workers, or from all sites."""
+        return self.is_server and self.hello.role != "site server"
+
+    @property
+    def sums_within_site(self) -> bool:
+        """Whether it sums within a site."""
+        return self.hello.role in ("site server", "agent")
 
     @cached_property
     def name(self) -> str:
@@ -85,8 +95,14 @@ class Process:
 
     @property
     def rank(self) -> int:
-        """Among its role's: ps-lite numbers servers 8, 10, ... and workers 9, 11, ..."""
-        return (self.hello.ps_id - 8) // 2
+        """Among the workers, or among the servers of all levels."""
+        return self.hello.rank
+
+    @property
+    def peer_numbers(self) -> list[int]:
+        """How others' rows name it."""
+        roles = [role for role, is_played in ((True, self.is_worker), (False, self.is_server)) if is_played]
+        return [m.peer_number(self.rank, is_worker) for is_worker in roles]
 
 
 def natural_order(name: str) -> tuple[object, ...]:
@@ -146,7 +162,7 @@ def moment(process: Process, phase: str, iteration: int) -> tuple[Phase | None, 
     """What a process was about, by the coordinator's phase and by its own last report."""
     if phase != "RUN":
         return (Phase.INIT, None) if phase == "REGISTER" else (Phase.PLAN, iteration + 1)
-    if process.is_server:
+    if not process.is_worker:
         return None, iteration
     if process.exchanging == iteration:
         return Phase.EXCHANGE, iteration

@@ -29,6 +29,7 @@ from nalb.protocol.job_nodes import JobNodes
 from nalb.protocol.members import Members
 from nalb.protocol.observers import Observers, Outgoing
 from nalb.protocol.participant import Process, left_behind
+from nalb.protocol.planes import PS_LITE, Plane
 from nalb.protocol.planner import Planner, new_planner
 from nalb.protocol.token_admission import TokenAdmission
 from nalb.protocol.tokens import Rates
@@ -47,12 +48,13 @@ class Coordinator:
         schemes: Mapping[str, Scheme] = SCHEMES,
         estimators: Mapping[str, Callable[[int], Estimator]] = ESTIMATORS,
         new_routing: Callable[[], Routing] | None = Routing,
+        plane: Plane = PS_LITE,
     ):
         """schemes, estimators: by the names that settings and observers use.
 
-        new_routing: makes what decides when iterations are left to MXNet's own routing; None: never, as without MXNet.
+        new_routing: makes what decides when iterations are left to the data plane's own routing; None: never.
         """
-        self._settings, self._estimators, self._new_routing = settings, estimators, new_routing
+        self._settings, self._estimators, self._new_routing, self._plane = settings, estimators, new_routing, plane
         self._started_s = self._last_alive_s = now_s
         self._is_gathered = False
         self.outbox: deque[Outgoing] = deque()
@@ -189,7 +191,7 @@ class Coordinator:
         if self._settings.is_stock and isinstance(message, of_store):
             return True
         is_servers = isinstance(message, m.Goodbye | m.Collected)
-        return self.phase == "GATHER" or (process.is_server and not is_servers)
+        return self.phase == "GATHER" or (not process.is_worker and not is_servers)
 
     def _welcome(self, now_s: float) -> None:
         self._nodes = self._members.nodes()
@@ -211,7 +213,7 @@ class Coordinator:
                 ),
             )
         self._is_gathered = True
-        servers = [p.hello.node for p in sorted(self._members.servers, key=lambda p: p.hello.ps_id) if not p.is_of_site]
+        servers = [p.hello.node for p in sorted(self._members.servers, key=lambda p: p.rank) if p.sums_for_all]
         self._tell(ReadyEvent(at_s=now_s, nodes=self._nodes, servers=servers))
 
     def _levels(self) -> m.Levels | None:
@@ -219,24 +221,25 @@ class Coordinator:
         sites = self._settings.sites_of(self._nodes)
         if sites is None or self._settings.is_stock:
             return None
-        rank = {(p.is_of_site, p.hello.node): p.rank for p in self._members.servers}
+        within = {p.hello.node: p.rank for p in self._members.servers if p.sums_within_site}
+        for_all = {p.hello.node: p.rank for p in self._members.servers if p.sums_for_all}
         return m.Levels(
             list(sites.of_node),
-            [rank[False, node] for node in self._nodes],
-            [rank.get((True, node), -1) for node in self._nodes],
+            [for_all[node] for node in self._nodes],
+            [within.get(node, -1) for node in self._nodes],
         )
 
     def _new_planner(self) -> Planner:
         nodes = JobNodes.of(
             self._nodes,
             workers={p.hello.node for p in self._members.workers},
-            servers={p.hello.node: p.rank for p in self._members.servers if not p.is_of_site},
+            servers={p.hello.node: p.rank for p in self._members.servers if p.sums_for_all},
             sites=self._settings.sites_of(self._nodes),
-            site_servers={p.hello.node: p.rank for p in self._members.servers if p.is_of_site},
+            site_servers={p.hello.node: p.rank for p in self._members.servers if p.sums_within_site},
         )
-        checks_slices = self._settings.verify_sums  # which MXNet's own routing has none of
+        checks_slices = self._settings.verify_sums  # which only plans have
         routing = None if checks_slices or self._new_routing is None else self._new_routing()
-        return new_planner(nodes, self._estimators[self._settings.estimator], routing)
+        return new_planner(nodes, self._estimators[self._settings.estimator], routing, plane=self._plane)
 
     # ---- running
 
@@ -282,7 +285,7 @@ class Coordinator:
 
     def _leave(self, process: Process, now_s: float) -> Failure | None:
         """A process ends in good order."""
-        if process.hello.role == "worker" and (why := self._admission.leave(process) or self._tokens.leave(process)):
+        if process.is_worker and (why := self._admission.leave(process) or self._tokens.leave(process)):
             return why
         if self._members.leave(process, now_s):
             for worker in self._members.workers:

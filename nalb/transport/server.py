@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 
 import numpy as np
@@ -20,6 +21,7 @@ from nalb.process.last_words import die, tell_moment
 from nalb.process.line_file import LineFile
 from nalb.protocol import messages as m
 from nalb.protocol.observers import Measured
+from nalb.protocol.planes import PS_LITE, Plane
 from nalb.protocol.state import Coordinator
 from nalb.schemes import SCHEMES, Scheme
 from nalb.settings import Settings
@@ -41,9 +43,13 @@ class CoordinatorThread:
         predictor: Callable[[int], Predictor] | None = None,
         schemes: Mapping[str, Scheme] = SCHEMES,
         estimators: Mapping[str, Callable[[int], Estimator]] = ESTIMATORS,
+        plane: Plane = PS_LITE,
     ):
         """The arguments are those of Coordinator."""
-        self._settings, self._predictor, self._schemes, self._estimators = settings, predictor, schemes, estimators
+        self._settings, self._new_coordinator = (
+            settings,
+            partial(Coordinator, settings, predictor=predictor, schemes=schemes, estimators=estimators, plane=plane),
+        )
         self._stop = threading.Event()
         self._started: queue.Queue[Exception | None] = queue.Queue()
         self._thread = threading.Thread(target=self._run, name="nalb-coordinator", daemon=True)
@@ -82,7 +88,7 @@ class CoordinatorThread:
                 self._started.put(failure)
                 return
             self._started.put(None)
-            state = Coordinator(self._settings, time.monotonic(), self._predictor, self._schemes, self._estimators)
+            state = self._new_coordinator(now_s=time.monotonic())
             members = None if keys is None else node_of_user(keys)
             talks = Conversations(router)
             try:

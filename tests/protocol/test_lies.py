@@ -13,7 +13,7 @@ from nalb.planning.nodes import Capacities, Node
 from nalb.protocol import messages as m
 from nalb.protocol.job_nodes import JobNodes
 from nalb.protocol.knowledge import NetworkKnowledge
-from nalb.protocol.own_routing import OwnRouting
+from nalb.protocol.own_routing import OwnLoads, OwnRouting
 from nalb.protocol.planner import Planner
 from nalb.protocol.slot_numbers import PlanSlots
 from nalb.simulation.exchange import MessageWeight
@@ -60,7 +60,7 @@ def planner_of(kind):
     names = [node.name for node in NODES]
     nodes = JobNodes.of(names, set(names), {name: rank for rank, name in enumerate(names)})
     slots = PlanSlots(nodes.rank_of_node, nodes.site_rank_of_node, nodes.sites)
-    return kind(nodes, NetworkKnowledge(nodes, CapacityEstimator), slots, OwnRouting(nodes, Routing()))
+    return kind(nodes, NetworkKnowledge(nodes, CapacityEstimator), slots, OwnRouting(OwnLoads(nodes), Routing()))
 
 
 def iterate(scheme, scale=1.0, has_friends=False, rounds=ROUNDS):
@@ -122,11 +122,11 @@ def test_the_truth_is_worth_more_than_equal_shares():
 
 
 ABSURD = {
-    "too fast": m.SampleRow(11, 2**40, 10**9, 10**9 + 1),
-    "no time": m.SampleRow(11, 1000, 2 * 10**9, 10**9),
-    "another time": m.SampleRow(11, 1000, 10**9, 900 * 10**9),
-    "too long": m.SampleRow(11, 1000, 10**9, 9000 * 10**9),
-    "more than was sent": m.SampleRow(11, 10**9, 10**9, 2 * 10**9),
+    "too fast": m.SampleRow(3, 2**40, 10**9, 10**9 + 1),
+    "no time": m.SampleRow(3, 1000, 2 * 10**9, 10**9),
+    "another time": m.SampleRow(3, 1000, 10**9, 900 * 10**9),
+    "too long": m.SampleRow(3, 1000, 10**9, 9000 * 10**9),
+    "more than was sent": m.SampleRow(3, 10**9, 10**9, 2 * 10**9),
 }
 
 
@@ -150,7 +150,7 @@ def test_a_busy_receiver_is_not_doubted():
     driver = Driver()
     driver.start()
     driver.now_s = 5.0
-    driver.say("s0", m.Report(5.0, -1, [m.SampleRow(11, 1000, 10**9, 10**9 + 10)] * 20, 0))
+    driver.say("s0", m.Report(5.0, -1, [m.SampleRow(3, 1000, 10**9, 10**9 + 10)] * 20, 0))
     driver.done(0)
     assert not [event for event in driver.state.events if isinstance(event, DoubtEvent)]
     iterations = [event for event in driver.state.events if isinstance(event, IterationEvent)]
@@ -165,7 +165,7 @@ def test_a_server_that_reports_many_short_iterations_at_once_is_not_doubted():
     driver.say("s0", m.Report(5.0, -1, [], 0))
     for iteration in range(20):
         if iteration == 19:
-            row = m.SampleRow(11, size // 2, 10**9, 4 * 10**9)
+            row = m.SampleRow(3, size // 2, 10**9, 4 * 10**9)
             driver.say("s0", m.Report(5.0, -1, [row] * 20, 0))
         driver.done(iteration)
     assert not [event for event in driver.state.events if isinstance(event, DoubtEvent)]
@@ -178,9 +178,8 @@ def test_honest_reports_are_not_doubted():
     driver.start()
     driver.now_s = 5.0
     size = sum(spec.elements * 4 for spec in TENSORS) // 2
-    for peer, (ps_id, role, _) in PEERS.items():
-        other = {8: 11, 10: 9, 9: 10, 11: 8}[ps_id]
-        assert role in ("server", "worker")
+    for peer, (rank, role, _) in PEERS.items():
+        other = m.peer_number(1 - rank, is_worker=role == "server")
         driver.say(peer, m.Report(5.0, 0, [m.SampleRow(other, size, 10**9, 4 * 10**9)], 0))
     driver.done(0)
     assert not [event for event in driver.state.events if isinstance(event, DoubtEvent)]

@@ -33,8 +33,8 @@ class Job:
         self.state = Coordinator(from_environment({**ENVIRONMENT, **counts, **environment}, "host"), 0.0)
         self.now_s, self.workers, self.told = 0.0, range(workers), [deque() for _ in range(workers)]
         for rank in self.workers:
-            for role, first in (("server", 8), ("worker", 9)):
-                self.say(rank, m.Hello(m.VERSION, role, f"n{rank}", first + 2 * rank, 1), role)
+            for role in ("server", "worker"):
+                self.say(rank, m.Hello(m.VERSION, role, f"n{rank}", rank, 1), role)
 
     def say(self, rank, message, role="worker"):
         frame = m.encode(message)
@@ -236,8 +236,8 @@ def test_what_is_known_of_the_links_is_by_rank_and_asked_for_once_an_iteration()
     links, settings = LearntLater(3), from_environment(ENVIRONMENT | COUNTS, "host")
     state = Coordinator(settings, 0.0, estimators={settings.estimator: lambda _: links})
     for node, rank in enumerate((1, 2, 0)):
-        state.receive(b"s%d" % rank, m.Hello(m.VERSION, "server", f"n{node}", 8 + 2 * node, 1), 0.0)
-        state.receive(b"w%d" % rank, m.Hello(m.VERSION, "worker", f"n{node}", 9 + 2 * rank, 1), 0.0)
+        state.receive(b"s%d" % rank, m.Hello(m.VERSION, "server", f"n{node}", node, 1), 0.0)
+        state.receive(b"w%d" % rank, m.Hello(m.VERSION, "worker", f"n{node}", rank, 1), 0.0)
     for rank in range(3):
         state.receive(b"w%d" % rank, m.Register([m.TensorSpec("w", 3_000_000, "float32", 0)]), 0.0)
     assert state._link_rates() is None
