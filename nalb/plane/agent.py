@@ -39,6 +39,7 @@ from nalb.process import last_words
 from nalb.process.exhaustion import raise_file_limit
 from nalb.process.last_words import die
 from nalb.process.own_program import own_argv
+from nalb.process.proc import stopped_at
 from nalb.protocol import messages as m
 from nalb.protocol.worker_protocol import WorkerProtocol
 from nalb.settings import Settings, for_agents
@@ -49,6 +50,7 @@ from nalb.transport.reachability import Reachability, reach_kept
 
 HEARD = (m.Setup, m.Plan, m.Finish, m.CallAgreed, m.Farewell, m.Measure)
 ORDERS_AT_ONCE = 64
+CHECK_S = 0.5  # between looks at the training process
 LAST_WORD_S = 1.0  # that a training process may take to read why its agent ends
 # Freed memory stays with the process: sums of slices come and go, and fresh pages cost as much as the sums (mallopt(3)).
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, KEPT_BYTES = -1, -3, (1 << 30, 32 << 20)
@@ -135,6 +137,10 @@ class Agent:
         self._started_s = self._computed_s = self._last_end_s = 0.0
         self._cpu_before_s = 0.0
         self._is_leaving = self._has_left = False
+        self._checked_s = self._stopped_s = (
+            0.0  # when the training process was last looked at, and since when it is stopped
+        )
+        self._stopped_ticks: int | None = None  # its CPU time where it is
         self._inbox: list[m.Message] = []  # for WorkerProtocol
         self._news: queue.SimpleQueue[m.Message | _Joined] = queue.SimpleQueue()  # of the client's thread
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -161,7 +167,7 @@ class Agent:
         except ProcessLookupError:
             self._training_ended()
         while not self._has_left:
-            for one, _ in self._poller.poll():
+            for one, _ in self._poller.poll(int(1000 * CHECK_S)):
                 if act := self._act.get(one):  # an earlier one may have ended this one's watch
                     act()
             if self._exchange is not None:
@@ -169,6 +175,7 @@ class Agent:
             if self._training.waiting:
                 self._training.flush()
             self._watch_writing()
+            self._check_training()
 
     def _watch(self, one: Any, act: Callable[[], None]) -> None:
         self._act[one] = act
@@ -199,6 +206,20 @@ class Agent:
             phase, iteration = Phase.EXCHANGE, self._protocol.iteration
         node = None if self._start is None else self._start.node
         return Failure(cause=cause, detail=detail, role="agent", node=node, phase=phase, iteration=iteration)
+
+    def _check_training(self) -> None:
+        """Fail where a signal has stopped the training process: the agent's signs of life go on, so all others would wait."""
+        now_s = time.monotonic()
+        if self._settings is None or self._is_leaving or now_s - self._checked_s < CHECK_S:
+            return
+        self._checked_s, ticks = now_s, stopped_at(self._training.pid)
+        if ticks is None or ticks != self._stopped_ticks:
+            self._stopped_ticks, self._stopped_s = ticks, now_s
+        elif now_s - self._stopped_s > self._settings.silence_s:
+            detail = (
+                f"has a training process (pid {self._training.pid}) that a signal has stopped: let it go on, or end it"
+            )
+            self.fail(self._failure(Cause.STOPPED, detail))
 
     def _training_ended(self) -> None:
         if self._is_leaving:

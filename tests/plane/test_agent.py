@@ -289,6 +289,7 @@ def after_a_sum(job, act):
 
 FAULTS = {
     "a dead training process": (lambda job: job.rank_2.kill(), Cause.ENDED, "agent n2"),
+    "a stopped training process": (lambda job: job.rank_2.send_signal(signal.SIGSTOP), Cause.STOPPED, "agent n2"),
     "a dead agent": (lambda job: os.kill(job.agent_2, signal.SIGKILL), Cause.SILENT, "agent n2"),
     "a stopped agent": (lambda job: os.kill(job.agent_2, signal.SIGSTOP), Cause.SILENT, "agent n2"),
     "a dead coordinator": (lambda job: os.kill(job.coordinator_pid(), signal.SIGKILL), Cause.NO_COORDINATOR, None),
