@@ -17,7 +17,7 @@ from nalb.batching.schemes import PREDICTORS, SCHEMES, BatchJob, build
 from nalb.events import encode_line
 from nalb.protocol import messages as m
 from nalb.protocol.observers import Measured
-from nalb.protocol.state import Coordinator
+from nalb.services.coordinator import Coordinator
 from nalb.settings import from_environment
 
 

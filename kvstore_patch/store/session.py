@@ -13,7 +13,7 @@ from nalb.errors import one_line
 from nalb.failures import Cause
 from nalb.process.last_words import die
 from nalb.protocol import messages as m
-from nalb.protocol.worker_protocol import WorkerProtocol
+from nalb.services.exchange.worker_protocol import WorkerProtocol
 from nalb.settings import Settings
 from nalb.transport.client import Client, Noted
 from nalb.transport.curvezmq import knock

@@ -20,8 +20,8 @@ from nalb.process.last_words import die, tell_moment
 from nalb.process.line_file import LineFile
 from nalb.protocol import messages as m
 from nalb.protocol.observers import Measured
-from nalb.protocol.state import Coordinator
 from nalb.schemes import SCHEMES, Scheme
+from nalb.services.coordinator import Coordinator
 from nalb.settings import Settings
 from nalb.transport.conversations import Conversations, bound
 from nalb.transport.curvezmq import door_kept, node_of_user, secure_server

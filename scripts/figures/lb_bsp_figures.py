@@ -28,9 +28,9 @@ from nalb.batching.lb_bsp import StepBalancer
 from nalb.batching.schemes import PREDICTORS
 from nalb.batching.sizes import Bounds
 from nalb.planning.nodes import Floats
-from nalb.protocol.batching import BatchSizeManager
 from nalb.protocol.messages import Computed, JoinBatching
 from nalb.reporting.batching_file import BatchingFile
+from nalb.services.batching.sizer import BatchSizeManager
 from netem.network_file import Network, parse_network
 from netem.schedule import quotas_at
 

@@ -5,7 +5,7 @@ from nalb.errors import InputError
 from nalb.events import IterationEvent
 from nalb.planning.slices import NUM_PROBE
 from nalb.protocol import messages as m
-from tests.protocol.test_state import Driver
+from tests.protocol.test_coordinator import Driver
 
 
 @pytest.mark.parametrize(

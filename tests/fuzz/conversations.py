@@ -11,8 +11,8 @@ from nalb.errors import PeerError
 from nalb.events import StateEvent
 from nalb.failures import Cause, Failure, Phase
 from nalb.protocol import messages as m
-from nalb.protocol.calls import announcement
-from nalb.protocol.state import Coordinator
+from nalb.services.coordinator import Coordinator
+from nalb.services.exchange.calls import announcement
 from nalb.settings import from_environment
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.policies import PARALLELS

@@ -30,9 +30,9 @@ from nalb.planning.distribution import Distribution
 from nalb.planning.slices import Layout
 from nalb.protocol import messages as m
 from nalb.protocol.session import Envelope, Session
-from nalb.protocol.state import Coordinator
-from nalb.protocol.worker_protocol import WorkerProtocol
 from nalb.schemes import Scheme
+from nalb.services.coordinator import Coordinator
+from nalb.services.exchange.worker_protocol import WorkerProtocol
 from nalb.settings import Settings
 
 Move = tuple[str, str, int]  # what, whose, which message of the channel

@@ -7,8 +7,8 @@ from nalb.events import PlanEvent
 from nalb.measurement.capacity import CapacityEstimator
 from nalb.measurement.estimates import Estimate
 from nalb.protocol import messages as m
-from nalb.protocol.batching import WARM_UP
-from nalb.protocol.state import Coordinator
+from nalb.services.batching.sizer import WARM_UP
+from nalb.services.coordinator import Coordinator
 from nalb.settings import from_environment
 
 NODES = 3

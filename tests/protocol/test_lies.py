@@ -11,14 +11,14 @@ from nalb.measurement.capacity import CapacityEstimator
 from nalb.planning.distribution import DecisionKind
 from nalb.planning.nodes import Capacities, Node
 from nalb.protocol import messages as m
-from nalb.protocol.job_nodes import JobNodes
-from nalb.protocol.knowledge import NetworkKnowledge
-from nalb.protocol.own_routing import OwnRouting
-from nalb.protocol.planner import Planner
-from nalb.protocol.slot_numbers import PlanSlots
+from nalb.services.exchange.job_nodes import JobNodes
+from nalb.services.exchange.knowledge import NetworkKnowledge
+from nalb.services.exchange.own_routing import OwnRouting
+from nalb.services.exchange.planner import Planner
+from nalb.services.exchange.slot_numbers import PlanSlots
 from nalb.simulation.exchange import MessageWeight
 from nalb.simulation.job import by_planner
-from tests.protocol.test_state import PEERS, TENSORS, Driver
+from tests.protocol.test_coordinator import PEERS, TENSORS, Driver
 
 pytestmark = pytest.mark.jobs
 

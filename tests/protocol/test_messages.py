@@ -10,19 +10,19 @@ from nalb.events import IterationEvent, Rates
 from nalb.failures import DETAIL_MOST, Cause, Failure, Phase
 from nalb.measurement.capacity import CapacityEstimator
 from nalb.protocol import messages as m
-from nalb.protocol.batching import BatchSizeManager
-from nalb.protocol.calls import announcement
-from nalb.protocol.decision import PlanOptions
-from nalb.protocol.job_nodes import JobNodes
-from nalb.protocol.planner import new_planner
 from nalb.schemes import EXACT
+from nalb.services.batching.sizer import BatchSizeManager
+from nalb.services.exchange.calls import announcement
+from nalb.services.exchange.decision import PlanOptions
+from nalb.services.exchange.job_nodes import JobNodes
+from nalb.services.exchange.planner import new_planner
 from nalb.settings import from_environment
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.server import Fetch, Part
 from nalb.tokens.shape import CHUNKS_MOST, SAMPLES_MOST, SUB_MODELS_MOST
 from nalb.transport.tcp_info import Ways
 from nalb.workloads import load
-from tests.protocol.test_state import ENVIRONMENT, Driver
+from tests.protocol.test_coordinator import ENVIRONMENT, Driver
 
 NODES = 1000
 NAMES = [f"{node:0128}" for node in range(NODES)]

@@ -6,12 +6,12 @@ import pytest
 
 from nalb.feedback.routing import Routing
 from nalb.protocol import messages as m
-from nalb.protocol.iterations import Iterations
-from nalb.protocol.state import Coordinator
-from nalb.protocol.worker_protocol import WorkerProtocol
+from nalb.services.coordinator import Coordinator
+from nalb.services.exchange.iterations import Iterations
+from nalb.services.exchange.worker_protocol import WorkerProtocol
 from nalb.settings import from_environment
 from tests.protocol.every_order import ITERATE, LEAVE, REGISTER, Broken, World, explore, to_gathered, wander
-from tests.protocol.test_state import ENVIRONMENT
+from tests.protocol.test_coordinator import ENVIRONMENT
 
 pytestmark = pytest.mark.jobs
 

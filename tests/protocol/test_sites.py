@@ -10,7 +10,7 @@ from nalb.events import PlanEvent
 from nalb.failures import Cause
 from nalb.planning.sites import Sites
 from nalb.protocol import messages as m
-from tests.protocol.test_state import TENSORS, Driver
+from tests.protocol.test_coordinator import TENSORS, Driver
 
 SITES = {
     "NALB_NODE": "n0",

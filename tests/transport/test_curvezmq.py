@@ -10,13 +10,13 @@ from nalb.errors import InputError, PeerError
 from nalb.failures import Cause
 from nalb.protocol import messages as m
 from nalb.protocol.session import Session, pack
-from nalb.protocol.state import Coordinator
+from nalb.services.coordinator import Coordinator
 from nalb.settings import from_environment
 from nalb.transport.conversations import Conversations
 from nalb.transport.curvezmq import door_kept, knock, node_of_user, secure_client, secure_server
 from nalb.transport.keys import NodeKeys, make_keys
 from nalb.transport.server import _receive_signed, _take
-from tests.protocol.test_state import ENVIRONMENT
+from tests.protocol.test_coordinator import ENVIRONMENT
 
 NODES = {"n0": "127.0.0.1", "n1": "10.0.0.1"}
 LIMIT_MS = 30_000

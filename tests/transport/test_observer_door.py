@@ -9,7 +9,7 @@ import zmq
 from nalb.errors import InputError, MachineError
 from nalb.events import DoubtEvent, MissedEvent, StateEvent
 from nalb.protocol import messages as m
-from nalb.protocol.state import Coordinator
+from nalb.services.coordinator import Coordinator
 from nalb.settings import from_environment
 from nalb.transport.conversations import Conversations
 from nalb.transport.observer import Observer

@@ -19,7 +19,7 @@ from nalb.settings import from_environment
 from nalb.transport.keys import VARIABLE, key_path, make_keys, write_keys
 from nalb.transport.server import CoordinatorThread, _flush, _open_log
 from tests.process.test_line_file import files_of_at_most
-from tests.protocol.test_state import ENVIRONMENT
+from tests.protocol.test_coordinator import ENVIRONMENT
 
 READY = ReadyEvent(at_s=1.0, nodes=["n0"], servers=["n0"])
 FAILURE = FailureEvent(at_s=2.0, failure=Failure(cause=Cause.SILENT, detail="x", role="worker", node="n0"))

@@ -10,12 +10,12 @@ from nalb.measurement.cores import Work
 from nalb.measurement.samples import samples_of
 from nalb.planning.nodes import Capacities, completion_s
 from nalb.protocol import messages as m
-from nalb.protocol.decision import PlanContext, PlanOptions, decide
-from nalb.protocol.job_nodes import JobNodes
-from nalb.protocol.knowledge import FinishedIteration, NetworkKnowledge
 from nalb.schemes import AVERAGE
+from nalb.services.exchange.decision import PlanContext, PlanOptions, decide
+from nalb.services.exchange.job_nodes import JobNodes
+from nalb.services.exchange.knowledge import FinishedIteration, NetworkKnowledge
 from nalb.simulation.exchange import MessageWeight, exchange
-from tests.protocol.test_decision import JOB, LAYOUT, MEASURED, NAMES, NOTHING, RATES
+from tests.services.exchange.test_decision import JOB, LAYOUT, MEASURED, NAMES, NOTHING, RATES
 
 MODEL_BYTES = LAYOUT.model_bytes
 TRUE = Capacities(*RATES, {})

@@ -9,7 +9,7 @@ order, so a worker announces each of them and pushes nothing before all workers 
 A planned call is not announced and needs no round trip. Up to the first call in which two workers differ, their recorders have seen
 the same calls and are in the same state. So the call in which they differ is direct on one of them at least: that worker waits and
 pushes nothing. If the call is planned on the other, it cannot be completed there alone, and the next report says that the call was
-made without having been announced. No sum of calls that differ is handed out; `tests/protocol/test_calls.py` plays all orders.
+made without having been announced. No sum of calls that differ is handed out; `exchange/test_calls.py` plays all orders.
 
 A worker that has made fewer calls may still be computing, for as long as it likes. One that has left never makes the call:
 `participant.left_behind` says so.
@@ -24,7 +24,7 @@ from nalb.protocol import messages as m
 from nalb.protocol.members import Members
 from nalb.protocol.observers import Outgoing
 from nalb.protocol.participant import Process
-from nalb.protocol.recorder import Group, Key
+from nalb.services.exchange.recorder import Group, Key
 
 NAMED = 3  # keys of a call, for people
 

@@ -6,8 +6,8 @@ from nalb.errors import InputError
 from nalb.planning.distribution import DecisionKind, Distribution, Situation
 from nalb.planning.nodes import Floats
 from nalb.planning.slices import Layout
-from nalb.protocol.knowledge import Known
 from nalb.schemes import STOCK, Scheme
+from nalb.services.exchange.knowledge import Known
 
 
 @dataclass(frozen=True)

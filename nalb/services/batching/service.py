@@ -10,8 +10,8 @@ from nalb.batching.speed import Predictor
 from nalb.errors import InputError, listed
 from nalb.failures import Cause, Failure
 from nalb.protocol import messages as m
-from nalb.protocol.batching import BatchSizeManager
 from nalb.protocol.participant import Process
+from nalb.services.batching.sizer import BatchSizeManager
 from nalb.settings import Settings
 
 JOIN = "call nalb.mxnet.batching.join in every worker's script, or leave out --batching or --scheme joint"

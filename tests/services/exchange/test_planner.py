@@ -14,11 +14,11 @@ from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
 from nalb.planning.slots import plan_slot_key
 from nalb.protocol import messages as m
-from nalb.protocol.decision import PlanOptions
-from nalb.protocol.job_nodes import JobNodes
-from nalb.protocol.knowledge import FinishedIteration
-from nalb.protocol.planner import new_planner
 from nalb.schemes import EXACT, SCHEMES, Scheme, equal_by_need, find_scheme
+from nalb.services.exchange.decision import PlanOptions
+from nalb.services.exchange.job_nodes import JobNodes
+from nalb.services.exchange.knowledge import FinishedIteration
+from nalb.services.exchange.planner import new_planner
 from nalb.simulation.exchange import MessageWeight, exchange
 from nalb.simulation.job import by_planner
 from nalb.workloads import NAMES, load

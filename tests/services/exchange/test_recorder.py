@@ -5,7 +5,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nalb.protocol.recorder import IterationRecorder, PlaceInIteration
+from nalb.services.exchange.recorder import IterationRecorder, PlaceInIteration
 
 
 def group(name):

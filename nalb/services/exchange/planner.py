@@ -14,11 +14,11 @@ from nalb.measurement.shared_uplinks import SharedUplink
 from nalb.planning.distribution import DecisionKind, Distribution
 from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout
 from nalb.protocol import messages as m
-from nalb.protocol.decision import Decision, PlanContext, PlanOptions, decide
-from nalb.protocol.job_nodes import JobNodes
-from nalb.protocol.knowledge import FinishedIteration, Known, NetworkKnowledge
-from nalb.protocol.own_routing import OwnRouting
-from nalb.protocol.slot_numbers import PlanSlots
+from nalb.services.exchange.decision import Decision, PlanContext, PlanOptions, decide
+from nalb.services.exchange.job_nodes import JobNodes
+from nalb.services.exchange.knowledge import FinishedIteration, Known, NetworkKnowledge
+from nalb.services.exchange.own_routing import OwnRouting
+from nalb.services.exchange.slot_numbers import PlanSlots
 
 
 @dataclass(frozen=True)

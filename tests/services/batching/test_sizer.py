@@ -10,10 +10,10 @@ from nalb.batching.lbb import FINE_ONLY, RAPID
 from nalb.errors import InputError
 from nalb.events import BatchEvent
 from nalb.failures import Cause
-from nalb.protocol import batching
 from nalb.protocol import messages as m
-from nalb.protocol.batching import NEW_SIZE, ON_THEIR_WAY, WARM_UP, BatchSizeManager
-from nalb.protocol.state import Coordinator
+from nalb.services.batching import sizer
+from nalb.services.batching.sizer import NEW_SIZE, ON_THEIR_WAY, WARM_UP, BatchSizeManager
+from nalb.services.coordinator import Coordinator
 from nalb.settings import from_environment
 from tests.failures import who
 
@@ -112,7 +112,7 @@ def test_baselines_keep_their_sizes_and_bound_the_lead(scheme, until):
 
 
 def test_reports_far_ahead_of_the_slowest_are_not_kept(monkeypatch):
-    monkeypatch.setattr(batching, "KEPT", 2)
+    monkeypatch.setattr(sizer, "KEPT", 2)
     manager = joined("asp", (30, 10))
     for rank, size in enumerate((30, 10)):
         for iteration in range(9):

@@ -12,10 +12,10 @@ from nalb.planning.nodes import Capacities
 from nalb.planning.shares import bound_s
 from nalb.planning.sites import Sites
 from nalb.planning.slices import Tensor, build_layout
-from nalb.protocol.decision import Decision, PlanContext, PlanOptions, decide
-from nalb.protocol.job_nodes import JobNodes
-from nalb.protocol.knowledge import Known
 from nalb.schemes import AVERAGE, EXACT, JOINT, STOCK, Scheme
+from nalb.services.exchange.decision import Decision, PlanContext, PlanOptions, decide
+from nalb.services.exchange.job_nodes import JobNodes
+from nalb.services.exchange.knowledge import Known
 
 NAMES = [f"n{i}" for i in range(4)]
 JOB = JobNodes.of(NAMES, set(NAMES), {name: rank for rank, name in enumerate(NAMES)})

@@ -9,9 +9,9 @@ from nalb.errors import InputError
 from nalb.events import TokensEvent, TokenShapeEvent
 from nalb.failures import Cause, Failure, Phase, render
 from nalb.protocol import messages as m
-from nalb.protocol.state import Coordinator
-from nalb.protocol.tokens import TokenDealer, TokenOptions
 from nalb.reporting.parallel_file import ParallelResult
+from nalb.services.coordinator import Coordinator
+from nalb.services.tokens.dealer import TokenDealer, TokenOptions
 from nalb.settings import from_environment
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.server import Part, name_of

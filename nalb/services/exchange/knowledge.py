@@ -19,7 +19,7 @@ from nalb.planning.distribution import Distribution
 from nalb.planning.elastic import OBSERVATIONS_KEPT, ServerObservation
 from nalb.planning.nodes import Capacities, CoreTimes, Floats, completion_s
 from nalb.protocol import messages as m
-from nalb.protocol.job_nodes import JobNodes
+from nalb.services.exchange.job_nodes import JobNodes
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from nalb.failures import Cause
 from nalb.protocol import messages as m
-from nalb.protocol.calls import CallAgreement, announcement, describe
 from nalb.protocol.members import Members
 from nalb.protocol.participant import left_behind
-from nalb.protocol.state import Coordinator
+from nalb.services.coordinator import Coordinator
+from nalb.services.exchange.calls import CallAgreement, announcement, describe
 from nalb.settings import from_environment
 from tests.failures import who
-from tests.protocol.test_state import ENVIRONMENT
+from tests.protocol.test_coordinator import ENVIRONMENT
 
 PLANNED = "P"  # a call of a program; the others travel directly
 

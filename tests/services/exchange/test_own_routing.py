@@ -10,8 +10,8 @@ from nalb.planning.nodes import Capacities, completion_s
 from nalb.planning.slices import Tensor, build_layout
 from nalb.planning.slots import STOCK_KEYS
 from nalb.planning.stock import route
-from nalb.protocol.own_routing import OwnLoads, OwnRouting
-from tests.protocol.test_decision import JOB, MEASURED, NOTHING, RATES
+from nalb.services.exchange.own_routing import OwnLoads, OwnRouting
+from tests.services.exchange.test_decision import JOB, MEASURED, NOTHING, RATES
 
 FIRST = tuple(Tensor(f"a{k}", 1000 * (k + 1), "float32") for k in range(3))
 SECOND = tuple(Tensor(f"b{k}", 1000, "float32") for k in range(2))

@@ -14,9 +14,9 @@ from nalb.planning.nodes import Floats, completion_s
 from nalb.planning.shares import bound_s, level_bounds_s
 from nalb.planning.sites import Sites
 from nalb.planning.slices import Layout
-from nalb.protocol.decision import Decision
-from nalb.protocol.job_nodes import JobNodes
-from nalb.protocol.knowledge import ConfiguredRates, Known
+from nalb.services.exchange.decision import Decision
+from nalb.services.exchange.job_nodes import JobNodes
+from nalb.services.exchange.knowledge import ConfiguredRates, Known
 
 
 def layout_event(

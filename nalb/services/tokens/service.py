@@ -12,8 +12,8 @@ from nalb.errors import InputError, PeerError, listed
 from nalb.failures import Cause, Failure, Phase
 from nalb.protocol import messages as m
 from nalb.protocol.participant import Process
-from nalb.protocol.tokens import Rates, TokenDealer, TokenOptions
 from nalb.schemes import by_name
+from nalb.services.tokens.dealer import Rates, TokenDealer, TokenOptions
 from nalb.settings import Settings
 from nalb.tokens.policies import FELA
 

@@ -23,18 +23,18 @@ from nalb.planning.granularity import Granularity
 from nalb.planning.nodes import Floats
 from nalb.planning.slices import NUM_PROBE, Layout
 from nalb.protocol import messages as m
-from nalb.protocol.batch_admission import BatchAdmission
-from nalb.protocol.decision import PlanOptions
-from nalb.protocol.knowledge import FinishedIteration
 from nalb.protocol.members import Members
 from nalb.protocol.observers import Measured, Observers, Outgoing
 from nalb.protocol.participant import Process, disagreement
-from nalb.protocol.passing import PassingBytes
-from nalb.protocol.plan_events import explain_iteration, explain_plan, layout_event, shared_uplink_event
-from nalb.protocol.planner import Planned, Planner
-from nalb.protocol.sample_collector import SampleCollector
-from nalb.protocol.sums import find_wrong_sum
 from nalb.schemes import Scheme, find_scheme
+from nalb.services.batching.service import BatchAdmission
+from nalb.services.exchange.decision import PlanOptions
+from nalb.services.exchange.knowledge import FinishedIteration
+from nalb.services.exchange.passing import PassingBytes
+from nalb.services.exchange.plan_events import explain_iteration, explain_plan, layout_event, shared_uplink_event
+from nalb.services.exchange.planner import Planned, Planner
+from nalb.services.exchange.sample_collector import SampleCollector
+from nalb.services.exchange.sums import find_wrong_sum
 from nalb.settings import Settings
 
 RECORDED = 200  # iterations of a training, of which every message is told

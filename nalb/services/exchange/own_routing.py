@@ -9,8 +9,8 @@ from nalb.planning.nodes import Floats
 from nalb.planning.slices import Layout, Tensor
 from nalb.planning.slots import STOCK_KEYS
 from nalb.planning.stock import route
-from nalb.protocol.job_nodes import JobNodes
-from nalb.protocol.knowledge import Known
+from nalb.services.exchange.job_nodes import JobNodes
+from nalb.services.exchange.knowledge import Known
 
 
 class OwnLoads:

@@ -22,17 +22,17 @@ from nalb.failures import Cause, Failure, Moment, Phase, carried, render
 from nalb.feedback.routing import Routing
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.protocol import messages as m
-from nalb.protocol.batch_admission import BatchAdmission
-from nalb.protocol.calls import CallAgreement
-from nalb.protocol.iterations import Iterations
-from nalb.protocol.job_nodes import JobNodes
 from nalb.protocol.members import Members
 from nalb.protocol.observers import Observers, Outgoing
 from nalb.protocol.participant import Process, left_behind
-from nalb.protocol.planner import Planner, new_planner
-from nalb.protocol.token_admission import TokenAdmission
-from nalb.protocol.tokens import Rates
 from nalb.schemes import SCHEMES, Scheme
+from nalb.services.batching.service import BatchAdmission
+from nalb.services.exchange.calls import CallAgreement
+from nalb.services.exchange.iterations import Iterations
+from nalb.services.exchange.job_nodes import JobNodes
+from nalb.services.exchange.planner import Planner, new_planner
+from nalb.services.tokens.dealer import Rates
+from nalb.services.tokens.service import TokenAdmission
 from nalb.settings import Settings
 
 

@@ -6,7 +6,7 @@ import pytest
 from nalb.failures import Cause
 from nalb.planning.slices import Tensor, build_layout
 from nalb.protocol import messages as m
-from nalb.protocol.sums import digest, find_wrong_sum, signs
+from nalb.services.exchange.sums import digest, find_wrong_sum, signs
 from tests.failures import when, who
 
 BIG = 12  # a slice of the common size; the first ones are probes and small

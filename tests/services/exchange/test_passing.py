@@ -7,7 +7,7 @@ import numpy as np
 from nalb.planning.distribution import Distribution
 from nalb.planning.leaders import SitePlan
 from nalb.planning.sites import Sites
-from nalb.protocol.passing import HEADER_BYTES, REMEMBERED, PassingBytes
+from nalb.services.exchange.passing import HEADER_BYTES, REMEMBERED, PassingBytes
 
 EQUAL = Distribution("average", 0, (0, 1), (0, 0), (50, 50), (50, 50), None, None, "")
 UNEVEN = replace(EQUAL, shares_bytes=(80, 20))

@@ -10,11 +10,11 @@ from nalb.failures import Cause, Failure, Phase, render
 from nalb.feedback.routing import Routing
 from nalb.measurement.samples import samples_of
 from nalb.protocol import messages as m
-from nalb.protocol.calls import announcement
 from nalb.protocol.observers import Measured
 from nalb.protocol.participant import natural_order
 from nalb.protocol.session import Session, pack
-from nalb.protocol.state import Coordinator
+from nalb.services.coordinator import Coordinator
+from nalb.services.exchange.calls import announcement
 from nalb.settings import from_environment
 from nalb.transport.conversations import Conversations
 from nalb.transport.server import _take, sample_rows
@@ -187,7 +187,7 @@ def test_rates_of_another_network_end_the_job_before_it_begins():
 
 @pytest.mark.parametrize("hold", ["0", "1"])
 def test_a_long_training_tells_ever_fewer_iterations_whole(monkeypatch, hold):
-    monkeypatch.setattr("nalb.protocol.iterations.RECORDED", 5)
+    monkeypatch.setattr("nalb.services.exchange.iterations.RECORDED", 5)
     driver = Driver(NALB_HOLD=hold)
     driver.start()
     if hold == "1":
