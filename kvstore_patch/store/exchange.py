@@ -38,8 +38,9 @@ from nalb.errors import StoreError
 from nalb.failures import Failure
 from nalb.planning.slices import MAX_SLICE_ELEMENTS, Tensor, build_layout
 from nalb.planning.slots import STOCK_KEYS
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.schemes import by_name
+from nalb.services.exchange import messages as m
 from nalb.services.exchange.calls import announcement
 from nalb.services.exchange.recorder import Group, Key, PlaceInIteration
 from nalb.settings import Settings
@@ -90,7 +91,7 @@ class Exchange:
         # MXNet's own fork handler also waits for the exchange under way, but holds the GIL: no sign of life would go out
         os.register_at_fork(before=mx.nd.waitall, after_in_child=self._forget)
 
-    def _levels_of(self, welcome: m.Welcome) -> Levels:
+    def _levels_of(self, welcome: wire.Welcome) -> Levels:
         if welcome.levels is None:
             return OneLevel(self._inner, self._settings.num_servers)
         node = welcome.nodes.index(self._settings.node)
@@ -186,7 +187,7 @@ class Exchange:
         """Leave the job after a failure: tell the coordinator, so that the others end instead of waiting in ps-lite's barrier."""
         if not self._closed:
             self._closed = True
-            self.client.close(m.Failed(failure))
+            self.client.close(wire.Failed(failure))
 
     # ---- the planned path
 

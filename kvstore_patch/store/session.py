@@ -12,7 +12,8 @@ from kvstore_patch.shim import Shim
 from nalb.errors import one_line
 from nalb.failures import Cause
 from nalb.process.last_words import die
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+from nalb.services.exchange import messages as m
 from nalb.services.exchange.worker_protocol import WorkerProtocol
 from nalb.settings import Settings
 from nalb.transport.client import Client, Noted
@@ -40,12 +41,12 @@ class ShimFeed:
 
     def __init__(self, shim: Shim):
         self._shim = shim
-        self._rows: list[m.SampleRow] = []
+        self._rows: list[wire.SampleRow] = []
 
-    def drain(self) -> tuple[list[m.SampleRow], int]:
+    def drain(self) -> tuple[list[wire.SampleRow], int]:
         """The oldest rows not drained yet, as many as a Report holds, and the number of samples that the shim has lost so far."""
-        self._rows += [m.SampleRow(*sample) for sample in self._shim.drain()]
-        rows, self._rows = self._rows[: m.ROWS_MOST], self._rows[m.ROWS_MOST :]
+        self._rows += [wire.SampleRow(*sample) for sample in self._shim.drain()]
+        rows, self._rows = self._rows[: wire.ROWS_MOST], self._rows[wire.ROWS_MOST :]
         return rows, self._shim.drops
 
 
@@ -58,7 +59,7 @@ class WorkerSession:
         on_prepare: called for each PrepareSlots, on the client's thread; it must not block.
         """
         self.shim = Shim.loaded()
-        hello = m.Hello(m.VERSION, "worker", settings.node, ps_id, os.getpid())
+        hello = wire.Hello(wire.VERSION, "worker", settings.node, ps_id, os.getpid())
         keys = own_keys(settings)
         self.client = client = Client(
             settings.endpoint,
@@ -69,7 +70,7 @@ class WorkerSession:
             keys,
         )
         client.on(m.PrepareSlots, on_prepare)
-        self.welcome = client.wait_for(m.Welcome)
+        self.welcome = client.wait_for(wire.Welcome)
         self._reach = Reachability(settings, client.fail, lambda ways: client.note(ways=ways))
         self.protocol = WorkerProtocol()
         # functions that wait: for an iteration, they return when it ended; for anything else, None
@@ -168,8 +169,8 @@ class WorkerSession:
     def leave(self) -> None:
         """Say goodbye, and wait until all workers have: one that still pushes would take this worker's exit for its own barrier."""
         self._reach.close()
-        self.client.send(m.Goodbye())
-        self.client.wait_for(m.Farewell)
+        self.client.send(wire.Goodbye())
+        self.client.wait_for(wire.Farewell)
         self.client.close()
 
     def wait_finished(self) -> None:

@@ -19,7 +19,7 @@ from nalb.errors import JobError
 from nalb.events import BlockEvent, IdleEvent, IterationEvent, LayoutEvent
 from nalb.launch.network import Changes, configured_message
 from nalb.launch.supervisor import Job
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.reporting.run_file import LinkError, SchemeResult
 from nalb.schemes import ORACLE, SCHEMES
 from nalb.transport.observer import Observer
@@ -150,7 +150,7 @@ def compare(
         with changes.start(emulation):
             _run_block(lane, block, series[scheme], progress, changes)
     for lane in jobs:
-        lane.observer.send(m.EndJob())
+        lane.observer.send(wire.EndJob())
         lane.job.wait()
     return series
 
@@ -187,7 +187,7 @@ def run_alphas(
     found = {alpha: AlphaTimes() for alpha in alphas}
     for _ in range(rounds):
         for alpha in alphas:
-            observer.send(m.RunBlock(ORACLE.name, ALPHA_ITERATIONS, alpha))
+            observer.send(wire.RunBlock(ORACLE.name, ALPHA_ITERATIONS, alpha))
             iteration, done = 0, False
             while not done:
                 job.finished()
@@ -199,14 +199,14 @@ def run_alphas(
                         if iteration > 1:  # the first iteration makes the servers' slots and is not timed
                             found[alpha].times_s.append(max(event.communication_s.values()))
                     done = done or isinstance(event, BlockEvent)
-    observer.send(m.EndJob())
+    observer.send(wire.EndJob())
     job.wait()
     return found
 
 
 def _run_block(
     lane: Lane,
-    block: m.RunBlock,
+    block: wire.RunBlock,
     series: Series,
     progress: ComparisonProgress,
     changes: Changes | None = None,

@@ -8,7 +8,9 @@ import zmq
 
 from nalb.errors import MachineError
 from nalb.events import AnyEvent, MissedEvent
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+
+_decoder = wire.Decoder(wire.TO_OBSERVERS)
 
 
 def arriving(socket: "zmq.Socket[bytes]", for_s: float) -> Iterator[list[bytes]]:
@@ -29,7 +31,7 @@ class Observer:
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 500)
         self._socket.connect(address)
-        self.send(m.Observe(m.VERSION))
+        self.send(wire.Observe(wire.VERSION))
 
     def __enter__(self) -> "Observer":
         return self
@@ -40,15 +42,15 @@ class Observer:
         self._socket.close()  # the coordinator notices it when it sends the next event
         self._context.term()
 
-    def send(self, message: m.Message) -> None:
+    def send(self, message: wire.Message) -> None:
         """Send the coordinator an observer's message."""
-        self._socket.send(m.encode(message))
+        self._socket.send(wire.encode(message))
 
     def events(self, for_s: float) -> Iterator[AnyEvent]:
         """Yield the events that arrive within the next `for_s` seconds. Raises MachineError for missed events unless `may_miss`."""
         for (frame,) in arriving(self._socket, for_s):
-            message = m.decode_at_client(frame)
-            if isinstance(message, m.Told):
+            message = _decoder.decode(frame, "the coordinator")
+            if isinstance(message, wire.Told):
                 if isinstance(message.event, MissedEvent) and not self._may_miss:
                     raise MachineError(
                         f"{message.event.events} events of the job were lost: this process was stopped, or this machine is too "

@@ -9,12 +9,17 @@ from nalb.events import AbortEvent, BlockEvent, IdleEvent, IterationEvent, Layou
 from nalb.failures import Cause, Failure, Phase, render
 from nalb.feedback.routing import Routing
 from nalb.measurement.samples import samples_of
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.protocol.observers import Measured
 from nalb.protocol.participant import natural_order
 from nalb.protocol.session import Session, pack
-from nalb.services.coordinator import Coordinator
+from nalb.services import composition
+from nalb.services.batching.messages import JoinBatching
+from nalb.services.composition import new_coordinator
+from nalb.services.exchange import messages as m
 from nalb.services.exchange.calls import announcement
+from nalb.services.exchange.service import Exchange
+from nalb.services.tokens.messages import JoinTokens
 from nalb.settings import from_environment
 from nalb.transport.conversations import Conversations
 from nalb.transport.server import _take, sample_rows
@@ -33,7 +38,7 @@ class Driver:
 
     def __init__(self, new_routing=Routing, **environment):
         settings = from_environment({**ENVIRONMENT, **environment}, "host")
-        self.state = Coordinator(settings, 0.0, new_routing=new_routing)
+        self.state = new_coordinator(settings, 0.0, new_routing=new_routing)
         self.now_s = 0.0
         self.sent = {}
         self.answered = {}  # by worker, how many orders for slots
@@ -52,7 +57,7 @@ class Driver:
 
     def gather(self):
         for peer, (ps_id, role, node) in PEERS.items():
-            self.say(peer, m.Hello(m.VERSION, role, node, ps_id, 100 + ps_id))
+            self.say(peer, wire.Hello(wire.VERSION, role, node, ps_id, 100 + ps_id))
 
     def start(self):
         """Up to the first plan."""
@@ -77,7 +82,7 @@ class Driver:
 
     def heartbeat(self, *peers):
         for peer in peers or PEERS:
-            self.say(peer, m.Report(self.now_s, -1, [], 0))
+            self.say(peer, wire.Report(self.now_s, -1, [], 0))
 
     def done(self, iteration, *workers, took_s=1.0):
         for worker in workers or ("w0", "w1"):
@@ -97,18 +102,18 @@ def test_nobody_is_welcomed_before_all_are_there():
     driver = Driver()
     for peer in ("s0", "w0", "s1"):
         ps_id, role, node = PEERS[peer]
-        driver.say(peer, m.Hello(m.VERSION, role, node, ps_id, 1))
+        driver.say(peer, wire.Hello(wire.VERSION, role, node, ps_id, 1))
     assert not driver.sent
-    driver.say("w1", m.Hello(m.VERSION, "worker", "n1", 11, 1))
-    assert all(driver.last(peer, m.Welcome).nodes == ["n0", "n1"] for peer in PEERS)
+    driver.say("w1", wire.Hello(wire.VERSION, "worker", "n1", 11, 1))
+    assert all(driver.last(peer, wire.Welcome).nodes == ["n0", "n1"] for peer in PEERS)
 
 
 @pytest.mark.parametrize(
     ("environment", "cause", "joining"),
     [
-        ({"NALB_BATCHING": "lb-bsp"}, Cause.BATCHING, m.JoinBatching(8, None)),
-        ({"NALB_PARALLEL": "fela"}, Cause.TOKENS, m.JoinTokens("tcp://10.0.0.1:1", 2, 16, 1)),
-        ({}, Cause.TOKENS, m.JoinTokens("tcp://10.0.0.1:1", 2, 16, 1)),  # the others compute tokens
+        ({"NALB_BATCHING": "lb-bsp"}, Cause.BATCHING, JoinBatching(8, None)),
+        ({"NALB_PARALLEL": "fela"}, Cause.TOKENS, JoinTokens("tcp://10.0.0.1:1", 2, 16, 1)),
+        ({}, Cause.TOKENS, JoinTokens("tcp://10.0.0.1:1", 2, 16, 1)),  # the others compute tokens
     ],
     ids=["batching", "parallel", "tokens"],
 )
@@ -163,9 +168,9 @@ def test_the_next_plan_waits_for_what_servers_have_still_to_tell():
     driver.now_s = 7.0
     for worker in ("w0", "w1"):
         driver.say(worker, m.Done(0, 1.0, 1.5, 0.1, 5.0, 6.0))
-    before, after = (m.SampleRow(11, 4000, start, start + 10**8) for start in (4 * 10**9, 5 * 10**9))
-    driver.say("s0", m.Report(7.0, -1, [before, after], 0))
-    driver.say("w0", m.Report(7.0, -1, [], 0))
+    before, after = (wire.SampleRow(11, 4000, start, start + 10**8) for start in (4 * 10**9, 5 * 10**9))
+    driver.say("s0", wire.Report(7.0, -1, [before, after], 0))
+    driver.say("w0", wire.Report(7.0, -1, [], 0))
     driver.say("s0", m.Collected(0))
     driver.say("s0", m.Collected(0))  # a repetition
     assert driver.count("w0", m.Plan) == 1
@@ -178,20 +183,20 @@ def test_the_next_plan_waits_for_what_servers_have_still_to_tell():
 def test_rates_of_another_network_end_the_job_before_it_begins():
     driver = Driver()
     rates = {"n0": 1e6, "n1": 1e6, "n2": 1e6}
-    driver.say("observer", m.Configured(rates, rates, []))
+    driver.say("observer", wire.Configured(rates, rates, []))
     driver.gather()
     assert driver.state.verdict.cause is Cause.REFUSED
     assert driver.state.phase == "OVER"
-    assert not driver.count("w0", m.Welcome)
+    assert not driver.count("w0", wire.Welcome)
 
 
 @pytest.mark.parametrize("hold", ["0", "1"])
 def test_a_long_training_tells_ever_fewer_iterations_whole(monkeypatch, hold):
-    monkeypatch.setattr("nalb.services.exchange.iterations.RECORDED", 5)
+    monkeypatch.setattr("nalb.protocol.observers.RECORDED", 5)
     driver = Driver(NALB_HOLD=hold)
     driver.start()
     if hold == "1":
-        driver.say("observer", m.RunBlock("exact", 1000))
+        driver.say("observer", wire.RunBlock("exact", 1000))
         driver.slots_ready()
     for iteration in range(230):
         driver.done(iteration)
@@ -206,15 +211,16 @@ def say_rows(driver, exchanging=-1, computed=-1):
     driver.now_s += 1.0
     ends_ns = [int((driver.now_s - k / 10) * 1e9) for k in range(1, 11)]
     for peer in PEERS:
-        rows = [m.SampleRow(11, 400, end_ns - 10**8, end_ns) for end_ns in ends_ns] if peer == "s0" else []
+        rows = [wire.SampleRow(11, 400, end_ns - 10**8, end_ns) for end_ns in ends_ns] if peer == "s0" else []
         doing = exchanging if peer == "w0" else -1
-        driver.say(peer, m.Report(driver.now_s, doing, rows, 0, 0, computed if peer == "w0" else -1))
+        driver.say(peer, wire.Report(driver.now_s, doing, rows, 0, 0, computed if peer == "w0" else -1))
     driver.state.tick(driver.now_s)
     driver.collect()
 
 
 def kept_rows(driver):
-    return sum(len(report.rows) for process in driver.state._members for report in process.reports)
+    (exchange,) = (one for one in driver.state.services if isinstance(one, Exchange))
+    return sum(len(report.rows) for one in exchange.progress for report in one.reports)
 
 
 @pytest.mark.parametrize("is_planned", [False, True])
@@ -271,7 +277,7 @@ def test_a_silent_process_ends_the_job_everywhere_with_its_name():
     assert driver.state.phase == "OVER"
     verdict = driver.state.verdict
     assert (verdict.cause, who(verdict), when(verdict)) == (Cause.SILENT, ("server", "n1"), (None, 0))
-    assert all(driver.last(peer, m.Abort).failure == verdict for peer in PEERS)
+    assert all(driver.last(peer, wire.Abort).failure == verdict for peer in PEERS)
     (abort,) = (event for event in driver.state.events if isinstance(event, AbortEvent))
     assert (abort.failure, abort.reason) == (verdict, render(verdict))
 
@@ -284,8 +290,8 @@ def test_who_can_be_reached_is_not_given_up_while_its_connection_waits_for_tcp()
         """w1 is heard on a second connection alone."""
         driver.now_s = now_s
         driver.heartbeat("s0", "w0", "s1")
-        driver.say("another", m.Still("w1"))
-        assert driver.last("another", m.Alive) == m.Alive()
+        driver.say("another", wire.Still("w1"))
+        assert driver.last("another", wire.Alive) == wire.Alive()
         driver.state.tick(driver.now_s)
         driver.collect()
 
@@ -301,8 +307,8 @@ def test_nobody_else_says_that_a_process_lives():
     driver.start()
     driver.now_s = 6.5
     driver.heartbeat("s0", "w0", "s1")
-    driver.state.receive(b"another", m.Still("w1"), driver.now_s, "n0")  # by its key, of another node
-    driver.say("another", m.Still("nobody"))
+    driver.state.receive(b"another", wire.Still("w1"), driver.now_s, "n0")  # by its key, of another node
+    driver.say("another", wire.Still("nobody"))
     driver.state.tick(driver.now_s)
     assert (driver.state.verdict.cause, who(driver.state.verdict)) == (Cause.SILENT, ("worker", "n1"))
 
@@ -318,7 +324,7 @@ def test_a_wrong_sum_ends_the_job_though_something_else_is_pushed_before_servers
     for worker in ("w0", "w1"):
         driver.say(worker, m.Register(TENSORS, 1))
     assert driver.state.phase == "OVER"
-    assert driver.last("w0", m.Abort).failure == driver.state.verdict
+    assert driver.last("w0", wire.Abort).failure == driver.state.verdict
     assert (driver.state.verdict.cause, who(driver.state.verdict)) == (Cause.PROTOCOL, ("worker", "n0"))
     assert driver.count("w0", m.Setup) == setups
 
@@ -330,7 +336,7 @@ def test_an_exchange_in_which_nothing_is_under_way_any_more_is_ended():
 
     def report(peer, computed=0, rows=(), queued_bytes=0, exchanging=0):
         doing = -1 if peer[0] == "s" else exchanging
-        driver.say(peer, m.Report(driver.now_s, doing, list(rows), 0, 1, computed, queued_bytes))
+        driver.say(peer, wire.Report(driver.now_s, doing, list(rows), 0, 1, computed, queued_bytes))
         driver.state.tick(driver.now_s)
 
     def all_report(**of_all):
@@ -342,7 +348,7 @@ def test_an_exchange_in_which_nothing_is_under_way_any_more_is_ended():
         driver.now_s += 5
         for peer in PEERS:
             report(peer, 0 if peer == "w0" else -1)
-    row = m.SampleRow(9, 4000, 10**9, 2 * 10**9)
+    row = wire.SampleRow(9, 4000, 10**9, 2 * 10**9)
     for _ in range(20):  # and slices, as long as some come
         all_report(rows=[row])
     for _ in range(20):  # or are on their way
@@ -355,7 +361,7 @@ def test_an_exchange_in_which_nothing_is_under_way_any_more_is_ended():
         driver.now_s += 0.5
         for peer in PEERS:
             if peer == "s1":
-                driver.say("another", m.Still("s1"))
+                driver.say("another", wire.Still("s1"))
             else:
                 report(peer)
     assert driver.state.verdict is None
@@ -374,7 +380,7 @@ def test_a_direct_call_of_which_nothing_is_under_way_any_more_is_ended():
         for peer in PEERS:
             rank = PEERS[peer][0] // 2 - 4
             told = {"ready": ready[rank], "summed": summed[rank], "calls": calls[rank]} if peer[0] == "w" else {}
-            driver.say(peer, m.Report(driver.now_s, -1, [], 0, **of_all, **told))
+            driver.say(peer, wire.Report(driver.now_s, -1, [], 0, **of_all, **told))
         driver.state.tick(driver.now_s)
 
     driver.say("w0", announcement(0, "sum", (("w", 1, "float32"),)))
@@ -399,7 +405,7 @@ def test_a_direct_call_of_which_nothing_is_under_way_any_more_is_ended():
 
 def test_a_process_that_never_comes_is_told_after_the_startup_time():
     driver = Driver(NALB_STARTUP_S="30")
-    driver.say("s0", m.Hello(m.VERSION, "server", "n0", 8, 1))
+    driver.say("s0", wire.Hello(wire.VERSION, "server", "n0", 8, 1))
     driver.state.tick(29.0)
     assert driver.state.phase == "GATHER"
     driver.state.tick(31.0)
@@ -417,11 +423,11 @@ def test_different_tensors_are_named():
 
 def test_two_processes_of_one_name_and_other_versions_are_refused():
     driver = Driver()
-    driver.say("s0", m.Hello(m.VERSION, "server", "n0", 8, 1))
-    driver.say("x", m.Hello(m.VERSION, "server", "n0", 10, 1))
+    driver.say("s0", wire.Hello(wire.VERSION, "server", "n0", 8, 1))
+    driver.say("x", wire.Hello(wire.VERSION, "server", "n0", 10, 1))
     assert (driver.state.verdict.cause, who(driver.state.verdict)) == (Cause.IDENTITY, ("server", "n0"))
     driver = Driver()
-    driver.say("s0", m.Hello(m.VERSION + 1, "server", "n0", 8, 1))
+    driver.say("s0", wire.Hello(wire.VERSION + 1, "server", "n0", 8, 1))
     assert (driver.state.verdict.cause, who(driver.state.verdict)) == (Cause.PROTOCOL, ("server", "n0"))
 
 
@@ -429,10 +435,10 @@ def test_a_worker_that_leaves_while_another_goes_on_is_named():
     driver = Driver()
     driver.start()
     driver.done(0)
-    driver.say("w1", m.Goodbye())
-    driver.say("w0", m.Report(1.0, -1, [], 0))  # evaluating, perhaps: no harm
+    driver.say("w1", wire.Goodbye())
+    driver.say("w0", wire.Report(1.0, -1, [], 0))  # evaluating, perhaps: no harm
     assert driver.state.verdict is None
-    driver.say("w0", m.Report(1.0, 1, [], 0))
+    driver.say("w0", wire.Report(1.0, 1, [], 0))
     assert (driver.state.verdict.cause, who(driver.state.verdict)) == (Cause.UNEQUAL, ("worker", "n1"))
 
 
@@ -440,8 +446,8 @@ def test_nobody_may_enter_the_exit_barrier_before_all_say_goodbye():
     driver = Driver()
     driver.start()
     driver.done(0)
-    driver.say("w1", m.Goodbye())
-    assert driver.count("w1", m.Farewell) == 0
+    driver.say("w1", wire.Goodbye())
+    assert driver.count("w1", wire.Farewell) == 0
     driver.now_s = 9.0
     driver.heartbeat("s0", "s1", "w0")
     driver.now_s = 6.5
@@ -452,9 +458,9 @@ def test_nobody_may_enter_the_exit_barrier_before_all_say_goodbye():
     driver = Driver()
     driver.start()
     driver.done(0)
-    driver.say("w1", m.Goodbye())
-    driver.say("w0", m.Goodbye())
-    assert driver.count("w0", m.Farewell) == driver.count("w1", m.Farewell) == 1
+    driver.say("w1", wire.Goodbye())
+    driver.say("w0", wire.Goodbye())
+    assert driver.count("w0", wire.Farewell) == driver.count("w1", wire.Farewell) == 1
 
 
 def test_a_repeated_or_wrong_done_ends_the_job_instead_of_mixing_iterations():
@@ -469,25 +475,25 @@ def test_strangers_are_counted_not_obeyed():
     driver = Driver()
     driver.start()
     driver.say("intruder", m.Done(0, 1.0, 1.0, 0.0, 0.0, 1.0))
-    driver.say("intruder", m.Failed(Failure(cause=Cause.SCRIPT, detail="stop")))
+    driver.say("intruder", wire.Failed(Failure(cause=Cause.SCRIPT, detail="stop")))
     assert driver.state.phase == "RUN"
     assert driver.state.rejected["message before hello"] == 2
 
 
 def test_a_held_job_runs_what_observers_ask_and_then_finishes():
     driver = Driver(NALB_HOLD="1")
-    driver.say("watcher", m.Observe(m.VERSION))
+    driver.say("watcher", wire.Observe(wire.VERSION))
     driver.gather()
     for worker in ("w0", "w1"):
         driver.say(worker, m.Register(TENSORS))
     assert driver.count("w0", m.Plan) == 0
-    driver.say("watcher", m.RunBlock("average", 2))
+    driver.say("watcher", wire.RunBlock("average", 2))
     driver.slots_ready()
     driver.done(0)
     driver.done(1)
     assert driver.count("w0", m.Plan) == 2
     assert [told.event.scheme for told in driver.sent["watcher"] if isinstance(told.event, BlockEvent)] == ["average"]
-    driver.say("watcher", m.EndJob())
+    driver.say("watcher", wire.EndJob())
     assert driver.count("w0", m.Finish) == driver.count("w1", m.Finish) == 1
 
 
@@ -506,8 +512,8 @@ def test_measured_rates_move_load_off_the_slow_node():
     """Node n1 is ten times slower: samples say so, and the plan after next gives it less. Three nodes, else nothing moves."""
     driver = Driver(DMLC_NUM_WORKER="3", DMLC_NUM_SERVER="3")
     driver.gather()
-    driver.say("s2", m.Hello(m.VERSION, "server", "n2", 12, 1))
-    driver.say("w2", m.Hello(m.VERSION, "worker", "n2", 13, 1))
+    driver.say("s2", wire.Hello(wire.VERSION, "server", "n2", 12, 1))
+    driver.say("w2", wire.Hello(wire.VERSION, "worker", "n2", 13, 1))
     for worker in ("w0", "w1", "w2"):
         driver.say(worker, m.Register(TENSORS))
     driver.slots_ready()
@@ -518,8 +524,10 @@ def test_measured_rates_move_load_off_the_slow_node():
             if other != peer:
                 slow = "s1" in (other, peer)
                 step_ns = int(1e8 if slow else 1e7)
-                rows += [m.SampleRow(ps_id, 40_000, 10**9 + k * step_ns, 10**9 + (k + 1) * step_ns) for k in range(20)]
-        driver.say(peer, m.Report(5.0, -1, rows, 0))
+                rows += [
+                    wire.SampleRow(ps_id, 40_000, 10**9 + k * step_ns, 10**9 + (k + 1) * step_ns) for k in range(20)
+                ]
+        driver.say(peer, wire.Report(5.0, -1, rows, 0))
     driver.done(0, "w0", "w1", "w2")
     driver.slots_ready()
     second = driver.last("w0", m.Plan).server_of_slice
@@ -684,7 +692,7 @@ def test_a_worker_is_done_with_no_iteration_that_it_has_no_plan_for():
 
 def test_no_plan_holds_for_more_iterations_than_an_observer_asked_for():
     driver = left_to_mxnet(99, NALB_HOLD="1")
-    driver.say("observer", m.RunBlock("exact", 6))
+    driver.say("observer", wire.RunBlock("exact", 6))
     assert spans(driver) == [(0, 3), (4, 5)]
     for iteration in range(6):
         driver.done(iteration)
@@ -708,7 +716,7 @@ def test_other_tensors_take_the_place_of_a_plan_that_holds_on():
 def test_no_plan_is_sent_ahead_beyond_what_an_observer_asked_for():
     driver = Driver(NALB_HOLD="1")
     driver.start()
-    driver.say("observer", m.RunBlock("average", 2))
+    driver.say("observer", wire.RunBlock("average", 2))
     driver.slots_ready()
     driver.done(0)
     driver.done(1)
@@ -743,21 +751,22 @@ def test_natural_order():
     [b"", b"\xc1", b"\x93\x01\x02\x03", msgspec.msgpack.encode({"type": "Plan"}),
      msgspec.msgpack.encode({"type": "Done", "iteration": -1}),
      msgspec.msgpack.encode({"type": "Goodbye", "extra": 1}), b"\x91" * 5000,
-     m.encode(m.Hello(m.VERSION, "worker\n", "n9", 9, 1)), m.encode(m.Register([m.TensorSpec("w", 1, "float32\n", 0)]))],
+     wire.encode(wire.Hello(wire.VERSION, "worker\n", "n9", 9, 1)),
+     wire.encode(m.Register([m.TensorSpec("w", 1, "float32\n", 0)]))],
 )  # fmt: skip
 def test_frames_that_are_not_ours_are_the_peers_error(frame):
     with pytest.raises(PeerError):
-        m.decode_at_coordinator(frame, "n9")
+        composition.decode_at_coordinator(frame, "n9")
 
 
 def test_a_members_message_that_is_not_ours_ends_the_job_which_would_wait_for_it():
     driver = Driver()
     driver.gather()
-    frame = m.encode(m.Register([m.TensorSpec("k" * 257, 1, "float32", 0)]))
+    frame = wire.encode(m.Register([m.TensorSpec("k" * 257, 1, "float32", 0)]))
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         talks = Conversations(router)
         first = pack(Session[bytes]().keep(b""))
-        for frames in ([frame], [frame, frame], [first, frame], [m.encode(m.Goodbye())], [first] * 3):
+        for frames in ([frame], [frame, frame], [first, frame], [wire.encode(wire.Goodbye())], [first] * 3):
             _take(talks, driver.state, [b"a stranger", *frames])
         assert driver.state.verdict is None
         _take(talks, driver.state, [b"w1", first, frame])
@@ -785,7 +794,7 @@ def test_where_mxnet_runs_alone_nobody_registers():
     driver = Driver(NALB_STOCK="1", NALB_BATCHING="ssp")
     for peer, (ps_id, role, node) in PEERS.items():
         if role == "worker":
-            driver.say(peer, m.Hello(m.VERSION, role, node, ps_id, 1))
+            driver.say(peer, wire.Hello(wire.VERSION, role, node, ps_id, 1))
     for worker in ("w0", "w1"):
         driver.say(worker, m.Register(TENSORS))
         driver.say(worker, m.Done(0, 1.0, 1.0, 0.0, 1.0, 2.0))
@@ -796,7 +805,7 @@ def test_where_mxnet_runs_alone_nobody_registers():
 def test_who_says_that_it_fails_is_named_whatever_it_calls_itself():
     driver = Driver()
     driver.start()
-    driver.say("w1", m.Failed(Failure(cause=Cause.SCRIPT, detail="failed", role="server", node="n0")))
+    driver.say("w1", wire.Failed(Failure(cause=Cause.SCRIPT, detail="failed", role="server", node="n0")))
     verdict = driver.state.verdict
     assert (verdict.cause, who(verdict), when(verdict)) == (Cause.SCRIPT, ("worker", "n1"), (None, 0))
 
@@ -804,5 +813,7 @@ def test_who_says_that_it_fails_is_named_whatever_it_calls_itself():
 def test_a_failure_that_says_when_it_came_keeps_it():
     driver = Driver()
     driver.start()
-    driver.say("w1", m.Failed(Failure(cause=Cause.CHECKPOINT, detail="no room", phase=Phase.CHECKPOINT, iteration=7)))
+    driver.say(
+        "w1", wire.Failed(Failure(cause=Cause.CHECKPOINT, detail="no room", phase=Phase.CHECKPOINT, iteration=7))
+    )
     assert when(driver.state.verdict) == (Phase.CHECKPOINT, 7)

@@ -1,88 +1,90 @@
-"""Where the coordinator deals with batch sizes: who joins, who is missing, and why a job cannot go on. No clock, no sockets.
+"""Batch sizes as a service: who takes part, and how sizes reach the workers. No clock, no sockets.
 
-The sizes themselves are BatchSizeManager's. Where nobody chooses sizes, workers that ask for some are turned away.
+The sizes themselves are the BatchSizer's. Where nobody chooses sizes, workers that ask for some are turned away.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+
+from msgspec.structs import replace
 
 from nalb.batching.joint_control import LinkKnowledge
 from nalb.batching.speed import Predictor
-from nalb.errors import InputError, listed
+from nalb.errors import InputError
 from nalb.failures import Cause, Failure
-from nalb.protocol import messages as m
+from nalb.planning.nodes import Floats
+from nalb.protocol.members import Members
 from nalb.protocol.participant import Process
-from nalb.services.batching.sizer import BatchSizeManager
+from nalb.protocol.service import Service
+from nalb.protocol.wire import Message
+from nalb.services.batching import messages as m
+from nalb.services.batching.sizer import BatchSizer
+from nalb.services.joining import Joining
 from nalb.settings import Settings
 
 JOIN = "call nalb.mxnet.batching.join in every worker's script, or leave out --batching or --scheme joint"
 
 
-class BatchAdmission:
-    """Workers by rank. Each method returns why the job must end, or None."""
+class Batching(Service):
+    """Chooses each worker's number of samples."""
+
+    takes = m.FROM_PROCESSES
+    sends = m.TO_PROCESSES
+    options = ("batching", "batch_total", "batch_most", "startup_s")
 
     def __init__(
         self,
         settings: Settings,
+        members: Members,
+        network: Callable[[], LinkKnowledge | None],
         predictor: Callable[[int], Predictor] | None = None,
-        network: Callable[[], LinkKnowledge | None] = lambda: None,
     ):
-        self._startup_s = settings.startup_s
-        self._since_s: float | None = None  # the first worker joined
-        self.manager: BatchSizeManager | None = None
+        """network, predictor: see BatchSizer."""
+        super().__init__(members)
+        is_asked = settings.batching is not None
+        self.joining = Joining(Cause.BATCHING, "the batching", JOIN, is_asked, members, settings.startup_s)
+        self._sizer: BatchSizer | None = None
         if settings.batching is not None:
-            self.manager = BatchSizeManager(
-                settings.batching,
-                settings.num_workers,
-                settings.batch_total,
-                settings.batch_maxima,
-                predictor,
-                network,
-            )
+            most = settings.batch_maxima
+            workers, total = settings.num_workers, settings.batch_total
+            self._sizer = BatchSizer(settings.batching, workers, total, most, predictor, network)
 
-    def take(self, process: Process, message: m.JoinBatching | m.Computed, now_s: float) -> Failure | None:
-        """A worker joins or reports a batch; what follows from it is in the manager's outbox and events."""
-        if self.manager is None:
-            return process.failure(
-                Cause.BATCHING, "asks for batch sizes, but nobody chooses them: launch with --batching"
-            )
+    def plan_shares(self) -> Floats | None:
+        """The network's half of a joint plan, bytes per node; None where plans are not joint."""
+        return None if self._sizer is None else self._sizer.plan_shares()
+
+    def take(self, process: Process, message: Message, now_s: float) -> Failure | None:
+        """A worker joins, or reports a batch."""
+        sizer = self._sizer
+        if sizer is None:
+            detail = "asks for batch sizes, but nobody chooses them: launch with --batching"
+            return process.failure(Cause.BATCHING, detail)
         try:
             if isinstance(message, m.Computed):
-                self.manager.computed(process.rank, message)
-            else:
-                self._since_s = self._since_s or now_s
-                self.manager.join(process.rank, message)
+                sizer.computed(process.rank, message)
+            elif isinstance(message, m.JoinBatching):
+                self.joining.note(process, now_s)
+                sizer.join(process.rank, message)
         except InputError as error:
             return process.failure(Cause.BATCHING, f"cannot have its batch sized: {error}")
+        for sizes in sizer.outbox:
+            for worker in self.members.workers:
+                self.send(worker, sizes)
+        names = [worker.hello.node for worker in sorted(self.members.workers, key=lambda worker: worker.rank)]
+        self.events += [replace(event, at_s=now_s, workers=names) for event in sizer.events]
+        sizer.outbox.clear()
+        sizer.events.clear()
         return None
 
-    def check_joined(self, workers: Sequence[Process], now_s: float) -> Failure | None:
-        """A worker whose script knows nothing of batching would let the others wait for ever.
+    def tick(self, now_s: float) -> Failure | None:
+        """Time has passed."""
+        return self.joining.check_time(now_s)
 
-        One that still times its profile or loads data has made no more calls than those that have joined.
-        """
-        if self.manager is None or not self.manager.missing or self._since_s is None:
+    def leave(self, process: Process, now_s: float) -> Failure | None:
+        """A process ends in good order."""
+        del now_s
+        if process.is_server or self._sizer is None:
             return None
-        if now_s - self._since_s <= self._startup_s:  # all have reported their calls since
-            return None
-        missing = set(self.manager.missing)
-        calls = min(worker.calls for worker in workers if worker.rank not in missing)
-        training = [worker for worker in workers if worker.rank in missing and worker.calls > calls]
-        if not training:
-            return None
-        others = f"and {listed([worker.name for worker in training[1:]])} " if training[1:] else ""
-        return training[0].failure(Cause.BATCHING, f"{others}did not join the batching: {JOIN}")
-
-    def registers(self, process: Process) -> Failure | None:
-        """A worker has made the calls of an iteration: it trains, and cannot join any more."""
-        if self.manager is None or process.rank not in self.manager.missing:
-            return None
-        return process.failure(Cause.BATCHING, f"trained without joining the batching that was asked for: {JOIN}")
-
-    def leave(self, process: Process) -> Failure | None:
-        """A worker ends in good order."""
-        if self.manager is None:
-            return None
-        if failure := self.registers(process):
+        if failure := self.joining.check_training(process):
             return failure
-        why = self.manager.leave(process.rank)
+        why = self._sizer.leave(process.rank)
         return process.failure(Cause.UNEQUAL, f"left: {why}") if why else None

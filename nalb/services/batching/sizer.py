@@ -23,7 +23,8 @@ from nalb.batching.time_models import Polynomial, fit
 from nalb.errors import InputError
 from nalb.events import BatchEvent
 from nalb.planning.nodes import Floats
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+from nalb.services.batching import messages as m
 
 KEPT = 10_000  # iterations ahead of the slowest whose reports wait for it; without a bound on the lead they would fill memory
 SET_UP = (
@@ -33,7 +34,7 @@ WARM_UP = 5  # iterations: MXNet's first ones take up to ten times as long as la
 ON_THEIR_WAY, NEW_SIZE = "sizes on their way", "new at a larger size"  # reasons why nobody decides
 
 
-class BatchSizeManager:
+class BatchSizer:
     """Workers by rank. `outbox` collects what all workers must get, `events` what observers see, but for the time and the
     names of the workers.
 
@@ -55,7 +56,7 @@ class BatchSizeManager:
         self._predictor, self._network = predictor, network
         baseline = BASELINES.get(scheme)
         ahead = baseline.iterations_ahead if baseline else int(not SCHEMES[scheme].waits)
-        self._lag = m.FOREVER if ahead is None else ahead
+        self._lag = wire.FOREVER if ahead is None else ahead
         self._joined: dict[int, m.JoinBatching] = {}
         self._controller: Controller | None = None
         self._sizes: Sizes = ()  # the last ones decided
@@ -120,7 +121,7 @@ class BatchSizeManager:
 
     def _left_behind(self) -> str | None:
         gone = [rank for rank in sorted(self._left) if self._reported[rank] < max(self._reported)]
-        if not gone or self._lag == m.FOREVER:
+        if not gone or self._lag == wire.FOREVER:
             return None
         return (
             f"rank {gone[0]} left after {self._reported[gone[0]] + 1} steps, another made more: all must make as many"
@@ -170,7 +171,7 @@ class BatchSizeManager:
             decision = self._controller.update(observations)
             remove, reason = decision.remove, decision.reason
             self._sizes = decision.sizes or self._sizes
-        if self._lag < m.FOREVER:
+        if self._lag < wire.FOREVER:
             self._send(iteration + 1 + self._lag, iteration + 1 + self._lag)
         profiles = [self._joined[rank].profile for rank in range(self._workers)]
         self.events.append(

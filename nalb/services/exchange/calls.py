@@ -20,10 +20,10 @@ from hashlib import blake2b
 
 from nalb.errors import listed
 from nalb.failures import Cause, Failure
-from nalb.protocol import messages as m
 from nalb.protocol.members import Members
 from nalb.protocol.observers import Outgoing
 from nalb.protocol.participant import Process
+from nalb.services.exchange import messages as m
 from nalb.services.exchange.recorder import Group, Key
 
 NAMED = 3  # keys of a call, for people

@@ -10,75 +10,66 @@ A registration may come again at any time outside RUN's traffic; it begins a new
 """
 
 import math
-from collections import Counter, deque
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from statistics import mean
-from typing import NamedTuple
 
 from nalb.errors import InputError
-from nalb.events import IdleEvent, IterationEvent, PlanEvent
+from nalb.events import AnyEvent, IdleEvent, IterationEvent, PlanEvent
 from nalb.failures import Cause, Failure, Phase
+from nalb.measurement.samples import Samples
 from nalb.measurement.shared_uplinks import SharedUplink
-from nalb.planning.granularity import Granularity
 from nalb.planning.nodes import Floats
-from nalb.planning.slices import NUM_PROBE, Layout
-from nalb.protocol import messages as m
 from nalb.protocol.members import Members
 from nalb.protocol.observers import Measured, Observers, Outgoing
-from nalb.protocol.participant import Process, disagreement
+from nalb.protocol.participant import Process
+from nalb.protocol.wire import Message, Report, RunBlock
 from nalb.schemes import Scheme, find_scheme
-from nalb.services.batching.service import BatchAdmission
+from nalb.services.exchange import messages as m
 from nalb.services.exchange.decision import PlanOptions
 from nalb.services.exchange.knowledge import FinishedIteration
 from nalb.services.exchange.passing import PassingBytes
 from nalb.services.exchange.plan_events import explain_iteration, explain_plan, layout_event, shared_uplink_event
 from nalb.services.exchange.planner import Planned, Planner
+from nalb.services.exchange.progress import JobProgress
 from nalb.services.exchange.sample_collector import SampleCollector
-from nalb.services.exchange.sums import find_wrong_sum
+from nalb.services.exchange.slicing import Slicing
+from nalb.services.exchange.sums import check_sums
 from nalb.settings import Settings
 
-RECORDED = 200  # iterations of a training, of which every message is told
 COLLECT_S = 1.0  # a plan waits no longer for what servers have still to tell: they are measured less well then
 
 
-class SlicingOptions(NamedTuple):
-    """How tensors become slices, where it is not the same for all jobs."""
-
-    alpha_bytes: float
-    fixed_slice_bytes: float | None = None  # in place of what alpha gives
-    num_probe: int = NUM_PROBE  # probe slices per server
-
-
 class Iterations:
-    """Methods that return a Failure say why the job must end; None: it goes on."""
+    """The state of a job's iterations. Methods that return a Failure say why the job must end; None: it goes on."""
 
     def __init__(
         self,
         settings: Settings,
         members: Members,
         observers: Observers,
-        admission: BatchAdmission,
+        progress: JobProgress,
+        collector: SampleCollector,
+        planner: Planner,
         schemes: Mapping[str, Scheme],
+        joint_shares: Callable[[], Floats | None],
         outbox: deque[Outgoing],
+        events: list[AnyEvent | Measured],
         now_s: float,
     ):
-        """admission: for what joint plans decide together with batch sizes. Messages go to `outbox`."""
+        """joint_shares: see PlanOptions. Messages go to `outbox`, and what observers are told to `events`."""
         self._settings, self._members, self._observers = settings, members, observers
-        self._admission, self._schemes, self._outbox = admission, schemes, outbox
-        self._tell, self._events = observers.tell, observers.events
+        self._progress, self._collector, self._planner = progress, collector, planner
+        self._schemes, self._joint_shares, self._outbox, self._events = schemes, joint_shares, outbox, events
+        self._nodes = planner.nodes.names
         self.phase = "REGISTER"
         self.number = -1  # of the iteration under way, or the last one
-        self.rejected: Counter[str] = Counter()
-        self._collector = SampleCollector(members, self.rejected, self._tell)
-        self.planner: Planner | None = None
-        self._nodes: list[str] = []
-        self._passing = PassingBytes(0)
+        self._passing = PassingBytes(len(self._nodes))
         self._inflight_bytes = settings.inflight_bytes  # None: the planner chooses
         self._running = 0  # workers that have not yet reported this iteration done
         self._registration, self._layout_version = -1, -1
         self._tensors: list[m.TensorSpec] = []
-        self._granularity = Granularity(settings.alpha_bytes)
-        self._cut = SlicingOptions(self._granularity.alpha_bytes)
+        self._slicing = Slicing(settings.alpha_bytes, schemes)
         self._measuring = False
         self._plan: Planned | None = None
         self._ahead: Planned | None = None  # the next one, where workers have it already
@@ -89,38 +80,35 @@ class Iterations:
         self._released_s = now_s  # when the last plan went out
         self.moved_s = now_s  # when anything was last under way between nodes
 
-    def begin(self, planner: Planner | None, nodes: list[str]) -> None:
-        """All processes are there. planner: None where MXNet runs alone. nodes: in planning order."""
-        self.planner, self._nodes, self._passing = planner, nodes, PassingBytes(len(nodes))
-        self._collector.begin(nodes)
-
     # ---- what processes say
 
-    def report(self, process: Process, report: m.Report, now_s: float) -> None:
-        """Samples, and how far the process is."""
-        process.note(report, self.number, now_s)
+    def report(self, process: Process, report: Report, now_s: float) -> None:
+        """Take in samples, and what a report says of traffic."""
+        one = self._progress.of(process)
+        one.note(report, self.number)
         self.moved_s = now_s if report.samples or report.queued_bytes else self.moved_s
-        self._collector.take(process, report, self._released_s if self.phase in ("RUN", "COLLECT") else None, now_s)
+        self._collector.take(one, report, self._released_s if self.phase in ("RUN", "COLLECT") else None, now_s)
 
     def register(self, process: Process, message: m.Register, now_s: float) -> Failure | None:
-        """What the worker pushes from now on."""
-        if message.number <= process.registration:
+        """A worker says what it pushes from now on."""
+        one, workers = self._progress.of(process), self._progress.workers
+        if message.number <= one.registration:
             return None
-        process.registration, process.tensors = message.number, message.tensors
-        if any(p.tensors is None for p in self._members.workers):
+        one.registration, one.tensors = message.number, message.tensors
+        if any(worker.tensors is None for worker in workers):
             return None
-        if why := disagreement(process, self._members.workers):
+        if why := self._progress.disagreement(one):
             return why
         if self.phase == "COLLECT" and (why := self._complete(now_s)):
             return why
-        for worker in self._members.workers:
+        for worker in workers:
             worker.tensors = None
             worker.early.clear()
         self.number = max(self.number, self._granted)  # their numbers are used up, and nobody will run them
         self._plan = self._ahead = None
         self._tensors, self._registration = message.tensors, message.number
         if block := self._observers.block:
-            self._cut = self._cut_of(block)
+            self._slicing.change(block)
         try:
             self._begin_layout(now_s)
         except InputError as error:
@@ -135,21 +123,27 @@ class Iterations:
 
     def done(self, process: Process, message: m.Done, now_s: float) -> Failure | None:
         """A worker has its sums."""
-        if message.iteration <= process.finished:
+        one = self._progress.of(process)
+        if message.iteration <= one.finished:
             return None  # a repetition
-        if process.done is not None and process.finished + 1 == message.iteration <= self._granted:
-            process.early.append(message)
-            process.finished = message.iteration
+        if one.done is not None and one.finished + 1 == message.iteration <= self._granted:
+            one.early.append(message)
+            one.finished = message.iteration
             return None
         if self.phase != "RUN" or message.iteration != self.number:
             detail = f"reported iteration {message.iteration} done while {self.number} runs ({self.phase})"
             return process.failure(Cause.PROTOCOL, f"{detail}: please report this")
-        self._running -= process.done is None
-        process.done, process.finished = message, message.iteration
+        self._running -= one.done is None
+        one.done, one.finished = message, message.iteration
         return self._collect_from_servers(now_s) if self._running == 0 else None
 
+    def sums(self, process: Process, message: m.Sums) -> None:
+        """A worker says the numbers of its slices, for `--verify-sums`."""
+        if message.iteration == self.number:
+            self._progress.of(process).sums = message
+
     def collected(self, server: Process, now_s: float) -> Failure | None:
-        """The server has told all, or has left."""
+        """A server has reported all of the iteration, or has left."""
         self._collecting.discard(server.identity)
         return self._end_collecting(now_s)
 
@@ -163,16 +157,16 @@ class Iterations:
 
     def stuck(self) -> Failure | None:
         """Why the iteration under way will never end, if so."""
-        waiting = self._members.exchanging(self.number) if self.phase == "RUN" else []
+        waiting = self._progress.exchanging(self.number) if self.phase == "RUN" else []
         since_s = max([self.moved_s, *(worker.computed_s for worker in waiting)])
         return self._members.stuck(waiting, since_s, Phase.EXCHANGE, self.number)
 
     def configure(self) -> Failure | None:
         """Take over the configured rates, if an observer has told them."""
-        if self.planner is None or self._observers.configured is None:
+        if self._observers.configured is None:
             return None
         try:
-            self.planner.knowledge.note_configured(self._observers.configured)
+            self._planner.knowledge.note_configured(self._observers.configured)
         except InputError as error:
             return Failure(cause=Cause.REFUSED, detail=str(error))
         return None
@@ -192,7 +186,7 @@ class Iterations:
                 for worker in self._members.workers:
                     self._send(worker, m.Finish())
             else:
-                self._tell(IdleEvent(at_s=now_s))
+                self._events.append(IdleEvent(at_s=now_s))
             return None
         number = self.number + 1
         try:
@@ -211,9 +205,8 @@ class Iterations:
 
     def _begin_layout(self, now_s: float) -> None:
         """Tell every worker how to cut the registered tensors."""
-        assert self.planner is not None
         self._layout_version += 1
-        layout = self.planner.register(self._tensors, *self._cut)
+        layout = self._planner.register(self._tensors, *self._slicing.present)
         for worker in self._members.workers:
             self._send(
                 worker,
@@ -221,30 +214,27 @@ class Iterations:
                     self._registration,
                     self._layout_version,
                     len(self._nodes),
-                    len(self.planner.nodes.rank_of_node),
-                    *self._cut,
+                    len(self._planner.nodes.rank_of_node),
+                    *self._slicing.present,
                     layout.digest(),
                     self.number + 1,
                 ),
             )
-        self._tell(layout_event(layout, now_s, self.number + 1, *self._cut))
+        self._events.append(layout_event(layout, now_s, self.number + 1, *self._slicing.present))
 
-    def _planned(self, number: int, block: m.RunBlock, now_s: float) -> Planned:
+    def _planned(self, number: int, block: RunBlock, now_s: float) -> Planned:
         """The block's next plan."""
-        assert self.planner is not None
         if self._observers.begin() and block.inflight_bytes is not None:
             self._inflight_bytes = block.inflight_bytes
-        if (wanted := self._cut_of(block)) != self._cut:  # another block's, or what was measured asks for it
-            self._cut = wanted
+        if self._slicing.change(block):  # it is another block, or what was measured asks for it
             self._begin_layout(now_s)
-        self.planner.knowledge.note_delay(self._members.round_trip_s, self._members.is_bbr)
-        joint_shares = None if self._admission.manager is None else self._admission.manager.plan_shares()
-        options = self._options(block, joint_shares)
-        planned = self.planner.plan(number, self._layout_version, options, self._observers.left)
+        self._planner.knowledge.note_delay(self._members.round_trip_s, self._members.is_bbr)
+        options = self._options(block, self._joint_shares())
+        planned = self._planner.plan(number, self._layout_version, options, self._observers.left)
         self._passing.note(planned.decision.plan)
         return planned
 
-    def _options(self, block: m.RunBlock, joint_shares: Floats | None = None) -> PlanOptions:
+    def _options(self, block: RunBlock, joint_shares: Floats | None = None) -> PlanOptions:
         """What the block asks of its plans. InputError for an unknown scheme."""
         return PlanOptions(
             find_scheme(block.scheme, self._schemes), block.forecasts, self._inflight_bytes, joint_shares
@@ -254,18 +244,11 @@ class Iterations:
         """Who creates which slots: its own node's worker over loopback, where there is one, else the lowest-ranked worker."""
         node_of_rank = {server.rank: server.hello.node for server in self._members.servers}
         maker_of_node = {worker.hello.node: worker.identity for worker in self._members.workers}
-        lowest = min(self._members.workers, key=lambda worker: worker.hello.ps_id).identity
+        lowest = min(self._members.workers, key=lambda worker: worker.rank).identity
         orders: dict[bytes, list[m.NewSlots]] = {}
         for slot in slots:
             orders.setdefault(maker_of_node.get(node_of_rank[slot.server], lowest), []).append(slot)
         return orders
-
-    def _cut_of(self, block: m.RunBlock) -> SlicingOptions:
-        scheme = self._schemes.get(block.scheme)  # an unknown one is refused where it is to decide
-        size_bytes = block.slice_bytes or (scheme.fixed_slice_bytes if scheme else None)
-        return SlicingOptions(
-            block.alpha_bytes or self._granularity.alpha_bytes, size_bytes, NUM_PROBE if block.probes else 0
-        )
 
     # ---- one iteration
 
@@ -284,11 +267,9 @@ class Iterations:
         self.number += 1
         self._released_s = self.moved_s = now_s
         self.phase = "RUN"
-        for process in self._members:
-            process.done, process.sums = process.early.popleft() if process.early else None, None
-            process.cpu_before_s = process.cpu_s
-            process.reports, process.covers = [], 0
-        self._running = sum(worker.done is None for worker in self._members.workers)
+        for one in self._progress:
+            one.begin()
+        self._running = sum(worker.done is None for worker in self._progress.workers)
         self._tell_plan(now_s)
         self._send_ahead()
         return self._collect_from_servers(now_s) if self._running == 0 else None
@@ -301,7 +282,6 @@ class Iterations:
 
     def _send_ahead(self) -> None:
         """Send the next plan as well, where nothing that this one's iterations show can change it: then nobody waits for it."""
-        assert self.planner is not None
         block, number = self._observers.block, self._granted + 1
         left = self._observers.left - (number - self.number)
         if (
@@ -309,12 +289,12 @@ class Iterations:
             or left <= 0
             or self._ahead is not None
             or self._settings.verify_sums
-            or self._cut_of(block) != self._cut
+            or self._slicing.wanted(block) != self._slicing.present
         ):
             return
         options = self._options(block)
-        if self.planner.is_settled(options):
-            self._ahead = self.planner.plan(number, self._layout_version, options, left)
+        if self._planner.is_settled(options):
+            self._ahead = self._planner.plan(number, self._layout_version, options, left)
             assert not self._ahead.new_slots, "the same shares of the same layout need no other slots"
             self._passing.note(self._ahead.decision.plan)
             self._send_plan(self._ahead.message)
@@ -332,14 +312,14 @@ class Iterations:
             iteration=self.number,
             scheme=self._observers.label,
             inflight_bytes=message.inflight_bytes,
-            server_of_slice=message.server_of_slice if self.is_recorded(self.number) else None,
+            server_of_slice=message.server_of_slice if self._observers.is_recorded(self.number) else None,
         )
-        self._tell(explain_plan(event, self._plan.decision, self._nodes))
+        self._events.append(explain_plan(event, self._plan.decision, self._nodes))
 
     def _collect_from_servers(self, now_s: float) -> Failure | None:
         """Every worker is done. Servers report every heartbeat; a plan made without the rest would rest on the next iteration's."""
         assert self._plan is not None
-        asked = [one for one in self._members.servers if self._plan.decision.is_measured and one.left_after is None]
+        asked = [one for one in self._members.servers if self._plan.decision.is_measured and not one.has_left]
         self.phase, self._collect_by_s = "COLLECT", now_s + COLLECT_S
         self._collecting = {server.identity for server in asked}
         order = m.Collect(self.number)  # one object: encoded once
@@ -354,78 +334,69 @@ class Iterations:
         return None
 
     def _complete(self, now_s: float) -> Failure | None:
-        """The iteration's books are closed; READY for the next, unless the job is over."""
-        assert self.planner is not None
+        """Close the books of the iteration; READY for the next one, unless the job is over."""
         assert self._plan is not None
-        decision, layout = self._plan.decision, self.planner.layout
-        if self._settings.verify_sums and (wrong := self._wrong_sum(layout, self._plan.message)):
-            return wrong
-        done = {w.hello.node: w.done for w in self._members.workers if w.done}
+        decision, layout = self._plan.decision, self._planner.layout
+        node_of_rank = {server.rank: server.hello.node for server in self._members.servers}
+        if self._settings.verify_sums and (why := check_sums(layout, self._plan.message, self._progress, node_of_rank)):
+            return why
         samples = self._collector.samples(self._passing.most, now_s)
-        took_s = max(d.communication_s for d in done.values())
-        iteration_s = mean(
-            d.iteration_s for d in done.values()
-        )  # the longest would count in two what one waits for another
-        if self._cut.fixed_slice_bytes is None:
-            nodes, plan = self.planner.nodes, decision.plan
-            load_bytes = 0.0 if plan is None else float(plan.load_bytes(nodes.nodes).mean())
-            servers = len(nodes.rank_of_node)
-            self._granularity.observe(load_bytes, took_s, layout.model_bytes, len(self._nodes), servers)
-        shared_uplinks: list[SharedUplink] = []
-        if decision.is_measured:
-            collector, work = self._collector, self._members.work(self._nodes)
-            exposed_s, spread_s = collector.exposed_s(), collector.compute_spread_s()
-            finished = FinishedIteration(samples, took_s, exposed_s, spread_s, work, iteration_s)
-            shared_uplinks = self.planner.judge(finished)
-            first_s = float(samples["start_s"].min()) if len(samples) else 0.0
-            if self.is_recorded(self.number):
-                self._events.append(Measured(first_s, self.number, samples))
-        ended_s = now_s
+        done = {one.node: one.done for one in self._progress.workers if one.done}
+        took_s = max(one.communication_s for one in done.values())
+        iteration_s = mean(one.iteration_s for one in done.values())  # the maximum counts waiting twice
+        self._learn_granularity(took_s)
         finished_s = self._collector.aligned("finished_s")
-        if not decision.is_measured:
+        shared_uplinks: list[SharedUplink] = []
+        ended_s = now_s
+        if decision.is_measured:
+            shared_uplinks = self._judge(samples, took_s, iteration_s)
+        else:
             ended_s = min(now_s, max(finished_s.values(), default=now_s))  # workers may have told of it later
-            self.planner.note_unmeasured(iteration_s)
-            for server in self._members.servers:
-                server.cpu_s = math.nan  # nobody asked: what it told last is of before
+            self._planner.note_unmeasured(iteration_s)
+            for server in self._progress.servers:
+                server.cpu_s = math.nan  # nobody asked servers, so the last value is from before the iteration
         event = IterationEvent(
             at_s=ended_s,
             iteration=self.number,
             scheme=self._observers.label,
-            communication_s={node: d.communication_s for node, d in done.items()},
-            iteration_s={node: d.iteration_s for node, d in done.items()},
-            plan_wait_s={node: d.plan_wait_s for node, d in done.items()},
+            communication_s={node: one.communication_s for node, one in done.items()},
+            iteration_s={node: one.iteration_s for node, one in done.items()},
+            plan_wait_s={node: one.plan_wait_s for node, one in done.items()},
             started_s=self._collector.aligned("started_s"),
             computed_s=self._collector.aligned("computed_s"),
             finished_s=finished_s,
             samples=len(samples),
-            slots=self.planner.slot_count,
-            drops=sum(p.drops for p in self._members),
-            rejected=dict(self.rejected),
+            slots=self._planner.slot_count,
+            drops=sum(process.drops for process in self._members),
+            rejected=dict(self._members.rejected),
         )
-        self._tell(explain_iteration(event, decision, self.planner.knowledge.now, layout.model_bytes, samples))
+        known = self._planner.knowledge.now
+        self._events.append(explain_iteration(event, decision, known, layout.model_bytes, samples))
         for found in shared_uplinks:
-            self._tell(shared_uplink_event(ended_s, self.number, self._nodes, found))
-        self._observers.count(now_s)
+            self._events.append(shared_uplink_event(ended_s, self.number, self._nodes, found))
+        self._events += self._observers.count(now_s)
         self.phase = "READY"
         return None
 
-    def is_recorded(self, iteration: int) -> bool:
-        """Whether events tell every message of it: of a training, which may last weeks, ever fewer."""
-        step = 10 ** max(0, len(str(iteration)) - 2)
-        return self._settings.hold or iteration < RECORDED or iteration % step == 0
+    def _learn_granularity(self, took_s: float) -> None:
+        """Learn from the iteration's time how large slices should be, where neither block nor scheme says so."""
+        assert self._plan is not None
+        if self._slicing.present.fixed_slice_bytes is not None:
+            return
+        nodes, plan = self._planner.nodes, self._plan.decision.plan
+        load_bytes = 0.0 if plan is None else float(plan.load_bytes(nodes.nodes).mean())
+        model_bytes, servers = self._planner.layout.model_bytes, len(nodes.rank_of_node)
+        self._slicing.granularity.observe(load_bytes, took_s, model_bytes, len(self._nodes), servers)
 
-    def _wrong_sum(self, layout: Layout, plan: m.Plan) -> Failure | None:
-        """What find_wrong_sum says; plans of MXNet's own have no slices to check."""
-        if not plan.server_of_slice:
-            return None
-        told = {worker.hello.node: worker.sums for worker in self._members.workers if worker.sums is not None}
-        silent = [worker for worker in self._members.workers if worker.sums is None]
-        if silent:
-            detail = "does not verify sums, others do: set NALB_VERIFY_SUMS=1 for every process, or for none"
-            return silent[0].failure(Cause.UNEQUAL, detail)
-        node_of_rank = {server.rank: server.hello.node for server in self._members.servers}
-        wrong = find_wrong_sum(layout, plan, told, node_of_rank.__getitem__)
-        return wrong.failure if wrong else None
+    def _judge(self, samples: Samples, took_s: float, iteration_s: float) -> list[SharedUplink]:
+        """Learn from the iteration's timed messages; returns the uplinks that they show to be shared."""
+        collector, work = self._collector, self._progress.work(self._nodes)
+        exposed_s, spread_s = collector.exposed_s(), collector.compute_spread_s()
+        found = self._planner.judge(FinishedIteration(samples, took_s, exposed_s, spread_s, work, iteration_s))
+        if self._observers.is_recorded(self.number):
+            first_s = float(samples["start_s"].min()) if len(samples) else 0.0
+            self._events.append(Measured(first_s, self.number, samples))
+        return found
 
-    def _send(self, process: Process, message: m.Message) -> None:
+    def _send(self, process: Process, message: Message) -> None:
         self._outbox.append((process.identity, message))

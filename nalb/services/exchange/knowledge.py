@@ -18,7 +18,7 @@ from nalb.measurement.traffic import Traffic
 from nalb.planning.distribution import Distribution
 from nalb.planning.elastic import OBSERVATIONS_KEPT, ServerObservation
 from nalb.planning.nodes import Capacities, CoreTimes, Floats, completion_s
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.services.exchange.job_nodes import JobNodes
 
 
@@ -93,7 +93,7 @@ class Known:
         return Pace(
             predicted_s,
             model_bytes,
-            self.round_trip_s if self.round_trip_s >= m.FAR_S else 0.0,
+            self.round_trip_s if self.round_trip_s >= wire.FAR_S else 0.0,
             self.is_bbr,
             float(shared.least.min(axis=0).max()),
             float(estimate.least.min()),
@@ -139,7 +139,7 @@ class NetworkKnowledge:
             self._compute_spread_s,
         )
 
-    def note_configured(self, message: m.Configured) -> None:
+    def note_configured(self, message: wire.Configured) -> None:
         """Learn the configured rates, for the oracle and the bound. Uplinks count where sums have two levels. Raises InputError."""
         nodes = self._nodes
         self._configured = ConfiguredRates(

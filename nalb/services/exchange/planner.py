@@ -13,7 +13,7 @@ from nalb.measurement.rules import RULES, Rules
 from nalb.measurement.shared_uplinks import SharedUplink
 from nalb.planning.distribution import DecisionKind, Distribution
 from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout
-from nalb.protocol import messages as m
+from nalb.services.exchange import messages as m
 from nalb.services.exchange.decision import Decision, PlanContext, PlanOptions, decide
 from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.knowledge import FinishedIteration, Known, NetworkKnowledge

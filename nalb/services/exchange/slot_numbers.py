@@ -12,7 +12,7 @@ from nalb.planning.leaders import SitePlan
 from nalb.planning.sites import Sites
 from nalb.planning.slices import Layout
 from nalb.planning.slots import most_plan_slots, most_site_slots
-from nalb.protocol import messages as m
+from nalb.services.exchange import messages as m
 
 SlotClass = tuple[str, int]  # dtype, elements
 

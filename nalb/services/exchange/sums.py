@@ -19,7 +19,8 @@ import numpy.typing as npt
 from nalb.errors import listed
 from nalb.failures import Cause, Failure
 from nalb.planning.slices import Layout
-from nalb.protocol import messages as m
+from nalb.services.exchange import messages as m
+from nalb.services.exchange.progress import JobProgress
 
 Floats = npt.NDArray[np.float64]
 
@@ -36,6 +37,19 @@ def digest(slice_values: npt.NDArray[Any], drawn: Floats) -> m.SliceSum:
     values = slice_values.astype(np.float64)
     with np.errstate(all="ignore"):
         return m.SliceSum(float(values.sum()), float(values @ drawn[: values.size]), float(np.abs(values).sum()))
+
+
+def check_sums(layout: Layout, plan: m.Plan, progress: JobProgress, node_of_rank: Mapping[int, str]) -> Failure | None:
+    """The failure of find_wrong_sum, or of a worker that said no sums. An iteration that MXNet routes has no slices to check."""
+    if plan.routes_itself:
+        return None
+    told = {worker.node: worker.sums for worker in progress.workers if worker.sums is not None}
+    silent = [worker for worker in progress.workers if worker.sums is None]
+    if silent:
+        detail = "does not verify sums, others do: set NALB_VERIFY_SUMS=1 for every process, or for none"
+        return silent[0].process.failure(Cause.UNEQUAL, detail)
+    wrong = find_wrong_sum(layout, plan, told, node_of_rank.__getitem__)
+    return wrong.failure if wrong else None
 
 
 class WrongSum(NamedTuple):

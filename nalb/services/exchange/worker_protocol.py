@@ -9,7 +9,8 @@ What is of an earlier registration, layout version or iteration is void; what is
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+from nalb.services.exchange import messages as m
 
 
 @dataclass
@@ -29,7 +30,7 @@ class WorkerProtocol:
         self._is_registering = True
         return m.Register(list(tensors), self.registration)
 
-    def choose(self, inbox: list[m.Message]) -> m.Setup | m.Plan | m.Finish | None:
+    def choose(self, inbox: list[wire.Message]) -> m.Setup | m.Plan | m.Finish | None:
         """The next message, taken out of the inbox together with all that is void; the others stay.
 
         A plan that holds for the next iteration too is given again.
@@ -65,7 +66,7 @@ class WorkerProtocol:
         self._orders.add(order)
         return is_new
 
-    def _is_void(self, message: m.Message) -> bool:
+    def _is_void(self, message: wire.Message) -> bool:
         if isinstance(message, m.Setup):
             return message.registration < self.registration or message.layout_version <= self.layout_version
         return isinstance(message, m.Plan) and (

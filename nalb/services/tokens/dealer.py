@@ -14,7 +14,8 @@ from nalb.errors import InputError, PeerError
 from nalb.events import TokenRow, TokensEvent, TokenShapeEvent
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import exact
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+from nalb.services.tokens import messages as m
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.network_aware import NetworkAware
 from nalb.tokens.policies import FELA, FELA_BY_PAPER, FELAS, Policy, configuration, conflict
@@ -22,7 +23,7 @@ from nalb.tokens.server import Completed, GoOn, Order, Send, Synchronise, TokenS
 from nalb.tokens.shape import Shape, level_name
 from nalb.tokens.tuning import PHASES, Tuner
 
-Addressed = tuple[int, m.Message]  # to the worker of this rank
+Addressed = tuple[int, wire.Message]  # to the worker of this rank
 Rates = tuple[Sequence[float], Sequence[float]]  # bytes/s out of and into each worker, by rank
 UNKNOWN_BPS = 1e15  # of links that nobody knows yet: all alike, and as if they cost no time
 
@@ -231,10 +232,10 @@ class TokenDealer:
             )
         )
 
-    def _to(self, rank: int, message: m.Message) -> None:
+    def _to(self, rank: int, message: wire.Message) -> None:
         self.outbox.append((rank, message))
 
-    def _to_all(self, message: m.Message) -> None:
+    def _to_all(self, message: wire.Message) -> None:
         self.outbox += [(rank, message) for rank in range(self._workers)]  # one object: encoded once
 
 

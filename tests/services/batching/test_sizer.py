@@ -10,10 +10,11 @@ from nalb.batching.lbb import FINE_ONLY, RAPID
 from nalb.errors import InputError
 from nalb.events import BatchEvent
 from nalb.failures import Cause
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+from nalb.services.batching import messages as m
 from nalb.services.batching import sizer
-from nalb.services.batching.sizer import NEW_SIZE, ON_THEIR_WAY, WARM_UP, BatchSizeManager
-from nalb.services.coordinator import Coordinator
+from nalb.services.batching.sizer import NEW_SIZE, ON_THEIR_WAY, WARM_UP, BatchSizer
+from nalb.services.composition import new_coordinator
 from nalb.settings import from_environment
 from tests.failures import who
 
@@ -28,7 +29,7 @@ def computed(iteration, size, compute_s=1.0):
 
 
 def joined(scheme, sizes, **limits):
-    manager = BatchSizeManager(scheme, len(sizes), **limits)
+    manager = BatchSizer(scheme, len(sizes), **limits)
     for rank, size in enumerate(sizes):
         assert not manager.outbox
         manager.join(rank, m.JoinBatching(size, None))
@@ -59,11 +60,11 @@ def test_lb_bsp_answers_every_iteration_with_sizes_by_speed():
 
 
 def test_known_power_gives_the_first_sizes_and_all_must_know_theirs():
-    manager = BatchSizeManager("static", 2)
+    manager = BatchSizer("static", 2)
     manager.join(0, m.JoinBatching(30, None, power=2.0))
     manager.join(1, m.JoinBatching(30, None, power=4.0))
     assert manager.outbox[0].sizes == [20, 40]
-    manager = BatchSizeManager("static", 2)
+    manager = BatchSizer("static", 2)
     manager.join(0, m.JoinBatching(30, None, power=2.0))
     with pytest.raises(InputError, match="rank 1 joins without its power"):
         manager.join(1, m.JoinBatching(30, None))
@@ -102,13 +103,13 @@ def test_a_decision_beside_the_computing_holds_an_iteration_later_and_is_not_tak
     assert rapid_tunings(manager.events) == [True, False]
 
 
-@pytest.mark.parametrize(("scheme", "until"), [("bsp", 0), ("ssp", 5), ("asp", m.FOREVER)])
+@pytest.mark.parametrize(("scheme", "until"), [("bsp", 0), ("ssp", 5), ("asp", wire.FOREVER)])
 def test_baselines_keep_their_sizes_and_bound_the_lead(scheme, until):
     manager = joined(scheme, (30, 10))
     assert manager.outbox == [m.BatchSizes(0, until, [30, 10])]
     iterate(manager, 0, (30, 10), (0.001, 0.1))
     assert [message.sizes for message in manager.outbox] == [[30, 10]] * (1 if scheme == "asp" else 2)
-    assert manager.outbox[-1].until == (m.FOREVER if scheme == "asp" else until + 1)
+    assert manager.outbox[-1].until == (wire.FOREVER if scheme == "asp" else until + 1)
 
 
 def test_reports_far_ahead_of_the_slowest_are_not_kept(monkeypatch):
@@ -173,9 +174,9 @@ class Job:
     """Two workers of MXNet alone, and the coordinator beside them."""
 
     def __init__(self, **environment):
-        self.state = Coordinator(from_environment({**ENVIRONMENT, **environment}, "host"), 0.0)
+        self.state = new_coordinator(from_environment({**ENVIRONMENT, **environment}, "host"), 0.0)
         for rank in (0, 1):
-            self.say(rank, m.Hello(m.VERSION, "worker", f"n{rank}", 9 + 2 * rank, 100))
+            self.say(rank, wire.Hello(wire.VERSION, "worker", f"n{rank}", 9 + 2 * rank, 100))
 
     def say(self, rank, message, now_s=0.0):
         self.state.receive(f"w{rank}".encode(), message, now_s)
@@ -186,7 +187,7 @@ class Job:
 
 def test_without_plans_workers_alone_make_the_job():
     job = Job()
-    assert [peer for peer, _ in job.sent(m.Welcome)] == ["w0", "w1"]
+    assert [peer for peer, _ in job.sent(wire.Welcome)] == ["w0", "w1"]
     for rank in (0, 1):
         job.say(rank, m.JoinBatching(16, None))
     for iteration in range(WARM_UP + 1):
@@ -195,21 +196,21 @@ def test_without_plans_workers_alone_make_the_job():
     assert {message.sizes[0] for _, message in job.sent(m.BatchSizes)} == {16, 21}
     assert [e.workers for e in job.state.events if isinstance(e, BatchEvent)] == [["n0", "n1"]] * (WARM_UP + 1)
     for rank in (0, 1):
-        job.say(rank, m.Goodbye())
-    assert len(job.sent(m.Farewell)) == 2
+        job.say(rank, wire.Goodbye())
+    assert len(job.sent(wire.Farewell)) == 2
     assert job.state.verdict is None
 
 
 def test_a_job_whose_script_does_not_take_part_ends_with_the_reason():
     job = Job()
-    job.say(0, m.Goodbye())
+    job.say(0, wire.Goodbye())
     assert (job.state.verdict.cause, who(job.state.verdict)) == (Cause.BATCHING, ("worker", "n0"))
     job = Job()
     job.say(0, m.JoinBatching(16, None))
     for calls in (0, 1):  # it profiles; then it trains
         assert job.state.verdict is None
-        job.say(1, m.Report(0.0, -1, [], 0, calls), 125.0)
-        job.say(0, m.Report(0.0, -1, [], 0), 125.0)
+        job.say(1, wire.Report(0.0, -1, [], 0, calls), 125.0)
+        job.say(0, wire.Report(0.0, -1, [], 0), 125.0)
         job.state.tick(125.0)
     assert (job.state.verdict.cause, who(job.state.verdict)) == (Cause.BATCHING, ("worker", "n1"))
     job = Job(NALB_BATCHING="")
@@ -247,7 +248,7 @@ def profile(fixed_s, pace_s):
 def test_lbb_tunes_a_sudden_50_ms_away_with_the_managers_delays():
     """Straggler effect below 0.3 with the first new sizes, below 0.05 in LBB's window (Yao et al., 3.2.3)."""
     fixed_s, paces = 0.02, (0.001, 0.0012, 0.0015, 0.002)
-    manager = BatchSizeManager("lbb", 4)
+    manager = BatchSizer("lbb", 4)
     for rank, pace in enumerate(paces):
         manager.join(rank, m.JoinBatching(100, None, profile(fixed_s, pace)))
     sizes_of, effects, ran = {}, [], []
@@ -272,7 +273,7 @@ def test_lbb_tunes_a_sudden_50_ms_away_with_the_managers_delays():
 
 
 def test_profiles_of_some_workers_only_are_refused():
-    manager = BatchSizeManager("lbb", 2)
+    manager = BatchSizer("lbb", 2)
     manager.join(0, m.JoinBatching(8, None, profile(0.01, 0.001)))
     with pytest.raises(InputError, match="rank 1 joins without a profile"):
         manager.join(1, m.JoinBatching(8, None))

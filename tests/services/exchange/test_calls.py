@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nalb.failures import Cause
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.protocol.members import Members
 from nalb.protocol.participant import left_behind
-from nalb.services.coordinator import Coordinator
+from nalb.services import composition
+from nalb.services.composition import new_coordinator
+from nalb.services.exchange import messages as m
 from nalb.services.exchange.calls import CallAgreement, announcement, describe
 from nalb.settings import from_environment
 from tests.failures import who
@@ -30,7 +32,7 @@ def called(number, call):
 
 
 def report(calls):
-    return m.Report(0.0, -1, [], 0, calls)
+    return wire.Report(0.0, -1, [], 0, calls)
 
 
 class World:
@@ -42,7 +44,9 @@ class World:
         self.members = Members(settings(count), 0.0)
         self.agreement = CallAgreement(self.members, self.outbox)
         for rank in range(count):
-            assert not self.members.admit(b"%d" % rank, m.Hello(m.VERSION, "worker", f"n{rank}", 9 + 2 * rank, 1), 0.0)
+            assert not self.members.admit(
+                b"%d" % rank, wire.Hello(wire.VERSION, "worker", f"n{rank}", 9 + 2 * rank, 1), 0.0
+            )
         self.made, self.told, self.waits, self.gone = [0] * count, [0] * count, [False] * count, [False] * count
         self.up, self.down = [[] for _ in programs], [[] for _ in programs]
         self.why = None
@@ -71,7 +75,7 @@ class World:
         program, number = self.programs[rank], self.made[rank]
         if what == "go on" and not self.has_next(rank):
             self.gone[rank] = True
-            self.up[rank] += [report(number), m.Goodbye()]  # as Client does
+            self.up[rank] += [report(number), wire.Goodbye()]  # as Client does
             self.told[rank] = number
         elif what == "go on":
             if program[number] != PLANNED:
@@ -88,8 +92,8 @@ class World:
             self.hear(self.members.worker_of_rank[rank], self.up[rank].pop(0))
 
     def hear(self, worker, message):
-        if isinstance(message, m.Report):
-            worker.note(message, -1, 0.0)
+        if isinstance(message, wire.Report):
+            worker.note(message, 0.0)
             self.why = left_behind(worker, self.members.left) or self.agreement.reported(worker)
         elif isinstance(message, m.Called):
             self.why = self.agreement.announced(worker, message)
@@ -163,10 +167,10 @@ def test_many_calls_of_many_workers_end_alike_or_named(data):
 
 
 def coordinator(workers=2):
-    state = Coordinator(settings(workers), 0.0)
-    state.receive(b"s0", m.Hello(m.VERSION, "server", "n0", 8, 1), 0.0)
+    state = new_coordinator(settings(workers), 0.0)
+    state.receive(b"s0", wire.Hello(wire.VERSION, "server", "n0", 8, 1), 0.0)
     for rank in range(workers):
-        state.receive(b"w%d" % rank, m.Hello(m.VERSION, "worker", f"n{rank}", 9 + 2 * rank, 1), 0.0)
+        state.receive(b"w%d" % rank, wire.Hello(wire.VERSION, "worker", f"n{rank}", 9 + 2 * rank, 1), 0.0)
     state.outbox.clear()
     return state
 
@@ -211,7 +215,7 @@ def test_both_calls_are_named(first, second, named):
     assert (failure.cause, failure.role) == (Cause.UNEQUAL, "worker")
     told = f"worker {failure.node} {failure.detail}"
     assert all(text in told for text in named), told
-    assert all(isinstance(answer, m.Abort) for _, answer in state.outbox)
+    assert all(isinstance(answer, wire.Abort) for _, answer in state.outbox)
 
 
 def test_a_worker_that_computes_for_long_is_waited_for():
@@ -227,7 +231,7 @@ def test_a_worker_that_computes_for_long_is_waited_for():
 def test_a_worker_that_has_left_makes_no_call_any_more():
     state = coordinator()
     state.receive(b"w1", report(3), 0.0)
-    state.receive(b"w1", m.Goodbye(), 0.0)
+    state.receive(b"w1", wire.Goodbye(), 0.0)
     state.receive(b"w0", called(3, "x"), 0.0)
     state.receive(b"w0", report(4), 0.25)
     assert (state.verdict.cause, who(state.verdict)) == (Cause.UNEQUAL, ("worker", "n1"))
@@ -261,5 +265,5 @@ def test_calls_are_equal_by_kind_keys_order_elements_and_dtypes():
 )
 def test_any_keys_can_be_announced(group):
     call = announcement(0, "sum", tuple(group))
-    assert m.decode_at_coordinator(m.encode(call), "n0") == call
+    assert composition.decode_at_coordinator(wire.encode(call), "n0") == call
     assert "\n" not in describe(call)

@@ -9,7 +9,7 @@ from nalb.measurement.capacity import CapacityEstimator
 from nalb.measurement.cores import Work
 from nalb.measurement.samples import samples_of
 from nalb.planning.nodes import Capacities, completion_s
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.schemes import AVERAGE
 from nalb.services.exchange.decision import PlanContext, PlanOptions, decide
 from nalb.services.exchange.job_nodes import JobNodes
@@ -78,7 +78,7 @@ def test_delay_adds_round_trips_to_what_links_need():
     assert far.pace(1.0, MODEL_BYTES).is_bbr
 
 
-@pytest.mark.parametrize(("round_trip_s", "counted_s"), [(0.0, 0.0), (m.FAR_S / 2, 0.0), (m.FAR_S, m.FAR_S)])
+@pytest.mark.parametrize(("round_trip_s", "counted_s"), [(0.0, 0.0), (wire.FAR_S / 2, 0.0), (wire.FAR_S, wire.FAR_S)])
 def test_short_round_trips_do_not_count_for_windows(round_trip_s, counted_s):
     pace = replace(MEASURED, round_trip_s=round_trip_s).pace(1.0, MODEL_BYTES)
     assert (pace.round_trip_s, pace.fastest, pace.slowest) == (counted_s, 25e6, 6e6)
@@ -86,7 +86,7 @@ def test_short_round_trips_do_not_count_for_windows(round_trip_s, counted_s):
 
 def test_configured_rates_are_told_for_the_jobs_nodes():
     knowledge, rates = NetworkKnowledge(JOB, CapacityEstimator), dict(zip(NAMES, RATES[0].tolist(), strict=True))
-    knowledge.note_configured(m.Configured(rates, rates, [("n0", "n3", 1e6)]))
+    knowledge.note_configured(wire.Configured(rates, rates, [("n0", "n3", 1e6)]))
     told = knowledge.now.configured
     assert told.capacities.pairs == {(0, 3): 1e6}
     assert told.for_bound.up.tolist() == RATES[0].tolist()

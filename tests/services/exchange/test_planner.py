@@ -13,8 +13,9 @@ from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
 from nalb.planning.slots import plan_slot_key
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.schemes import EXACT, SCHEMES, Scheme, equal_by_need, find_scheme
+from nalb.services.exchange import messages as m
 from nalb.services.exchange.decision import PlanOptions
 from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.knowledge import FinishedIteration
@@ -262,7 +263,7 @@ def specs(model):
 def with_rates(planner, rates_mbps):
     """The oracle's next plan where nodes have these rates."""
     rates = dict(zip(planner.nodes.names, (np.asarray(rates_mbps) * 125e3).tolist(), strict=True))
-    planner.knowledge.note_configured(m.Configured(rates, rates, []))
+    planner.knowledge.note_configured(wire.Configured(rates, rates, []))
     return plan(planner, "oracle")
 
 

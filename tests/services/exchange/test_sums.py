@@ -5,7 +5,7 @@ import pytest
 
 from nalb.failures import Cause
 from nalb.planning.slices import Tensor, build_layout
-from nalb.protocol import messages as m
+from nalb.services.exchange import messages as m
 from nalb.services.exchange.sums import digest, find_wrong_sum, signs
 from tests.failures import when, who
 

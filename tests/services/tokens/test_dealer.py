@@ -8,10 +8,23 @@ from msgspec import UNSET
 from nalb.errors import InputError
 from nalb.events import TokensEvent, TokenShapeEvent
 from nalb.failures import Cause, Failure, Phase, render
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.reporting.parallel_file import ParallelResult
-from nalb.services.coordinator import Coordinator
+from nalb.services import composition
+from nalb.services.composition import new_coordinator
+from nalb.services.exchange import messages as m
 from nalb.services.tokens.dealer import TokenDealer, TokenOptions
+from nalb.services.tokens.messages import (
+    JoinTokens,
+    NextIteration,
+    SendPart,
+    SumGradients,
+    TokenPeers,
+    TokenRequest,
+    TokenShape,
+    TokenWork,
+)
+from nalb.services.tokens.service import Tokens
 from nalb.settings import from_environment
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.server import Part, name_of
@@ -30,25 +43,25 @@ class Job:
 
     def __init__(self, workers=3, **environment):
         counts = {"DMLC_NUM_WORKER": str(workers), "DMLC_NUM_SERVER": str(workers)}
-        self.state = Coordinator(from_environment({**ENVIRONMENT, **counts, **environment}, "host"), 0.0)
+        self.state = new_coordinator(from_environment({**ENVIRONMENT, **counts, **environment}, "host"), 0.0)
         self.now_s, self.workers, self.told = 0.0, range(workers), [deque() for _ in range(workers)]
         for rank in self.workers:
             for role, first in (("server", 8), ("worker", 9)):
-                self.say(rank, m.Hello(m.VERSION, role, f"n{rank}", first + 2 * rank, 1), role)
+                self.say(rank, wire.Hello(wire.VERSION, role, f"n{rank}", first + 2 * rank, 1), role)
 
     def say(self, rank, message, role="worker"):
-        frame = m.encode(message)
-        self.state.receive(f"{role}{rank}".encode(), m.decode_at_coordinator(frame, "a test"), self.now_s)
+        frame = wire.encode(message)
+        self.state.receive(f"{role}{rank}".encode(), composition.decode_at_coordinator(frame, "a test"), self.now_s)
         while self.state.outbox:
             identity, answer = self.state.outbox.popleft()
-            answer = m.decode_at_client(m.encode(answer))
-            if identity.startswith(b"worker") and not isinstance(answer, m.Welcome | m.Alive):
+            answer = composition.decode_at_client(wire.encode(answer))
+            if identity.startswith(b"worker") and not isinstance(answer, wire.Welcome | wire.Alive):
                 self.told[int(identity[6:])].append(answer)
 
     def join(self, *ranks, **other):
         words = {"sub_models": SUB_MODELS, "total": TOTAL, "threshold": THRESHOLD, **other}
         for rank in ranks or self.workers:
-            self.say(rank, m.JoinTokens(f"tcp://10.0.0.{rank}:7000", **words))
+            self.say(rank, JoinTokens(f"tcp://10.0.0.{rank}:7000", **words))
 
     @property
     def verdict(self):
@@ -72,34 +85,34 @@ class Worker:
             work, self.work = self.work, None
             self.computed.append(work)
             self.job.now_s += 0.1
-            self.job.say(self.rank, m.TokenRequest(self.iteration, work.token, False, 0.1, 0.01, 1000))
+            self.job.say(self.rank, TokenRequest(self.iteration, work.token, False, 0.1, 0.01, 1000))
 
     def needs(self):
         return {(fetch.token, fetch.part) for fetch in self.work.fetches}
 
     def obey(self, message, everyone):
-        if isinstance(message, m.TokenWork):
+        if isinstance(message, TokenWork):
             assert self.work is None
             assert message.token.iteration <= self.iteration
             assert self.shapes[-1].iteration <= message.token.iteration
             self.work, self.turns = message, 0
-        elif isinstance(message, m.SendPart):
+        elif isinstance(message, SendPart):
             held = {one.token for one in self.computed}
             assert message.fetch.source == self.rank
             assert message.fetch.token in held
             everyone[message.worker].has.add((message.fetch.token, message.fetch.part))
-        elif isinstance(message, m.SumGradients):
+        elif isinstance(message, SumGradients):
             assert self.shapes[-1].iteration <= message.iteration
             self.sums.append(message)
-        elif isinstance(message, m.TokenShape):
+        elif isinstance(message, TokenShape):
             assert message.iteration == 0 or message.iteration > self.iteration, "it ended the one before without this"
             assert all(one.iteration < message.iteration for one in self.sums)
             self.shapes.append(message)
-        elif isinstance(message, m.NextIteration):
+        elif isinstance(message, NextIteration):
             assert message.iteration == self.iteration
             self.iteration += 1
             if self.iteration < self.steps:
-                self.job.say(self.rank, m.TokenRequest(self.iteration))
+                self.job.say(self.rank, TokenRequest(self.iteration))
 
 
 def train(job, steps, slow=()):
@@ -108,7 +121,7 @@ def train(job, steps, slow=()):
     workers = [Worker(job, rank, dict(slow).get(rank, 1)) for rank in job.workers]
     for worker in workers:
         worker.steps = steps
-        job.say(worker.rank, m.TokenRequest(0))
+        job.say(worker.rank, TokenRequest(0))
     for _ in range(100_000):
         for worker in workers:
             worker.turn(workers)
@@ -166,8 +179,8 @@ def test_workers_learn_of_each_other_and_of_the_shape_once_all_have_joined():
     job.join(2)
     for told in job.told:
         assert list(told) == [
-            m.TokenPeers([f"tcp://10.0.0.{rank}:7000" for rank in range(3)]),
-            m.TokenShape(0, 12, [1, 2, 4], [[0, 1, 2], [0, 1, 2], [0, 1]]),
+            TokenPeers([f"tcp://10.0.0.{rank}:7000" for rank in range(3)]),
+            TokenShape(0, 12, [1, 2, 4], [[0, 1, 2], [0, 1, 2], [0, 1]]),
         ]
 
 
@@ -234,30 +247,31 @@ def test_nothing_can_be_tuned_while_iterations_overlap():
 
 def test_what_is_known_of_the_links_is_by_rank_and_asked_for_once_an_iteration():
     links, settings = LearntLater(3), from_environment(ENVIRONMENT | COUNTS, "host")
-    state = Coordinator(settings, 0.0, estimators={settings.estimator: lambda _: links})
+    state = new_coordinator(settings, 0.0, estimators={settings.estimator: lambda _: links})
+    (tokens,) = (service for service in state.services if isinstance(service, Tokens))
     for node, rank in enumerate((1, 2, 0)):
-        state.receive(b"s%d" % rank, m.Hello(m.VERSION, "server", f"n{node}", 8 + 2 * node, 1), 0.0)
-        state.receive(b"w%d" % rank, m.Hello(m.VERSION, "worker", f"n{node}", 9 + 2 * rank, 1), 0.0)
+        state.receive(b"s%d" % rank, wire.Hello(wire.VERSION, "server", f"n{node}", 8 + 2 * node, 1), 0.0)
+        state.receive(b"w%d" % rank, wire.Hello(wire.VERSION, "worker", f"n{node}", 9 + 2 * rank, 1), 0.0)
     for rank in range(3):
         state.receive(b"w%d" % rank, m.Register([m.TensorSpec("w", 3_000_000, "float32", 0)]), 0.0)
-    assert state._link_rates() is None
+    assert tokens._rates() is None
     links.rates = [1e6, 2e6, 3e6], [4e6, 5e6, 6e6]
-    assert state._link_rates() == ([3e6, 1e6, 2e6], [6e6, 4e6, 5e6])
+    assert tokens._rates() == ([3e6, 1e6, 2e6], [6e6, 4e6, 5e6])
 
     asked = []
     options = TokenOptions(weights=(1, 2, 4))
     dealer = TokenDealer(options, 3, lambda: asked.append(1) or ([3e6, 1e6, 2e6], [6e6, 4e6, 5e6]))
     for rank in range(3):
         # 4, 3 and 3 chunks: groups across homes
-        dealer.join(rank, m.JoinTokens("tcp://10.0.0.1:7000", SUB_MODELS, 20, 2), 0.0)
-    due = deque((rank, m.TokenRequest(0)) for rank in range(3))
+        dealer.join(rank, JoinTokens("tcp://10.0.0.1:7000", SUB_MODELS, 20, 2), 0.0)
+    due = deque((rank, TokenRequest(0)) for rank in range(3))
     while due:
         dealer.request(*due.popleft(), 0.0)
         for rank, message in dealer.outbox:
-            if isinstance(message, m.TokenWork):
-                due.append((rank, m.TokenRequest(message.token.iteration, message.token, compute_s=0.1)))
-            elif isinstance(message, m.NextIteration) and message.iteration < 4:
-                due.append((rank, m.TokenRequest(message.iteration + 1)))
+            if isinstance(message, TokenWork):
+                due.append((rank, TokenRequest(message.token.iteration, message.token, compute_s=0.1)))
+            elif isinstance(message, NextIteration) and message.iteration < 4:
+                due.append((rank, TokenRequest(message.iteration + 1)))
         dealer.outbox.clear()
     assert len([event for event in dealer.events if isinstance(event, TokensEvent)]) == 5
     assert 1 <= len(asked) <= 5
@@ -269,15 +283,15 @@ def test_a_sum_over_some_workers_is_shared_out_by_their_links_where_the_scheme_d
     def shares(balances):
         dealer = TokenDealer(TokenOptions(weights=(1, 1, 1), subset=3, balances=balances), 4, lambda: (up, up))
         for rank in range(4):
-            dealer.join(rank, m.JoinTokens("tcp://10.0.0.1:7000", SUB_MODELS, 16, 4), 0.0)
-        due = deque((rank, m.TokenRequest(0)) for rank in range(4))
+            dealer.join(rank, JoinTokens("tcp://10.0.0.1:7000", SUB_MODELS, 16, 4), 0.0)
+        due = deque((rank, TokenRequest(0)) for rank in range(4))
         sums = {}
         while due:
             dealer.request(*due.popleft(), 0.0)
             for rank, message in dealer.outbox:
-                if isinstance(message, m.TokenWork):
-                    due.append((rank, m.TokenRequest(message.token.iteration, message.token, compute_s=0.1)))
-                elif isinstance(message, m.SumGradients):
+                if isinstance(message, TokenWork):
+                    due.append((rank, TokenRequest(message.token.iteration, message.token, compute_s=0.1)))
+                elif isinstance(message, SumGradients):
                     sums[tuple(message.workers)] = message.shares
             dealer.outbox.clear()
         return sums
@@ -330,8 +344,8 @@ def test_a_job_sizes_batches_or_deals_tokens():
 
 def test_lies_are_named():
     for message in (
-        m.TokenRequest(1),
-        m.TokenRequest(0, TokenId(0, 4, 3)),
+        TokenRequest(1),
+        TokenRequest(0, TokenId(0, 4, 3)),
     ):
         job = Job(NALB_PARALLEL="fela")
         job.join()
@@ -339,7 +353,7 @@ def test_lies_are_named():
         assert job.verdict.cause is Cause.PROTOCOL
         assert who(job.verdict) == ("worker", "n1")
     job = Job(NALB_PARALLEL="fela")
-    job.say(1, m.TokenRequest(0))
+    job.say(1, TokenRequest(0))
     assert "before all workers have joined" in render(job.verdict)
 
 
@@ -348,7 +362,7 @@ def test_a_worker_that_trains_without_joining_is_named():
     job.join(0, 1)
     job.now_s = 40.0
     for rank, calls in enumerate((0, 0, 3)):
-        job.say(rank, m.Report(1.0, -1, [], 0, calls=calls))
+        job.say(rank, wire.Report(1.0, -1, [], 0, calls=calls))
     job.state.tick(job.now_s)
     assert job.verdict.cause is Cause.TOKENS
     assert who(job.verdict) == ("worker", "n2")
@@ -356,19 +370,19 @@ def test_a_worker_that_trains_without_joining_is_named():
 
 def test_a_worker_that_ends_without_joining_is_named_where_tokens_were_asked_for():
     job = Job(NALB_PARALLEL="dp")
-    job.say(1, m.Goodbye())
+    job.say(1, wire.Goodbye())
     assert job.verdict.cause is Cause.TOKENS
     plain = Job()
-    plain.say(1, m.Goodbye())
+    plain.say(1, wire.Goodbye())
     assert plain.verdict is None
 
 
 def test_a_worker_that_makes_fewer_steps_is_named():
     job = Job(NALB_PARALLEL="fela")
     train(job, 2)
-    job.say(2, m.Goodbye())
+    job.say(2, wire.Goodbye())
     assert job.verdict is None
-    job.say(0, m.TokenRequest(2))
+    job.say(0, TokenRequest(2))
     assert job.verdict.cause is Cause.UNEQUAL
     assert "rank 2 left after 2 steps, another begins its step 3" in render(job.verdict)
 
@@ -380,7 +394,7 @@ def test_a_worker_that_falls_silent_is_named_with_its_token_at_every_level(level
     workers = [Worker(job, rank) for rank in job.workers]
     for worker in workers:
         worker.steps = 1
-        job.say(worker.rank, m.TokenRequest(0))
+        job.say(worker.rank, TokenRequest(0))
     while workers[1].work is None or workers[1].work.token.level != level:
         for worker in workers:
             worker.turn(workers)
@@ -388,9 +402,9 @@ def test_a_worker_that_falls_silent_is_named_with_its_token_at_every_level(level
     while job.verdict is None:
         job.now_s += 0.5
         for rank in (0, 2):
-            job.say(rank, m.Report(job.now_s, -1, [], 0))
+            job.say(rank, wire.Report(job.now_s, -1, [], 0))
         for rank in job.workers:
-            job.say(rank, m.Report(job.now_s, -1, [], 0), "server")
+            job.say(rank, wire.Report(job.now_s, -1, [], 0), "server")
         job.state.tick(job.now_s)
     assert job.now_s - fell_silent_s < 10
     assert (job.verdict.cause, who(job.verdict)) == (Cause.SILENT, ("worker", "n1"))
@@ -405,9 +419,9 @@ def test_failures_count_iterations_as_tokens_do(way):
     def fail(**moment):
         job = Job(**({"NALB_PARALLEL": "fela"} | WAYS[way]))
         workers = train(job, 3)
-        job.say(1, m.TokenRequest(3))
+        job.say(1, TokenRequest(3))
         failure = Failure(cause=Cause.SCRIPT, detail="failed", role="worker", node="n0", **moment)
-        job.say(0, m.Failed(failure))
+        job.say(0, wire.Failed(failure))
         assert {worker.iteration for worker in workers} == {3}
         return job.verdict.phase, job.verdict.iteration
 
@@ -417,7 +431,7 @@ def test_failures_count_iterations_as_tokens_do(way):
     job = Job(**({"NALB_PARALLEL": "fela"} | WAYS[way]))
     job.join()
     for rank in job.workers:
-        job.say(rank, m.TokenRequest(0))
+        job.say(rank, TokenRequest(0))
     job.state.abort(Failure(cause=Cause.UNREACHABLE, detail="the link is down"), job.now_s)
     assert (job.verdict.phase, job.verdict.iteration) == (None, 0)
 
@@ -426,12 +440,12 @@ def test_a_worker_that_computes_for_long_and_gives_signs_of_life_is_waited_for()
     job = Job(NALB_PARALLEL="fela", NALB_DEADLINE_S="10")
     job.join()
     for rank in job.workers:
-        job.say(rank, m.TokenRequest(0))
+        job.say(rank, TokenRequest(0))
     for _ in range(200):
         job.now_s += 0.5
         for rank in job.workers:
-            job.say(rank, m.Report(job.now_s, -1, [], 0))
-            job.say(rank, m.Report(job.now_s, -1, [], 0), "server")
+            job.say(rank, wire.Report(job.now_s, -1, [], 0))
+            job.say(rank, wire.Report(job.now_s, -1, [], 0), "server")
         job.state.tick(job.now_s)
     assert job.verdict is None
 

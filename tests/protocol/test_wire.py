@@ -9,13 +9,26 @@ from nalb.errors import InputError, listed
 from nalb.events import IterationEvent, Rates
 from nalb.failures import DETAIL_MOST, Cause, Failure, Phase
 from nalb.measurement.capacity import CapacityEstimator
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.schemes import EXACT
-from nalb.services.batching.sizer import BatchSizeManager
+from nalb.services import composition
+from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
+from nalb.services.batching.sizer import BatchSizer
+from nalb.services.exchange import messages as m
 from nalb.services.exchange.calls import announcement
 from nalb.services.exchange.decision import PlanOptions
 from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.planner import new_planner
+from nalb.services.tokens.messages import (
+    JoinTokens,
+    NextIteration,
+    SendPart,
+    SumGradients,
+    TokenPeers,
+    TokenRequest,
+    TokenShape,
+    TokenWork,
+)
 from nalb.settings import from_environment
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.server import Fetch, Part
@@ -41,13 +54,13 @@ FAILURE = Failure(
     phase=Phase.CHECKPOINT,
     iteration=ITERATIONS,
 )
-ROW = m.SampleRow(9 + 2 * NODES, 8 * MOST, NS, NS)
+ROW = wire.SampleRow(9 + 2 * NODES, 8 * MOST, NS, NS)
 SUM = m.SliceSum(1e308, float("-inf"), 1e308)
 # on each connection the most that ioctl(SIOCOUTQ) can say
 TOKEN = TokenId(ITERATIONS, 2 * SUB_MODELS_MOST - 2, CHUNKS_MOST)
 CHUNKS = list(range(CHUNKS_MOST))  # of a last sub-model that takes the whole iteration at once
 FETCH = Fetch(TOKEN, Part.GRADIENT, NODES)
-OF_TOKENS = {m.TokenPeers, m.TokenShape, m.TokenWork, m.SendPart, m.SumGradients, m.NextIteration}
+OF_TOKENS = {TokenPeers, TokenShape, TokenWork, SendPart, SumGradients, NextIteration}
 WAYS = Ways(2 * NODES * MOST, ((1 << 32) - 2) / 1e6)
 
 
@@ -71,49 +84,49 @@ def profiled():
 
 def endless():
     """The sizes of workers that nobody keeps together."""
-    manager = BatchSizeManager("asp", NODES)
+    manager = BatchSizer("asp", NODES)
     for rank in range(NODES):
-        manager.join(rank, m.JoinBatching(1 << 20, None))
+        manager.join(rank, JoinBatching(1 << 20, None))
     return manager.outbox[0]
 
 
 PLANNED, DIGEST = planned()
 RATES = dict.fromkeys(NAMES, 50000000000.0)
 LARGEST = [
-    m.Hello(m.VERSION, "worker", NAMES[0], 9 + 2 * NODES, PID),
+    wire.Hello(wire.VERSION, "worker", NAMES[0], 9 + 2 * NODES, PID),
     m.Register([m.TensorSpec("é" * m.NAME_MOST, MOST, "float64", k) for k in range(10_000)], ITERATIONS),
-    m.Report(YEARS_S, ITERATIONS, [ROW] * m.ROWS_MOST, CALLS, CALLS, ITERATIONS, *WAYS),
+    wire.Report(YEARS_S, ITERATIONS, [ROW] * wire.ROWS_MOST, CALLS, CALLS, ITERATIONS, *WAYS),
     announcement(CALLS, "broadcast", [("é" * m.NAME_MOST, MOST, "float64")] * 1_000_000),
     m.CallAgreed(CALLS),
-    m.Still(f"server-{NAMES[0]}-{PID}"),
+    wire.Still(f"server-{NAMES[0]}-{PID}"),
     m.SlotsReady(ITERATIONS, ITERATIONS),
     m.Done(ITERATIONS, *[YEARS_S] * 6),
     m.Collected(ITERATIONS),
     m.Sums(ITERATIONS, *2 * [[SUM] * len(PLANNED.message.slot_of_slice)]),
-    m.JoinBatching(1 << 31, 1 << 31, profiled(), 1e18),  # FLOP/s, of a large machine
-    m.Computed(ITERATIONS, 1 << 31, YEARS_S, 1.0, 1.0, YEARS_S, YEARS_S),
-    m.JoinTokens(f"tcp://[{'f' * 32}]:65535", SUB_MODELS_MOST, SAMPLES_MOST, SAMPLES_MOST),
-    m.TokenRequest(ITERATIONS, TOKEN, True, YEARS_S, YEARS_S, 1 << 50),
-    m.Goodbye(),
-    m.Failed(FAILURE),
-    m.Welcome(m.VERSION, NAMES, 60.0, 86400.0, NODES),
+    JoinBatching(1 << 31, 1 << 31, profiled(), 1e18),  # FLOP/s, of a large machine
+    Computed(ITERATIONS, 1 << 31, YEARS_S, 1.0, 1.0, YEARS_S, YEARS_S),
+    JoinTokens(f"tcp://[{'f' * 32}]:65535", SUB_MODELS_MOST, SAMPLES_MOST, SAMPLES_MOST),
+    TokenRequest(ITERATIONS, TOKEN, True, YEARS_S, YEARS_S, 1 << 50),
+    wire.Goodbye(),
+    wire.Failed(FAILURE),
+    wire.Welcome(wire.VERSION, NAMES, 60.0, 86400.0, NODES),
     m.Setup(ITERATIONS, ITERATIONS, NODES, NODES, 1e12, 1e12, 2, DIGEST, ITERATIONS),
     m.PrepareSlots(ITERATIONS, ITERATIONS, PLANNED.new_slots),
     PLANNED.message,
     endless(),
-    m.TokenPeers([f"tcp://{name}:65535" for name in NAMES]),
-    m.TokenShape(ITERATIONS, CHUNKS_MOST, [CHUNKS_MOST] * SUB_MODELS_MOST, [list(range(NODES))] * SUB_MODELS_MOST),
-    m.TokenWork(TOKEN, CHUNKS, [TOKEN] * CHUNKS_MOST, TOKEN, [FETCH] * CHUNKS_MOST),
-    m.SendPart(FETCH, NODES, TOKEN, CHUNKS),
-    m.SumGradients(ITERATIONS, SUB_MODELS_MOST, list(range(NODES)), [1 / NODES] * NODES),
-    m.NextIteration(ITERATIONS, ITERATIONS),
+    TokenPeers([f"tcp://{name}:65535" for name in NAMES]),
+    TokenShape(ITERATIONS, CHUNKS_MOST, [CHUNKS_MOST] * SUB_MODELS_MOST, [list(range(NODES))] * SUB_MODELS_MOST),
+    TokenWork(TOKEN, CHUNKS, [TOKEN] * CHUNKS_MOST, TOKEN, [FETCH] * CHUNKS_MOST),
+    SendPart(FETCH, NODES, TOKEN, CHUNKS),
+    SumGradients(ITERATIONS, SUB_MODELS_MOST, list(range(NODES)), [1 / NODES] * NODES),
+    NextIteration(ITERATIONS, ITERATIONS),
     m.Measure(True),
     m.Collect(ITERATIONS),
-    m.Alive(),
-    m.Farewell(),
+    wire.Alive(),
+    wire.Farewell(),
     m.Finish(),
-    m.Abort(FAILURE),
-    m.Told(
+    wire.Abort(FAILURE),
+    wire.Told(
         IterationEvent(
             at_s=YEARS_S,
             iteration=ITERATIONS,
@@ -122,18 +135,26 @@ LARGEST = [
             estimate=Rates(up=RATES, down=RATES),
         )
     ),
-    m.Observe(m.VERSION),
-    m.RunBlock("exact", ITERATIONS, 1e12, 10**12, 999_999_999_999.0, False, False, "oracle-probes+forecasts@999999999999"),
-    m.Configured(RATES, RATES, [(*pair, 50e9) for pair in pairwise(NAMES)]),
-    m.EndJob(),
+    wire.Observe(wire.VERSION),
+    wire.RunBlock("exact", ITERATIONS, 1e12, 10**12, 999_999_999_999.0, False, False, "oracle-probes+forecasts@999999999999"),
+    wire.Configured(RATES, RATES, [(*pair, 50e9) for pair in pairwise(NAMES)]),
+    wire.EndJob(),
 ]  # fmt: skip
+
+
+FROM_COORDINATOR = {
+    *wire.TO_PROCESSES,
+    *wire.TO_OBSERVERS,
+    *(one for service in composition.SERVICES for one in service.sends),
+}
 
 
 @pytest.mark.parametrize("message", LARGEST, ids=lambda message: type(message).__name__)
 def test_the_largest_message_arrives(message):
-    decode = m.decode_at_client if isinstance(message, m.FromCoordinator) else at_coordinator
-    assert decode(m.encode(message)) == message
-    assert isinstance(message, m.FromCoordinator) or len(m.encode(message)) <= m.MESSAGE_MOST
+    is_from_coordinator = type(message) in FROM_COORDINATOR
+    decode = composition.decode_at_client if is_from_coordinator else at_coordinator
+    assert decode(wire.encode(message)) == message
+    assert is_from_coordinator or len(wire.encode(message)) <= wire.MESSAGE_MOST
 
 
 @pytest.mark.parametrize(
@@ -150,11 +171,12 @@ def test_what_no_message_holds_is_refused_where_it_is_said(message, says):
 
 
 def at_coordinator(frame):
-    return m.decode_at_coordinator(frame, "a test")
+    return composition.decode_at_coordinator(frame, "a test")
 
 
 def test_all_messages_are_among_them():
-    kinds = {*m.FromNode.__args__, *m.FromCoordinator.__args__, *m.FromObserver.__args__}
+    taken = (kind for service in composition.SERVICES for kind in service.takes)
+    kinds = {*wire.FROM_PROCESSES, *wire.FROM_OBSERVERS, *taken, *FROM_COORDINATOR}
     assert {type(message) for message in LARGEST} == kinds
 
 
@@ -166,14 +188,14 @@ class Wired(Driver):
         self.kinds = set()
 
     def say(self, peer, message):
-        return super().say(peer, at_coordinator(m.encode(message)))
+        return super().say(peer, at_coordinator(wire.encode(message)))
 
     def collect(self):
         encoded, decoded = None, None  # one object for all workers
         while self.state.outbox:
             identity, message = self.state.outbox.popleft()
             if message is not encoded:
-                encoded, decoded = message, m.decode_at_client(m.encode(message))
+                encoded, decoded = message, composition.decode_at_client(wire.encode(message))
             self.kinds.add(type(message))
             self.sent.setdefault(identity.decode(), []).append(decoded)
 
@@ -182,10 +204,10 @@ class Wired(Driver):
 def test_a_job_of_a_thousand_nodes_from_its_first_message_to_its_last():
     driver = Wired(DMLC_NUM_WORKER=str(NODES), DMLC_NUM_SERVER=str(NODES))
     workers, servers = ([f"{role}{k}" for k in range(NODES)] for role in "ws")
-    driver.say("watcher", m.Observe(m.VERSION))
+    driver.say("watcher", wire.Observe(wire.VERSION))
     for k, (worker, server, name) in enumerate(zip(workers, servers, NAMES, strict=True)):
-        driver.say(server, m.Hello(m.VERSION, "server", name, 8 + 2 * k, PID))
-        driver.say(worker, m.Hello(m.VERSION, "worker", name, 9 + 2 * k, PID))
+        driver.say(server, wire.Hello(wire.VERSION, "server", name, 8 + 2 * k, PID))
+        driver.say(worker, wire.Hello(wire.VERSION, "worker", name, 9 + 2 * k, PID))
     for worker in workers:
         driver.say(worker, announcement(0, "broadcast", (("w", 25_000_000, "float32"),)))
     assert all(driver.last(worker, m.CallAgreed).number == 0 for worker in workers)
@@ -196,17 +218,17 @@ def test_a_job_of_a_thousand_nodes_from_its_first_message_to_its_last():
             driver.say(worker, m.SlotsReady(order.iteration, order.layout_version))
     assert all(driver.last(worker, m.Plan).iteration == 0 for worker in workers)
     for k, server in enumerate(servers):
-        rows = [m.SampleRow(9 + 2 * peer, 6000, 10**9, 2 * 10**9) for peer in range(NODES) if peer != k]
-        driver.say(server, m.Report(0.0, -1, rows, CALLS, CALLS, 0, *WAYS))
+        rows = [wire.SampleRow(9 + 2 * peer, 6000, 10**9, 2 * 10**9) for peer in range(NODES) if peer != k]
+        driver.say(server, wire.Report(0.0, -1, rows, CALLS, CALLS, 0, *WAYS))
     driver.done(0, *workers)
     driver.state.tick(1.0)
     for worker in workers:
-        driver.say(worker, m.Goodbye())
+        driver.say(worker, wire.Goodbye())
     driver.state.abort(Failure(cause=Cause.SCRIPT, detail="the test ends"), 1.0)
     driver.collect()
     assert driver.state.verdict.cause is Cause.SCRIPT
     assert all(driver.last(worker, m.Plan).iteration == 1 for worker in workers)
-    assert {*m.FromCoordinator.__args__} - driver.kinds == {m.Finish, m.BatchSizes} | OF_TOKENS
+    assert FROM_COORDINATOR - driver.kinds == {m.Finish, BatchSizes} | OF_TOKENS
 
 
 # ---- what people are told
@@ -218,7 +240,7 @@ def gathered(nodes, **environment):
     for k, name in enumerate(NAMES[:nodes]):
         for role, ps_id in (("server", 8 + 2 * k), ("worker", 9 + 2 * k)):
             if role == "worker" or "NALB_STOCK" not in environment:
-                driver.say(f"{role[0]}{k}", m.Hello(m.VERSION, role, name, ps_id, PID))
+                driver.say(f"{role[0]}{k}", wire.Hello(wire.VERSION, role, name, ps_id, PID))
     workers = [f"w{k}" for k in range(nodes)]
     if "NALB_STOCK" not in environment:
         for worker in workers:
@@ -233,7 +255,7 @@ def missing():
     """One of a thousand nodes does not come."""
     driver = Wired(DMLC_NUM_WORKER=str(NODES), DMLC_NUM_SERVER=str(NODES))
     for k, name in enumerate(NAMES[1:], 1):
-        driver.say(f"w{k}", m.Hello(m.VERSION, "worker", name, 9 + 2 * k, PID))
+        driver.say(f"w{k}", wire.Hello(wire.VERSION, "worker", name, 9 + 2 * k, PID))
     driver.state.tick(1000.0)
     return driver
 
@@ -243,9 +265,9 @@ def stuck():
     driver, workers = gathered(100)
     for driver.now_s in (1.0, 9.0):
         for worker in workers:
-            driver.say(worker, m.Report(driver.now_s, 0, [], 0, computed=0))
+            driver.say(worker, wire.Report(driver.now_s, 0, [], 0, computed=0))
         for server in (f"s{k}" for k in range(len(workers))):
-            driver.say(server, m.Report(driver.now_s, -1, [], 0))
+            driver.say(server, wire.Report(driver.now_s, -1, [], 0))
     driver.state.tick(9.0)
     return driver
 
@@ -263,10 +285,10 @@ def wrong_sums():
 def not_joined():
     """All workers but one train without batch sizes."""
     driver, workers = gathered(100, NALB_STOCK="1", NALB_BATCHING="lb-bsp", NALB_SCHEME="stock")
-    driver.say(workers[0], m.JoinBatching(32, None))
+    driver.say(workers[0], JoinBatching(32, None))
     driver.now_s = 1000.0
     for worker in workers:
-        driver.say(worker, m.Report(1000.0, -1, [], 0, calls=int(worker != workers[0])))
+        driver.say(worker, wire.Report(1000.0, -1, [], 0, calls=int(worker != workers[0])))
     driver.state.tick(1000.0)
     return driver
 
@@ -274,7 +296,7 @@ def not_joined():
 def failed():
     """A worker's last words are as long as a message."""
     driver, workers = gathered(2)
-    driver.say(workers[1], m.Failed(FAILURE))
+    driver.say(workers[1], wire.Failed(FAILURE))
     return driver
 
 
@@ -293,9 +315,9 @@ def foreign():
 def test_every_process_is_told_why_the_job_ends_however_many_nodes_it_has(happens, cause):
     driver = happens()
     driver.collect()
-    told = {driver.last(peer, m.Abort) for peer in driver.sent}
-    assert told == {m.Abort(driver.state.verdict)}
-    assert m.decode_at_client(m.encode(*told)) == m.Abort(driver.state.verdict)
+    told = {driver.last(peer, wire.Abort) for peer in driver.sent}
+    assert told == {wire.Abort(driver.state.verdict)}
+    assert composition.decode_at_client(wire.encode(*told)) == wire.Abort(driver.state.verdict)
     assert driver.state.verdict.cause is cause
 
 
