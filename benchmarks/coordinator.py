@@ -69,9 +69,8 @@ class Clients:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.IDENTITY, f"{role}-{number}".encode())
         socket.connect(endpoint)
-        ps_id = 2 * number + (9 if role == "worker" else 8)
         self._sessions[socket] = Session()
-        self._say(socket, wire.encode(wire.Hello(wire.VERSION, role, f"n{number}", ps_id, 1000 + ps_id)))
+        self._say(socket, wire.encode(wire.Hello(wire.VERSION, role, f"n{number}", number, 1000 + number)))
         return socket
 
     def _say(self, socket: "zmq.Socket[bytes]", frame: bytes) -> None:
@@ -162,7 +161,7 @@ class Clients:
         for k in range(samples):
             peer = (node + 1 + k % (len(self.workers) - 1)) % len(self.workers)
             start_ns = first_ns + k * step_ns
-            rows.append(wire.SampleRow(9 + 2 * peer, SAMPLE_BYTES, start_ns, start_ns + step_ns))
+            rows.append(wire.SampleRow(1 + 2 * peer, SAMPLE_BYTES, start_ns, start_ns + step_ns))
         return wire.encode(wire.Report(now_s, -1, rows, 0))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvstore_patch.shim import Shim
-from kvstore_patch.store.session import ShimFeed, check_encryption
+from kvstore_patch.store.ps_lite import PsLite, check_encryption, server_rank
 from nalb.batching.schemes import PREDICTORS
 from nalb.batching.speed import Predictor, require_library
 from nalb.errors import InputError, NalbError
@@ -61,7 +61,7 @@ def serve(settings: Settings) -> None:
 def run_server(settings: Settings) -> None:
     """Run a parameter server that reports to the coordinator what it receives."""
     shim = Shim.loaded()
-    feed = ShimFeed(shim)
+    plane = PsLite(shim)
     keys = own_keys(settings)
     ends: queue.LifoQueue[Callable[[], None]] = queue.LifoQueue()  # close what the thread opened, the last first
 
@@ -69,11 +69,11 @@ def run_server(settings: Settings) -> None:
         with reach_kept(settings):
             while shim.self_id < 0:  # ps-lite gives the id once all processes are there
                 time.sleep(0.05)
-            hello = wire.Hello(wire.VERSION, settings.process, settings.node, shim.self_id, os.getpid())
+            hello = wire.Hello(wire.VERSION, settings.process, settings.node, server_rank(shim.self_id), os.getpid())
             client = Client(
                 settings.endpoint,
                 hello,
-                feed.drain,
+                plane.timings,
                 settings.silence_s,
                 settings.startup_s,
                 keys,

@@ -30,7 +30,7 @@ from kvstore_patch.store.calls import Arrays, Call, Calls
 from kvstore_patch.store.direct import DirectPath
 from kvstore_patch.store.one_level import OneLevel
 from kvstore_patch.store.own_routing import OwnRouting
-from kvstore_patch.store.session import WorkerSession, check_encryption
+from kvstore_patch.store.ps_lite import PsLite, check_encryption
 from kvstore_patch.store.sliced import SlicedPath
 from kvstore_patch.store.slot_maker import Orders, SlotMaker
 from kvstore_patch.store.two_levels import Levels, TwoLevels
@@ -46,6 +46,7 @@ from nalb.services.exchange.recorder import Group, Key, PlaceInIteration
 from nalb.settings import Settings
 from nalb.transport.client import Client
 from nalb.transport.reachability import reach_kept
+from nalb.transport.worker_session import WorkerSession
 
 
 class JobFinished(Exception):
@@ -59,7 +60,7 @@ class Exchange:
         self._settings = settings
         self._scheme = by_name(settings.scheme)
         self._lock = threading.Lock()  # guards calls of `inner`, which the thread that makes slots calls too
-        Shim.loaded()  # raises before ps-lite has started, whose end would wait for the other processes
+        shim = Shim.loaded()  # raises before ps-lite has started, whose end would wait for the other processes
         orders = Orders()
         with reach_kept(settings):
             check_encryption(settings)
@@ -68,7 +69,7 @@ class Exchange:
             inner = mx.kvstore.base.create("dist_sync")  # mx.kvstore.create, patched, refuses this name
             assert isinstance(inner, mx.kvstore.KVStore)
             self._inner = inner
-            self._session = WorkerSession(settings, 9 + 2 * self._inner.rank, on_prepare=orders.put)
+            self._session = WorkerSession(settings, int(inner.rank), PsLite(shim, orders.put))
         self.rank = int(self._inner.rank)  # this worker's rank in ps-lite
         self._levels = self._levels_of(self._session.welcome)
         self._slot_maker = SlotMaker(orders, self._session, self._inner, self._lock, self._levels)

@@ -8,12 +8,12 @@ import mxnet as mx
 from mxnet import nd
 
 from kvstore_patch.store import ndarrays
-from kvstore_patch.store.session import WorkerSession
 from kvstore_patch.store.two_levels import Levels
 from nalb.errors import one_line
 from nalb.failures import Cause, Phase
 from nalb.protocol import wire
 from nalb.services.exchange import messages as m
+from nalb.transport.worker_session import WorkerSession
 
 Orders = queue.SimpleQueue[m.PrepareSlots | None]  # None: no more will come
 

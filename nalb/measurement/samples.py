@@ -94,17 +94,16 @@ MAX_SAMPLE_S = 3600.0  # seconds: no message of a training job takes an hour
 def check(
     rows: Ints,
     target: Ints,
-    is_push: Mask,
     node_of_peer: dict[int, int],
     shift_s: Floats,
     within_s: Floats,
 ) -> tuple[Samples, Ints, Ints]:
-    """The valid samples among receivers' rows (peer id, bytes, start ns, end ns), shape (n, 4); the rest has an entry per row.
+    """The valid samples among receivers' rows (peer, bytes, start ns, end ns), shape (n, 4); the rest has an entry per row.
 
-    target: the receiver's node; shift_s: from the receiver's clock to the common one; within_s: the first and the last moment at
-    which the message can have arrived, on the common clock, shape (n, 2). Returns the samples, the row number of each sample, and
-    the fault of each row: its place in CHECKED, -1 for none. Messages to a node's own server cross no link: they are left out
-    without a fault.
+    Peers have odd numbers where a worker sent the message, and even ones where a server did. target: the receiver's node; shift_s:
+    from the receiver's clock to the common one; within_s: the first and the last moment at which the message can have arrived, on
+    the common clock, shape (n, 2). Returns the samples, the row number of each sample, and the fault of each row: its place in
+    CHECKED, -1 for none. Messages to a node's own server cross no link: they are left out without a fault.
     """
     peer, size_bytes, start_ns, end_ns = rows.T
     known = np.array(sorted(node_of_peer), dtype=np.int64)
@@ -130,7 +129,7 @@ def check(
     wrong[~is_link] = -1
     kept = np.flatnonzero(is_link & (wrong < 0))
     samples = np.empty(len(kept), dtype=SAMPLE)
-    columns = (source, target, size_bytes, start_s, end_s, is_push)
+    columns = (source, target, size_bytes, start_s, end_s, peer % 2 == 1)
     for name, column in zip(SAMPLE.names or (), columns, strict=True):
         samples[name] = column[kept]
     return samples, kept, wrong

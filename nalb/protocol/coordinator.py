@@ -157,7 +157,7 @@ class Coordinator:
         if kind in (wire.Report, wire.Failed):
             return False
         is_known = kind is wire.Goodbye or kind in self._takers
-        return not (self._is_gathered and is_known) or (process.is_server and kind not in self._from_servers)
+        return not (self._is_gathered and is_known) or (not process.is_worker and kind not in self._from_servers)
 
     def _welcome(self, now_s: float) -> None:
         self._nodes = self._members.nodes()
@@ -177,7 +177,7 @@ class Coordinator:
             )
             self._send(process, welcome)
         self._is_gathered = True
-        servers = [p.hello.node for p in sorted(self._members.servers, key=lambda p: p.rank) if not p.is_of_site]
+        servers = [p.hello.node for p in sorted(self._members.servers, key=lambda p: p.rank) if p.sums_for_all]
         self._observers.tell(ReadyEvent(at_s=now_s, nodes=self._nodes, servers=servers))
 
     def _levels(self) -> wire.Levels | None:
@@ -185,11 +185,12 @@ class Coordinator:
         sites = self._settings.sites_of(self._nodes)
         if sites is None or self._settings.is_stock:
             return None
-        rank = {(p.is_of_site, p.hello.node): p.rank for p in self._members.servers}
+        within = {p.hello.node: p.rank for p in self._members.servers if p.sums_within_site}
+        for_all = {p.hello.node: p.rank for p in self._members.servers if p.sums_for_all}
         return wire.Levels(
             list(sites.of_node),
-            [rank[False, node] for node in self._nodes],
-            [rank.get((True, node), -1) for node in self._nodes],
+            [for_all[node] for node in self._nodes],
+            [within.get(node, -1) for node in self._nodes],
         )
 
     # ---- running

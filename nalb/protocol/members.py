@@ -27,7 +27,7 @@ class Members:
         self.left: list[Process] = []  # workers that have said Goodbye
         self.rejected: Counter[str] = Counter()  # messages and samples of processes that were not believed, by reason
         self._last_goodbye_s = now_s
-        self._expected = settings.num_workers + (0 if settings.is_stock else settings.num_servers)
+        self._expected = settings.num_workers, 0 if settings.is_stock else settings.num_servers
 
     def __iter__(self) -> Iterator[Process]:
         return iter(self._by_identity.values())
@@ -58,21 +58,23 @@ class Members:
                 Cause.PROTOCOL,
                 f"speaks control version {hello.version}, the coordinator {wire.VERSION}: install the same nalb everywhere",
             )
-        if hello.ps_id not in self._ps_ids(hello.role):
+        if hello.rank >= (self._settings.num_workers if process.is_worker else self._settings.num_servers):
             return process.failure(
                 Cause.IDENTITY,
-                f"has ps-lite id {hello.ps_id}, which no {hello.role} of this job can have: start it with the "
+                f"has rank {hello.rank}, which no {hello.role} of this job can have: start it with the "
                 "environment that `nalb launch --print-env` shows",
             )
-        if any(p.hello.ps_id == hello.ps_id or p.name == process.name for p in self):
+        if any(not {*p.peer_numbers}.isdisjoint(process.peer_numbers) or p.name == process.name for p in self):
             return process.failure(
                 Cause.IDENTITY,
-                f"has the name or the ps-lite id {hello.ps_id} of another process: give each node its own NALB_NODE",
+                f"has the name or the rank {hello.rank} of another process: give each node its own NALB_NODE",
             )
         self._by_identity[identity] = process
-        (self.workers if hello.role == "worker" else self.servers).append(process)
-        if hello.role == "worker":
+        if process.is_worker:
+            self.workers.append(process)
             self.worker_of_rank[process.rank] = process
+        if process.is_server:
+            self.servers.append(process)
         return None
 
     def note_still(self, message: wire.Still, key_node: str | None, now_s: float) -> None:
@@ -81,22 +83,18 @@ class Members:
         if process is not None and key_node in (None, process.hello.node):
             process.last_heard_s = now_s
 
-    def _ps_ids(self, role: str) -> range:
-        """The ids that ps-lite gives: by rank, even ones to servers and odd ones to workers."""
-        first, count = (9, self._settings.num_workers) if role == "worker" else (8, self._settings.num_servers)
-        return range(first, first + 2 * count, 2)
-
     @property
     def are_all_here(self) -> bool:
         """Whether all processes of the job have said Hello."""
-        return len(self._by_identity) == self._expected
+        return (len(self.workers), len(self.servers)) == self._expected
 
     def missing(self) -> Failure:
         """The failure of a job whose processes have not all come in time; it names those that have."""
         here = listed(sorted(p.name for p in self)) or "nobody"
+        expected = max(self._expected) if any(p.is_worker and p.is_server for p in self) else sum(self._expected)
         return Failure(
             cause=Cause.ABSENT,
-            detail=f"only {len(self._by_identity)} of {self._expected} processes came within "
+            detail=f"only {len(self._by_identity)} of {expected} processes came within "
             f"{self._settings.startup_s:g} s ({here}): see the others' logs",
         )
 
@@ -120,10 +118,10 @@ class Members:
     def leave(self, process: Process, now_s: float) -> bool:
         """Take in a Goodbye; return whether it is a worker's and every worker has said it."""
         self._last_goodbye_s = now_s
-        if process.hello.role == "worker" and not process.has_left:
+        if process.is_worker and not process.has_left:
             self.left.append(process)
         process.has_left = True
-        return process.hello.role == "worker" and self._have_workers_left
+        return process.is_worker and self._have_workers_left
 
     @property
     def _have_workers_left(self) -> bool:
@@ -136,7 +134,7 @@ class Members:
         """
         for process in self:
             silent_s = now_s - process.last_heard_s
-            waits = not process.has_left or (process.hello.role == "worker" and not self._have_workers_left)
+            waits = not process.has_left or (process.is_worker and not self._have_workers_left)
             if (direct_s := now_s - process.last_direct_s) > LOST_DEADLINES * self._settings.deadline_s:
                 silent_s = direct_s  # it lives and can be reached, but its connection never came back
             if waits and silent_s > self._settings.silence_s:
@@ -151,7 +149,7 @@ class Members:
         """The failure of a job whose workers have all said Goodbye while ps-lite's last barrier stays shut: nobody else notices."""
         serving = [p for p in self if not p.has_left]
         waited_s = now_s - self._last_goodbye_s
-        if serving and not any(p.hello.role == "worker" for p in serving) and waited_s > self._settings.silence_s:
+        if serving and not any(p.is_worker for p in serving) and waited_s > self._settings.silence_s:
             return Failure(
                 cause=Cause.LINGERING,
                 detail=f"every worker left {waited_s:.1f} s ago, in order, but ps-lite has not ended: {serving[0].name} still "

@@ -1,4 +1,4 @@
-"""A worker or server as the coordinator knows it, and how it is told from others."""
+"""A process of a job as the coordinator knows it, and how it is told from others."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +9,7 @@ from nalb.protocol import wire
 
 @dataclass
 class Process:
-    """A worker or server that has said Hello."""
+    """A process that has said Hello: a worker, a server, or an agent, which is both."""
 
     identity: bytes
     hello: wire.Hello
@@ -38,14 +38,24 @@ class Process:
             self.computed, self.computed_s = report.computed, now_s
 
     @property
+    def is_worker(self) -> bool:
+        """Whether gradients come from the process."""
+        return self.hello.role in ("worker", "agent")
+
+    @property
     def is_server(self) -> bool:
-        """Whether the process is a server, of either level."""
+        """Whether the process sums, on either level."""
         return self.hello.role != "worker"
 
     @property
-    def is_of_site(self) -> bool:
-        """Whether the process is a server that sums within a site."""
-        return self.hello.role == "site server"
+    def sums_for_all(self) -> bool:
+        """Whether the process sums what comes from all workers, or from all sites."""
+        return self.is_server and self.hello.role != "site server"
+
+    @property
+    def sums_within_site(self) -> bool:
+        """Whether the process sums within a site."""
+        return self.hello.role in ("site server", "agent")
 
     @cached_property
     def name(self) -> str:
@@ -59,8 +69,14 @@ class Process:
 
     @property
     def rank(self) -> int:
-        """The process's number among those of its role: ps-lite numbers servers 8, 10, ... and workers 9, 11, ..."""
-        return (self.hello.ps_id - 8) // 2
+        """The process's number among the workers, or among the servers of all levels."""
+        return self.hello.rank
+
+    @property
+    def peer_numbers(self) -> list[int]:
+        """The numbers by which others' rows name the process."""
+        roles = [role for role, is_played in ((True, self.is_worker), (False, self.is_server)) if is_played]
+        return [wire.peer_number(self.rank, is_worker) for is_worker in roles]
 
 
 def natural_order(name: str) -> tuple[object, ...]:

@@ -34,7 +34,7 @@ from nalb.planning.nodes import Capacities, Node
 from nalb.planning.sites import Sites, Uplinks
 from nalb.settings import NODE_MOST
 
-VERSION = 16
+VERSION = 17
 # Round trips, in s: shorter ones fit into queues, longer ones need pacing (measured at 0.05 ms: pacing changes nothing).
 FAR_S = 0.005
 # A message beyond a bound ends the job. So each bound is out of reach of 1,000 nodes for years, or the sender keeps it too.
@@ -63,7 +63,7 @@ class Message(Struct, frozen=True, forbid_unknown_fields=True, tag=True):
 class SampleRow(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, gc=False):
     """A received message, as its receiver timed it on its own monotonic clock."""
 
-    peer: Annotated[int, Meta(ge=-1, le=1 << 31)]
+    peer: Annotated[int, Meta(ge=-1, le=1 << 32)]  # the sender: peer_number of its rank; -1: not known
     size_bytes: Annotated[int, Meta(ge=0, le=1 << 40)]
     start_ns: Annotated[int, Meta(ge=0, le=1 << 62)]
     end_ns: Annotated[int, Meta(ge=0, le=1 << 62)]
@@ -76,10 +76,16 @@ class Hello(Message, frozen=True):
     """The first message of a process, which it repeats until it is welcomed."""
 
     version: int
-    role: Annotated[str, Meta(pattern=r"^(worker|(site |global )?server)\Z")]
+    # an agent is worker and server in one
+    role: Annotated[str, Meta(pattern=r"^(worker|(site |global )?server|agent)\Z")]
     node: Name
-    ps_id: Index
+    rank: Index  # among the workers, or among the servers of all levels
     pid: Index
+
+
+def peer_number(rank: int, is_worker: bool) -> int:
+    """The number by which rows name the sender of a message: the worker or the server of this rank."""
+    return 2 * rank + is_worker
 
 
 class Report(Message, frozen=True):

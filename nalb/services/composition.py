@@ -13,6 +13,7 @@ from nalb.protocol.service import Service
 from nalb.schemes import SCHEMES, Scheme
 from nalb.services.batching.service import Batching
 from nalb.services.exchange.links import Links
+from nalb.services.exchange.planes import PS_LITE, Plane
 from nalb.services.exchange.service import Exchange
 from nalb.services.tokens.service import Tokens
 from nalb.settings import Settings
@@ -28,6 +29,7 @@ def services_of(
     schemes: Mapping[str, Scheme] = SCHEMES,
     estimators: Mapping[str, Callable[[int], Estimator]] = ESTIMATORS,
     new_routing: Callable[[], Routing] | None = Routing,
+    plane: Plane = PS_LITE,
 ) -> list[Service]:
     """The services of a job. Where MXNet runs alone it has no exchange. The others turn workers away that the job has no use for.
 
@@ -40,7 +42,9 @@ def services_of(
         return [tokens, batching]
     check_training = [batching.joining.check_training, tokens.joining.check_training]
     shares = batching.plan_shares
-    exchange = Exchange(settings, members, observers, links, shares, check_training, schemes, estimators, new_routing)
+    exchange = Exchange(
+        settings, members, observers, links, shares, check_training, schemes, estimators, new_routing, plane
+    )
     return [tokens, batching, exchange]
 
 
@@ -51,11 +55,12 @@ def new_coordinator(
     schemes: Mapping[str, Scheme] = SCHEMES,
     estimators: Mapping[str, Callable[[int], Estimator]] = ESTIMATORS,
     new_routing: Callable[[], Routing] | None = Routing,
+    plane: Plane = PS_LITE,
 ) -> Coordinator:
     """The coordinator of a job with all its services. The other arguments are those of services_of."""
 
     def compose(members: Members, observers: Observers) -> list[Service]:
-        return services_of(settings, members, observers, predictor, schemes, estimators, new_routing)
+        return services_of(settings, members, observers, predictor, schemes, estimators, new_routing, plane)
 
     return Coordinator(settings, now_s, compose)
 

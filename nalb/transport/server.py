@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 
 import numpy as np
@@ -24,6 +25,7 @@ from nalb.protocol.observers import Measured
 from nalb.schemes import SCHEMES, Scheme
 from nalb.services import composition
 from nalb.services.composition import new_coordinator
+from nalb.services.exchange.planes import PS_LITE, Plane
 from nalb.settings import Settings
 from nalb.transport.conversations import Conversations, bound
 from nalb.transport.curvezmq import door_kept, node_of_user, secure_server
@@ -43,9 +45,13 @@ class CoordinatorThread:
         predictor: Callable[[int], Predictor] | None = None,
         schemes: Mapping[str, Scheme] = SCHEMES,
         estimators: Mapping[str, Callable[[int], Estimator]] = ESTIMATORS,
+        plane: Plane = PS_LITE,
     ):
-        """The arguments are those of Coordinator."""
-        self._settings, self._predictor, self._schemes, self._estimators = settings, predictor, schemes, estimators
+        """The arguments are those of new_coordinator."""
+        self._settings = settings
+        self._new_coordinator = partial(
+            new_coordinator, settings, predictor=predictor, schemes=schemes, estimators=estimators, plane=plane
+        )
         self._stop = threading.Event()
         self._started: queue.Queue[Exception | None] = queue.Queue()
         self._thread = threading.Thread(target=self._run, name="nalb-coordinator", daemon=True)
@@ -84,7 +90,7 @@ class CoordinatorThread:
                 self._started.put(failure)
                 return
             self._started.put(None)
-            state = new_coordinator(self._settings, time.monotonic(), self._predictor, self._schemes, self._estimators)
+            state = self._new_coordinator(time.monotonic())
             members = None if keys is None else node_of_user(keys)
             talks = Conversations(router)
             try:

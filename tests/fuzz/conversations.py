@@ -58,8 +58,8 @@ JOIN_TOKENS = JoinTokens("tcp://10.0.0.1:7000", 3, 16, 8)
 TENSORS = [m.TensorSpec("w", 60_000, "float32", 0), m.TensorSpec("b", 100, "float64", 0)]
 CALLED = announcement(0, "broadcast", (("w", 60_000, "float32"), (1, 100, "float64")))
 EXAMPLES: tuple[wire.Message, ...] = (
-    wire.Hello(wire.VERSION, "worker", "n0", 9, 100), m.Register(TENSORS, 0), m.SlotsReady(1, 0),
-    wire.Report(1.0, 1, [wire.SampleRow(9, 40_000, 10**9, 2 * 10**9), wire.SampleRow(8, 4_000, 10**9, 10**9 + 10**6)], 0, 3),
+    wire.Hello(wire.VERSION, "worker", "n0", 0, 100), m.Register(TENSORS, 0), m.SlotsReady(1, 0),
+    wire.Report(1.0, 1, [wire.SampleRow(1, 40_000, 10**9, 2 * 10**9), wire.SampleRow(0, 4_000, 10**9, 10**9 + 10**6)], 0, 3),
     m.Done(1, 1.0, 1.5, 0.1, 5.0, 6.0, 5.5), m.Sums(1, [m.SliceSum(1.0, -1.0, 2.0)], [m.SliceSum(1.0, -1.0, 2.0)]),
     JoinBatching(32, 64), Computed(1, 32, 0.1, 0.9, 0.5, 0.2, 0.0),
     JOIN_TOKENS, TokenRequest(0, None), TokenRequest(0, TokenId(0, 2, 1), False, 0.1, 0.01, 40_000),
@@ -116,9 +116,9 @@ def honest_answers(
 def hellos(nodes: int) -> Due:
     """Of all processes of a job."""
     return [
-        (f"{role[0]}{rank}".encode(), wire.Hello(wire.VERSION, role, f"n{rank}", first + 2 * rank, 1))
+        (f"{role[0]}{rank}".encode(), wire.Hello(wire.VERSION, role, f"n{rank}", rank, 1))
         for rank in range(nodes)
-        for role, first in (("server", 8), ("worker", 9))
+        for role in ("server", "worker")
     ]
 
 
@@ -174,7 +174,7 @@ def honest_conversation(iterations: int, kind: int = 0) -> bytes:
         said += bytes([IDENTITIES.index(identity)]) + len(frame).to_bytes(2, "little") + frame
         for whom, answer in listener.hear(identity, frame):
             end_ns = int(listener.now_s * 1e9)
-            row = wire.SampleRow(8 if whom == b"w1" else 10, 40_000, end_ns - 10**7, end_ns)
+            row = wire.SampleRow(0 if whom == b"w1" else 2, 40_000, end_ns - 10**7, end_ns)
             due += honest_answers(whom, answer, listener.now_s, partial(list, [row]))
     return said
 
@@ -261,6 +261,6 @@ class CoordinatorUnderAttack:
             took_ns = rng.choice((1, 10**3, 10**6, 10**9, 3 * 10**12)) if is_absurd else rng.randrange(10**6, 10**8)
             size_bytes = rng.choice((0, 1, 10**3, 10**9, 2**40)) if is_absurd else rng.randrange(1000, 100_000)
             rows.append(
-                wire.SampleRow(rng.choice((8, 9, 10, 11, 12, 13, -1, 99)), size_bytes, start_ns, start_ns + took_ns)
+                wire.SampleRow(rng.choice((0, 1, 2, 3, 4, 5, -1, 91)), size_bytes, start_ns, start_ns + took_ns)
             )
         return rows

@@ -164,15 +164,15 @@ class World:
         self.overtakings, self.repeats, self.failures, self.reports = overtakings, repeats, failures, reports
         self.took_s, self.resets = took_s, resets
         self.workers = {f"w{i}": Worker(list(program)) for i in range(settings.num_workers)}
-        ids = [(f"s{i}", "server", 8 + 2 * i) for i in range(settings.num_servers)]
-        ids += [(f"w{i}", "worker", 9 + 2 * i) for i in range(settings.num_workers)]
+        ids = [(f"s{i}", "server", i) for i in range(settings.num_servers)]
+        ids += [(f"w{i}", "worker", i) for i in range(settings.num_workers)]
         self.peers = [name for name, _, _ in ids]
         # of each process: its own end of the session, and the coordinator's
         self.sessions = {name: (Session[wire.Message](), Session[wire.Message]()) for name in self.peers if resets}
         self.upward: dict[str, list[OnItsWay]] = {name: [] for name in self.peers}
         self.downward: dict[str, list[OnItsWay]] = {name: [] for name in self.peers}
-        for name, role, ps_id in ids:
-            self.say("up", name, wire.Hello(wire.VERSION, role, "n" + name[1:], ps_id, ps_id))
+        for name, role, rank in ids:
+            self.say("up", name, wire.Hello(wire.VERSION, role, "n" + name[1:], rank, rank))
         self.upward["observer"] = [(None, order) for order in orders]
         self.welcomed: set[str] = set()
         self.slots: dict[tuple[int, int], list[tuple[str, int, int]]] = {}  # pushes not yet answered

@@ -30,7 +30,7 @@ ENVIRONMENT = {
     "DMLC_NUM_WORKER": "2", "DMLC_NUM_SERVER": "2", "NALB_SCHEME": "aware", "NALB_DEADLINE_S": "10",
 }  # fmt: skip
 TENSORS = [m.TensorSpec("w", 400_000, "float32", 0), m.TensorSpec("b", 100, "float32", 0)]
-PEERS = {"s0": (8, "server", "n0"), "w0": (9, "worker", "n0"), "s1": (10, "server", "n1"), "w1": (11, "worker", "n1")}
+PEERS = {"s0": (0, "server", "n0"), "w0": (0, "worker", "n0"), "s1": (1, "server", "n1"), "w1": (1, "worker", "n1")}
 
 
 class Driver:
@@ -56,8 +56,8 @@ class Driver:
         return fresh
 
     def gather(self):
-        for peer, (ps_id, role, node) in PEERS.items():
-            self.say(peer, wire.Hello(wire.VERSION, role, node, ps_id, 100 + ps_id))
+        for peer, (rank, role, node) in PEERS.items():
+            self.say(peer, wire.Hello(wire.VERSION, role, node, rank, 100 + rank))
 
     def start(self):
         """Up to the first plan."""
@@ -101,10 +101,10 @@ class Driver:
 def test_nobody_is_welcomed_before_all_are_there():
     driver = Driver()
     for peer in ("s0", "w0", "s1"):
-        ps_id, role, node = PEERS[peer]
-        driver.say(peer, wire.Hello(wire.VERSION, role, node, ps_id, 1))
+        rank, role, node = PEERS[peer]
+        driver.say(peer, wire.Hello(wire.VERSION, role, node, rank, 1))
     assert not driver.sent
-    driver.say("w1", wire.Hello(wire.VERSION, "worker", "n1", 11, 1))
+    driver.say("w1", wire.Hello(wire.VERSION, "worker", "n1", 1, 1))
     assert all(driver.last(peer, wire.Welcome).nodes == ["n0", "n1"] for peer in PEERS)
 
 
@@ -168,7 +168,7 @@ def test_the_next_plan_waits_for_what_servers_have_still_to_tell():
     driver.now_s = 7.0
     for worker in ("w0", "w1"):
         driver.say(worker, m.Done(0, 1.0, 1.5, 0.1, 5.0, 6.0))
-    before, after = (wire.SampleRow(11, 4000, start, start + 10**8) for start in (4 * 10**9, 5 * 10**9))
+    before, after = (wire.SampleRow(3, 4000, start, start + 10**8) for start in (4 * 10**9, 5 * 10**9))
     driver.say("s0", wire.Report(7.0, -1, [before, after], 0))
     driver.say("w0", wire.Report(7.0, -1, [], 0))
     driver.say("s0", m.Collected(0))
@@ -211,7 +211,7 @@ def say_rows(driver, exchanging=-1, computed=-1):
     driver.now_s += 1.0
     ends_ns = [int((driver.now_s - k / 10) * 1e9) for k in range(1, 11)]
     for peer in PEERS:
-        rows = [wire.SampleRow(11, 400, end_ns - 10**8, end_ns) for end_ns in ends_ns] if peer == "s0" else []
+        rows = [wire.SampleRow(3, 400, end_ns - 10**8, end_ns) for end_ns in ends_ns] if peer == "s0" else []
         doing = exchanging if peer == "w0" else -1
         driver.say(peer, wire.Report(driver.now_s, doing, rows, 0, 0, computed if peer == "w0" else -1))
     driver.state.tick(driver.now_s)
@@ -348,7 +348,7 @@ def test_an_exchange_in_which_nothing_is_under_way_any_more_is_ended():
         driver.now_s += 5
         for peer in PEERS:
             report(peer, 0 if peer == "w0" else -1)
-    row = wire.SampleRow(9, 4000, 10**9, 2 * 10**9)
+    row = wire.SampleRow(1, 4000, 10**9, 2 * 10**9)
     for _ in range(20):  # and slices, as long as some come
         all_report(rows=[row])
     for _ in range(20):  # or are on their way
@@ -378,7 +378,7 @@ def test_a_direct_call_of_which_nothing_is_under_way_any_more_is_ended():
     def all_report(ready=(1, 1), summed=(0, 0), calls=(1, 1), **of_all):
         driver.now_s += 5
         for peer in PEERS:
-            rank = PEERS[peer][0] // 2 - 4
+            rank = PEERS[peer][0]
             told = {"ready": ready[rank], "summed": summed[rank], "calls": calls[rank]} if peer[0] == "w" else {}
             driver.say(peer, wire.Report(driver.now_s, -1, [], 0, **of_all, **told))
         driver.state.tick(driver.now_s)
@@ -405,7 +405,7 @@ def test_a_direct_call_of_which_nothing_is_under_way_any_more_is_ended():
 
 def test_a_process_that_never_comes_is_told_after_the_startup_time():
     driver = Driver(NALB_STARTUP_S="30")
-    driver.say("s0", wire.Hello(wire.VERSION, "server", "n0", 8, 1))
+    driver.say("s0", wire.Hello(wire.VERSION, "server", "n0", 0, 1))
     driver.state.tick(29.0)
     assert driver.state.phase == "GATHER"
     driver.state.tick(31.0)
@@ -423,11 +423,11 @@ def test_different_tensors_are_named():
 
 def test_two_processes_of_one_name_and_other_versions_are_refused():
     driver = Driver()
-    driver.say("s0", wire.Hello(wire.VERSION, "server", "n0", 8, 1))
-    driver.say("x", wire.Hello(wire.VERSION, "server", "n0", 10, 1))
+    driver.say("s0", wire.Hello(wire.VERSION, "server", "n0", 0, 1))
+    driver.say("x", wire.Hello(wire.VERSION, "server", "n0", 1, 1))
     assert (driver.state.verdict.cause, who(driver.state.verdict)) == (Cause.IDENTITY, ("server", "n0"))
     driver = Driver()
-    driver.say("s0", wire.Hello(wire.VERSION + 1, "server", "n0", 8, 1))
+    driver.say("s0", wire.Hello(wire.VERSION + 1, "server", "n0", 0, 1))
     assert (driver.state.verdict.cause, who(driver.state.verdict)) == (Cause.PROTOCOL, ("server", "n0"))
 
 
@@ -512,20 +512,20 @@ def test_measured_rates_move_load_off_the_slow_node():
     """Node n1 is ten times slower: samples say so, and the plan after next gives it less. Three nodes, else nothing moves."""
     driver = Driver(DMLC_NUM_WORKER="3", DMLC_NUM_SERVER="3")
     driver.gather()
-    driver.say("s2", wire.Hello(wire.VERSION, "server", "n2", 12, 1))
-    driver.say("w2", wire.Hello(wire.VERSION, "worker", "n2", 13, 1))
+    driver.say("s2", wire.Hello(wire.VERSION, "server", "n2", 2, 1))
+    driver.say("w2", wire.Hello(wire.VERSION, "worker", "n2", 2, 1))
     for worker in ("w0", "w1", "w2"):
         driver.say(worker, m.Register(TENSORS))
     driver.slots_ready()
     first = driver.last("w0", m.Plan).server_of_slice
     for peer in ("s0", "s1", "s2"):
         rows = []
-        for other, ps_id in (("s0", 9), ("s1", 11), ("s2", 13)):
+        for other, worker in (("s0", 1), ("s1", 3), ("s2", 5)):
             if other != peer:
                 slow = "s1" in (other, peer)
                 step_ns = int(1e8 if slow else 1e7)
                 rows += [
-                    wire.SampleRow(ps_id, 40_000, 10**9 + k * step_ns, 10**9 + (k + 1) * step_ns) for k in range(20)
+                    wire.SampleRow(worker, 40_000, 10**9 + k * step_ns, 10**9 + (k + 1) * step_ns) for k in range(20)
                 ]
         driver.say(peer, wire.Report(5.0, -1, rows, 0))
     driver.done(0, "w0", "w1", "w2")
@@ -751,7 +751,7 @@ def test_natural_order():
     [b"", b"\xc1", b"\x93\x01\x02\x03", msgspec.msgpack.encode({"type": "Plan"}),
      msgspec.msgpack.encode({"type": "Done", "iteration": -1}),
      msgspec.msgpack.encode({"type": "Goodbye", "extra": 1}), b"\x91" * 5000,
-     wire.encode(wire.Hello(wire.VERSION, "worker\n", "n9", 9, 1)),
+     wire.encode(wire.Hello(wire.VERSION, "worker\n", "n9", 0, 1)),
      wire.encode(m.Register([m.TensorSpec("w", 1, "float32\n", 0)]))],
 )  # fmt: skip
 def test_frames_that_are_not_ours_are_the_peers_error(frame):
@@ -792,9 +792,9 @@ def test_a_bad_environment_names_the_variable(name, value):
 def test_where_mxnet_runs_alone_nobody_registers():
     """A worker that spoke of plans there ended the coordinator with a trace."""
     driver = Driver(NALB_STOCK="1", NALB_BATCHING="ssp")
-    for peer, (ps_id, role, node) in PEERS.items():
+    for peer, (rank, role, node) in PEERS.items():
         if role == "worker":
-            driver.say(peer, wire.Hello(wire.VERSION, role, node, ps_id, 1))
+            driver.say(peer, wire.Hello(wire.VERSION, role, node, rank, 1))
     for worker in ("w0", "w1"):
         driver.say(worker, m.Register(TENSORS))
         driver.say(worker, m.Done(0, 1.0, 1.0, 0.0, 1.0, 2.0))

@@ -44,8 +44,8 @@ def test_sizes_and_shares_follow_links_and_machines():
         state.receive(peer.encode(), message, 0.0)
 
     for node, rank in enumerate(rank_of_node):
-        say(f"s{node}", wire.Hello(wire.VERSION, "server", f"n{node}", 8 + 2 * node, 1))
-        say(f"w{rank}", wire.Hello(wire.VERSION, "worker", f"n{node}", 9 + 2 * rank, 1))
+        say(f"s{node}", wire.Hello(wire.VERSION, "server", f"n{node}", node, 1))
+        say(f"w{rank}", wire.Hello(wire.VERSION, "worker", f"n{node}", rank, 1))
     for rank in range(NODES):
         say(f"w{rank}", JoinBatching(32, None))
         say(f"w{rank}", m.Register([m.TensorSpec("w", 3_000_000, "float32", 0)]))

@@ -14,7 +14,7 @@ from nalb.protocol import wire
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.knowledge import NetworkKnowledge
-from nalb.services.exchange.own_routing import OwnRouting
+from nalb.services.exchange.own_routing import OwnLoads, OwnRouting
 from nalb.services.exchange.planner import Planner
 from nalb.services.exchange.slot_numbers import PlanSlots
 from nalb.simulation.exchange import MessageWeight
@@ -61,7 +61,7 @@ def planner_of(kind):
     names = [node.name for node in NODES]
     nodes = JobNodes.of(names, set(names), {name: rank for rank, name in enumerate(names)})
     slots = PlanSlots(nodes.rank_of_node, nodes.site_rank_of_node, nodes.sites)
-    return kind(nodes, NetworkKnowledge(nodes, CapacityEstimator), slots, OwnRouting(nodes, Routing()))
+    return kind(nodes, NetworkKnowledge(nodes, CapacityEstimator), slots, OwnRouting(OwnLoads(nodes), Routing()))
 
 
 def iterate(scheme, scale=1.0, has_friends=False, rounds=ROUNDS):
@@ -123,11 +123,11 @@ def test_the_truth_is_worth_more_than_equal_shares():
 
 
 ABSURD = {
-    "too fast": wire.SampleRow(11, 2**40, 10**9, 10**9 + 1),
-    "no time": wire.SampleRow(11, 1000, 2 * 10**9, 10**9),
-    "another time": wire.SampleRow(11, 1000, 10**9, 900 * 10**9),
-    "too long": wire.SampleRow(11, 1000, 10**9, 9000 * 10**9),
-    "more than was sent": wire.SampleRow(11, 10**9, 10**9, 2 * 10**9),
+    "too fast": wire.SampleRow(3, 2**40, 10**9, 10**9 + 1),
+    "no time": wire.SampleRow(3, 1000, 2 * 10**9, 10**9),
+    "another time": wire.SampleRow(3, 1000, 10**9, 900 * 10**9),
+    "too long": wire.SampleRow(3, 1000, 10**9, 9000 * 10**9),
+    "more than was sent": wire.SampleRow(3, 10**9, 10**9, 2 * 10**9),
 }
 
 
@@ -151,7 +151,7 @@ def test_a_busy_receiver_is_not_doubted():
     driver = Driver()
     driver.start()
     driver.now_s = 5.0
-    driver.say("s0", wire.Report(5.0, -1, [wire.SampleRow(11, 1000, 10**9, 10**9 + 10)] * 20, 0))
+    driver.say("s0", wire.Report(5.0, -1, [wire.SampleRow(3, 1000, 10**9, 10**9 + 10)] * 20, 0))
     driver.done(0)
     assert not [event for event in driver.state.events if isinstance(event, DoubtEvent)]
     iterations = [event for event in driver.state.events if isinstance(event, IterationEvent)]
@@ -166,7 +166,7 @@ def test_a_server_that_reports_many_short_iterations_at_once_is_not_doubted():
     driver.say("s0", wire.Report(5.0, -1, [], 0))
     for iteration in range(20):
         if iteration == 19:
-            row = wire.SampleRow(11, size // 2, 10**9, 4 * 10**9)
+            row = wire.SampleRow(3, size // 2, 10**9, 4 * 10**9)
             driver.say("s0", wire.Report(5.0, -1, [row] * 20, 0))
         driver.done(iteration)
     assert not [event for event in driver.state.events if isinstance(event, DoubtEvent)]
@@ -179,9 +179,8 @@ def test_honest_reports_are_not_doubted():
     driver.start()
     driver.now_s = 5.0
     size = sum(spec.elements * 4 for spec in TENSORS) // 2
-    for peer, (ps_id, role, _) in PEERS.items():
-        other = {8: 11, 10: 9, 9: 10, 11: 8}[ps_id]
-        assert role in ("server", "worker")
+    for peer, (rank, role, _) in PEERS.items():
+        other = wire.peer_number(1 - rank, is_worker=role == "server")
         driver.say(peer, wire.Report(5.0, 0, [wire.SampleRow(other, size, 10**9, 4 * 10**9)], 0))
     driver.done(0)
     assert not [event for event in driver.state.events if isinstance(event, DoubtEvent)]

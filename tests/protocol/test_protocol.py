@@ -261,7 +261,7 @@ def test_batch_sizes_are_alike_in_every_order_of_reports(batching, ahead):
                     sizes[name.decode()].append(answer)
 
         for rank in range(3):
-            say(rank, wire.Hello(wire.VERSION, "worker", f"n{rank}", 9 + 2 * rank, 1))
+            say(rank, wire.Hello(wire.VERSION, "worker", f"n{rank}", rank, 1))
         for rank in order[:3] if len(set(order[:3])) == 3 else (0, 1, 2):
             say(rank, JoinBatching(32, None))
         reported = [0, 0, 0]

@@ -29,9 +29,9 @@ def register(driver):
     servers = [("global server", node, rank) for node, rank in GLOBAL_RANKS.items()]
     servers += [("site server", node, rank) for node, rank in SITE_RANKS.items()]
     for role, node, rank in servers:
-        driver.say(f"s{rank}", wire.Hello(wire.VERSION, role, node, 8 + 2 * rank, 1))
+        driver.say(f"s{rank}", wire.Hello(wire.VERSION, role, node, rank, 1))
     for rank in range(3):
-        driver.say(f"w{rank}", wire.Hello(wire.VERSION, "worker", f"n{rank}", 9 + 2 * rank, 1))
+        driver.say(f"w{rank}", wire.Hello(wire.VERSION, "worker", f"n{rank}", rank, 1))
     for rank in range(3):
         driver.say(f"w{rank}", m.Register(TENSORS))
 

@@ -13,7 +13,7 @@ from nalb.protocol import wire
 from nalb.schemes import EXACT
 from nalb.services import composition
 from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
-from nalb.services.batching.sizer import BatchSizer
+from nalb.services.batching.sizer import BatchSizeManager
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.calls import announcement
 from nalb.services.exchange.decision import PlanOptions
@@ -54,7 +54,7 @@ FAILURE = Failure(
     phase=Phase.CHECKPOINT,
     iteration=ITERATIONS,
 )
-ROW = wire.SampleRow(9 + 2 * NODES, 8 * MOST, NS, NS)
+ROW = wire.SampleRow(1 + 2 * NODES, 8 * MOST, NS, NS)
 SUM = m.SliceSum(1e308, float("-inf"), 1e308)
 # on each connection the most that ioctl(SIOCOUTQ) can say
 TOKEN = TokenId(ITERATIONS, 2 * SUB_MODELS_MOST - 2, CHUNKS_MOST)
@@ -84,7 +84,7 @@ def profiled():
 
 def endless():
     """The sizes of workers that nobody keeps together."""
-    manager = BatchSizer("asp", NODES)
+    manager = BatchSizeManager("asp", NODES)
     for rank in range(NODES):
         manager.join(rank, JoinBatching(1 << 20, None))
     return manager.outbox[0]
@@ -93,7 +93,7 @@ def endless():
 PLANNED, DIGEST = planned()
 RATES = dict.fromkeys(NAMES, 50000000000.0)
 LARGEST = [
-    wire.Hello(wire.VERSION, "worker", NAMES[0], 9 + 2 * NODES, PID),
+    wire.Hello(wire.VERSION, "worker", NAMES[0], NODES, PID),
     m.Register([m.TensorSpec("é" * m.NAME_MOST, MOST, "float64", k) for k in range(10_000)], ITERATIONS),
     wire.Report(YEARS_S, ITERATIONS, [ROW] * wire.ROWS_MOST, CALLS, CALLS, ITERATIONS, *WAYS),
     announcement(CALLS, "broadcast", [("é" * m.NAME_MOST, MOST, "float64")] * 1_000_000),
@@ -142,11 +142,8 @@ LARGEST = [
 ]  # fmt: skip
 
 
-FROM_COORDINATOR = {
-    *wire.TO_PROCESSES,
-    *wire.TO_OBSERVERS,
-    *(one for service in composition.SERVICES for one in service.sends),
-}
+SENT = [kind for service in composition.SERVICES for kind in service.sends]
+FROM_COORDINATOR = {*wire.TO_PROCESSES, *wire.TO_OBSERVERS, *SENT}
 
 
 @pytest.mark.parametrize("message", LARGEST, ids=lambda message: type(message).__name__)
@@ -206,8 +203,8 @@ def test_a_job_of_a_thousand_nodes_from_its_first_message_to_its_last():
     workers, servers = ([f"{role}{k}" for k in range(NODES)] for role in "ws")
     driver.say("watcher", wire.Observe(wire.VERSION))
     for k, (worker, server, name) in enumerate(zip(workers, servers, NAMES, strict=True)):
-        driver.say(server, wire.Hello(wire.VERSION, "server", name, 8 + 2 * k, PID))
-        driver.say(worker, wire.Hello(wire.VERSION, "worker", name, 9 + 2 * k, PID))
+        driver.say(server, wire.Hello(wire.VERSION, "server", name, k, PID))
+        driver.say(worker, wire.Hello(wire.VERSION, "worker", name, k, PID))
     for worker in workers:
         driver.say(worker, announcement(0, "broadcast", (("w", 25_000_000, "float32"),)))
     assert all(driver.last(worker, m.CallAgreed).number == 0 for worker in workers)
@@ -218,7 +215,7 @@ def test_a_job_of_a_thousand_nodes_from_its_first_message_to_its_last():
             driver.say(worker, m.SlotsReady(order.iteration, order.layout_version))
     assert all(driver.last(worker, m.Plan).iteration == 0 for worker in workers)
     for k, server in enumerate(servers):
-        rows = [wire.SampleRow(9 + 2 * peer, 6000, 10**9, 2 * 10**9) for peer in range(NODES) if peer != k]
+        rows = [wire.SampleRow(1 + 2 * peer, 6000, 10**9, 2 * 10**9) for peer in range(NODES) if peer != k]
         driver.say(server, wire.Report(0.0, -1, rows, CALLS, CALLS, 0, *WAYS))
     driver.done(0, *workers)
     driver.state.tick(1.0)
@@ -238,9 +235,9 @@ def gathered(nodes, **environment):
     """A coordinator whose job has begun, and its workers."""
     driver = Wired(DMLC_NUM_WORKER=str(nodes), DMLC_NUM_SERVER=str(nodes), **environment)
     for k, name in enumerate(NAMES[:nodes]):
-        for role, ps_id in (("server", 8 + 2 * k), ("worker", 9 + 2 * k)):
+        for role in ("server", "worker"):
             if role == "worker" or "NALB_STOCK" not in environment:
-                driver.say(f"{role[0]}{k}", wire.Hello(wire.VERSION, role, name, ps_id, PID))
+                driver.say(f"{role[0]}{k}", wire.Hello(wire.VERSION, role, name, k, PID))
     workers = [f"w{k}" for k in range(nodes)]
     if "NALB_STOCK" not in environment:
         for worker in workers:
@@ -255,7 +252,7 @@ def missing():
     """One of a thousand nodes does not come."""
     driver = Wired(DMLC_NUM_WORKER=str(NODES), DMLC_NUM_SERVER=str(NODES))
     for k, name in enumerate(NAMES[1:], 1):
-        driver.say(f"w{k}", wire.Hello(wire.VERSION, "worker", name, 9 + 2 * k, PID))
+        driver.say(f"w{k}", wire.Hello(wire.VERSION, "worker", name, k, PID))
     driver.state.tick(1000.0)
     return driver
 

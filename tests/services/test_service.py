@@ -62,8 +62,8 @@ class Job:
             return [*composition.services_of(settings, members, observers), *(one(members) for one in services)]
 
         self.state = Coordinator(settings, 0.0, compose)
-        for name, (ps_id, role, node) in PEERS.items():
-            self.say(name, wire.Hello(wire.VERSION, role, node, ps_id, 1))
+        for name, (rank, role, node) in PEERS.items():
+            self.say(name, wire.Hello(wire.VERSION, role, node, rank, 1))
 
     def say(self, name, message):
         """Send it; the kinds of what comes back, by process."""

@@ -21,7 +21,7 @@ def test_the_thread_may_end_before_its_last_wake_up(monkeypatch: pytest.MonkeyPa
     """A heartbeat may find the client closing before `close` wakes the thread: then nobody is there to be woken."""
     with zmq.Context() as context, context.socket(zmq.ROUTER) as coordinator:
         port = coordinator.bind_to_random_port("tcp://127.0.0.1")
-        hello = wire.Hello(version=wire.VERSION, role="worker", node="n0", ps_id=9, pid=1)
+        hello = wire.Hello(version=wire.VERSION, role="worker", node="n0", rank=0, pid=1)
         client = Client(f"tcp://127.0.0.1:{port}", hello, lambda: ([], 0), silence_s=60.0, startup_s=60.0)
         wake = client._wake
 
@@ -50,7 +50,7 @@ def test_what_is_noted_is_told_in_order_with_what_is_sent() -> None:
     """Though a thread that is behind takes all of it at once: a report that goes before a message is of its time."""
     with zmq.Context() as context, context.socket(zmq.ROUTER) as coordinator:
         port = coordinator.bind_to_random_port("tcp://127.0.0.1")
-        hello = wire.Hello(version=wire.VERSION, role="worker", node="n0", ps_id=9, pid=1)
+        hello = wire.Hello(version=wire.VERSION, role="worker", node="n0", rank=0, pid=1)
         client = Client(f"tcp://127.0.0.1:{port}", hello, lambda: ([], 0), silence_s=60.0, startup_s=60.0)
         client.note(exchanging=4, calls=7)
         client.send(m.Collected(4))
@@ -78,7 +78,7 @@ router = context.socket(zmq.ROUTER)
 router.setsockopt(zmq.ROUTER_HANDOVER, 1)
 talks = Conversations(router)
 port = router.bind_to_random_port("tcp://127.0.0.1")
-client = Client(f"tcp://127.0.0.1:{port}", wire.Hello(wire.VERSION, "worker", "n1", 9, 1), lambda: ([], 0), 60.0, 60.0)
+client = Client(f"tcp://127.0.0.1:{port}", wire.Hello(wire.VERSION, "worker", "n1", 0, 1), lambda: ([], 0), 60.0, 60.0)
 first, *said = router.recv_multipart()
 assert isinstance(composition.decode_at_coordinator(talks.opened(first, said), "n1"), wire.Hello)
 def tell(message):
@@ -155,7 +155,7 @@ def test_signs_of_life_find_another_way_while_the_connection_is_silent(how, caus
 def test_a_coordinator_that_never_comes_is_told_however_many_reports_wait():
     script = (
         "from nalb.protocol import wire\nfrom nalb.transport.client import Client\n"
-        "hello = wire.Hello(wire.VERSION, 'worker', 'n1', 9, 1)\n"
+        "hello = wire.Hello(wire.VERSION, 'worker', 'n1', 0, 1)\n"
         "client = Client('tcp://127.0.0.1:9', hello, lambda: ([], 0), 60.0, 4.0)\n"
         "client._heartbeat_s = 0.0001  # more than libzmq's thousand\n"
         "client.wait_for(wire.Welcome)"

@@ -108,7 +108,7 @@ def test_a_member_speaks_for_its_own_node_alone() -> None:
             dealer = stack.enter_context(closing(stack.enter_context(zmq.Context()).socket(zmq.DEALER)))
             secure_client(dealer, job["n1"], f"tcp://127.0.0.1:{port}")
             dealer.connect(f"tcp://127.0.0.1:{port}")
-            hello = wire.encode(wire.Hello(wire.VERSION, "worker", claims, 9, 1))
+            hello = wire.encode(wire.Hello(wire.VERSION, "worker", claims, 0, 1))
             dealer.send_multipart([pack(Session[bytes]().keep(hello)), hello])
             assert router.poll(LIMIT_MS)
             frames, node = _receive_signed(router, node_of_user(job["n0"]))

@@ -82,7 +82,7 @@ class Batching(Service):
     def leave(self, process: Process, now_s: float) -> Failure | None:
         """A process ends in good order."""
         del now_s
-        if process.is_server or self._sizer is None:
+        if not process.is_worker or self._sizer is None:
             return None
         if failure := self.joining.check_training(process):
             return failure

@@ -89,7 +89,7 @@ class CallAgreement:
     def reported(self, process: Process) -> Failure | None:
         """It has said how many calls it has made. The one that others wait with may be among them only if it announced that too."""
         call = self._call
-        if call is None or process.is_server or process.rank in self._waiting or process.calls <= call.number:
+        if call is None or not process.is_worker or process.rank in self._waiting or process.calls <= call.number:
             return None
         first = next(iter(self._waiting.values()))
         return _missed(first, call, process, "went on with its iterations there")

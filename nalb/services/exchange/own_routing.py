@@ -1,6 +1,7 @@
-"""The part of planning that MXNet alone has: it can distribute tensors by itself, in place of a plan. Pure."""
+"""A data plane's own way of summing, without a plan: what it has each node sum, and what its links need for it. Pure."""
 
 import math
+from typing import Protocol
 
 import numpy as np
 
@@ -11,6 +12,13 @@ from nalb.planning.slots import STOCK_KEYS
 from nalb.planning.stock import route
 from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.knowledge import Known
+
+
+class Loads(Protocol):
+    """What a data plane has each node sum where no plan distributes slices."""
+
+    def shares(self, tensors: tuple[Tensor, ...]) -> Floats | None:
+        """Bytes per node, shape (N,); None where the plane cannot sum these tensors without a plan."""
 
 
 class OwnLoads:
@@ -33,19 +41,19 @@ class OwnLoads:
 
 
 class OwnRouting:
-    """MXNet's own routing as the other way to exchange gradients: when it is taken, and what links need for it."""
+    """A data plane's own routing as the other way to exchange gradients: when it is taken, and what links need for it."""
 
-    def __init__(self, nodes: JobNodes, routing: Routing):
-        """routing: decides when it is taken. nodes: all of them workers, else other shares may take far longer than a plan."""
+    def __init__(self, loads: Loads, routing: Routing):
+        """loads: what each node sums, in a job whose nodes are all workers. routing: decides when it is taken."""
         self.routing = routing
-        self._loads = OwnLoads(nodes)
-        self._shares: Floats | None = None  # of the present tensors; None: MXNet cannot route them
+        self._loads = loads
+        self._shares: Floats | None = None  # of the present tensors; None: they cannot be summed without a plan
 
     def begin(self, layout: Layout) -> None:
         """Tensors are cut like this from here on."""
         self._shares = self._loads.shares(layout.tensors)
 
     def links_s(self, known: Known, model_bytes: float) -> float:
-        """Seconds that links need, by lower bounds of rates; infinite where these are not known, or MXNet cannot route."""
+        """Seconds that links need, by lower bounds of rates; infinite where these are not known, or a plan is needed."""
         needed_s = None if self._shares is None else known.exchange_s(self._shares, model_bytes, with_cores=False)
         return math.inf if needed_s is None else needed_s

@@ -18,7 +18,7 @@ from nalb.services.exchange.decision import Decision, PlanContext, PlanOptions, 
 from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.knowledge import FinishedIteration, Known, NetworkKnowledge
 from nalb.services.exchange.own_routing import OwnRouting
-from nalb.services.exchange.slot_numbers import PlanSlots
+from nalb.services.exchange.planes import PS_LITE, Plane, Slots
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Planner:
         self,
         nodes: JobNodes,
         knowledge: NetworkKnowledge,
-        slots: PlanSlots,
+        slots: Slots,
         own: OwnRouting | None,
         rules: Rules = RULES,
     ):
@@ -177,6 +177,7 @@ def new_planner(
     new_estimator: Callable[[int], Estimator],
     routing: Routing | None = None,
     rules: Rules = RULES,
+    plane: Plane = PS_LITE,
 ) -> Planner:
     """A job's planner, which knows nothing yet. new_estimator: makes one from the number of nodes.
 
@@ -187,7 +188,7 @@ def new_planner(
     return Planner(
         nodes,
         NetworkKnowledge(nodes, new_estimator, rules),
-        PlanSlots(nodes.rank_of_node, nodes.site_rank_of_node, nodes.sites),
-        OwnRouting(nodes, routing) if may_leave and routing is not None else None,
+        plane.new_slots(nodes),
+        OwnRouting(plane.new_loads(nodes), routing) if may_leave and routing is not None else None,
         rules,
     )

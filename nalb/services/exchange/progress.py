@@ -98,6 +98,8 @@ class JobProgress:
             known_s = worker.done.cpu_s if worker.done else None
             worker_s[place[worker.node]] = np.nan if known_s is None else known_s
         for server in self.servers:
+            if server.process.is_worker:
+                continue  # it told all of its CPU time as a worker
             server_s[place[server.node]] += server.cpu_s - server.cpu_before_s  # one of each level
         return Work(worker_s, server_s, cores)
 
@@ -109,7 +111,7 @@ class JobProgress:
 
     def moment(self, process: Process, iteration: int) -> Moment:
         """The phase of a process while this iteration runs, by its own last report."""
-        if process.is_server:
+        if not process.is_worker:
             return None, iteration
         if process.exchanging == iteration:
             return Phase.EXCHANGE, iteration

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from nalb.events import DoubtEvent
-from nalb.measurement.samples import CHECKED, ClockAlignment, Fault, Floats, Ints, Mask, Samples, check, samples_of
+from nalb.measurement.samples import CHECKED, ClockAlignment, Fault, Floats, Ints, Samples, check, samples_of
 from nalb.protocol import wire
 from nalb.services.exchange.progress import JobProgress, Progress, Reported
 
@@ -27,13 +27,14 @@ class SampleCollector:
     def __init__(self, progress: JobProgress, rejected: Counter[str], tell: Callable[[DoubtEvent], None]):
         self._progress, self._rejected, self._tell = progress, rejected, tell
         self._clock = ClockAlignment()
-        self._node_of_peer: dict[int, int] = {}  # by ps-lite's id
+        self._node_of_peer: dict[int, int] = {}  # by Process.peer_numbers
         self._accused: set[tuple[str, Fault]] = set()  # processes and faults that observers were told of
 
     def begin(self, nodes: Sequence[str]) -> None:
         """All processes are there. nodes: their names, in planning order."""
         index = {name: i for i, name in enumerate(nodes)}
-        self._node_of_peer = {one.process.hello.ps_id: index[one.node] for one in self._progress}
+        numbered = ((number, one) for one in self._progress for number in one.process.peer_numbers)
+        self._node_of_peer = {number: index[one.node] for number, one in numbered}
 
     def take(self, one: Progress, report: wire.Report, released_s: float | None, now_s: float) -> None:
         """Take in a report. Its samples are of the iteration whose plan went out at released_s; None: no plan is out."""
@@ -111,28 +112,29 @@ def collect(
     flat = chain.from_iterable(map(msgspec.structs.astuple, chain.from_iterable(one.rows for _, one in reports)))
     rows = np.fromiter(flat, np.int64, 4 * sum(counts)).reshape(-1, 4)
     place = np.repeat([place for place, _ in reports], counts)
-    is_server = np.array([one.process.is_server for one in reporters])
-    node = np.array([node_of_peer.get(one.process.hello.ps_id, -1) for one in reporters])
+    is_push = rows[:, 0] % 2 == 1  # from a worker, as peer_number counts
+    receives = np.array([[one.process.is_worker, one.process.is_server] for one in reporters])
+    rows[~receives[place, is_push.astype(int)], 0] = -1  # nobody sends that to such a process
+    node = np.array([node_of_peer.get(one.process.peer_numbers[0], -1) for one in reporters])
     shift_s, *within_s = (np.repeat(one, counts) for one in zip(*(one[1:] for _, one in reports), strict=True))
-    samples, kept, wrong = check(rows, node[place], is_server[place], node_of_peer, shift_s, np.stack(within_s, 1))
+    samples, kept, wrong = check(rows, node[place], node_of_peer, shift_s, np.stack(within_s, 1))
     bad = np.flatnonzero(wrong >= 0)
     faults = Counter((int(place[k]), CHECKED[wrong[k]]) for k in bad)
     is_of_it = samples["end_s"] > since_s
     samples, place = samples[is_of_it], place[kept[is_of_it]]
-    too_much = _exceeding(place, samples, is_server, [one.covers for one in reporters], most_bytes)
+    too_much = _exceeding(place, samples, [one.covers for one in reporters], most_bytes)
     faults.update({(one, Fault.MORE): int((place == one).sum()) for one in too_much})
     return Received(samples[~np.isin(place, too_much)], faults)
 
 
-def _exceeding(
-    place: Ints, samples: Samples, is_server: Mask, covers: list[int], most_bytes: Callable[[int], Floats]
-) -> list[int]:
+def _exceeding(place: Ints, samples: Samples, covers: list[int], most_bytes: Callable[[int], Floats]) -> list[int]:
     """The places of processes that say that one peer sent them more than plans let it send. covers: iterations, by place."""
     nodes = int(max(samples["source"].max(), samples["target"].max())) + 1 if len(samples) else 1
-    key, first, of = np.unique(place * nodes + samples["source"], return_index=True, return_inverse=True)
+    from_whom = (place * nodes + samples["source"]) * 2 + samples["is_push"]
+    key, first, of = np.unique(from_whom, return_index=True, return_inverse=True)
     received = np.bincount(of, samples["size_bytes"], len(key))
-    who = key // nodes
-    holder = np.where(is_server[who], samples["target"][first], samples["source"][first])
+    who = key // (2 * nodes)
+    holder = np.where(key % 2 == 1, samples["target"][first], samples["source"][first])
     most = np.zeros(len(key))
     covered = np.array(covers)[who]
     for iterations in np.unique(covered).tolist():

@@ -17,6 +17,7 @@ from nalb.services.exchange.calls import CallAgreement
 from nalb.services.exchange.iterations import Iterations
 from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.links import Links
+from nalb.services.exchange.planes import Plane
 from nalb.services.exchange.planner import Planner, new_planner
 from nalb.services.exchange.progress import JobProgress
 from nalb.services.exchange.sample_collector import SampleCollector
@@ -42,16 +43,18 @@ class Exchange(Service):
         schemes: Mapping[str, Scheme],
         estimators: Mapping[str, Callable[[int], Estimator]],
         new_routing: Callable[[], Routing] | None,
+        plane: Plane,
     ):
         """links: is told of the planner. joint_shares: see PlanOptions. check_training: asked of a worker that registers tensors.
 
         schemes, estimators: by the names that settings and observers use. new_routing: makes what decides when iterations are left
-        to MXNet's own routing; None: never, as without MXNet.
+        to the data plane's own routing; None: never.
         """
         super().__init__(members)
         self._settings, self._observers, self._links = settings, observers, links
         self._joint_shares, self._check_training = joint_shares, check_training
-        self._schemes, self._new_estimator, self._new_routing = schemes, estimators[settings.estimator], new_routing
+        self._schemes, self._new_estimator = schemes, estimators[settings.estimator]
+        self._new_routing, self._plane = new_routing, plane
         self.progress = JobProgress(members)
         self._collector = SampleCollector(self.progress, members.rejected, self.events.append)
         self._calls = CallAgreement(members, self.outbox)
@@ -87,13 +90,13 @@ class Exchange(Service):
         nodes = JobNodes.of(
             names,
             workers={p.hello.node for p in workers},
-            servers={p.hello.node: p.rank for p in servers if not p.is_of_site},
+            servers={p.hello.node: p.rank for p in servers if p.sums_for_all},
             sites=self._settings.sites_of(names),
-            site_servers={p.hello.node: p.rank for p in servers if p.is_of_site},
+            site_servers={p.hello.node: p.rank for p in servers if p.sums_within_site},
         )
-        checks_slices = self._settings.verify_sums  # which MXNet's own routing has none of
+        checks_slices = self._settings.verify_sums  # which only plans have
         routing = None if checks_slices or self._new_routing is None else self._new_routing()
-        return new_planner(nodes, self._new_estimator, routing)
+        return new_planner(nodes, self._new_estimator, routing, plane=self._plane)
 
     def take(self, process: Process, message: Message, now_s: float) -> Failure | None:
         """A worker or server has sent a message of the exchange, or a report, which may come before all are there."""

@@ -115,7 +115,7 @@ class Tokens(Service):
     def leave(self, process: Process, now_s: float) -> Failure | None:
         """A process ends in good order."""
         del now_s
-        if process.is_server:
+        if not process.is_worker:
             return None
         if failure := self.joining.check_training(process):
             return failure

@@ -176,7 +176,7 @@ class Job:
     def __init__(self, **environment):
         self.state = new_coordinator(from_environment({**ENVIRONMENT, **environment}, "host"), 0.0)
         for rank in (0, 1):
-            self.say(rank, wire.Hello(wire.VERSION, "worker", f"n{rank}", 9 + 2 * rank, 100))
+            self.say(rank, wire.Hello(wire.VERSION, "worker", f"n{rank}", rank, 100))
 
     def say(self, rank, message, now_s=0.0):
         self.state.receive(f"w{rank}".encode(), message, now_s)

@@ -44,9 +44,7 @@ class World:
         self.members = Members(settings(count), 0.0)
         self.agreement = CallAgreement(self.members, self.outbox)
         for rank in range(count):
-            assert not self.members.admit(
-                b"%d" % rank, wire.Hello(wire.VERSION, "worker", f"n{rank}", 9 + 2 * rank, 1), 0.0
-            )
+            assert not self.members.admit(b"%d" % rank, wire.Hello(wire.VERSION, "worker", f"n{rank}", rank, 1), 0.0)
         self.made, self.told, self.waits, self.gone = [0] * count, [0] * count, [False] * count, [False] * count
         self.up, self.down = [[] for _ in programs], [[] for _ in programs]
         self.why = None
@@ -168,9 +166,9 @@ def test_many_calls_of_many_workers_end_alike_or_named(data):
 
 def coordinator(workers=2):
     state = new_coordinator(settings(workers), 0.0)
-    state.receive(b"s0", wire.Hello(wire.VERSION, "server", "n0", 8, 1), 0.0)
+    state.receive(b"s0", wire.Hello(wire.VERSION, "server", "n0", 0, 1), 0.0)
     for rank in range(workers):
-        state.receive(b"w%d" % rank, wire.Hello(wire.VERSION, "worker", f"n{rank}", 9 + 2 * rank, 1), 0.0)
+        state.receive(b"w%d" % rank, wire.Hello(wire.VERSION, "worker", f"n{rank}", rank, 1), 0.0)
     state.outbox.clear()
     return state
 

@@ -33,7 +33,7 @@ def test_tensors_beyond_its_keys_are_not_mxnets():
 
 
 def test_links_need_what_the_loads_take_by_lower_bounds_of_rates():
-    own = OwnRouting(JOB, Routing())
+    own = OwnRouting(OwnLoads(JOB), Routing())
     layout = build_layout(FIRST, num_nodes=4, num_servers=4, alpha_bytes=1e4)
     assert own.links_s(MEASURED, layout.model_bytes) == math.inf  # no tensors yet
     own.begin(layout)

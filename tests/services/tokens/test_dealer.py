@@ -46,8 +46,8 @@ class Job:
         self.state = new_coordinator(from_environment({**ENVIRONMENT, **counts, **environment}, "host"), 0.0)
         self.now_s, self.workers, self.told = 0.0, range(workers), [deque() for _ in range(workers)]
         for rank in self.workers:
-            for role, first in (("server", 8), ("worker", 9)):
-                self.say(rank, wire.Hello(wire.VERSION, role, f"n{rank}", first + 2 * rank, 1), role)
+            for role in ("server", "worker"):
+                self.say(rank, wire.Hello(wire.VERSION, role, f"n{rank}", rank, 1), role)
 
     def say(self, rank, message, role="worker"):
         frame = wire.encode(message)
@@ -250,8 +250,8 @@ def test_what_is_known_of_the_links_is_by_rank_and_asked_for_once_an_iteration()
     state = new_coordinator(settings, 0.0, estimators={settings.estimator: lambda _: links})
     (tokens,) = (service for service in state.services if isinstance(service, Tokens))
     for node, rank in enumerate((1, 2, 0)):
-        state.receive(b"s%d" % rank, wire.Hello(wire.VERSION, "server", f"n{node}", 8 + 2 * node, 1), 0.0)
-        state.receive(b"w%d" % rank, wire.Hello(wire.VERSION, "worker", f"n{node}", 9 + 2 * rank, 1), 0.0)
+        state.receive(b"s%d" % rank, wire.Hello(wire.VERSION, "server", f"n{node}", node, 1), 0.0)
+        state.receive(b"w%d" % rank, wire.Hello(wire.VERSION, "worker", f"n{node}", rank, 1), 0.0)
     for rank in range(3):
         state.receive(b"w%d" % rank, m.Register([m.TensorSpec("w", 3_000_000, "float32", 0)]), 0.0)
     assert tokens._rates() is None

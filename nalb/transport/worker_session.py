@@ -1,4 +1,4 @@
-"""A worker's part in the control plane: it waits for plans, and reports iterations' times and the shim's samples."""
+"""A worker's part in the control plane, whatever its data plane: it waits for plans and reports iterations and their timings."""
 
 import os
 import queue
@@ -6,9 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Unpack
+from typing import TYPE_CHECKING, Protocol
 
-from kvstore_patch.shim import Shim
 from nalb.errors import one_line
 from nalb.failures import Cause
 from nalb.process.last_words import die
@@ -17,59 +16,53 @@ from nalb.services.exchange import messages as m
 from nalb.services.exchange.worker_protocol import WorkerProtocol
 from nalb.settings import Settings
 from nalb.transport.client import Client, Noted
-from nalb.transport.curvezmq import knock
 from nalb.transport.keys import own_keys
 from nalb.transport.reachability import Reachability
 
-
-def check_encryption(settings: Settings) -> None:
-    """Check that this process can talk to an encrypted job; does nothing in a job without keys.
-
-    Raises MachineError without the shim, which encrypts: ps-lite would talk in plain text. Raises PeerError where the job does not
-    accept this node's key: ps-lite would wait for ever.
-    """
-    keys = own_keys(settings)
-    if keys is None:
-        return
-    Shim.loaded()
-    if settings.role != "scheduler":  # the scheduler itself answers these knocks
-        knock(keys, settings.endpoint, settings.startup_s)
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # Python 3.10 has none in `typing`
 
 
-class ShimFeed:
-    """Turns the messages that the shim saw into rows of reports."""
+class DataPlane(Protocol):
+    """What moves a worker's gradients to others and back, as the control plane sees it."""
 
-    def __init__(self, shim: Shim):
-        self._shim = shim
-        self._rows: list[wire.SampleRow] = []
+    def begin(self, plan: m.Plan) -> None:
+        """An iteration of this plan begins: forecasts are sent or not, as it says, and `first_sent_s` is of this iteration."""
 
-    def drain(self) -> tuple[list[wire.SampleRow], int]:
-        """The oldest rows not drained yet, as many as a Report holds, and the number of samples that the shim has lost so far."""
-        self._rows += [wire.SampleRow(*sample) for sample in self._shim.drain()]
-        rows, self._rows = self._rows[: wire.ROWS_MOST], self._rows[wire.ROWS_MOST :]
-        return rows, self._shim.drops
+    @property
+    def first_sent_s(self) -> float | None:
+        """When the iteration's first gradient was sent, on the monotonic clock; None: none was yet."""
+
+    def timings(self) -> tuple[list[wire.SampleRow], int]:
+        """The oldest rows not given yet, at most ROWS_MOST, of messages that came in; the number of rows lost so far.
+
+        Called on the client's thread; it must not block.
+        """
+
+    def make_room(self, order: m.PrepareSlots) -> None:
+        """Begin to make slots, and say SlotsReady then. Called on the client's thread; it must not block."""
 
 
 class WorkerSession:
     """Joins the job, waits for plans, and times iterations."""
 
-    def __init__(self, settings: Settings, ps_id: int, on_prepare: Callable[[m.PrepareSlots], None]):
+    def __init__(self, settings: Settings, rank: int, plane: DataPlane, role: str = "worker"):
         """Joins the job; waits until the coordinator has welcomed this worker.
 
-        on_prepare: called for each PrepareSlots, on the client's thread; it must not block.
+        role: what Hello says; an agent is worker and server in one.
         """
-        self.shim = Shim.loaded()
-        hello = wire.Hello(wire.VERSION, "worker", settings.node, ps_id, os.getpid())
+        self._plane = plane
+        hello = wire.Hello(wire.VERSION, role, settings.node, rank, os.getpid())
         keys = own_keys(settings)
         self.client = client = Client(
             settings.endpoint,
             hello,
-            ShimFeed(self.shim).drain,
+            plane.timings,
             settings.silence_s,
             settings.startup_s,
             keys,
         )
-        client.on(m.PrepareSlots, on_prepare)
+        client.on(m.PrepareSlots, plane.make_room)
         self.welcome = client.wait_for(wire.Welcome)
         self._reach = Reachability(settings, client.fail, lambda ways: client.note(ways=ways))
         self.protocol = WorkerProtocol()
@@ -101,8 +94,7 @@ class WorkerSession:
             return message, time.monotonic() - start_s
         if not isinstance(message, m.Plan):  # Finish
             return None, 0.0
-        self.shim.set_forecasts(message.measure)
-        self.shim.mark()
+        self._plane.begin(message)
         self.client.note(exchanging=self.protocol.iteration)
         return message, time.monotonic() - start_s
 
@@ -136,9 +128,9 @@ class WorkerSession:
             except Exception as error:
                 why = f"failed: {one_line(error)}"
                 self.client.fail(self.client.failure(Cause.PROCESS, why, iteration=iteration), 1)
-            start_s = self.shim.first_sent_ns * 1e-9 if has_pushed else end_s
-            if not start_s:
-                why = "has a shim that saw no push in a whole iteration: is it preloaded? Run `nalb doctor`"
+            start_s = self._plane.first_sent_s if has_pushed else end_s
+            if start_s is None:
+                why = "sent nothing in a whole iteration: run `nalb doctor`"
                 die(self.client.failure(Cause.PROCESS, why, iteration=iteration))
             if checked is not None:
                 self.client.send(checked)
@@ -156,7 +148,7 @@ class WorkerSession:
             if (end_s := self._waits.get()()) is not None:
                 self._ends_s.put(end_s)
 
-    def note_once(self, wait: Callable[[], None], **news: Unpack[Noted]) -> None:
+    def note_once(self, wait: Callable[[], None], **news: "Unpack[Noted]") -> None:
         """Let reports tell `news` once `wait` has returned on the thread. Its errors are ignored: the script meets them too."""
 
         def work() -> None:
