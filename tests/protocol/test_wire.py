@@ -13,7 +13,7 @@ from nalb.protocol import wire
 from nalb.schemes import EXACT
 from nalb.services import composition
 from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
-from nalb.services.batching.sizer import BatchSizeManager
+from nalb.services.batching.sizer import BatchSizer
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.calls import announcement
 from nalb.services.exchange.decision import PlanOptions
@@ -84,7 +84,7 @@ def profiled():
 
 def endless():
     """The sizes of workers that nobody keeps together."""
-    manager = BatchSizeManager("asp", NODES)
+    manager = BatchSizer("asp", NODES)
     for rank in range(NODES):
         manager.join(rank, JoinBatching(1 << 20, None))
     return manager.outbox[0]

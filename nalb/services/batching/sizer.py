@@ -1,12 +1,12 @@
-"""The batch sizes of one job: reports of iterations in, sizes of named iterations out. No clock, no sockets.
+"""Chooses the batch sizes of one job: reports of iterations in, sizes of iterations out. No clock, no sockets.
 
 All workers draw batch k by the same message, so they switch in the same iteration and the total is always whole. The sizes
 of iteration k + 1 + lag are decided when every worker has reported k. With lag 0 workers wait for the decision (LB-BSP's
 blocking update); with lag 1 it is taken while they compute. A larger lag is also how far the fastest may lead the
 slowest where the KVStore does not keep them together, which makes SSP of dist_async; without end, it is ASP.
 
-No controller sees the first iterations, nor those in which a worker's batch is larger than ever before and the next: MXNet sets
-itself up then and gets memory, which takes up to three times as much computing and says nothing about speed.
+No controller sees the first iterations, nor an iteration in which a worker's batch is larger than ever before, nor the next one. MXNet
+sets itself up in these and gets memory, which takes up to three times as much computing and says nothing about speed.
 """
 
 import math
@@ -27,16 +27,14 @@ from nalb.protocol import wire
 from nalb.services.batching import messages as m
 
 KEPT = 10_000  # iterations ahead of the slowest whose reports wait for it; without a bound on the lead they would fill memory
-SET_UP = (
-    2  # iterations at a larger size than ever; of the second ones a tenth took 3 times as long, of the third 1.4 times
-)
+# Iterations at a larger size than ever: of the second ones a tenth took 3 times as long, of the third ones 1.4 times.
+SET_UP = 2
 WARM_UP = 5  # iterations: MXNet's first ones take up to ten times as long as later ones, on slow machines for longer
-ON_THEIR_WAY, NEW_SIZE = "sizes on their way", "new at a larger size"  # reasons why nobody decides
+ON_THEIR_WAY, NEW_SIZE = "sizes on their way", "new at a larger size"  # reasons for keeping sizes as they are
 
 
 class BatchSizer:
-    """Workers by rank. `outbox` collects what all workers must get, `events` what observers see, but for the time and the
-    names of the workers.
+    """Sizes by rank. `outbox` collects messages to all workers, `events` events that lack the time and the workers' names.
 
     scheme: a name of nalb.batching.schemes, or a baseline, whose sizes stay as they are. total, most: None where the
     workers say. predictor: makes the predictor of a rank; None: the default one. network: for joint plans, what is known of the
@@ -74,13 +72,13 @@ class BatchSizer:
         return [rank for rank in range(self._workers) if rank not in self._joined]
 
     def plan_shares(self) -> Floats | None:
-        """The network's half of a joint plan for the sizes decided, by the links as now known, bytes per node; None without."""
+        """The network's half of a joint plan for the present sizes, by the known links, bytes per node; None: not joint."""
         if not isinstance(self._controller, JointBalancer):
             return None
         return self._controller.shares_bytes(self._sizes, self._network())
 
     def join(self, rank: int, message: m.JoinBatching) -> None:
-        """A worker takes part; with the last one the first sizes go out. InputError: what they ask for is impossible."""
+        """Take a worker in; with the last one the first sizes go out. Raises InputError where they ask for the impossible."""
         if rank in self._joined or not 0 <= rank < self._workers:
             raise InputError(f"rank {rank} joins the batching twice or is none of {self._workers} workers: join once")
         self._joined[rank] = message
@@ -99,7 +97,7 @@ class BatchSizer:
         self._send(0, self._lag)
 
     def computed(self, rank: int, message: m.Computed) -> None:
-        """A worker's report. InputError: it is not the one that is due, or says what cannot be."""
+        """Take in a worker's report. Raises InputError where it is not the one that is due, or says what cannot be."""
         due = self._reported[rank] + 1
         if self._controller is None or message.iteration != due:
             raise InputError(f"it reports batch {message.iteration} while {due} is due: every batch needs one step")
@@ -115,7 +113,7 @@ class BatchSizer:
                 self._decide(due, [reports[rank] for rank in range(self._workers)])
 
     def leave(self, rank: int) -> str | None:
-        """A worker ends in good order: why the others cannot go on, if so; without a bound on their lead they can."""
+        """Take in that a worker ends; returns why the others cannot go on, if so. Without a bound on their lead they can."""
         self._left.add(rank)
         return self._left_behind()
 

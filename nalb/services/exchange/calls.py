@@ -1,4 +1,4 @@
-"""Whether all workers make the same calls where no plan says which come: broadcasts, and sums of no known iteration. Pure.
+"""Makes sure that all workers make the same calls without a plan: broadcasts, and sums of no known iteration. Pure.
 
 A call travels directly if it is of no known iteration (recorder.py). ps-lite pairs the pushes of direct calls by nothing but their
 order, so a worker announces each of them and pushes nothing before all workers have announced the same one under the same number:
@@ -26,11 +26,11 @@ from nalb.protocol.participant import Process
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.recorder import Group, Key
 
-NAMED = 3  # keys of a call, for people
+NAMED = 3  # keys of a call that people are told
 
 
 def announcement(number: int, kind: m.CallKind, group: Group) -> m.Called:
-    """What a worker says of its call. Any difference of kind, keys, their order, elements or dtypes makes another one."""
+    """The message that announces a call. Calls that differ in kind, keys, their order, elements or dtypes differ in it."""
     digest = blake2b(digest_size=16)
     for key, elements, dtype in group:
         digest.update(f"{_text(key)}\0{elements}\0{dtype}\n".encode())
@@ -46,12 +46,12 @@ def announcement(number: int, kind: m.CallKind, group: Group) -> m.Called:
 
 
 def _text(key: Key) -> str:
-    """The word '1' and the number 1 are two keys; NumPy's number 1 is the same as Python's."""
+    """A key as text: the word '1' and the number 1 are two keys, NumPy's number 1 and Python's are one."""
     return repr(key) if isinstance(key, str) else str(key)
 
 
 def describe(call: m.Called) -> str:
-    """The call for people."""
+    """A call as people read it."""
     keys = listed([*call.keys, *[""] * (call.key_count - len(call.keys))], most=len(call.keys))
     elements = f"{call.elements} element{'' if call.elements == 1 else 's'}"
     return f"{call.kind} of {keys}, {elements}, {listed(call.dtypes)}"
@@ -67,7 +67,7 @@ class CallAgreement:
         self._agreed = -1  # number of the last call that all have announced
 
     def announced(self, worker: Process, call: m.Called) -> Failure | None:
-        """A worker waits to make this call."""
+        """Take in that a worker waits to make this call."""
         if call.number <= self._agreed or (worker.rank in self._waiting and call == self._call):
             return None  # a repetition
         if worker.rank in self._waiting:
@@ -87,7 +87,7 @@ class CallAgreement:
         return None
 
     def reported(self, process: Process) -> Failure | None:
-        """It has said how many calls it has made. The one that others wait with may be among them only if it announced that too."""
+        """Take in a process's count of calls. The call that others wait with may be among them only if it announced it too."""
         call = self._call
         if call is None or not process.is_worker or process.rank in self._waiting or process.calls <= call.number:
             return None
@@ -96,7 +96,7 @@ class CallAgreement:
 
     @property
     def under_way(self) -> list[Process]:
-        """The workers that lack sums of the last call that all agreed on; none while arrays of it are still being computed."""
+        """The workers that lack sums of the last agreed call; none while arrays of it are still being computed."""
         waiting = [worker for worker in self._members.workers if worker.summed <= self._agreed]
         return waiting if all(worker.ready > self._agreed for worker in waiting) else []
 

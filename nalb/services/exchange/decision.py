@@ -1,4 +1,4 @@
-"""What to do in the next iterations: a function of where the job is, of what is known, and of what is asked for. Pure."""
+"""Decides the next iterations, as a function of where the job is, of what is known, and of what is asked for. Pure."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from nalb.services.exchange.knowledge import Known
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """What is asked of the next plan."""
+    """The options of the next plan."""
 
     scheme: Scheme
     forecasts: bool | None = None  # whether messages are timed; None: as the scheme needs
@@ -21,7 +21,7 @@ class PlanOptions:
 
     @property
     def measures(self) -> bool:
-        """Whether messages are timed."""
+        """Whether the iteration's messages are timed."""
         return self.scheme.measures if self.forecasts is None else self.forecasts
 
 
@@ -34,7 +34,7 @@ class Decision:
     kind: DecisionKind
     reason: str  # for people
     is_measured: bool  # messages are timed
-    iterations: int = 1  # so many in a row
+    iterations: int = 1  # how many iterations in a row it holds for
 
     @property
     def has_equal_shares(self) -> bool:
@@ -49,12 +49,12 @@ class PlanContext:
     iteration: int  # the first one to be decided on
     layout: Layout
     present: Decision | None  # None: nothing was decided since tensors were cut
-    needs_equal_shares: bool  # whatever the estimates are
-    own_iterations: int = 0  # so many are left to MXNet
+    needs_equal_shares: bool  # the estimates are not trusted
+    own_iterations: int = 0  # how many iterations are left to MXNet
 
 
 def decide(now: PlanContext, known: Known, options: PlanOptions) -> Decision:
-    """The next iterations' decision. Raises InputError for what cannot be planned."""
+    """Decide the next iterations. Raises InputError for what cannot be planned."""
     scheme, measures = options.scheme, options.measures
     if known.nodes.sites is not None and scheme.routes_itself:
         raise InputError(f"scheme {scheme.name} has one level, and this job sums by sites: start it with --one-level")

@@ -1,10 +1,10 @@
-"""The iterations of a job's exchange: what is registered, which plan holds, and when all is told of one. No sockets, no clock.
+"""The iterations of a job's exchange, from the registration of tensors to the last report of each. No sockets, no clock.
 
-    REGISTER  until every worker has said what it pushes             -> Setup
+    REGISTER  until every worker has registered its tensors          -> Setup
     READY     between iterations; a held job waits here for RunBlock
     PREPARE   until the new slots that the plan needs exist
     RUN       plan sent, and the next one too where nothing can change it; until every worker is Done with all its iterations
-    COLLECT   until servers have told all that they timed
+    COLLECT   until servers have reported all that they timed
 
 A registration may come again at any time outside RUN's traffic; it begins a new layout version.
 """
@@ -37,7 +37,7 @@ from nalb.services.exchange.slicing import Slicing
 from nalb.services.exchange.sums import check_sums
 from nalb.settings import Settings
 
-COLLECT_S = 1.0  # a plan waits no longer for what servers have still to tell: they are measured less well then
+COLLECT_S = 1.0  # a plan waits no longer for servers' reports, and the links are then measured less well
 
 
 class Iterations:
@@ -117,7 +117,7 @@ class Iterations:
         return self.go_on(now_s)
 
     def slots_ready(self, process: Process, message: m.SlotsReady, now_s: float) -> Failure | None:
-        """An order to make slots is carried out."""
+        """A worker has carried out an order to make slots."""
         self._preparing.discard((process.identity, message.iteration, message.layout_version))
         return self._release(now_s) if self.phase == "PREPARE" and not self._preparing else None
 
@@ -150,13 +150,13 @@ class Iterations:
     # ---- what time and observers ask for
 
     def tick(self, now_s: float) -> Failure | None:
-        """Keep the deadlines."""
+        """Keep the deadline of servers, and drop reports of sums without a plan."""
         if self.phase == "RUN":
             self._collector.forget(self.number, self._settings.silence_s)
         return self._end_collecting(now_s)
 
     def stuck(self) -> Failure | None:
-        """Why the iteration under way will never end, if so."""
+        """The failure of an iteration that will never end, if this one will not."""
         waiting = self._progress.exchanging(self.number) if self.phase == "RUN" else []
         since_s = max([self.moved_s, *(worker.computed_s for worker in waiting)])
         return self._members.stuck(waiting, since_s, Phase.EXCHANGE, self.number)
@@ -223,7 +223,7 @@ class Iterations:
         self._events.append(layout_event(layout, now_s, self.number + 1, *self._slicing.present))
 
     def _planned(self, number: int, block: RunBlock, now_s: float) -> Planned:
-        """The block's next plan."""
+        """Make the next plan of a block."""
         if self._observers.begin() and block.inflight_bytes is not None:
             self._inflight_bytes = block.inflight_bytes
         if self._slicing.change(block):  # it is another block, or what was measured asks for it
@@ -235,13 +235,13 @@ class Iterations:
         return planned
 
     def _options(self, block: RunBlock, joint_shares: Floats | None = None) -> PlanOptions:
-        """What the block asks of its plans. InputError for an unknown scheme."""
+        """The options of a block's plans. Raises InputError for an unknown scheme."""
         return PlanOptions(
             find_scheme(block.scheme, self._schemes), block.forecasts, self._inflight_bytes, joint_shares
         )
 
     def _slot_orders(self, slots: list[m.NewSlots]) -> dict[bytes, list[m.NewSlots]]:
-        """Who creates which slots: its own node's worker over loopback, where there is one, else the lowest-ranked worker."""
+        """The slots that each worker creates: those of its own node's server. The lowest-ranked worker creates the rest."""
         node_of_rank = {server.rank: server.hello.node for server in self._members.servers}
         maker_of_node = {worker.hello.node: worker.identity for worker in self._members.workers}
         lowest = min(self._members.workers, key=lambda worker: worker.rank).identity
@@ -263,7 +263,7 @@ class Iterations:
         return self._begin_iteration(now_s)
 
     def _begin_iteration(self, now_s: float) -> Failure | None:
-        """The present plan's. Where it was sent ahead, workers may have done it already."""
+        """Begin the next iteration of the present plan. If the plan was sent ahead, workers may have done it already."""
         self.number += 1
         self._released_s = self.moved_s = now_s
         self.phase = "RUN"
@@ -281,7 +281,7 @@ class Iterations:
         return -1 if last is None else last.message.until
 
     def _send_ahead(self) -> None:
-        """Send the next plan as well, where nothing that this one's iterations show can change it: then nobody waits for it."""
+        """Send the next plan as well, if nothing in this plan's iterations can change it: then nobody waits for it."""
         block, number = self._observers.block, self._granted + 1
         left = self._observers.left - (number - self.number)
         if (
@@ -304,7 +304,7 @@ class Iterations:
             self._send(worker, plan)
 
     def _tell_plan(self, now_s: float) -> None:
-        """The iteration's."""
+        """Tell observers of the iteration's plan."""
         assert self._plan is not None
         message = self._plan.message
         event = PlanEvent(
@@ -317,7 +317,7 @@ class Iterations:
         self._events.append(explain_plan(event, self._plan.decision, self._nodes))
 
     def _collect_from_servers(self, now_s: float) -> Failure | None:
-        """Every worker is done. Servers report every heartbeat; a plan made without the rest would rest on the next iteration's."""
+        """Every worker is done: ask servers for what they have not reported, which would otherwise count in the next iteration."""
         assert self._plan is not None
         asked = [one for one in self._members.servers if self._plan.decision.is_measured and not one.has_left]
         self.phase, self._collect_by_s = "COLLECT", now_s + COLLECT_S
@@ -328,7 +328,7 @@ class Iterations:
         return self._end_collecting(now_s)
 
     def _end_collecting(self, now_s: float) -> Failure | None:
-        """Go on, once all servers have told what they had to, or have had their time."""
+        """Go on once all servers have reported, or their time is over."""
         if self.phase == "COLLECT" and (not self._collecting or now_s > self._collect_by_s):
             return self._complete(now_s) or self.go_on(now_s)
         return None

@@ -1,4 +1,4 @@
-"""What iterations and observers have told of a job's network and machines. Pure. Times in seconds, rates in bytes per second."""
+"""Collects what iterations and observers tell of a job's network and machines. Times in seconds, rates in bytes/s. Pure."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,12 +24,12 @@ from nalb.services.exchange.job_nodes import JobNodes
 
 @dataclass(frozen=True)
 class FinishedIteration:
-    """How an iteration went whose messages were timed."""
+    """The figures of an iteration whose messages were timed."""
 
     samples: Samples
     took_s: float  # from first push to last pull
-    # Of it, after all workers had computed. Before, links also waited for gradients: so the exchange alone would have taken
-    # between exposed_s and took_s, and only a time outside these limits is held against the estimates. 0: unknown.
+    # The part of took_s after all workers had computed. Before that links also waited for gradients, so the exchange alone would
+    # have taken between exposed_s and took_s: a time between these limits does not count as late. 0: unknown.
     exposed_s: float = 0.0
     compute_spread_s: float = 0.0  # from the first worker that had computed to the last one
     work: Work | None = None  # of the nodes' cores; None: unknown
@@ -37,7 +37,7 @@ class FinishedIteration:
 
     @property
     def exchange_s(self) -> float:
-        """The shortest time that the exchange alone may have taken."""
+        """The shortest time that the exchange alone can have taken."""
         return self.exposed_s or self.took_s
 
 
@@ -50,7 +50,7 @@ class ConfiguredRates(NamedTuple):
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a job's network and machines at one moment."""
+    """The knowledge of a job's network and machines at one moment."""
 
     nodes: JobNodes
     estimate: Estimate
@@ -71,7 +71,7 @@ class Known:
         )[0]
 
     def exchange_s(self, shares: Floats, model_bytes: float, with_cores: bool = True) -> float | None:
-        """The longest time that an exchange of these shares takes by lower bounds of rates; None while not all is measured.
+        """The time of an exchange of these shares by lower bounds of rates, and so the longest; None while not all is measured.
 
         with_cores: whether the nodes' cores count, which work less where MXNet routes by itself.
         """
@@ -85,7 +85,7 @@ class Known:
         return completion_s(nodes.nodes, shares, model_bytes, capacities) + delay_s(self.round_trip_s)
 
     def pace(self, predicted_s: float | None, model_bytes: int) -> Pace | None:
-        """What a window depends on; None while not all is measured. predicted_s: the time that links need for the plan."""
+        """The figures that a window depends on; None while not all is measured. predicted_s: the links' time for the plan."""
         estimate = self.estimate
         if not (predicted_s and estimate.complete):
             return None
@@ -102,7 +102,7 @@ class Known:
 
 
 class Learned(NamedTuple):
-    """What one iteration has shown."""
+    """The new knowledge from one iteration."""
 
     is_refuted: bool  # an estimate was wrong
     shared_uplinks: list[SharedUplink]  # noticed for the first time
@@ -124,9 +124,9 @@ class NetworkKnowledge:
 
     @property
     def now(self) -> Known:
-        """What is known so far.
+        """The knowledge so far.
 
-        Cores are known by shares, and not by sites: there a node also works for the slices that it leads, which no share tells.
+        Cores are not known in a job by sites: there a node also works for the slices that it leads, which no share tells.
         """
         return Known(
             self._nodes,
@@ -156,7 +156,7 @@ class NetworkKnowledge:
             window.clear()
 
     def observe(self, finished: FinishedIteration, plan: Distribution | None, shows_servers: bool) -> Learned:
-        """Take one iteration in. plan: None where MXNet routed it. shows_servers: the time of each server shows its rate."""
+        """Learn from one iteration. plan: None where MXNet routed it. shows_servers: the time of each server shows its rate."""
         self._compute_spread_s = finished.compute_spread_s
         if not len(finished.samples):
             return Learned(False, [])

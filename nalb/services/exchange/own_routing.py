@@ -22,12 +22,12 @@ class Loads(Protocol):
 
 
 class OwnLoads:
-    """What MXNet's own routing has each server sum: it depends on the keys that each set of tensors has of its own."""
+    """The bytes that each server sums by MXNet's own routing, which depends on the keys that each set of tensors gets."""
 
     def __init__(self, nodes: JobNodes):
         self._node_of_rank = {rank: node for node, rank in nodes.rank_of_node.items()}
         self._num_nodes = len(nodes.nodes)
-        self._first_key: dict[tuple[Tensor, ...], int] = {}  # as kvstore_patch/store/own_routing.py counts
+        self._first_key: dict[tuple[Tensor, ...], int] = {}  # counted like kvstore_patch/store/own_routing.py
 
     def shares(self, tensors: tuple[Tensor, ...]) -> Floats | None:
         """Bytes per node, shape (N,), which get keys on their first use; None where MXNet has no keys left for them."""
@@ -50,7 +50,7 @@ class OwnRouting:
         self._shares: Floats | None = None  # of the present tensors; None: they cannot be summed without a plan
 
     def begin(self, layout: Layout) -> None:
-        """Tensors are cut like this from here on."""
+        """Take in the layout of the tensors from here on."""
         self._shares = self._loads.shares(layout.tensors)
 
     def links_s(self, known: Known, model_bytes: float) -> float:

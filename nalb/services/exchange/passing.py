@@ -1,4 +1,4 @@
-"""How much plans have let pass between two nodes: a process that reports more is not believed. Pure."""
+"""Bounds the bytes that may have passed between two nodes by the plans. A process that reports more is not believed. Pure."""
 
 from collections import deque
 
@@ -21,7 +21,7 @@ class PassingBytes:
         self._slices = 0  # of the last plan
 
     def note(self, plan: Distribution | None) -> None:
-        """Take in the next iteration's plan; None: MXNet routes it."""
+        """Take in the plan of the next iteration; None: MXNet routes it."""
         self._slices = 0 if plan is None else len(plan.server_of_slice)
         if plan is not None:
             shares = np.array(plan.shares_bytes, dtype=np.int64)
@@ -29,9 +29,9 @@ class PassingBytes:
             self._shares.append(shares + led)
 
     def most(self, iterations: int) -> Floats:
-        """The most over the last iterations, for the servers on each node, shape (N,); infinite where MXNet routes.
+        """The most bytes over the last iterations, for the servers on each node, shape (N,); infinite where MXNet routes.
 
-        The iteration before these is included, of which some may have been left, and room for headers.
+        It includes the iteration before these, of which messages may have been left, and room for headers.
         """
         if not self._slices:
             return np.full(self._num_nodes, np.inf)

@@ -1,4 +1,4 @@
-"""What observers are told of layouts, plans and iterations. Rates in bytes per second. Pure."""
+"""Makes the events of layouts, plans and iterations. Rates in bytes per second. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from nalb.services.exchange.knowledge import ConfiguredRates, Known
 def layout_event(
     layout: Layout, now_s: float, iteration: int, alpha_bytes: float, fixed_slice_bytes: float | None, num_probe: int
 ) -> LayoutEvent:
-    """How tensors are cut from this iteration on; the last three are the numbers that they were cut by."""
+    """The event of tensors that are cut anew from this iteration on. The last three arguments say how they are cut."""
     return LayoutEvent(
         at_s=now_s,
         model_bytes=layout.model_bytes,
@@ -38,7 +38,7 @@ def layout_event(
 
 
 def explain_plan(event: PlanEvent, decision: Decision, names: Sequence[str]) -> PlanEvent:
-    """Add who holds how much, and why."""
+    """Add the nodes' shares and the reason of the decision to a plan's event."""
     if (plan := decision.plan) is None:
         return replace(event, reason=decision.reason)
     shares = _by_name(names, plan.held_shares)
@@ -48,7 +48,7 @@ def explain_plan(event: PlanEvent, decision: Decision, names: Sequence[str]) -> 
 def explain_iteration(
     event: IterationEvent, decision: Decision, known: Known, model_bytes: int, samples: Samples
 ) -> IterationEvent:
-    """Add what the iteration was decided to be, what it measured, and what is known after it."""
+    """Add to an iteration's event its decision, what it measured, and what is known after it."""
     nodes, plan, estimate = known.nodes, decision.plan, known.estimate
     names = nodes.names
     told = replace(
@@ -82,7 +82,7 @@ def _beside_configured(
     model_bytes: int,
     configured_rates: ConfiguredRates,
 ) -> IterationEvent:
-    """Add the configured rates, the bound and what the plan takes on them."""
+    """Add the configured rates, the bound, and the plan's time on them."""
     names, rates = nodes.names, configured_rates.capacities
     uplinks = None if rates.uplinks is None else np.array([rates.uplinks.up, rates.uplinks.down])
     configured = Rates(
@@ -100,7 +100,7 @@ def _beside_configured(
 
 
 def shared_uplink_event(now_s: float, iteration: int, names: Sequence[str], found: SharedUplink) -> SharedUplinkEvent:
-    """Who seems to share an uplink with whom."""
+    """The event of nodes that seem to share an uplink."""
     return SharedUplinkEvent(
         at_s=now_s,
         iteration=iteration,

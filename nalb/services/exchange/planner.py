@@ -1,4 +1,4 @@
-"""A job's plans, one after the other: knowledge, trust, decision and slots come together here. Pure."""
+"""Makes a job's plans, one after the other, from knowledge, trust, decision and slots. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,13 +50,13 @@ class Planner:
 
     @property
     def layout(self) -> Layout:
-        """What the registered tensors were cut into."""
+        """The layout of the registered tensors."""
         assert self._layout is not None
         return self._layout
 
     @property
     def slot_count(self) -> int:
-        """How many slots plans have asked for, on all servers."""
+        """The number of slots that plans have asked for, on all servers."""
         return self._slots.total
 
     def register(
@@ -66,7 +66,7 @@ class Planner:
         fixed_slice_bytes: float | None = None,
         num_probe: int = NUM_PROBE,
     ) -> Layout:
-        """Cut what the workers push. InputError where it cannot be cut, or keys may run out."""
+        """Cut the tensors that workers push. Raises InputError where they cannot be cut, or keys may run out."""
         layout = build_layout(
             [Tensor(t.name, t.elements, t.dtype, t.group) for t in tensors],
             num_nodes=len(self.nodes.nodes),
@@ -87,7 +87,7 @@ class Planner:
         return layout
 
     def is_settled(self, options: PlanOptions) -> bool:
-        """Whether the present iteration cannot change the next plan, which `plan` may then be asked for at once."""
+        """Whether the present iteration cannot change the next plan, so that `plan` may be called at once."""
         scheme = options.scheme
         if scheme.may_leave_routing:
             is_left = self.present is not None and self.present.decision.kind is DecisionKind.LEFT
@@ -95,7 +95,7 @@ class Planner:
         return (scheme.routes_itself or scheme.is_equal) and not (scheme.measures or options.forecasts)
 
     def plan(self, iteration: int, layout_version: int, options: PlanOptions, most: int = 1) -> Planned:
-        """The plan of an iteration, or of some from it on, at most `most`. Raises InputError."""
+        """Make the plan of an iteration, or of up to `most` iterations from it on. Raises InputError."""
         own, known = self._own if options.scheme.may_leave_routing else None, self.knowledge.now
         own_iterations = 0 if own is None else own.routing.choose_own(most)
         present = None if self.present is None else self.present.decision
@@ -107,7 +107,7 @@ class Planner:
     def _planned(
         self, decision: Decision, known: Known, iteration: int, layout_version: int, inflight_bytes: int | None
     ) -> Planned:
-        """The decision with slots, and a window: bytes of a worker under way at a time."""
+        """Add slots to the decision, and a window: the bytes that a worker may have under way."""
         plan, until, name = decision.plan, iteration + decision.iterations - 1, decision.scheme.name
         if plan is None:
             message = m.Plan(iteration, until, layout_version, name, decision.is_measured, 0, [], [])
@@ -121,14 +121,14 @@ class Planner:
         return Planned(decision, message, new_slots)
 
     def _window(self, learns_from_times: bool, plan: Distribution, known: Known) -> int:
-        """The window of a plan for which nobody has asked for one; 0: none."""
+        """The window of a plan where no block asks for one; 0: none."""
         if learns_from_times:
             return 0
         may_have = partial(self._trust.allow_window, self.nodes.sites is not None)
         return choose_window(known.pace(plan.predicted_s, self.layout.model_bytes), may_have)
 
     def judge(self, finished: FinishedIteration) -> list[SharedUplink]:
-        """Take in an iteration of the present plan whose messages were timed; returns the uplinks that it shows to be shared."""
+        """Learn from a timed iteration of the present plan; returns the uplinks that it shows to be shared."""
         decision = None if self.present is None else self.present.decision
         plan = None if decision is None else decision.plan
         is_free = self.present is not None and not self.present.message.inflight_bytes
@@ -147,13 +147,13 @@ class Planner:
         return learned.shared_uplinks
 
     def note_unmeasured(self, iteration_s: float) -> None:
-        """Take in an iteration that was not timed message by message."""
+        """Learn from an iteration whose messages were not timed."""
         is_left = self.present is not None and self.present.decision.kind is DecisionKind.LEFT
         if is_left and self._own is not None:
             self._own.routing.judge_own(iteration_s)
 
     def link_knowledge(self, rank_of_node: Mapping[str, int]) -> LinkKnowledge | None:
-        """What a joint plan may know; None while the links are not measured or do not set the pace."""
+        """The links for a joint plan; None while they are not measured or do not set the pace."""
         capacities = self.knowledge.now.capacities
         if capacities is None or self._layout is None or self._trust.needs_equal_shares:
             return None
@@ -164,7 +164,7 @@ class Planner:
 def outcome_of(
     decision: Decision, finished: FinishedIteration, explained_s: float | None, is_refuted: bool, is_bounded: bool
 ) -> Outcome:
-    """How an iteration of this decision went. explained_s: what lower bounds of rates explain; None: not all is measured."""
+    """The outcome of an iteration of this decision. explained_s: the time by lower bounds of rates; None: not all is measured."""
     exchange_s = finished.exchange_s
     if explained_s is not None:
         exchange_s = min(max(explained_s, exchange_s), finished.took_s)
@@ -179,7 +179,7 @@ def new_planner(
     rules: Rules = RULES,
     plane: Plane = PS_LITE,
 ) -> Planner:
-    """A job's planner, which knows nothing yet. new_estimator: makes one from the number of nodes.
+    """Make a job's planner, which knows nothing yet. new_estimator: makes an estimator from the number of nodes.
 
     routing: decides when iterations are left to MXNet's own routing; None: never. Nor are they where some node is no worker, or
     where sums have two levels.

@@ -1,4 +1,4 @@
-"""What an iteration is, and which call ends it: learned from a training script's calls, not declared. Pure.
+"""Learns from a training script's calls what an iteration is and which call ends it. Scripts declare nothing. Pure.
 
 A call pushes a group: keys with their sizes, in order. A group that is new is recorded. When a recorded group comes again, the
 record from there on is what every iteration consists of. A call that does not fit breaks the iteration off, and a new record
@@ -23,7 +23,7 @@ RECORD_MOST = 100_000  # tensors, about 40 MB of words and numbers; the largest 
 
 
 class PlaceInIteration(NamedTuple):
-    """What one call is to the iterations."""
+    """The place of one call in the iterations."""
 
     number: int = -1  # of its group within the iteration, from 0; -1: of no known iteration
     is_last: bool = False  # the iteration ends with it
@@ -32,7 +32,7 @@ class PlaceInIteration(NamedTuple):
 
 
 class IterationRecorder:
-    """Tells each call's place, in order of calls."""
+    """Finds the place of each call, in order of calls."""
 
     def __init__(self, record_most: int = RECORD_MOST) -> None:
         self._most = record_most
@@ -42,7 +42,7 @@ class IterationRecorder:
         self._next = 0  # number of the group that the iteration goes on with
 
     def place(self, group: Group) -> PlaceInIteration:
-        """The place of the call that comes now."""
+        """Take in the next call; returns its place."""
         breaks_off = bool(self._iteration) and self._iteration[self._next] != group
         if breaks_off:
             self._iteration, self._next = (), 0
@@ -59,7 +59,7 @@ class IterationRecorder:
         return PlaceInIteration(number, self._next == 0, learned)
 
     def _note(self, group: Group) -> None:
-        """Record it; the oldest calls are forgotten where there are too many tensors."""
+        """Record a call; the oldest ones are forgotten where there are too many tensors."""
         self._record[group] = None
         self._recorded_tensors += len(group)
         while self._recorded_tensors > self._most and len(self._record) > 1:
@@ -67,5 +67,5 @@ class IterationRecorder:
             self._recorded_tensors -= len(oldest)
 
     def break_off(self) -> None:
-        """A call comes that is no part of iterations, such as a broadcast: the next one begins with its first group."""
+        """Take in a call that is no part of iterations, such as a broadcast: the next iteration begins with its first group."""
         self._next = 0

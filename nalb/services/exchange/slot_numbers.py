@@ -1,4 +1,4 @@
-"""Which slots exist on each server, and which of them the slices of a plan take. Pure."""
+"""Numbers the slots of each server, and gives them to the slices of plans. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,19 +27,19 @@ class SlotNumbers:
 
     @property
     def total(self) -> int:
-        """How many there are."""
+        """The number of slots of this level."""
         return sum(self._next_slot.values())
 
     def ranks(self, nodes: Iterable[int]) -> list[int]:
-        """Of the servers on these nodes."""
+        """The ranks of the servers on these nodes."""
         return [self._rank_of_node[node] for node in nodes]
 
     def place(
         self, layout: Layout, node_of_slice: Sequence[int], slot_of_slice: Sequence[int], most: Counter[SlotClass]
     ) -> tuple[list[int], list[m.NewSlots]]:
-        """The slot number of each slice: the k-th of its class on its server; missing ones are numbered and returned.
+        """Give each slice a slot number, the k-th slice of a class on a server the k-th slot; missing slots are numbered and returned.
 
-        most: slices of a class that any layout has, and so slots that a server may need.
+        most: the largest number of slices of a class in any layout, and so of slots that a server may need.
         """
         classes = layout.slot_classes
         of_slice = np.array(node_of_slice) * len(classes) + layout.class_of_slice
@@ -62,7 +62,7 @@ class SlotNumbers:
 
 
 class PlacedSlices(NamedTuple):
-    """Where a plan's slices go."""
+    """The places of a plan's slices."""
 
     ranks: list[int]  # of each slice's server
     slots: list[int]  # on it
@@ -71,7 +71,7 @@ class PlacedSlices(NamedTuple):
 
 
 class PlanSlots:
-    """One job's slots, of both levels where sums have two, and whether there are keys for all that plans may need."""
+    """The slots of one job, of both levels where sums have two. They are refused where keys may run out."""
 
     def __init__(self, rank_of_node: Mapping[int, int], site_rank_of_node: Mapping[int, int], sites: Sites | None):
         """rank_of_node: of servers by node; site_rank_of_node: of those of the sites; sites: None where sums have one level."""
@@ -82,11 +82,11 @@ class PlanSlots:
 
     @property
     def total(self) -> int:
-        """How many slots there are."""
+        """The number of slots of both levels."""
         return self._between.total + self._within.total
 
     def reserve(self, layout: Layout) -> None:
-        """InputError where plans of this layout and of those before it might need more slots on a server than have keys.
+        """Raises InputError where plans of this layout and of earlier ones might need more slots on a server than there are keys.
 
         A server gets a new slot of a class only when a plan gives it more slices of that class than it has slots. So it never
         has more slots of a class than some layout has slices of it. Summed over all classes that is the most slots that a
@@ -102,13 +102,13 @@ class PlanSlots:
             )
 
     def place(self, layout: Layout, plan: Distribution) -> PlacedSlices:
-        """The slots of a plan's slices; missing ones are numbered."""
+        """Give a plan's slices their slots; missing ones are numbered."""
         slots, new = self._between.place(layout, plan.server_of_slice, plan.slot_of_slice, self._most_of_class)
         leaders, site_new = ([], []) if plan.by_site is None else self._lead(layout, plan.by_site)
         return PlacedSlices(self._between.ranks(plan.server_of_slice), slots, leaders, new + site_new)
 
     def _lead(self, layout: Layout, by_site: SitePlan) -> tuple[list[m.SiteLeaders], list[m.NewSlots]]:
-        """Who sums each slice within each site, and the slots that this needs."""
+        """The leaders of each slice within each site, and the slots that they need."""
         leaders, new_slots = [], []
         for nodes, slots in zip(by_site.leader_of_slice, by_site.slot_of_slice, strict=True):
             if not slots:  # a site of one machine

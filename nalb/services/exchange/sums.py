@@ -1,4 +1,4 @@
-"""An independent sum of every slice, for `--verify-sums`: what servers answer is held against what workers pushed. Pure.
+"""An independent sum of every slice, for `--verify-sums`: servers' answers are compared with what workers pushed. Pure.
 
 Each worker takes two numbers of each slice, before it is pushed and again when its sum is back: the sum of the elements, and
 their sum with signs drawn anew for each iteration. Both are linear, so over all workers the former add up to the latter, up to
@@ -24,16 +24,16 @@ from nalb.services.exchange.progress import JobProgress
 
 Floats = npt.NDArray[np.float64]
 
-KEYS = 5  # named of a slice: a key may be long
+KEYS = 5  # keys of a slice that are named: a key may be long
 
 
 def signs(iteration: int, elements: int) -> Floats:
-    """+1 and -1 by lot, alike on every worker, shape (elements,)."""
+    """Random signs, +1 or -1, alike on every worker, shape (elements,)."""
     return np.random.default_rng(iteration).integers(0, 2, elements).astype(np.float64) * 2 - 1
 
 
 def digest(slice_values: npt.NDArray[Any], drawn: Floats) -> m.SliceSum:
-    """The numbers of one slice; `drawn` is at least as long. Not a number or infinite where any element is."""
+    """The numbers of one slice, not finite where any element is not. drawn: signs, at least as many as elements."""
     values = slice_values.astype(np.float64)
     with np.errstate(all="ignore"):
         return m.SliceSum(float(values.sum()), float(values @ drawn[: values.size]), float(np.abs(values).sum()))
@@ -53,11 +53,11 @@ def check_sums(layout: Layout, plan: m.Plan, progress: JobProgress, node_of_rank
 
 
 class WrongSum(NamedTuple):
-    """What is wrong with the first slice whose sum is."""
+    """The first slice whose sum is wrong."""
 
     failure: Failure
-    slice_index: int | None  # None: not all sums are there
-    workers: list[str]  # that got it, or did not say their sums
+    slice_index: int | None  # None: sums are missing
+    workers: list[str]  # those that got the wrong sum, or did not say their sums
 
 
 def find_wrong_sum(

@@ -1,9 +1,9 @@
-"""What a worker obeys next among the coordinator's messages, in whatever order, how late and how often they come. Pure.
+"""Chooses the message that a worker obeys next, in whatever order, how late and how often messages come. Pure.
 
     registration n, Setup(n, layout version e, i)  the worker cuts its tensors; a later version of the same registration replaces it
     Plan(e, k to n)                       the worker sums iterations k to n: of its own version, i first, then one by one
 
-What is of an earlier registration, layout version or iteration is void; what is of a later one waits for what comes before it.
+A message of an earlier registration, layout version or iteration is void. A message of a later one waits for those before it.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from nalb.services.exchange import messages as m
 class WorkerProtocol:
     """A worker's place in the job. `choose` takes a message out of the inbox; None: what comes next is not there yet."""
 
-    registration: int = -1  # how often the worker has registered, less one
+    registration: int = -1  # number of the worker's last registration
     layout_version: int = -1  # of the last Setup obeyed
     iteration: int = -1  # the last one chosen, or the one before the Setup's first
     plan: m.Plan | None = None  # the last one obeyed; None: the Setup came after it
@@ -25,13 +25,13 @@ class WorkerProtocol:
     _orders: set[tuple[int, int]] = field(default_factory=set)  # of slots: iteration and layout_version
 
     def register(self, tensors: Sequence[m.TensorSpec]) -> m.Register:
-        """The message to send; until its Setup comes no plan is obeyed."""
+        """Make the message that registers these tensors; until its Setup comes no plan is obeyed."""
         self.registration += 1
         self._is_registering = True
         return m.Register(list(tensors), self.registration)
 
     def choose(self, inbox: list[wire.Message]) -> m.Setup | m.Plan | m.Finish | None:
-        """The next message, taken out of the inbox together with all that is void; the others stay.
+        """Take the next message out of the inbox, together with all void ones; the others stay.
 
         A plan that holds for the next iteration too is given again.
         """
@@ -60,7 +60,7 @@ class WorkerProtocol:
         return finish
 
     def is_new_order(self, message: m.PrepareSlots) -> bool:
-        """Whether these slots are asked for for the first time; of all messages this one alone is not chosen but obeyed at once."""
+        """Whether this order is new. PrepareSlots is the one message that is not chosen but obeyed at once."""
         order = (message.iteration, message.layout_version)
         is_new = order not in self._orders
         self._orders.add(order)

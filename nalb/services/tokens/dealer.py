@@ -1,4 +1,4 @@
-"""The tokens of one job as messages: what workers say in, what each of them must be told out. No clock, no sockets.
+"""Deals one job's tokens: workers' messages in, messages to workers out. No clock, no sockets.
 
 The token server decides (nalb/tokens/server.py). Here its orders become messages, in an order that every worker can obey as they
 come: sums to all in the same order, then the shape of the next iteration, and only then that a worker's iteration ends. Whoever
@@ -30,7 +30,7 @@ UNKNOWN_BPS = 1e15  # of links that nobody knows yet: all alike, and as if they 
 
 @dataclass(frozen=True)
 class TokenOptions:
-    """What the job was asked to do. weights, subset: None where they are not given.
+    """The options of a job with tokens. weights, subset: None where they are not given.
 
     balances: the job's scheme shares sums out by what links carry, so sums over some of the workers are as well.
     """
@@ -44,9 +44,9 @@ class TokenOptions:
 
 
 class TokenDealer:
-    """Workers by rank. `outbox` collects what they must be told, `events` what observers see, but for the names of the workers.
+    """Tokens of workers by rank. `outbox` collects messages to them, `events` events that lack the workers' names.
 
-    rates: what is known of the links now, if anything.
+    rates: gives the present knowledge of the links; None where nothing is known.
     """
 
     def __init__(self, options: TokenOptions, workers: int, rates: Callable[[], Rates | None] = lambda: None):
@@ -72,7 +72,7 @@ class TokenDealer:
         return [rank for rank in range(self._workers) if rank not in self._joined]
 
     def join(self, rank: int, message: m.JoinTokens, now_s: float) -> None:
-        """A worker takes part; with the last one all learn of each other. InputError: what they ask for is impossible."""
+        """Take a worker in; with the last one all learn of each other. Raises InputError where they ask for what is impossible."""
         if rank in self._joined or not 0 <= rank < self._workers:
             raise InputError(f"rank {rank} joins twice or is none of {self._workers} workers: make one fela.Trainer")
         if self._joined:
@@ -103,7 +103,7 @@ class TokenDealer:
         return self._tuner.policy, self._tuner.shape
 
     def request(self, rank: int, message: m.TokenRequest, now_s: float) -> None:
-        """A worker has computed a token, or enters an iteration. PeerError: it says what cannot be."""
+        """Take in that a worker has computed a token, or enters an iteration. Raises PeerError where that cannot be."""
         if self._server is None:
             raise PeerError("asks for a token before all workers have joined: please report this")
         is_back = message.drains and message.iteration == self._due[rank] - 1  # to stay until it is complete
@@ -132,7 +132,7 @@ class TokenDealer:
         self._server.iteration_s.clear()
 
     def _tell_computed(self, server: TokenServer, now_s: float) -> None:
-        """Of iterations that are complete now."""
+        """Make the events of iterations that have become complete."""
         if server.iteration_s:
             self._present_rates = None
         for iteration in [one for one in self._computed if one <= server.complete]:
@@ -142,7 +142,7 @@ class TokenDealer:
             )
 
     def _tune(self, server: TokenServer, now_s: float) -> None:
-        """The next iteration may be of another shape, where one has just been completed."""
+        """Give the next iteration another shape, if the tuner wants one after an iteration that has just been completed."""
         if self._tuner is None:
             return
         before = self._tuner.configuration, self._tuner.is_done
@@ -153,19 +153,19 @@ class TokenDealer:
             self._tell_shape(server.complete + 1, self._tuner.shape, self._tuner.policy, self._tuner.reason, now_s)
 
     def _members(self, size: int) -> Sequence[int]:
-        """Who should compute the last sub-model, of so many."""
+        """The ranks that should compute the last sub-model, of which there are `size`."""
         assert self._aware is not None
         return self._aware.members(size)
 
     def _link_rates(self) -> Rates:
-        """As they were known when this iteration first needed them."""
+        """The rates as they were known when this iteration first needed them."""
         if self._present_rates is None:
             unknown = [UNKNOWN_BPS] * self._workers
             self._present_rates = self._rates() or (unknown, unknown)
         return self._present_rates
 
     def _sum_shares(self, workers: Sequence[int]) -> list[float]:
-        """What part of a sum over these workers each of them adds up; a sum over all is the store's."""
+        """The part of a sum over these workers that each of them adds up. A sum over all workers is the store's."""
         if self._options.balances and 1 < len(workers) < self._workers:
             up, down = ([rates[rank] for rank in workers] for rates in self._link_rates())
             shares, _ = exact([Node(str(rank)) for rank in workers], 1.0, Capacities.from_lists(up, down))
@@ -173,11 +173,11 @@ class TokenDealer:
         return [1 / len(workers)] * len(workers)
 
     def held(self, rank: int) -> str | None:
-        """The token that a worker computes, as people call it."""
+        """The name for people of the token that a worker computes."""
         return name_of(self._held[rank], self._joined[rank].sub_models) if rank in self._held else None
 
     def iteration_of(self, rank: int | None) -> int | None:
-        """What a worker computes, or entered last; without a rank the first iteration that is not complete. None: none is begun."""
+        """The iteration that a worker computes or entered last; of rank None, the first one that is not complete. None: none is begun."""
         if self._server is None or max(self._entered) < 0:
             return None
         if rank is None:
@@ -185,11 +185,11 @@ class TokenDealer:
         return self._held[rank].iteration if rank in self._held else max(self._entered[rank], 0)
 
     def leave(self, rank: int) -> None:
-        """A worker ends in good order."""
+        """Take in that a worker ends in good order."""
         self._gone.add(rank)
 
     def left_behind(self) -> str | None:
-        """Why workers would wait for ever for one that has left, if so: every sum needs all."""
+        """Why workers would wait for ever for one that has left, if so: every sum needs all workers."""
         gone = [rank for rank in sorted(self._gone) if self._due[rank] <= max(self._entered)]
         if not gone:
             return None
@@ -240,7 +240,7 @@ class TokenDealer:
 
 
 def _difference(mine: m.JoinTokens, other: m.JoinTokens) -> str | None:
-    """In what two workers disagree, for people."""
+    """The first number in which two workers differ, for people."""
     for field, words in (
         ("sub_models", "sub-models"),
         ("total", "samples of an iteration"),
