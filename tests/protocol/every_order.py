@@ -39,6 +39,8 @@ from nalb.services.exchange import messages as m
 from nalb.services.exchange.links import Links
 from nalb.services.exchange.planner import Planner
 from nalb.services.exchange.progress import JobProgress, Progress
+from nalb.services.exchange.sample_collector import SampleCollector
+from nalb.services.exchange.slicing import Slicing
 from nalb.services.exchange.worker_protocol import WorkerProtocol
 from nalb.services.joining import Joining
 from nalb.settings import Settings
@@ -115,7 +117,8 @@ _REDUCERS = {
         *(kind for service in composition.SERVICES for kind in (*service.takes, *service.sends)),
     )
 }
-_SHARED = (Members, Process, Observers, Links, Planner, Joining, JobProgress, Progress, *composition.SERVICES)
+_SHARED = (Members, Process, Observers, Links, Planner, Joining, JobProgress, Progress, Slicing, SampleCollector)
+_SHARED += composition.SERVICES
 
 
 class Broken(AssertionError):

@@ -47,7 +47,7 @@ class Shell:
     def tell(self, count=1):
         """Note so many events; the shell looks after each."""
         for _ in range(count):
-            self.state._tell(EVENT)
+            self.state._observers.tell(EVENT)
             _flush(None, self.state, None, self.door)
 
     @property

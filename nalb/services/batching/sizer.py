@@ -5,8 +5,8 @@ of iteration k + 1 + lag are decided when every worker has reported k. With lag 
 blocking update); with lag 1 it is taken while they compute. A larger lag is also how far the fastest may lead the
 slowest where the KVStore does not keep them together, which makes SSP of dist_async; without end, it is ASP.
 
-No controller sees the first iterations, nor an iteration in which a worker's batch is larger than ever before, nor the next one. MXNet
-sets itself up in these and gets memory, which takes up to three times as much computing and says nothing about speed.
+No controller sees the first iterations, nor an iteration in which a worker's batch is larger than ever before, nor the next one.
+MXNet sets itself up in these and gets memory, which takes up to three times as much computing and says nothing about speed.
 """
 
 import math

@@ -9,16 +9,12 @@
 A registration may come again at any time outside RUN's traffic; it begins a new layout version.
 """
 
-import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from statistics import mean
 
 from nalb.errors import InputError
-from nalb.events import AnyEvent, IdleEvent, IterationEvent, PlanEvent
+from nalb.events import AnyEvent, IdleEvent, PlanEvent
 from nalb.failures import Cause, Failure, Phase
-from nalb.measurement.samples import Samples
-from nalb.measurement.shared_uplinks import SharedUplink
 from nalb.planning.nodes import Floats
 from nalb.protocol.members import Members
 from nalb.protocol.observers import Measured, Observers, Outgoing
@@ -26,10 +22,10 @@ from nalb.protocol.participant import Process
 from nalb.protocol.wire import Message, Report, RunBlock
 from nalb.schemes import Scheme, find_scheme
 from nalb.services.exchange import messages as m
+from nalb.services.exchange.books import IterationBooks
 from nalb.services.exchange.decision import PlanOptions
-from nalb.services.exchange.knowledge import FinishedIteration
 from nalb.services.exchange.passing import PassingBytes
-from nalb.services.exchange.plan_events import explain_iteration, explain_plan, layout_event, shared_uplink_event
+from nalb.services.exchange.plan_events import explain_plan, layout_event
 from nalb.services.exchange.planner import Planned, Planner
 from nalb.services.exchange.progress import JobProgress
 from nalb.services.exchange.sample_collector import SampleCollector
@@ -70,6 +66,7 @@ class Iterations:
         self._registration, self._layout_version = -1, -1
         self._tensors: list[m.TensorSpec] = []
         self._slicing = Slicing(settings.alpha_bytes, schemes)
+        self._books = IterationBooks(members, observers, progress, collector, planner, self._slicing, events)
         self._measuring = False
         self._plan: Planned | None = None
         self._ahead: Planned | None = None  # the next one, where workers have it already
@@ -336,67 +333,13 @@ class Iterations:
     def _complete(self, now_s: float) -> Failure | None:
         """Close the books of the iteration; READY for the next one, unless the job is over."""
         assert self._plan is not None
-        decision, layout = self._plan.decision, self._planner.layout
+        layout = self._planner.layout
         node_of_rank = {server.rank: server.hello.node for server in self._members.servers}
         if self._settings.verify_sums and (why := check_sums(layout, self._plan.message, self._progress, node_of_rank)):
             return why
-        samples = self._collector.samples(self._passing.most, now_s)
-        done = {one.node: one.done for one in self._progress.workers if one.done}
-        took_s = max(one.communication_s for one in done.values())
-        iteration_s = mean(one.iteration_s for one in done.values())  # the maximum counts waiting twice
-        self._learn_granularity(took_s)
-        finished_s = self._collector.aligned("finished_s")
-        shared_uplinks: list[SharedUplink] = []
-        ended_s = now_s
-        if decision.is_measured:
-            shared_uplinks = self._judge(samples, took_s, iteration_s)
-        else:
-            ended_s = min(now_s, max(finished_s.values(), default=now_s))  # workers may have told of it later
-            self._planner.note_unmeasured(iteration_s)
-            for server in self._progress.servers:
-                server.cpu_s = math.nan  # nobody asked servers, so the last value is from before the iteration
-        event = IterationEvent(
-            at_s=ended_s,
-            iteration=self.number,
-            scheme=self._observers.label,
-            communication_s={node: one.communication_s for node, one in done.items()},
-            iteration_s={node: one.iteration_s for node, one in done.items()},
-            plan_wait_s={node: one.plan_wait_s for node, one in done.items()},
-            started_s=self._collector.aligned("started_s"),
-            computed_s=self._collector.aligned("computed_s"),
-            finished_s=finished_s,
-            samples=len(samples),
-            slots=self._planner.slot_count,
-            drops=sum(process.drops for process in self._members),
-            rejected=dict(self._members.rejected),
-        )
-        known = self._planner.knowledge.now
-        self._events.append(explain_iteration(event, decision, known, layout.model_bytes, samples))
-        for found in shared_uplinks:
-            self._events.append(shared_uplink_event(ended_s, self.number, self._nodes, found))
-        self._events += self._observers.count(now_s)
+        self._books.close(self.number, self._plan.decision, self._passing.most, now_s)
         self.phase = "READY"
         return None
-
-    def _learn_granularity(self, took_s: float) -> None:
-        """Learn from the iteration's time how large slices should be, where neither block nor scheme says so."""
-        assert self._plan is not None
-        if self._slicing.present.fixed_slice_bytes is not None:
-            return
-        nodes, plan = self._planner.nodes, self._plan.decision.plan
-        load_bytes = 0.0 if plan is None else float(plan.load_bytes(nodes.nodes).mean())
-        model_bytes, servers = self._planner.layout.model_bytes, len(nodes.rank_of_node)
-        self._slicing.granularity.observe(load_bytes, took_s, model_bytes, len(self._nodes), servers)
-
-    def _judge(self, samples: Samples, took_s: float, iteration_s: float) -> list[SharedUplink]:
-        """Learn from the iteration's timed messages; returns the uplinks that they show to be shared."""
-        collector, work = self._collector, self._progress.work(self._nodes)
-        exposed_s, spread_s = collector.exposed_s(), collector.compute_spread_s()
-        found = self._planner.judge(FinishedIteration(samples, took_s, exposed_s, spread_s, work, iteration_s))
-        if self._observers.is_recorded(self.number):
-            first_s = float(samples["start_s"].min()) if len(samples) else 0.0
-            self._events.append(Measured(first_s, self.number, samples))
-        return found
 
     def _send(self, process: Process, message: Message) -> None:
         self._outbox.append((process.identity, message))

@@ -37,7 +37,7 @@ class SlotNumbers:
     def place(
         self, layout: Layout, node_of_slice: Sequence[int], slot_of_slice: Sequence[int], most: Counter[SlotClass]
     ) -> tuple[list[int], list[m.NewSlots]]:
-        """Give each slice a slot number, the k-th slice of a class on a server the k-th slot; missing slots are numbered and returned.
+        """Give the k-th slice of a class on a server its k-th slot of that class; missing slots are numbered and returned too.
 
         most: the largest number of slices of a class in any layout, and so of slots that a server may need.
         """

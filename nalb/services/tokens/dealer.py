@@ -177,7 +177,7 @@ class TokenDealer:
         return name_of(self._held[rank], self._joined[rank].sub_models) if rank in self._held else None
 
     def iteration_of(self, rank: int | None) -> int | None:
-        """The iteration that a worker computes or entered last; of rank None, the first one that is not complete. None: none is begun."""
+        """The iteration that a worker computes or entered last, or for None the first incomplete one; None: none is begun."""
         if self._server is None or max(self._entered) < 0:
             return None
         if rank is None:
