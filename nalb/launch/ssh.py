@@ -171,12 +171,13 @@ class RemoteJob(Job):
         specs: Sequence[ProcessSpec],
         hosts: Hosts,
         keys: Mapping[str, NodeKeys],  # by node; empty: the job is not encrypted
+        has_moments: bool,  # whether a coordinator tells the phase
         log_dir: Path,
         show: Callable[[str], None] | None = None,
         show_unfinished: Callable[[str], None] | None = None,
     ):
         super().__init__(specs, lambda spec: list(spec.argv), {}, log_dir, show, show_unfinished=show_unfinished)
-        self._hosts, self._keys = hosts, keys
+        self._hosts, self._keys, self._has_moments = hosts, keys, has_moments
         self._over = threading.Event()
         self._pulse = threading.Thread(target=self._give_signs_of_life, name="signs-of-life", daemon=True)
 
@@ -202,6 +203,10 @@ class RemoteJob(Job):
         """The job's phase and iteration, as its coordinator last reported them; START before the first report."""
         told = next((child.moment for child in self.children if child.moment is not None), None)
         return told or (Phase.START, None)
+
+    def is_gathering(self) -> bool:
+        """Whether the coordinator, on its host, has not reported yet that all processes have met."""
+        return self._has_moments and self.moment[0] is Phase.START
 
     def start(self, spec: ProcessSpec) -> RemoteProcess:
         """Start an ssh client and send the agent its order. Raises MachineError where there is no ssh client."""

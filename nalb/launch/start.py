@@ -225,11 +225,12 @@ def _on_hosts(request: LaunchRequest, hosts: Hosts, attempt: Attempt) -> None:
     places, first_workers = _remaining(hosts.places(), attempt)
     keys = job_keys(request.encryption, places) if request.encryption.is_on else {}
     specs = _host_specs(request, hosts, places, first_workers)
-    with RemoteJob(specs, hosts, keys, attempt.run_dir / "logs", print_line, print_unfinished) as job:
+    has_moments, logs = not request.options.is_pure, attempt.run_dir / "logs"
+    with RemoteJob(specs, hosts, keys, has_moments, logs, print_line, print_unfinished) as job:
         try:
             job.wait()
         except JobFailed as error:
-            if error.failure.has_moment or request.options.is_pure:
+            if error.failure.has_moment or not has_moments:
                 raise
             phase, iteration = job.moment
             failure = structs.replace(error.failure, phase=phase, iteration=iteration)

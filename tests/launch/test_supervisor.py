@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from nalb.cli.main import run
 from nalb.errors import InputError, MachineError
-from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Phase
+from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Moment, Phase
 from nalb.launch import ssh, supervisor
 from nalb.launch.hosts import load_hosts
 from nalb.launch.roles import ProcessSpec
@@ -148,6 +148,41 @@ def test_others_that_a_signal_has_stopped_are_told_with_the_verdict(
     error = failure_of(tmp_path, specs)
     assert (error.failure.cause, who(error.failure)) == (Cause.SILENT, ("worker", "n2"))
     assert [name in error.failure.detail for name in ("server n3", "worker n2", "scheduler n0")] == [True, False, False]
+
+
+def test_who_is_stopped_while_all_others_have_left_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "STOPPED_GRACE_S", 60.0)  # the coordinator's verdict comes first
+    lingering = Failure(cause=Cause.LINGERING, detail="ps-lite has not ended", phase=Phase.END)
+    told = tmp_path / "told"
+    code = f"import os, time\nwhile not os.path.exists({str(told)!r}): time.sleep(0.01)\n"
+    waits = spec("scheduler", "n0", code + telling(lingering, "raise SystemExit(4)"))
+    stopped = ("-S", "-E", "-c", "import os; os.kill(os.getpid(), 19)")
+    impatient = ENVIRONMENT | {"DMLC_ROLE": "worker", "NALB_DEADLINE_S": "1"}
+    worker = ProcessSpec("n2", "worker", (sys.executable, *stopped), impatient)
+    job = job_of(tmp_path, [waits, worker, spec("server", "n2", FOREVER)])
+    with job:
+        while job._stopped_s(job.children[1]) < 0.5:
+            assert not job.finished()
+            time.sleep(0.01)
+        told.touch()
+        with pytest.raises(JobFailed) as caught:
+            job.wait()
+    failure = caught.value.failure
+    assert (failure.cause, who(failure), when(failure)) == (Cause.STOPPED, ("worker", "n2"), (Phase.END, None))
+    assert lingering.detail in failure.detail
+
+
+def test_a_reader_that_fails_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the process would wait for ever for somebody who reads its output."""
+
+    def fail(_descriptor: int) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(supervisor, "pieces_of", fail)
+    job = job_of(tmp_path, [spec("worker", "n1", FOREVER)])
+    with pytest.raises(MemoryError), job:
+        job.wait()
+    assert marked(job.id) == []
 
 
 def test_workers_that_never_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,11 +369,28 @@ def test_agents_hear_of_the_launcher_while_others_are_still_started(
 
     (tmp_path / "hosts.toml").write_text("[[hosts]]\nname = 'a'\naddress = '10.9.0.1'\n")
     hosts = load_hosts(tmp_path / "hosts.toml")
-    job = LocalAgents([spec("worker", "a", ""), spec("server", "a", "")], hosts, {}, tmp_path / "logs")
+    job = LocalAgents([spec("worker", "a", ""), spec("server", "a", "")], hosts, {}, True, tmp_path / "logs")
     with pytest.raises(MachineError, match="no more"), job:
         pass
     job._pulse.join(10)
     assert not job._pulse.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("has_moments", "moment", "gathers"),
+    [(True, None, True), (True, (Phase.INIT, None), False), (True, (None, 3), False), (False, None, False)],
+)
+def test_the_coordinator_on_a_host_tells_whether_all_have_met(
+    tmp_path: Path, has_moments: bool, moment: Moment | None, gathers: bool
+) -> None:
+    (tmp_path / "hosts.toml").write_text("[[hosts]]\nname = 'a'\naddress = '10.9.0.1'\n")
+    hosts = load_hosts(tmp_path / "hosts.toml")
+    job = ssh.RemoteJob([], hosts, {}, has_moments, tmp_path / "logs")
+    with subprocess.Popen(["true"]) as popen:
+        process = ssh.RemoteProcess(spec("scheduler", "a", ""), popen, hosts.host("a"))
+    process.moment = moment
+    job.children.append(process)
+    assert job.is_gathering() is gathers
 
 
 @pytest.mark.parametrize(("directory", "means"), [("~", ""), ("~/", ""), ("~/a job", "/a job")])
