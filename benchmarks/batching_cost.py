@@ -35,7 +35,7 @@ def coordinator_ms(scheme: str, workers: int, updates: int) -> list[float]:
         state.receive(b"%d" % rank, composition.decode_at_coordinator(wire.encode(message), "peer"), 0.0)
 
     for rank in range(workers):
-        say(rank, wire.Hello(wire.VERSION, "worker", f"n{rank}", 9 + 2 * rank, 1))
+        say(rank, wire.Hello(wire.VERSION, "worker", f"n{rank}", rank, 1))
     for rank in range(workers):
         say(rank, m.JoinBatching(128, None))
     generator = np.random.default_rng(0)
