@@ -36,6 +36,7 @@ from nalb.protocol.session import Envelope, Session
 from nalb.schemes import Scheme
 from nalb.services import composition
 from nalb.services.exchange import messages as m
+from nalb.services.exchange.books import IterationBooks
 from nalb.services.exchange.links import Links
 from nalb.services.exchange.planner import Planner
 from nalb.services.exchange.progress import JobProgress, Progress
@@ -117,7 +118,19 @@ _REDUCERS = {
         *(kind for service in composition.SERVICES for kind in (*service.takes, *service.sends)),
     )
 }
-_SHARED = (Members, Process, Observers, Links, Planner, Joining, JobProgress, Progress, Slicing, SampleCollector)
+_SHARED = (
+    Members,
+    Process,
+    Observers,
+    Links,
+    Planner,
+    Joining,
+    JobProgress,
+    Progress,
+    Slicing,
+    SampleCollector,
+    IterationBooks,
+)
 _SHARED += composition.SERVICES
 
 

@@ -13,11 +13,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from nalb.errors import InputError
-from nalb.events import AnyEvent, IdleEvent, PlanEvent
+from nalb.events import IdleEvent, PlanEvent
 from nalb.failures import Cause, Failure, Phase
 from nalb.planning.nodes import Floats
-from nalb.protocol.members import Members
-from nalb.protocol.observers import Measured, Observers, Outgoing
+from nalb.protocol.observers import Outgoing
 from nalb.protocol.participant import Process
 from nalb.protocol.wire import Message, Report, RunBlock
 from nalb.schemes import Scheme, find_scheme
@@ -26,10 +25,7 @@ from nalb.services.exchange.books import IterationBooks
 from nalb.services.exchange.decision import PlanOptions
 from nalb.services.exchange.passing import PassingBytes
 from nalb.services.exchange.plan_events import explain_plan, layout_event
-from nalb.services.exchange.planner import Planned, Planner
-from nalb.services.exchange.progress import JobProgress
-from nalb.services.exchange.sample_collector import SampleCollector
-from nalb.services.exchange.slicing import Slicing
+from nalb.services.exchange.planner import Planned
 from nalb.services.exchange.sums import check_sums
 from nalb.settings import Settings
 
@@ -42,22 +38,18 @@ class Iterations:
     def __init__(
         self,
         settings: Settings,
-        members: Members,
-        observers: Observers,
-        progress: JobProgress,
-        collector: SampleCollector,
-        planner: Planner,
+        books: IterationBooks,
         schemes: Mapping[str, Scheme],
         joint_shares: Callable[[], Floats | None],
         outbox: deque[Outgoing],
-        events: list[AnyEvent | Measured],
         now_s: float,
     ):
-        """joint_shares: see PlanOptions. Messages go to `outbox`, and what observers are told to `events`."""
-        self._settings, self._members, self._observers = settings, members, observers
-        self._progress, self._collector, self._planner = progress, collector, planner
-        self._schemes, self._joint_shares, self._outbox, self._events = schemes, joint_shares, outbox, events
-        self._nodes = planner.nodes.names
+        """joint_shares: see PlanOptions. Messages go to `outbox`, and what observers are told to the books' events."""
+        self._settings, self._books, self._schemes = settings, books, schemes
+        self._joint_shares, self._outbox, self._events = joint_shares, outbox, books.events
+        self._members, self._observers, self._progress = books.members, books.observers, books.progress
+        self._collector, self._planner, self._slicing = books.collector, books.planner, books.slicing
+        self._nodes = books.planner.nodes.names
         self.phase = "REGISTER"
         self.number = -1  # of the iteration under way, or the last one
         self._passing = PassingBytes(len(self._nodes))
@@ -65,8 +57,6 @@ class Iterations:
         self._running = 0  # workers that have not yet reported this iteration done
         self._registration, self._layout_version = -1, -1
         self._tensors: list[m.TensorSpec] = []
-        self._slicing = Slicing(settings.alpha_bytes, schemes)
-        self._books = IterationBooks(members, observers, progress, collector, planner, self._slicing, events)
         self._measuring = False
         self._plan: Planned | None = None
         self._ahead: Planned | None = None  # the next one, where workers have it already

@@ -13,6 +13,7 @@ from nalb.protocol.service import Service
 from nalb.protocol.wire import Configured, EndJob, FromObserver, Message, Report, RunBlock
 from nalb.schemes import Scheme
 from nalb.services.exchange import messages as m
+from nalb.services.exchange.books import IterationBooks
 from nalb.services.exchange.calls import CallAgreement
 from nalb.services.exchange.iterations import Iterations
 from nalb.services.exchange.job_nodes import JobNodes
@@ -21,6 +22,7 @@ from nalb.services.exchange.planes import Plane
 from nalb.services.exchange.planner import Planner, new_planner
 from nalb.services.exchange.progress import JobProgress
 from nalb.services.exchange.sample_collector import SampleCollector
+from nalb.services.exchange.slicing import Slicing
 from nalb.settings import Settings
 
 
@@ -70,19 +72,11 @@ class Exchange(Service):
         planner = self._new_planner(nodes)
         self._links.begin(planner)
         self._collector.begin(nodes)
-        self._iterations = Iterations(
-            self._settings,
-            self.members,
-            self._observers,
-            self.progress,
-            self._collector,
-            planner,
-            self._schemes,
-            self._joint_shares,
-            self.outbox,
-            self.events,
-            now_s,
+        slicing = Slicing(self._settings.alpha_bytes, self._schemes)
+        books = IterationBooks(
+            self.members, self._observers, self.progress, self._collector, planner, slicing, self.events
         )
+        self._iterations = Iterations(self._settings, books, self._schemes, self._joint_shares, self.outbox, now_s)
         return self._iterations.configure()
 
     def _new_planner(self, names: list[str]) -> Planner:
