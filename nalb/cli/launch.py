@@ -23,7 +23,6 @@ from nalb.cli.flags import (
 )
 from nalb.errors import InputError
 from nalb.extensions import SCHEME_GROUP, estimators_with, is_own, schemes_with
-from nalb.extras import require_mxnet
 from nalb.launch.encryption import Encryption
 from nalb.launch.start import LaunchRequest, environment_lines, launch
 from nalb.launch.supervisor import print_line
@@ -78,8 +77,6 @@ def main(args: argparse.Namespace) -> int:
     if args.print_env:
         print("\n".join(environment_lines(request)))
         return 0
-    if request.hosts is None:
-        require_mxnet("a job")
     run_dir = launch(request)
     print_line(f"nalb launch: all processes ended well; logs in {run_dir / 'logs'}")
     return 0

@@ -20,7 +20,8 @@ from typing import BinaryIO
 from msgspec.structs import replace
 
 from nalb.errors import MachineError, PeerError, listed
-from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Phase
+from nalb.events import AnyEvent, EndedEvent, FailureEvent, StartedEvent
+from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Moment, Phase
 from nalb.launch.lost_variables import LostVariables
 from nalb.launch.output import STATE_S, Kind, Piece, pieces_of
 from nalb.launch.processes import LocalProcess, start_here
@@ -37,7 +38,7 @@ AFTER_WORKERS_S = 7.0  # the limit for servers and scheduler, which end millisec
 SETTLE_S = 0.3  # the wait after a failure for other processes that the same cause ends
 CULPRIT_S = 2.0  # the longest wait for the culprit while only its peers have ended and others still run
 STOPPED_GRACE_S = 2.0  # added to the silence limit, so that the coordinator's verdict, which says more, comes first
-JOINED_S = 1.0  # the wait for the coordinator's file to say that all have met, after a worker has ended well
+JOINED_S = 1.0  # the wait for the coordinator to tell that all have met, after a worker has ended well
 
 CLEAR = "\x1b[K"  # erases the terminal's line from the cursor on
 
@@ -50,6 +51,8 @@ class Job:
     Entering the context raises MachineError or InputError where processes cannot be started.
     """
 
+    lag_s = 0.0  # how much later than a process's end an event from before it may arrive
+
     def __init__(
         self,
         specs: Sequence[ProcessSpec],
@@ -60,10 +63,12 @@ class Job:
         has_joined: Callable[[], bool] | None = None,  # whether all processes have met; None: that cannot be known
         check: Callable[[], None] = lambda: None,  # raises the errors of the processes' network
         show_unfinished: Callable[[str], None] | None = None,  # shows unfinished lines, such as progress bars
+        moment: Callable[[], Moment] = lambda: (None, None),  # the job's phase and iteration
+        tell: Callable[[AnyEvent], None] = lambda _: None,  # takes events of the processes' starts and ends
     ):
         self._specs, self._wrap, self._inherited, self._log_dir = specs, wrap, inherited, log_dir
         self._show, self._has_joined, self._check = show, has_joined, check
-        self._show_unfinished = show_unfinished
+        self._show_unfinished, self._moment, self._tell = show_unfinished, moment, tell
         self._print_lock = threading.Lock()
         self._reading_error: Exception | None = None
         self._workers_ended_s: float | None = None
@@ -73,6 +78,7 @@ class Job:
         self.children: list[LocalProcess] = []
         self._readers: list[threading.Thread] = []
         self._failed: list[LocalProcess] = []  # in the order in which the failures were noticed
+        self._ended: list[LocalProcess] = []  # of which an EndedEvent tells
         self._lost = LostVariables()
 
     def __enter__(self) -> "Job":
@@ -87,6 +93,7 @@ class Job:
             for spec in self._specs:
                 child = self.start(spec)
                 self.children.append(child)
+                self._tell(StartedEvent(at_s=time.monotonic(), role=spec.role, node=spec.node))
                 reader = threading.Thread(target=self._read, args=(child,), name=f"log-{spec.slug}", daemon=True)
                 self._readers.append(reader)
                 with explained(f"the thread that reads the output of {spec.name}"):
@@ -115,7 +122,24 @@ class Job:
             time.sleep(0.05)
 
     def finished(self) -> bool:
-        """Whether every process has ended well. Raises JobFailed as soon as a process has failed or can never end."""
+        """Whether every process has ended well. Raises JobFailed as soon as a process has failed or can never end.
+
+        A failure that does not say when it came gets the job's moment.
+        """
+        try:
+            is_over = self._are_over()
+        except JobFailed as error:
+            failure = error.failure
+            if not failure.has_moment:
+                phase, iteration = self._moment()
+                failure = replace(failure, phase=phase, iteration=iteration)
+            self._tell_ended()
+            self._tell(FailureEvent(at_s=time.monotonic(), failure=failure))
+            raise JobFailed(failure, error.exit_code, error.where) from None
+        self._tell_ended()
+        return is_over
+
+    def _are_over(self) -> bool:
         if self._reading_error is not None:
             raise self._reading_error
         self._guardian.check()
@@ -128,7 +152,7 @@ class Job:
         self._check_stopped()
         workers = [child for child in self.children if child.spec.role == "worker"]
         if self._has_joined is not None:
-            self._lost.look(workers)
+            self._lost.look([worker for worker in workers if worker.is_here])
         ended = [child for child in workers if _ended_well(child)]
         if ended:
             self._check_joined(ended[0])
@@ -145,6 +169,13 @@ class Job:
             failure = Failure(cause=Cause.NO_STORE, detail=detail, phase=Phase.END)
             raise JobFailed(failure, where=f"logs: {self._log_dir}")
         return not waiting
+
+    def _tell_ended(self) -> None:
+        for child in self.children:
+            if child not in self._ended and (ending := child.poll()) is not None:
+                self._ended.append(child)
+                role, node, code = child.spec.role, child.spec.node, ending.exit_code
+                self._tell(EndedEvent(at_s=time.monotonic(), role=role, node=node, exit_code=code))
 
     # ---- failures
 
@@ -215,7 +246,7 @@ class Job:
             return JobFailed(told, ending.exit_code, f"logs: {self._log_dir}")
         why = told.detail if told else child.last_line() if ending.is_explained else ""
         detail = f"{ending.what}: {why}" if why else ending.what
-        if self._has_joined is not None and not self._has_joined():
+        if self.is_gathering():
             detail += self._lost.of(child)
         failure = child.spec.failure(Cause.ENDED, detail)
         if told is not None:
@@ -237,7 +268,7 @@ class Job:
     def _check_joined(self, ended: LocalProcess) -> None:
         if self._has_joined is None:
             return
-        end_s = time.monotonic() + JOINED_S
+        end_s = time.monotonic() + JOINED_S + self.lag_s
         while not self._has_joined():
             if time.monotonic() > end_s:
                 detail = (

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from nalb.cli.main import run
 from nalb.errors import InputError, MachineError
-from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Moment, Phase
+from nalb.events import AnyEvent, FailureEvent, StartedEvent
+from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Phase
 from nalb.launch import ssh, supervisor
 from nalb.launch.hosts import load_hosts
 from nalb.launch.roles import ProcessSpec
@@ -103,6 +104,22 @@ def test_who_fails_while_we_look_has_not_ended_well(tmp_path: Path, role: str) -
     with pytest.raises(JobFailed) as caught, job:
         job.wait()
     assert (who(caught.value.failure), caught.value.exit_code) == ((role, "n1"), 3)
+
+
+def test_a_failure_that_does_not_say_when_it_came_gets_the_jobs_moment(tmp_path: Path) -> None:
+    """What the launcher tells where no coordinator does ends with the same failure."""
+    told: list[AnyEvent] = []
+    specs = [spec("server", "n1", "pass"), spec("worker", "n1", "import time; time.sleep(0.5); raise SystemExit(3)")]
+    failure = failure_of(tmp_path, specs, moment=lambda: (Phase.PLAN, 4), tell=told.append).failure
+    assert (when(failure), who(failure)) == ((Phase.PLAN, 4), ("worker", "n1"))
+    starts, ends, last = told[:2], told[2:-1], told[-1]
+    assert [(type(one), one.role) for one in starts] == [(StartedEvent, "server"), (StartedEvent, "worker")]
+    assert {(one.role, one.node): one.exit_code for one in ends} == {("server", "n1"): 0, ("worker", "n1"): 3}
+    assert isinstance(last, FailureEvent)
+    assert last.failure == failure
+    said = telling(replace(NO_PLAN, phase=Phase.FORWARD, iteration=3), "raise SystemExit(3)")
+    failure = failure_of(tmp_path, [spec("worker", "n1", said)], moment=lambda: (Phase.PLAN, 4)).failure
+    assert when(failure) == (Phase.FORWARD, 3)
 
 
 def test_those_that_repeat_the_verdict_are_not_the_culprit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,28 +386,11 @@ def test_agents_hear_of_the_launcher_while_others_are_still_started(
 
     (tmp_path / "hosts.toml").write_text("[[hosts]]\nname = 'a'\naddress = '10.9.0.1'\n")
     hosts = load_hosts(tmp_path / "hosts.toml")
-    job = LocalAgents([spec("worker", "a", ""), spec("server", "a", "")], hosts, {}, True, tmp_path / "logs")
+    job = LocalAgents([spec("worker", "a", ""), spec("server", "a", "")], hosts, {}, log_dir=tmp_path / "logs")
     with pytest.raises(MachineError, match="no more"), job:
         pass
     job._pulse.join(10)
     assert not job._pulse.is_alive()
-
-
-@pytest.mark.parametrize(
-    ("has_moments", "moment", "gathers"),
-    [(True, None, True), (True, (Phase.INIT, None), False), (True, (None, 3), False), (False, None, False)],
-)
-def test_the_coordinator_on_a_host_tells_whether_all_have_met(
-    tmp_path: Path, has_moments: bool, moment: Moment | None, gathers: bool
-) -> None:
-    (tmp_path / "hosts.toml").write_text("[[hosts]]\nname = 'a'\naddress = '10.9.0.1'\n")
-    hosts = load_hosts(tmp_path / "hosts.toml")
-    job = ssh.RemoteJob([], hosts, {}, has_moments, tmp_path / "logs")
-    with subprocess.Popen(["true"]) as popen:
-        process = ssh.RemoteProcess(spec("scheduler", "a", ""), popen, hosts.host("a"))
-    process.moment = moment
-    job.children.append(process)
-    assert job.is_gathering() is gathers
 
 
 @pytest.mark.parametrize(("directory", "means"), [("~", ""), ("~/", ""), ("~/a job", "/a job")])
