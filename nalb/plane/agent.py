@@ -40,15 +40,16 @@ from nalb.process.exhaustion import raise_file_limit
 from nalb.process.last_words import die
 from nalb.process.own_program import own_argv
 from nalb.process.proc import stopped_at
-from nalb.protocol import messages as m
-from nalb.protocol.worker_protocol import WorkerProtocol
+from nalb.protocol import wire
+from nalb.services.exchange import messages as m
+from nalb.services.exchange.worker_protocol import WorkerProtocol
 from nalb.settings import Settings, for_agents
 from nalb.transport.client import Client
 from nalb.transport.curvezmq import knock
 from nalb.transport.keys import own_keys
 from nalb.transport.reachability import Reachability, reach_kept
 
-HEARD = (m.Setup, m.Plan, m.Finish, m.CallAgreed, m.Farewell, m.Measure)
+HEARD = (m.Setup, m.Plan, m.Finish, m.CallAgreed, wire.Farewell, m.Measure)
 ORDERS_AT_ONCE = 64
 CHECK_S = 0.5  # between looks at the training process
 LAST_WORD_S = 1.0  # that a training process may take to read why its agent ends
@@ -60,7 +61,7 @@ class _Joined(NamedTuple):
     """The control plane has welcomed this agent."""
 
     client: Client
-    welcome: m.Welcome
+    welcome: wire.Welcome
 
 
 class Training:
@@ -141,8 +142,8 @@ class Agent:
             0.0  # when the training process was last looked at, and since when it is stopped
         )
         self._stopped_ticks: int | None = None  # its CPU time where it is
-        self._inbox: list[m.Message] = []  # for WorkerProtocol
-        self._news: queue.SimpleQueue[m.Message | _Joined] = queue.SimpleQueue()  # of the client's thread
+        self._inbox: list[wire.Message] = []  # for WorkerProtocol
+        self._news: queue.SimpleQueue[wire.Message | _Joined] = queue.SimpleQueue()  # of the client's thread
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller = zmq.Poller()
         self._act: dict[Any, Callable[[], None]] = {}
@@ -240,7 +241,7 @@ class Agent:
             return
         assert self._reach is not None
         self._reach.close()
-        self._client.send(m.Goodbye())
+        self._client.send(wire.Goodbye())
 
     def _part(self) -> None:
         """All ranks have left."""
@@ -303,11 +304,11 @@ class Agent:
             with reach_kept(settings):
                 if (keys := own_keys(settings)) is not None:
                     knock(keys, settings.endpoint, settings.startup_s)
-                hello = m.Hello(m.VERSION, "agent", settings.node, rank, os.getpid())
+                hello = wire.Hello(wire.VERSION, "agent", settings.node, rank, os.getpid())
                 client = Client(settings.endpoint, hello, self._drain, settings.silence_s, settings.startup_s, keys)
                 for kind in HEARD:
                     client.on(kind, self._put)
-                welcome = client.wait_for(m.Welcome)
+                welcome = client.wait_for(wire.Welcome)
             self._put(_Joined(client, welcome))
         except Exception as error:
             die(
@@ -316,16 +317,16 @@ class Agent:
                 )
             )
 
-    def _drain(self) -> tuple[list[m.SampleRow], int]:
+    def _drain(self) -> tuple[list[wire.SampleRow], int]:
         """On the client's thread: rows for a report."""
         assert self._links is not None
         rows = self._links.rows
-        kept: list[m.SampleRow] = []
-        while rows and len(kept) < m.ROWS_MOST:
-            kept.append(m.SampleRow(*rows.popleft()))
+        kept: list[wire.SampleRow] = []
+        while rows and len(kept) < wire.ROWS_MOST:
+            kept.append(wire.SampleRow(*rows.popleft()))
         return kept, 0
 
-    def _put(self, news: m.Message | _Joined) -> None:
+    def _put(self, news: wire.Message | _Joined) -> None:
         self._news.put(news)
         os.eventfd_write(self._bell, 1)
 
@@ -339,7 +340,7 @@ class Agent:
                 self._joined(news)
             elif isinstance(news, m.CallAgreed):
                 self._training.tell(orders.Agreed(news.number))
-            elif isinstance(news, m.Farewell):
+            elif isinstance(news, wire.Farewell):
                 self._part()
                 return
             elif not isinstance(news, m.Measure):  # its own plan says the same

@@ -16,7 +16,7 @@ import zmq
 from nalb.failures import Cause
 from nalb.plane import orders
 from nalb.plane.links import HEADER, identity_of
-from nalb.protocol.calls import announcement
+from nalb.services.exchange.calls import announcement
 from nalb.transport.keys import key_path, make_keys, write_keys
 from tests.plane.plain_front import LIMIT_S, Ended, PlainFront, meet, on_all
 
