@@ -41,6 +41,22 @@ def test_the_job_of_all_pitfalls_ends_well(ended: list[ranks.Rank]) -> None:
     assert [one.code for one in ended] == [0, 0, 0], [one.output[-2000:] for one in ended]
 
 
+@pytest.mark.torch
+def test_ranks_of_a_machine_sum_among_themselves_first() -> None:
+    names = ("hundred_steps", "works", "second_group", "plain_sums")
+    for one in ranks.run(PITFALLS.name, *names, size=4, RANKS_OF_A_MACHINE="2", **BY_PLANE):
+        assert one.code == 0, one.output[-3000:]
+        assert all(f"ok {name}\n" in one.output for name in (*names, "again")), one.output[-3000:]
+
+
+@pytest.mark.torch
+def test_machines_of_hosts() -> None:
+    from nalb.torch.machine import machines_of
+
+    assert machines_of([("a", True), ("b", True), ("a", True), ("b", True)]) == [[0, 2], [1, 3]]
+    assert machines_of([("a", False), ("a", False), ("b", False)]) == [[0], [1], [2]]
+
+
 def require_named(ended: list[ranks.Rank], *words: str) -> None:
     """All ranks failed, and the output of each that names a failure has the words."""
     assert all(one.code for one in ended), ended
