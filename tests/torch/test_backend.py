@@ -4,6 +4,8 @@ import ast
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,21 @@ def test_each_pitfall_is_as_with_gloo(ended: list[ranks.Rank], section: str) -> 
 @pytest.mark.torch
 def test_the_job_of_all_pitfalls_ends_well(ended: list[ranks.Rank]) -> None:
     assert [one.code for one in ended] == [0, 0, 0], [one.output[-2000:] for one in ended]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("autoload", "module"), [("1", "torch"), ("0", "nalb.torch")])
+def test_torch_knows_the_backend_and_loads_no_more_of_nalb(autoload: str, module: str) -> None:
+    code = f"import sys, {module}, torch; print(torch.distributed.Backend('nalb'), *(one for one in sys.modules if 'nalb' in one))"
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": autoload},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60.0,
+    ).stdout.split()
+    assert [one for one in said if not one.startswith("__editable__")] == ["nalb", "nalb", "nalb.torch"]
 
 
 @pytest.mark.torch
