@@ -181,7 +181,7 @@ class Agent:
         ranks = SiteRanks.of(self._start.rank, self._start.size, welcome.levels)
         links, tell = self._links, self._training.tell
         exchange = AgentExchange(links, ranks, lambda *sums: tell(orders.Summed(*sums)), self._settings.verify_sums)
-        self._iterations = RankIterations(client, exchange, self._segments, tell)
+        self._iterations = RankIterations(client, exchange, self._segments, tell, self._say_goodbye)
         self._watch(links.server, lambda: links.read_pushes(exchange))
         for rank, peer in links.peers.items():
             self._watch(peer.socket, links.reader_of_answers(rank, exchange))
@@ -268,9 +268,14 @@ class Agent:
         self._is_leaving = True
         if order.failure is not None:
             self.fail(order.failure)
-        if self._client is None or self._reach is None:
+        if self._iterations is None:
             self._has_left = True
-            return
+        else:
+            self._iterations.take(order)
+
+    def _say_goodbye(self) -> None:
+        assert self._client is not None
+        assert self._reach is not None
         self._reach.close()
         self._client.send(wire.Goodbye())
 

@@ -28,7 +28,15 @@ from nalb.transport.client import Client
 class RankIterations:
     """The rank's place in the job. Methods raise PeerError for orders that cannot be, InputError for what cannot be planned."""
 
-    def __init__(self, client: Client, exchange: AgentExchange, segments: Segments, tell: Callable[[FromAgent], None]):
+    def __init__(
+        self,
+        client: Client,
+        exchange: AgentExchange,
+        segments: Segments,
+        tell: Callable[[FromAgent], None],
+        leave: Callable[[], None],
+    ):
+        """tell: sends an order to the training process. leave: called once it leaves and no sums are under way."""
         self._client, self._exchange, self._segments, self._tell = client, exchange, segments, tell
         self._protocol = WorkerProtocol()
         self._inbox: list[wire.Message] = []  # for the protocol
@@ -48,8 +56,9 @@ class RankIterations:
             orders.Register: self._register,
             orders.Sum: self._sum,
             orders.Ready: self._ready,
-            orders.BreakOff: lambda _: self.break_off(),
+            orders.BreakOff: lambda _: self._break_off(),
             orders.RingDone: self._ring_done,
+            orders.Leave: lambda _: leave(),
         }
 
     @property
@@ -80,7 +89,7 @@ class RankIterations:
                 return
             self._end_iteration()
 
-    def break_off(self) -> None:
+    def _break_off(self) -> None:
         """No further tensors come."""
         self._is_registered = False
         if self._progress is None:
@@ -105,7 +114,9 @@ class RankIterations:
             return self._plan is None if self._progress is None else order.tensor == 0
         if isinstance(order, orders.RingDone):
             return self._plan is None and self._is_registered
-        return self._progress is not None and isinstance(order, orders.Register)
+        if isinstance(order, orders.Leave):
+            self._break_off()
+        return self._progress is not None and isinstance(order, orders.Register | orders.Leave)
 
     def _announce(self, order: orders.Announce) -> None:
         self._client.send(order.call)
