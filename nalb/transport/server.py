@@ -51,6 +51,7 @@ class CoordinatorThread:
         )
         self._stop = threading.Event()
         self._started: queue.Queue[Exception | None] = queue.Queue()
+        self.port = 0  # where it listens, once it has been entered
         self._thread = threading.Thread(target=self._run, name="nalb-coordinator", daemon=True)
 
     def __enter__(self) -> "CoordinatorThread":
@@ -82,6 +83,7 @@ class CoordinatorThread:
                     stack.enter_context(door_kept(context, keys))
                     secure_server(router, keys)
                 _bind(router, self._settings)
+                self.port = int(router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
                 log = _open_log(self._settings, stack)
             except Exception as failure:
                 self._started.put(failure)
