@@ -1,8 +1,8 @@
-"""`python -P -m nalb.plane.coordinator HOST:PORT SIZE NODE`: the coordinator of a job whose data plane is made of agents.
+"""`python -P -m nalb.plane.coordinator HOST:PORT SIZE NODE [alone]`: the coordinator of a job whose data plane is made of agents.
 
 Port 0 is a free one. The program writes the port that it has to stdout, and serves until stdin says END or the job is aborted.
 Stdin that ends without END means that whoever started it is dead: it then stays for the job's deadline, so that it can name the
-dead process to all others, and ends.
+dead process to all others, and ends. With `alone`, for launchers, the program serves until all ranks have left, and writes nothing.
 """
 
 import os
@@ -17,7 +17,7 @@ from nalb.batching.speed import Predictor, require_library
 from nalb.errors import InputError, NalbError
 from nalb.extensions import estimators_with, schemes_with
 from nalb.failures import Cause, Failure
-from nalb.plane.rendezvous import END
+from nalb.plane.rendezvous import ALONE, END
 from nalb.process.exhaustion import raise_file_limit
 from nalb.process.last_words import die
 from nalb.protocol.planes import AGENTS
@@ -37,11 +37,14 @@ def new_predictor(settings: Settings) -> Callable[[int], Predictor] | None:
     return PREDICTORS[settings.predictor]
 
 
-def serve(settings: Settings) -> None:
-    """Run the coordinator until stdin ends."""
+def serve(settings: Settings, is_alone: bool) -> None:
+    """Run the coordinator until stdin ends, or until all ranks have left."""
     schemes = schemes_with([settings.scheme, *filter(None, (settings.own_schemes or "").split(","))])
     predictor, estimators = new_predictor(settings), estimators_with(settings.estimator)
     with CoordinatorThread(settings, predictor, schemes, estimators, plane=AGENTS) as coordinator:
+        if is_alone:
+            coordinator.wait()
+            return
         print(coordinator.port, flush=True)
         if os.read(0, len(END)) != END:
             time.sleep(settings.deadline_s)
@@ -52,8 +55,9 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training processes get it too, and leave
     raise_file_limit()
     try:
-        endpoint, size, node = sys.argv[1:]
-        serve(for_agents(os.environ, node=node, endpoint=f"tcp://{endpoint}", size=int(size), role="scheduler"))
+        endpoint, size, node, *more = sys.argv[1:]
+        settings = for_agents(os.environ, node=node, endpoint=f"tcp://{endpoint}", size=int(size), role="scheduler")
+        serve(settings, ALONE in more)
     except NalbError as error:
         die(
             Failure(cause=Cause.COORDINATOR, detail=str(error), role="scheduler", node=socket.gethostname()),

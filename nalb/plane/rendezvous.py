@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from nalb.errors import InputError
 
 END = b"end\n"  # what ends a coordinator (coordinator.py) whose job is over
+ALONE = "alone"  # the word for a coordinator whose stdin says nothing: it ends once all ranks have left
 AGENTS = "NALB_AGENTS"  # host:port of each rank's agent, by rank, with commas
 
 
