@@ -361,9 +361,11 @@ class Agent:
 
     def _obey(self) -> None:
         """Carry out orders, up to the first that must wait."""
+        self._choose()
         while self._held and not self._must_wait(self._held[0]):
             order = self._held.popleft()
             self._take[type(order)](order)
+            self._choose()
 
     def _must_wait(self, order: FromTraining) -> bool:
         """Whether an order waits: all for the job, the next iteration for its plan and for the end of the one under way."""
@@ -371,14 +373,15 @@ class Agent:
             return not isinstance(order, orders.Start | orders.Peers | orders.Leave)
         if isinstance(order, orders.Sum):
             return self._plan is None if self._progress is None else order.tensor == 0
-        return self._progress is not None and isinstance(order, orders.Register | orders.RingDone)
+        if isinstance(order, orders.RingDone):
+            return self._plan is None and self._is_registered
+        return self._progress is not None and isinstance(order, orders.Register)
 
     def _go_on(self) -> None:
         """Carry out what can be carried out, push what may leave, and end the iteration where it is complete."""
         exchange = self._exchange
         assert exchange is not None
         while True:
-            self._choose()
             self._obey()
             if exchange.push() and not self._started_s:
                 self._started_s = time.monotonic()

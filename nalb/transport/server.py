@@ -15,6 +15,7 @@ from nalb.batching.speed import Predictor
 from nalb.errors import InputError, MachineError, NalbError, PeerError
 from nalb.events import Row, SamplesEvent, encode_line
 from nalb.failures import Cause, Failure
+from nalb.feedback.routing import Routing
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.measurement.samples import Samples
 from nalb.process.last_words import die
@@ -44,11 +45,20 @@ class CoordinatorThread:
         schemes: Mapping[str, Scheme] = SCHEMES,
         estimators: Mapping[str, Callable[[int], Estimator]] = ESTIMATORS,
         plane: Plane = PS_LITE,
+        new_routing: Callable[[], Routing] | None = Routing,
     ):
         """The arguments are those of Coordinator."""
         self._settings, self._new_coordinator = (
             settings,
-            partial(Coordinator, settings, predictor=predictor, schemes=schemes, estimators=estimators, plane=plane),
+            partial(
+                Coordinator,
+                settings,
+                predictor=predictor,
+                schemes=schemes,
+                estimators=estimators,
+                new_routing=new_routing,
+                plane=plane,
+            ),
         )
         self._stop, self._have_left = threading.Event(), threading.Event()
         self._started: queue.Queue[Exception | None] = queue.Queue()

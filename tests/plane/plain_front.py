@@ -119,14 +119,14 @@ class Ended(Exception):
         self.failure = failure
 
 
-def meet(fronts, coordinator=None):
-    """Let all agents join the job."""
+def meet(fronts, order=None):
+    """Let all agents join the job; returns where they listen. order: in which ranks are asked whether they have joined."""
     listening = [front.hear(orders.Listening) for front in fronts]
-    coordinator = coordinator or listening[0].coordinator
     for front in fronts:
-        front.send(orders.Peers([one.address for one in listening], coordinator))
-    for front in fronts:
-        front.hear(orders.Joined)
+        front.send(orders.Peers([one.address for one in listening], listening[0].coordinator))
+    for rank in order or range(len(fronts)):
+        fronts[rank].hear(orders.Joined)
+    return listening
 
 
 def on_all(fronts, act):

@@ -11,10 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zmq
 
 from nalb.failures import Cause
 from nalb.plane import orders
+from nalb.plane.links import HEADER, identity_of
 from nalb.protocol.calls import announcement
+from nalb.transport.keys import key_path, make_keys, write_keys
 from tests.plane.plain_front import LIMIT_S, Ended, PlainFront, meet, on_all
 
 pytestmark = pytest.mark.jobs
@@ -66,8 +69,8 @@ def sequential(parts):
     return total
 
 
-def sum_once(fronts, random, tensors=None):
-    """One iteration of random numbers; the sums must have the bits of a loop over ranks."""
+def sum_once(fronts, random, tensors=None, add_up=sequential):
+    """One iteration of random numbers; the sums must have the bits of a loop over ranks, or of what `add_up` computes."""
     routes = [front.route() for front in fronts]
     assert len({(route.first, route.until, route.by_ring) for route in routes}) == 1
     parts = [[random.standard_normal(len(one)).astype(one.dtype) for one in front.tensors] for front in fronts]
@@ -81,7 +84,7 @@ def sum_once(fronts, random, tensors=None):
     for front in fronts:
         front.wait(tensors)
     for index in range(len(fronts[0].tensors) if tensors is None else tensors):
-        expected = sequential([part[index] for part in parts])
+        expected = add_up([part[index] for part in parts])
         assert all(front.tensors[index].tobytes() == expected.tobytes() for front in fronts), index
     return routes[0].first
 
@@ -121,6 +124,83 @@ def test_sums_of_three_ranks(environment):
         front.leave()
     assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * size
     assert are_gone()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_sums_by_sites(environment):
+    """Within sites in the order of ranks, then in the order of sites; a site of one machine, and members that lead nothing."""
+    environment.setenv("NALB_SITES", "n0=east,n1=west,n2=east,n3=north,n4=east")
+    environment.setenv("NALB_VERIFY_SUMS", "1")
+    fronts = [PlainFront(rank, 5) for rank in range(5)]
+    meet(fronts)
+    for front in fronts:
+        front.register([150_000, 1025])
+    random = np.random.default_rng(1)
+    for _ in range(3):
+        sum_once(fronts, random, add_up=lambda p: sequential([sequential([p[0], p[2], p[4]]), p[1], p[3]]))
+    for front in fronts:
+        front.leave()
+    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 5
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.usefixtures("environment")
+def test_encrypted_sums(tmp_path):
+    """With keys everything is encrypted, and strangers cannot push."""
+    hosts = {f"n{rank}": f"127.0.0.{rank + 1}" for rank in range(3)}
+    write_keys(tmp_path / "keys", make_keys(hosts))
+    fronts = [
+        PlainFront(rank, 3, {"NALB_KEYS": str(key_path(tmp_path / "keys", node))}, address=host)
+        for rank, (node, host) in enumerate(hosts.items())
+    ]
+    listening = meet(fronts)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.setsockopt(zmq.LINGER, 0)
+        stranger.setsockopt(zmq.ROUTING_ID, identity_of(1))
+        stranger.connect(listening[0].address)
+        stranger.send_multipart([HEADER.pack(0, 0, 0, 0, 0), b"1234" * 5])
+        for front in fronts:
+            front.register([70_000])
+        random = np.random.default_rng(2)
+        for _ in range(2):
+            sum_once(fronts, random)
+    for front in fronts:
+        front.leave()
+    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 3
+
+
+def test_a_key_of_another_job(environment, tmp_path):
+    environment.setenv("NALB_STARTUP_S", "6")
+    hosts = {f"n{rank}": f"127.0.0.{rank + 1}" for rank in range(2)}
+    for name in ("ours", "theirs"):
+        write_keys(tmp_path / name, make_keys(hosts))
+    fronts = [
+        PlainFront(rank, 2, {"NALB_KEYS": str(key_path(tmp_path / name, f"n{rank}"))}, address=hosts[f"n{rank}"])
+        for rank, name in enumerate(("ours", "theirs"))
+    ]
+    with pytest.raises(Ended, match="does not take this node's key"):
+        meet(fronts, order=(1, 0))
+    with pytest.raises(Ended, match="only 1 of 2 processes came"):
+        fronts[0].hear(orders.Joined)
+
+
+def test_malformed_messages_of_strangers(environment):
+    """Anyone can reach the port of a job without keys: what is no agent's message changes nothing."""
+    del environment
+    fronts = [PlainFront(rank, 2) for rank in range(2)]
+    listening = meet(fronts)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.setsockopt(zmq.LINGER, 0)
+        stranger.connect(listening[0].address)
+        for frames in ([b""], [b"f"], [b"f", b"f"], [b"x"] * 7, [HEADER.pack(0, 0, 0, 0, 0), b"1234", b"more"]):
+            stranger.send_multipart(frames)
+        for front in fronts:
+            front.register([70_000])
+        for _ in range(3):
+            sum_once(fronts, np.random.default_rng(3))
+    for front in fronts:
+        front.leave()
+    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 2
 
 
 def test_memory_is_bounded(environment):
@@ -243,3 +323,37 @@ def test_a_rank_that_never_comes(environment):
     failures = job.sum_until_it_fails()
     assert [failure.cause for failure in failures] == [Cause.ABSENT] * 2
     assert job.is_over()
+
+
+def test_iterations_of_the_ring(environment):
+    """Where links do not set the pace the ring sums: single iterations at first, then several by one route."""
+    del environment
+    fronts = [PlainFront(rank, 2) for rank in range(2)]
+    meet(fronts)
+    for front in fronts:
+        front.register([5000])
+
+    def run(front):
+        """Iterations by route: (first, until) of those by the ring."""
+        by_ring, iteration = [], 0
+        while sum(until + 1 - first for first, until in by_ring) < 60:
+            route = front.route()
+            assert route.first == iteration
+            iteration = route.until + 1
+            if not route.by_ring:
+                front.begin()
+                front.wait()
+                continue
+            by_ring.append((route.first, route.until))
+            for number in range(route.first, route.until + 1):
+                began_s = time.monotonic()
+                front.calls += 1
+                front.send(orders.RingDone(number, began_s, began_s, began_s + 1e-6, front.calls))
+        return by_ring
+
+    first, second = on_all(fronts, run)
+    assert first == second
+    assert any(until > begun for begun, until in first)
+    for front in fronts:
+        front.leave()
+    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0, 0]

@@ -5,7 +5,7 @@ import weakref
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -83,6 +83,7 @@ def test_what_cannot_be_added_is_refused():
         one.add(0, np.zeros(3, np.float32), 3)
 
 
+@settings(max_examples=25)
 @given(st.data())
 def test_memory_is_bounded(data):
     """Only incomplete sums keep parts; of two iterations at most, since a third would need this rank's part of the first."""
