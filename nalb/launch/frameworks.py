@@ -43,7 +43,7 @@ def frameworks_of(python: str) -> list[str]:
 
 
 def chosen(given: str | None, command: Sequence[str]) -> str:
-    """The framework: `given`, or the only one of the command's Python. Raises InputError where it has both, MachineError if none."""
+    """The framework: `given`, or the only one of the command's Python. Raises InputError if it has both, MachineError if none."""
     python = python_of(command)
     found = frameworks_of(python)
     if given is None and len(found) > 1:

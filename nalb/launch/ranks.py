@@ -10,9 +10,11 @@ from dataclasses import replace
 from nalb.errors import InputError, listed
 from nalb.launch.roles import NOTHING, SCHEDULER_NODE, Place, ProcessSpec, Program, sites_of, sites_told
 from nalb.options import JobOptions, variables_of
-from nalb.plane.rendezvous import ALONE
+from nalb.plane.rendezvous import AGENTS, ALONE, NO_RING
 from nalb.process.own_program import own_argv
 from nalb.transport import keys
+
+AGENT_PORT = 2  # a replay's agents listen at the root port and this
 
 
 def torch_program(command: Sequence[str]) -> Program:
@@ -25,6 +27,16 @@ def torch_program(command: Sequence[str]) -> Program:
     )
 
 
+def replay_program(model: str, compute_ms: float) -> Program:
+    """A job that sums a model's gradients on the plane without PyTorch, each node in a network namespace of its own."""
+    command = own_argv("nalb.plane.replay", model, "--compute-ms", str(compute_ms))
+    return Program(
+        lambda *more: rank_specs(more[0], command, *more[1:6], is_replay=True),
+        lambda: None,
+        lambda _: True,
+    )
+
+
 def rank_specs(
     places: Sequence[Place],
     command: Sequence[str],
@@ -32,10 +44,12 @@ def rank_specs(
     inherited: Mapping[str, str],
     keys_dir: str | None = None,
     extra: Mapping[str, str] = NOTHING,
+    is_replay: bool = False,
 ) -> list[ProcessSpec]:
     """The job's processes: the coordinator, then the ranks in the order of the places. The arguments are those of process_specs.
 
-    Raises InputError for a place that is not worker and server.
+    is_replay: ranks have no store that tells them where agents are, and no ring. Raises InputError for a place that is not worker
+    and server.
     """
     if others := [place.name for place in places if not (place.is_worker and place.is_server)]:
         raise InputError(f"{listed(others)}: a rank of PyTorch is worker and server: give each node both roles")
@@ -56,8 +70,11 @@ def rank_specs(
     coordinator = f"{root.address}:{options.root_port + 1}"
     if has_coordinator:
         shared["NALB_COORDINATOR"] = coordinator
+    if is_replay:
+        shared[AGENTS] = ",".join(f"{place.address}:{options.root_port + AGENT_PORT}" for place in places)
     shared |= variables_of(options, coordinators=False) | dict(extra)
     one_thread = {"OMP_NUM_THREADS": inherited.get("OMP_NUM_THREADS", "1")}
+    words = [ALONE, NO_RING] if is_replay else [ALONE]
     specs = []
     for rank, place in enumerate(places):
         here = {**shared, "NALB_NODE": place.name, "NALB_ADDRESS": place.address}
@@ -66,7 +83,7 @@ def rank_specs(
         narrow = one_thread | here
         if rank == SCHEDULER_NODE and has_coordinator:
             python = None if root.python == sys.executable else root.python
-            argv = own_argv("nalb.plane.coordinator", coordinator, str(size), root.name, ALONE, python=python)
+            argv = own_argv("nalb.plane.coordinator", coordinator, str(size), root.name, *words, python=python)
             told = narrow | variables_of(options, coordinators=True)
             specs.append(ProcessSpec(root.name, "scheduler", tuple(argv), told, is_coordinator=True))
         own = {"RANK": str(rank), "GROUP_RANK": str(rank)}
