@@ -141,6 +141,7 @@ class Front:
                 stdin=subprocess.DEVNULL,
                 env=environment,
             )
+        self.by_plane = 0  # sums that went by the plane
         self._in_order = threading.RLock()  # one call at a time: the order of calls is alike on all ranks
         self._news = threading.Condition()  # guards what follows
         self._error: JobFailed | None = None
@@ -158,18 +159,26 @@ class Front:
         self._tensors: list[tuple[int, np.dtype[Any]]] = []
         self._memory: Memory | None = None
         self._reader = threading.Thread(target=self._read, name="nalb-sums", daemon=True)
-        self._send(start)
-        self._socket.settimeout(startup_s)
-        self.listening = self._hear_first(startup_s)
-        self._socket.settimeout(None)
+        try:
+            self.listening = self._hear_first(startup_s)
+        except BaseException:
+            self._agent.kill()
+            self._agent.wait()
+            self._socket.close()
+            raise
         self._reader.start()
         os.register_at_fork(after_in_child=self._socket.close)
 
     def _hear_first(self, startup_s: float) -> o.Listening:
+        self._socket.settimeout(startup_s)
         try:
+            self._send_now(self._start)
             packet = self._receive()
         except TimeoutError:
             raise self._lost(f"has not started within {startup_s:g} s") from None
+        except BrokenPipeError:
+            packet = b""
+        self._socket.settimeout(None)
         if not packet:
             raise self._lost(self._end_of_agent())
         order = o.decode_at_training(packet)
@@ -182,6 +191,11 @@ class Front:
         """Join the job; all ranks' agents are at these addresses. Raises JobFailed."""
         self._send(o.Peers(addresses, coordinator))
         self._wait(lambda: self._has_joined)
+
+    @property
+    def agent_pid(self) -> int:
+        """Of the agent's process."""
+        return self._agent.pid
 
     # ---- sums
 
@@ -210,6 +224,7 @@ class Front:
         if self._memory is None:
             self._share_memory()
         assert self._memory is not None
+        self.by_plane += 1
         offset = self._memory.offsets[place.number]
         self._send(o.Sum(place.number, self._memory.number, offset, self._calls))
         return PlaneSum(self, place.number, self._memory.array(place.number))

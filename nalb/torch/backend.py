@@ -17,10 +17,10 @@ import torch.distributed as dist
 
 from nalb.errors import one_line
 from nalb.plane import orders as o
+from nalb.plane.address import own_address
 from nalb.plane.front import PART_ELEMENTS, Front, PlaneSum, RingSum
 from nalb.settings import for_agents
 from nalb.torch import NAME
-from nalb.torch.address import own_address
 from nalb.torch.works import SumWork
 
 GLOO_ALONE = "gloo"  # the value of NALB_SCHEME that leaves all to gloo
@@ -45,7 +45,8 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         self, store: dist.Store, rank: int, size: int, timeout: timedelta, front: Front | None, is_default: bool
     ):
         super().__init__(rank, size)
-        self._front, self._is_default = front, is_default
+        # None: all goes to gloo
+        self.front, self._is_default = front, is_default
         gloo = _new_gloo(dist.PrefixStore("gloo", store), rank, size, timeout)
         self._inner = dist.ProcessGroup(store, rank, size)
         for group in (self, self._inner):
@@ -56,6 +57,7 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         """By which c10d names it."""
         return NAME
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def allreduce(self, tensors: list[torch.Tensor], opts: dist.AllreduceOptions) -> dist.Work:
         """Sum in place, or average, or combine as gloo does."""
         tensor = tensors[0].detach()
@@ -64,9 +66,9 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
             for one in tensors:
                 one.detach().div_(self.size())
             opts.reduceOp = dist.ReduceOp.SUM
-        if self._front is None or len(tensors) > 1 or opts.reduceOp != dist.ReduceOp.SUM or not _suits(tensor):
+        if self.front is None or len(tensors) > 1 or opts.reduceOp != dist.ReduceOp.SUM or not _suits(tensor):
             return self._inner.allreduce(tensors, opts)
-        way = self._front.place(tensor.numel(), "float32")
+        way = self.front.place(tensor.numel(), "float32")
         if isinstance(way, PlaneSum):
             return _add_up(tensor, way)
         work = self._inner.allreduce(tensors, opts)
@@ -77,17 +79,17 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
     def shutdown(self) -> None:
         """Leave the job, with the default group."""
         global _front
-        if self._is_default and self._front is not None:
-            self._front.close()
+        if self._is_default and self.front is not None:
+            self.front.close()
             _front = None
-        self._front = None
+        self.front = None
 
 
 def _hand_on(name: str) -> None:
     def call(self: NalbGroup, *args: Any, **kwargs: Any) -> dist.Work:
         return getattr(self._inner, name)(*args, **kwargs)
 
-    setattr(NalbGroup, name, call)
+    setattr(NalbGroup, name, torch.compiler.disable(call))
 
 
 for _name in HANDED_ON:
