@@ -31,7 +31,9 @@ def replay_program(model: str, compute_ms: float) -> Program:
     """A job that sums a model's gradients on the plane without PyTorch, each node in a network namespace of its own."""
     command = own_argv("nalb.plane.replay", model, "--compute-ms", str(compute_ms))
     return Program(
-        lambda *more: rank_specs(more[0], command, *more[1:6], is_replay=True),
+        lambda places, options, inherited, keys_dir, extra: rank_specs(
+            places, command, options, inherited, keys_dir, extra, is_replay=True
+        ),
         lambda: None,
         lambda _: True,
     )

@@ -438,6 +438,9 @@ class Front:
         if os.getpid() != self._owner:
             return
         self._is_leaving = True
+        if failed is None:
+            with suppress(JobFailed):  # the agent's end tells it
+                self._wait(lambda: not self._rings or self._rings[0].computed_s is None)
         node = self._start.node
         failure = Failure(cause=Cause.SCRIPT, detail=failed, role="worker", node=node) if failed else None
         with suppress(OSError):
