@@ -56,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--backend", default="nalb")
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--batch", type=int, default=16, help="per rank")
+    parser.add_argument("--batch", type=int, default=32, help="per rank")
     parser.add_argument("--width", type=int, default=1000, help="of the dense layer")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=1)

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from nalb.errors import InputError, MachineError
 from nalb.process.own_program import WITHOUT_FOLDER
@@ -18,12 +18,6 @@ INSTALL = {MXNET: "pip install 'nalb[mxnet]'", TORCH: "pip install torch"}
 ASK = f"import importlib.util as u; print(*(name for name in {FRAMEWORKS} if u.find_spec(name)))"
 ANSWER_LIMIT_S = 60.0  # Python starts within a second, from a cold disk within some
 _PYTHON = re.compile(r"python[0-9.]*")
-
-
-def python_of(command: Sequence[str], environ: Mapping[str, str] = os.environ) -> str:
-    """The Python that runs the command, as a path."""
-    program = shutil.which(command[0], path=environ.get("PATH")) or command[0]
-    return program if _PYTHON.fullmatch(os.path.basename(program)) else sys.executable
 
 
 def frameworks_of(python: str) -> list[str]:
@@ -44,13 +38,17 @@ def frameworks_of(python: str) -> list[str]:
 
 def chosen(given: str | None, command: Sequence[str]) -> str:
     """The framework: `given`, or the only one of the command's Python. Raises InputError if it has both, MachineError if none."""
-    python = python_of(command)
+    program = shutil.which(command[0]) or command[0]
+    is_python = _PYTHON.fullmatch(os.path.basename(program)) is not None
+    if given is not None and not is_python:
+        return given  # a wrapper may bring any Python
+    python = program if is_python else sys.executable
     found = frameworks_of(python)
+    if given is not None and given not in found:
+        raise MachineError(f"{python} has no {given}: {INSTALL[given]} there, or name another Python")
     if given is None and len(found) > 1:
         raise InputError(f"{python} has {' and '.join(found)}: say which one trains, by --framework")
     if given is None and not found:
         ways = " or ".join(INSTALL.values())
         raise MachineError(f"{python} has neither {' nor '.join(FRAMEWORKS)}: {ways}, or name another Python")
-    if given is not None and given not in found and python != sys.executable:
-        raise MachineError(f"{python} has no {given}: {INSTALL[given]} there, or name another Python")
     return given or found[0]
