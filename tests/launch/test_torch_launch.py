@@ -99,7 +99,7 @@ def test_ranks_that_fail_are_named_and_the_job_restarts(launch: Launch, tmp_path
     runs = [job.run_dir, *(job.run_dir / f"restart-{k}" for k in (1, 2))]
     agent, exception, killed = map(noted_in, runs)
     assert agent.node == "n1"
-    assert (agent.cause, exception.cause, killed.cause) == (Cause.ENDED,) * 3
+    assert (agent.cause, exception.cause, killed.cause) == (Cause.ENDED, Cause.SCRIPT, Cause.ENDED)
     assert who(exception) == who(killed) == ("worker", "n1")
     assert "RuntimeError: there is no more data" in exception.detail
     assert re.search("killed by SIGKILL", killed.detail)
