@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
+from nalb.compare.progress import Lines
 from nalb.compare.ring import RING
 from nalb.compare.variants import Variant
 from nalb.errors import JobError
@@ -102,22 +102,12 @@ def turns(schemes: Sequence[str], iterations: int, changes: bool) -> list[tuple[
     return order
 
 
-class ComparisonProgress(Protocol):
-    """The receiver of a comparison's progress."""
-
-    def turn(self, scheme: str, count: int) -> None:
-        """A scheme begins its next `count` iterations."""
-
-    def iteration(self, scheme: str, event: IterationEvent) -> None:
-        """An iteration of the scheme has ended."""
-
-
 def compare(
     lanes: Sequence[tuple[Variant, RunningJob]],
     emulation: Emulation,
     network: Network,
     iterations: int,
-    progress: ComparisonProgress,
+    progress: Lines,
     run_dir: Path,
     bound_s: float,
 ) -> dict[str, Series]:
@@ -190,7 +180,7 @@ def _run_block(
     job: RunningJob,
     block: m.RunBlock,
     series: Series,
-    progress: ComparisonProgress,
+    progress: Lines,
     look: Callable[[], None] = lambda: None,
 ) -> None:
     scheme = block.label or block.scheme

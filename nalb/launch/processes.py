@@ -67,6 +67,8 @@ def stopped_at(pid: int) -> int | None:
 class LocalProcess:
     """A process on this machine, in a session of its own, so that Ctrl-C reaches the launcher alone."""
 
+    is_here = True  # whether popen is the process itself
+
     def __init__(self, spec: ProcessSpec, popen: "subprocess.Popen[bytes]"):
         self.spec, self.popen = spec, popen
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)

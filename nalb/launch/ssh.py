@@ -118,6 +118,8 @@ def _environment_for_ssh() -> dict[str, str]:
 class RemoteProcess(LocalProcess):
     """An ssh client on this machine that stands for a process on a host."""
 
+    is_here = False
+
     def __init__(self, spec: ProcessSpec, popen: "subprocess.Popen[bytes]", host: Host, relay: Relay | None = None):
         """relay: takes the frames for observers, where the process is the coordinator."""
         super().__init__(spec, popen)
@@ -183,6 +185,8 @@ class RemoteProcess(LocalProcess):
 
 class RemoteJob(Job):
     """A job on hosts: a Job whose processes are started by ssh, each with its sign of life."""
+
+    lag_s = float(ALIVE_INTERVAL_S * (ALIVE_COUNT + 1))  # a connection that is held up for longer is lost
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from nalb.checkpoints import folder, lock
 from nalb.errors import InputError, listed
 from nalb.events import LayoutEvent
 from nalb.launch.encryption import Encryption
-from nalb.launch.environments import hosts_lines, local_lines, network_lines
+from nalb.launch.environments import hosts_lines, local_lines
 from nalb.launch.frameworks import MXNET, TORCH
 from nalb.launch.hosts import HostsFile, load_hosts
 from nalb.launch.network import NAMESPACE_PORT, job_nodes, places_in
@@ -110,15 +110,12 @@ def environment_lines(request: LaunchRequest) -> list[str]:
         options = replace(request.options, root_port=hosts.root_port)
         specs = request.program.specs(hosts.places(), options, {}, encryption.keys, dict(hosts.environment))
         return hosts_lines(hosts, specs)
-    if request.network is not None:
-        emulation = Emulation(load_network(find_network(request.network)))
-        options = replace(request.options, root_port=NAMESPACE_PORT)
-        specs = request.program.specs(places_in(emulation), options, os.environ, encryption.keys_dir, NOTHING)
-        return network_lines(emulation, specs, os.environ)
-    with free_pair(LOOPBACK) as port:
+    emulation = Emulation(load_network(find_network(request.network))) if request.network is not None else None
+    places = places_in(emulation) if emulation else _loopback_places(request)
+    with nullcontext(NAMESPACE_PORT) if emulation else free_pair(LOOPBACK) as port:
         options = replace(request.options, root_port=port)
-    specs = request.program.specs(_loopback_places(request), options, os.environ, encryption.keys_dir, NOTHING)
-    return local_lines(specs, os.environ)
+    specs = request.program.specs(places, options, os.environ, encryption.keys_dir, NOTHING)
+    return local_lines(specs, os.environ, emulation)
 
 
 def _check_restarts(request: LaunchRequest, hosts: HostsFile | None, without_worker: int) -> None:

@@ -441,9 +441,6 @@ class Front:
             with suppress(JobFailed):  # the last iteration of the ring is told first
                 self._wait(lambda: not self._rings or self._rings[0].computed_s is None)
         self._is_leaving = True
-        if failed is None:
-            with suppress(JobFailed):  # the agent's end tells it
-                self._wait(lambda: not self._rings or self._rings[0].computed_s is None)
         node = self._start.node
         failure = Failure(cause=Cause.SCRIPT, detail=failed, role="worker", node=node) if failed else None
         with suppress(OSError):

@@ -167,6 +167,41 @@ def test_others_that_a_signal_has_stopped_are_told_with_the_verdict(
     assert [name in error.failure.detail for name in ("server n3", "worker n2", "scheduler n0")] == [True, False, False]
 
 
+def test_who_is_stopped_while_all_others_have_left_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "STOPPED_GRACE_S", 60.0)  # the coordinator's verdict comes first
+    lingering = Failure(cause=Cause.LINGERING, detail="ps-lite has not ended", phase=Phase.END)
+    told = tmp_path / "told"
+    code = f"import os, time\nwhile not os.path.exists({str(told)!r}): time.sleep(0.01)\n"
+    waits = spec("scheduler", "n0", code + telling(lingering, "raise SystemExit(4)"))
+    stopped = ("-S", "-E", "-c", "import os; os.kill(os.getpid(), 19)")
+    impatient = ENVIRONMENT | {"DMLC_ROLE": "worker", "NALB_DEADLINE_S": "1"}
+    worker = ProcessSpec("n2", "worker", (sys.executable, *stopped), impatient)
+    job = job_of(tmp_path, [waits, worker, spec("server", "n2", FOREVER)])
+    with job:
+        while job._stopped_s(job.children[1]) < 0.5:
+            assert not job.finished()
+            time.sleep(0.01)
+        told.touch()
+        with pytest.raises(JobFailed) as caught:
+            job.wait()
+    failure = caught.value.failure
+    assert (failure.cause, who(failure), when(failure)) == (Cause.STOPPED, ("worker", "n2"), (Phase.END, None))
+    assert lingering.detail in failure.detail
+
+
+def test_a_reader_that_fails_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the process would wait for ever for somebody who reads its output."""
+
+    def fail(_descriptor: int) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(supervisor, "pieces_of", fail)
+    job = job_of(tmp_path, [spec("worker", "n1", FOREVER)])
+    with pytest.raises(MemoryError), job:
+        job.wait()
+    assert marked(job.id) == []
+
+
 def test_workers_that_never_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "AFTER_WORKERS_S", 0.2)
     monkeypatch.setattr(supervisor, "JOINED_S", 0.2)

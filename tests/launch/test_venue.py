@@ -105,7 +105,7 @@ def test_a_job_is_observed_and_steered_in_one_way(new_venue: NewVenue, tmp_path:
         kinds = [type(event) for event in seen if not isinstance(event, StateEvent)]
         assert kinds == [ReadyEvent, LayoutEvent, *[IterationEvent] * 3, BlockEvent]
         assert len(next(event for event in seen if isinstance(event, LayoutEvent)).tensors or []) == TENSORS
-        assert job.watch.has_joined()
+        assert not job.processes.is_gathering()
         with Observer(f"ipc://{tmp_path / 'run' / 'observers'}") as other:
             other.send(m.RunBlock("average", 2))
             both = until_block(job.watch.events(LIMIT_S))
@@ -122,6 +122,20 @@ def test_a_job_is_observed_and_steered_in_one_way(new_venue: NewVenue, tmp_path:
     if isinstance(venue, Hosts):  # else the coordinator would write the file
         filed = [event for event in seen + both if not isinstance(event, StateEvent)]
         assert read_events(tmp_path / "run") == filed
+    assert_nothing_left(job, tmp_path)
+
+
+def test_a_job_that_fails_before_all_have_joined_is_at_its_start(new_venue: NewVenue, tmp_path: Path) -> None:
+    """The worker's own last words are the detail: on hosts nothing is said of variables, which ssh's client need not have."""
+    code = "import time; time.sleep(0.7); print('no data', flush=True); raise SystemExit(3)"
+    with new_venue() as venue:
+        job = venue.start(JobOrder(toy(has_coordinator=True, worker=code), JobOptions(), tmp_path / "run"))
+        assert job.processes.is_gathering()
+        with pytest.raises(JobFailed) as caught:
+            job.processes.wait()
+    failure = caught.value.failure
+    assert (failure.cause, who(failure), when(failure)) == (Cause.ENDED, ("worker", "a"), (Phase.START, None))
+    assert failure.detail.endswith("exited with 3: no data")
     assert_nothing_left(job, tmp_path)
 
 
@@ -148,6 +162,7 @@ def test_where_no_coordinator_runs_the_launcher_tells_what_it_sees(
             while not greeted:
                 seen += job.watch.events(0.05)
                 greeted += other.events(0.0)
+            assert not job.processes.is_gathering()  # nobody knows
             go.touch()
             seen.extend(job.follow(None))
         if caught is not None:
