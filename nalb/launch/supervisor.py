@@ -369,8 +369,16 @@ def _ended_well(child: LocalProcess) -> bool:
 def _culprits(failed: list[LocalProcess]) -> list[LocalProcess]:
     """The failed processes that did not end because of another one; those killed by a signal come first."""
     codes = {child.spec.slug: ending.exit_code for child in failed if (ending := child.poll()) is not None}
-    own = [child for child in failed if codes[child.spec.slug] != PeerError.exit_code]
+    own = [child for child in failed if codes[child.spec.slug] != PeerError.exit_code and not _blames_another(child)]
     return sorted(own, key=lambda child: codes[child.spec.slug] <= 128)
+
+
+def _blames_another(child: LocalProcess) -> bool:
+    """Whether it ended by itself and told that another node failed, as scripts do that PyTorch ends by an exception."""
+    ending, told = child.poll(), child.failure
+    return (
+        ending is not None and ending.is_explained and told is not None and told.culprit not in (None, child.spec.node)
+    )
 
 
 def print_line(line: str) -> None:
