@@ -233,7 +233,7 @@ def test_the_namespace_of_another_doctor_with_our_process_id_stays(capsys):
 
 def test_hosts_flag_turns_emulation_into_warnings(monkeypatch):
     monkeypatch.setattr(emulation, "check_emulation", lambda needed, **_: [Finding("e", "ok", str(needed))])
-    details = [check()[0].detail for check in (checks(True)[4], checks(False)[4])]
+    details = [check()[0].detail for check in (checks(True)[5], checks(False)[5])]
     assert details == ["False", "True"]
 
 
