@@ -19,7 +19,7 @@ fi
 
 # Tests of these rooms only compute, and tests of real jobs mostly wait. So both run at once, the former at low priority. Most rooms
 # run in PyTorch's environment, so with a current numpy; jobs of MXNet use them with its older one.
-computing=(tests/feedback tests/measurement tests/planning tests/protocol tests/simulation tests/tokens)
+computing=(tests/feedback tests/measurement tests/planning tests/protocol tests/services tests/simulation tests/tokens)
 batching=tests/batching # ARIMA is in MXNet's environment alone
 of_torch=(tests/torch tests/launch/test_torch_launch.py)
 output=$(mktemp -d)

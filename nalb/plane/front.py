@@ -38,9 +38,9 @@ from nalb.plane import orders as o
 from nalb.plane.cycle import CycleRecorder
 from nalb.process.last_words import die, tell_launcher
 from nalb.process.own_program import own_argv, python_path
-from nalb.protocol.calls import announcement
-from nalb.protocol.messages import TensorSpec
-from nalb.protocol.recorder import Group, PlaceInIteration
+from nalb.services.exchange.calls import announcement
+from nalb.services.exchange.messages import TensorSpec
+from nalb.services.exchange.recorder import Group, PlaceInIteration
 
 GRACE_S = 3.0  # the deadline less the silence that it allows is 4 s by default
 CHECK_S = 1.0  # between looks at whether the agent is stopped
@@ -441,7 +441,7 @@ class Front:
             with suppress(JobFailed):  # the last iteration of the ring is told first
                 self._wait(lambda: not self._rings or self._rings[0].computed_s is None)
         elif self._error is not None:
-            tell_launcher(self._error.failure)  # an agent that was killed told nobody
+            tell_launcher(self._error.failure)  # the script's own words are torch's, which name nobody
         self._is_leaving = True
         node = self._start.node
         failure = Failure(cause=Cause.SCRIPT, detail=failed, role="worker", node=node) if failed else None

@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 from datetime import timedelta
+from multiprocessing.util import Finalize
 from typing import Any
 
 import torch
@@ -161,14 +162,21 @@ def _add_up_on_gpu(tensor: torch.Tensor, way: PlaneSum) -> SumWork:
 
 def _new_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroupGloo:
     options = dist.ProcessGroupGloo._Options()
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=own_address())]
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=_address(store))]
     options._timeout = timeout
     return dist.ProcessGroupGloo(store, rank, size, options)
 
 
+def _address(store: dist.Store) -> str:
+    """This rank's, on the way to the store where it has a host."""
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return own_address(os.environ, store.host if isinstance(store, dist.TCPStore) else None)
+
+
 def _join(store: dist.Store, rank: int, size: int) -> Front:
     """Start this rank's agent, and let it join the job with those of all ranks."""
-    address, host = own_address(), os.environ.get("NALB_NODE") or socket.gethostname()
+    address, host = _address(store), os.environ.get("NALB_NODE") or socket.gethostname()
     hosts = _tell_all(store, "host", rank, size, host)
     node = host if hosts.count(host) == 1 else f"{host}.{rank}"
     coordinator = os.environ.get("NALB_COORDINATOR")
@@ -179,17 +187,20 @@ def _join(store: dist.Store, rank: int, size: int) -> Front:
         store, "agent", rank, size, [front.listening.address, front.listening.coordinator or coordinator]
     )
     front.join([one for one, _ in agents], agents[0][1])
+    # A thread that the interpreter's end meets within torch would end the process by SIGABRT. A child that multiprocessing has
+    # forked runs finalizers at its end, and nothing of atexit.
+    atexit.register(_leave)
+    Finalize(None, _leave, exitpriority=0)
     return front
 
 
 def _leave() -> None:
     """The script ends: in good order, or by an exception, which Python keeps as `sys.last_value`."""
-    if _front is not None:
+    global _front
+    leaving, _front = _front, None
+    if leaving is not None:
         error = getattr(sys, "last_value", None)
-        _front.close(None if error is None else f"failed: {one_line(error)}")
-
-
-atexit.register(_leave)  # a thread that the interpreter's end meets within torch would end the process by SIGABRT
+        leaving.close(None if error is None else f"failed: {one_line(error)}")
 
 
 def _tell_all(store: dist.Store, name: str, rank: int, size: int, own: Any) -> list[Any]:

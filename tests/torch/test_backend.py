@@ -87,3 +87,9 @@ def test_gloo_alone_runs_the_same_script_without_agents() -> None:
     started = ranks.start("endings.py", "end", size=2, NALB_SCHEME="gloo")
     ended = ranks.wait(started, 60.0)
     assert [(one.code, "by gloo\n" in one.output) for one in ended] == [(0, True)] * 2
+
+
+@pytest.mark.torch
+def test_forked_ranks_without_variables_leave_in_good_order() -> None:
+    (script,) = ranks.run("forked.py", size=1, within_s=90.0, MASTER_ADDR="", **BY_PLANE)
+    assert (script.code, script.output) == (0, "")
