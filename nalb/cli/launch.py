@@ -7,7 +7,6 @@ user gave, 3 that the machine lacks something, and 4 that a process fell silent.
 
 import argparse
 import shutil
-import sys
 
 from nalb.batching.schemes import BASELINES
 from nalb.batching.speed import require_library
@@ -123,7 +122,7 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
     is_encrypted = args.encrypt or args.keys is not None or (args.hosts is not None and not args.plain)
     encryption = Encryption(is_encrypted, args.keys)
     if args.print_env:  # another launcher starts the command, perhaps elsewhere: its Python cannot be asked
-        framework = args.framework or (MXNET if args.hosts is not None else chosen(None, [sys.executable]))
+        framework = args.framework or (MXNET if args.hosts is not None else chosen_here())
     elif args.hosts is None:
         framework = chosen(args.framework, command)
     else:
