@@ -77,7 +77,15 @@ ALLOWED = {
         "nalb.tokens",
     },
     "nalb.workloads": {"nalb.errors"},
-    "nalb.reporting": {"nalb.errors", "nalb.events", "nalb.units"},
+    "nalb.reporting": {
+        "nalb.errors",
+        "nalb.events",
+        "nalb.units",
+        "nalb.planning",
+        "nalb.schemes",
+        "nalb.feedback",
+        "nalb.process.streams",
+    },
     "netem": {"nalb.errors", "nalb.units", "nalb.toml_file", "nalb.process"},
     "kvstore_patch": {
         "nalb.options",

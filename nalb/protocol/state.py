@@ -214,7 +214,9 @@ class Coordinator:
             )
         self._is_gathered = True
         servers = [p.hello.node for p in sorted(self._members.servers, key=lambda p: p.rank) if p.sums_for_all]
-        self._tell(ReadyEvent(at_s=now_s, nodes=self._nodes, servers=servers))
+        sites = None if self._settings.is_stock else self._settings.sites_of(self._nodes)
+        by_node = UNSET if sites is None else dict(zip(self._nodes, sites.name_of_node, strict=True))
+        self._tell(ReadyEvent(at_s=now_s, nodes=self._nodes, servers=servers, sites=by_node))
 
     def _levels(self) -> m.Levels | None:
         """Who sums where, in a job by sites."""

@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 from nalb.errors import InputError
 from nalb.events import (
+    BatchEvent,
     ChangeEvent,
     IterationEvent,
+    LayoutEvent,
     Rates,
     ReadyEvent,
     Row,
@@ -41,6 +43,8 @@ class Step:
     event: IterationEvent
     rows: list[Row]  # its messages; empty where it was not measured
     rows_at_s: float = 0.0  # the time from which the rows' times count
+    ready: ReadyEvent | None = None  # of its job; None: not known
+    layout: LayoutEvent | None = None  # how its tensors were cut; None: not known
 
     @property
     def communication_s(self) -> float:
@@ -67,6 +71,7 @@ class Timeline:
     shared_uplinks: list[SharedUplinkEvent] = field(default_factory=list)
     shapes: list[TokenShapeEvent] = field(default_factory=list)  # the shapes of the last job that computed tokens
     tokens: list[TokensEvent] = field(default_factory=list)  # the same job's token events, by iteration
+    batches: list[BatchEvent] = field(default_factory=list)  # where workers' batches have sizes of their own
 
     def ordered(self) -> list[Step]:
         """All iterations in the order in which they ran."""
@@ -139,9 +144,16 @@ def _read_into(record: Timeline, run_dir: Path) -> None:
     path = run_dir / "samples.jsonl"
     previous_s, place = 0.0, 0
     rows: dict[int, SamplesEvent] = {}
+    ready: ReadyEvent | None = None
+    layout: LayoutEvent | None = None
     for number, event in enumerate(read_events(run_dir), 1):
         if isinstance(event, ReadyEvent):
             record.nodes, record.servers, rows, previous_s = event.nodes, event.servers, {}, event.at_s
+            ready, layout = event, None
+        elif isinstance(event, LayoutEvent):
+            layout = event
+        elif isinstance(event, BatchEvent):
+            record.batches.append(event)
         elif isinstance(event, SamplesEvent):
             rows[event.iteration] = event
         elif isinstance(event, ChangeEvent):
@@ -159,7 +171,8 @@ def _read_into(record: Timeline, run_dir: Path) -> None:
         elif isinstance(event, IterationEvent):
             record.nodes = record.nodes or list(event.estimate.up if event.estimate else event.communication_s)
             own = rows.pop(event.iteration, SamplesEvent(at_s=0.0, iteration=event.iteration, rows=[]))
-            step = Step(place, min(previous_s or event.at_s, event.at_s), event, own.rows, own.at_s)
+            begin_s = min(previous_s or event.at_s, event.at_s)
+            step = Step(place, begin_s, event, own.rows, own.at_s, ready, layout)
             _check_step(step, record.nodes, f"{path}, event {number}")
             record.steps.setdefault(event.scheme, []).append(step)
             previous_s, place = event.at_s, place + 1
