@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -64,9 +64,10 @@ class LaunchRequest:
         return by_name(self.options.scheme).routes_itself
 
 
-def launch(request: LaunchRequest) -> Path:
+def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManager[object]] = nullcontext) -> Path:
     """Run the job to its end, with the restarts that are allowed; return the run directory of the attempt that ended well.
 
+    around: makes from the new run directory a context that the job runs in.
     Raises InputError or MachineError before the job starts, and JobError for the last failure.
     """
     hosts = load_hosts(request.hosts) if request.hosts is not None else None
@@ -100,7 +101,8 @@ def launch(request: LaunchRequest) -> Path:
         else:
             _on_loopback(request, attempt)
 
-    with ending_on_signals(), lock.claim(Path(checkpoints), job) if is_shared else nullcontext():
+    claimed = lock.claim(Path(checkpoints), job) if is_shared else nullcontext()
+    with ending_on_signals(), around(run_dir), claimed:
         probe = partial(unreachable, hosts.hosts) if hosts else set[str]
         return see_through(run, run_dir, nodes, policy, probe, print_line)
 

@@ -1,10 +1,11 @@
-"""Reads a run for its report: run.json joined with the events of samples.jsonl.
+"""Reads a run for its report: run.json joined with the events of samples.jsonl, or the events alone.
 
 The k-th iteration event of a scheme belongs to the scheme's k-th iteration in run.json. A 'samples' event comes just before the
 iteration event with the same number. Numbers start again with every job ('ready'); a training has one job per scheme.
 A value that no file states stays None or empty here, and no figure may fill it in.
 """
 
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ from nalb.events import (
     TokensEvent,
     TokenShapeEvent,
 )
-from nalb.reporting.run_file import LONGEST_S, RunFile, read_events, read_run
+from nalb.reporting.run_file import LONGEST_S, RunFile, SchemeResult, read_events, read_run
 from nalb.units import GOODPUT_PART
 
 SATURATED_PART = 0.85  # a node that moved at least this part of its link's capacity was limited by that link
@@ -83,6 +84,9 @@ class Record(Timeline):
     """A whole run: run.json and samples.jsonl."""
 
     run: RunFile = field(kw_only=True)
+    is_launch: bool = (
+        False  # `run` is made from the events of one job, whose network, workload and bound may be unknown
+    )
 
     def bounds_s(self, scheme: str) -> list[float]:
         """The lossless bounds of the scheme's iterations, in seconds: the event's bound where it has one, else the run's."""
@@ -131,6 +135,38 @@ def read_record(run_dir: Path) -> Record:
     _read_into(record, run_dir)
     _check_agreement(record, run_dir / "samples.jsonl")
     return record
+
+
+def record_of(run_dir: Path) -> Record:
+    """Read a run directory with or without run.json, as that of a launch. Raises InputError, which names the fault."""
+    if (run_dir / "run.json").exists():
+        return read_record(run_dir)
+    timeline = read_timeline(run_dir)
+    if not timeline.has_events:
+        raise InputError(
+            f"{run_dir}: there is neither run.json nor an iteration in samples.jsonl: give a run directory of nalb; MXNet alone"
+            " (`nalb launch --scheme stock` or p3) notes no iterations, `nalb compare` does"
+        )
+    return Record(**vars(timeline), run=_run_of(timeline), is_launch=True)
+
+
+def _run_of(timeline: Timeline) -> RunFile:
+    """The events of a job as run.json would have them; NaN where they do not tell."""
+    steps = timeline.ordered()
+    layout = steps[-1].layout
+    results = {
+        scheme: SchemeResult(
+            communication_s=[step.communication_s for step in own],
+            iteration_s=[step.event.at_s - step.begin_s for step in own],
+            samples_per_min=math.nan,
+            plan_wait_s=[max(step.event.plan_wait_s.values(), default=0.0) for step in own],
+            link_error=None,
+        )
+        for scheme, own in timeline.steps.items()
+    }
+    bound_s = next((step.event.bound_s for step in steps if step.event.bound_s is not None), math.nan)
+    model_bytes = 0 if layout is None else layout.model_bytes
+    return RunFile("", "launch", len(timeline.nodes), model_bytes, bound_s, results)
 
 
 def read_timeline(run_dir: Path) -> Timeline:

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,9 @@ from nalb.planning.stock import route
 from nalb.protocol.decision import PlanOptions
 from nalb.protocol.knowledge import FinishedIteration
 from nalb.protocol.plan_events import explain_iteration, layout_event
-from nalb.reporting.pace import Pace, Thing, paces
+from nalb.reporting.pace import Pace, paces
 from nalb.reporting.record import read_timeline
+from nalb.reporting.step_costs import LimitKind, Thing
 from nalb.schemes import find_scheme
 from nalb.simulation.exchange import SimulatedExchange, exchange
 from nalb.simulation.families import FAMILIES, DrawnNetwork, draw_network
@@ -90,8 +92,8 @@ def carried_capacities(network: DrawnNetwork) -> Capacities:
     return network.changes[0][1] if network.changes else network.capacities
 
 
-def events_of(case: Case) -> tuple[list[AnyEvent], SimulatedExchange]:
-    """The events that a coordinator would write of the job, and the last exchange."""
+def events_of(case: Case) -> tuple[list[AnyEvent], list[SimulatedExchange]]:
+    """The events that a coordinator would write of the job, and the exchanges in question."""
     network, nodes, names = case.network, case.network.nodes, case.names
     uplinks = network.capacities.uplinks
     sites = None if uplinks is None else uplinks.sites
@@ -103,7 +105,7 @@ def events_of(case: Case) -> tuple[list[AnyEvent], SimulatedExchange]:
     now_s = 100.0
     events: list[AnyEvent] = [ReadyEvent(at_s=now_s, nodes=names, servers=[names[i] for i in by_rank], sites=by_name)]
     events.append(layout_event(layout, now_s, 0, FIRST_ALPHA_BYTES, None, NUM_PROBE))
-    noise, result = Noise((case.seed, 7)), None
+    noise, counted = Noise((case.seed, 7)), []
     workers = [i for i, node in enumerate(nodes) if node.is_worker]
     for iteration in range(LEARNING + COUNTED):
         is_counted = iteration >= LEARNING
@@ -140,8 +142,8 @@ def events_of(case: Case) -> tuple[list[AnyEvent], SimulatedExchange]:
             samples=len(samples),
         )
         events.append(explain_iteration(event, decision, planner.knowledge.now, layout.model_bytes, samples))
-    assert result is not None
-    return events, result
+        counted += [result] * is_counted
+    return events, counted
 
 
 def truth_of(case: Case, result: SimulatedExchange) -> dict[Way, float]:
@@ -179,14 +181,18 @@ def _handled(result: SimulatedExchange, node: int) -> float:
 
 def ways_of(thing: Thing) -> set[Way]:
     """The ways that `nalb why` names by a thing."""
+    if thing.kind is LimitKind.WAY:
+        ends = ((thing.where, "up"), (thing.direction, "down"))
+        return {(kind, *end) for kind in ("link", "shared uplink") for end in ends}
     directions = ["up", "down"] if thing.direction == "both" else [thing.direction]
     return {(thing.kind.value, thing.where, direction) for direction in directions}
 
 
 def judged(case: Case) -> dict[str, Any]:
     """Ask `nalb why` of one case: a row of the file."""
-    events, result = events_of(case)
-    truth = truth_of(case, result)
+    events, exchanges = events_of(case)
+    needs = [truth_of(case, result) for result in exchanges]
+    truth = {way: median(one[way] for one in needs) for way in needs[0]}
     with tempfile.TemporaryDirectory() as folder:
         lines = b"".join(encode_line(event) for event in events)
         (Path(folder) / "samples.jsonl").write_bytes(lines)
