@@ -12,8 +12,11 @@ from nalb.batching.speed import require_library
 from nalb.cli.flags import (
     add_batch_flags,
     add_job_flags,
+    add_metrics_flag,
     add_token_flags,
+    around_of,
     check_batch_flags,
+    check_metrics_flag,
     check_token_flags,
     job_options,
     parse_names,
@@ -77,6 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--compute-ms", type=float, default=0.0, metavar="C", help="a replay's compute time (default: 0)"
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="run directory")
+    add_metrics_flag(parser)
     add_job_flags(parser)
 
 
@@ -139,14 +143,15 @@ def main(args: argparse.Namespace) -> int:
     request = CompareRequest(
         network, options, args.replay, args.train, args.iterations, run_dir, args.compute_ms, args.test_every
     )
-    if batchings:
-        show_table(batching_table(compare_batchings(request, batchings)), least_width=120)
-    elif ways:
-        request = replace(request, options=replace(options, batch_total=None))
-        show_table(parallel_table(compare_parallels(request, ways, args.batch_total or TOTAL)), least_width=120)
-    else:
-        compare_schemes(request, schemes)
-        show_table(comparison_table(read_record(run_dir)))
+    with around_of(args, args.iterations * len(batchings or ways or schemes))(run_dir):
+        if batchings:
+            show_table(batching_table(compare_batchings(request, batchings)), least_width=120)
+        elif ways:
+            request = replace(request, options=replace(options, batch_total=None))
+            show_table(parallel_table(compare_parallels(request, ways, args.batch_total or TOTAL)), least_width=120)
+        else:
+            compare_schemes(request, schemes)
+            show_table(comparison_table(read_record(run_dir)))
     print_line(f"run directory: {run_dir}")
     return 0
 
@@ -165,6 +170,7 @@ def _check(args: argparse.Namespace, schemes: list[Variant]) -> None:
         raise InputError(f"--train: {other[0]!r} runs replays only: use --replay")
     if args.replay and (sizing := [one.name for one in schemes if one.scheme and one.scheme.sizes_batches]):
         raise InputError(f"--schemes {sizing[0]} sizes batches, which a replay does not compute: use --train")
+    check_metrics_flag(args)
     if any(one.name == RING for one in schemes):
         require_torch()
     require_library(args.predictor)

@@ -81,6 +81,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = [word for word in words if word in SUBCOMMANDS][:1]
     args = build_parser(*(SUBCOMMANDS if words[:1] == [COMPLETION] else chosen)).parse_args(words)
+    args.words = words
     try:
         code = int(args.main(args))
         sys.stdout.flush()

@@ -22,9 +22,10 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: str  # of nalb
     machine: str  # that ran the command: its name, cores, system and Python, for people
     command: list[str]  # the words after `nalb`
+    iterations: int | None = None  # how many the run will have in all; None: the script decides
 
 
-def write_about(run_dir: Path, command: Sequence[str]) -> None:
+def write_about(run_dir: Path, command: Sequence[str], iterations: int | None = None) -> None:
     """Write about.json of a run that begins. Raises MachineError."""
     cores = len(os.sched_getaffinity(0))
     machine = (
@@ -32,7 +33,7 @@ def write_about(run_dir: Path, command: Sequence[str]) -> None:
         f"Python {platform.python_version()}"
     )
     begun = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-    write_json(run_dir / ABOUT, About(begun, __version__, machine, list(command)))
+    write_json(run_dir / ABOUT, About(begun, __version__, machine, list(command), iterations))
 
 
 def read_about(run_dir: Path) -> About | None:
