@@ -33,7 +33,7 @@ def coordinator_ms(scheme: str, workers: int, updates: int) -> list[float]:
         state.receive(b"%d" % rank, m.decode_at_coordinator(m.encode(message), "peer"), 0.0)
 
     for rank in range(workers):
-        say(rank, m.Hello(m.VERSION, "worker", f"n{rank}", 9 + 2 * rank, 1))
+        say(rank, m.Hello(m.VERSION, "worker", f"n{rank}", rank, 1))
     for rank in range(workers):
         say(rank, m.JoinBatching(128, None))
     generator = np.random.default_rng(0)

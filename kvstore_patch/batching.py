@@ -317,7 +317,7 @@ def join(
 
 def _client_alone(settings: Settings, rank: int, clock: ComputeClock) -> Client:
     """A control client of a worker without shim and plans; it says goodbye when the script ends well."""
-    hello, keys = m.Hello(m.VERSION, "worker", settings.node, 9 + 2 * rank, os.getpid()), own_keys(settings)
+    hello, keys = m.Hello(m.VERSION, "worker", settings.node, rank, os.getpid()), own_keys(settings)
     client = Client(settings.endpoint, hello, lambda: ([], 0), settings.silence_s, settings.startup_s, keys)
     client.wait_for(m.Welcome)
 

@@ -72,7 +72,7 @@ class Checkpoints:
         self._folder = Path(place or ".").expanduser().absolute()
         self._node = os.environ.get("NALB_NODE") or socket.gethostname()
         self._damaged: list[Path] = []
-        self._claim: IO[str] | None = None  # held until this process ends
+        self._claim: IO[bytes] | None = None  # held until this process ends
 
     def restore(self) -> Progress:
         """Restore the newest whole checkpoint, if there is one, and return its progress, the same on every worker.

@@ -255,6 +255,21 @@ class AbortEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
     failure: Failure | None = None
 
 
+class StartedEvent(Event, frozen=True, kw_only=True):
+    """The launcher has started a process of a job without a coordinator; `at_s` is by the launcher's clock."""
+
+    role: str
+    node: str
+
+
+class EndedEvent(Event, frozen=True, kw_only=True):
+    """A process of a job without a coordinator has ended; `at_s` is by the launcher's clock."""
+
+    role: str
+    node: str
+    exit_code: int
+
+
 class FailureEvent(Event, frozen=True, kw_only=True):
     """The launcher saw the job fail: the last event of the run, by the launcher's clock."""
 
@@ -278,6 +293,8 @@ AnyEvent = (
     | DoubtEvent
     | SharedUplinkEvent
     | AbortEvent
+    | StartedEvent
+    | EndedEvent
     | FailureEvent
 )
 

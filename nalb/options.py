@@ -311,6 +311,9 @@ class JobOptions:
     hold: bool = _option(
         False, "NALB_HOLD", Flag(), "iterate only as observers ask (compare)", is_coordinators=True, is_always_told=True
     )
+    in_store: bool = (
+        False  # a scheme that routes by itself does so in nalb's store, as in comparisons; else MXNet runs alone
+    )
     label: str | None = _option(
         None,
         "NALB_LABEL",
@@ -334,7 +337,7 @@ class JobOptions:
     @property
     def is_pure(self) -> bool:
         """Whether MXNet runs alone, without shim and plans. Such a job has a coordinator only if batch sizes are chosen."""
-        return by_name(self.scheme).routes_itself and self.observers is None
+        return by_name(self.scheme).routes_itself and not self.in_store
 
 
 DECLARED: dict[str, Variable] = {

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from nalb.process.exhaustion import explained
 from netem.network_file import Network
 from netem.schedule import CpuQuotas, Delays, NodeRates, PairCaps, TimedChange, timed_changes
 
@@ -50,7 +51,8 @@ class ChangeClock:
         self._error: BaseException | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(now_s(),), name="change clock", daemon=True)
-        self._thread.start()
+        with explained("the thread that changes rates and quotas"):
+            self._thread.start()
 
     def check(self) -> None:
         """Raise the error that stopped the thread, if there was one."""

@@ -114,6 +114,7 @@ ALLOWED = {
         "nalb.tokens",
     },
     "nalb.launch": {
+        "nalb.extras",
         "nalb.options",
         "nalb.errors",
         "nalb.toml_file",

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from nalb.failures import DETAIL_MOST, Cause, Failure, JobFailed, Phase, carried, render
-from nalb.process.last_words import FAILURE, MOMENT, failure_in, moment_in
+from nalb.process.last_words import FAILURE, failure_in
 
 WHOLE = Failure(
     cause=Cause.SILENT, detail="has not reported", role="worker", node="n1", phase=Phase.EXCHANGE, iteration=3
@@ -47,11 +47,3 @@ def test_words_that_no_message_can_carry_are_cut_and_replaced() -> None:
 def test_whom_a_restart_may_blame(cause: Cause) -> None:
     nobody = {Cause.UNREACHABLE, Cause.NO_COORDINATOR, Cause.UNEQUAL, Cause.NO_STORE}
     assert msgspec.structs.replace(WHOLE, cause=cause).culprit == (None if cause in nobody else "n1")
-
-
-def test_a_moment_is_taken_out_of_a_line_of_output() -> None:
-    line = f'{MOMENT}["exchange",4]'
-    assert moment_in(line) == ("", (Phase.EXCHANGE, 4))
-    assert moment_in(f"half a line{line}") == ("half a line", (Phase.EXCHANGE, 4))
-    assert moment_in("all is well") == ("all is well", None)
-    assert moment_in(line[:-1]) == (line[:-1], None)  # another thread wrote in between: nothing is hidden

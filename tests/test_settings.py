@@ -42,6 +42,7 @@ ALL = JobOptions(
     transport="pyzmq",
     observers="ipc:///observers",
     hold=True,
+    in_store=True,
     samples_path="/samples.jsonl",
 )
 

@@ -9,7 +9,7 @@ from nalb.cli.flags import add_process_flags, job_options
 from nalb.compare.calibration import calibrate, ladder
 from nalb.compare.progress import show_table
 from nalb.errors import InputError
-from nalb.extras import require_mxnet
+from nalb.launch.roles import mxnet_program
 from nalb.launch.run_dir import make_run_dir
 from nalb.launch.supervisor import print_line
 from nalb.workloads import NAMES
@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
     if not 1 <= args.rounds <= 1000:
         raise InputError(f"--rounds {args.rounds}: choose 1 to 1000")
     alphas, options = ladder(args.low, args.high), job_options(args)
-    require_mxnet("a job")
+    mxnet_program(()).require()
     network = load_network(find_network(args.network))
     ensure_privilege()
     times = calibrate(network, args.replay, alphas, args.rounds, options, make_run_dir(args.out))

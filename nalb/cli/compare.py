@@ -23,12 +23,10 @@ from nalb.cli.flags import (
 )
 from nalb.compare.comparison import COMPARED, PEERS
 from nalb.compare.progress import show_table
-from nalb.compare.ring import RING, require_torch
-from nalb.compare.run import CompareRequest, compare_batchings, compare_parallels, compare_schemes
+from nalb.compare.run import CompareRequest, compare_batchings, compare_parallels, compare_schemes, require
 from nalb.compare.variants import Variant, parse_variants
 from nalb.errors import InputError
 from nalb.extensions import estimators_with
-from nalb.extras import require_mxnet
 from nalb.launch.run_dir import make_run_dir
 from nalb.launch.supervisor import print_line
 from nalb.options import BATCHINGS, JOINT_BATCHING
@@ -135,7 +133,6 @@ def main(args: argparse.Namespace) -> int:
     batchings = parse_batchings(args, schemes)
     ways = parse_parallels(args, schemes)
     _check(args, schemes)
-    require_mxnet("a job")
     network = load_network(find_network(args.network))
     options = replace(job_options(args), batching=None, scheme=schemes[0].name if batchings or ways else AUTO)
     ensure_privilege()
@@ -171,7 +168,6 @@ def _check(args: argparse.Namespace, schemes: list[Variant]) -> None:
     if args.replay and (sizing := [one.name for one in schemes if one.scheme and one.scheme.sizes_batches]):
         raise InputError(f"--schemes {sizing[0]} sizes batches, which a replay does not compute: use --train")
     check_metrics_flag(args)
-    if any(one.name == RING for one in schemes):
-        require_torch()
+    require(schemes)
     require_library(args.predictor)
     estimators_with(args.estimator)  # a fault in a user's own estimator is reported before anything starts

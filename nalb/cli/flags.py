@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from pathlib import Path
 
-from nalb import workloads
+from nalb import __version__, workloads
 from nalb.errors import InputError
 from nalb.extensions import ESTIMATOR_GROUP, is_own
 from nalb.extras import require
@@ -269,7 +269,7 @@ def around_of(
 
     @contextmanager
     def around(run_dir: Path) -> Iterator[None]:
-        write_about(run_dir, args.words, iterations)
+        write_about(run_dir, __version__, args.words, iterations)
         with metrics_beside(run_dir, args.metrics):
             yield
 

@@ -26,7 +26,6 @@ from nalb.cli.flags import (
 )
 from nalb.errors import InputError
 from nalb.extensions import SCHEME_GROUP, estimators_with, is_own, schemes_with
-from nalb.extras import require_mxnet
 from nalb.launch.encryption import Encryption
 from nalb.launch.start import LaunchRequest, environment_lines, launch
 from nalb.launch.supervisor import print_line
@@ -82,8 +81,6 @@ def main(args: argparse.Namespace) -> int:
     if args.print_env:
         print("\n".join(environment_lines(request)))
         return 0
-    if request.hosts is None:
-        require_mxnet("a job")
     run_dir = launch(request, around_of(args))
     print_line(f"nalb launch: all processes ended well; logs in {run_dir / 'logs'}")
     return 0
@@ -111,9 +108,10 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
     if args.verify_sums and scheme.routes_itself:
         raise InputError(f"--verify-sums checks slices, and --scheme {args.scheme} has none: choose another scheme")
     check_metrics_flag(args)
-    if args.metrics is not None and (args.hosts is not None or scheme.routes_itself):
-        who = "the first host has its file: run `nalb metrics` there" if args.hosts else "MXNet alone tells nothing"
-        raise InputError(f"--metrics {args.metrics}: {who}; leave it out here")
+    if args.metrics is not None and scheme.routes_itself:
+        raise InputError(
+            f"--metrics {args.metrics}: MXNet alone tells nothing: choose a scheme of nalb, or leave it out"
+        )
     if args.batching in BASELINES and not scheme.routes_itself:
         raise InputError(f"--batching {args.batching} is how MXNet's own KVStores train: add --scheme stock")
     if args.local is not None and not (min(args.local) >= 1 and sum(args.local) <= 64):

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from nalb import __version__
-from nalb.errors import NalbError
+from nalb.errors import MachineError, NalbError
 from nalb.process.streams import discard_output
 
 SUBCOMMANDS = {
@@ -76,7 +76,8 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 def run(argv: Sequence[str] | None = None) -> int:
     """Parse the words and run the subcommand; return the exit code.
 
-    A NalbError becomes one line on stderr and its exit code. A reader of stdout that went away, such as `head`, is no error.
+    A NalbError becomes one line on stderr and its exit code, and so does a lack of memory. A reader of stdout that went away, such
+    as `head`, is no error.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = [word for word in words if word in SUBCOMMANDS][:1]
@@ -92,6 +93,9 @@ def run(argv: Sequence[str] | None = None) -> int:
     except NalbError as error:
         print(f"nalb {args.subcommand}: {error}", file=sys.stderr)
         return error.exit_code
+    except MemoryError:
+        print(f"nalb {args.subcommand}: no memory is left: free memory, or raise ulimit -v", file=sys.stderr)
+        return MachineError.exit_code
     except KeyboardInterrupt:
         print(f"nalb {args.subcommand}: interrupted", file=sys.stderr)
         return 130

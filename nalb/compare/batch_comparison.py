@@ -1,6 +1,6 @@
 """Trains one model once per batching, from the same seed, on one network, and collects the coordinator's batch events."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from nalb.batching.schemes import BASELINES
+from nalb.compare.progress import say
 from nalb.compare.training import observed_training
 from nalb.errors import JobError
 from nalb.events import BatchEvent
@@ -23,12 +24,11 @@ def run_batching(
     command: Sequence[str],
     options: JobOptions,
     run_dir: Path,
-    on_batch: Callable[[BatchEvent], None],
 ) -> BatchingResult:
     """Run and observe one training under a batching. Raises JobError where it fails or reports no batch.
 
     batching: NAME, or NAME@SCHEME where this training uses a scheme of its own. options: the job's options, but for those that the
-    batching decides. on_batch: is called with each batch event.
+    batching decides.
     """
     name, _, scheme = batching.partition("@")
     baseline = BASELINES.get(name)
@@ -46,7 +46,9 @@ def run_batching(
     for event in observed_training(network, command, options, run_dir, note, BatchEvent):
         if isinstance(event, BatchEvent):
             result.add(event)
-            on_batch(event)
+            say(
+                f"{batching}, iteration {event.iteration + 1}: compute s {' '.join(f'{one:.3f}' for one in event.compute_s)}"
+            )
     if not result.sizes:
         raise JobError(f"the training under batching {batching} reported no batch; its logs: {run_dir / 'logs'}")
     return result

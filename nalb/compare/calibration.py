@@ -1,21 +1,18 @@
 """Measures alpha of the slice size x = sqrt(M alpha / N) on this machine: one held job iterates under several values of alpha."""
 
 import math
-import os
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from nalb.compare.comparison import AlphaTimes, run_alphas
-from nalb.launch.network import NAMESPACE_PORT, configured_bound_s, inside, job_network, places_in
-from nalb.launch.roles import process_specs
-from nalb.launch.run_dir import observer_address
+from nalb.launch.network import configured_bound_s
+from nalb.launch.roles import mxnet_program
 from nalb.launch.signals import ending_on_signals
-from nalb.launch.supervisor import Job, print_line
+from nalb.launch.supervisor import print_line
+from nalb.launch.venue import Emulated, JobOrder
 from nalb.options import JobOptions
 from nalb.process.own_program import own_argv
-from nalb.transport.observer import Observer
 from nalb.workloads import bytes_of
 from netem.network_file import Network
 
@@ -32,14 +29,8 @@ def calibrate(
     network: Network, replay: str, alphas: Sequence[float], rounds: int, options: JobOptions, run_dir: Path
 ) -> dict[float, AlphaTimes]:
     """Run the held job in `run_dir` and return the iteration times and slice size of each alpha. Raises JobError."""
-    with ending_on_signals(), ExitStack() as stack:
-        address = observer_address(stack, run_dir)
-        samples = str(run_dir / "samples.jsonl")
-        options = replace(options, root_port=NAMESPACE_PORT, observers=address, samples_path=samples, hold=True)
-        emulation = stack.enter_context(job_network(network))
-        command = own_argv("kvstore_patch.roles.replay", replay)
-        specs = process_specs(places_in(emulation), command, options, os.environ)
-        job = stack.enter_context(Job(specs, inside(emulation), os.environ, run_dir / "logs", check=emulation.check))
-        observer = stack.enter_context(Observer(address))
+    program = mxnet_program(own_argv("kvstore_patch.roles.replay", replay))
+    with ending_on_signals(), Emulated(network) as venue:
+        job = venue.start(JobOrder(program, replace(options, hold=True), run_dir))
         print_line(f"nalb calibrate: {len(alphas)} values of alpha, {rounds} rounds each")
-        return run_alphas(job, observer, network, alphas, rounds, configured_bound_s(network, bytes_of(replay)))
+        return run_alphas(job, alphas, rounds, configured_bound_s(network, bytes_of(replay)))

@@ -6,23 +6,23 @@ schemes alike. On a network that changes with time each scheme runs in one go, f
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
-from nalb.compare.ring import RING, Ring
+from nalb.compare.progress import Lines
+from nalb.compare.ring import RING
 from nalb.compare.variants import Variant
 from nalb.errors import JobError
-from nalb.events import BlockEvent, IdleEvent, IterationEvent, LayoutEvent
-from nalb.launch.network import Changes, configured_message
-from nalb.launch.supervisor import Job
+from nalb.events import IdleEvent, IterationEvent, LayoutEvent
+from nalb.launch.network import Changes
+from nalb.launch.venue import RunningJob
 from nalb.protocol import messages as m
 from nalb.reporting.run_file import LinkError, SchemeResult
 from nalb.schemes import ORACLE, SCHEMES
-from nalb.transport.observer import Observer
 from nalb.units import GOODPUT_PART
 from netem.emulation import Emulation
 from netem.network_file import Network
@@ -102,65 +102,46 @@ def turns(schemes: Sequence[str], iterations: int, changes: bool) -> list[tuple[
     return order
 
 
-@dataclass(frozen=True)
-class Lane:
-    """A held job that runs some of the schemes. MXNet's p3 needs another kind of ps-lite and so a job of its own."""
-
-    job: Job
-    observer: Observer | Ring
-
-
-class ComparisonProgress(Protocol):
-    """The receiver of a comparison's progress."""
-
-    def turn(self, scheme: str, count: int) -> None:
-        """A scheme begins its next `count` iterations."""
-
-    def iteration(self, scheme: str, event: IterationEvent) -> None:
-        """An iteration of the scheme has ended."""
-
-
 def compare(
-    lanes: Sequence[tuple[Variant, Lane]],
+    lanes: Sequence[tuple[Variant, RunningJob]],
     emulation: Emulation,
     network: Network,
     iterations: int,
-    progress: ComparisonProgress,
+    progress: Lines,
     run_dir: Path,
     bound_s: float,
 ) -> dict[str, Series]:
     """Drive held jobs through all turns and return each scheme's series. Raises JobError when a job fails or never starts.
 
-    lanes: the schemes with their options, in order, each with the job that runs it. bound_s: the lossless bound of an iteration.
+    lanes: the schemes with their options, in order, each with the held job that runs it; MXNet's p3 needs another kind of ps-lite
+    and so a job of its own. bound_s: the lossless bound of an iteration.
     """
-    by_word, changing = {variant.word: (variant, lane) for variant, lane in lanes}, not network.is_static
-    schemes, jobs = list(by_word), list(dict.fromkeys(lane for _, lane in lanes))
-    for lane in jobs:
-        lane.observer.send(configured_message(network, 0.0))
-        _wait_for_layout(lane.job, lane.observer, bound_s)
+    by_word, changing = {variant.word: (variant, job) for variant, job in lanes}, not network.is_static
+    schemes, jobs = list(by_word), list(dict.fromkeys(job for _, job in lanes))
+    for job in jobs:
+        _wait_for_layout(job, bound_s)
     series = {scheme: Series() for scheme in schemes}
     for scheme, count in turns(schemes, iterations, changing):
-        variant, lane = by_word[scheme]
+        variant, job = by_word[scheme]
         block = variant.block(count)
         progress.turn(scheme, count)
         if not changing:
-            _run_block(lane, block, series[scheme], progress)
+            _run_block(job, block, series[scheme], progress)
             continue
         changes = Changes(network, run_dir)
         with changes.start(emulation):
-            _run_block(lane, block, series[scheme], progress, changes)
-    for lane in jobs:
-        lane.observer.send(m.EndJob())
-        lane.job.wait()
+            _run_block(job, block, series[scheme], progress, partial(changes.tell, job.watch.send))
+    for job in jobs:
+        job.end()
     return series
 
 
-def _wait_for_layout(job: Job, observer: Observer | Ring, bound_s: float) -> None:
+def _wait_for_layout(job: RunningJob, bound_s: float) -> None:
     limit_s = STARTUP_S + FIRST_SUMS * bound_s
     end_s = time.monotonic() + limit_s
     while time.monotonic() < end_s:
-        job.finished()
-        if any(isinstance(event, IdleEvent) for event in observer.events(0.2)):
+        job.processes.finished()
+        if any(isinstance(event, IdleEvent) for event in job.watch.events(0.2)):
             return
     raise JobError(f"the job did not register its tensors within {limit_s:.0f} s; see the run's logs")
 
@@ -178,51 +159,33 @@ class AlphaTimes:
         return statistics.median(self.times_s)
 
 
-def run_alphas(
-    job: Job, observer: Observer, network: Network, alphas: Sequence[float], rounds: int, bound_s: float
-) -> dict[float, AlphaTimes]:
+def run_alphas(job: RunningJob, alphas: Sequence[float], rounds: int, bound_s: float) -> dict[float, AlphaTimes]:
     """Time iterations under each alpha, in rounds. The oracle plans the shares, so that only the slice size differs."""
-    observer.send(configured_message(network, 0.0))
-    _wait_for_layout(job, observer, bound_s)
+    _wait_for_layout(job, bound_s)
     found = {alpha: AlphaTimes() for alpha in alphas}
     for _ in range(rounds):
         for alpha in alphas:
-            observer.send(m.RunBlock(ORACLE.name, ALPHA_ITERATIONS, alpha))
-            iteration, done = 0, False
-            while not done:
-                job.finished()
-                for event in observer.events(0.1):
-                    if isinstance(event, LayoutEvent):
-                        found[alpha].slice_bytes = event.slice_bytes
-                    elif isinstance(event, IterationEvent):
-                        iteration += 1
-                        if iteration > 1:  # the first iteration makes the servers' slots and is not timed
-                            found[alpha].times_s.append(max(event.communication_s.values()))
-                    done = done or isinstance(event, BlockEvent)
-    observer.send(m.EndJob())
-    job.wait()
+            iterations = []
+            for event in job.block(m.RunBlock(ORACLE.name, ALPHA_ITERATIONS, alpha)):
+                if isinstance(event, LayoutEvent):
+                    found[alpha].slice_bytes = event.slice_bytes
+                elif isinstance(event, IterationEvent):
+                    iterations.append(max(event.communication_s.values()))
+            found[alpha].times_s += iterations[1:]  # the first iteration makes the servers' slots and is not timed
+    job.end()
     return found
 
 
 def _run_block(
-    lane: Lane,
+    job: RunningJob,
     block: m.RunBlock,
     series: Series,
-    progress: ComparisonProgress,
-    changes: Changes | None = None,
+    progress: Lines,
+    look: Callable[[], None] = lambda: None,
 ) -> None:
     scheme = block.label or block.scheme
     series.begin(time.monotonic())
-    lane.observer.send(block)
-    done = False
-    while not done:
-        if lane.job.finished():
-            raise JobError(f"the workers left during scheme {scheme}; see the run's logs")
-        if changes is not None:
-            changes.tell(lane.observer.send)
-        for event in lane.observer.events(0.1):
-            if isinstance(event, IterationEvent) and event.scheme == scheme:
-                series.add(event)
-                progress.iteration(scheme, event)
-            elif isinstance(event, BlockEvent):
-                done = True
+    for event in job.block(block, look):
+        if isinstance(event, IterationEvent) and event.scheme == scheme:
+            series.add(event)
+            progress.iteration(scheme, event)

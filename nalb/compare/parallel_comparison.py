@@ -1,10 +1,11 @@
 """Trains one model once per way to divide its work among workers, from the same seed, on one network; collects token events."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from nalb.compare.batch_comparison import epoch_row
+from nalb.compare.progress import say
 from nalb.compare.training import observed_training
 from nalb.errors import JobError
 from nalb.events import TokensEvent, TokenShapeEvent
@@ -20,12 +21,11 @@ def run_parallel(
     command: Sequence[str],
     options: JobOptions,
     run_dir: Path,
-    on_iteration: Callable[[TokensEvent], None],
 ) -> ParallelResult:
     """Run and observe one training by a way to divide the work. Raises JobError where it fails or completes no iteration.
 
     way: NAME, or NAME@SCHEME where this training uses a scheme of its own. options: the job's options, but for those that the way
-    decides; weights and subset apply to fela alone. on_iteration: is called with the event of each iteration.
+    decides; weights and subset apply to fela alone.
     """
     name, _, scheme = way.partition("@")
     options = replace(options, parallel=name, scheme=scheme or options.scheme)
@@ -41,7 +41,7 @@ def run_parallel(
         if isinstance(event, TokensEvent | TokenShapeEvent):
             result.add(event)
         if isinstance(event, TokensEvent):
-            on_iteration(event)
+            say(f"{way}, iteration {event.iteration}: {event.iteration_s:.3f} s, tokens {event.tokens}")
     if not result.iteration_s:
         raise JobError(f"the training by {way} completed no iteration; its logs: {run_dir / 'logs'}")
     return result

@@ -17,8 +17,9 @@ import zmq
 from nalb.compare.peers.messages import End, Iterated, Joined, Run
 from nalb.events import AnyEvent, BlockEvent, IdleEvent, IterationEvent
 from nalb.extras import require
-from nalb.launch.roles import Place, ProcessSpec
+from nalb.launch.roles import Place, ProcessSpec, Program
 from nalb.launch.run_dir import append_event
+from nalb.options import JobOptions
 from nalb.planning.nodes import Node
 from nalb.planning.shares import bound_s
 from nalb.process.own_program import own_argv
@@ -33,21 +34,26 @@ def require_torch() -> None:
     require("torch", f"scheme {RING!r}", ", or leave it out")
 
 
-def ring_specs(
-    places: Sequence[Place], model: str, compute_ms: float, address: str, port: int, interface: str
-) -> list[ProcessSpec]:
-    """A ring worker for each place. `port`: the first worker gathers the others there; `interface`: gloo listens on it."""
-    shared = {
-        "DMLC_ROLE": "worker", "NALB_STOCK": "1",  # no shim
-        "WORLD_SIZE": str(len(places)), "MASTER_ADDR": places[0].address, "MASTER_PORT": str(port),
-        "GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1",
-    }  # fmt: skip
-    flags = ("--compute-ms", str(compute_ms), "--address", address)
-    argv = tuple(own_argv("nalb.compare.peers.ring_worker", model, *flags))
-    return [
-        ProcessSpec(place.name, "worker", argv, shared | {"RANK": str(rank), "NALB_NODE": place.name})
-        for rank, place in enumerate(places)
-    ]
+def ring_program(model: str, compute_ms: float, interface: str) -> Program:
+    """A ring worker for each place with a worker; the first gathers the others at the root port, and gloo listens on `interface`.
+
+    The workers connect to the address of observers, where a Ring has to be.
+    """
+
+    def specs(places: Sequence[Place], options: JobOptions, *_: object) -> list[ProcessSpec]:
+        workers = [place for place in places if place.is_worker]
+        shared = {
+            "WORLD_SIZE": str(len(workers)), "MASTER_ADDR": workers[0].address, "MASTER_PORT": str(options.root_port),
+            "GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1",
+        }  # fmt: skip
+        flags = ("--compute-ms", str(compute_ms), "--address", str(options.observers))
+        argv = tuple(own_argv("nalb.compare.peers.ring_worker", model, *flags))
+        return [
+            ProcessSpec(place.name, "worker", argv, shared | {"RANK": str(rank), "NALB_NODE": place.name})
+            for rank, place in enumerate(workers)
+        ]
+
+    return Program(specs, require_torch, lambda _: False)
 
 
 class Ring:
@@ -80,6 +86,10 @@ class Ring:
     ) -> None:
         self._socket.close()
         self._context.term()
+
+    def last_events(self) -> Iterator[AnyEvent]:
+        """Yield nothing: no worker says anything at its end."""
+        return iter(())
 
     def send(self, message: m.Message) -> None:
         """Take a message that a job's coordinator would take: the configured rates, a block, or the end."""

@@ -1,11 +1,12 @@
 """`python -m nalb.launch.agent`: the program that ssh starts on a host. It runs one process of the job and ends with it.
 
-Stdin carries one line, the Order, and then a byte every few seconds as the launcher's sign of life. Stdout carries the
+Stdin carries one line, the Order, and then an empty line every few seconds as the launcher's sign of life. Stdout carries the
 process's own output and the agent's reports: the launcher removes every report, which begins with REPORT, from the output.
+Where the process is the coordinator, reports also carry what it tells its observers, and lines of stdin what they tell it.
 The agent kills the process, with all that it started, when stdin ends (launcher dead, connection closed) or stays silent
 (the launcher's host or cable is gone).
 Paths in the process's environment are this machine's own: machine_env.py finds them. The node's keys come with the order,
-which ssh protects. They lie in a private temporary directory until the process has ended.
+which ssh protects. They lie in a private temporary directory until the process has ended; so does the observers' socket.
 """
 
 import os
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -29,7 +30,7 @@ from nalb.process.guardian import Descent, living_on, mark, reap_adopted
 from nalb.process.last_words import FOR_THE_LAUNCHER
 from nalb.transport.keys import VARIABLE
 
-VERSION = 3
+VERSION = 4
 REPORT = f"{FOR_THE_LAUNCHER}nalb-agent "
 SIGN_OF_LIFE_S = 2.0  # the launcher sends a sign of life this often
 SILENCE_S = 8.0  # after this time without a sign of life the agent takes the launcher for dead
@@ -47,6 +48,9 @@ class Order(Struct, frozen=True, forbid_unknown_fields=True):
     argv: Annotated[list[str], Meta(min_length=1)]
     environment: dict[str, str]
     keys: str | None = None  # the key file's content; None: the job is not encrypted
+    observers: str | None = (
+        None  # the variable for the address of observers, whose frames the agent carries; None: no observers
+    )
 
 
 class AgentReport(Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +59,8 @@ class AgentReport(Struct, frozen=True, forbid_unknown_fields=True):
     ready: int | None = None  # the agent's pid; the agent has read its order
     returncode: int | None = None  # the process has ended, with this return code of Popen
     stopped: bool | None = None  # True: a signal has stopped the process; False: the process runs again
+    part: bytes | None = None  # a part of a frame for observers, but for the last part
+    frame: bytes | None = None  # the last part of such a frame
 
 
 def report(word: AgentReport) -> None:
@@ -65,19 +71,38 @@ def report(word: AgentReport) -> None:
 
 
 @contextmanager
-def keys_kept(order: Order) -> Iterator[dict[str, str]]:
-    """Write the order's keys to a file and yield the variable that names it; the file is removed afterwards."""
-    if order.keys is None:
+def files_kept(order: Order) -> Iterator[dict[str, str]]:
+    """Make a place for the keys and the observers' socket; yield the variables that name them. Both are removed afterwards."""
+    if order.keys is None and order.observers is None:
         yield {}
         return
-    with TemporaryDirectory(prefix="nalb-keys-") as folder:  # Python gives it mode 0700
-        path = os.path.join(folder, "node.keys")
-        with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600), encoding="ascii") as file:
-            file.write(order.keys)
-        yield {VARIABLE: path}
+    with TemporaryDirectory(prefix="nalb-") as folder:  # Python gives it mode 0700
+        named = {}
+        if order.keys is not None:
+            named[VARIABLE] = path = os.path.join(folder, "node.keys")
+            with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600), encoding="ascii") as file:
+                file.write(order.keys)
+        if order.observers is not None:
+            named[order.observers] = f"ipc://{folder}/observers"
+        yield named
 
 
-def start(order: Order, keys: dict[str, str]) -> "subprocess.Popen[bytes]":
+@contextmanager
+def carried(order: Order, files: Mapping[str, str]) -> Iterator[Callable[[bytes], None]]:
+    """Carry frames of the coordinator's observers during the block, if the order asks for it; yield what takes the launcher's."""
+    if order.observers is None:
+        yield lambda _: None
+        return
+    from nalb.transport.observer_relay import Carrier  # the agents of other processes do not need it
+
+    with Carrier(
+        files[order.observers],
+        lambda part, is_last: report(AgentReport(frame=part) if is_last else AgentReport(part=part)),
+    ) as carrier:
+        yield carrier.take
+
+
+def start(order: Order, files: dict[str, str]) -> "subprocess.Popen[bytes]":
     """Start the ordered process. Raises OSError, NalbError.
 
     The program `python` means the agent's own interpreter; a leading ~/ means the home directory on this host.
@@ -85,7 +110,7 @@ def start(order: Order, keys: dict[str, str]) -> "subprocess.Popen[bytes]":
     base = {name: value for name, value in os.environ.items() if not is_for_ps_lite(name)}
     base["PATH"] = own_path(os.environ)
     base.pop(VARIABLE, None)  # the login's environment may have it, for other keys
-    asked = order.environment | keys
+    asked = order.environment | files
     environment = {**base, **asked}
     environment |= machine_environment(asked, environment) | mark(order.job, order.slug)
     return subprocess.Popen(
@@ -98,8 +123,13 @@ def start(order: Order, keys: dict[str, str]) -> "subprocess.Popen[bytes]":
     )
 
 
-def watch(process: "subprocess.Popen[bytes]", is_told_to_end: Callable[[], bool]) -> None:
-    """Watch the process until it has ended, the launcher is gone, or the agent is told to end; report stops and wakings."""
+def watch(
+    process: "subprocess.Popen[bytes]", is_told_to_end: Callable[[], bool], take: Callable[[bytes], None]
+) -> None:
+    """Watch the process until it has ended, the launcher is gone, or the agent is told to end; report stops and wakings.
+
+    `take` gets what the launcher writes.
+    """
     exit_fd = os.pidfd_open(process.pid)
     poller = select.poll()
     for fd in (0, exit_fd):
@@ -108,8 +138,9 @@ def watch(process: "subprocess.Popen[bytes]", is_told_to_end: Callable[[], bool]
     while process.poll() is None and not is_told_to_end() and time.monotonic() - heard_s < SILENCE_S:
         for fd, _ in poller.poll(500):
             if fd == 0:
-                if not os.read(0, 4096):
+                if not (data := os.read(0, 4096)):
                     return
+                take(data)
                 heard_s = time.monotonic()
         if (stopped_at(process.pid) is not None) != was_stopped:
             was_stopped = not was_stopped
@@ -136,7 +167,8 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda number, _: told.append(number))
     try:
-        order = msgspec.json.decode(sys.stdin.buffer.readline(ORDER_BYTES), type=Order)
+        with open(0, "rb", buffering=0, closefd=False) as stdin:  # a buffer would swallow the lines behind the order
+            order = msgspec.json.decode(stdin.readline(ORDER_BYTES), type=Order)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         print(f"nalb: the agent cannot read its order ({error}): install the same nalb everywhere", flush=True)
         return 2
@@ -147,24 +179,25 @@ def main() -> int:
         )
         return 2
     report(AgentReport(ready=os.getpid()))
-    with keys_kept(order) as keys, Descent() as descent:
-        returncode = _run(order, keys, descent, lambda: bool(told))
+    with files_kept(order) as files, Descent() as descent:
+        returncode = _run(order, files, descent, lambda: bool(told))
     report(AgentReport(returncode=returncode))
     return 0
 
 
-def _run(order: Order, keys: dict[str, str], descent: Descent, is_told_to_end: Callable[[], bool]) -> int:
+def _run(order: Order, files: dict[str, str], descent: Descent, is_told_to_end: Callable[[], bool]) -> int:
     """Run the process from start to end; return its return code as Popen gives it."""
     try:
-        process = start(order, keys)
+        process = start(order, files)
     except NalbError as error:
         print(f"nalb: {error}", flush=True)
         return error.exit_code
     except OSError as error:
         print(f"nalb: cannot start {order.argv[0]!r} on this host: {error.strerror}", flush=True)
         return NOT_STARTED
-    watch(process, is_told_to_end)
-    end(process, descent)
+    with carried(order, files) as take:
+        watch(process, is_told_to_end, take)
+        end(process, descent)
     return process.returncode
 
 

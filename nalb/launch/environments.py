@@ -7,7 +7,7 @@ hosts the line starts `nalb.launch.machine_env`, which finds the host's own path
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
-from nalb.launch.hosts import Hosts
+from nalb.launch.hosts import HostsFile
 from nalb.launch.machine_env import machine_environment
 from nalb.launch.roles import ProcessSpec
 from nalb.launch.ssh import quote
@@ -21,28 +21,24 @@ def env_line(environment: Mapping[str, str], argv: Sequence[str]) -> str:
     return f"{shlex.join(['env', *variables])} {' '.join([quote(argv[0]), *map(shlex.quote, argv[1:])])}"
 
 
-def local_lines(specs: Iterable[ProcessSpec], inherited: Mapping[str, str]) -> list[str]:
-    """The lines for a job on loopback: a comment and a command for each process, all to be started on this machine."""
-    lines = ["# Start every process on this machine; any order will do."]
+def local_lines(
+    specs: Iterable[ProcessSpec], inherited: Mapping[str, str], emulation: Emulation | None = None
+) -> list[str]:
+    """The lines for a job on this machine: a comment and a command for each process.
+
+    emulation: the emulated network of the job, which `nalb net up` has left standing; None: the job is on loopback.
+    """
+    up = f", as root, after `nalb net up` of {emulation.network.name}." if emulation else "; any order will do."
+    lines = [f"# Start every process on this machine{up}"]
     for spec in specs:
         environment = spec.environment | machine_environment(spec.environment, inherited)
-        lines += [f"# {spec.name}", env_line(environment, spec.argv)]
+        where = f" in namespace {emulation.namespace(spec.node)}" if emulation else ""
+        argv = emulation.command(spec.node, spec.argv) if emulation else spec.argv
+        lines += [f"# {spec.name}{where}", env_line(environment, argv)]
     return lines
 
 
-def network_lines(emulation: Emulation, specs: Iterable[ProcessSpec], inherited: Mapping[str, str]) -> list[str]:
-    """The lines for a job in an emulated network that `nalb net up` has left standing."""
-    lines = [f"# Start every process on this machine, as root, after `nalb net up` of {emulation.network.name}."]
-    for spec in specs:
-        environment = spec.environment | machine_environment(spec.environment, inherited)
-        lines += [
-            f"# {spec.name} in namespace {emulation.namespace(spec.node)}",
-            env_line(environment, emulation.command(spec.node, spec.argv)),
-        ]
-    return lines
-
-
-def hosts_lines(hosts: Hosts, specs: Iterable[ProcessSpec]) -> list[str]:
+def hosts_lines(hosts: HostsFile, specs: Iterable[ProcessSpec]) -> list[str]:
     """The lines for a job on hosts: the comment above each command names the host on which to start it."""
     lines = ["# Start every process on its host, where nalb is installed for the python named; any order will do."]
     for spec in specs:

@@ -1,4 +1,4 @@
-"""Reads hosts files: a TOML file becomes a checked `Hosts`. docs/hosts.md is the manual.
+"""Reads hosts files: a TOML file becomes a checked `HostsFile`. docs/hosts.md is the manual.
 
 Every mistake is an InputError of one line that names the file and the field. Unknown fields are errors.
 """
@@ -95,7 +95,7 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Hosts:
+class HostsFile:
     """The content of a checked hosts file."""
 
     hosts: tuple[Host, ...]  # the first host also runs the scheduler with the coordinator
@@ -113,13 +113,13 @@ class Hosts:
         return next(host for host in self.hosts if host.name == name)
 
 
-def load_hosts(path: str | Path) -> Hosts:
+def load_hosts(path: str | Path) -> HostsFile:
     """Read and check a hosts file, and resolve its addresses. Raises InputError."""
     document = toml_file.parse(toml_file.read_text(path, "hosts file"), str(path))
     table = toml_file.convert(document, _File, str(path))
     hosts = tuple(_host(str(path), index, one, table.defaults) for index, one in enumerate(table.hosts))
     _check(str(path), hosts)
-    return Hosts(hosts, table.defaults.root_port, tuple(table.defaults.environment.items()))
+    return HostsFile(hosts, table.defaults.root_port, tuple(table.defaults.environment.items()))
 
 
 def look_up(host: str, where: str, remedy: str) -> str:

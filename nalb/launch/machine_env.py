@@ -29,11 +29,15 @@ def is_for_ps_lite(name: str) -> bool:
 def machine_environment(environment: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
     """The variables that this machine adds to a process's `environment`: PYTHONPATH, and LD_PRELOAD for a process with the shim.
 
-    Workers and servers carry the shim, but not under scheme stock; with keys every process carries it, under stock too.
+    Workers and servers of MXNet carry the shim, but not under scheme stock; with keys every process carries it, under stock too.
+    A process with PyTorch's RANK and without MXNet's DMLC_ROLE needs nothing but nalb itself.
     `inherited` is the environment that the process would have had; its LD_PRELOAD and PYTHONPATH are kept behind nalb's.
     Raises InputError for an unknown role, for bad keys, and for a transport that cannot encrypt.
     """
     role = environment.get("DMLC_ROLE")
+    if role is None and "RANK" in environment:
+        path = python_path(inherited.get("PYTHONPATH", ""))
+        return {"PYTHONPATH": path} if path or inherited.get("PYTHONPATH") else {}
     if role not in ("scheduler", "server", "worker"):
         raise InputError(f"DMLC_ROLE is {role!r}: set scheduler, server or worker, see `nalb launch --print-env`")
     path = python_path(inherited.get("PYTHONPATH", ""), *([str(BOOTSTRAP)] if role == "worker" else []))

@@ -3,21 +3,20 @@
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from nalb.events import AnyEvent, ChangeEvent, LayoutEvent, MissedEvent, NetworkChange
+from nalb.events import ChangeEvent, NetworkChange
 from nalb.launch.roles import Place, ProcessSpec
 from nalb.launch.run_dir import append_event
-from nalb.launch.supervisor import Job, print_line
+from nalb.launch.supervisor import print_line
 from nalb.planning.goodput import goodput_capacities
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
 from nalb.protocol import messages as m
-from nalb.transport.observer import Observer
 from nalb.units import mbps_to_bytes_per_s
 from netem.change_clock import ChangeClock
 from netem.emulation import Emulation, network_up
@@ -105,12 +104,11 @@ class Changes:
         self._start_s = 0.0
         self._clock: ChangeClock | None = None
         self._printed_s, self._unprinted = -PRINT_EVERY_S, 0
-        self.started = False
 
     def start(self, emulation: Emulation) -> ChangeClock:
         """Set the network to the file's rates at 0 s, start its clock and return the clock, for a with block."""
         emulation.reset_rates()
-        self.started, self._start_s, self._news = True, time.monotonic(), True
+        self._start_s, self._news = time.monotonic(), True
         self._clock = emulation.start_changes(self._changed)
         return self._clock
 
@@ -142,19 +140,3 @@ class Changes:
         more = f" (and {self._unprinted} since the last line)" if self._unprinted else ""
         print_line(f"network change at {elapsed_s:.1f} s: {dict(what)}{more}")
         self._printed_s, self._unprinted = elapsed_s, 0
-
-
-def followed(
-    job: Job, observer: Observer, changes: Changes, emulation: Emulation, stack: ExitStack
-) -> Iterator[AnyEvent]:
-    """Yield the job's events until the job ends.
-
-    The network's changes start after the caller has received the first layout. They also start after missed events, since the
-    layout may be one of those.
-    """
-    while not job.finished():
-        for event in observer.events(0.1):
-            yield event
-            if isinstance(event, LayoutEvent | MissedEvent) and not changes.started:
-                stack.enter_context(changes.start(emulation))
-        changes.tell(observer.send)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nalb.errors import InputError
-from nalb.failures import Failure, Moment
+from nalb.failures import Failure
 from nalb.launch.machine_env import is_for_ps_lite, machine_environment
 from nalb.launch.roles import ProcessSpec
 from nalb.process import guardian
 from nalb.process.exhaustion import explained
-from nalb.process.last_words import failure_in, moment_in
+from nalb.process.last_words import failure_in
 from nalb.transport.keys import VARIABLE
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -67,11 +67,12 @@ def stopped_at(pid: int) -> int | None:
 class LocalProcess:
     """A process on this machine, in a session of its own, so that Ctrl-C reaches the launcher alone."""
 
+    is_here = True  # whether popen is the process itself
+
     def __init__(self, spec: ProcessSpec, popen: "subprocess.Popen[bytes]"):
         self.spec, self.popen = spec, popen
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.failure: Failure | None = None  # the failure that the process itself has reported
-        self.moment: Moment | None = None  # the job's phase and iteration, as the coordinator last reported them
         self.is_read = False  # the output has ended and was read to its end
         self.state_shown_s = 0.0  # the time when an unfinished line of it was last shown
 
@@ -87,9 +88,8 @@ class LocalProcess:
     def take_line(self, line: str) -> str | None:
         """Take a line of the process's output; return the part to log and show, or None if there is nothing to show."""
         text, failure = failure_in(line)
-        text, moment = moment_in(text)
-        self.failure, self.moment = failure or self.failure, moment or self.moment
-        if (failure or moment) and not text:
+        self.failure = failure or self.failure
+        if failure and not text:
             return None
         self.tail.append(text)
         return text

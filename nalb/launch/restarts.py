@@ -17,7 +17,6 @@ from nalb.checkpoints import folder
 from nalb.errors import CheckpointError, InputError, JobError, MachineError, listed
 from nalb.events import FailureEvent
 from nalb.failures import Failure, JobFailed, Phase
-from nalb.launch.job_phase import moment_of
 from nalb.launch.run_dir import append_event
 
 FIRST_WAIT_S, LONGEST_WAIT_S = (
@@ -102,7 +101,7 @@ def see_through(
             run(attempt)
             return attempt.run_dir
         except JobFailed as error:
-            failure = _dated(error.failure, attempt, policy.checkpoints)
+            failure = _dated(error.failure, policy.checkpoints)
             _note(failure, attempt.run_dir)
             dated = JobFailed(failure, error.exit_code, error.where)
             message = str(dated)
@@ -126,17 +125,15 @@ def see_through(
             wait(min(FIRST_WAIT_S * 2 ** (attempt.number - 1), LONGEST_WAIT_S))
 
 
-def _dated(failure: Failure, attempt: Attempt, checkpoints: Path | None) -> Failure:
-    """The failure with its phase and iteration, found from the run's files where missing; also removes unfinished checkpoints."""
-    cut_short = {} if checkpoints is None else folder.cut_short(checkpoints)
-    if checkpoints is not None:
-        folder.sweep(checkpoints)
-    if failure.node in cut_short:
-        return msgspec.structs.replace(failure, phase=Phase.CHECKPOINT, iteration=cut_short[failure.node])
-    if failure.has_moment:
+def _dated(failure: Failure, checkpoints: Path | None) -> Failure:
+    """The failure with the checkpoint that it interrupted, if any; also removes unfinished checkpoints."""
+    if checkpoints is None:
         return failure
-    phase, iteration = moment_of(attempt.run_dir / "samples.jsonl")
-    return msgspec.structs.replace(failure, phase=phase, iteration=iteration)
+    cut_short = folder.cut_short(checkpoints)
+    folder.sweep(checkpoints)
+    if failure.node not in cut_short:
+        return failure
+    return msgspec.structs.replace(failure, phase=Phase.CHECKPOINT, iteration=cut_short[failure.node])
 
 
 def _note(failure: Failure, run_dir: Path) -> None:

@@ -1,14 +1,16 @@
-"""The processes of a job and the environment of each: the whole contract with any launcher.
+"""The processes of an MXNet job and the environment of each: the whole contract with any launcher.
 
 Nothing in this module depends on the machine that a process runs on; machine_env.py adds the paths that do.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 
 from nalb.errors import InputError, listed
+from nalb.extras import require_mxnet
 from nalb.failures import Cause, Failure, Phase
 from nalb.options import JobOptions, variables_of
 from nalb.planning.sites import Sites
@@ -50,6 +52,7 @@ class ProcessSpec:
     role: str  # one of ROLES
     argv: tuple[str, ...]
     environment: dict[str, str]  # variables to add, the same on any machine
+    is_coordinator: bool = False  # whether the coordinator runs in this process
 
     @property
     def name(self) -> str:
@@ -66,6 +69,30 @@ class ProcessSpec:
         return f"{self.node}.{self.role.replace(' ', '-')}"
 
 
+# (places, options, inherited, keys_dir, extra) -> processes; the arguments are those of process_specs
+Specs = Callable[[Sequence[Place], JobOptions, Mapping[str, str], str | None, Mapping[str, str]], list[ProcessSpec]]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a job runs. A venue knows nothing else of the kind of the job."""
+
+    specs: (
+        Specs  # workers have the role worker; the coordinator's process serves observers at the address of the options
+    )
+    require: Callable[[], None]  # raises MachineError where this machine lacks what its processes need
+    is_joined: Callable[[JobOptions], bool]  # whether every process has to join the coordinator
+
+
+def mxnet_program(command: Sequence[str]) -> Program:
+    """An MXNet job: scheduler, servers, and workers that run the command. MXNet alone joins no coordinator."""
+    return Program(
+        lambda places, *more: process_specs(places, command, *more),
+        partial(require_mxnet, "a job"),
+        lambda options: not options.is_pure,
+    )
+
+
 def process_specs(
     places: Sequence[Place],
     command: Sequence[str],
@@ -79,7 +106,13 @@ def process_specs(
     keys_dir: a directory with one key file for each node, on the machines of the processes. extra: variables for all processes.
     """
     alone = options.is_pure
-    options = replace(options, is_stock=alone, transport=None if alone else options.transport or "mxnet")
+    has_coordinator = not alone or options.batching is not None
+    options = replace(
+        options,
+        is_stock=alone,
+        transport=None if alone else options.transport or "mxnet",
+        observers=options.observers if has_coordinator else None,
+    )
     sites = sites_of(places, options)
     options = replace(options, sites=None if sites is None else _told(places, sites))
     servers = {place.name: _server_roles(place, index, sites) for index, place in enumerate(places)}
@@ -97,8 +130,8 @@ def process_specs(
         )
         own = stock if alone else planned
         if index == SCHEDULER_NODE:
-            scheduler = planned if options.batching else own
-            specs.append(ProcessSpec(place.name, "scheduler", scheduler, narrow | of_coordinator))
+            scheduler = planned if has_coordinator else stock
+            specs.append(ProcessSpec(place.name, "scheduler", scheduler, narrow | of_coordinator, has_coordinator))
         for role in servers[place.name]:
             level = {} if role == "server" else {"NALB_LEVEL": role.split()[0]}
             specs.append(ProcessSpec(place.name, role, own, narrow | {"DMLC_ROLE": "server"} | level))

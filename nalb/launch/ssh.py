@@ -1,32 +1,37 @@
 """A job on several machines: on each host the system's ssh client starts an agent, and the process is the agent's child.
 
-The ssh client's stdin is the leash of the process: the launcher writes a byte every SIGN_OF_LIFE_S, and closing stdin ends the
-process on the host. The launcher's environment does not travel; ssh itself gets the variables it needs to find keys and config.
+The ssh client's stdin is the leash of the process: the launcher writes an empty line every SIGN_OF_LIFE_S, and closing stdin
+ends the process on the host. To and from the coordinator's agent, the connection also carries the frames of the coordinator's
+socket for observers, which the launcher's Relay serves. The launcher's environment does not travel; ssh itself gets the variables
+it needs to find keys and config.
 """
 
+import base64
 import os
 import shlex
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import msgspec
 
 from nalb.errors import MachineError
-from nalb.failures import Moment, Phase
 from nalb.launch.agent import REPORT, SIGN_OF_LIFE_S, VERSION, AgentReport, Order
-from nalb.launch.hosts import Host, Hosts
+from nalb.launch.hosts import Host, HostsFile
 from nalb.launch.processes import Ending, LocalProcess, die_with_parent, ending_of
 from nalb.launch.roles import ProcessSpec
 from nalb.launch.supervisor import Job
+from nalb.options import DECLARED
 from nalb.process.exhaustion import explained
 from nalb.process.guardian import mark
 from nalb.process.own_program import own_argv
 from nalb.transport.keys import NodeKeys
+from nalb.transport.observer_relay import Relay
 
 CONNECT_S = 10
 ENTER_S = 2.0 * CONNECT_S  # the limit for connecting to a host and logging in
@@ -113,9 +118,12 @@ def _environment_for_ssh() -> dict[str, str]:
 class RemoteProcess(LocalProcess):
     """An ssh client on this machine that stands for a process on a host."""
 
-    def __init__(self, spec: ProcessSpec, popen: "subprocess.Popen[bytes]", host: Host):
+    is_here = False
+
+    def __init__(self, spec: ProcessSpec, popen: "subprocess.Popen[bytes]", host: Host, relay: Relay | None = None):
+        """relay: takes the frames for observers, where the process is the coordinator."""
         super().__init__(spec, popen)
-        self._host = host
+        self._host, self._relay, self._parts = host, relay, b""
         self._is_ready = self._is_stopped = False
         self._returncode: int | None = None
 
@@ -144,6 +152,10 @@ class RemoteProcess(LocalProcess):
             report = msgspec.json.decode(word, type=AgentReport)
             self._is_ready = self._is_ready or report.ready is not None
             self._is_stopped = self._is_stopped if report.stopped is None else report.stopped
+            self._parts += report.part or b""
+            if report.frame is not None and self._relay is not None:
+                self._relay.take(self._parts + report.frame)
+                self._parts = b""
             if report.returncode is not None:
                 self._returncode = report.returncode
                 self.kill()  # ssh itself would wait for any process on the host that still holds the agent's output open
@@ -151,9 +163,17 @@ class RemoteProcess(LocalProcess):
 
     def give_sign_of_life(self) -> None:
         """Tell the agent that the launcher lives."""
+        self.write_line(b"")
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send a frame to the coordinator's socket for observers."""
+        self.write_line(base64.b64encode(frame))
+
+    def write_line(self, line: bytes) -> None:
+        """Write a line to the agent."""
         assert self.popen.stdin is not None
         with suppress(OSError, ValueError):  # the client has ended or its stdin is closed: poll reports that
-            self.popen.stdin.write(b"\n")
+            self.popen.stdin.write(line + b"\n")
             self.popen.stdin.flush()
 
     def ask_to_end(self) -> None:
@@ -166,17 +186,18 @@ class RemoteProcess(LocalProcess):
 class RemoteJob(Job):
     """A job on hosts: a Job whose processes are started by ssh, each with its sign of life."""
 
+    lag_s = float(ALIVE_INTERVAL_S * (ALIVE_COUNT + 1))  # a connection that is held up for longer is lost
+
     def __init__(
         self,
         specs: Sequence[ProcessSpec],
-        hosts: Hosts,
+        hosts: HostsFile,
         keys: Mapping[str, NodeKeys],  # by node; empty: the job is not encrypted
-        log_dir: Path,
-        show: Callable[[str], None] | None = None,
-        show_unfinished: Callable[[str], None] | None = None,
+        relay: Relay | None = None,  # where the coordinator's observers are; None: nobody observes
+        **more: Any,  # as Job's
     ):
-        super().__init__(specs, lambda spec: list(spec.argv), {}, log_dir, show, show_unfinished=show_unfinished)
-        self._hosts, self._keys = hosts, keys
+        super().__init__(specs, lambda spec: list(spec.argv), {}, **more)
+        self._hosts, self._keys, self._relay = hosts, keys, relay
         self._over = threading.Event()
         self._pulse = threading.Thread(target=self._give_signs_of_life, name="signs-of-life", daemon=True)
 
@@ -197,18 +218,14 @@ class RemoteJob(Job):
         self._pulse.join()
         super().__exit__(kind, error, trace)
 
-    @property
-    def moment(self) -> Moment:
-        """The job's phase and iteration, as its coordinator last reported them; START before the first report."""
-        told = next((child.moment for child in self.children if child.moment is not None), None)
-        return told or (Phase.START, None)
-
     def start(self, spec: ProcessSpec) -> RemoteProcess:
         """Start an ssh client and send the agent its order. Raises MachineError where there is no ssh client."""
         host = self._hosts.host(spec.node)
         environment = _environment_for_ssh()
         keys = self._keys[spec.node].text() if self._keys else None
-        order = Order(VERSION, self.id, spec.slug, list(spec.argv), spec.environment, keys)
+        relay = self._relay if spec.is_coordinator else None
+        observers = None if relay is None else DECLARED["observers"].name
+        order = Order(VERSION, self.id, spec.slug, list(spec.argv), spec.environment, keys, observers)
         try:
             with explained(f"ssh to {host.address}"):
                 popen = subprocess.Popen(
@@ -222,11 +239,10 @@ class RemoteJob(Job):
                 )
         except OSError as error:
             raise MachineError(f"cannot start ssh ({error.strerror}): install the OpenSSH client") from None
-        process = RemoteProcess(spec, popen, host)
-        assert popen.stdin is not None
-        with suppress(OSError):  # the client has ended already: poll reports that
-            popen.stdin.write(msgspec.json.encode(order) + b"\n")
-            popen.stdin.flush()
+        process = RemoteProcess(spec, popen, host, relay)
+        process.write_line(msgspec.json.encode(order))
+        if relay is not None:
+            relay.connect(process.send_frame)
         return process
 
     def _give_signs_of_life(self) -> None:

@@ -3,45 +3,31 @@
 import os
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from msgspec import structs
-
 from nalb.checkpoints import folder, lock
-from nalb.errors import InputError, MachineError, listed
-from nalb.failures import JobFailed
-from nalb.launch.encryption import Encryption, job_keys, keys_here
-from nalb.launch.environments import hosts_lines, local_lines, network_lines
-from nalb.launch.hosts import Hosts, load_hosts
-from nalb.launch.job_phase import have_met
-from nalb.launch.network import (
-    NAMESPACE_PORT,
-    Changes,
-    configured_message,
-    followed,
-    inside,
-    job_network,
-    job_nodes,
-    places_in,
-)
+from nalb.errors import InputError, listed
+from nalb.events import LayoutEvent
+from nalb.launch.encryption import Encryption
+from nalb.launch.environments import hosts_lines, local_lines
+from nalb.launch.hosts import HostsFile, load_hosts
+from nalb.launch.network import NAMESPACE_PORT, job_nodes, places_in
 from nalb.launch.ports import free_pair
 from nalb.launch.restarts import Attempt, Policy, see_through
-from nalb.launch.roles import Place, ProcessSpec, process_specs
-from nalb.launch.run_dir import make_run_dir, observer_address
+from nalb.launch.roles import NOTHING, Place, Program, mxnet_program
+from nalb.launch.run_dir import make_run_dir
 from nalb.launch.signals import ending_on_signals
-from nalb.launch.ssh import RemoteJob, unreachable
-from nalb.launch.supervisor import Job, print_line, print_unfinished
+from nalb.launch.ssh import unreachable
+from nalb.launch.supervisor import print_line, print_unfinished
+from nalb.launch.venue import LOOPBACK, Emulated, Hosts, JobOrder, Loopback, Venue
 from nalb.options import JobOptions
-from nalb.schemes import by_name
-from nalb.transport.observer import Observer
+from nalb.planning.nodes import Node
 from netem.emulation import Emulation
 from netem.network_file import Network, find_network, load_network
 from netem.rootless import ensure_privilege
-
-LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -59,9 +45,9 @@ class LaunchRequest:
     min_nodes: int | None = None
 
     @property
-    def is_stock(self) -> bool:
-        """Whether MXNet runs alone, without shim and control plane."""
-        return by_name(self.options.scheme).routes_itself
+    def program(self) -> Program:
+        """The processes of the job."""
+        return mxnet_program(self.command)
 
 
 def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManager[object]] = nullcontext) -> Path:
@@ -70,6 +56,8 @@ def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManag
     around: makes from the new run directory a context that the job runs in.
     Raises InputError or MachineError before the job starts, and JobError for the last failure.
     """
+    if request.hosts is None:
+        request.program.require()
     hosts = load_hosts(request.hosts) if request.hosts is not None else None
     network = load_network(find_network(request.network)) if request.network is not None else None
     places = hosts.places() if hosts else job_nodes(network) if network else _loopback_places(request)
@@ -89,17 +77,19 @@ def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManag
         policy = replace(policy, checkpoints=Path(checkpoints))
 
     def run(attempt: Attempt) -> None:
-        if hosts is None and not request.is_stock:
-            try:
-                (attempt.run_dir / "samples.jsonl").touch()  # empty until the coordinator is there: phase start
-            except OSError as error:
-                raise MachineError(f"{attempt.run_dir}: {error.strerror}: choose another --out") from None
-        if hosts is not None:
-            _on_hosts(request, hosts, attempt)
-        elif network is not None:
-            _in_network(request, network, attempt)
-        else:
-            _on_loopback(request, attempt)
+        first_workers = _check_left(places, attempt)
+        order = JobOrder(
+            request.program,
+            replace(request.options, first_workers=first_workers),
+            attempt.run_dir,
+            encryption=request.encryption,
+            show=print_line,
+            show_unfinished=print_unfinished,
+            may_miss=True,
+        )
+        with _venue(request, hosts, network, attempt.left_out) as venue:
+            for _ in venue.start(order).follow(None if order.options.is_pure else LayoutEvent):
+                pass
 
     claimed = lock.claim(Path(checkpoints), job) if is_shared else nullcontext()
     with ending_on_signals(), around(run_dir), claimed:
@@ -116,19 +106,18 @@ def environment_lines(request: LaunchRequest) -> list[str]:
         )
     if request.hosts is not None:
         hosts = load_hosts(request.hosts)
-        return hosts_lines(hosts, _host_specs(request, hosts, hosts.places(), None, encryption.keys))
-    if request.network is not None:
-        emulation = Emulation(load_network(find_network(request.network)))
-        options = replace(request.options, root_port=NAMESPACE_PORT)
-        specs = process_specs(places_in(emulation), request.command, options, os.environ, encryption.keys_dir)
-        return network_lines(emulation, specs, os.environ)
-    with free_pair(LOOPBACK) as port:
+        options = replace(request.options, root_port=hosts.root_port)
+        specs = request.program.specs(hosts.places(), options, {}, encryption.keys, dict(hosts.environment))
+        return hosts_lines(hosts, specs)
+    emulation = Emulation(load_network(find_network(request.network))) if request.network is not None else None
+    places = places_in(emulation) if emulation else _loopback_places(request)
+    with nullcontext(NAMESPACE_PORT) if emulation else free_pair(LOOPBACK) as port:
         options = replace(request.options, root_port=port)
-    specs = process_specs(_loopback_places(request), request.command, options, os.environ, encryption.keys_dir)
-    return local_lines(specs, os.environ)
+    specs = request.program.specs(places, options, os.environ, encryption.keys_dir, NOTHING)
+    return local_lines(specs, os.environ, emulation)
 
 
-def _check_restarts(request: LaunchRequest, hosts: Hosts | None, without_worker: int) -> None:
+def _check_restarts(request: LaunchRequest, hosts: HostsFile | None, without_worker: int) -> None:
     """Raise InputError for options that would fail at a restart. without_worker: the number of nodes without a worker."""
     most = request.options.batch_most
     if request.min_nodes is not None and request.encryption.keys is not None:
@@ -147,106 +136,22 @@ def _check_restarts(request: LaunchRequest, hosts: Hosts | None, without_worker:
         raise InputError("--max-restarts with --hosts: name the hosts' folder for checkpoints with --checkpoints")
 
 
-def _remaining(places: list[Place], attempt: Attempt) -> tuple[list[Place], int | None]:
-    """The places that are not left out, and the job's first number of workers; that is None where no place is left out."""
+def _check_left(places: Sequence[Place | Node], attempt: Attempt) -> int | None:
+    """The job's first number of workers; None where no place is left out. Raises InputError where no worker or server is left."""
     if not attempt.left_out:
-        return places, None
-    remaining = [place for place in places if place.name not in attempt.left_out]
+        return None
     for role in ("worker", "server"):
-        if not any(getattr(place, f"is_{role}") for place in remaining):
+        if not any(getattr(place, f"is_{role}") for place in places if place.name not in attempt.left_out):
             raise InputError(f"without {listed(attempt.left_out)} no {role} is left: the job cannot go on")
-    return remaining, sum(place.is_worker for place in places)
+    return sum(place.is_worker for place in places)
 
 
-def _on_loopback(request: LaunchRequest, attempt: Attempt) -> None:
-    run_dir = attempt.run_dir
-    with ExitStack() as stack:
-        observers = None if request.is_stock else observer_address(stack, run_dir)
-        port = stack.enter_context(free_pair(LOOPBACK))
-        specs, options = _specs_here(request, _loopback_places(request), attempt, port, observers, stack)
-        with Job(
-            specs,
-            lambda spec: list(spec.argv),
-            os.environ,
-            run_dir / "logs",
-            print_line,
-            has_joined(options),
-            show_unfinished=print_unfinished,
-        ) as job:
-            job.wait()
-
-
-def _in_network(request: LaunchRequest, network: Network, attempt: Attempt) -> None:
-    run_dir = attempt.run_dir
-    with ExitStack() as stack:
-        observers = None if request.is_stock else observer_address(stack, run_dir)
-        emulation = stack.enter_context(job_network(network))
-        specs, options = _specs_here(request, places_in(emulation), attempt, NAMESPACE_PORT, observers, stack)
-        logs = run_dir / "logs"
-        job = stack.enter_context(
-            Job(
-                specs,
-                inside(emulation),
-                os.environ,
-                logs,
-                print_line,
-                has_joined(options),
-                emulation.check,
-                print_unfinished,
-            )
-        )
-        nodes = {spec.node for spec in specs}
-        changes = Changes(network, run_dir, nodes)
-        if observers is None:
-            stack.enter_context(changes.start(emulation))
-            job.wait(changes.check)
-            return
-        observer = stack.enter_context(Observer(observers, may_miss=True))
-        observer.send(configured_message(network, 0.0, nodes))
-        for _ in followed(job, observer, changes, emulation, stack):
-            pass
-
-
-def _specs_here(
-    request: LaunchRequest, places: list[Place], attempt: Attempt, port: int, observers: str | None, stack: ExitStack
-) -> tuple[list[ProcessSpec], JobOptions]:
-    """The processes of an attempt on this machine, and the options that they share."""
-    remaining, first_workers = _remaining(places, attempt)
-    options = replace(
-        request.options,
-        root_port=port,
-        observers=observers,
-        samples_path=str(attempt.run_dir / "samples.jsonl"),
-        first_workers=first_workers,
-    )
-    keys_dir = keys_here(request.encryption, remaining, attempt.run_dir, stack)
-    return process_specs(remaining, request.command, options, os.environ, keys_dir), options
-
-
-def _on_hosts(request: LaunchRequest, hosts: Hosts, attempt: Attempt) -> None:
-    places, first_workers = _remaining(hosts.places(), attempt)
-    keys = job_keys(request.encryption, places) if request.encryption.is_on else {}
-    specs = _host_specs(request, hosts, places, first_workers)
-    with RemoteJob(specs, hosts, keys, attempt.run_dir / "logs", print_line, print_unfinished) as job:
-        try:
-            job.wait()
-        except JobFailed as error:
-            if error.failure.has_moment or request.options.is_pure:
-                raise
-            phase, iteration = job.moment
-            failure = structs.replace(error.failure, phase=phase, iteration=iteration)
-            raise JobFailed(failure, error.exit_code, error.where) from None
-
-
-def _host_specs(
-    request: LaunchRequest,
-    hosts: Hosts,
-    places: Sequence[Place],
-    first_workers: int | None,
-    keys_dir: str | None = None,
-) -> list[ProcessSpec]:
-    options = replace(request.options, root_port=hosts.root_port, first_workers=first_workers)
-    return process_specs(places, request.command, options, {}, keys_dir, dict(hosts.environment))
+def _venue(request: LaunchRequest, hosts: HostsFile | None, network: Network | None, left_out: Sequence[str]) -> Venue:
+    """The venue that the user asked for, without the nodes that are left out."""
+    if network is not None:
+        return Emulated(network, left_out)
+    places = [place for place in (hosts.places() if hosts else _loopback_places(request)) if place.name not in left_out]
+    return Hosts(hosts, places) if hosts else Loopback(places)
 
 
 def _loopback_places(request: LaunchRequest) -> list[Place]:
@@ -254,10 +159,3 @@ def _loopback_places(request: LaunchRequest) -> list[Place]:
     is_on = request.encryption.is_on
     sites = [f"site{k}" for k, count in enumerate(request.local or ()) for _ in range(count)]
     return [Place(f"n{i}", f"127.0.0.{i + 1}" if is_on else LOOPBACK, site=site) for i, site in enumerate(sites)]
-
-
-def has_joined(options: JobOptions) -> Callable[[], bool] | None:
-    """A function that tells whether all processes have met, from the coordinator's file; None where there is no such file."""
-    if options.is_pure or options.samples_path is None:
-        return None
-    return partial(have_met, Path(options.samples_path))

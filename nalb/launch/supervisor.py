@@ -20,7 +20,8 @@ from typing import BinaryIO
 from msgspec.structs import replace
 
 from nalb.errors import MachineError, PeerError, listed
-from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Phase
+from nalb.events import AnyEvent, EndedEvent, FailureEvent, StartedEvent
+from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Moment, Phase
 from nalb.launch.lost_variables import LostVariables
 from nalb.launch.output import STATE_S, Kind, Piece, pieces_of
 from nalb.launch.processes import LocalProcess, start_here
@@ -37,7 +38,7 @@ AFTER_WORKERS_S = 7.0  # the limit for servers and scheduler, which end millisec
 SETTLE_S = 0.3  # the wait after a failure for other processes that the same cause ends
 CULPRIT_S = 2.0  # the longest wait for the culprit while only its peers have ended and others still run
 STOPPED_GRACE_S = 2.0  # added to the silence limit, so that the coordinator's verdict, which says more, comes first
-JOINED_S = 1.0  # the wait for the coordinator's file to say that all have met, after a worker has ended well
+JOINED_S = 1.0  # the wait for the coordinator to tell that all have met, after a worker has ended well
 
 CLEAR = "\x1b[K"  # erases the terminal's line from the cursor on
 
@@ -50,6 +51,8 @@ class Job:
     Entering the context raises MachineError or InputError where processes cannot be started.
     """
 
+    lag_s = 0.0  # how much later than a process's end an event from before it may arrive
+
     def __init__(
         self,
         specs: Sequence[ProcessSpec],
@@ -60,12 +63,14 @@ class Job:
         has_joined: Callable[[], bool] | None = None,  # whether all processes have met; None: that cannot be known
         check: Callable[[], None] = lambda: None,  # raises the errors of the processes' network
         show_unfinished: Callable[[str], None] | None = None,  # shows unfinished lines, such as progress bars
+        moment: Callable[[], Moment] = lambda: (None, None),  # the job's phase and iteration
+        tell: Callable[[AnyEvent], None] = lambda _: None,  # takes events of the processes' starts and ends
     ):
         self._specs, self._wrap, self._inherited, self._log_dir = specs, wrap, inherited, log_dir
         self._show, self._has_joined, self._check = show, has_joined, check
-        self._show_unfinished = show_unfinished
+        self._show_unfinished, self._moment, self._tell = show_unfinished, moment, tell
         self._print_lock = threading.Lock()
-        self._log_error: MachineError | None = None
+        self._reading_error: Exception | None = None
         self._workers_ended_s: float | None = None
         self._stopped: dict[str, tuple[int, float]] = {}  # by slug of a stopped process: CPU ticks, time first seen
         self._stack = ExitStack()
@@ -73,6 +78,7 @@ class Job:
         self.children: list[LocalProcess] = []
         self._readers: list[threading.Thread] = []
         self._failed: list[LocalProcess] = []  # in the order in which the failures were noticed
+        self._ended: list[LocalProcess] = []  # of which an EndedEvent tells
         self._lost = LostVariables()
 
     def __enter__(self) -> "Job":
@@ -87,6 +93,7 @@ class Job:
             for spec in self._specs:
                 child = self.start(spec)
                 self.children.append(child)
+                self._tell(StartedEvent(at_s=time.monotonic(), role=spec.role, node=spec.node))
                 reader = threading.Thread(target=self._read, args=(child,), name=f"log-{spec.slug}", daemon=True)
                 self._readers.append(reader)
                 with explained(f"the thread that reads the output of {spec.name}"):
@@ -115,9 +122,26 @@ class Job:
             time.sleep(0.05)
 
     def finished(self) -> bool:
-        """Whether every process has ended well. Raises JobFailed as soon as a process has failed or can never end."""
-        if self._log_error is not None:
-            raise self._log_error
+        """Whether every process has ended well. Raises JobFailed as soon as a process has failed or can never end.
+
+        A failure that does not say when it came gets the job's moment.
+        """
+        try:
+            is_over = self._are_over()
+        except JobFailed as error:
+            failure = error.failure
+            if not failure.has_moment:
+                phase, iteration = self._moment()
+                failure = replace(failure, phase=phase, iteration=iteration)
+            self._tell_ended()
+            self._tell(FailureEvent(at_s=time.monotonic(), failure=failure))
+            raise JobFailed(failure, error.exit_code, error.where) from None
+        self._tell_ended()
+        return is_over
+
+    def _are_over(self) -> bool:
+        if self._reading_error is not None:
+            raise self._reading_error
         self._guardian.check()
         self._check()
         for child in self.children:
@@ -128,7 +152,7 @@ class Job:
         self._check_stopped()
         workers = [child for child in self.children if child.spec.role == "worker"]
         if self._has_joined is not None:
-            self._lost.look(workers)
+            self._lost.look([worker for worker in workers if worker.is_here])
         ended = [child for child in workers if _ended_well(child)]
         if ended:
             self._check_joined(ended[0])
@@ -146,6 +170,13 @@ class Job:
             raise JobFailed(failure, where=f"logs: {self._log_dir}")
         return not waiting
 
+    def _tell_ended(self) -> None:
+        for child in self.children:
+            if child not in self._ended and (ending := child.poll()) is not None:
+                self._ended.append(child)
+                role, node, code = child.spec.role, child.spec.node, ending.exit_code
+                self._tell(EndedEvent(at_s=time.monotonic(), role=role, node=node, exit_code=code))
+
     # ---- failures
 
     def _check_stopped(self) -> None:
@@ -153,22 +184,32 @@ class Job:
 
         No coordinator notices a stopped process before all have met, after the farewell, and where MXNet runs alone.
         """
-        now_s = time.monotonic()
         for child in self.children:
-            if (ticks := child.stopped_at()) is None:
-                self._stopped.pop(child.spec.slug, None)
-                continue
-            if self._stopped.get(child.spec.slug, (-1, 0.0))[0] != ticks:  # the process ran in between
-                self._stopped[child.spec.slug] = (ticks, now_s)
-            silent_s = now_s - self._stopped[child.spec.slug][1]
-            limit_s = silence_of({**self._inherited, **child.spec.environment})
+            silent_s = self._stopped_s(child)
+            limit_s = self._silence_s(child)
             if silent_s > limit_s:
-                is_before = self._has_joined is not None and not self._has_joined()
+                is_before = self.is_gathering()
                 if is_before or silent_s > limit_s + STOPPED_GRACE_S:
                     phase = Phase.START if is_before else Phase.END if self._workers_ended_s else None
-                    detail = f"has been stopped by a signal for {silent_s:.1f} s: only SIGCONT wakes it"
-                    failure = child.spec.failure(Cause.STOPPED, detail, phase)
+                    failure = child.spec.failure(Cause.STOPPED, _stopped_for(silent_s), phase)
                     raise JobFailed(failure, PeerError.exit_code, self._log_of(child))
+
+    def is_gathering(self) -> bool:
+        """Whether the launcher knows that not all processes have met yet."""
+        return self._has_joined is not None and not self._has_joined()
+
+    def _stopped_s(self, child: LocalProcess) -> float:
+        """The time for which a signal has stopped the process, as far as the launcher has seen it; 0 while it runs."""
+        if (ticks := child.stopped_at()) is None:
+            self._stopped.pop(child.spec.slug, None)
+            return 0.0
+        now_s = time.monotonic()
+        if self._stopped.get(child.spec.slug, (-1, 0.0))[0] != ticks:  # the process ran in between
+            self._stopped[child.spec.slug] = (ticks, now_s)
+        return now_s - self._stopped[child.spec.slug][1]
+
+    def _silence_s(self, child: LocalProcess) -> float:
+        return silence_of({**self._inherited, **child.spec.environment})
 
     def _note_failed(self) -> bool:
         for child in self.children:
@@ -198,17 +239,28 @@ class Job:
             silent = [child for child in self.children if told.is_of(child.spec.role, child.spec.node)]
             if told.cause is Cause.SILENT and any(map(_ended_well, silent)):
                 told = replace(told, cause=Cause.ENDED, detail=NOT_LEFT)
-            if stopped := [one.spec.name for one in others if one.stopped_at() is not None]:
+            if told.cause is Cause.LINGERING:
+                told = self._awaited(told)
+            elif stopped := [one.spec.name for one in others if one.stopped_at() is not None]:
                 told = replace(told, detail=f"{told.detail} ({listed(stopped)} stopped by a signal)")
             return JobFailed(told, ending.exit_code, f"logs: {self._log_dir}")
         why = told.detail if told else child.last_line() if ending.is_explained else ""
         detail = f"{ending.what}: {why}" if why else ending.what
-        if self._has_joined is not None and not self._has_joined():
+        if self.is_gathering():
             detail += self._lost.of(child)
         failure = child.spec.failure(Cause.ENDED, detail)
         if told is not None:
             failure = replace(failure, cause=told.cause, phase=told.phase, iteration=told.iteration)
         return JobFailed(failure, ending.exit_code, self._log_of(child))
+
+    def _awaited(self, lingering: Failure) -> Failure:
+        """The failure of the process that was stopped when the others left, since all wait for it; otherwise `lingering` itself."""
+        for child in self.children:
+            stopped_s = self._stopped_s(child)
+            if stopped_s > self._silence_s(child) / 2:  # of the silence that has passed since then
+                detail = f"{_stopped_for(stopped_s)} ({lingering.detail})"
+                return child.spec.failure(Cause.STOPPED, detail, lingering.phase)
+        return lingering
 
     def _log_of(self, child: LocalProcess) -> str:
         return f"its log: {self._log_dir / (child.spec.slug + '.log')}"
@@ -216,7 +268,7 @@ class Job:
     def _check_joined(self, ended: LocalProcess) -> None:
         if self._has_joined is None:
             return
-        end_s = time.monotonic() + JOINED_S
+        end_s = time.monotonic() + JOINED_S + self.lag_s
         while not self._has_joined():
             if time.monotonic() > end_s:
                 detail = (
@@ -238,9 +290,13 @@ class Job:
                     self._take(child, piece, log)
                     log.flush()
         except OSError as error:
-            self._log_error = MachineError(f"{path}: {error.strerror}: make room or choose another --out")
+            self._reading_error = MachineError(f"{path}: {error.strerror}: make room or choose another --out")
         except ValueError:
             return  # _end_all has closed the pipe
+        except (
+            Exception
+        ) as error:  # such as MemoryError; the process would wait for ever for somebody who reads its output
+            self._reading_error = error
         finally:
             child.is_read = True
 
@@ -298,6 +354,10 @@ class Job:
 
 def _from(child: LocalProcess, line: str) -> str:
     return f"[{child.spec.node} {child.spec.role}] {line}"
+
+
+def _stopped_for(seconds: float) -> str:
+    return f"has been stopped by a signal for {seconds:.1f} s: only SIGCONT wakes it"
 
 
 def _ended_well(child: LocalProcess) -> bool:

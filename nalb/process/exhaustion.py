@@ -13,6 +13,7 @@ REMEDIES = {
     errno.EMFILE: "raise ulimit -n, or use fewer nodes",
     errno.ENFILE: "raise sysctl fs.file-max, or use fewer nodes",
 }
+FOR_THREADS = "raise ulimit -u or -v, or the container's limits of processes and memory, or use fewer nodes"
 
 
 FILES_ENOUGH = 1 << 20  # 100,000 nodes have two connections each with the coordinator; some systems allow billions
@@ -35,5 +36,7 @@ def explained(what: str) -> Iterator[None]:
         if error.errno not in REMEDIES:
             raise
         raise MachineError(f"{what} cannot be started ({error.strerror}): {REMEDIES[error.errno]}") from None
-    except RuntimeError as error:  # from a thread's start; it has no errno
-        raise MachineError(f"{what} cannot be started ({error}): {REMEDIES[errno.EAGAIN]}") from None
+    except RuntimeError as error:  # from a thread's start; it has no errno, and pthread_create(3) has one for both
+        raise MachineError(
+            f"{what} cannot be started ({error}, for lack of processes or memory): {FOR_THREADS}"
+        ) from None

@@ -3,9 +3,6 @@
 The launcher reads the output of its processes, over ssh too. A message for the launcher alone begins with FAILURE, which no other
 text contains. The launcher takes the message out of the output, puts the line for people into the process's log, and says the
 job's failure once. A process that no launcher started writes the line for people itself.
-
-The launcher cannot read the events of a coordinator on another host. So that coordinator tells it the job's phase and iteration in
-the same way, line for line, since a process that is killed says nothing.
 """
 
 import os
@@ -16,12 +13,11 @@ from typing import NoReturn
 import msgspec
 
 from nalb.errors import PeerError
-from nalb.failures import Failure, Moment, carried, render
+from nalb.failures import Failure, carried, render
 from nalb.process.guardian import VARIABLE
 
 FOR_THE_LAUNCHER = "\x1e"  # the ASCII record separator, which no other text contains, begins a message
 FAILURE = f"{FOR_THE_LAUNCHER}nalb-failure "
-MOMENT = f"{FOR_THE_LAUNCHER}nalb-moment "
 
 
 def say(failure: Failure) -> None:
@@ -47,13 +43,6 @@ def tell_launcher(failure: Failure) -> None:
             os.write(2, FAILURE.encode() + msgspec.json.encode(carried(failure)) + b"\n")
 
 
-def tell_moment(moment: Moment) -> None:
-    """Tell the launcher, if there is one, the job's phase and iteration."""
-    if VARIABLE in os.environ:
-        with suppress(OSError):  # the launcher is gone
-            os.write(2, MOMENT.encode() + msgspec.json.encode(moment) + b"\n")
-
-
 def die(failure: Failure, exit_code: int = PeerError.exit_code) -> NoReturn:
     """End this process now, whatever ps-lite is doing, with one line that says why."""
     say(failure)
@@ -66,13 +55,4 @@ def failure_in(line: str) -> tuple[str, Failure | None]:
     if told:
         with suppress(msgspec.MsgspecError):  # another thread wrote into the message: the line stays as it is
             return text, msgspec.json.decode(told, type=Failure)
-    return line, None
-
-
-def moment_in(line: str) -> tuple[str, Moment | None]:
-    """Split a line of output into its text and the moment (phase, iteration) that it tells the launcher, if any."""
-    text, _, told = line.partition(MOMENT)
-    if told:
-        with suppress(msgspec.MsgspecError):  # another thread wrote into the message
-            return text, msgspec.json.decode(told, type=Moment)
     return line, None

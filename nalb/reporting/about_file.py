@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from nalb import __version__
+from nalb.errors import MachineError
 from nalb.reporting.run_file import read_json, write_json
 
 ABOUT = "about.json"
@@ -25,7 +25,7 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     iterations: int | None = None  # how many the run will have in all; None: the script decides
 
 
-def write_about(run_dir: Path, command: Sequence[str], iterations: int | None = None) -> None:
+def write_about(run_dir: Path, version: str, command: Sequence[str], iterations: int | None = None) -> None:
     """Write about.json of a run that begins. Raises MachineError."""
     cores = len(os.sched_getaffinity(0))
     machine = (
@@ -33,7 +33,11 @@ def write_about(run_dir: Path, command: Sequence[str], iterations: int | None = 
         f"Python {platform.python_version()}"
     )
     begun = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-    write_json(run_dir / ABOUT, About(begun, __version__, machine, list(command), iterations))
+    about = About(begun, version, machine, list(command), iterations)
+    try:
+        write_json(run_dir / ABOUT, about)
+    except MachineError:
+        raise MachineError(f"{run_dir}: no file can be made there: choose another --out") from None
 
 
 def read_about(run_dir: Path) -> About | None:

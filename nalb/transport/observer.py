@@ -1,5 +1,6 @@
 """Follows a job, for the launcher, compare or a live view: an observer's socket, connected to the coordinator's ipc address."""
 
+import math
 import time
 from collections.abc import Iterator
 from types import TracebackType
@@ -10,13 +11,14 @@ from nalb.errors import MachineError
 from nalb.events import AnyEvent, MissedEvent
 from nalb.protocol import messages as m
 
+LAST_MS = 2000  # the longest wait for the end of the connection to a coordinator that has ended
+
 
 def arriving(socket: "zmq.Socket[bytes]", for_s: float) -> Iterator[list[bytes]]:
-    """Yield the frames of each message that arrives within the next `for_s` seconds."""
+    """Yield the frames of each message that arrives within the next `for_s` seconds; with 0 of those that have arrived."""
     end_s = time.monotonic() + for_s
-    while (left_s := end_s - time.monotonic()) > 0:
-        if socket.poll(max(1, int(left_s * 1000))):
-            yield socket.recv_multipart()
+    while socket.poll(max(0, math.ceil((end_s - time.monotonic()) * 1000))):
+        yield socket.recv_multipart()
 
 
 class Observer:
@@ -28,6 +30,7 @@ class Observer:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 500)
+        self._ends = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._socket.connect(address)
         self.send(m.Observe(m.VERSION))
 
@@ -37,16 +40,39 @@ class Observer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._socket.disable_monitor()
+        self._ends.close()
         self._socket.close()  # the coordinator notices it when it sends the next event
         self._context.term()
 
     def send(self, message: m.Message) -> None:
         """Send the coordinator an observer's message."""
-        self._socket.send(m.encode(message))
+        self.send_frame(m.encode(message))
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send the coordinator an encoded message."""
+        self._socket.send(frame)
+
+    def frames(self, for_s: float) -> Iterator[bytes]:
+        """Yield the messages that arrive within the next `for_s` seconds, encoded; with 0 those that have arrived."""
+        for (frame,) in arriving(self._socket, for_s):
+            yield frame
+
+    def last_frames(self) -> Iterator[bytes]:
+        """Yield the messages left once the coordinator has ended: the connection's end comes after all that it carried."""
+        self._ends.poll(LAST_MS)
+        return self.frames(0.0)
 
     def events(self, for_s: float) -> Iterator[AnyEvent]:
         """Yield the events that arrive within the next `for_s` seconds. Raises MachineError for missed events unless `may_miss`."""
-        for (frame,) in arriving(self._socket, for_s):
+        return self._events_of(self.frames(for_s))
+
+    def last_events(self) -> Iterator[AnyEvent]:
+        """Yield the events left once the coordinator has ended. Raises MachineError as `events` does."""
+        return self._events_of(self.last_frames())
+
+    def _events_of(self, frames: Iterator[bytes]) -> Iterator[AnyEvent]:
+        for frame in frames:
             message = m.decode_at_client(frame)
             if isinstance(message, m.Told):
                 if isinstance(message.event, MissedEvent) and not self._may_miss:

@@ -14,10 +14,10 @@ import zmq
 from nalb.batching.speed import Predictor
 from nalb.errors import InputError, MachineError, NalbError, PeerError
 from nalb.events import Row, SamplesEvent, encode_line
-from nalb.failures import Cause, Failure, Moment
+from nalb.failures import Cause, Failure
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.measurement.samples import Samples
-from nalb.process.last_words import die, tell_moment
+from nalb.process.last_words import die
 from nalb.process.line_file import LineFile
 from nalb.protocol import messages as m
 from nalb.protocol.observers import Measured
@@ -31,7 +31,6 @@ from nalb.transport.keys import own_keys
 from nalb.transport.observer_door import ObserverDoor
 
 LAST_WORDS_MS = 2000  # the time that an Abort may take to leave
-MOMENT_S = 0.25  # the least time between two reports to the launcher of the job's phase and iteration
 
 
 class CoordinatorThread:
@@ -118,8 +117,7 @@ class CoordinatorThread:
         members: dict[str, str] | None,
     ) -> None:
         tick_ms = int(self._settings.heartbeat_s * 500)
-        ticked_s = told_s = 0.0
-        told: Moment | None = None
+        ticked_s = 0.0
         poller = zmq.Poller()
         for socket in (router, *([door.socket] if door else [])):
             poller.register(socket, zmq.POLLIN)
@@ -142,9 +140,6 @@ class CoordinatorThread:
                 if door:
                     door.catch_up(now_s)
             _flush(talks, state, log, door)
-            if log is None and state.moment != told and now_s - told_s >= MOMENT_S:
-                told, told_s = state.moment, now_s
-                tell_moment(told)
 
 
 def _receive_signed(router: "zmq.Socket[bytes]", members: dict[str, str]) -> tuple[list[bytes], str | None]:

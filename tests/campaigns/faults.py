@@ -270,6 +270,8 @@ def judge(case: Case, code: int, output: str, failures: list[Failure]) -> tuple[
     what = render(failures[0]) if failures else said[0] if said else f"ended with {code}, without a word"
     if case.fault == "disk full":
         is_named = os.strerror(errno.EFBIG) in what
+    elif (case.fault, case.victim) == ("memory full", "launcher"):  # its own words: no process of the job has failed
+        is_named = "memory" in what
     elif case.victim == "node" or case.fault == "data reset":  # it is the other end that may be named, or both
         is_named = bool(failures)
     else:

@@ -1,8 +1,10 @@
 """The folder's lock: one job at a time, whatever became of the one before."""
 
 import fcntl
+import resource
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,34 @@ def test_a_folder_that_cannot_be_locked_is_used_with_a_warning(
     monkeypatch.setattr(fcntl, "flock", refuse)
     lock.claim(tmp_path, "ours").close()
     assert f"{tmp_path} cannot be locked (Function not implemented): give it to no other job" in caplog.text
+
+
+def test_a_full_disk_is_named_and_its_process_holds_nothing_that_others_wait_for(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+    try:
+        with pytest.raises(CheckpointError, match=f"checkpoint folder {tmp_path}: File too large: make room there"):
+            lock.claim(tmp_path, "ours")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / lock.FILE).read_bytes() == b""  # no part of a name, which would be another job's
+    with lock.claim(tmp_path, "ours"):
+        assert (tmp_path / lock.FILE).read_text() == "ours"
+
+
+def test_nobody_waits_for_ever_for_a_process_that_writes_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / lock.FILE).open("a+") as stopped:
+        fcntl.flock(stopped, fcntl.LOCK_EX)
+        with monkeypatch.context() as patch:
+            patch.setattr(lock, "WRITTEN_S", 0.1)
+            with pytest.raises(CheckpointError, match=rf"{tmp_path}: a process locked \.lock 0\.1 s ago and has not"):
+                lock.claim(tmp_path, "ours")
+        threading.Timer(0.2, fcntl.flock, (stopped, fcntl.LOCK_SH)).start()  # as if it had not been able to write it
+        threading.Timer(0.4, fcntl.flock, (stopped, fcntl.LOCK_UN)).start()
+        lock.claim(tmp_path, "ours").close()
+    assert (tmp_path / lock.FILE).read_text() == "ours"
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 import nalb
+from nalb.cli import doctor
 from nalb.cli.main import SUBCOMMANDS, run
+from nalb.errors import MachineError
 from tests.reporting.runs import write_fake_run
 
 
@@ -15,6 +17,15 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run(["--version"])
     assert (ended.value.code, capsys.readouterr().out) == (0, f"nalb {nalb.__version__}\n")
+
+
+def test_a_lack_of_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(_args: object) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr(doctor, "main", fail)
+    assert run(["doctor"]) == MachineError.exit_code
+    assert capsys.readouterr().err == "nalb doctor: no memory is left: free memory, or raise ulimit -v\n"
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,12 @@ import zmq
 
 from nalb.cli.main import run
 from nalb.compare.peers.messages import End, Iterated, Joined, Run
-from nalb.compare.ring import Ring, require_torch, ring_specs
+from nalb.compare.ring import Ring, require_torch, ring_program
 from nalb.errors import MachineError
 from nalb.events import BlockEvent, IdleEvent, IterationEvent, decode_line
+from nalb.launch.machine_env import machine_environment
 from nalb.launch.roles import Place
+from nalb.options import JobOptions
 from nalb.planning.nodes import Node
 from nalb.protocol import messages as m
 from tests.cli.test_compare_command import NAME, NETWORK, nalb
@@ -50,10 +52,12 @@ def test_training_has_no_ring(tmp_path, capsys):
 
 
 def test_every_worker_finds_the_first_one_on_the_nodes_own_interface():
-    places = [Place("a", "10.0.0.1"), Place("b", "10.0.0.2")]
-    specs = ring_specs(places, "mobilenet", 20.0, "ipc://x", 9111, "eth0")
+    places = [Place("a", "10.0.0.1"), Place("s", "10.0.0.3", is_worker=False), Place("b", "10.0.0.2")]
+    options = JobOptions(9111, observers="ipc://x")
+    specs = ring_program("mobilenet", 20.0, "eth0").specs(places, options, {}, None, {})
     assert [(s.node, s.role, s.environment["RANK"]) for s in specs] == [("a", "worker", "0"), ("b", "worker", "1")]
     for spec in specs:
+        assert set(machine_environment(spec.environment, {"LD_PRELOAD": "own.so"})) == {"PYTHONPATH"}  # no shim
         told = {
             name: spec.environment[name] for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
         }

@@ -121,6 +121,14 @@ AGAIN = f"nalb launch: {render(KILLED)}; restart 1\nnalb launch: well"
         (CONTROL, 4, f"nalb launch: {render(STUCK)}", [STUCK], False),  # what it carries is said again
         (CONTROL, 0, "nalb launch: well", [], True),
         (Case("disk full", "launcher", "a", "push", False), 3, "nalb launch: x: File too large: make room", [], True),
+        (
+            Case("memory full", "launcher", "a", "init", False),
+            3,
+            "nalb launch: no memory is left: free memory",
+            [],
+            True,
+        ),
+        (Case("memory full", "launcher", "a", "init", False), 3, "nalb launch: no process is left", [], False),
     ],
 )
 def test_an_outcome_is_right_only_where_it_is(

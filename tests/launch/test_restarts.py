@@ -1,7 +1,6 @@
 """What follows a failure: which nodes, which attempt, and what is said."""
 
-import os
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -9,12 +8,10 @@ import pytest
 from nalb.checkpoints import folder
 from nalb.cli.main import run
 from nalb.errors import InputError, JobError, MachineError
-from nalb.events import DoubtEvent, Event, IterationEvent, LayoutEvent, PlanEvent, ReadyEvent, encode_line
 from nalb.failures import Cause, Failure, JobFailed, Phase, render
-from nalb.launch.job_phase import have_met
 from nalb.launch.restarts import Attempt, Policy, after_failure, see_through
 from tests.checkpoints.examples import example
-from tests.failures import When, noted_in, when, who
+from tests.failures import noted_in, when
 
 NODES = ["n0", "n1", "n2"]
 
@@ -165,49 +162,6 @@ def test_what_no_restart_would_mend(tmp_path: Path, error: Exception) -> None:
 def test_mistakes(policy: Policy) -> None:
     with pytest.raises(InputError, match="--m"):
         policy.check(3)
-
-
-@pytest.mark.parametrize(
-    ("events", "moment"),
-    [
-        ([], (Phase.START, None)),
-        (["ready"], (Phase.INIT, None)),
-        (["ready", "layout", "plan 0"], (None, 0)),
-        (["ready", "plan 0", "iteration 0"], (Phase.PLAN, 1)),
-        (["ready", "plan 0", "iteration 0", "plan 1", "doubt"], (None, 1)),
-    ],
-)
-def test_a_failure_says_in_which_phase_the_job_was(tmp_path: Path, events: list[str], moment: When) -> None:
-    lines = []
-    for event in events:
-        kind, _, number = event.partition(" ")
-        lines.append(encode_line(EVENTS[kind](int(number or 0))))
-    (tmp_path / "samples.jsonl").write_bytes(
-        b"".join([*lines, b'{"event":"plan","itera'])
-    )  # the last one was cut short
-    with pytest.raises(JobFailed) as caught:
-        run_job(tmp_path, [failed()], Policy(0, None, None))
-    assert (when(caught.value.failure), who(caught.value.failure)) == (moment, ("worker", "n1"))
-
-
-EVENTS: dict[str, Callable[[int], Event]] = {
-    "ready": lambda _: ReadyEvent(at_s=1.0, nodes=["n0"]),
-    "layout": lambda _: LayoutEvent(at_s=1.0, model_bytes=1),
-    "plan": lambda number: PlanEvent(at_s=1.0, iteration=number, scheme="exact"),
-    "iteration": lambda number: IterationEvent(at_s=1.0, iteration=number, scheme="exact", communication_s={}),
-    "doubt": lambda _: DoubtEvent(at_s=1.0, process="server n0", node="n0", reason="too fast"),
-}
-
-
-def test_the_head_of_a_file_tells_whether_all_have_met(tmp_path: Path) -> None:
-    """Whatever the size of the rest, more than any memory here; it has no blocks on the disk."""
-    samples = tmp_path / "samples.jsonl"
-    assert not have_met(samples)
-    samples.write_bytes(b'{"event":"joined"}\n{"event":"rea')
-    assert not have_met(samples)
-    samples.write_bytes(b'{"event":"joined"}\n' + encode_line(EVENTS["ready"](0)))
-    os.truncate(samples, 1 << 40)
-    assert have_met(samples)
 
 
 def test_a_failure_that_says_when_it_came_is_left_as_it_is(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ import pytest
 from pyroute2 import IPRoute
 
 from nalb.errors import MachineError
+from nalb.events import IterationEvent, LayoutEvent, ReadyEvent
 from nalb.failures import Cause, Phase
+from nalb.reporting.run_file import read_events
 from netem import build, namespaces, qdiscs, rootless, wires
 from netem.emulation import Emulation, network_up
 from netem.network_file import parse_network
@@ -195,6 +197,8 @@ def test_a_replay_with_verified_sums(cluster: Cluster, launch: Launch) -> None:
     assert {path.name for path in (job.run_dir / "logs").iterdir()} == {
         "a.scheduler.log", "a.server.log", "a.worker.log", "b.server.log", "b.worker.log"}  # fmt: skip
     assert "nalb-agent" not in job.output
+    kinds = [type(event) for event in read_events(job.run_dir)]  # they came from host a
+    assert (kinds[0], LayoutEvent in kinds, kinds.count(IterationEvent)) == (ReadyEvent, True, 3)
     assert "ssh-ed25519" in (cluster.folder / "known_hosts").read_text()
     assert not any(folder.exists() for folder in folders)
     job.assert_nothing_left(within_s=0)

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from nalb.cli.main import run
 from nalb.errors import InputError, MachineError
+from nalb.events import AnyEvent, FailureEvent, StartedEvent
 from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Phase
 from nalb.launch import ssh, supervisor
 from nalb.launch.hosts import load_hosts
@@ -105,6 +106,22 @@ def test_who_fails_while_we_look_has_not_ended_well(tmp_path: Path, role: str) -
     assert (who(caught.value.failure), caught.value.exit_code) == ((role, "n1"), 3)
 
 
+def test_a_failure_that_does_not_say_when_it_came_gets_the_jobs_moment(tmp_path: Path) -> None:
+    """What the launcher tells where no coordinator does ends with the same failure."""
+    told: list[AnyEvent] = []
+    specs = [spec("server", "n1", "pass"), spec("worker", "n1", "import time; time.sleep(0.5); raise SystemExit(3)")]
+    failure = failure_of(tmp_path, specs, moment=lambda: (Phase.PLAN, 4), tell=told.append).failure
+    assert (when(failure), who(failure)) == ((Phase.PLAN, 4), ("worker", "n1"))
+    starts, ends, last = told[:2], told[2:-1], told[-1]
+    assert [(type(one), one.role) for one in starts] == [(StartedEvent, "server"), (StartedEvent, "worker")]
+    assert {(one.role, one.node): one.exit_code for one in ends} == {("server", "n1"): 0, ("worker", "n1"): 3}
+    assert isinstance(last, FailureEvent)
+    assert last.failure == failure
+    said = telling(replace(NO_PLAN, phase=Phase.FORWARD, iteration=3), "raise SystemExit(3)")
+    failure = failure_of(tmp_path, [spec("worker", "n1", said)], moment=lambda: (Phase.PLAN, 4)).failure
+    assert when(failure) == (Phase.FORWARD, 3)
+
+
 def test_those_that_repeat_the_verdict_are_not_the_culprit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "CULPRIT_S", 20.0)  # a busy machine starts the culprit late; the wait ends with it
     verdict = telling(Failure(cause=Cause.SCRIPT, detail="failed", role="worker", node="n2"), "raise SystemExit(4)")
@@ -148,6 +165,41 @@ def test_others_that_a_signal_has_stopped_are_told_with_the_verdict(
     error = failure_of(tmp_path, specs)
     assert (error.failure.cause, who(error.failure)) == (Cause.SILENT, ("worker", "n2"))
     assert [name in error.failure.detail for name in ("server n3", "worker n2", "scheduler n0")] == [True, False, False]
+
+
+def test_who_is_stopped_while_all_others_have_left_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "STOPPED_GRACE_S", 60.0)  # the coordinator's verdict comes first
+    lingering = Failure(cause=Cause.LINGERING, detail="ps-lite has not ended", phase=Phase.END)
+    told = tmp_path / "told"
+    code = f"import os, time\nwhile not os.path.exists({str(told)!r}): time.sleep(0.01)\n"
+    waits = spec("scheduler", "n0", code + telling(lingering, "raise SystemExit(4)"))
+    stopped = ("-S", "-E", "-c", "import os; os.kill(os.getpid(), 19)")
+    impatient = ENVIRONMENT | {"DMLC_ROLE": "worker", "NALB_DEADLINE_S": "1"}
+    worker = ProcessSpec("n2", "worker", (sys.executable, *stopped), impatient)
+    job = job_of(tmp_path, [waits, worker, spec("server", "n2", FOREVER)])
+    with job:
+        while job._stopped_s(job.children[1]) < 0.5:
+            assert not job.finished()
+            time.sleep(0.01)
+        told.touch()
+        with pytest.raises(JobFailed) as caught:
+            job.wait()
+    failure = caught.value.failure
+    assert (failure.cause, who(failure), when(failure)) == (Cause.STOPPED, ("worker", "n2"), (Phase.END, None))
+    assert lingering.detail in failure.detail
+
+
+def test_a_reader_that_fails_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the process would wait for ever for somebody who reads its output."""
+
+    def fail(_descriptor: int) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(supervisor, "pieces_of", fail)
+    job = job_of(tmp_path, [spec("worker", "n1", FOREVER)])
+    with pytest.raises(MemoryError), job:
+        job.wait()
+    assert marked(job.id) == []
 
 
 def test_workers_that_never_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +386,7 @@ def test_agents_hear_of_the_launcher_while_others_are_still_started(
 
     (tmp_path / "hosts.toml").write_text("[[hosts]]\nname = 'a'\naddress = '10.9.0.1'\n")
     hosts = load_hosts(tmp_path / "hosts.toml")
-    job = LocalAgents([spec("worker", "a", ""), spec("server", "a", "")], hosts, {}, tmp_path / "logs")
+    job = LocalAgents([spec("worker", "a", ""), spec("server", "a", "")], hosts, {}, log_dir=tmp_path / "logs")
     with pytest.raises(MachineError, match="no more"), job:
         pass
     job._pulse.join(10)

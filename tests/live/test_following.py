@@ -21,7 +21,7 @@ def append(run_dir, *events):
 
 
 def test_a_job_is_over_when_its_socket_is_gone(tmp_path):
-    write_about(tmp_path, ["compare"], iterations=30)
+    write_about(tmp_path, "1.2.3", ["compare"], iterations=30)
     follower = Follower(tmp_path)
     assert follower.iterations == 30
     follower.look()

@@ -33,7 +33,7 @@ def batch(iteration):
 
 def test_the_report_of_a_launch_needs_no_run_json(tmp_path, capsys):
     write(tmp_path, READY, LayoutEvent(at_s=101.0, model_bytes=12_000_000), *iterations(6))
-    write_about(tmp_path, ["launch", "--local", "4", "--", "python", "my train.py"])
+    write_about(tmp_path, "1.2.3", ["launch", "--local", "4", "--", "python", "my train.py"])
     assert run(["report", str(tmp_path)]) == 0
     assert (
         "an iteration of average takes 2 s, its exchange 2 s; n0's link, up and down sets the pace"

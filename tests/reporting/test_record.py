@@ -3,7 +3,6 @@ import json
 import pytest
 
 from nalb.cli import main as cli
-from nalb.compare.training import EventTail
 from nalb.errors import InputError
 from nalb.reporting.record import read_record
 from nalb.reporting.run_file import read_events, read_run, write_run
@@ -153,8 +152,8 @@ def test_a_torn_line_is_skipped_with_a_warning(run_dir, line, caplog):
     path = run_dir / "samples.jsonl"
     whole = read_events(run_dir)
     path.write_bytes(line + b"\n" + path.read_bytes())
-    assert read_events(run_dir) == list(EventTail(path).fresh()) == whole
-    assert caplog.text.count("is torn") == 2
+    assert read_events(run_dir) == whole
+    assert caplog.text.count("is torn") == 1
     assert len(read_record(run_dir).ordered()) == 15
 
 
