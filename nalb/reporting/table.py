@@ -8,7 +8,7 @@ from rich.table import Table
 
 from nalb.reporting.pace import Pace
 from nalb.reporting.record import Record
-from nalb.reporting.summary import summarise
+from nalb.reporting.summary import notes, summarise
 
 UNEXPLAINED_PART = 0.1  # of an iteration: less is not worth a row
 
@@ -43,7 +43,10 @@ def comparison_table(record: Record) -> Table:
     for heading in HEADINGS:
         is_name = heading == "scheme"
         table.add_column(heading, justify="left" if is_name else "right", overflow="fold", no_wrap=is_name)
-    for row in summarise(record):
+    rows = summarise(record)
+    table.caption = escape("\n".join(notes(rows))) or None
+    table.caption_justify = "left"
+    for row in rows:
         known = run.schemes[row.scheme].link_error is not None
         table.add_row(
             escape(row.scheme),
@@ -74,5 +77,5 @@ def pace_table(pace: Pace, most: int | None = None) -> Table:
         times = map(seconds, (limit.takes_s, limit.doubled_s))
         table.add_row(escape(limit.thing.words), *times, limit.source.value)
     if pace.unexplained_s > UNEXPLAINED_PART * pace.iteration_s:
-        table.add_row("not explained by these", seconds(pace.unexplained_s), "", "")
+        table.add_row("not explained: messages wait for each other", seconds(pace.unexplained_s), "", "")
     return table
