@@ -17,7 +17,7 @@ if (($#)); then
 fi
 
 # Tests of these rooms only compute, and tests of real jobs mostly wait. So both run at once, the former at low priority.
-computing=(tests/batching tests/feedback tests/measurement tests/planning tests/protocol tests/simulation tests/tokens)
+computing=(tests/batching tests/feedback tests/measurement tests/planning tests/protocol tests/services tests/simulation tests/tokens)
 output=$(mktemp)
 nice -n 19 "$venv/bin/python" -m pytest -p no:cacheprovider "${computing[@]}" >"$output" 2>&1 &
 beside=$!

@@ -9,6 +9,7 @@ LINES = [
     b'{"event":"state","at_s":1.5,"phase":"RUN","nodes":["n0"]}',
     b'{"event":"missed","at_s":1.5,"events":17}',
     b'{"event":"ready","at_s":15927.3,"nodes":["n0","n1"],"servers":["n1","n0"]}',
+    b'{"event":"ready","at_s":15927.3,"nodes":["n0","n1","n2"],"servers":["n0"],"sites":{"n0":"a","n1":"a","n2":"b"}}',
     b'{"event":"layout","at_s":15929.1,"model_bytes":12868904,"slices":178,"probes":12,"slice_bytes":92832,"iteration":0,'
     b'"alpha_bytes":1000.0,"fixed_slice_bytes":null,"num_probe":2,"tensors":[["0",864,"float32",0]]}',
     b'{"event":"idle","at_s":15929.2}',
@@ -45,6 +46,8 @@ LINES = [
     b'{"event":"shareduplink","at_s":5.0,"iteration":3,"nodes":["n0","n1"],"others":["n2"],"up_bytes_per_s":2.5,"down_bytes_per_s":3.5}',
     b'{"event":"abort","at_s":5.0,"reason":"the test ends"}',
     b'{"event":"abort","at_s":5.0,"reason":"phase init: no","failure":{"cause":"refused","detail":"no","phase":"init"}}',
+    b'{"event":"started","at_s":4.0,"role":"worker","node":"n1"}',
+    b'{"event":"ended","at_s":5.0,"role":"worker","node":"n1","exit_code":137}',
     b'{"event":"failure","at_s":5.0,"failure":{"cause":"silent","detail":"is silent","role":"worker","node":"n1",'
     b'"phase":"exchange","iteration":3}}',
 ]

@@ -33,13 +33,13 @@ from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Floats, server_indices
 from nalb.planning.slices import NUM_PROBE, Tensor
 from nalb.planning.stock import route
-from nalb.protocol.decision import PlanOptions
-from nalb.protocol.knowledge import FinishedIteration
-from nalb.protocol.plan_events import explain_iteration, layout_event
 from nalb.reporting.pace import Pace, paces
 from nalb.reporting.record import read_timeline
 from nalb.reporting.step_costs import LimitKind, Thing
 from nalb.schemes import find_scheme
+from nalb.services.exchange.decision import PlanOptions
+from nalb.services.exchange.knowledge import FinishedIteration
+from nalb.services.exchange.plan_events import explain_iteration, layout_event
 from nalb.simulation.exchange import SimulatedExchange, exchange
 from nalb.simulation.families import FAMILIES, DrawnNetwork, draw_network
 from nalb.simulation.job import CORE_S_PER_BYTE, planner_of, work_of

@@ -15,8 +15,9 @@ from nalb.checkpoints import folder as checkpoints
 from nalb.checkpoints.file import DIGEST_BYTES, LENGTH_BYTES, MAGIC, Header, encode
 from nalb.errors import CheckpointError, InputError, PeerError
 from nalb.launch.hosts import load_hosts
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.reporting.record import read_record
+from nalb.services import composition
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.server import Part
 from nalb.transport.keys import load_keys, make_keys
@@ -51,9 +52,9 @@ PIECES = (
 
 def decode_control(data: bytes) -> None:
     """A frame at either end; what is accepted can be sent again."""
-    for decode in (lambda frame: m.decode_at_coordinator(frame, "n9"), m.decode_at_client):
+    for decode in (lambda frame: composition.decode_at_coordinator(frame, "n9"), composition.decode_at_client):
         with suppress(PeerError):
-            m.encode(decode(data))
+            wire.encode(decode(data))
 
 
 def unpack_piece(data: bytes) -> None:
@@ -130,7 +131,7 @@ def digest(data: bytes) -> bytes:
 def corpus(target: str) -> list[bytes]:
     """A few good inputs."""
     if target == "control":
-        return [m.encode(message) for message in EXAMPLES]
+        return [wire.encode(message) for message in EXAMPLES]
     if target == "pieces":
         array = np.arange(6, dtype=np.float32).reshape(2, 3)
         messages: list[Sequence[bytes | memoryview]] = [pack(1, 3, 0, next(portions(piece, array))) for piece in PIECES]
