@@ -9,7 +9,6 @@ from pathlib import Path
 from nalb.cli.flags import HIGH_PORT, LOOPBACK
 from nalb.errors import InputError
 from nalb.extras import require
-from nalb.launch.supervisor import print_line
 from nalb.live.tail import RunTail
 
 LOOK_S = 0.5  # between two looks at whether the job is over
@@ -38,7 +37,7 @@ def main(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with serving(RunTail(args.run_dir), args.address, args.port) as (port, _):
-            print_line(f"nalb metrics: http://{args.address}:{port}/metrics has {args.run_dir}")
+            print(f"nalb metrics: http://{args.address}:{port}/metrics has {args.run_dir}", flush=True)
             while args.process is None or _is_there(args.process):
                 time.sleep(LOOK_S)
     except KeyboardInterrupt:

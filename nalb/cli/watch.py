@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.live import Live
 
 from nalb.errors import InputError
-from nalb.launch.supervisor import print_line
 from nalb.live.following import Follower
 from nalb.live.view import line, screen
 
@@ -40,7 +39,7 @@ def main(args: argparse.Namespace) -> int:
             live.update(screen(follower.state, follower.iterations), refresh=True)
         follower.look()  # what was written between the last look and the end
         live.update(screen(follower.state, follower.iterations), refresh=True)
-    print_line("nalb watch: the job is over")
+    print("nalb watch: the job is over", flush=True)
     return 0
 
 
@@ -50,7 +49,7 @@ def _print_lines(follower: Follower, every_s: float, is_once: bool) -> None:
     while True:
         told = line(follower.state, follower.iterations)
         if told != shown:
-            print_line(f"nalb watch: {told}")
+            print(f"nalb watch: {told}", flush=True)
             shown = told
         if is_over:
             break
@@ -58,4 +57,4 @@ def _print_lines(follower: Follower, every_s: float, is_once: bool) -> None:
         is_over = follower.is_over(time.monotonic())  # asked before the look, so that nothing written by then is missed
         follower.look()
     if not is_once:
-        print_line("nalb watch: the job is over")
+        print("nalb watch: the job is over", flush=True)

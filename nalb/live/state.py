@@ -57,6 +57,7 @@ class LiveState:
     _ended_s: float | None = None  # when the last iteration ended
     _reason: str | None = None
     _shared: list[SharedUplinkEvent] = field(default_factory=list)
+    _known: tuple[int, Pace | None, float | None] = (0, None, None)  # after so many iterations: pace() and least_s()
 
     def take_all(self, events: Iterable[AnyEvent]) -> int:
         """Take events in; returns how many."""
@@ -136,13 +137,21 @@ class LiveState:
 
     def pace(self) -> Pace | None:
         """What sets the pace of the recent iterations; None before there is one."""
-        steps = list(self.recent)[1:] or list(self.recent)  # the first one of a turn waited for it
-        return pace_of(steps[-1].event.scheme, steps, self._shared) if steps else None
+        return self._computed()[0]
 
     def least_s(self) -> float | None:
         """The least time that any shares take for the newest iteration, by what is known of the links; None: not known."""
-        model = None if self.last is None else StepModel.of(self.last)
-        return None if model is None else model.least_s()
+        return self._computed()[1]
+
+    def _computed(self) -> tuple[Pace | None, float | None]:
+        """Both, computed once for each iteration."""
+        last = self.last
+        if last is not None and self._known[0] != self.iterations:
+            steps = list(self.recent)[1:] or [last]  # the first one of a turn waited for it
+            model = StepModel.of(last)
+            pace = pace_of(last.event.scheme, steps, self._shared)
+            self._known = self.iterations, pace, None if model is None else model.least_s()
+        return self._known[1:]
 
     def left_s(self, iterations: int | None) -> float | None:
         """Seconds that are left of a run of so many iterations; None: not known."""

@@ -27,6 +27,7 @@ from nalb.reporting.step_costs import (
 )
 
 EXPLAINED_PART = 0.85  # of a time that is only hoped for: a proven one that is as long comes first
+NEAR_PART = 0.9  # of the longest time: what needs this much may be a bottleneck
 SHOWN = 3  # things that a sentence names
 
 
@@ -153,7 +154,8 @@ def _doubled(
     """What an iteration would take if one thing alone were twice as fast. A scheme that plans would plan anew.
 
     A faster link saves no more than the part of the exchange that shows, `shown_s`. Where computing hides a part of the exchange,
-    links must still carry all of it.
+    links must still carry all of it. What needs less than NEAR_PART of the longest time is no bottleneck of a plan either, so no
+    plan is made for it.
     """
     found, links = {}, {thing: takes_s for thing, takes_s in times.items() if thing.kind.is_of_exchange}
     whole_s = max(links.values(), default=0.0)
@@ -162,7 +164,7 @@ def _doubled(
     for thing, takes_s in times.items():
         if thing.kind.is_of_exchange:
             left_s = max([takes_s / 2, *(other_s for other, other_s in links.items() if other != thing)])
-            if model is not None and model.follows:
+            if model is not None and model.follows and takes_s >= NEAR_PART * whole_s:
                 left_s = min(left_s, model.least_s(thing))
             saved_s = min(max(0.0, whole_s - left_s), shown_s)
         elif thing.kind is LimitKind.COMPUTING:
