@@ -22,7 +22,7 @@ from nalb.events import (
 )
 from nalb.failures import render
 from nalb.reporting.pace import Pace, pace_of
-from nalb.reporting.record import Step
+from nalb.reporting.record import Readies, Step
 from nalb.reporting.step_costs import StepModel, loads_bytes, nodes_of, shares_of
 
 RECENT = 20  # iterations that rates and the pace are of
@@ -52,7 +52,7 @@ class LiveState:
     batch_sizes: dict[str, int] = field(default_factory=dict)  # by worker's node; empty where the script sizes batches
     news: deque[Happened] = field(default_factory=lambda: deque(maxlen=NEWS))
     recent: deque[Step] = field(default_factory=lambda: deque(maxlen=RECENT))  # of the present scheme
-    _ready: ReadyEvent | None = None
+    _readies: Readies = field(default_factory=Readies)
     _layout: LayoutEvent | None = None
     _ended_s: float | None = None  # when the last iteration ended
     _reason: str | None = None
@@ -70,7 +70,8 @@ class LiveState:
     def take(self, event: AnyEvent) -> None:
         """Take one event in."""
         if isinstance(event, ReadyEvent):
-            self.phase, self.nodes, self._ready, self._layout = RUNNING, event.nodes, event, None
+            self.phase, self.nodes = RUNNING, event.nodes
+            self._readies.take(event)
             self._ended_s = event.at_s
             self.recent.clear()
         elif isinstance(event, LayoutEvent):
@@ -109,7 +110,7 @@ class LiveState:
 
     def _take_iteration(self, event: IterationEvent) -> None:
         begin_s = event.at_s if self._ended_s is None else min(self._ended_s, event.at_s)
-        step = Step(self.iterations, begin_s, event, [], ready=self._ready, layout=self._layout)
+        step = Step(self.iterations, begin_s, event, [], ready=self._readies.of(event), layout=self._layout)
         if self.recent and self.recent[-1].event.scheme != event.scheme:
             self.recent.clear()
         self.recent.append(step)

@@ -113,6 +113,21 @@ def rate(rates: Rates | None, direction: str, node: str) -> float | None:
     return (rates.up if direction == "up" else rates.down).get(node)
 
 
+class Readies:
+    """Which `ready` an iteration belongs to: jobs of a comparison that take turns, by sites and not, write into one file."""
+
+    def __init__(self) -> None:
+        self._newest: dict[bool, ReadyEvent] = {}  # by whether its job sums by sites
+
+    def take(self, event: ReadyEvent) -> None:
+        """All processes of a job have joined."""
+        self._newest[bool(event.sites)] = event
+
+    def of(self, event: IterationEvent) -> ReadyEvent | None:
+        """The newest job of the iteration's kind; None where none has said that it is ready."""
+        return self._newest.get(bool(event.estimate is not None and event.estimate.uplinks))
+
+
 class TokenTimes(NamedTuple):
     """A token's times in seconds since its event's `at_s`. From inputs_s to start_s the worker waits for the model's last step."""
 
@@ -180,12 +195,11 @@ def _read_into(record: Timeline, run_dir: Path) -> None:
     path = run_dir / "samples.jsonl"
     previous_s, place = 0.0, 0
     rows: dict[int, SamplesEvent] = {}
-    ready: ReadyEvent | None = None
-    layout: LayoutEvent | None = None
+    readies, layout = Readies(), None
     for number, event in enumerate(read_events(run_dir), 1):
         if isinstance(event, ReadyEvent):
             record.nodes, record.servers, rows, previous_s = event.nodes, event.servers, {}, event.at_s
-            ready, layout = event, None
+            readies.take(event)
         elif isinstance(event, LayoutEvent):
             layout = event
         elif isinstance(event, BatchEvent):
@@ -208,7 +222,7 @@ def _read_into(record: Timeline, run_dir: Path) -> None:
             record.nodes = record.nodes or list(event.estimate.up if event.estimate else event.communication_s)
             own = rows.pop(event.iteration, SamplesEvent(at_s=0.0, iteration=event.iteration, rows=[]))
             begin_s = min(previous_s or event.at_s, event.at_s)
-            step = Step(place, begin_s, event, own.rows, own.at_s, ready, layout)
+            step = Step(place, begin_s, event, own.rows, own.at_s, readies.of(event), layout)
             _check_step(step, record.nodes, f"{path}, event {number}")
             record.steps.setdefault(event.scheme, []).append(step)
             previous_s, place = event.at_s, place + 1
