@@ -17,6 +17,7 @@ from nalb.compare.comparison import BLOCK, turns
 from nalb.errors import InputError, MachineError
 from nalb.events import IterationEvent, PlanEvent
 from nalb.protocol.wire import FAR_S
+from nalb.reporting.about_file import read_about
 from nalb.reporting.parallel_file import read_parallels
 from nalb.reporting.run_file import read_events, read_run
 
@@ -50,7 +51,7 @@ down_mbps = 60
 @pytest.mark.mxnet
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
-def test_a_comparison_leaves_a_run_that_the_report_draws(tmp_path):
+def test_a_comparison_leaves_a_run_that_the_report_draws(tmp_path, capsys):
     (tmp_path / "net.toml").write_text(NETWORK)
     out = tmp_path / "run"
     schemes = ["stock", "average", "elastic", "aware", "exact", "oracle"]
@@ -87,6 +88,13 @@ def test_a_comparison_leaves_a_run_that_the_report_draws(tmp_path):
     )
     assert run(["report", str(out)]) == 0
     assert (out / "report.html").stat().st_size > 10_000
+    about = read_about(out)
+    assert (about.command[0], about.iterations) == ("compare", 3 * len(schemes))
+    capsys.readouterr()
+    assert run(["why", str(out), "--schemes", "average"]) == 0
+    assert "average: n2's link, up and down sets the pace" in capsys.readouterr().out  # at 60 Mbit/s, others at 200
+    assert run(["watch", str(out), "--once"]) == 0
+    assert f"oracle, iteration {3 * len(schemes)} of {3 * len(schemes)}" in capsys.readouterr().out
 
 
 @pytest.mark.mxnet
@@ -150,6 +158,8 @@ def test_batchings_are_compared_by_real_training(tmp_path):
     assert balanced["sizes"][0] == [33, 33, 33]
     assert all(sizes == [33, 33, 33] for sizes in baseline["sizes"])
     assert (balanced["together"], baseline["together"]) == (True, False)
+    assert run(["report", str(out)]) == 0
+    assert all((out / name / "batching.html").exists() for name in ("joint", "asp"))
 
 
 @pytest.mark.jobs
