@@ -63,7 +63,7 @@ def rates_over_run(record: Record, direction: str) -> Figure:
     order = list(dict.fromkeys(shown(step.event.scheme).strip() for step in steps))
     figure.supxlabel(f"measured iteration of the run (in turn, between light lines: {', '.join(order)})", fontsize=9)
     figure.supylabel(f"{direction}link rate (Mbit/s)", fontsize=9.5)
-    figure.legend(handles=handles, loc="outside upper center", ncols=5)
+    figure.legend(handles=handles, loc="outside upper center", ncols=3)
     return figure
 
 
@@ -176,5 +176,5 @@ def throughput_inside(record: Record) -> Figure:
     ]
     figure.supxlabel(f"time since the first message (s), {shown(scheme).strip()}, iteration {number}", fontsize=9.5)
     figure.supylabel("throughput (Mbit/s)", fontsize=9.5)
-    figure.legend(handles=handles, loc="outside upper center", ncols=3)
+    figure.legend(handles=handles, loc="outside upper center", ncols=4)
     return figure

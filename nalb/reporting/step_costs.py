@@ -70,7 +70,7 @@ class Thing:
     def words(self) -> str:
         """It as people call it."""
         if self.kind is LimitKind.LINK:
-            return f"{self.where}'s {'link, up and down' if self.direction == BOTH else f'{self.direction}link'}"
+            return f"{self.where}'s {'link (up and down)' if self.direction == BOTH else f'{self.direction}link'}"
         if self.kind is LimitKind.UPLINK:
             return f"the uplink that {self.where} shares" + ("" if self.direction == BOTH else f", {self.direction}")
         if self.kind in (LimitKind.PAIR, LimitKind.WAY):

@@ -92,7 +92,7 @@ def test_a_comparison_leaves_a_run_that_the_report_draws(tmp_path, capsys):
     assert (about.command[0], about.iterations) == ("compare", 3 * len(schemes))
     capsys.readouterr()
     assert run(["why", str(out), "--schemes", "average"]) == 0
-    assert "average: n2's link, up and down sets the pace" in capsys.readouterr().out  # at 60 Mbit/s, others at 200
+    assert "average: n2's link (up and down) sets the pace" in capsys.readouterr().out  # at 60 Mbit/s, others at 200
     assert run(["watch", str(out), "--once"]) == 0
     assert f"oracle, iteration {3 * len(schemes)} of {3 * len(schemes)}" in capsys.readouterr().out
 

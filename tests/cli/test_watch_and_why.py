@@ -19,7 +19,7 @@ def run_dir(tmp_path):
 def test_why_names_what_sets_the_pace(run_dir, capsys):
     assert run(["why", str(run_dir)]) == 0
     out = capsys.readouterr().out
-    assert "average: n0's link, up and down sets the pace" in out
+    assert "average: n0's link (up and down) sets the pace" in out
     row = next(line.split() for line in out.splitlines() if line.strip().startswith("n0's link"))
     assert row[-3:] == ["2.000", "1.000", "measured"]
     assert run(["why", str(run_dir), "--schemes", "average", "--last", "1", "--all"]) == 0

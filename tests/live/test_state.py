@@ -33,7 +33,7 @@ def test_a_run_is_told_from_its_events():
     state.take_all([READY, LayoutEvent(at_s=101.0, model_bytes=12_000_000), *iterations(6)])
     assert (state.phase, state.iterations, state.model_bytes) == (RUNNING, 6, 12_000_000)
     assert state.rate_per_s == pytest.approx(0.5)
-    assert state.pace().sentence == "n0's link, up and down sets the pace"
+    assert state.pace().sentence == "n0's link (up and down) sets the pace"
     assert state.shares() == dict.fromkeys(NODES, 0.25)
     assert state.carried_bytes["n0"] == pytest.approx(6 * 18 * MB)
     assert state.least_s() == pytest.approx(12 / 9)

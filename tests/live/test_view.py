@@ -24,7 +24,7 @@ def test_a_running_job():
     told = line(state, 12)
     assert told == (
         "average, iteration 6 of 12, 0.5 a second; exchange 2.000 s, 1.50 x what the links allow, exposed 1.990 s;"
-        " n0's link, up and down sets the pace; about 12 s left"
+        " n0's link (up and down) sets the pace; about 12 s left"
     )
     shown = text_of(state, 12)
     for part in told.split("; "):

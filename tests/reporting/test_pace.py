@@ -21,7 +21,7 @@ def test_the_slowest_link_sets_the_pace_and_twice_its_speed_leaves_the_next():
     assert second.thing.where == "n1"
     assert second.doubled_s == pytest.approx(2.0)  # saves nothing
     assert pace.level == 1
-    assert pace.sentence == "n0's link, up and down sets the pace"
+    assert pace.sentence == "n0's link (up and down) sets the pace"
 
 
 def test_a_scheme_that_plans_would_plan_anew():
@@ -37,7 +37,7 @@ def test_links_that_are_level_are_said_to_be():
     pace = pace_of("average", [step(estimate=rates([9, 9.1, 9.1, 18]))])
     assert pace.level == 3
     assert pace.sentence.endswith("set the pace alike")
-    assert pace.sentence.count("link, up and down") == 3
+    assert pace.sentence.count("link (up and down)") == 3
     pace = pace_of("average", [step(estimate=rates([9] * 4))])
     assert "and 1 more set the pace alike" in pace.sentence
 
@@ -76,7 +76,7 @@ def test_the_warm_up_and_the_wait_for_a_turn_do_not_count():
     steps = [replace(one, ready=steps[0].ready) for one in steps]  # of one job
     found = {pace.scheme: pace for pace in paces(timeline(*steps))}
     assert found["average"].iterations == 3
-    assert found["average"].sentence == "n2's link, up and down sets the pace"
+    assert found["average"].sentence == "n2's link (up and down) sets the pace"
     assert found["exact"].iterations == 1  # its first one waited for its turn
     assert paces(timeline(*steps), last=1)[0].iterations == 1
     assert list(found) == ["average", "exact"]

@@ -36,7 +36,7 @@ def test_the_report_of_a_launch_needs_no_run_json(tmp_path, capsys):
     write_about(tmp_path, "1.2.3", ["launch", "--local", "4", "--", "python", "my train.py"])
     assert run(["report", str(tmp_path)]) == 0
     assert (
-        "an iteration of average takes 2 s, its exchange 2 s; n0's link, up and down sets the pace"
+        "an iteration of average takes 2 s, its exchange 2 s; n0's link (up and down) sets the pace"
         in capsys.readouterr().out
     )
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -70,7 +70,7 @@ def test_iterations_that_overlap_are_marked_where_they_stand(tmp_path):
     assert run(["report", str(tmp_path)]) == 0
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.count(" *</td>") == 1
-    assert "* An iteration of stock takes less than its exchange" in page
+    assert "* Under stock an iteration takes less than its exchange" in page
     assert "The estimates of exact miss" in page
 
 

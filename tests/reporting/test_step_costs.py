@@ -147,7 +147,7 @@ def test_the_model_plans_anew_with_one_thing_faster():
     ("thing", "words"),
     [
         (Thing(LINK, "n3", "up"), "n3's uplink"),
-        (Thing(LINK, "n3", BOTH), "n3's link, up and down"),
+        (Thing(LINK, "n3", BOTH), "n3's link (up and down)"),
         (Thing(LimitKind.UPLINK, "east", "down"), "the uplink that east shares, down"),
         (Thing(LimitKind.PAIR, "n0", "n1"), "the way from n0 to n1"),
         (Thing(LimitKind.CORES, "n2"), "n2's cores"),
