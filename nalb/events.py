@@ -322,6 +322,7 @@ def decode_line(line: bytes) -> AnyEvent | None:
     try:
         return _decoder.decode(line)
     except msgspec.ValidationError:
-        if _kind.decode(line).event in _KINDS:
+        kind = _kind.decode(line).event
+        if isinstance(kind, str) and kind in _KINDS:
             raise
         return None

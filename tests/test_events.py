@@ -88,3 +88,7 @@ def test_a_damaged_line_is_refused(line: bytes) -> None:
 def test_a_batch_event_needs_all_of_its_fields() -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"event": "batch", "at_s": 1.0}, BatchEvent)
+
+
+def test_a_kind_that_is_no_word_is_not_known() -> None:
+    assert decode_line(b'{"event":[],"at_s":1.0}') is decode_line(b'{"event":{"a":1}}') is None

@@ -38,6 +38,7 @@ def main(args: argparse.Namespace) -> int:
             follower.look()
             live.update(screen(follower.state, follower.iterations), refresh=True)
         follower.look()  # what was written between the last look and the end
+        follower.state.ended()
         live.update(screen(follower.state, follower.iterations), refresh=True)
     print("nalb watch: the job is over", flush=True)
     return 0

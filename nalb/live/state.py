@@ -27,7 +27,7 @@ from nalb.reporting.step_costs import StepModel, loads_bytes, nodes_of, shares_o
 
 RECENT = 20  # iterations that rates and the pace are of
 NEWS = 8  # of what happened last
-WAITING, RUNNING, FAILED = "waiting for all processes", "running", "failed"
+WAITING, RUNNING, FAILED, OVER = "waiting for all processes", "running", "failed", "over"
 
 
 class Happened(NamedTuple):
@@ -122,6 +122,10 @@ class LiveState:
             of_node, _ = loads_bytes(step, shares)
             for node, load in of_node.items():
                 self.carried_bytes[node] += load
+
+    def ended(self) -> None:
+        """The job is over."""
+        self.phase = FAILED if self.phase == FAILED else OVER
 
     @property
     def last(self) -> Step | None:

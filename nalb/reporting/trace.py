@@ -17,7 +17,7 @@ import numpy as np
 from nalb.events import TokensEvent
 from nalb.reporting.link_figures import binned_rates
 from nalb.reporting.record import Step, Timeline, TokenTimes
-from nalb.reporting.run_file import steady
+from nalb.reporting.run_file import LONGEST_S, steady
 from nalb.units import bytes_per_s_to_mbps
 
 Event = dict[str, Any]
@@ -66,7 +66,7 @@ def _most_exposed(step: Step) -> tuple[float, float, float]:
     event = step.event
     rows = []
     for node, computed_s in event.computed_s.items():
-        start_s, end_s = event.started_s[node], event.finished_s[node]
+        start_s, end_s = event.started_s.get(node, computed_s), event.finished_s.get(node, computed_s)
         exposed_s = end_s - min(max(computed_s, start_s), end_s)
         rows.append((exposed_s, event.iteration_s.get(node, 0.0), end_s - start_s))
     exposed_s, iteration_s, communication_s = max(rows)
@@ -82,6 +82,8 @@ def chrome_trace(record: Timeline) -> dict[str, Any]:
         event = step.event
         label = f"{event.scheme} {event.iteration}"
         for node, end_s in event.finished_s.items():
+            if node not in event.started_s:
+                continue
             start_s, before_s = event.started_s[node], end_s - event.iteration_s.get(node, 0.0)
             before_s = max(before_s, finished_s.get(node, before_s))
             computed_s = event.computed_s.get(node)
@@ -141,6 +143,8 @@ class _Rows:
                 self._counters.append({"ph": "C", "name": COUNTERS, "pid": pid, "ts": at_us, "args": told})
 
     def _us(self, at_s: float) -> int:
+        """A time as the trace has it; one that no run has, of a damaged file, is drawn at the edge."""
+        at_s = min(max(at_s, self._zero_s - LONGEST_S), self._zero_s + LONGEST_S)
         return round(1e6 * (at_s - self._zero_s) / RESOLUTION_US) * RESOLUTION_US
 
     def events(self) -> Iterator[Event]:

@@ -152,3 +152,18 @@ def test_counters_carry_the_bytes_of_the_messages(run_dir):
             )
             assert area == pytest.approx(steps * size_bytes, rel=0.01)
         assert own[-1]["args"] == {"sent": 0.0, "received": 0.0}
+
+
+def test_a_worker_whose_start_is_not_told_is_left_out(run_dir):
+    events = events_of(run_dir)
+    for event in events:
+        if event["event"] == "iteration":
+            del event["started_s"]["n1"]
+    events[-1]["finished_s"]["n0"] = 1e308  # no run has that
+    write_events(run_dir, events)
+    record = read_record(run_dir)
+    trace = chrome_trace(record)
+    label = f"aware {record.steps['aware'][0].event.iteration}"
+    assert ("n0", "worker: exchange") in spans(trace, label)
+    assert ("n1", "worker: exchange") not in spans(trace, label)
+    assert all(row.exposed_s >= 0 for row in exposures(record))
