@@ -57,7 +57,8 @@ def check_port(address: str, port: int, flag: str) -> None:
         with socket.create_server((address, port)):
             pass
     except OSError as error:
-        raise InputError(f"{flag} {port} on {address}: {error.strerror}: choose another") from None
+        why = os.strerror(error.errno) if error.errno else str(error)  # create_server adds the address to its own words
+        raise InputError(f"{flag} {port} on {address}: {why}: choose another") from None
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from nalb.cli.main import run
 from nalb.compare.comparison import BLOCK, turns
 from nalb.errors import InputError, MachineError
 from nalb.events import IterationEvent, PlanEvent
+from nalb.launch.ports import free_pair
 from nalb.protocol.wire import FAR_S
 from nalb.reporting.about_file import read_about
 from nalb.reporting.parallel_file import read_parallels
@@ -55,10 +57,14 @@ def test_a_comparison_leaves_a_run_that_the_report_draws(tmp_path, capsys):
     (tmp_path / "net.toml").write_text(NETWORK)
     out = tmp_path / "run"
     schemes = ["stock", "average", "elastic", "aware", "exact", "oracle"]
-    done = nalb("compare", "--network", str(tmp_path / "net.toml"), "--replay", "mobilenet",
-                "--schemes", ",".join(schemes), "--iterations", "3", "--out", str(out))  # fmt: skip
+    with free_pair("127.0.0.1") as port:
+        done = nalb("compare", "--network", str(tmp_path / "net.toml"), "--replay", "mobilenet", "--metrics", str(port),
+                    "--schemes", ",".join(schemes), "--iterations", "3", "--out", str(out))  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
+    assert f"nalb metrics: http://127.0.0.1:{port}/metrics has {out}" in lines
+    with socket.socket() as one:
+        assert one.connect_ex(("127.0.0.1", port)) != 0  # it ended with the job
     assert (
         sum("stock, average, elastic, aware, exact and oracle take turns on the same network" in line for line in lines)
         == 1
