@@ -28,7 +28,7 @@ from nalb.cli.flags import (
 from nalb.errors import InputError
 from nalb.extensions import SCHEME_GROUP, estimators_with, is_own, schemes_with
 from nalb.launch.encryption import Encryption
-from nalb.launch.frameworks import MXNET, TORCH, chosen, chosen_on
+from nalb.launch.frameworks import MXNET, TORCH, chosen, chosen_here, chosen_on
 from nalb.launch.hosts import load_hosts
 from nalb.launch.start import LaunchRequest, environment_lines, launch
 from nalb.launch.supervisor import print_line
