@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 import psutil
 import zmq
 
+from kvstore_patch.keys.plane import PS_LITE
 from nalb.launch.ports import free_pair
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.protocol import wire
@@ -47,7 +48,7 @@ def settings_for(endpoint: str, nodes: int, scheme: str, samples_path: str | Non
 
 def serve(settings: Settings, pipe: Connection) -> None:
     """Run the coordinator in this process until the pipe says to end."""
-    with CoordinatorThread(settings):
+    with CoordinatorThread(settings, plane=PS_LITE):
         pipe.send("ready")
         pipe.recv()
 

@@ -18,10 +18,10 @@ import mxnet as mx
 from mxnet import nd
 from mxnet.ndarray import NDArray
 
+from kvstore_patch.keys.slots import DEPTH, DTYPES, PIECE_ELEMENTS
 from kvstore_patch.store import ndarrays
 from kvstore_patch.store.one_level import Route
 from kvstore_patch.store.two_levels import Levels
-from nalb.planning.slots import DEPTH, DTYPES, PIECE_ELEMENTS
 
 
 class DirectPath:

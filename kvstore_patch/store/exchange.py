@@ -9,7 +9,7 @@ must make the same calls: where one does not, the job ends before a wrong sum is
 front end that knows what its iterations are makes each PlaceInIteration itself and needs no recorder.
 
 Each sum takes one of three ways. A call of no known iteration goes directly (direct.py), once all workers have announced the same
-call. The calls of an iteration go as its plan says: cut into slices (sliced.py), or whole by MXNet's own routing (own_routing.py).
+call. The calls of an iteration go as its plan says: cut into slices (sliced.py), or whole by MXNet's routing (whole_tensors.py).
 """
 
 import ctypes
@@ -24,20 +24,20 @@ import mxnet as mx
 from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 
+from kvstore_patch.keys.slots import STOCK_KEYS
 from kvstore_patch.shim import Shim
 from kvstore_patch.store import ndarrays, script_end
 from kvstore_patch.store.calls import Arrays, Call, Calls
 from kvstore_patch.store.direct import DirectPath
 from kvstore_patch.store.one_level import OneLevel
-from kvstore_patch.store.own_routing import OwnRouting
 from kvstore_patch.store.ps_lite import PsLite, check_encryption
 from kvstore_patch.store.sliced import SlicedPath
 from kvstore_patch.store.slot_maker import Orders, SlotMaker
 from kvstore_patch.store.two_levels import Levels, TwoLevels
+from kvstore_patch.store.whole_tensors import WholeTensors
 from nalb.errors import StoreError
 from nalb.failures import Failure
 from nalb.planning.slices import MAX_SLICE_ELEMENTS, Tensor, build_layout
-from nalb.planning.slots import STOCK_KEYS
 from nalb.protocol import wire
 from nalb.schemes import by_name
 from nalb.services.exchange import messages as m
@@ -76,7 +76,7 @@ class Exchange:
         self._calls_made = 0
         self._calls = Calls(self._inner)
         self._direct = DirectPath(self._inner, self._levels)
-        self._own = OwnRouting(self._inner, self._lock)
+        self._own = WholeTensors(self._inner, self._lock)
         self._sliced: SlicedPath | None = None  # for the registered tensors
         self._tensors: list[Tensor] = []  # the registered ones
         self._first_tensor: list[int] = []  # index of each group's first tensor

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import mxnet as mx
 from mxnet.ndarray import NDArray
 
+from kvstore_patch.keys.slots import plan_slot_key, slot_key
 from kvstore_patch.store import ndarrays
-from nalb.planning.slots import plan_slot_key, slot_key
 from nalb.services.exchange import messages as m
 
 

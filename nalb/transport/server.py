@@ -25,7 +25,7 @@ from nalb.protocol.observers import Measured
 from nalb.schemes import SCHEMES, Scheme
 from nalb.services import composition
 from nalb.services.composition import new_coordinator
-from nalb.services.exchange.planes import PS_LITE, Plane
+from nalb.services.exchange.planes import AGENTS, Plane
 from nalb.settings import Settings
 from nalb.transport.conversations import Conversations, bound
 from nalb.transport.curvezmq import door_kept, node_of_user, secure_server
@@ -44,7 +44,7 @@ class CoordinatorThread:
         predictor: Callable[[int], Predictor] | None = None,
         schemes: Mapping[str, Scheme] = SCHEMES,
         estimators: Mapping[str, Callable[[int], Estimator]] = ESTIMATORS,
-        plane: Plane = PS_LITE,
+        plane: Plane = AGENTS,
     ):
         """The arguments are those of new_coordinator."""
         self._settings = settings

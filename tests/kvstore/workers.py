@@ -324,7 +324,7 @@ def first_sums_overlap():
     import time
     from pathlib import Path
 
-    from nalb.planning.slots import DEPTH, PIECE_ELEMENTS
+    from kvstore_patch.keys.slots import DEPTH, PIECE_ELEMENTS
 
     mark, pieces = Path(sys.argv[2], "sums"), DEPTH * COUNT  # as many servers as workers
     store.pushpull("makes the slots", nd.ones((PIECE_ELEMENTS[0],)))

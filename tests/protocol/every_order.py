@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
+from kvstore_patch.keys.plane import PS_LITE
 from nalb.failures import Cause, Failure, render
 from nalb.feedback.routing import Routing
 from nalb.planning.distribution import Distribution
@@ -176,7 +177,7 @@ class World:
         took_s: float = 1.0,  # an iteration, first push to last pull
         new_routing: Callable[[], Routing] = Routing,  # of the coordinator
     ):
-        self.coordinator = composition.new_coordinator(settings, 0.0, new_routing=new_routing)
+        self.coordinator = composition.new_coordinator(settings, 0.0, new_routing=new_routing, plane=PS_LITE)
         self.overtakings, self.repeats, self.failures, self.reports = overtakings, repeats, failures, reports
         self.took_s, self.resets = took_s, resets
         self.workers = {f"w{i}": Worker(list(program)) for i in range(settings.num_workers)}

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 import zmq
 
+from kvstore_patch.keys.plane import PS_LITE
 from nalb.errors import InputError, PeerError
 from nalb.events import AbortEvent, BlockEvent, IdleEvent, IterationEvent, LayoutEvent, PlanEvent, ReadyEvent
 from nalb.failures import Cause, Failure, Phase, render
@@ -38,7 +39,7 @@ class Driver:
 
     def __init__(self, new_routing=Routing, **environment):
         settings = from_environment({**ENVIRONMENT, **environment}, "host")
-        self.state = new_coordinator(settings, 0.0, new_routing=new_routing)
+        self.state = new_coordinator(settings, 0.0, new_routing=new_routing, plane=PS_LITE)
         self.now_s = 0.0
         self.sent = {}
         self.answered = {}  # by worker, how many orders for slots

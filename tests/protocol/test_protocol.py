@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from kvstore_patch.keys.plane import PS_LITE
 from nalb.feedback.routing import Routing
 from nalb.protocol import wire
 from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
@@ -249,7 +250,7 @@ def test_batch_sizes_are_alike_in_every_order_of_reports(batching, ahead):
     settings = from_environment(environment | {"DMLC_NUM_WORKER": "3"}, "host")
     told = set()
     for order in set(itertools.permutations([0, 1, 2] * 2)):
-        coordinator = new_coordinator(settings, 0.0)
+        coordinator = new_coordinator(settings, 0.0, plane=PS_LITE)
         sizes = {f"w{rank}": [] for rank in range(3)}
 
         def say(rank, message, coordinator=coordinator, sizes=sizes):

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 
+from kvstore_patch.keys.plane import PS_LITE
 from nalb.batching.lbb import Profile
 from nalb.errors import InputError, listed
 from nalb.events import IterationEvent, Rates
@@ -67,7 +68,7 @@ WAYS = Ways(2 * NODES * MOST, ((1 << 32) - 2) / 1e6)
 def planned():
     """A plan for all nodes, every slot of which is new."""
     nodes = JobNodes.of(NAMES, set(NAMES), {name: rank for rank, name in enumerate(NAMES)})
-    planner = new_planner(nodes, CapacityEstimator)
+    planner = new_planner(nodes, CapacityEstimator, plane=PS_LITE)
     tensors = [m.TensorSpec(one.name, one.elements, one.dtype, 0) for one in load("resnet50")]
     digest = planner.register(tensors, 1000.0).digest()
     return planner.plan(ITERATIONS, ITERATIONS, PlanOptions(EXACT)), digest

@@ -18,7 +18,7 @@ from nalb.services.exchange.decision import Decision, PlanContext, PlanOptions, 
 from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.knowledge import FinishedIteration, Known, NetworkKnowledge
 from nalb.services.exchange.own_routing import OwnRouting
-from nalb.services.exchange.planes import PS_LITE, Plane, Slots
+from nalb.services.exchange.planes import AGENTS, Plane, Slots
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def new_planner(
     new_estimator: Callable[[int], Estimator],
     routing: Routing | None = None,
     rules: Rules = RULES,
-    plane: Plane = PS_LITE,
+    plane: Plane = AGENTS,
 ) -> Planner:
     """Make a job's planner, which knows nothing yet. new_estimator: makes an estimator from the number of nodes.
 

@@ -2,17 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
+from kvstore_patch.keys.slots import most_plan_slots, most_site_slots
 from nalb.errors import InputError
 from nalb.planning.distribution import Distribution
 from nalb.planning.leaders import SitePlan
 from nalb.planning.sites import Sites
 from nalb.planning.slices import Layout
-from nalb.planning.slots import most_plan_slots, most_site_slots
 from nalb.services.exchange import messages as m
+from nalb.services.exchange.planes import PlacedSlices
 
 SlotClass = tuple[str, int]  # dtype, elements
 
@@ -59,15 +59,6 @@ class SlotNumbers:
             have.append(numbers)
         slots = [have[k][slot] for k, slot in zip(place_of_slice.tolist(), slot_of_slice, strict=True)]
         return slots, new
-
-
-class PlacedSlices(NamedTuple):
-    """The places of a plan's slices."""
-
-    ranks: list[int]  # of each slice's server
-    slots: list[int]  # on it
-    leaders: list[m.SiteLeaders]  # by site; none where sums have one level
-    new_slots: list[m.NewSlots]  # which must exist before the plan may go out
 
 
 class PlanSlots:
