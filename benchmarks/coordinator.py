@@ -80,7 +80,7 @@ class Clients:
     def _hear(self, socket: "zmq.Socket[bytes]") -> bytes:
         """Receive a message; it is empty if only a sign of life came."""
         envelope, frame = socket.recv_multipart()
-        self._sessions[socket].take(unpack(envelope))
+        self._sessions[socket].accept(unpack(envelope))
         return frame
 
     def await_message(self, socket: "zmq.Socket[bytes]", tag: bytes) -> bytes:

@@ -30,8 +30,4 @@ class StockLoads:
         return np.bincount(on_node, sizes_bytes, self._num_nodes).astype(np.float64)
 
 
-def _plan_slots(nodes: JobNodes) -> PlanSlots:
-    return PlanSlots(nodes.rank_of_node, nodes.site_rank_of_node, nodes.sites)
-
-
-PS_LITE = Plane(_plan_slots, StockLoads)
+PS_LITE = Plane(PlanSlots, StockLoads)

@@ -9,9 +9,9 @@ from kvstore_patch.keys.slots import most_plan_slots, most_site_slots
 from nalb.errors import InputError
 from nalb.planning.distribution import Distribution
 from nalb.planning.leaders import SitePlan
-from nalb.planning.sites import Sites
 from nalb.planning.slices import Layout
 from nalb.services.exchange import messages as m
+from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.planes import PlacedSlices
 
 SlotClass = tuple[str, int]  # dtype, elements
@@ -64,11 +64,10 @@ class SlotNumbers:
 class PlanSlots:
     """The slots of one job, of both levels where sums have two. They are refused where keys may run out."""
 
-    def __init__(self, rank_of_node: Mapping[int, int], site_rank_of_node: Mapping[int, int], sites: Sites | None):
-        """rank_of_node: of servers by node; site_rank_of_node: of those of the sites; sites: None where sums have one level."""
-        self._between, self._within = SlotNumbers(rank_of_node), SlotNumbers(site_rank_of_node)  # sites
-        count = self._num_servers = len(rank_of_node) + len(site_rank_of_node)
-        self._most = most_plan_slots(count) if sites is None else most_site_slots(len(sites.of_node), count)
+    def __init__(self, nodes: JobNodes):
+        self._between, self._within = SlotNumbers(nodes.rank_of_node), SlotNumbers(nodes.site_rank_of_node)  # sites
+        count = self._num_servers = len(nodes.rank_of_node) + len(nodes.site_rank_of_node)
+        self._most = most_plan_slots(count) if nodes.sites is None else most_site_slots(len(nodes.nodes), count)
         self._most_of_class: Counter[SlotClass] = Counter()  # slices of a class, in the layout that has most of it
 
     @property

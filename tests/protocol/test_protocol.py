@@ -137,7 +137,7 @@ def test_obeying_a_plan_for_too_long_would_be_seen(monkeypatch):
 
     def eager(turn, inbox):
         chosen = choose(turn, inbox)
-        if chosen is None and turn.plan is not None and not turn._is_registering:
+        if chosen is None and turn.plan is not None and not turn.is_registering:
             turn.iteration += 1
             return turn.plan
         return chosen
@@ -228,7 +228,7 @@ def test_obeying_a_plan_twice_would_be_seen(monkeypatch):
         turn.iteration -= isinstance(chosen, m.Plan)
         return chosen
 
-    monkeypatch.setattr(WorkerProtocol, "_is_void", lambda *_: False)
+    monkeypatch.setattr(WorkerProtocol, "is_void", lambda *_: False)
     monkeypatch.setattr(WorkerProtocol, "choose", forgetful)
     with pytest.raises(Broken):
         explore(to_gathered(job(repeats=1)), may_abort=True)

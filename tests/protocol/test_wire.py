@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from kvstore_patch.keys.plane import PS_LITE
-from nalb.batching.lbb import Profile
+from nalb.batching.lbb import BatchProfile
 from nalb.errors import InputError, listed
 from nalb.events import IterationEvent, Rates
 from nalb.failures import DETAIL_MOST, Cause, Failure, Phase
@@ -76,7 +76,7 @@ def planned():
 
 def profiled():
     """The samples and seconds that a worker of the largest memory times."""
-    profile, points = Profile(1 << 31), []
+    profile, points = BatchProfile(1 << 31), []
     while (size := profile.next_size) is not None:
         points.append((size, 1.0))
         profile.measured(1.0)

@@ -133,7 +133,7 @@ class Planner:
         plan = None if decision is None else decision.plan
         is_free = self.present is not None and not self.present.message.inflight_bytes
         shows_servers = is_free or (decision is not None and decision.scheme.learns_from_times)
-        learned = self.knowledge.observe(finished, plan, shows_servers)
+        learned = self.knowledge.learn(finished, plan, shows_servers)
         if decision is None or plan is None or not len(finished.samples):
             return learned.shared_uplinks
         known, model_bytes = self.knowledge.now, self.layout.model_bytes
