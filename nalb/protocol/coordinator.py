@@ -54,6 +54,11 @@ class Coordinator:
         return self._service_phase if self._is_gathered else "GATHER"
 
     @property
+    def have_all_left(self) -> bool:
+        """Whether every process has come and left."""
+        return self.members.have_left
+
+    @property
     def _service_phase(self) -> str:
         return next((service.phase for service in self.services if service.phase), "REGISTER")
 
@@ -198,7 +203,7 @@ class Coordinator:
     def _taken(self, process: Process, message: wire.Message, now_s: float) -> Failure | None:
         """Why the job must end after this message, if so."""
         if isinstance(message, wire.Failed):
-            return replace(message.failure, role=process.hello.role, node=process.hello.node)
+            return replace(message.failure, role=process.role_of(message.failure), node=process.hello.node)
         if isinstance(message, wire.Goodbye):
             return self._leave(process, now_s)
         if isinstance(message, wire.Report):

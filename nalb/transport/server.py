@@ -15,6 +15,7 @@ from nalb.batching.speed import Predictor
 from nalb.errors import InputError, MachineError, NalbError, PeerError
 from nalb.events import Row, SamplesEvent, encode_line
 from nalb.failures import Cause, Failure
+from nalb.feedback.routing import Routing
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.measurement.samples import Samples
 from nalb.process.last_words import die
@@ -33,6 +34,7 @@ from nalb.transport.keys import own_keys
 from nalb.transport.observer_door import ObserverDoor
 
 LAST_WORDS_MS = 2000  # the time that an Abort may take to leave
+LEFT_CHECK_S = 0.5  # between two looks at whether the thread, which ends with an aborted job, lives
 
 
 class CoordinatorThread:
@@ -45,14 +47,22 @@ class CoordinatorThread:
         schemes: Mapping[str, Scheme] = SCHEMES,
         estimators: Mapping[str, Callable[[int], Estimator]] = ESTIMATORS,
         plane: Plane = AGENTS,
+        new_routing: Callable[[], Routing] | None = Routing,
     ):
         """The arguments are those of new_coordinator."""
         self._settings = settings
         self._new_coordinator = partial(
-            new_coordinator, settings, predictor=predictor, schemes=schemes, estimators=estimators, plane=plane
+            new_coordinator,
+            settings,
+            predictor=predictor,
+            schemes=schemes,
+            estimators=estimators,
+            new_routing=new_routing,
+            plane=plane,
         )
-        self._stop = threading.Event()
+        self._stop, self._have_left = threading.Event(), threading.Event()
         self._started: queue.Queue[Exception | None] = queue.Queue()
+        self.port = 0  # where it listens, once it has been entered
         self._thread = threading.Thread(target=self._run, name="nalb-coordinator", daemon=True)
 
     def __enter__(self) -> "CoordinatorThread":
@@ -61,6 +71,11 @@ class CoordinatorThread:
         if failure is not None:
             raise failure
         return self
+
+    def wait(self) -> None:
+        """Wait until all processes of the job have left."""
+        while self._thread.is_alive() and not self._have_left.wait(LEFT_CHECK_S):
+            pass
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -84,6 +99,7 @@ class CoordinatorThread:
                     stack.enter_context(door_kept(context, keys))
                     secure_server(router, keys)
                 _bind(router, self._settings)
+                self.port = int(router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
                 log = open_log(self._settings, stack)
             except Exception as failure:
                 self._started.put(failure)
@@ -142,6 +158,8 @@ class CoordinatorThread:
                 if door:
                     door.catch_up(now_s)
             flush(talks, state, log, door)
+            if state.have_all_left:
+                self._have_left.set()
 
 
 def receive_signed(router: "zmq.Socket[bytes]", members: dict[str, str]) -> tuple[list[bytes], str | None]:

@@ -1,0 +1,323 @@
+"""`python -P -m nalb.plane.agent FD`: the process beside a training process that pushes, sums and answers for its rank.
+
+FD is a socket to the training process (orders.py). One loop waits for everything: orders, slices, sums, and what threads of the
+control plane hand over. It never waits for one thing alone. So a training process that computes for an hour, or holds its
+interpreter's lock, keeps nobody from its agent's sums, and signs of life come from the agent.
+
+The agent ends with its training process, which it watches by a pidfd: a forked child of that may hold the socket open. After Leave
+it stays until all ranks have left, for they may still need its answers.
+"""
+
+import ctypes
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple, NoReturn
+
+import zmq
+
+from nalb.errors import NalbError, one_line
+from nalb.failures import Cause, Failure, Phase
+from nalb.plane import orders
+from nalb.plane.exchange import AgentExchange, SiteRanks
+from nalb.plane.iterations import RankIterations
+from nalb.plane.links import AgentLinks
+from nalb.plane.memory import Segments
+from nalb.plane.rendezvous import END, told_agents
+from nalb.plane.training import Training
+from nalb.process import last_words
+from nalb.process.exhaustion import raise_file_limit
+from nalb.process.last_words import die
+from nalb.process.own_program import own_argv
+from nalb.process.proc import stopped_at
+from nalb.protocol import wire
+from nalb.services.exchange import messages as m
+from nalb.settings import Settings, for_agents
+from nalb.transport.client import Client
+from nalb.transport.curvezmq import knock
+from nalb.transport.keys import own_keys
+from nalb.transport.reachability import Reachability, reach_kept
+
+HEARD = (m.Setup, m.Plan, m.Finish, m.CallAgreed, m.Measure, wire.Farewell)
+ORDERS_AT_ONCE = 64
+CHECK_S = 0.5  # between looks at the training process
+# Freed memory stays with the process: sums of slices come and go, and fresh pages cost as much as the sums (mallopt(3)).
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, KEPT_BYTES = -1, -3, (1 << 30, 32 << 20)
+
+
+class _Joined(NamedTuple):
+    """The control plane has welcomed this agent."""
+
+    client: Client
+    welcome: wire.Welcome
+
+
+class Agent:
+    """Serves one training process."""
+
+    def __init__(self, training: Training, start: orders.Start):
+        """start: its first order. Raises NalbError."""
+        self._training, self._start = training, start
+        self._settings = self._settings_at("tcp://0.0.0.0:0")  # until the coordinator's place is known
+        told = told_agents(os.environ, start.size)
+        self._links = AgentLinks(start.address, told[start.rank][1] if told else 0, own_keys(self._settings))
+        self._segments = Segments()
+        self._client: Client | None = None
+        self._reach: Reachability | None = None
+        self._iterations: RankIterations | None = None
+        self._coordinator: subprocess.Popen[bytes] | None = None
+        self._is_leaving = self._has_left = False
+        self._checked_s = self._stopped_s = (
+            0.0  # when the training process was last looked at; since when it is stopped
+        )
+        self._stopped_ticks: int | None = None  # its CPU time where it is
+        self._news: queue.SimpleQueue[wire.Message | _Joined] = queue.SimpleQueue()  # of other threads
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poller = zmq.Poller()
+        self._act: dict[Any, Callable[[], None]] = {}
+
+    def run(self) -> None:
+        """Serve until all ranks have left."""
+        self._watch(self._training.socket.fileno(), self._read_orders)
+        self._watch(self._bell, self._hear)
+        try:
+            self._watch(os.pidfd_open(self._training.pid), self._training_ended)
+        except ProcessLookupError:
+            self._training_ended()
+        self._listen()
+        while not self._has_left:
+            for one, _ in self._poller.poll(int(1000 * CHECK_S)):
+                if act := self._act.get(one):  # an earlier one may have ended this one's watch
+                    act()
+            if self._iterations is not None:
+                self._iterations.go_on()
+            if self._training.waiting:
+                self._training.flush()
+            self._watch_writing()
+            self._check_training()
+
+    def _watch(self, one: Any, act: Callable[[], None]) -> None:
+        self._act[one] = act
+        self._poller.register(one, zmq.POLLIN)
+
+    def _unwatch(self, one: Any) -> None:
+        if self._act.pop(one, None) is not None:
+            self._poller.unregister(one)
+
+    def _watch_writing(self) -> None:
+        """Wait for room in the training process's socket while orders wait for it."""
+        one = self._training.socket.fileno()
+        if one in self._act:
+            self._poller.modify(one, zmq.POLLIN | (zmq.POLLOUT if self._training.waiting else 0))
+
+    # ---- joining the job
+
+    def _settings_at(self, endpoint: str) -> Settings:
+        return for_agents(os.environ, node=self._start.node, endpoint=endpoint, size=self._start.size, role="agent")
+
+    def _listen(self) -> None:
+        """Say where this agent listens, and its coordinator, once it does."""
+        start = self._start
+        if not start.starts_coordinator:
+            self._training.tell(orders.Listening(self._links.address))
+            return
+        argv = own_argv("nalb.plane.coordinator", f"{start.address}:0", str(start.size), start.node)
+        process = self._coordinator = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        told = process.stdout.fileno()
+
+        def has_told() -> None:
+            self._unwatch(told)
+            if not (port := os.read(told, 16).decode().strip()):
+                self.fail(
+                    self.failure(Cause.COORDINATOR, "has no coordinator, which failed at its start: see its error")
+                )
+            self._training.tell(orders.Listening(self._links.address, f"{start.address}:{port}"))
+
+        self._watch(told, has_told)
+
+    def _meet(self, order: orders.Peers) -> None:
+        hosts = frozenset(one.removeprefix("tcp://").rpartition(":")[0] for one in order.addresses)
+        settings = self._settings_at(f"tcp://{order.coordinator}")
+        self._settings = settings if settings.addresses else replace(settings, addresses=hosts)
+        self._links.connect(self._start.rank, order.addresses)
+        threading.Thread(target=self._join, name="nalb-join", daemon=True).start()
+
+    def _join(self) -> None:
+        """On a thread: come to the coordinator, and wait for all others."""
+        settings = self._settings
+        try:
+            with reach_kept(settings):
+                if (keys := own_keys(settings)) is not None:
+                    knock(keys, settings.endpoint, settings.startup_s)
+                hello = wire.Hello(wire.VERSION, "agent", settings.node, self._start.rank, os.getpid())
+                client = Client(settings.endpoint, hello, self._drain, settings.silence_s, settings.startup_s, keys)
+                for kind in HEARD:
+                    client.on(kind, self._put)
+                welcome = client.wait_for(wire.Welcome)
+            self._put(_Joined(client, welcome))
+        except Exception as error:
+            die(self.failure(Cause.PROCESS, one_line(error)))
+
+    def _drain(self) -> tuple[list[wire.SampleRow], int]:
+        """On the client's thread: rows for a report."""
+        rows = self._links.rows
+        kept: list[wire.SampleRow] = []
+        while rows and len(kept) < wire.ROWS_MOST:
+            kept.append(wire.SampleRow(*rows.popleft()))
+        return kept, 0
+
+    def _joined(self, client: Client, welcome: wire.Welcome) -> None:
+        self._client = client
+        self._reach = Reachability(self._settings, client.fail, lambda ways: client.note(ways=ways))
+        ranks = SiteRanks.of(self._start.rank, self._start.size, welcome.levels)
+        links, tell = self._links, self._training.tell
+        exchange = AgentExchange(links, ranks, lambda *sums: tell(orders.Summed(*sums)), self._settings.verify_sums)
+        self._iterations = RankIterations(client, exchange, self._segments, tell, self._say_goodbye)
+        self._watch(links.server, lambda: links.read_pushes(exchange))
+        for rank, peer in links.peers.items():
+            self._watch(peer.socket, links.reader_of_answers(rank, exchange))
+        tell(orders.Joined())
+
+    # ---- what comes from the control plane and from the training process
+
+    def _put(self, news: wire.Message | _Joined) -> None:
+        self._news.put(news)
+        os.eventfd_write(self._bell, 1)
+
+    def _hear(self) -> None:
+        """Take in what threads have handed over."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+        while not self._has_left and not self._news.empty():
+            news = self._news.get()
+            if isinstance(news, _Joined):
+                self._joined(*news)
+            elif isinstance(news, wire.Farewell):
+                self._part()
+            elif self._iterations is not None:  # the coordinator plans nothing before it has heard of tensors
+                self._iterations.hear(news)
+
+    def _read_orders(self) -> None:
+        for _ in range(ORDERS_AT_ONCE):
+            try:
+                read = self._training.read()
+            except EOFError:
+                self._unwatch(self._training.socket.fileno())
+                self._training_ended()
+                return
+            if read is None:
+                return
+            order, descriptor = read
+            if isinstance(order, orders.Segment):
+                self._segments.take(order.number, order.size_bytes, descriptor)
+            elif isinstance(order, orders.Peers):
+                self._meet(order)
+            elif isinstance(order, orders.Leave):
+                self._leave(order)
+            elif self._iterations is not None:  # it has heard Joined
+                self._iterations.take(order)
+
+    # ---- the end
+
+    def fail(self, failure: Failure) -> NoReturn:
+        """End this process, and with it the job."""
+        if self._client is not None:
+            self._client.fail(failure)
+        die(failure)
+
+    def failure(self, cause: Cause, detail: str) -> Failure:
+        """A failure of this agent, or of its training process."""
+        iteration = None if self._iterations is None else self._iterations.under_way
+        phase = Phase.START if self._client is None else None if iteration is None else Phase.EXCHANGE
+        node = self._start.node
+        return Failure(cause=cause, detail=detail, role="agent", node=node, phase=phase, iteration=iteration)
+
+    def _check_training(self) -> None:
+        """Fail where a signal has stopped the training process: the agent's signs of life go on, so all others would wait."""
+        now_s = time.monotonic()
+        if self._is_leaving or now_s - self._checked_s < CHECK_S:
+            return
+        self._checked_s, ticks = now_s, stopped_at(self._training.pid)
+        if ticks is None or ticks != self._stopped_ticks:
+            self._stopped_ticks, self._stopped_s = ticks, now_s
+        elif now_s - self._stopped_s > self._settings.silence_s:
+            detail = (
+                f"has a training process (pid {self._training.pid}) that a signal has stopped: let it go on, or end it"
+            )
+            self.fail(self.failure(Cause.STOPPED, detail))
+
+    def _training_ended(self) -> None:
+        if self._is_leaving:
+            for one in [one for one, act in self._act.items() if act == self._training_ended]:
+                self._unwatch(one)
+            return
+        pid = self._training.pid
+        detail = f"lost its training process (pid {pid}), which ended without leaving the job: see its output"
+        self.fail(self.failure(Cause.ENDED, detail))
+
+    def _leave(self, order: orders.Leave) -> None:
+        self._is_leaving = True
+        if order.failure is not None:
+            self.fail(order.failure)
+        if self._iterations is None:
+            self._has_left = True
+        else:
+            self._iterations.take(order)
+
+    def _say_goodbye(self) -> None:
+        assert self._client is not None
+        assert self._reach is not None
+        self._reach.close()
+        self._client.send(wire.Goodbye())
+
+    def _part(self) -> None:
+        """All ranks have left."""
+        if self._client is not None:
+            self._client.close()
+        self._links.close()
+        if self._coordinator is not None:
+            with suppress(BrokenPipeError):
+                self._coordinator.communicate(END)
+        self._has_left = True
+
+
+def _keep_freed_memory() -> None:
+    libc = ctypes.CDLL(None)
+    with suppress(AttributeError):  # another libc than GNU's
+        libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES[0])
+        libc.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES[1])
+
+
+def main() -> int:
+    """Run the program."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process gets it too, and leaves
+    training = Training(socket.socket(fileno=int(sys.argv[1])))
+    last_words.hand_to(training.say_last)
+    raise_file_limit()
+    _keep_freed_memory()
+    start = orders.decode_at_agent(training.socket.recv(orders.PACKET_MOST))
+    assert isinstance(start, orders.Start), "the first order"
+    try:
+        agent = Agent(training, start)
+    except NalbError as error:
+        die(Failure(cause=Cause.PROCESS, detail=str(error), role="agent", node=start.node, phase=Phase.START))
+    try:
+        agent.run()
+    except NalbError as error:
+        agent.fail(agent.failure(Cause.PROCESS, str(error)))
+    except Exception as error:
+        agent.fail(agent.failure(Cause.PROCESS, f"failed: {one_line(error)}"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

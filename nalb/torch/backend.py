@@ -1,0 +1,145 @@
+"""The backend "nalb" of torch.distributed: large sums of float32 go by the plane, all else goes to gloo.
+
+Groups of all ranks share the process's one job (job.py). A group of fewer ranks is gloo's alone, and so is each
+group where NALB_SCHEME is gloo. How a sum travels is decided by dtype, operation and size, which are alike on all ranks.
+"""
+
+import atexit
+import os
+import sys
+from multiprocessing.util import Finalize
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from nalb.errors import one_line
+from nalb.plane.front import Front
+from nalb.torch import NAME
+from nalb.torch.job import TorchJob, new_gloo
+from nalb.torch.sums import add_up
+
+GLOO_ALONE = "gloo"  # the value of NALB_SCHEME that leaves all to gloo
+KIND = dist.ProcessGroup.BackendType
+LEAST_ELEMENTS = 1024  # smaller sums go to gloo, in one round trip without slices
+
+# What c10d's C++ looks for in a Python group. Where it finds nothing it goes on to gloo with the interpreter's lock held, and waits
+# there for a thread of gloo's that may wait for that lock.
+HANDED_ON = (
+    "allgather", "allreduce_coalesced", "barrier", "broadcast", "reduce_scatter", "send", "recv",
+    "all_gather_single_coalesced", "all_to_all_single", "reduce_scatter_single_coalesced",
+    "allgather_into_tensor_coalesced", "alltoall_base", "reduce_scatter_tensor_coalesced",
+)  # fmt: skip
+
+_job: TorchJob | None = None  # this process's
+_generation = 0  # how many default groups this process has made: names in the store
+
+
+class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
+    """A group. HANDED_ON goes to `inner`, allreduce to the plane, all else to the backend that is registered for the device."""
+
+    def __init__(self, options: Any, store: dist.Store, job: TorchJob | None):
+        super().__init__(options.group_rank, options.group_size)
+        self._job = job  # None: all goes to gloo
+        self._is_default = not options.global_ranks_in_group
+        self._made_of = store, options.group_rank, options.group_size
+        self._gloo = new_gloo(dist.PrefixStore("gloo", store), *self._made_of[1:], options.timeout)
+        self._inner = dist.ProcessGroup(*self._made_of)
+        self._sums_cuda, self._knows_cuda = False, not torch.cuda.is_available()
+        self._register("cpu", KIND.GLOO, self._gloo)
+        for group in (self, self._inner):
+            group._set_default_backend(KIND.GLOO)
+
+    def _register(self, device: str, kind: dist.ProcessGroup.BackendType, backend: Any) -> None:
+        for group in (self, self._inner):
+            group._register_backend(torch.device(device), kind, backend)
+
+    def _know_cuda(self) -> None:
+        """Register CUDA's backend at the first call: only a group that is made can be asked which, as for "cpu:nalb,cuda:nccl"."""
+        if self._knows_cuda:
+            return
+        self._knows_cuda = True
+        told = dict(pair.split(":") for pair in dist.get_backend_config(self).split(","))
+        if told.get("cuda") == "nccl":
+            store, rank, size = self._made_of
+            self._register("cuda", KIND.NCCL, dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size))
+        elif "cuda" in told:
+            self._register("cuda", KIND.GLOO, self._gloo)
+            self._sums_cuda = told["cuda"] == NAME
+
+    @property
+    def front(self) -> Front | None:
+        """This rank's end of the plane, where it has one."""
+        return None if self._job is None else self._job.front
+
+    def getBackendName(self) -> str:
+        """By which c10d names it."""
+        return NAME
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def allreduce(self, tensors: list[torch.Tensor], opts: dist.AllreduceOptions) -> dist.Work:
+        """Sum in place, or average, or combine as gloo does."""
+        self._know_cuda()
+        tensor = tensors[0].detach()
+        if opts.reduceOp == dist.ReduceOp.AVG:
+            for one in tensors:
+                one.detach().div_(self.size())
+            opts.reduceOp = dist.ReduceOp.SUM
+        if self._job is None or len(tensors) > 1 or opts.reduceOp != dist.ReduceOp.SUM or not self._suits(tensor):
+            return self._inner.allreduce(tensors, opts)
+        if self._job.machine is not None:
+            return self._job.machine.add_up(tensor)
+        assert self._job.front is not None
+        return add_up(self._job.front, tensor, lambda: self._inner.allreduce(tensors, opts))
+
+    def _suits(self, tensor: torch.Tensor) -> bool:
+        """By what is alike on all ranks: strides may differ."""
+        if tensor.layout != torch.strided or tensor.dtype != torch.float32 or tensor.numel() < LEAST_ELEMENTS:
+            return False
+        return tensor.device.type == "cpu" or bool(tensor.is_cuda and self._sums_cuda)
+
+    def shutdown(self) -> None:
+        """Leave the job, with the default group."""
+        global _job
+        if self._is_default and self._job is not None:
+            self._job.leave()
+            _job = None
+        self._job = None
+
+
+def _hand_on(name: str) -> None:
+    def call(self: NalbGroup, *args: Any, **kwargs: Any) -> dist.Work:
+        self._know_cuda()
+        return getattr(self._inner, name)(*args, **kwargs)
+
+    setattr(NalbGroup, name, torch.compiler.disable(call))
+
+
+for _name in HANDED_ON:
+    _hand_on(_name)
+
+
+def _leave() -> None:
+    """The script ends: in good order, or by an exception, which Python keeps as `sys.last_value`."""
+    global _job
+    leaving, _job = _job, None
+    if leaving is not None:
+        error = getattr(sys, "last_value", None)
+        leaving.leave(None if error is None else f"failed: {one_line(error)}")
+
+
+def create(options: Any, _backend_options: object) -> NalbGroup:
+    """Make a group; torch.distributed calls it for each."""
+    global _job, _generation
+    rank, size, store = options.group_rank, options.group_size, options.store
+    is_default = not options.global_ranks_in_group
+    if is_default:
+        _generation += 1
+        if size > 1 and os.environ.get("NALB_SCHEME") != GLOO_ALONE:
+            _job = TorchJob(dist.PrefixStore(f"{NAME}{_generation}", store), rank, size, options.timeout)
+            # A thread that the interpreter's end meets within torch would end the process by SIGABRT. A child that multiprocessing
+            # has forked runs finalizers at its end, and nothing of atexit.
+            atexit.register(_leave)
+            Finalize(None, _leave, exitpriority=0)
+    job = _job if is_default or size == dist.get_world_size() else None
+    return NalbGroup(options, dist.PrefixStore(str(_generation), store), job if job and job.is_needed else None)

@@ -1,0 +1,75 @@
+"""Works of torch.distributed whose sums a thread of nalb's completes."""
+
+import threading
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from nalb.errors import PeerError
+
+
+class SumWork(dist._Work):  # type: ignore[misc]
+    """A sum under way. An error is raised by `wait`, by the Future, and so by the backward pass that waits for it.
+
+    `Future.set_exception` makes the error the Future's value, which only Python's `wait` raises: DDP's C++ takes it for tensors,
+    and the process ends. So the Future is a second one, whose callback raises; C++ sees that as an error.
+    """
+
+    def __init__(self, tensor: torch.Tensor):
+        super().__init__()
+        devices = [tensor.device] if tensor.device.type == "cuda" else []
+        self._first: torch.futures.Future[None] = torch.futures.Future(devices=devices)
+        self._future = self._first.then(self._value)
+        self._tensor = tensor
+        self._is_done, self._lock = threading.Event(), threading.Lock()
+        self._error: Exception | None = None
+
+    def complete(self, error: Exception | None = None) -> None:
+        """The sum is in the tensor, or will not come. Only the first word counts."""
+        with self._lock:
+            if self._is_done.is_set():
+                return
+            self._error = error
+            self._is_done.set()
+        self._first.set_result(None)
+
+    def _value(self, _: "torch.futures.Future[None]") -> list[torch.Tensor]:
+        if self._error is not None:
+            raise self._error
+        return [self._tensor]
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for the sum. Raises its error, or PeerError once `timeout` is over; none or 0: wait as long as it takes."""
+        if not self._is_done.wait(timeout.total_seconds() if timeout else None):
+            raise PeerError(f"a sum of {self._tensor.numel()} elements has not come within {timeout}")
+        if self._error is not None:
+            raise self._error
+        if self._tensor.device.type == "cuda":
+            self._future.wait()  # lets the current stream wait
+        return True
+
+    def get_future(self) -> "torch.futures.Future[list[torch.Tensor]]":
+        """Its value is [tensor]."""
+        return self._future
+
+    def is_completed(self) -> bool:
+        """Whether the sum is there, or failed."""
+        return self._is_done.is_set()
+
+    def is_success(self) -> bool:
+        """Whether the sum is there."""
+        return self._is_done.is_set() and self._error is None
+
+    def exception(self) -> Exception | None:
+        """Why the sum will not come."""
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensor with the sum in it."""
+        self.wait()
+        return [self._tensor]
+
+    def synchronize(self) -> None:
+        """As `wait`."""
+        self.wait()

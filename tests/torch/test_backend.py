@@ -1,0 +1,128 @@
+"""The backend on real processes of PyTorch."""
+
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.torch import ranks
+
+PITFALLS = Path(__file__).with_name("pitfalls.py")
+BY_PLANE = {"NALB_SCHEME": "average"}  # never leaves sums to the ring, however fast links are
+
+
+def sections() -> list[str]:
+    """Names of the script's sections."""
+    for node in ast.parse(PITFALLS.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SECTIONS":
+            assert isinstance(node.value, ast.List)
+            return [ast.unparse(one) for one in node.value.elts]
+    raise AssertionError("no sections")
+
+
+@pytest.fixture(scope="module")
+def ended() -> list[ranks.Rank]:
+    """One job for all sections: to start torch takes seconds."""
+    return ranks.run(PITFALLS.name, size=3, **BY_PLANE)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("section", [*sections(), "again"])
+def test_each_pitfall_is_as_with_gloo(ended: list[ranks.Rank], section: str) -> None:
+    for one in ended:
+        assert f"ok {section}\n" in one.output, re.split(r"^(?:ok|failed) ", one.output, flags=re.MULTILINE)[-8:]
+
+
+@pytest.mark.torch
+def test_the_job_of_all_pitfalls_ends_well(ended: list[ranks.Rank]) -> None:
+    assert [one.code for one in ended] == [0, 0, 0], [one.output[-2000:] for one in ended]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("autoload", "module"), [("1", "torch"), ("0", "nalb.torch")])
+def test_torch_knows_the_backend_and_loads_no_more_of_nalb(autoload: str, module: str) -> None:
+    code = f"import sys, {module}, torch; print(torch.distributed.Backend('nalb'), *(one for one in sys.modules if 'nalb' in one))"
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": autoload},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60.0,
+    ).stdout.split()
+    assert [one for one in said if not one.startswith("__editable__")] == ["nalb", "nalb", "nalb.torch"]
+
+
+@pytest.mark.torch
+def test_ranks_of_a_machine_sum_among_themselves_first() -> None:
+    names = ("hundred_steps", "works", "second_group", "plain_sums")
+    for one in ranks.run(PITFALLS.name, *names, size=4, RANKS_OF_A_MACHINE="2", **BY_PLANE):
+        assert one.code == 0, one.output[-3000:]
+        assert all(f"ok {name}\n" in one.output for name in (*names, "again")), one.output[-3000:]
+
+
+@pytest.mark.torch
+def test_machines_of_hosts() -> None:
+    from nalb.torch.machine import machines_of
+
+    assert machines_of([("a", True), ("b", True), ("a", True), ("b", True)]) == [[0, 2], [1, 3]]
+    assert machines_of([("a", False), ("a", False), ("b", False)]) == [[0], [1], [2]]
+
+
+def require_named(ended: list[ranks.Rank], *words: str) -> None:
+    """All ranks failed, and the output of each that names a failure has the words."""
+    assert all(one.code for one in ended), ended
+    for word in words:
+        assert any(word in one.output for one in ended), [one.output[-3000:] for one in ended]
+    assert not any("killed after" in one.output or "nothing has ended" in one.output for one in ended), ended
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("exception", ["ValueError: the data are gone", "JobFailed"]),
+        ("exit", ["JobFailed"]),
+        ("other sums", ["6000 elements", "all workers must make the same"]),
+        ("fewer sums", ["JobFailed"]),
+    ],
+)
+def test_a_rank_that_fails_ends_all_and_is_named(how: str, words: list[str]) -> None:
+    require_named(ranks.run("endings.py", how, size=2, within_s=100.0, **BY_PLANE), *words)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("whom", "how", "word"),
+    [("script", "", "JobFailed"), ("agent", "backward", "JobFailed"), ("agent", "barrier", "nalb: ")],
+)
+def test_a_rank_that_is_killed_ends_all_and_is_named(whom: str, how: str, word: str) -> None:
+    started = ranks.start("endings.py", how, size=2, **BY_PLANE)
+    victim = started[1]
+    assert victim.stdout is not None
+    for line in victim.stdout:
+        if line == "trains\n":
+            break
+    agents = ranks.agents_of(victim.pid)
+    os.kill(victim.pid if whom == "script" else agents[0], signal.SIGKILL)
+    require_named(ranks.wait(started, 60.0), word)
+    assert agents
+    assert not any(map(ranks.runs, agents))
+
+
+@pytest.mark.torch
+def test_gloo_alone_runs_the_same_script_without_agents() -> None:
+    started = ranks.start("endings.py", "end", size=2, NALB_SCHEME="gloo")
+    ended = ranks.wait(started, 60.0)
+    assert [(one.code, "by gloo\n" in one.output) for one in ended] == [(0, True)] * 2
+
+
+@pytest.mark.torch
+def test_forked_ranks_without_variables_leave_in_good_order() -> None:
+    (script,) = ranks.run("forked.py", size=1, within_s=90.0, MASTER_ADDR="", **BY_PLANE)
+    assert (script.code, script.output) == (0, "")
