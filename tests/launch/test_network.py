@@ -202,7 +202,7 @@ import time
 from pathlib import Path
 from nalb.launch.network import Changes
 from netem.network_file import find_network, load_network
-Changes(load_network(find_network("wan4-step")), Path(sys.argv[1]))._changed(1.0, {"at_s": 1.0, "nodes": {}, "links": []})
+Changes(load_network(find_network("wan4-step")), Path(sys.argv[1])).note_changed(1.0, {"at_s": 1.0, "nodes": {}, "links": []})
 """
 
 
