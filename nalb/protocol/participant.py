@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from nalb.failures import Cause, Failure, Phase
+from nalb.failures import Cause, Failure, Phase, Role
 from nalb.protocol import wire
 
 
@@ -36,6 +36,11 @@ class Process:
             self.ready, self.ready_s = report.ready, now_s
         if report.computed != self.computed:
             self.computed, self.computed_s = report.computed, now_s
+
+    def role_of(self, failure: Failure) -> Role:
+        """Whose failure it is that this process tells: its own, or that of the training process that an agent speaks for."""
+        speaks_for = {"agent": "worker"}.get(self.hello.role)
+        return failure.role if failure.role is not None and failure.role == speaks_for else self.hello.role
 
     @property
     def is_worker(self) -> bool:

@@ -1,14 +1,11 @@
 """torchft's process group, against its wheel."""
 
-from importlib.util import find_spec
-
 import pytest
 
 from tests.torch import ranks
 
 
 @pytest.mark.torch
-@pytest.mark.skipif(find_spec("torchft") is None, reason="needs torchft: pip install torchft")
 def test_replicas_go_on_without_one_that_died() -> None:
     *left, dead = ranks.run("replicas.py", size=3, within_s=120.0, NALB_SCHEME="average")
     assert dead.code == 9, dead.output
