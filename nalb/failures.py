@@ -61,7 +61,7 @@ class Cause(Enum):
 # One node reports these causes, but another node may be at fault, or the script on all of them.
 _BLAME_NOBODY = {Cause.UNREACHABLE, Cause.NO_COORDINATOR, Cause.UNEQUAL, Cause.NO_STORE}
 
-Role = Annotated[str, Meta(pattern=r"^(worker|(site |global )?server|scheduler)\Z")]
+Role = Annotated[str, Meta(pattern=r"^(worker|(site |global )?server|scheduler|agent)\Z")]
 Node = Annotated[str, Meta(min_length=1, max_length=255)]
 
 

@@ -4,6 +4,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from nalb.batching.schemes import DEFAULT_PREDICTOR
 from nalb.errors import InputError, listed
@@ -92,9 +93,6 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
             )
         return value
 
-    node = text("NALB_NODE", hostname)
-    if not node.isprintable() or not 1 <= len(node.encode()) <= NODE_MOST:
-        raise InputError(f"environment variable NALB_NODE={node!r}: give a printable name of 1 to {NODE_MOST} bytes")
     said = options_in(environ)
     role = Choice(("worker", "server", "scheduler")).read("DMLC_ROLE", text("DMLC_ROLE", "worker"))
     num_workers, num_servers, root_port = (
@@ -106,28 +104,52 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
         )
     )
     coordinator = text("NALB_COORDINATOR", f"{text('DMLC_PS_ROOT_URI')}:{root_port + 1}")
-    slowest_s = SILENCE * said.get("deadline_s", DEADLINE_S) / HEARTBEATS
     settings = Settings(
         root_port=root_port,
         role=role,
-        node=node,
+        node=text("NALB_NODE", hostname),
         endpoint=f"tcp://{coordinator}",
         num_workers=num_workers,
         num_servers=num_servers,
-        keys_path=environ.get("NALB_KEYS"),
         level=Choice(("site", "global")).read("NALB_LEVEL", environ["NALB_LEVEL"])
         if environ.get("NALB_LEVEL")
         else None,
-        starts_together="NALB_JOB" in environ,  # nalb launch's mark
-        addresses=_addresses(environ.get("NALB_ADDRESSES") or None),
-        **({"heartbeat_s": min(HEARTBEAT_S, slowest_s)} | said),
+        **_of_process(environ, said),
     )
     if settings.role == "server" and (settings.level is None) != (settings.sites is None):
         raise InputError(
             "environment variable NALB_LEVEL: give it, site or global, to each server of a job with NALB_SITES"
         )
+    return _checked(settings)
+
+
+def for_agents(environ: Mapping[str, str], *, node: str, endpoint: str, size: int, role: str) -> Settings:
+    """The settings of a process of a job of agents, which has no DMLC_* variables. Raises InputError, which names the variable.
+
+    size: the number of ranks; each is worker and server.
+    """
+    said = _of_process(environ, options_in(environ))
+    return _checked(Settings(role=role, node=node, endpoint=endpoint, num_workers=size, num_servers=size, **said))
+
+
+def _of_process(environ: Mapping[str, str], said: dict[str, Any]) -> dict[str, Any]:
+    """Fields of Settings that any data plane has, from the environment. said: the options there."""
+    slowest_s = SILENCE * said.get("deadline_s", DEADLINE_S) / HEARTBEATS
+    return {
+        "heartbeat_s": min(HEARTBEAT_S, slowest_s),
+        "keys_path": environ.get("NALB_KEYS"),
+        "starts_together": "NALB_JOB" in environ,  # nalb launch's mark
+        "addresses": _addresses(environ.get("NALB_ADDRESSES") or None),
+    } | said
+
+
+def _checked(settings: Settings) -> Settings:
+    node = settings.node
+    if not node.isprintable() or not 1 <= len(node.encode()) <= NODE_MOST:
+        raise InputError(f"environment variable NALB_NODE={node!r}: give a printable name of 1 to {NODE_MOST} bytes")
     if settings.sites is not None:
         _ = settings.sites_of([node])
+    slowest_s = settings.silence_s / HEARTBEATS
     if settings.heartbeat_s > slowest_s:
         raise InputError(
             f"environment variable NALB_HEARTBEAT_S={settings.heartbeat_s:g}: a deadline of {settings.deadline_s:g} s needs a "

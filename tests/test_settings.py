@@ -7,7 +7,7 @@ import pytest
 from nalb.errors import InputError
 from nalb.launch.roles import Place, process_specs
 from nalb.options import DECLARED, JobOptions, options_in, variables_of
-from nalb.settings import Settings, from_environment
+from nalb.settings import Settings, for_agents, from_environment
 
 # Every declared option, with something else than what is not asked for.
 ALL = JobOptions(
@@ -142,3 +142,15 @@ def test_what_a_variable_may_not_say_names_it(name, text, says):
     }
     with pytest.raises(InputError, match=says):
         from_environment(environ | {name: text}, "host")
+
+
+def test_a_job_of_agents_needs_no_variables_of_ps_lite():
+    environ = variables_of(ALL, coordinators=False) | {"NALB_ADDRESSES": "10.0.0.1,10.0.0.2", "NALB_KEYS": "/keys/n1"}
+    settings = for_agents(environ, node="n1", endpoint="tcp://10.0.0.1:1", size=2, role="agent")
+    assert (settings.num_workers, settings.num_servers, settings.process) == (2, 2, "agent")
+    assert (settings.scheme, settings.deadline_s, settings.keys_path) == ("aware", 20.5, "/keys/n1")
+    assert settings.addresses == {"10.0.0.1", "10.0.0.2"}
+    assert for_agents({"NALB_DEADLINE_S": "1"}, node="n", endpoint="", size=1, role="agent").heartbeat_s == 0.15
+    for wrong in ({"NALB_HEARTBEAT_S": "50"}, {"NALB_SITES": "n0=east"}, {"NALB_SCHEME": "?"}):
+        with pytest.raises(InputError, match=f"environment variable {next(iter(wrong))}"):
+            for_agents(wrong, node="n1", endpoint="", size=2, role="agent")

@@ -4,7 +4,8 @@ TCP connections share links by max-min fairness. So whatever holds a connection 
 its source's way out, its target's way in, or a cap of the pair. An iteration is cut into cells of time. A connection that sends
 without a pause throughout a cell is a witness there:
 
-    an end explains it    where the end carries as much as at its best, and none of its connections is much faster
+    an end explains it    where the end carries as much as at its best, none of its connections is much faster, and most of its
+                          bytes are of connections that hardly pause: with a window, connections of an end that has room pause
     one end explains it   that end is full: what it carries is its capacity
     both explain it       one of them is full; the iteration does not tell which one
     neither is full       the pair has a cap of its own, or an end became slower, before or within the iteration
@@ -130,7 +131,14 @@ def _judge_ends(
     gets_most = [speed >= rules.fastest_part * _highest(seen, end, of_end.shape[1])[end] for end in ends[:2]]
     gets_most += [np.ones(speed.shape, dtype=np.bool_) for _ in ends[2:]]  # speeds on an uplink say nothing
     is_witness = active >= rules.witness_part
-    explains = np.array([is_witness & ~at_cap & full & most for full, most in zip(is_full, gets_most, strict=True)])
+    lasting = np.where(active >= rules.speed_part, carried, 0.0)
+    is_in_use = [
+        (_summed(lasting, end, of_end.shape[1]) >= rules.lasting_part * rate)[end]
+        for end, rate in zip(ends[:2], of_end[:2], strict=True)
+    ]
+    is_in_use += [np.ones(speed.shape, dtype=np.bool_) for _ in ends[2:]]  # an uplink's connections take turns
+    laws = zip(is_full, gets_most, is_in_use, strict=True)
+    explains = np.array([is_witness & ~at_cap & full & most & in_use for full, most, in_use in laws])
     has_much = [
         (rate >= rules.full_part * least)[end] for rate, least, end in zip(of_end[2:], full[2:], ends[2:], strict=True)
     ]

@@ -7,6 +7,7 @@ job's failure once. A process that no launcher started writes the line for peopl
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
@@ -20,12 +21,28 @@ FOR_THE_LAUNCHER = "\x1e"  # the ASCII record separator, which no other text con
 FAILURE = f"{FOR_THE_LAUNCHER}nalb-failure "
 
 
+_hearers: list[Callable[[Failure], bool]] = []
+
+
+def hand_to(hearer: Callable[[Failure], bool]) -> None:
+    """Let `hearer` have the failure that ends this process. It returns whether it tells people in this process's place.
+
+    It is called on any thread.
+    """
+    _hearers.append(hearer)
+
+
 def say(failure: Failure) -> None:
     """Tell the launcher of the failure, or people where there is no launcher."""
+    has_told = False
+    for hearer in _hearers:
+        has_told |= hearer(failure)
     with suppress(Exception):  # the script may have closed stdout, or put something else there
         sys.stdout.flush()
     if VARIABLE in os.environ:
         tell_launcher(failure)
+        return
+    if has_told:
         return
     with suppress(Exception):
         print(line_of(failure), file=sys.stderr, flush=True)

@@ -15,6 +15,7 @@ from nalb.batching.speed import Predictor
 from nalb.errors import InputError, MachineError, NalbError, PeerError
 from nalb.events import Row, SamplesEvent, encode_line
 from nalb.failures import Cause, Failure
+from nalb.feedback.routing import Routing
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.measurement.samples import Samples
 from nalb.process.last_words import die
@@ -43,14 +44,24 @@ class CoordinatorThread:
         schemes: Mapping[str, Scheme] = SCHEMES,
         estimators: Mapping[str, Callable[[int], Estimator]] = ESTIMATORS,
         plane: Plane = PS_LITE,
+        new_routing: Callable[[], Routing] | None = Routing,
     ):
         """The arguments are those of Coordinator."""
         self._settings, self._new_coordinator = (
             settings,
-            partial(Coordinator, settings, predictor=predictor, schemes=schemes, estimators=estimators, plane=plane),
+            partial(
+                Coordinator,
+                settings,
+                predictor=predictor,
+                schemes=schemes,
+                estimators=estimators,
+                new_routing=new_routing,
+                plane=plane,
+            ),
         )
         self._stop = threading.Event()
         self._started: queue.Queue[Exception | None] = queue.Queue()
+        self.port = 0  # where it listens, once it has been entered
         self._thread = threading.Thread(target=self._run, name="nalb-coordinator", daemon=True)
 
     def __enter__(self) -> "CoordinatorThread":
@@ -82,6 +93,7 @@ class CoordinatorThread:
                     stack.enter_context(door_kept(context, keys))
                     secure_server(router, keys)
                 _bind(router, self._settings)
+                self.port = int(router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
                 log = _open_log(self._settings, stack)
             except Exception as failure:
                 self._started.put(failure)

@@ -57,6 +57,14 @@ def test_an_end_that_is_full_while_the_others_have_room_is_proven():
     assert not found.has_slowed
 
 
+def test_an_end_whose_connections_wait_for_a_window_is_not_full():
+    """Node 1 is full, and TCP gives node 2 more of it. With a window node 0 sends to node 3 only now and then."""
+    now_and_then = [(0, 3, 8, (0.1 * cell, 0.1 * cell + 0.03)) for cell in range(20)]
+    traffic = Traffic(streams((0, 1, 1, BOTH), (2, 1, 2, BOTH), *now_and_then))
+    assert (UP, 0) not in proven(evidence(traffic, 4))
+    assert proven(evidence(traffic, 4, rules=replace(RULES, lasting_part=0.0)))[UP, 0] == pytest.approx(3.4, rel=0.02)
+
+
 def test_two_full_ends_prove_nothing():
     found = evidence(Traffic(streams((0, 1, 5, BOTH))), 2)
     assert proven(found) == {}

@@ -1,0 +1,69 @@
+"""At which address the other ranks reach this one."""
+
+import ipaddress
+import os
+import socket
+from collections.abc import Mapping
+
+import psutil
+
+from nalb.errors import InputError
+
+LOOPBACK_NAMES = ("localhost", "ip6-localhost")
+
+
+def own_address(environ: Mapping[str, str] = os.environ) -> str:
+    """NALB_ADDRESS, or the address of the interface that GLOO_SOCKET_IFNAME names, or that of the route to MASTER_ADDR.
+
+    Raises InputError where there is none, or where it is a loopback address though ranks run on several machines.
+    """
+    if told := environ.get("NALB_ADDRESS"):
+        return _checked(told)
+    if name := environ.get("GLOO_SOCKET_IFNAME"):
+        return _of_interface(name.split(",")[0])
+    master = environ.get("MASTER_ADDR")
+    if not master:
+        raise InputError("environment variable MASTER_ADDR is not set: set NALB_ADDRESS to this machine's IP address")
+    found = _towards(master)
+    is_alone = environ.get("LOCAL_WORLD_SIZE", "0") == environ.get("WORLD_SIZE")
+    if ipaddress.ip_address(found).is_loopback and not _is_loopback(master) and not is_alone:
+        raise InputError(
+            f"MASTER_ADDR={master} leads to {found} on this machine, which others do not reach: set NALB_ADDRESS to its IP address"
+        )
+    return found
+
+
+def _checked(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise InputError(f"environment variable NALB_ADDRESS={text!r} is no IP address") from None
+
+
+def _of_interface(name: str) -> str:
+    kinds = (socket.AF_INET, socket.AF_INET6)
+    all_of = psutil.net_if_addrs().get(name, [])
+    found = sorted((kinds.index(one.family), one.address) for one in all_of if one.family in kinds)
+    if not found:
+        raise InputError(
+            f"environment variable GLOO_SOCKET_IFNAME: this machine has no interface {name} with an address"
+        )
+    return found[0][1].partition("%")[0]
+
+
+def _towards(host: str) -> str:
+    """The local address of the route to `host`; nothing is sent."""
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as one:
+            one.connect(target)
+            return str(one.getsockname()[0])
+    except OSError as error:
+        raise InputError(f"environment variable MASTER_ADDR={host}: no route leads there ({error.strerror})") from None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host in LOOPBACK_NAMES

@@ -1,0 +1,69 @@
+"""`python -P -m nalb.plane.coordinator HOST:PORT SIZE NODE [--no-ring]`: the coordinator of a job of agents.
+
+Port 0 is a free one. The program writes the port that it has to stdout, and serves until stdin says END or the job is aborted.
+Stdin that ends without END means that whoever started it is dead: it then stays for the job's deadline, so that it can name the
+dead process to all others, and ends. With --no-ring the ranks have no ring that it could leave sums to.
+"""
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+
+from nalb.batching.schemes import PREDICTORS
+from nalb.batching.speed import Predictor, require_library
+from nalb.errors import InputError, NalbError
+from nalb.extensions import estimators_with, schemes_with
+from nalb.failures import Cause, Failure
+from nalb.feedback.routing import Routing
+from nalb.plane.rendezvous import END, NO_RING
+from nalb.process.exhaustion import raise_file_limit
+from nalb.process.last_words import die
+from nalb.protocol.planes import AGENTS
+from nalb.settings import Settings, for_agents
+from nalb.transport.server import CoordinatorThread
+
+
+def new_predictor(settings: Settings) -> Callable[[int], Predictor] | None:
+    """What makes a worker's speed predictor; None where batch sizes need no speeds. Raises InputError."""
+    if settings.batching not in ("lb-bsp", "joint"):
+        return None
+    if settings.predictor not in PREDICTORS:
+        raise InputError(
+            f"predictor {settings.predictor} is a network of MXNet's: choose one of {', '.join(PREDICTORS)}"
+        )
+    require_library(settings.predictor)
+    return PREDICTORS[settings.predictor]
+
+
+def serve(settings: Settings, has_ring: bool) -> None:
+    """Run the coordinator until stdin ends."""
+    schemes = schemes_with([settings.scheme, *filter(None, (settings.own_schemes or "").split(","))])
+    predictor, estimators = new_predictor(settings), estimators_with(settings.estimator)
+    new_routing = Routing if has_ring and settings.keys_path is None else None  # a ring is not encrypted
+    with CoordinatorThread(settings, predictor, schemes, estimators, AGENTS, new_routing) as coordinator:
+        print(coordinator.port, flush=True)
+        if os.read(0, len(END)) != END:
+            time.sleep(settings.deadline_s)
+
+
+def main() -> int:
+    """Run the program."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training processes get it too, and leave
+    raise_file_limit()
+    try:
+        endpoint, size, node, *options = sys.argv[1:]
+        settings = for_agents(os.environ, node=node, endpoint=f"tcp://{endpoint}", size=int(size), role="scheduler")
+        serve(settings, has_ring=NO_RING not in options)
+    except NalbError as error:
+        die(
+            Failure(cause=Cause.COORDINATOR, detail=str(error), role="scheduler", node=socket.gethostname()),
+            error.exit_code,
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

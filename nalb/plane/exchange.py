@@ -1,0 +1,204 @@
+"""One agent's part in the sums of an iteration: it pushes its slices, sums what others push to it, and answers them.
+
+    within a site   members push to the slice's leader, which adds up the parts of its site in the order of ranks
+    between sites   leaders push these sums to the slice's owner, which adds them up in the order of sites
+    back            the owner answers the leaders and its own site, leaders answer theirs: all get the owner's bits
+
+Without sites every rank is a site of its own, and leads all slices there. An owner leads the slices that it owns in its own site.
+As a server an agent holds no plan: it adds up what comes, and knows its own plan once its own part is there.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nalb.errors import PeerError
+from nalb.plane.links import AgentLinks, Header
+from nalb.plane.memory import SharedTensor
+from nalb.plane.pushing import Cut, SliceProgress
+from nalb.plane.sums import SumsUnderWay
+from nalb.protocol import messages as m
+from nalb.protocol.sums import digest, signs
+
+Values = npt.NDArray[Any]
+NOTHING = m.SliceSum(0.0, 0.0, 0.0)  # of a slice that a broken-off iteration has not pushed
+
+
+@dataclass(frozen=True)
+class SiteRanks:
+    """Which ranks form the sites."""
+
+    rank: int  # this agent's
+    sites: Sequence[Sequence[int]]  # ranks of each site, rising
+
+    @classmethod
+    def of(cls, rank: int, size: int, levels: m.Levels | None) -> "SiteRanks":
+        """levels: what the coordinator says; None: every rank is a site of its own."""
+        if levels is None:
+            return cls(rank, [[one] for one in range(size)])
+        sites: list[list[int]] = [[] for _ in range(max(levels.site) + 1)]
+        for node, site in enumerate(levels.site):
+            sites[site].append(levels.global_server[node])
+        return cls(rank, [sorted(ranks) for ranks in sites])
+
+
+@dataclass
+class _UnderWay:
+    """What is under way. Times are of the monotonic clock."""
+
+    number: int
+    plan: m.Plan
+    cut: Cut
+    progress: SliceProgress
+    tensors: list[SharedTensor] = field(default_factory=list)
+    signs: npt.NDArray[np.float64] | None = None  # where sums are verified
+    sent: list[m.SliceSum] = field(default_factory=list)  # likewise, by slice
+    received: list[m.SliceSum] = field(default_factory=list)
+
+
+class AgentExchange:
+    """Sums the iterations that `begin` names, one after the other."""
+
+    def __init__(self, links: AgentLinks, ranks: SiteRanks, tell: Callable[[int, int], None], verify: bool):
+        """tell: called with a tensor and how many of its elements hold their sums."""
+        self._links, self._ranks, self._tell, self._verify = links, ranks, tell, verify
+        self._site_of_rank = {rank: site for site, members in enumerate(ranks.sites) for rank in members}
+        self._own_site = self._site_of_rank[ranks.rank]
+        self._members = list(ranks.sites[self._own_site])
+        self._others_here = [rank for rank in self._members if rank != ranks.rank]
+        self._place_here = {rank: place for place, rank in enumerate(self._members)}
+        self._within, self._between = SumsUnderWay(len(self._members)), SumsUnderWay(len(ranks.sites))
+        self._now: _UnderWay | None = None
+
+    def begin(self, number: int, plan: m.Plan, cut: Cut) -> SliceProgress:
+        """Begin an iteration by plan; the one before is complete."""
+        now = self._now = _UnderWay(number, plan, cut, SliceProgress(cut, plan.inflight_bytes))
+        if self._verify:
+            lengths = (stop - start for start, stop in zip(cut.start, cut.stop, strict=True))
+            now.signs = signs(number, max(lengths))
+            now.sent, now.received = ([NOTHING] * len(cut.tensor) for _ in range(2))
+        return now.progress
+
+    def end(self) -> m.Sums | None:
+        """End the iteration; digests of its slices where sums are verified."""
+        now = self._iteration
+        self._now = None
+        return m.Sums(now.number, now.sent, now.received) if self._verify else None
+
+    def add_tensor(self, tensor: SharedTensor) -> None:
+        """The next tensor of the iteration lies there."""
+        self._iteration.tensors.append(tensor)
+
+    def push(self) -> bool:
+        """Let go what the window allows; returns whether anything left."""
+        now = self._now
+        has_left = False
+        while now is not None and (index := now.progress.next_slice()) is not None:
+            has_left = True
+            values = self._slice(now, index)
+            if now.signs is not None:
+                now.sent[index] = digest(values, now.signs)
+            if now.plan.server_of_slice[index] != self._ranks.rank:
+                now.progress.under_way_bytes += values.nbytes
+            leader = self._leader(now.plan, self._own_site, index)
+            if leader == self._ranks.rank:
+                self._add_within(self._ranks.rank, now.number, index, values)
+            else:
+                self._links.push(leader, now.number, index, values, now.plan.measure)
+            now = self._now
+        return has_left
+
+    # ---- what arrives
+
+    def pushed(self, rank: int, header: Header, values: Values) -> None:
+        """A member's part of a slice, or another site's sum of it."""
+        if rank in self._place_here:
+            self._add_within(rank, header.iteration, header.slice_index, values)
+        else:
+            self._add_between(rank, header.iteration, header.slice_index, values)
+
+    def room(self, rank: int, header: Header) -> memoryview:
+        """Where the answer belongs. Raises PeerError where nothing was asked of that rank."""
+        now = self._now
+        if now is None or header.iteration != now.number or header.slice_index >= len(now.cut.tensor):
+            raise PeerError(
+                f"answered slice {header.slice_index} of iteration {header.iteration}, which is not under way"
+            )
+        leader, owner = (
+            self._leader(now.plan, self._own_site, header.slice_index),
+            now.plan.server_of_slice[header.slice_index],
+        )
+        if rank != (owner if leader == self._ranks.rank else leader):
+            raise PeerError(f"answered slice {header.slice_index}, which was not pushed to it")
+        number = now.cut.tensor[header.slice_index]
+        if number >= len(now.tensors):
+            raise PeerError(f"answered slice {header.slice_index}, which was not pushed yet")
+        tensor = now.tensors[number]
+        item_bytes = tensor.item_bytes
+        return tensor.octets[
+            item_bytes * now.cut.start[header.slice_index] : item_bytes * now.cut.stop[header.slice_index]
+        ]
+
+    def answered(self, rank: int, header: Header) -> None:
+        """A slice's sum is in its place."""
+        del rank
+        now, index = self._iteration, header.slice_index
+        now.progress.under_way_bytes -= now.cut.size_bytes[index]
+        if self._others_here and self._leader(now.plan, self._own_site, index) == self._ranks.rank:
+            self._links.answer(self._others_here, now.number, index, self._slice(now, index), now.plan.measure)
+        self._note_answer(now, index)
+
+    # ---- sums
+
+    def _add_within(self, rank: int, iteration: int, index: int, values: Values) -> None:
+        if not self._others_here:
+            total: Values | None = values
+        else:
+            total = self._within.add(iteration, index, self._place_here[rank], values)
+        if total is None:
+            return
+        now = self._iteration  # this rank's own part is in the sum
+        owner = now.plan.server_of_slice[index]
+        if owner == self._ranks.rank:
+            self._add_between(self._ranks.rank, iteration, index, total)
+        else:
+            self._links.push(owner, iteration, index, total, now.plan.measure)
+
+    def _add_between(self, rank: int, iteration: int, index: int, values: Values) -> None:
+        total = self._between.add(iteration, index, self._site_of_rank[rank], values)
+        if total is None:
+            return
+        now = self._iteration
+        leaders = [
+            self._leader(now.plan, site, index) for site in range(len(self._ranks.sites)) if site != self._own_site
+        ]
+        self._links.answer([*leaders, *self._others_here], iteration, index, total, now.plan.measure)
+        self._slice(now, index)[:] = total
+        self._note_answer(now, index)
+
+    def _note_answer(self, now: _UnderWay, index: int) -> None:
+        if now.signs is not None:
+            now.received[index] = digest(self._slice(now, index), now.signs)
+        try:
+            elements = now.progress.note_answer(index)
+        except KeyError:
+            raise PeerError(f"answered slice {index} of iteration {now.number} twice") from None
+        if elements is not None:
+            self._tell(now.cut.tensor[index], elements)
+
+    def _leader(self, plan: m.Plan, site: int, index: int) -> int:
+        """The rank that sums a slice within a site."""
+        ranks = self._ranks.sites[site]
+        return ranks[0] if len(ranks) == 1 else plan.leaders[site].server_of_slice[index]
+
+    def _slice(self, now: _UnderWay, index: int) -> Values:
+        return now.tensors[now.cut.tensor[index]].values[now.cut.start[index] : now.cut.stop[index]]
+
+    @property
+    def _iteration(self) -> _UnderWay:
+        if self._now is None:
+            raise PeerError("has taken part in an iteration that is not under way here")
+        return self._now

@@ -1,0 +1,447 @@
+"""The training process's end of the plane: it starts the agent, hands it sums in shared memory, and hears when they are there.
+
+    front = Front(start, startup_s, silence_s)
+    front.join(addresses, coordinator)            once `front.listening` of all ranks is known to all
+    way = front.place(elements, "float32")        how this sum travels; all ranks place the same sums in the same order
+
+None says that the sum goes directly: all ranks have come to it. A RingSum goes by the group's own ring, and the caller says when
+it is done. A PlaneSum goes by the plane: the caller writes its memory and says how much is there, and a thread of the front's says
+how much of the sum is there. So writing, sending, receiving and reading overlap in parts of a MB.
+
+Shared memory is one segment, with a place for each sum of an iteration. A place is used again once its sum has been read; an
+iteration that comes earlier waits. So there is one copy of the gradients at most.
+
+Once the agent has ended, sums under way and all later calls raise why. A script that hears of it by neither within GRACE_S, because
+it waits for another rank in gloo, is ended: gloo would wait for half an hour.
+"""
+
+import mmap
+import os
+import select
+import socket
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from nalb.errors import PeerError, one_line
+from nalb.failures import Cause, Failure, JobFailed
+from nalb.plane import orders as o
+from nalb.plane.cycle import CycleRecorder
+from nalb.process.last_words import die
+from nalb.process.own_program import own_argv, python_path
+from nalb.protocol.calls import announcement
+from nalb.protocol.messages import TensorSpec
+from nalb.protocol.recorder import Group, PlaceInIteration
+
+GRACE_S = 3.0  # the deadline less the silence that it allows is 4 s by default
+CHECK_S = 1.0  # between looks at whether the agent is stopped
+PART_ELEMENTS = 1 << 18  # sums are written and read in parts of so many: 1 MB of float32
+TENSORS_OF_A_PACKET = 1000
+ALIGNED_BYTES = 64
+# An agent's blocks are as large as slices: without these, the C library would give each back to the system and fetch it anew.
+KEEP_FREED_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": "33554432",
+    "MALLOC_TRIM_THRESHOLD_": "1073741824",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+class JobFinished(Exception):
+    """Raised where the job wants no further iteration. Only held jobs (`nalb compare`) end so."""
+
+
+class Memory:
+    """A segment of shared memory with a place for each tensor of an iteration."""
+
+    def __init__(self, number: int, tensors: Sequence[tuple[int, np.dtype[Any]]]):
+        self.number, self.offsets, self._tensors = number, [], tensors
+        size = 0
+        for elements, dtype in tensors:
+            self.offsets.append(size)
+            size += -(-elements * dtype.itemsize // ALIGNED_BYTES) * ALIGNED_BYTES
+        self.size_bytes = size
+        self.descriptor = os.memfd_create("nalb", os.MFD_CLOEXEC)
+        os.ftruncate(self.descriptor, size)
+        self._map = mmap.mmap(self.descriptor, size)  # unmapped once no array is left
+
+    def close_descriptor(self) -> None:
+        """The memory stays while anyone has it mapped."""
+        os.close(self.descriptor)
+
+    def array(self, tensor: int) -> npt.NDArray[Any]:
+        """The place of one tensor."""
+        elements, dtype = self._tensors[tensor]
+        return np.frombuffer(self._map, dtype, elements, self.offsets[tensor])
+
+
+@dataclass(eq=False)
+class _Ring:
+    """An iteration that the ring sums."""
+
+    iteration: int
+    started_s: float
+    left: int = 0  # sums that are under way
+    computed_s: float | None = None  # when its last sum was begun
+    calls: int = 0
+
+
+class RingSum:
+    """A sum that goes by the group's own ring."""
+
+    def __init__(self, done: Callable[[], None]):
+        self.done = done  # to be called once it is there
+
+
+class PlaneSum:
+    """A sum that goes by the plane."""
+
+    def __init__(self, front: "Front", tensor: int, memory: npt.NDArray[Any]):
+        self._front, self._tensor = front, tensor
+        self.memory = memory  # of this rank's summand, and then of the sum
+        self.summed: Callable[[int], object] = bool
+        self.ended: Callable[[Exception | None], object] = bool
+
+    def begin(self, summed: Callable[[int], object], ended: Callable[[Exception | None], object]) -> None:
+        """Begin the sum. A thread of the front's calls `summed` with how much of it is in memory, and at last `ended`.
+
+        ended: called with the error because of which the sum does not come, or None. Neither may wait for anything.
+        """
+        self.summed, self.ended = summed, ended
+        self._front._begin(self._tensor, self)
+
+    def ready(self, elements: int) -> None:
+        """Say that the first `elements` elements of the summand are in memory."""
+        self._front._send(o.Ready(self._tensor, elements))
+
+
+class Front:
+    """One training process's end of the plane. Several threads may call it, each rank's in the same order."""
+
+    def __init__(self, start: o.Start, startup_s: float, silence_s: float):
+        """Starts the agent. Raises JobFailed if it does not listen within `startup_s`.
+
+        silence_s: for how long the agent may be stopped by a signal.
+        """
+        self._start, self._owner, self._silence_s = start, os.getpid(), silence_s
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = KEEP_FREED_MEMORY | os.environ | {"PYTHONPATH": python_path(os.environ.get("PYTHONPATH", ""))}
+        with theirs:
+            self._agent = subprocess.Popen(
+                own_argv("nalb.plane.agent", str(theirs.fileno())),
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                env=environment,
+            )
+        self.by_plane = 0  # sums that went by the plane
+        self._in_order = threading.RLock()  # one call at a time: the order of calls is alike on all ranks
+        self._news = threading.Condition()  # guards what follows
+        self._error: JobFailed | None = None
+        self._is_leaving = self._has_joined = self._is_finished = False
+        self._has_heard = False  # the script has heard of the error
+        self._agreed = -1  # number of the last call that all ranks have announced
+        self._routes: deque[o.Route] = deque()
+        self._under_way: dict[int, PlaneSum] = {}  # by tensor
+        self._rings: deque[_Ring] = deque()
+        # guarded by _in_order
+        self._recorder = CycleRecorder()
+        self._calls = self._registrations = self._segments = 0
+        self._next: int | None = None  # iteration; None: the first one of a registration
+        self._route: o.Route | None = None  # of the iteration under way
+        self._tensors: list[tuple[int, np.dtype[Any]]] = []
+        self._memory: Memory | None = None
+        self._reader = threading.Thread(target=self._read, name="nalb-sums", daemon=True)
+        try:
+            self.listening = self._hear_first(startup_s)
+        except BaseException:
+            self._agent.kill()
+            self._agent.wait()
+            self._socket.close()
+            raise
+        self._reader.start()
+        os.register_at_fork(after_in_child=self._socket.close)
+
+    def _hear_first(self, startup_s: float) -> o.Listening:
+        self._socket.settimeout(startup_s)
+        try:
+            self._send_now(self._start)
+            packet = self._receive()
+        except TimeoutError:
+            raise self._lost(f"has not started within {startup_s:g} s") from None
+        except BrokenPipeError:
+            packet = b""
+        self._socket.settimeout(None)
+        if not packet:
+            raise self._lost(self._end_of_agent())
+        order = o.decode_at_training(packet)
+        if isinstance(order, o.Ended):
+            raise JobFailed(order.failure)
+        assert isinstance(order, o.Listening)
+        return order
+
+    def join(self, addresses: list[str], coordinator: str) -> None:
+        """Join the job; all ranks' agents are at these addresses. Raises JobFailed."""
+        self._send(o.Peers(addresses, coordinator))
+        self._wait(lambda: self._has_joined)
+
+    @property
+    def agent_pid(self) -> int:
+        """Of the agent's process."""
+        return self._agent.pid
+
+    # ---- sums
+
+    def place(self, elements: int, dtype: str) -> PlaneSum | RingSum | None:
+        """How the next sum travels. May wait for the other ranks, or for a plan. Raises JobFailed."""
+        with self._in_order:
+            place = self._recorder.place(elements, dtype)
+            number, self._calls = self._calls, self._calls + 1
+            if place.breaks_off:
+                self._break_off()
+            if place.number < 0:
+                self._send(o.Announce(announcement(number, "sum", ((number, elements, dtype),))))
+                self._wait(lambda: self._agreed >= number)
+                return None
+            if place.learned:
+                self._register(place.learned)
+            if place.number == 0:
+                self._begin_iteration()
+            return self._place_planned(place)
+
+    def _place_planned(self, place: PlaceInIteration) -> PlaneSum | RingSum:
+        assert self._route is not None
+        if self._route.by_ring:
+            return self._place_in_ring(place.is_last)
+        self._wait(lambda: place.number not in self._under_way)
+        if self._memory is None:
+            self._share_memory()
+        assert self._memory is not None
+        self.by_plane += 1
+        offset = self._memory.offsets[place.number]
+        self._send(o.Sum(place.number, self._memory.number, offset, self._calls))
+        return PlaneSum(self, place.number, self._memory.array(place.number))
+
+    def _begin(self, tensor: int, one: PlaneSum) -> None:
+        with self._news:
+            self._wait(lambda: True)
+            self._under_way[tensor] = one
+
+    def _place_in_ring(self, is_last: bool) -> RingSum:
+        with self._news:
+            ring = self._rings[-1]
+            ring.left += 1
+            if is_last:
+                ring.computed_s, ring.calls = monotonic(), self._calls
+
+        def done() -> None:
+            with self._news:
+                ring.left -= 1
+                self._tell_rings()
+
+        return RingSum(done)
+
+    def _tell_rings(self) -> None:
+        """Tell the agent of iterations that are complete."""
+        while self._rings and self._rings[0].computed_s is not None and not self._rings[0].left:
+            one = self._rings.popleft()
+            assert one.computed_s is not None
+            with suppress(OSError):  # the next call meets it
+                self._send_now(o.RingDone(one.iteration, one.started_s, one.computed_s, monotonic(), one.calls))
+            self._news.notify_all()
+
+    def _begin_iteration(self) -> None:
+        """Wait for the plan of the next iteration, and begin it."""
+        self._wait(lambda: self._is_finished or self._next_route() is not None)
+        self._route = self._next_route()
+        if self._route is None:
+            raise JobFinished
+        iteration = self._route.first if self._next is None else self._next
+        self._next = iteration + 1
+        if self._route.by_ring:
+            self._let_memory_go()
+            with self._news:
+                self._rings.append(_Ring(iteration, monotonic()))
+
+    def _next_route(self) -> o.Route | None:
+        """The newest route that covers the next iteration; that of a registration's first one says its number."""
+        if self._next is None:
+            return self._routes[0] if self._routes else None
+        while self._routes and self._routes[0].until < self._next:
+            self._routes.popleft()
+        return next((one for one in reversed(self._routes) if one.first <= self._next <= one.until), None)
+
+    def _register(self, learned: Sequence[Group]) -> None:
+        self._let_memory_go()
+        with self._news:
+            self._registrations += 1
+            self._routes.clear()
+            self._next = None
+        specs = [TensorSpec(str(key), elements, dtype, key) for ((key, elements, dtype),) in learned]  # type: ignore[arg-type]
+        self._tensors = [(spec.elements, np.dtype(spec.dtype)) for spec in specs]
+        for first in range(0, len(specs), TENSORS_OF_A_PACKET):
+            part = specs[first : first + TENSORS_OF_A_PACKET]
+            self._send(o.Register(part, first + len(part) == len(specs)))
+
+    def _break_off(self) -> None:
+        """End the iteration under way with the sums begun so far, and wait for them."""
+        with self._news:
+            if self._rings and self._rings[-1].computed_s is None:
+                self._rings[-1].computed_s, self._rings[-1].calls = monotonic(), self._calls
+            self._tell_rings()
+        self._wait(lambda: not self._rings and not self._under_way)
+        self._send(o.BreakOff())
+
+    # ---- shared memory
+
+    def _share_memory(self) -> None:
+        memory = self._memory = Memory(self._segments, self._tensors)
+        self._segments += 1
+        try:
+            self._send(o.Segment(memory.number, memory.size_bytes), memory.descriptor)
+        finally:
+            memory.close_descriptor()
+
+    def _let_memory_go(self) -> None:
+        if self._memory is not None:
+            self._wait(lambda: not self._under_way)
+            self._send(o.Segment(self._memory.number, 0))
+            self._memory = None
+
+    # ---- the agent's news
+
+    def _read(self) -> None:
+        """The thread that hears the agent."""
+        try:
+            while packet := self._receive_unless_stopped():
+                self._take(o.decode_at_training(packet))
+            error = self._lost(self._end_of_agent())
+        except Exception as problem:
+            error = self._lost(f"cannot be understood: {one_line(problem)}")
+        self._end(error)
+        if not self._is_leaving:
+            threading.Thread(target=self._end_script, name="nalb-grace", daemon=True).start()
+
+    def _receive_unless_stopped(self) -> bytes:
+        """As `_receive`; empty also where a signal has stopped the agent for too long."""
+        poller, stopped_s = select.poll(), 0.0
+        poller.register(self._socket, select.POLLIN)
+        while not poller.poll(1000 * CHECK_S):
+            is_stopped = psutil.Process(self._agent.pid).status() == psutil.STATUS_STOPPED
+            stopped_s = stopped_s + CHECK_S if is_stopped else 0.0
+            if stopped_s >= self._silence_s:
+                self._end(self._lost(f"has been stopped by a signal for {stopped_s:g} s"))
+                self._agent.kill()
+        return self._receive()
+
+    def _end_script(self) -> None:
+        sleep(GRACE_S)
+        error = self._error
+        if not self._has_heard and not self._is_leaving and error is not None:
+            die(error.failure, error.exit_code)
+
+    def _take(self, order: o.FromAgent) -> None:
+        if isinstance(order, o.Summed):
+            self._take_sum(self._under_way[order.tensor], order)
+            return
+        if isinstance(order, o.Ended):
+            self._end(JobFailed(order.failure))
+            return
+        with self._news:
+            if isinstance(order, o.Joined):
+                self._has_joined = True
+            elif isinstance(order, o.Agreed):
+                self._agreed = order.number
+            elif isinstance(order, o.Finish):
+                self._is_finished = True
+            elif isinstance(order, o.Route) and order.registration == self._registrations - 1:
+                self._routes.append(order)
+            self._news.notify_all()
+
+    def _take_sum(self, one: PlaneSum, order: o.Summed) -> None:
+        error: Exception | None = None
+        try:
+            one.summed(order.elements)
+        except Exception as problem:
+            error = problem
+        if error is None and order.elements < len(one.memory):
+            return
+        with self._news:
+            del self._under_way[order.tensor]
+            self._news.notify_all()
+        one.ended(error)
+
+    def _end(self, error: JobFailed) -> None:
+        """No sum comes any more."""
+        with self._news:
+            self._error = self._error or error
+            left, self._under_way = list(self._under_way.values()), {}
+            self._has_heard |= bool(left)
+            self._rings.clear()
+            self._news.notify_all()
+        for one in left:
+            one.ended(self._error)
+
+    def _end_of_agent(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            code = self._agent.wait(1.0)
+            return f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
+        return "has closed its socket"
+
+    def _lost(self, what: str) -> JobFailed:
+        failure = Failure(
+            cause=Cause.ENDED, detail=f"lost its agent, which {what}", role="worker", node=self._start.node
+        )
+        return JobFailed(failure, PeerError.exit_code)
+
+    # ---- telling and waiting
+
+    def _wait(self, is_so: Callable[[], object]) -> None:
+        with self._news:
+            self._news.wait_for(lambda: self._error is not None or is_so())
+            if self._error is not None:
+                self._has_heard = True
+                raise self._error
+
+    def _send(self, order: o.FromTraining, descriptor: int | None = None) -> None:
+        """Raises JobFailed where the agent has ended: its last words say why."""
+        try:
+            self._send_now(order, descriptor)
+        except OSError:
+            self._wait(lambda: False)
+
+    def _send_now(self, order: o.FromTraining, descriptor: int | None = None) -> None:
+        packet = o.encode(order)
+        if descriptor is None:
+            self._socket.send(packet)
+        else:
+            socket.send_fds(self._socket, [packet], [descriptor])
+
+    def _receive(self) -> bytes:
+        """The next packet; empty: the agent has closed the socket."""
+        try:
+            return self._socket.recv(o.PACKET_MOST)
+        except ConnectionResetError:  # it ended without having read all orders; what it said before may still be here
+            with suppress(ConnectionResetError):
+                return self._socket.recv(o.PACKET_MOST)
+            return b""
+
+    def close(self, failed: str | None = None) -> None:
+        """Leave the job, and wait until all ranks have. failed: why the script ends, where it waits for no other rank."""
+        if os.getpid() != self._owner:
+            return
+        self._is_leaving = True
+        node = self._start.node
+        failure = Failure(cause=Cause.SCRIPT, detail=failed, role="worker", node=node) if failed else None
+        with suppress(OSError):
+            self._send_now(o.Leave(failure))
+        self._reader.join()
+        self._agent.wait()
+        self._socket.close()

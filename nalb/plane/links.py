@@ -1,0 +1,248 @@
+"""Sockets between agents: slices to their owners, sums back.
+
+An agent is a worker, with a DEALER to every other agent, and a server, with one ROUTER. A push is [header, payload] on the DEALER,
+and so is its answer. Where messages are measured a forecast goes before each: its receiver times from the forecast's arrival to
+the message's (Cai et al., section 3.2), and reports a row for each. No socket has a high-water mark: pushes are bounded by the
+window, answers by the pushes, and a ROUTER would drop what is above its mark.
+"""
+
+import struct
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import zmq
+
+from nalb.errors import MachineError, PeerError
+from nalb.planning.slices import MAX_SLICE_ELEMENTS
+from nalb.protocol import messages as m
+from nalb.transport.courier import KEEP_ALIVE
+from nalb.transport.curvezmq import door_kept, node_of_user, secure_client, secure_server
+from nalb.transport.keys import NodeKeys
+
+EPOCH = 0  # of the job's members: they stay the same
+HEADER = struct.Struct("<IQIHH")  # epoch, iteration, slice, dtype, 0
+FORECAST = b"f"
+DTYPES = ("float32", "float64", "float16")
+MESSAGE_MOST = 8 * MAX_SLICE_ELEMENTS + 1024  # bytes of a frame
+READS_AT_ONCE = 16  # from one socket before the others have their turn
+
+Values = npt.NDArray[Any]
+
+
+class Header(NamedTuple):
+    """A message's header."""
+
+    iteration: int
+    slice_index: int
+    dtype: str
+
+
+class Receiver(Protocol):
+    """Takes what arrives. All raise PeerError, about the sender, for what may not come."""
+
+    def pushed(self, rank: int, header: Header, values: Values) -> None:
+        """A slice that `rank` has pushed."""
+
+    def room(self, rank: int, header: Header) -> memoryview:
+        """Where the answer of `rank` belongs, in its whole length."""
+        ...
+
+    def answered(self, rank: int, header: Header) -> None:
+        """The answer is there."""
+
+
+class _Peer:
+    """Another agent."""
+
+    __slots__ = ("answer_forecast_ns", "identity", "name", "push_forecast_ns", "rank", "socket")
+
+    def __init__(self, rank: int, name: str | None, socket: "zmq.Socket[bytes]"):
+        self.rank, self.name, self.socket = rank, name, socket  # name: of its node by its key; None: without keys
+        self.identity = identity_of(rank)
+        self.push_forecast_ns = self.answer_forecast_ns = (
+            0  # when the last forecast came; 0: none since the last message
+        )
+
+
+def identity_of(rank: int) -> bytes:
+    """An agent's routing id."""
+    return b"r%d" % rank
+
+
+class AgentLinks:
+    """All sockets of one agent; only one thread may use them, but for `rows`."""
+
+    def __init__(self, host: str, port: int, keys: NodeKeys | None):
+        """port: 0 for a free one. Raises MachineError where the place is taken."""
+        self._keys = keys
+        self._stack = ExitStack()
+        self._context = zmq.Context()
+        self.server = self._context.socket(zmq.ROUTER)
+        self._common(self.server)
+        self.server.setsockopt(zmq.MAXMSGSIZE, MESSAGE_MOST)
+        self.server.setsockopt(
+            zmq.ROUTER_HANDOVER, 1
+        )  # an agent that connects anew takes the place of its dead connection
+        if keys is not None:
+            self._stack.enter_context(door_kept(self._context, keys))
+            secure_server(self.server, keys)
+        try:
+            self.server.bind(f"tcp://{host}:{port or '*'}")
+        except zmq.ZMQError as error:
+            raise MachineError(f"an agent cannot listen on {host}:{port} ({error}): choose another address") from None
+        self.address = self.server.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._node_of_user = {} if keys is None else node_of_user(keys)
+        self.peers: dict[int, _Peer] = {}
+        self._by_identity: dict[bytes, _Peer] = {}
+        self.rows: deque[tuple[int, int, int, int]] = deque()  # of SampleRow
+        self.refused: Counter[str] = Counter()
+
+    def connect(self, own_rank: int, addresses: Sequence[str]) -> None:
+        """Connect to all other agents. addresses: by rank. Raises InputError where keys lack an address."""
+        names = {} if self._keys is None else {one.address: one.name for one in self._keys.peers}
+        for rank, address in enumerate(addresses):
+            if rank == own_rank:
+                continue
+            socket = self._context.socket(zmq.DEALER)
+            self._common(socket)
+            socket.setsockopt(zmq.ROUTING_ID, identity_of(own_rank))
+            if self._keys is not None:
+                secure_client(socket, self._keys, address)
+            socket.connect(address)
+            name = names.get(address.removeprefix("tcp://").rpartition(":")[0])
+            peer = self.peers[rank] = _Peer(rank, name, socket)
+            self._by_identity[peer.identity] = peer
+
+    def _common(self, socket: "zmq.Socket[bytes]") -> None:
+        for option, value in (KEEP_ALIVE | {zmq.SNDHWM: 0, zmq.RCVHWM: 0, zmq.LINGER: 0}).items():
+            socket.setsockopt(option, value)
+
+    def close(self) -> None:
+        """Drop what has not left; nobody may need it."""
+        self._stack.close()
+        self._context.destroy(linger=0)
+
+    # ---- out
+
+    def push(self, rank: int, iteration: int, index: int, values: Values, is_measured: bool) -> None:
+        """Send a slice to the agent that sums it."""
+        socket = self.peers[rank].socket
+        if is_measured:
+            socket.send(FORECAST)
+        socket.send(HEADER.pack(EPOCH, iteration, index, DTYPES.index(values.dtype.name), 0), zmq.SNDMORE)
+        socket.send(values.data)
+
+    def answer(self, ranks: Sequence[int], iteration: int, index: int, values: Values, is_measured: bool) -> None:
+        """Send a sum to those that pushed parts of it: one copy for all."""
+        header = HEADER.pack(EPOCH, iteration, index, DTYPES.index(values.dtype.name), 0)
+        frame, send = zmq.Frame(values.data, copy=True), self.server.send
+        for rank in ranks:
+            identity = self.peers[rank].identity
+            if is_measured:
+                send(identity, zmq.SNDMORE)
+                send(FORECAST)
+            send(identity, zmq.SNDMORE)
+            send(header, zmq.SNDMORE)
+            send(frame, copy=False, track=False)
+
+    # ---- in
+
+    def read_pushes(self, receiver: Receiver) -> None:
+        """Take in some of what others have pushed."""
+        server = self.server
+        for _ in range(READS_AT_ONCE):
+            try:
+                identity = server.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            header = server.recv(copy=False) if server.rcvmore else None
+            payload = server.recv(copy=False) if header is not None and header.more else None
+            peer = self._by_identity.get(identity)
+            last = payload or header
+            if peer is None or header is None or last is None or last.more or not self._is_from(peer, header):
+                self._refuse(server, last)
+                continue
+            try:
+                self._take_push(peer, header, payload, receiver)
+            except PeerError as error:
+                raise _named(peer, error) from None
+
+    def _take_push(self, peer: _Peer, header: zmq.Frame, payload: zmq.Frame | None, receiver: Receiver) -> None:
+        if payload is None:
+            if header.bytes != FORECAST:
+                raise PeerError("sent a header alone")
+            peer.push_forecast_ns = time.monotonic_ns()
+            return
+        head = _header(header.bytes)
+        if peer.push_forecast_ns:
+            row = (m.peer_number(peer.rank, is_worker=True), len(payload), peer.push_forecast_ns, time.monotonic_ns())
+            self.rows.append(row)
+            peer.push_forecast_ns = 0
+        try:
+            values = np.frombuffer(payload.buffer, head.dtype)
+        except ValueError:
+            raise PeerError(f"pushed {len(payload)} bytes of {head.dtype}") from None
+        receiver.pushed(peer.rank, head, values)
+
+    def _is_from(self, peer: _Peer, header: zmq.Frame) -> bool:
+        """Whether a message comes from the node that it names, where there are keys."""
+        return self._keys is None or self._node_of_user.get(str(header.get("User-Id"))) == peer.name
+
+    def _refuse(self, server: "zmq.Socket[bytes]", last: zmq.Frame | None) -> None:
+        """Drop the message of a stranger: anyone can reach the port."""
+        self.refused["not an agent's"] += 1
+        is_more = last is not None and last.more
+        while is_more:
+            is_more = server.recv(copy=False).more
+
+    def reader_of_answers(self, rank: int, receiver: Receiver) -> Callable[[], None]:
+        """A function that takes in some of what `rank` has answered."""
+        peer = self.peers[rank]
+        socket, number = peer.socket, m.peer_number(rank, is_worker=False)
+
+        def take(header: bytes) -> None:
+            if header == FORECAST:
+                peer.answer_forecast_ns = time.monotonic_ns()
+                return
+            head = _header(header)
+            room = receiver.room(rank, head)
+            size_bytes = socket.recv_into(room) if socket.rcvmore else 0
+            if size_bytes != len(room):
+                raise PeerError(f"answered {size_bytes} bytes for {len(room)}")
+            if peer.answer_forecast_ns:
+                self.rows.append((number, size_bytes, peer.answer_forecast_ns, time.monotonic_ns()))
+                peer.answer_forecast_ns = 0
+            receiver.answered(rank, head)
+
+        def read() -> None:
+            for _ in range(READS_AT_ONCE):
+                try:
+                    header = socket.recv(zmq.NOBLOCK)
+                except zmq.Again:
+                    return
+                try:
+                    take(header)
+                except PeerError as error:
+                    raise _named(peer, error) from None
+
+        return read
+
+
+def _named(peer: _Peer, error: PeerError) -> PeerError:
+    return PeerError(f"the agent of rank {peer.rank} {error}: install the same nalb everywhere, or report this")
+
+
+def _header(frame: bytes) -> Header:
+    try:
+        epoch, iteration, index, dtype, _ = HEADER.unpack(frame)
+        header = Header(iteration, index, DTYPES[dtype])
+    except (struct.error, IndexError):
+        raise PeerError("sent a header that is not ours") from None
+    if epoch != EPOCH:
+        raise PeerError(f"is in epoch {epoch}, this agent in {EPOCH}")
+    return header

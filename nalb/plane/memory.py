@@ -1,0 +1,49 @@
+"""The gradients that a training process shares with its agent: segments that come as descriptors, and tensors within them."""
+
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nalb.errors import PeerError
+
+
+class SharedTensor:
+    """One tensor of the iteration under way, as elements and as bytes."""
+
+    __slots__ = ("item_bytes", "octets", "values")
+
+    def __init__(self, segment: mmap.mmap, offset_bytes: int, elements: int, dtype: str):
+        self.values: npt.NDArray[Any] = np.frombuffer(segment, dtype, elements, offset_bytes)
+        self.octets = memoryview(segment)[offset_bytes : offset_bytes + self.values.nbytes]
+        self.item_bytes = self.values.itemsize
+
+
+class Segments:
+    """The segments by number. One that is given up stays mapped while tensors lie in it."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, mmap.mmap] = {}
+
+    def take(self, number: int, size_bytes: int, descriptor: int) -> None:
+        """Map a segment, and close its descriptor. Raises PeerError where it is smaller than said."""
+        try:
+            if os.fstat(descriptor).st_size < size_bytes:
+                raise PeerError(f"segment {number} is smaller than {size_bytes} bytes")
+            self._by_number[number] = mmap.mmap(descriptor, size_bytes)
+        finally:
+            os.close(descriptor)
+
+    def give_up(self, number: int) -> None:
+        """Forget a segment."""
+        self._by_number.pop(number, None)
+
+    def tensor(self, number: int, offset_bytes: int, elements: int, dtype: str) -> SharedTensor:
+        """A tensor in a segment. Raises PeerError where it does not lie in one."""
+        segment = self._by_number.get(number)
+        end_bytes = offset_bytes + elements * np.dtype(dtype).itemsize
+        if segment is None or end_bytes > len(segment):
+            raise PeerError(f"bytes {offset_bytes} to {end_bytes} lie in no segment {number}")
+        return SharedTensor(segment, offset_bytes, elements, dtype)

@@ -1,0 +1,177 @@
+"""What a training process and its agent tell each other, one message per packet of a local socket (SOCK_SEQPACKET). Pure.
+
+    T -> A  Start              first of all: who this rank is and where the job is
+    A -> T  Listening          where other agents reach this one
+    T -> A  Peers              all agents' addresses; the agent joins the job
+    A -> T  Joined             all processes of the job are there
+    T -> A  Segment            shared memory, whose descriptor comes with the packet
+    T -> A  Announce(call)     the script would make a call that no plan covers (nalb/protocol/calls.py)
+    A -> T  Agreed(call)       every rank has announced the same call
+    T -> A  Register           what every iteration sums, from the next one on
+    A -> T  Route(k to n)      a plan for these iterations has come: by the plane, or by the group's own ring
+    A -> T  Finish             the job wants no further iteration
+    T -> A  Sum(tensor)        a tensor's place in shared memory, once per tensor and iteration
+    T -> A  Ready(tensor, n)   its first n elements are there
+    A -> T  Summed(tensor, n)  its first n elements hold the sum
+    T -> A  BreakOff           the iteration under way has no further tensors; what iterations consist of is unknown
+    T -> A  RingDone(k)        iteration k was summed by the ring
+    T -> A  Leave              the script ends
+    A -> T  Ended              why the agent ends, where not in good order
+
+Tensors are numbered within an iteration from 0, in the order in which Register names them. Whoever closes the socket has ended.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from nalb.failures import Failure
+from nalb.protocol.messages import Called, TensorSpec
+
+PACKET_MOST = 1 << 20  # bytes of a packet; Register comes in parts that fit
+
+Number = Annotated[int, Meta(ge=0)]
+
+
+class Order(Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Base of every message."""
+
+
+class Start(Order, frozen=True):
+    """Who this rank is. The agent has the training process's environment, and reads the job's options there."""
+
+    rank: Number
+    size: Number
+    node: str
+    address: str  # an IP address of this machine that the other ranks reach
+    starts_coordinator: bool  # rank 0's, where no launcher runs one
+
+
+class Listening(Order, frozen=True):
+    """Where other agents reach this one."""
+
+    address: str  # tcp://host:port
+    coordinator: str | None = None  # host:port, where this agent has started one
+
+
+class Peers(Order, frozen=True):
+    """All agents' addresses, by rank."""
+
+    addresses: list[str]
+    coordinator: str  # host:port
+
+
+class Joined(Order, frozen=True):
+    """All processes of the job are there."""
+
+
+class Segment(Order, frozen=True):
+    """Shared memory; its descriptor comes with the packet. size_bytes 0: the segment is not used any more."""
+
+    number: Number
+    size_bytes: Number
+
+
+class Announce(Order, frozen=True):
+    """A call that no plan covers."""
+
+    call: Called
+
+
+class Agreed(Order, frozen=True):
+    """Every rank has announced the call of this number."""
+
+    number: Number
+
+
+class Register(Order, frozen=True):
+    """What every iteration sums, from the next one on; each tensor is a group of its own."""
+
+    tensors: list[TensorSpec]
+    is_whole: bool  # no further part of the list follows
+
+
+class Route(Order, frozen=True):
+    """How iterations `first` to `until` travel."""
+
+    registration: Number  # counts the whole Registers, from 0: a Route of an earlier one is void
+    first: Number
+    until: Number
+    by_ring: bool
+
+
+class Finish(Order, frozen=True):
+    """The job wants no further iteration: replays end here."""
+
+
+class Sum(Order, frozen=True):
+    """The next tensor of the iteration, in a segment from offset_bytes on."""
+
+    tensor: Number
+    segment: Number
+    offset_bytes: Number
+    calls: Number  # that the script has made so far, this one included
+
+
+class Ready(Order, frozen=True):
+    """The first `elements` elements of the tensor are in shared memory."""
+
+    tensor: Number
+    elements: Number
+
+
+class Summed(Order, frozen=True):
+    """The first `elements` elements of the tensor in shared memory hold the sum."""
+
+    tensor: Number
+    elements: Number
+
+
+class BreakOff(Order, frozen=True):
+    """The iteration under way, if any, has no further tensors."""
+
+
+class RingDone(Order, frozen=True):
+    """An iteration was summed by the ring; times are of the monotonic clock."""
+
+    iteration: Number
+    started_s: float
+    computed_s: float
+    finished_s: float
+    calls: Number
+
+
+class Leave(Order, frozen=True):
+    """The script ends; in good order, unless a failure says otherwise."""
+
+    failure: Failure | None = None
+
+
+class Ended(Order, frozen=True):
+    """Why the agent ends, and with it the job."""
+
+    failure: Failure
+
+
+FromTraining = Start | Peers | Segment | Announce | Register | Sum | Ready | BreakOff | RingDone | Leave
+FromAgent = Listening | Joined | Agreed | Route | Finish | Summed | Ended
+
+_encoder = msgspec.msgpack.Encoder()
+_at_agent: msgspec.msgpack.Decoder[FromTraining] = msgspec.msgpack.Decoder(FromTraining)
+_at_training: msgspec.msgpack.Decoder[FromAgent] = msgspec.msgpack.Decoder(FromAgent)
+
+
+def encode(order: Order) -> bytes:
+    """One packet."""
+    return _encoder.encode(order)
+
+
+def decode_at_agent(packet: bytes | memoryview) -> FromTraining:
+    """A packet from the training process. Raises msgspec.DecodeError."""
+    return _at_agent.decode(packet)
+
+
+def decode_at_training(packet: bytes) -> FromAgent:
+    """A packet from the agent. Raises msgspec.DecodeError."""
+    return _at_training.decode(packet)

@@ -1,0 +1,95 @@
+"""Which slices of an iteration may leave, and what of its tensors is summed. Pure.
+
+A slice may leave once its elements are ready and no more than the window is under way: bytes that other ranks sum and have not
+answered. Slices leave in the order in which they become ready. The training process hears of sums in parts of TELL_BYTES, so that
+it copies the first while the others travel.
+"""
+
+from collections import deque
+
+from nalb.planning.slices import ITEM_BYTES, Layout
+
+TELL_BYTES = 1 << 20
+
+
+class Cut:
+    """A layout's slices in plain lists; each slice is part of one tensor, and a tensor's slices follow each other."""
+
+    def __init__(self, layout: Layout):
+        assert all(len(one.fragments) == 1 for one in layout.slices), "each tensor is a group of its own"
+        fragments = [one.fragments[0] for one in layout.slices]
+        self.tensor = [one.tensor for one in fragments]  # by slice
+        self.start = [one.tensor_offset for one in fragments]  # its first element within the tensor
+        self.stop = [one.tensor_offset + one.length for one in fragments]
+        self.size_bytes = [one.size_bytes for one in layout.slices]
+        self.elements = [tensor.elements for tensor in layout.tensors]
+        self.dtype = [tensor.dtype for tensor in layout.tensors]
+        self.tell_elements = [TELL_BYTES // ITEM_BYTES[dtype] for dtype in self.dtype]  # by tensor
+        self.first = [0] * (len(layout.tensors) + 1)  # by tensor, its first slice; at the end the number of slices
+        for tensor in self.tensor:
+            self.first[tensor + 1] += 1
+        for tensor in range(len(layout.tensors)):
+            self.first[tensor + 1] += self.first[tensor]
+
+
+class SliceProgress:
+    """How far one iteration is."""
+
+    def __init__(self, cut: Cut, window_bytes: int):
+        """window_bytes: 0 for no limit."""
+        self._cut, self._window_bytes = cut, window_bytes
+        self._queue: deque[int] = deque()  # slices that are ready and have not left
+        self._queued = list(cut.first)  # by tensor, its first slice that is not ready
+        self._answered = bytearray(cut.first[-1])
+        self._complete = list(cut.first)  # by tensor, its first slice without an answer
+        self._told = [0] * len(cut.elements)  # by tensor, elements that the training process knows to be summed
+        self._answers = 0
+        self.under_way_bytes = 0
+        self.tensors = len(cut.elements)  # that the iteration has; fewer where it was broken off
+
+    def make_ready(self, tensor: int, elements: int) -> None:
+        """Take in that the first elements of a tensor are there."""
+        cut, index = self._cut, self._queued[tensor]
+        end = cut.first[tensor + 1]
+        while index < end and cut.stop[index] <= elements:
+            self._queue.append(index)
+            index += 1
+        self._queued[tensor] = index
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether all elements of the iteration are there."""
+        return all(self._queued[one] == self._cut.first[one + 1] for one in range(self.tensors))
+
+    def next_slice(self) -> int | None:
+        """The slice that leaves now; None: there is none, or the window is full."""
+        if not self._queue or (self._window_bytes and self.under_way_bytes >= self._window_bytes):
+            return None
+        return self._queue.popleft()
+
+    def note_answer(self, index: int) -> int | None:
+        """Take in that a slice's sum is back; returns how many elements of its tensor to tell of as summed, or None.
+
+        Raises KeyError for an answer that came before.
+        """
+        if self._answered[index]:
+            raise KeyError(index)
+        cut, tensor = self._cut, self._cut.tensor[index]
+        self._answered[index] = 1
+        self._answers += 1
+        place, end = self._complete[tensor], cut.first[tensor + 1]
+        if index != place:
+            return None
+        while place < end and self._answered[place]:
+            place += 1
+        self._complete[tensor] = place
+        elements = cut.stop[place - 1]
+        if place < end and elements - self._told[tensor] < cut.tell_elements[tensor]:
+            return None
+        self._told[tensor] = elements
+        return elements
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all sums of the iteration are back."""
+        return self._answers == self._cut.first[self.tensors]

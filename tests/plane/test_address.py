@@ -1,0 +1,42 @@
+"""Where the other ranks reach this one."""
+
+import pytest
+
+from nalb.errors import InputError
+from nalb.plane.address import own_address
+
+
+@pytest.mark.parametrize(
+    ("environ", "address"),
+    [
+        ({"NALB_ADDRESS": "10.1.2.3", "MASTER_ADDR": "127.0.0.1"}, "10.1.2.3"),
+        ({"NALB_ADDRESS": "fd00::0001"}, "fd00::1"),
+        ({"GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "10.0.0.1"}, "127.0.0.1"),
+        ({"MASTER_ADDR": "127.0.0.1"}, "127.0.0.1"),
+        ({"MASTER_ADDR": "localhost"}, "127.0.0.1"),
+        ({"MASTER_ADDR": "127.0.0.9"}, "127.0.0.1"),
+    ],
+)
+def test_own_address(environ, address):
+    assert own_address(environ) == address
+
+
+@pytest.mark.parametrize(
+    ("environ", "word"),
+    [
+        ({}, "MASTER_ADDR is not set"),
+        ({"NALB_ADDRESS": "node1"}, "no IP address"),
+        ({"GLOO_SOCKET_IFNAME": "eth99"}, "no interface eth99"),
+        ({"MASTER_ADDR": "no.such.host.invalid"}, "no route"),
+    ],
+)
+def test_no_address(environ, word):
+    with pytest.raises(InputError, match=word):
+        own_address(environ)
+
+
+def test_a_loopback_address_serves_ranks_of_one_machine_only(monkeypatch):
+    monkeypatch.setattr("nalb.plane.address._towards", lambda _: "127.0.1.1")
+    assert own_address({"MASTER_ADDR": "vm", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "4"}) == "127.0.1.1"
+    with pytest.raises(InputError, match="set NALB_ADDRESS"):
+        own_address({"MASTER_ADDR": "vm", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "4"})

@@ -1,0 +1,359 @@
+"""Agents as real processes on loopback, with the real coordinator."""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zmq
+
+from nalb.failures import Cause
+from nalb.plane import orders
+from nalb.plane.links import HEADER, identity_of
+from nalb.protocol.calls import announcement
+from nalb.transport.keys import key_path, make_keys, write_keys
+from tests.plane.plain_front import LIMIT_S, Ended, PlainFront, meet, on_all
+
+pytestmark = pytest.mark.jobs
+ROOT = Path(__file__).parents[2]
+MARK = "NALB_TEST_RUN"
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Short deadlines, and a mark by which everything that the test starts is found."""
+    for name in [one for one in os.environ if one.startswith(("NALB_", "DMLC_"))]:
+        monkeypatch.delenv(name)
+    token = secrets.token_hex(8)
+    monkeypatch.setenv(MARK, token)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("NALB_DEADLINE_S", "4")
+    yield monkeypatch
+    for pid in marked(token):
+        os.kill(pid, signal.SIGKILL)
+    while PlainFront.made:
+        PlainFront.made.pop().close()
+
+
+def marked(token):
+    """Living processes of the test, this one left out."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                is_ours = f"{MARK}={token}".encode() in (folder / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            found += [int(folder.name)] if is_ours else []
+    return found
+
+
+def are_gone():
+    """Whether all that the test has started ends by itself."""
+    end_s = time.monotonic() + LIMIT_S
+    while (left := marked(os.environ[MARK])) and time.monotonic() < end_s:
+        time.sleep(0.05)
+    return not left
+
+
+def sequential(parts):
+    total = parts[0].copy()
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def sum_once(fronts, random, tensors=None, add_up=sequential):
+    """One iteration of random numbers; the sums must have the bits of a loop over ranks, or of what `add_up` computes."""
+    routes = [front.route() for front in fronts]
+    assert len({(route.first, route.until, route.by_ring) for route in routes}) == 1
+    parts = [[random.standard_normal(len(one)).astype(one.dtype) for one in front.tensors] for front in fronts]
+    for part in parts:
+        part[0][:3] = np.nan, np.inf, -0.0
+    for front, part in zip(fronts, parts, strict=True):
+        for shared, values in zip(front.tensors, part, strict=True):
+            shared[:] = values
+    for front in fronts:
+        front.begin(tensors)
+    for front in fronts:
+        front.wait(tensors)
+    for index in range(len(fronts[0].tensors) if tensors is None else tensors):
+        expected = add_up([part[index] for part in parts])
+        assert all(front.tensors[index].tobytes() == expected.tobytes() for front in fronts), index
+    return routes[0].first
+
+
+def own_kilobytes(pid):
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_sums_of_three_ranks(environment):
+    """Several registrations, a broken-off iteration, calls without a plan, and a good end; digests check every slice too."""
+    environment.setenv("NALB_VERIFY_SUMS", "1")
+    random, size = np.random.default_rng(0), 3
+    fronts = [PlainFront(rank, size) for rank in range(size)]
+    meet(fronts)
+    for number in range(2):  # calls that no plan covers
+        call = announcement(number, "sum", ((number, 5000, "float32"),))
+        for front in fronts:
+            front.calls += 1
+            front.send(orders.Announce(call))
+        assert [front.hear(orders.Agreed).number for front in fronts] == [number] * size
+    for front in fronts:
+        front.register([40_000, 1, 300_007, 1024])
+    assert [sum_once(fronts, random) for _ in range(3)] == [0, 1, 2]
+    assert sum_once(fronts, random, tensors=2) == 3
+    for front in fronts:
+        front.send(orders.BreakOff())
+        front.register([70_000, 2000], "float64")
+    assert sum_once(fronts, random) >= 4
+    for front in fronts:
+        front.route()  # a plan that no iteration follows
+        front.send(orders.BreakOff())
+        front.register([90_000], "float16")
+    sum_once(fronts, random)
+    for front in fronts:
+        front.leave()
+    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * size
+    assert are_gone()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_sums_by_sites(environment):
+    """Within sites in the order of ranks, then in the order of sites; a site of one machine, and members that lead nothing."""
+    environment.setenv("NALB_SITES", "n0=east,n1=west,n2=east,n3=north,n4=east")
+    environment.setenv("NALB_VERIFY_SUMS", "1")
+    fronts = [PlainFront(rank, 5) for rank in range(5)]
+    meet(fronts)
+    for front in fronts:
+        front.register([150_000, 1025])
+    random = np.random.default_rng(1)
+    for _ in range(3):
+        sum_once(fronts, random, add_up=lambda p: sequential([sequential([p[0], p[2], p[4]]), p[1], p[3]]))
+    for front in fronts:
+        front.leave()
+    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 5
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.usefixtures("environment")
+def test_encrypted_sums(tmp_path):
+    """With keys everything is encrypted, and strangers cannot push."""
+    hosts = {f"n{rank}": f"127.0.0.{rank + 1}" for rank in range(3)}
+    write_keys(tmp_path / "keys", make_keys(hosts))
+    fronts = [
+        PlainFront(rank, 3, {"NALB_KEYS": str(key_path(tmp_path / "keys", node))}, address=host)
+        for rank, (node, host) in enumerate(hosts.items())
+    ]
+    listening = meet(fronts)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.setsockopt(zmq.LINGER, 0)
+        stranger.setsockopt(zmq.ROUTING_ID, identity_of(1))
+        stranger.connect(listening[0].address)
+        stranger.send_multipart([HEADER.pack(0, 0, 0, 0, 0), b"1234" * 5])
+        for front in fronts:
+            front.register([70_000])
+        random = np.random.default_rng(2)
+        for _ in range(2):
+            sum_once(fronts, random)
+    for front in fronts:
+        front.leave()
+    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 3
+
+
+def test_a_key_of_another_job(environment, tmp_path):
+    environment.setenv("NALB_STARTUP_S", "6")
+    hosts = {f"n{rank}": f"127.0.0.{rank + 1}" for rank in range(2)}
+    for name in ("ours", "theirs"):
+        write_keys(tmp_path / name, make_keys(hosts))
+    fronts = [
+        PlainFront(rank, 2, {"NALB_KEYS": str(key_path(tmp_path / name, f"n{rank}"))}, address=hosts[f"n{rank}"])
+        for rank, name in enumerate(("ours", "theirs"))
+    ]
+    with pytest.raises(Ended, match="does not take this node's key"):
+        meet(fronts, order=(1, 0))
+    with pytest.raises(Ended, match="only 1 of 2 processes came"):
+        fronts[0].hear(orders.Joined)
+
+
+def test_malformed_messages_of_strangers(environment):
+    """Anyone can reach the port of a job without keys: what is no agent's message changes nothing."""
+    del environment
+    fronts = [PlainFront(rank, 2) for rank in range(2)]
+    listening = meet(fronts)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.setsockopt(zmq.LINGER, 0)
+        stranger.connect(listening[0].address)
+        for frames in ([b""], [b"f"], [b"f", b"f"], [b"x"] * 7, [HEADER.pack(0, 0, 0, 0, 0), b"1234", b"more"]):
+            stranger.send_multipart(frames)
+        for front in fronts:
+            front.register([70_000])
+        for _ in range(3):
+            sum_once(fronts, np.random.default_rng(3))
+    for front in fronts:
+        front.leave()
+    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 2
+
+
+def test_memory_is_bounded(environment):
+    """An agent holds what waits for the slowest rank, and nothing from one iteration to the next."""
+    size, elements = 3, 2_000_000
+    environment.setenv("NALB_SCHEME", "average")
+    fronts = [PlainFront(rank, size) for rank in range(size)]
+    meet(fronts)
+    before_kb = [own_kilobytes(front.agent.pid) for front in fronts]
+    for front in fronts:
+        front.register([elements])
+    grown_kb = []
+    for _ in range(12):
+        assert not [route for front in fronts if (route := front.route()).by_ring]
+        for front in reversed(fronts):  # all others' parts wait for that of rank 0
+            front.begin()
+            time.sleep(0.02)
+        for front in fronts:
+            front.wait()
+        grown_kb.append(max(own_kilobytes(front.agent.pid) - kb for front, kb in zip(fronts, before_kb, strict=True)))
+    model_kb = 4 * elements / 1024
+    assert max(grown_kb) < 2 * model_kb + 8192
+    assert grown_kb[-1] < grown_kb[3] + model_kb / 4
+    for front in fronts:
+        front.leave()
+    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * size
+
+
+class Job:
+    """Ranks 0 and 1 in this process, and rank 2 in one of its own; all sum again and again."""
+
+    size = 3
+
+    def __init__(self):
+        argv = [sys.executable, "-m", "tests.plane.plain_rank", "2", str(self.size), "200000"]
+        self.rank_2 = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.fronts = [PlainFront(rank, self.size) for rank in range(2)]
+        listening = [front.hear(orders.Listening) for front in self.fronts]
+        pid, address = self.rank_2.stdout.readline().split()
+        self.agent_2, self.coordinator = int(pid), listening[0].coordinator
+        self.addresses = [*(one.address for one in listening), address]
+
+    def join(self):
+        print(self.coordinator, *self.addresses, file=self.rank_2.stdin, flush=True)
+        for front in self.fronts:
+            front.send(orders.Peers(self.addresses, self.coordinator))
+
+    def coordinator_pid(self):
+        children = Path(f"/proc/{self.fronts[0].agent.pid}/task/{self.fronts[0].agent.pid}/children").read_text()
+        return int(children.split()[0])
+
+    def sum_until_it_fails(self):
+        """The failures that ranks 0 and 1 are told; None for one whose agent says nothing more."""
+
+        def run(front):
+            try:
+                front.hear(orders.Joined)
+                front.register([200_000])
+                while True:
+                    front.route()
+                    front.tensors[0][:] = front.rank
+                    front.begin()
+                    front.wait()
+            except Ended as end:
+                return end.failure
+            except (EOFError, ConnectionError):
+                return None
+
+        return on_all(self.fronts, run)
+
+    def is_over(self):
+        self.rank_2.kill()
+        self.rank_2.communicate()
+        return are_gone()
+
+
+def after_a_sum(job, act):
+    """Call `act` on a thread once rank 2 has summed."""
+
+    def run():
+        job.rank_2.stdout.readline()
+        act()
+
+    threading.Thread(target=run).start()
+
+
+FAULTS = {
+    "a dead training process": (lambda job: job.rank_2.kill(), Cause.ENDED, "agent n2"),
+    "a dead agent": (lambda job: os.kill(job.agent_2, signal.SIGKILL), Cause.SILENT, "agent n2"),
+    "a stopped agent": (lambda job: os.kill(job.agent_2, signal.SIGSTOP), Cause.SILENT, "agent n2"),
+    "a dead coordinator": (lambda job: os.kill(job.coordinator_pid(), signal.SIGKILL), Cause.NO_COORDINATOR, None),
+    "a dead agent with the coordinator": (lambda job: job.fronts[0].agent.kill(), Cause.SILENT, "agent n0"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named_and_ends_the_job(environment, fault):
+    del environment
+    act, cause, culprit = FAULTS[fault]
+    job = Job()
+    job.join()
+    after_a_sum(job, lambda: act(job))
+    failures = job.sum_until_it_fails()
+    for front, failure in zip(job.fronts, failures, strict=True):
+        if culprit == f"agent n{front.rank}":
+            assert failure is None
+            continue
+        assert failure.cause is cause, failure
+        assert culprit is None or f"{failure.role} {failure.node}" == culprit
+    if fault == "a stopped agent":
+        os.kill(job.agent_2, signal.SIGKILL)
+    assert job.is_over()
+
+
+def test_a_rank_that_never_comes(environment):
+    environment.setenv("NALB_STARTUP_S", "3")
+    job = Job()
+    for front in job.fronts:
+        front.send(orders.Peers(job.addresses, job.coordinator))
+    failures = job.sum_until_it_fails()
+    assert [failure.cause for failure in failures] == [Cause.ABSENT] * 2
+    assert job.is_over()
+
+
+def test_iterations_of_the_ring(environment):
+    """Where links do not set the pace the ring sums: single iterations at first, then several by one route."""
+    del environment
+    fronts = [PlainFront(rank, 2) for rank in range(2)]
+    meet(fronts)
+    for front in fronts:
+        front.register([5000])
+
+    def run(front):
+        """Iterations by route: (first, until) of those by the ring."""
+        by_ring, iteration = [], 0
+        while sum(until + 1 - first for first, until in by_ring) < 60:
+            route = front.route()
+            assert route.first == iteration
+            iteration = route.until + 1
+            if not route.by_ring:
+                front.begin()
+                front.wait()
+                continue
+            by_ring.append((route.first, route.until))
+            for number in range(route.first, route.until + 1):
+                began_s = time.monotonic()
+                front.calls += 1
+                front.send(orders.RingDone(number, began_s, began_s, began_s + 1e-6, front.calls))
+        return by_ring
+
+    first, second = on_all(fronts, run)
+    assert first == second
+    assert any(until > begun for begun, until in first)
+    for front in fronts:
+        front.leave()
+    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0, 0]

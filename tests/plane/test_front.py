@@ -1,0 +1,318 @@
+"""The training process's end of the plane, against an agent that the test plays."""
+
+import mmap
+import os
+import signal
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from nalb.failures import Cause, Failure, JobFailed
+from nalb.plane import front as fronts
+from nalb.plane import orders as o
+from nalb.plane.front import Front, JobFinished, PlaneSum, RingSum
+
+LIMIT_S = 20.0
+SIZES = (3000, 2001)  # an iteration; 2001 elements end off the alignment
+
+
+class Agent:
+    """The other end of the orders' socket. The process that holds it too only sleeps."""
+
+    def __init__(self, end):
+        self.socket = end
+        end.settimeout(LIMIT_S)
+        self.descriptors = []
+
+    def tell(self, order):
+        self.socket.send(o.encode(order))
+
+    def hear(self):
+        packet, descriptors, _, _ = socket.recv_fds(self.socket, o.PACKET_MOST, 1)
+        self.descriptors += descriptors
+        return o.decode_at_agent(packet) if packet else None
+
+    def has_heard_all(self):
+        self.socket.setblocking(False)
+        try:
+            return not self.socket.recv(o.PACKET_MOST, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        finally:
+            self.socket.settimeout(LIMIT_S)
+
+    def mapped(self, size_bytes):
+        return mmap.mmap(self.descriptors[-1], size_bytes)
+
+
+class Job:
+    """A front, its agent, and a thread that makes the script's calls, so that the test can answer them."""
+
+    def __init__(self, ends, silence_s=LIMIT_S):
+        self.thread = ThreadPoolExecutor(1)
+        making = self.thread.submit(Front, o.Start(0, 2, "n0", "127.0.0.1", True), LIMIT_S, silence_s)
+        while not ends and not making.done():
+            pass
+        if making.done():
+            making.result()
+        self.agent = Agent(ends.pop())
+        assert self.agent.hear() == o.Start(0, 2, "n0", "127.0.0.1", True)
+        self.agent.tell(o.Listening("tcp://127.0.0.1:1", "127.0.0.1:2"))
+        self.front = making.result(LIMIT_S)
+        self.calls = 0
+
+    def place(self, elements):
+        self.calls += 1
+        return self.thread.submit(self.front.place, elements, "float32")
+
+    def directly(self, elements):
+        """A call that all ranks announce."""
+        placed = self.place(elements)
+        call = self.agent.hear().call
+        assert (call.number, call.elements, call.dtypes) == (self.calls - 1, elements, ["float32"])
+        self.agent.tell(o.Agreed(call.number))
+        assert placed.result(LIMIT_S) is None
+
+    def learn(self, first=0, by_ring=False, until=1 << 40):
+        """Two iterations, and the first sum of the next one."""
+        for _ in range(2):
+            for elements in SIZES:
+                self.directly(elements)
+        placed = self.place(SIZES[0])
+        register = self.agent.hear()
+        assert [(one.name, one.elements, one.group) for one in register.tensors] == [("0", 3000, 0), ("1", 2001, 1)]
+        assert register.is_whole
+        self.agent.tell(o.Route(registration=0, first=first, until=until, by_ring=by_ring))
+        return placed
+
+    def begin(self, placed):
+        """One sum by the plane: itself, and what its thread is called with."""
+        one, said = placed.result(LIMIT_S), []
+        assert isinstance(one, PlaneSum)
+        one.begin(said.append, lambda error: said.append(error or "ended"))
+        return one, said
+
+
+@pytest.fixture
+def ends(monkeypatch):
+    """The agents' ends of the sockets."""
+    pair, found, made = socket.socketpair, [], []
+
+    def both(*kinds):
+        ours, theirs = pair(*kinds)
+        found.append(theirs.dup())
+        made.append(found[-1])
+        return ours, theirs
+
+    monkeypatch.setattr(fronts.socket, "socketpair", both)
+    monkeypatch.setattr(fronts, "own_argv", lambda *_: ["sleep", "60"])
+    monkeypatch.setattr(fronts, "die", lambda *_: None)
+    yield found
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def job(ends):
+    one = Job(ends)
+    yield one
+    with suppress(ProcessLookupError):
+        os.kill(one.front.agent_pid, signal.SIGKILL)
+    one.agent.socket.close()
+    one.front.close()
+    one.thread.shutdown()
+
+
+def until(is_so):
+    """Wait for another thread."""
+    done = threading.Event()
+    for _ in range(int(LIMIT_S / 0.01)):
+        if is_so():
+            return
+        done.wait(0.01)
+    raise AssertionError("not within the limit")
+
+
+def test_a_sum_by_the_plane(job):
+    placed = job.learn(first=7)
+    segment, order = job.agent.hear(), job.agent.hear()
+    assert segment.size_bytes == 12032 + 8064  # 64-byte steps
+    assert order == o.Sum(tensor=0, segment=segment.number, offset_bytes=0, calls=5)
+    one, said = job.begin(placed)
+    one.memory[:2000] = np.arange(2000)
+    one.ready(2000)
+    assert job.agent.hear() == o.Ready(0, 2000)
+    shared = np.frombuffer(job.agent.mapped(segment.size_bytes), np.float32, 3000)
+    assert shared[1999] == 1999
+    shared[:] = 5.0
+    job.agent.tell(o.Summed(0, 1000))
+    job.agent.tell(o.Summed(0, 3000))
+    until(lambda: len(said) == 3)
+    assert said == [1000, 3000, "ended"]
+    assert one.memory[2999] == 5.0
+    second = job.place(2001)
+    assert job.agent.hear() == o.Sum(tensor=1, segment=segment.number, offset_bytes=12032, calls=6)
+    assert len(second.result(LIMIT_S).memory) == 2001
+
+
+def test_a_place_is_used_again_once_its_sum_was_read(job):
+    placed = job.learn()
+    job.agent.hear()
+    job.agent.hear()
+    _, said = job.begin(placed)
+    job.begin(job.place(2001))
+    job.agent.hear()
+    again = job.place(3000)
+    assert not again.done()
+    assert job.agent.has_heard_all()
+    job.agent.tell(o.Summed(0, 3000))
+    assert job.agent.hear().tensor == 0
+    assert isinstance(again.result(LIMIT_S), PlaneSum)
+    assert said == [3000, "ended"]
+
+
+def test_an_iteration_of_the_ring_is_told_once_all_its_sums_are_done(job):
+    first = job.learn(first=3, by_ring=True).result(LIMIT_S)
+    second = job.place(2001).result(LIMIT_S)
+    next_one = job.place(3000).result(LIMIT_S)
+    assert all(isinstance(one, RingSum) for one in (first, second, next_one))
+    second.done()
+    assert job.agent.has_heard_all()
+    first.done()
+    told = job.agent.hear()
+    assert (told.iteration, told.calls) == (3, 6)
+    assert told.started_s <= told.computed_s <= told.finished_s
+
+
+def test_memory_is_let_go_where_the_ring_takes_over(job):
+    placed = job.learn(until=0)
+    segment = job.agent.hear()
+    job.agent.hear()
+    job.begin(placed)
+    job.begin(job.place(2001))
+    job.agent.hear()
+    for number, elements in enumerate(SIZES):
+        job.agent.tell(o.Summed(number, elements))
+    job.agent.tell(o.Route(registration=0, first=1, until=1, by_ring=True))
+    placed = job.place(3000)
+    assert job.agent.hear() == o.Segment(segment.number, 0)
+    assert isinstance(placed.result(LIMIT_S), RingSum)
+
+
+def test_an_iteration_that_breaks_off_is_waited_for(job):
+    placed = job.learn()
+    job.agent.hear()
+    job.agent.hear()
+    job.begin(placed)
+    other = job.place(9999)
+    assert job.agent.has_heard_all()
+    job.agent.tell(o.Summed(0, 3000))
+    assert job.agent.hear() == o.BreakOff()
+    assert job.agent.hear().call.elements == 9999
+    job.agent.tell(o.Agreed(5))
+    assert other.result(LIMIT_S) is None
+
+
+def test_a_route_of_an_earlier_registration_is_void(job):
+    placed = job.learn()
+    job.agent.hear()
+    job.agent.hear()
+    job.begin(placed)
+    job.agent.tell(o.Summed(0, 3000))
+    for number in range(5):
+        elements = (4000, 4001)[number % 2]  # as many as two sums before it and half of an iteration
+        other = job.place(elements)
+        if number == 0:
+            assert job.agent.hear() == o.BreakOff()
+        if number < 4:
+            job.agent.tell(o.Agreed(job.agent.hear().call.number))
+            assert other.result(LIMIT_S) is None
+    assert isinstance(job.agent.hear(), o.Segment)
+    assert isinstance(job.agent.hear(), o.Register)
+    job.agent.tell(o.Route(registration=0, first=1, until=9, by_ring=True))
+    job.agent.tell(o.Route(registration=1, first=4, until=9, by_ring=False))
+    assert isinstance(other.result(LIMIT_S), PlaneSum)
+
+
+def test_why_the_agent_ends_reaches_all_sums(job):
+    placed = job.learn()
+    job.agent.hear()
+    job.agent.hear()
+    _, said = job.begin(placed)
+    failure = Failure(cause=Cause.SILENT, detail="has not reported for 6 s", role="agent", node="n1")
+    job.agent.tell(o.Ended(failure))
+    until(lambda: said)
+    assert said[0].failure == failure
+    with pytest.raises(JobFailed, match="n1 has not reported"):
+        job.place(2001).result(LIMIT_S)
+
+
+def test_an_agent_that_is_killed_is_named(job):
+    placed = job.place(3000)
+    job.agent.hear()
+    os.kill(job.front.agent_pid, signal.SIGKILL)
+    job.agent.socket.close()
+    with pytest.raises(JobFailed, match="worker n0 lost its agent, which was killed by signal 9"):
+        placed.result(LIMIT_S)
+
+
+def test_an_agent_that_is_stopped_is_named(ends, monkeypatch):
+    monkeypatch.setattr(fronts, "CHECK_S", 0.05)
+    job = Job(ends, silence_s=0.2)
+    placed = job.place(3000)
+    os.kill(job.front.agent_pid, signal.SIGSTOP)
+    with pytest.raises(JobFailed, match="has been stopped by a signal"):
+        placed.result(LIMIT_S)
+    job.agent.socket.close()
+    job.front.close()
+
+
+def test_a_script_that_does_not_hear_of_the_end_is_ended(ends, monkeypatch):
+    died = []
+    monkeypatch.setattr(fronts, "GRACE_S", 0.0)
+    monkeypatch.setattr(fronts, "die", lambda *why: died.append(why))
+    job = Job(ends)
+    failure = Failure(cause=Cause.SILENT, detail="has not reported", role="agent", node="n1")
+    job.agent.tell(o.Ended(failure))
+    os.kill(job.front.agent_pid, signal.SIGKILL)
+    job.agent.socket.close()
+    until(lambda: died)
+    assert died[0][0] == failure
+    job.front.close()
+
+
+def test_the_job_may_want_no_further_iteration(job):
+    for _ in range(2):
+        for elements in SIZES:
+            job.directly(elements)
+    placed = job.place(3000)
+    job.agent.hear()
+    job.agent.tell(o.Finish())
+    with pytest.raises(JobFinished):
+        placed.result(LIMIT_S)
+
+
+@pytest.mark.parametrize("failed", [None, "failed: ValueError: no"])
+def test_leaving(ends, failed):
+    job = Job(ends)
+    closing = job.thread.submit(job.front.close, failed)
+    leave = job.agent.hear()
+    assert (leave.failure and leave.failure.detail) == failed
+    assert not closing.done()
+    os.kill(job.front.agent_pid, signal.SIGKILL)
+    job.agent.socket.close()
+    closing.result(LIMIT_S)
+
+
+def test_an_agent_that_does_not_start_is_named(ends, monkeypatch):
+    monkeypatch.setattr(fronts, "own_argv", lambda *_: ["sh", "-c", "exit 3"])
+    with ThreadPoolExecutor(1) as thread:
+        making = thread.submit(Front, o.Start(0, 2, "n0", "127.0.0.1", True), LIMIT_S, LIMIT_S)
+        until(lambda: ends)
+        ends.pop().close()
+        with pytest.raises(JobFailed, match="worker n0 lost its agent, which ended with 3"):
+            making.result(LIMIT_S)

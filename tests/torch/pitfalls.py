@@ -1,0 +1,356 @@
+"""Every rank's script: each pitfall under nalb and under gloo in the same processes. Prints `ok NAME`, or `failed NAME` and why.
+
+pitfalls.py [NAME ...]
+"""
+
+import copy
+import os
+import socket
+import sys
+import traceback
+
+import pytest
+import torch
+import torch.distributed as dist
+from nets import batches, flat, loss_of, net, require_alike, require_same_bits, train, wrapped
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+STEPS = 8  # the first iteration, two that teach, and some by the plane
+Group = dist.ProcessGroup
+
+
+def both(options: dict[str, object], data: list[torch.Tensor], make=net, step=train) -> None:
+    """Train under nalb and under gloo: equal losses, equal parameters up to the order of summation, equal bits on all ranks."""
+    before = front().by_plane
+    models = [wrapped(make(), group, **options) for group in (dist.group.WORLD, gloo)]
+    ours, theirs = (step(model, data) for model in models)
+    require_alike(torch.tensor(ours), torch.tensor(theirs))
+    require_alike(flat(models[0]), flat(models[1]), 1e-4)
+    require_same_bits(flat(models[0]))
+    assert front().by_plane > before, "no sum went by the plane"
+
+
+def front():
+    return dist.group.WORLD.front
+
+
+def hundred_steps() -> None:
+    both({}, batches(100))
+
+
+def bucket_rebuild() -> None:
+    model = wrapped(net(), dist.group.WORLD)
+    train(model, batches(STEPS))
+    assert model._get_ddp_logging_data()["has_rebuilt_buckets"] == 1
+
+
+def gradient_as_bucket_view() -> None:
+    both({"gradient_as_bucket_view": True}, batches(STEPS))
+
+
+def static_graph() -> None:
+    both({"static_graph": True}, batches(STEPS))
+
+
+class Branches(nn.Module):
+    """Of which one goes unused, on each rank another one in turn."""
+
+    def __init__(self):
+        super().__init__()
+        self.branches, self.calls = nn.ModuleList([net(), net()]), dist.get_rank()
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.branches[self.calls % 2](batch)
+
+
+def find_unused_parameters() -> None:
+    both({"find_unused_parameters": True}, batches(STEPS), Branches)
+
+
+def no_sync() -> None:
+    def step(model: nn.Module, data: list[torch.Tensor]) -> list[float]:
+        optimizer, losses = torch.optim.SGD(model.parameters(), 0.05), []
+        for first, second in zip(data[::2], data[1::2], strict=True):
+            optimizer.zero_grad()
+            with model.no_sync():
+                loss_of(model, first).backward()
+            loss = loss_of(model, second)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    both({}, batches(2 * STEPS), step=step)
+
+
+def uneven_inputs() -> None:
+    def step(model: nn.Module, data: list[torch.Tensor]) -> list[float]:
+        with model.join():
+            return train(model, data)
+
+    data = batches(STEPS + 2 * dist.get_rank())
+    both({}, data, step=step)
+
+
+def batch_norm() -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.BatchNorm1d(100), net(), nn.BatchNorm1d(100))
+
+    both({}, batches(STEPS), make)
+
+
+def sync_batch_norm() -> None:
+    """torch has it for GPUs alone; both backends say so."""
+    for group in (dist.group.WORLD, gloo):
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.BatchNorm1d(100), net()), group)
+        with pytest.raises(ValueError, match=r"GPU|device"):
+            wrapped(model, group)(batches(1)[0])
+
+
+def half_gradients() -> None:
+    for dtype in (torch.bfloat16, torch.float16):
+        models = [wrapped(net().to(dtype), group) for group in (dist.group.WORLD, gloo)]
+        ours, theirs = (train(model, batches(STEPS, dtype)) for model in models)
+        assert ours == theirs
+        require_same_bits(flat(models[0]))
+
+
+def half_hook() -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+    models = [wrapped(net(), group) for group in (dist.group.WORLD, gloo)]
+    for model, group in zip(models, (dist.group.WORLD, gloo), strict=True):
+        model.register_comm_hook(group, fp16_compress_hook)
+    ours, theirs = (train(model, batches(STEPS)) for model in models)
+    assert ours == theirs
+
+
+def infinities() -> None:
+    """One rank's overflow reaches all, who skip the step together."""
+    before = front().by_plane
+    scales, ends = [], []
+    for group in (dist.group.WORLD, gloo):
+        model, scaler = wrapped(net(), group), torch.amp.GradScaler("cpu", init_scale=1024.0)
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        for number, batch in enumerate(batches(STEPS)):
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            if number in (2, 5) and dist.get_rank() == 1:
+                loss = loss * float("inf")
+            kept = flat(model)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            assert torch.equal(kept, flat(model)) == (number in (2, 5))
+        scales.append(scaler.get_scale())
+        ends.append(flat(model))
+    assert scales == [256.0, 256.0]
+    require_alike(*ends)
+    require_same_bits(ends[0])
+    assert front().by_plane > before
+
+
+def two_models() -> None:
+    before = front().by_plane
+    ends = []
+    for group in (dist.group.WORLD, gloo):
+        models = [wrapped(net(), group), wrapped(nn.Sequential(net(), net()), group)]
+        optimizers = [torch.optim.SGD(model.parameters(), 0.05) for model in models]
+        for batch in batches(STEPS):
+            for model, optimizer in zip(models, optimizers, strict=True):
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+                optimizer.step()
+        ends.append(torch.cat([flat(model) for model in models]))
+    require_alike(*ends)
+    require_same_bits(ends[0])
+    assert front().by_plane > before
+
+
+def second_group() -> None:
+    group = dist.new_group()
+    assert dist.get_backend(group) == "nalb"
+    assert group.front is front()
+    before = front().by_plane
+    models = [wrapped(net(), one) for one in (group, gloo)]
+    ours, theirs = (train(model, batches(STEPS)) for model in models)
+    require_alike(torch.tensor(ours), torch.tensor(theirs))
+    assert front().by_plane > before
+
+
+def part_of_the_ranks() -> None:
+    group = dist.new_group([0, 1])
+    tensor = torch.full((5000,), dist.get_rank() + 1.0)
+    if dist.get_rank() < 2:
+        assert group.front is None
+        dist.all_reduce(tensor, group=group)
+        assert torch.equal(tensor, torch.full((5000,), 3.0))
+    dist.barrier()
+
+
+def device_mesh() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    before = front().by_plane
+    models = [wrapped(net(), mesh.get_group()), wrapped(net(), gloo)]
+    ours, theirs = (train(model, batches(STEPS)) for model in models)
+    require_alike(torch.tensor(ours), torch.tensor(theirs))
+    assert front().by_plane > before
+
+
+def replicated_shards() -> None:
+    """FSDP2: the gradients of a shard are summed over the replicate dimension, which has all ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    before = front().by_plane
+    mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("replicate", "shard"))
+    model, other = net(), wrapped(net(), gloo)
+    fully_shard(model, mesh=mesh)
+    ours, theirs = train(model, batches(STEPS)), train(other, batches(STEPS))
+    require_alike(torch.tensor(ours), torch.tensor(theirs))
+    assert front().by_plane > before
+
+
+def compiled() -> None:
+    """In buckets of 1 MB: torch refuses to compile for smaller ones."""
+
+    def step(model: nn.Module, data: list[torch.Tensor]) -> list[float]:
+        return train(torch.compile(model, backend="aot_eager"), data)
+
+    both({"bucket_cap_mb": 1}, batches(STEPS), step=step)
+
+
+def changed_alike() -> None:
+    """Another model, with other sizes, in the middle of the training."""
+    model = wrapped(net(), dist.group.WORLD)
+    train(model, batches(STEPS))
+    before = front().by_plane
+    larger = nn.Sequential(net(), nn.Linear(100, 3000), nn.Linear(3000, 100))
+    models = [wrapped(copy.deepcopy(larger), group) for group in (dist.group.WORLD, gloo)]
+    ours, theirs = (train(model, batches(STEPS)) for model in models)
+    require_alike(torch.tensor(ours), torch.tensor(theirs))
+    assert front().by_plane > before
+
+
+def forked_workers() -> None:
+    def step(model: nn.Module, data: list[torch.Tensor]) -> list[float]:
+        loader = DataLoader(TensorDataset(torch.cat(data)), 8, num_workers=2, multiprocessing_context="fork")
+        return train(model, [batch for (batch,) in loader])
+
+    both({}, batches(STEPS), step=step)
+
+
+def plain_sums() -> None:
+    """Whatever a script may sum: each as gloo does."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    draw = torch.Generator().manual_seed(rank)
+    dense = torch.randn(40, 100, 50, generator=draw)
+    tensors = [
+        dense, dense.transpose(0, 2), dense[:, ::2], torch.randn(1, generator=draw), torch.empty(0), torch.empty(0, 9),
+        torch.randn(1023, generator=draw), torch.randn(1024, generator=draw), torch.tensor(2.5),
+        dense.double(), dense.half(), dense.bfloat16(), (100 * dense).int(), (100 * dense).long(),
+        torch.full((4096,), float("nan") if rank == 1 else 1.0), torch.full((4096,), float("inf") if rank else -float("inf")),
+        torch.full((4096,), 1e-42 * (rank + 1)),
+    ]  # fmt: skip
+    operations = [dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.MIN]
+    before = front().by_plane
+    for _ in range(5):
+        for operation in operations:
+            for tensor in tensors:
+                ours, theirs = tensor.clone(), tensor.clone()
+                dist.all_reduce(ours, operation)
+                dist.all_reduce(theirs, operation, group=gloo)
+                require_alike(ours.double(), theirs.double(), 1e-4 if tensor.dtype == torch.float32 else 0.1)
+                require_same_bits(ours.reshape(-1))
+        ours = dense.clone()
+        dist.all_reduce(ours, dist.ReduceOp.AVG)
+        theirs = dense.clone()
+        dist.all_reduce(theirs, group=gloo)
+        require_alike(ours, theirs / size)
+    assert front().by_plane > before
+
+
+def works() -> None:
+    """What a script may ask of a sum under way, and several iterations at once."""
+    size = dist.get_world_size()
+    for number in range(20):
+        tensors = [torch.full((3000 + 1000 * index,), float(number)) for index in range(3)]
+        under_way = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+        if number % 2:
+            assert under_way[0].get_future().wait()[0].data_ptr() == tensors[0].data_ptr()
+            assert under_way[1].wait()
+            under_way[2].wait()
+            assert under_way[0].is_completed()
+            assert under_way[0].exception() is None
+        else:
+            for work in under_way:
+                work.wait()
+        for tensor in tensors:
+            assert torch.equal(tensor, torch.full_like(tensor, float(number * size)))
+    tensor = torch.ones(5000)
+    many = [dist.all_reduce(tensor, async_op=True) for _ in range(1)]
+    doubled = many[0].get_future().then(lambda done: 2 * done.value()[0])
+    assert torch.equal(doubled.wait(), torch.full((5000,), 2.0 * size))
+
+
+def others() -> None:
+    """Collectives that are not sums."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    gathered = [torch.empty(2) for _ in range(size)]
+    dist.all_gather(gathered, torch.tensor([rank, 2.0 * rank]))
+    assert torch.equal(torch.stack(gathered), torch.tensor([[one, 2.0 * one] for one in range(size)]))
+    found = [None] * size
+    dist.all_gather_object(found, {"rank": rank})
+    assert found == [{"rank": one} for one in range(size)]
+    tensor = torch.full((3,), float(rank))
+    dist.broadcast(tensor, 1)
+    assert torch.equal(tensor, torch.ones(3))
+    dist.reduce(tensor, 0)
+    if rank == 0:
+        dist.send(torch.ones(4), 1)
+    elif rank == 1:
+        dist.recv(tensor := torch.zeros(4), 0)
+        assert torch.equal(tensor, torch.ones(4))
+    out = torch.empty(2)
+    dist.reduce_scatter(out, [torch.full((2,), float(one)) for one in range(size)])
+    assert torch.equal(out, torch.full((2,), float(rank * size)))
+    whole = torch.empty(2 * size)
+    dist.all_gather_into_tensor(whole, torch.full((2,), float(rank)))
+    dist.barrier()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+SECTIONS = [
+    hundred_steps, bucket_rebuild, gradient_as_bucket_view, static_graph, find_unused_parameters, no_sync, uneven_inputs,
+    batch_norm, sync_batch_norm, half_gradients, half_hook, infinities, two_models, second_group, part_of_the_ranks, device_mesh,
+    replicated_shards, compiled, changed_alike, forked_workers, plain_sums, works, others,
+]  # fmt: skip
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    dist.init_process_group("nalb")
+    gloo = dist.new_group(backend="gloo")
+    for section in SECTIONS:
+        if sys.argv[1:] and section.__name__ not in sys.argv[1:]:
+            continue
+        try:
+            section()
+            print("ok", section.__name__, flush=True)
+        except Exception:
+            print("failed", section.__name__, traceback.format_exc(), flush=True)
+    port = torch.tensor(free_port())
+    dist.broadcast(port, 0)
+    dist.destroy_process_group()
+    os.environ["MASTER_PORT"] = str(port.item())
+    dist.init_process_group("nalb")  # again, and the script ends without leaving it
+    gloo = dist.new_group(backend="gloo")
+    both({}, batches(STEPS))
+    print("ok again", flush=True)
