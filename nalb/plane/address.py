@@ -1,7 +1,6 @@
 """At which address the other ranks reach this one."""
 
 import ipaddress
-import os
 import socket
 from collections.abc import Mapping
 
@@ -12,16 +11,17 @@ from nalb.errors import InputError
 LOOPBACK_NAMES = ("localhost", "ip6-localhost")
 
 
-def own_address(environ: Mapping[str, str] = os.environ) -> str:
-    """NALB_ADDRESS, or the address of the interface that GLOO_SOCKET_IFNAME names, or that of the route to MASTER_ADDR.
+def own_address(environ: Mapping[str, str], master: str | None = None) -> str:
+    """NALB_ADDRESS, or the address of the interface that GLOO_SOCKET_IFNAME names, or that of the route to the master.
 
-    Raises InputError where there is none, or where it is a loopback address though ranks run on several machines.
+    master: where the ranks meet; default: MASTER_ADDR. Raises InputError where there is no such address, or where it is a loopback
+    address though ranks run on several machines.
     """
     if told := environ.get("NALB_ADDRESS"):
         return _checked(told)
     if name := environ.get("GLOO_SOCKET_IFNAME"):
         return _of_interface(name.split(",")[0])
-    master = environ.get("MASTER_ADDR")
+    master = master or environ.get("MASTER_ADDR")
     if not master:
         raise InputError("environment variable MASTER_ADDR is not set: set NALB_ADDRESS to this machine's IP address")
     found = _towards(master)
@@ -59,7 +59,7 @@ def _towards(host: str) -> str:
             one.connect(target)
             return str(one.getsockname()[0])
     except OSError as error:
-        raise InputError(f"environment variable MASTER_ADDR={host}: no route leads there ({error.strerror})") from None
+        raise InputError(f"MASTER_ADDR={host}: no route leads there ({error.strerror})") from None
 
 
 def _is_loopback(host: str) -> bool:

@@ -130,6 +130,7 @@ class Agent:
         self._cut: Cut | None = None
         self._plan: m.Plan | None = None  # of the iteration that comes or is under way
         self._progress: SliceProgress | None = None  # of the iteration under way
+        self._routes_told = -1  # the last iteration that the training process knows the route of
         self._begun = self._computed = 0  # its tensors; whose elements are all there
         self._started_s = self._computed_s = self._last_end_s = 0.0
         self._cpu_before_s = 0.0
@@ -322,6 +323,8 @@ class Agent:
                 return
             elif not isinstance(news, m.Measure):  # its own plan says the same
                 self._inbox.append(news)
+                if self._plan is not None:
+                    self._tell_routes(self._plan)
 
     def _joined(self, news: _Joined) -> None:
         assert self._start is not None
@@ -476,17 +479,21 @@ class Agent:
                 self._last_end_s = self._last_end_s or time.monotonic()
             elif isinstance(message, m.Plan):
                 self._plan = message
-                self._tell_route(message)
+                self._tell_routes(message)
             elif message is not None:  # Finish
                 self._training.tell(orders.Finish())
                 self._is_registered = False
             else:
                 return
 
-    def _tell_route(self, plan: m.Plan) -> None:
-        if plan.iteration == self._protocol.iteration:
-            registration = self._protocol.registration
-            self._training.tell(orders.Route(registration, plan.iteration, plan.until, plan.routes_itself))
+    def _tell_routes(self, plan: m.Plan) -> None:
+        """Tell the training process this plan's route, and at once that of a plan which was sent ahead."""
+        ahead = [one for one in self._inbox if isinstance(one, m.Plan) and one.layout_version == plan.layout_version]
+        for one in sorted([plan, *ahead], key=lambda one: one.iteration):
+            if one.iteration > self._routes_told:
+                registration = self._protocol.registration
+                self._training.tell(orders.Route(registration, one.iteration, one.until, one.routes_itself))
+                self._routes_told = one.until
 
     def _cut_by(self, setup: m.Setup) -> Cut:
         """The slices that the coordinator expects. Raises InputError where they differ."""

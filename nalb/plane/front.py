@@ -437,6 +437,9 @@ class Front:
         """Leave the job, and wait until all ranks have. failed: why the script ends, where it waits for no other rank."""
         if os.getpid() != self._owner:
             return
+        if failed is None:
+            with suppress(JobFailed):  # the last iteration of the ring is told first
+                self._wait(lambda: not self._rings or self._rings[0].computed_s is None)
         self._is_leaving = True
         node = self._start.node
         failure = Failure(cause=Cause.SCRIPT, detail=failed, role="worker", node=node) if failed else None

@@ -12,25 +12,32 @@ from nalb.errors import PeerError
 class SumWork(dist._Work):  # type: ignore[misc]
     """A sum under way. An error is raised by `wait`, by the Future, and so by the backward pass that waits for it.
 
-    A subclass, since an error in a Future behind `_create_work_from_future` would end the process within DDP's backward pass.
+    `Future.set_exception` makes the error the Future's value, which only Python's `wait` raises: DDP's C++ takes it for tensors,
+    and the process ends. So the Future is a second one, whose callback raises; C++ sees that as an error.
     """
 
     def __init__(self, tensor: torch.Tensor):
         super().__init__()
         devices = [tensor.device] if tensor.device.type == "cuda" else []
-        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(devices=devices)
+        self._first: torch.futures.Future[None] = torch.futures.Future(devices=devices)
+        self._future = self._first.then(self._value)
         self._tensor = tensor
-        self._is_done = threading.Event()
+        self._is_done, self._lock = threading.Event(), threading.Lock()
         self._error: Exception | None = None
 
     def complete(self, error: Exception | None = None) -> None:
-        """The sum is in the tensor, or will not come."""
-        self._error = error
-        self._is_done.set()
-        if error is None:
-            self._future.set_result([self._tensor])
-        else:
-            self._future.set_exception(error)
+        """The sum is in the tensor, or will not come. Only the first word counts."""
+        with self._lock:
+            if self._is_done.is_set():
+                return
+            self._error = error
+            self._is_done.set()
+        self._first.set_result(None)
+
+    def _value(self, _: "torch.futures.Future[None]") -> list[torch.Tensor]:
+        if self._error is not None:
+            raise self._error
+        return [self._tensor]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for the sum. Raises its error, or PeerError once `timeout` is over; none or 0: wait as long as it takes."""

@@ -34,6 +34,7 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "cap dropped": {"drops_caps": False},
     "cap is steady": {"steady_part": 0.0},
     "none much faster": {"fastest_part": 0.0},
+    "bytes of connections that last": {"lasting_part": 0.0},
     "what ends carried before": {"knows_rates": False},
     "what caps are known": {"knows_caps": False},
     "look again": {"looks_again": False},

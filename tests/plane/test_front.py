@@ -308,6 +308,19 @@ def test_leaving(ends, failed):
     closing.result(LIMIT_S)
 
 
+def test_leaving_tells_of_the_last_iteration_of_the_ring_first(job):
+    sums = [job.learn(by_ring=True).result(LIMIT_S), job.place(2001).result(LIMIT_S)]
+    closing = job.thread.submit(job.front.close)
+    assert job.agent.has_heard_all()
+    for one in sums:
+        one.done()
+    assert job.agent.hear().iteration == 0
+    assert job.agent.hear() == o.Leave()
+    os.kill(job.front.agent_pid, signal.SIGKILL)
+    job.agent.socket.close()
+    closing.result(LIMIT_S)
+
+
 def test_an_agent_that_does_not_start_is_named(ends, monkeypatch):
     monkeypatch.setattr(fronts, "own_argv", lambda *_: ["sh", "-c", "exit 3"])
     with ThreadPoolExecutor(1) as thread:

@@ -12,6 +12,7 @@ LIMIT_S = 60.0
 how, rank = sys.argv[1], int(os.environ["RANK"])
 torch.set_num_threads(1)
 dist.init_process_group("nalb")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(60, 3000))
 end_s = time.monotonic() + LIMIT_S
 for step in range(1_000_000):
     if time.monotonic() > end_s:
@@ -33,6 +34,9 @@ for step in range(1_000_000):
             dist.barrier()  # rank 0 waits in gloo, where no exception reaches it
         if how == "end":
             break
+    if how == "backward":
+        model(torch.ones(60)).sum().backward()
+        continue
     for size in sizes:
         dist.all_reduce(torch.ones(size))
     time.sleep(0.01)

@@ -71,3 +71,11 @@ def agents_of(pid: int) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def runs(pid: int) -> bool:
+    """Whether the process is there; one that nobody has waited for yet is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

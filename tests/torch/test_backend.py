@@ -65,7 +65,8 @@ def test_a_rank_that_fails_ends_all_and_is_named(how: str, words: list[str]) -> 
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("whom", "how", "word"), [("script", "", "JobFailed"), ("agent", "", "JobFailed"), ("agent", "barrier", "nalb: ")]
+    ("whom", "how", "word"),
+    [("script", "", "JobFailed"), ("agent", "backward", "JobFailed"), ("agent", "barrier", "nalb: ")],
 )
 def test_a_rank_that_is_killed_ends_all_and_is_named(whom: str, how: str, word: str) -> None:
     started = ranks.start("endings.py", how, size=2, **BY_PLANE)
@@ -77,7 +78,8 @@ def test_a_rank_that_is_killed_ends_all_and_is_named(whom: str, how: str, word: 
     agents = ranks.agents_of(victim.pid)
     os.kill(victim.pid if whom == "script" else agents[0], signal.SIGKILL)
     require_named(ranks.wait(started, 60.0), word)
-    assert not any(Path(f"/proc/{one}").exists() for one in agents)
+    assert agents
+    assert not any(map(ranks.runs, agents))
 
 
 @pytest.mark.torch
@@ -85,3 +87,9 @@ def test_gloo_alone_runs_the_same_script_without_agents() -> None:
     started = ranks.start("endings.py", "end", size=2, NALB_SCHEME="gloo")
     ended = ranks.wait(started, 60.0)
     assert [(one.code, "by gloo\n" in one.output) for one in ended] == [(0, True)] * 2
+
+
+@pytest.mark.torch
+def test_forked_ranks_without_variables_leave_in_good_order() -> None:
+    (script,) = ranks.run("forked.py", size=1, within_s=90.0, MASTER_ADDR="", **BY_PLANE)
+    assert (script.code, script.output) == (0, "")

@@ -1,0 +1,89 @@
+"""Sums of tensors on a GPU: copied to pinned memory and back on a stream of their own, so that the script's stream goes on.
+
+the script's stream   gradients .. event
+a stream of our own              wait, copy part 1, event, copy part 2, event ..          .. copy sums back, event of the Future
+a thread                                            part 1 to the plane, part 2 to the plane
+the front's thread                                                              sums into pinned memory
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+from nalb.plane.front import PART_ELEMENTS, PlaneSum
+from nalb.torch.works import SumWork
+
+
+def _pinned(elements: int) -> torch.Tensor:
+    return torch.empty(elements, pin_memory=True)
+
+
+class GpuSums:
+    """Sums of one device's tensors."""
+
+    def __init__(
+        self, device: torch.device, cuda: Any = torch.cuda, new_pinned: Callable[[int], torch.Tensor] = _pinned
+    ):
+        self._device, self._cuda, self._new_pinned = device, cuda, new_pinned
+        self._stream = cuda.Stream(device)
+        self._thread = ThreadPoolExecutor(1, "nalb-gpu")
+        # pinned memory that is not in use, by elements, and the event after which it may be written
+        self._free: dict[int, list[tuple[torch.Tensor, Any]]] = defaultdict(list)
+
+    def add_up(self, tensor: torch.Tensor, way: PlaneSum) -> SumWork:
+        """Queue the copies, and return at once."""
+        work, flat, shared = SumWork(tensor), tensor.contiguous().view(-1), torch.from_numpy(way.memory)
+        pinned = self._take(len(flat))
+        self._stream.wait_stream(self._cuda.current_stream(self._device))
+        events = []
+        with self._cuda.stream(self._stream):
+            for start in range(0, len(flat), PART_ELEMENTS):
+                stop = min(start + PART_ELEMENTS, len(flat))
+                pinned[start:stop].copy_(flat[start:stop], non_blocking=True)
+                events.append((start, stop, self._cuda.Event()))
+                events[-1][2].record()
+        flat.record_stream(self._stream)
+        copied = 0
+
+        def hand_in() -> None:
+            try:
+                for start, stop, event in events:
+                    event.synchronize()
+                    shared[start:stop].copy_(pinned[start:stop])
+                    way.ready(stop)
+            except Exception as error:
+                work.complete(error)
+
+        def summed(elements: int) -> None:
+            nonlocal copied
+            pinned[copied:elements].copy_(shared[copied:elements])
+            with self._cuda.stream(self._stream):
+                flat[copied:elements].copy_(pinned[copied:elements], non_blocking=True)
+            copied = elements
+
+        def ended(error: Exception | None) -> None:
+            with self._cuda.stream(self._stream):
+                if error is None and not tensor.is_contiguous():
+                    tensor.copy_(flat.view(tensor.shape))
+                after = self._cuda.Event()
+                after.record()
+                self._free[len(flat)].append((pinned, after))
+                work.complete(error)  # the Future notes this stream: whoever waits for it lets his own stream wait
+
+        way.begin(summed, ended)
+        self._thread.submit(hand_in)
+        return work
+
+    def _take(self, elements: int) -> torch.Tensor:
+        if not self._free[elements]:
+            return self._new_pinned(elements)
+        pinned, after = self._free[elements].pop()
+        after.synchronize()
+        return pinned
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown()

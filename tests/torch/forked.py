@@ -1,0 +1,29 @@
+"""Two ranks that multiprocessing forks, which meet at an address of their own and end without leaving."""
+
+import multiprocessing
+import socket
+import sys
+
+import torch
+import torch.distributed as dist
+
+
+def run(rank: int, port: int) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("nalb", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    for step in range(10):
+        tensor = torch.full((5000,), float(step + rank))
+        dist.all_reduce(tensor)
+        assert tensor[4999] == 2 * step + 1
+
+
+if __name__ == "__main__":
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    fork = multiprocessing.get_context("fork")
+    ranks = [fork.Process(target=run, args=(rank, port)) for rank in range(2)]
+    for one in ranks:
+        one.start()
+    for one in ranks:
+        one.join()
+    sys.exit(str([one.exitcode for one in ranks]) if any(one.exitcode for one in ranks) else 0)
