@@ -84,7 +84,7 @@ Positive = Annotated[float, Meta(gt=0.0, le=1e9)]  # seconds
 Power = Annotated[float, Meta(gt=0.0, le=POWER_MOST)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 KeyName = Annotated[str, Meta(max_length=NAME_MOST)]
-Dtype = Annotated[str, Meta(pattern=r"^float(16|32|64)\Z")]
+Dtype = Annotated[str, Meta(pattern=r"^(float(16|32|64)|bfloat16|scaled (float16|int8|int4))\Z")]  # as values travel
 CallKind = Literal["sum", "broadcast", "single sum"]
 
 
