@@ -191,6 +191,7 @@ def _oracle(situation: Situation) -> ChosenShares:
 
 
 STOCK = Scheme("stock", None, "MXNet alone", measures=False)
+GLOO = Scheme("gloo", None, "PyTorch's gloo alone", measures=False)  # for PyTorch what STOCK is for MXNet
 AVERAGE = Scheme("average", _average, "equal slices", measures=False, is_equal=True)
 EXACT = Scheme(
     "exact", _exact, "least time by the measured links, sees capped pairs", follows_estimates=True, may_leave_routing=True,
@@ -232,7 +233,7 @@ def find_scheme(name: str, schemes: Mapping[str, Scheme] = SCHEMES) -> Scheme:
 
 def by_name(name: str) -> Scheme:
     """A scheme's record, for any process. Only the coordinator loads a user's own scheme: here it is just one that makes plans."""
-    return SCHEMES.get(name) or Scheme(name, _average)
+    return {**SCHEMES, GLOO.name: GLOO}.get(name) or Scheme(name, _average)
 
 
 def decide(scheme: str, situation: Situation) -> ChosenDistribution:

@@ -127,6 +127,7 @@ ALLOWED = {
         "nalb.transport",
         "nalb.process",
         "nalb.checkpoints",
+        "nalb.plane.rendezvous",
         "netem",
         "kvstore_patch.shim",
     },

@@ -6,11 +6,13 @@ With `--batching A,B` the command compares ways to size batches instead, under o
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 
 from nalb.batching.schemes import BASELINES
 from nalb.batching.speed import require_library
 from nalb.cli.flags import (
     add_batch_flags,
+    add_framework_flag,
     add_job_flags,
     add_token_flags,
     check_batch_flags,
@@ -20,10 +22,12 @@ from nalb.cli.flags import (
 )
 from nalb.compare.comparison import COMPARED, PEERS
 from nalb.compare.progress import show_table
+from nalb.compare.ring import RING
 from nalb.compare.run import CompareRequest, compare_batchings, compare_parallels, compare_schemes, require
 from nalb.compare.variants import Variant, parse_variants
 from nalb.errors import InputError
 from nalb.extensions import estimators_with
+from nalb.launch.frameworks import MXNET, TORCH
 from nalb.launch.run_dir import make_run_dir
 from nalb.launch.supervisor import print_line
 from nalb.options import BATCHINGS, JOINT_BATCHING
@@ -37,7 +41,7 @@ from nalb.workloads import NAMES
 from netem.network_file import find_network, load_network
 from netem.rootless import ensure_privilege
 
-DEFAULT_SCHEMES = "stock,average,auto"
+DEFAULT_SCHEMES = {MXNET: "stock,average,auto", TORCH: "gloo,average,auto"}
 VGG = "vgg"  # the only model that --parallel trains
 TOTAL = 512  # the default number of samples in an iteration of --parallel
 
@@ -45,12 +49,13 @@ TOTAL = 512  # the default number of samples in an iteration of --parallel
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     parser.add_argument("--network", required=True, metavar="FILE", help="network file, or the name of a carried one")
-    what = parser.add_mutually_exclusive_group(required=True)
+    add_framework_flag(parser)
+    what = parser.add_mutually_exclusive_group()
     what.add_argument("--replay", choices=NAMES, help="the model's real tensors without its compute")
     what.add_argument("--train", choices=("cnn", "mobilenet", VGG), help="real training on Fashion-MNIST")
     parser.add_argument(
         "--schemes",
-        help=f"comma-separated (default: {DEFAULT_SCHEMES}), of: "
+        help=f"comma-separated (default: {DEFAULT_SCHEMES[MXNET]}; for PyTorch {DEFAULT_SCHEMES[TORCH]}), of: "
         + ", ".join(COMPARED)
         + "; see docs/run-files.md for options behind a name",
     )
@@ -76,6 +81,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="run directory")
     add_job_flags(parser)
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="after --: a training of your own, once per scheme"
+    )
 
 
 def parse_schemes(text: str) -> list[Variant]:
@@ -125,17 +133,24 @@ def parse_parallels(args: argparse.Namespace, schemes: list[Variant]) -> list[st
 def main(args: argparse.Namespace) -> int:
     """Run the comparison, write its run directory and print its table. Raises NalbError."""
     check_batch_flags(args, [word for word in (args.batching or args.parallels or "").split(",") if word])
-    schemes = parse_schemes(args.schemes or (AUTO if args.batching or args.parallels else DEFAULT_SCHEMES))
+    framework = args.framework or MXNET
+    schemes = parse_schemes(args.schemes or (AUTO if args.batching or args.parallels else DEFAULT_SCHEMES[framework]))
     batchings = parse_batchings(args, schemes)
     ways = parse_parallels(args, schemes)
     _check(args, schemes)
+    command = _command(args)
+    if framework == TORCH:
+        _check_torch(args, schemes)
     network = load_network(find_network(args.network))
     options = replace(job_options(args), batching=None, scheme=schemes[0].name if batchings or ways else AUTO)
+    request = CompareRequest(
+        network, options, args.replay, args.train, args.iterations, Path(args.out), args.compute_ms, framework, command,
+        args.test_every,
+    )  # fmt: skip
+    require(request, schemes)
     ensure_privilege()
     run_dir = make_run_dir(args.out)
-    request = CompareRequest(
-        network, options, args.replay, args.train, args.iterations, run_dir, args.compute_ms, args.test_every
-    )
+    request = replace(request, run_dir=run_dir)
     if batchings:
         show_table(batching_table(compare_batchings(request, batchings)), least_width=120)
     elif ways:
@@ -148,6 +163,27 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
+def _command(args: argparse.Namespace) -> tuple[str, ...]:
+    """The user's own training; empty where there is none. Raises InputError unless exactly one workload is given."""
+    words = tuple(args.command)
+    if words and (words[0] != "--" or len(words) == 1):
+        raise InputError("put -- before the command: nalb compare --network wan4-static --out DIR -- python train.py")
+    if sum(map(bool, (args.replay, args.train, words))) != 1:
+        raise InputError("give one workload: --replay MODEL, --train MODEL, or -- and a command")
+    if words and (args.batching or args.parallels):
+        raise InputError("--batching and --parallel compare trainings of --train alone: leave the command out")
+    return words[1:]
+
+
+def _check_torch(args: argparse.Namespace, schemes: list[Variant]) -> None:
+    """Raise InputError for what jobs of PyTorch do not have."""
+    if args.batching or args.parallels or args.train in ("mobilenet", VGG):
+        raise InputError("--batching, --parallel and --train, but for --train cnn, are of MXNet alone: leave them out")
+    for one in schemes:
+        if one.scheme and (one.scheme.routes_itself or one.scheme.sizes_batches):
+            raise InputError(f"--schemes {one.word} is of MXNet alone: PyTorch alone is {RING}")
+
+
 def _check(args: argparse.Namespace, schemes: list[Variant]) -> None:
     """Raise InputError for flags out of range or that do not fit each other, MachineError for a missing library."""
     if not 1 <= args.iterations <= 100_000:
@@ -156,12 +192,13 @@ def _check(args: argparse.Namespace, schemes: list[Variant]) -> None:
         raise InputError(f"--test-every {args.test_every}: give 1 or more, with --batching")
     if not 0 <= args.compute_ms <= 600_000:
         raise InputError(f"--compute-ms {args.compute_ms}: choose 0 to 600000")
-    if args.train and args.compute_ms:
+    if not args.replay and args.compute_ms:
         raise InputError(f"--compute-ms {args.compute_ms:g} is of replays alone: use --replay, or leave it out")
-    if args.train and (other := [one.word for one in schemes if not one.is_of_training]):
-        raise InputError(f"--train: {other[0]!r} runs replays only: use --replay")
+    is_gloo_of_torch = args.framework == TORCH and not args.replay
+    trained = [one for one in schemes if not (is_gloo_of_torch and one.name == RING)]
+    if not args.replay and (other := [one.word for one in trained if not one.is_of_training]):
+        raise InputError(f"--schemes: {other[0]!r} runs replays only: use --replay")
     if args.replay and (sizing := [one.name for one in schemes if one.scheme and one.scheme.sizes_batches]):
         raise InputError(f"--schemes {sizing[0]} sizes batches, which a replay does not compute: use --train")
-    require(schemes)
     require_library(args.predictor)
     estimators_with(args.estimator)  # a fault in a user's own estimator is reported before anything starts

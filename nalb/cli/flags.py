@@ -13,10 +13,11 @@ from nalb import workloads
 from nalb.errors import InputError
 from nalb.extensions import ESTIMATOR_GROUP, is_own
 from nalb.launch.encryption import Encryption
+from nalb.launch.frameworks import FRAMEWORKS
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from nalb.options import JOINT_BATCHING, NETWORK_PREDICTORS, PREDICTORS, STALENESS_MOST, JobOptions
 from nalb.planning.slices import Tensor
-from nalb.schemes import AUTO, SCHEMES, Scheme
+from nalb.schemes import AUTO, GLOO, SCHEMES, Scheme
 from nalb.settings import batch_maxima
 from nalb.tokens.policies import FELAS, conflict
 from nalb.tokens.shape import read_weights
@@ -45,11 +46,18 @@ def name_of(known: Iterable[str], group: str) -> Callable[[str], str]:
 def schemes_help() -> str:
     """The help text with the meaning of each scheme; schemes with the same meaning are listed together."""
     names: dict[str, list[str]] = {}
-    for name, scheme in SCHEMES.items():
+    for name, scheme in {**SCHEMES, GLOO.name: GLOO}.items():
         if name == scheme.name:
             names.setdefault(scheme.meaning, []).append(name)
     meanings = [f"{', '.join(alike)}: {meaning}" for meaning, alike in names.items()]
     return "; ".join([f"{AUTO} (default): the same as {SCHEMES[AUTO].name}", *meanings]) + OWN_HELP
+
+
+def add_framework_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the flag for what the workers train with."""
+    parser.add_argument(
+        "--framework", choices=FRAMEWORKS, help="what trains (default: the one that the workers' Python has)"
+    )
 
 
 def add_job_flags(parser: argparse.ArgumentParser) -> None:

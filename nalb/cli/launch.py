@@ -13,6 +13,7 @@ from nalb.batching.speed import require_library
 from nalb.cli.flags import (
     add_batch_flags,
     add_encryption_flags,
+    add_framework_flag,
     add_job_flags,
     add_token_flags,
     check_batch_flags,
@@ -24,10 +25,11 @@ from nalb.cli.flags import (
 from nalb.errors import InputError
 from nalb.extensions import SCHEME_GROUP, estimators_with, is_own, schemes_with
 from nalb.launch.encryption import Encryption
+from nalb.launch.frameworks import MXNET, TORCH, chosen
 from nalb.launch.start import LaunchRequest, environment_lines, launch
 from nalb.launch.supervisor import print_line
 from nalb.options import BATCHINGS, JOINT_BATCHING
-from nalb.schemes import AUTO, SCHEMES, by_name
+from nalb.schemes import AUTO, GLOO, SCHEMES, STOCK, Scheme, by_name
 from nalb.tokens.policies import PARALLELS
 
 
@@ -39,6 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     where.add_argument("--network", metavar="FILE", help="the nodes of an emulated network (built for the run)")
     where.add_argument("--hosts", metavar="FILE", help="hosts reached over ssh, see docs/hosts.md")
+    add_framework_flag(parser)
     add_job_flags(parser)
     add_encryption_flags(parser)
     parser.add_argument("--scheme", metavar="S", default=AUTO, help=schemes_help())
@@ -87,14 +90,16 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
     if args.command[:1] != ["--"] or len(args.command) == 1:
         raise InputError("put -- before the command: nalb launch --local 4 -- python train.py --epochs 3")
     command = tuple(args.command[1:])
-    if args.scheme not in SCHEMES and not is_own(args.scheme, SCHEME_GROUP):
+    known = (*SCHEMES, GLOO.name)
+    if args.scheme not in known and not is_own(args.scheme, SCHEME_GROUP):
         raise InputError(
-            f"--scheme {args.scheme!r} is unknown: choose one of {', '.join(SCHEMES)}, or package.module:NAME"
+            f"--scheme {args.scheme!r} is unknown: choose one of {', '.join(known)}, or package.module:NAME"
         )
     if args.hosts is None:  # with --hosts the first host needs these libraries, and this machine may lack them
         estimators_with(args.estimator)
         require_library(args.predictor)
-    scheme = by_name(args.scheme) if args.hosts is not None else schemes_with([args.scheme])[args.scheme]
+    is_loaded_here = args.hosts is None and args.scheme not in known
+    scheme = schemes_with([args.scheme])[args.scheme] if is_loaded_here else by_name(args.scheme)
     if scheme.needs_configured and args.network is None:
         raise InputError(f"--scheme {args.scheme} needs the rates of a network file: add --network")
     check_batch_flags(args, [args.batching] * bool(args.batching) + [JOINT_BATCHING] * scheme.sizes_batches)
@@ -115,6 +120,8 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
         raise InputError(f"COMMAND {command[0]!r} is not a program here: give a path, or a name on PATH")
     is_encrypted = args.encrypt or args.keys is not None or (args.hosts is not None and not args.plain)
     encryption = Encryption(is_encrypted, args.keys)
+    framework = chosen(args.framework, command) if args.hosts is None else args.framework or MXNET
+    _check_framework(args, framework, scheme, encryption)
     return LaunchRequest(
         command,
         job_options(args, encryption),
@@ -125,4 +132,22 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
         args.out,
         args.max_restarts,
         args.min_nodes,
+        framework,
     )
+
+
+def _check_framework(args: argparse.Namespace, framework: str, scheme: Scheme, encryption: Encryption) -> None:
+    """Raise InputError for flags that jobs of this framework do not have."""
+    if framework != TORCH:
+        if scheme is GLOO:
+            raise InputError(f"--scheme {scheme.name} is {scheme.meaning}: MXNet alone is --scheme {STOCK.name}")
+        return
+    if scheme.routes_itself and scheme is not GLOO:
+        raise InputError(f"--scheme {scheme.name} is {scheme.meaning}: PyTorch alone is --scheme {GLOO.name}")
+    if scheme is GLOO and encryption.is_on:
+        raise InputError(f"--scheme {scheme.name} is {scheme.meaning}, which does not encrypt: add --plain")
+    if args.batching or scheme.sizes_batches:
+        raise InputError("batch sizes are chosen for MXNet alone: leave out --batching and --scheme joint")
+    if args.parallel or args.transport:
+        flag = "--parallel" if args.parallel else "--transport"
+        raise InputError(f"{flag} is of MXNet alone: leave it out")

@@ -1,5 +1,6 @@
 """Runs whole comparisons and writes their files: of schemes by replay or training, of batchings, and of ways to divide the work."""
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +15,10 @@ from nalb.compare.ring import RING, Ring, require_torch, ring_program
 from nalb.compare.variants import Variant
 from nalb.errors import InputError
 from nalb.events import IterationEvent, LayoutEvent
+from nalb.launch.frameworks import MXNET, TORCH, chosen
 from nalb.launch.network import NAMESPACE_PORT, configured_bound_s, goodput_bound_s, job_nodes
-from nalb.launch.roles import Place, mxnet_program, sites_of
+from nalb.launch.ranks import replay_program, torch_program
+from nalb.launch.roles import Place, Program, mxnet_program, sites_of
 from nalb.launch.signals import ending_on_signals
 from nalb.launch.supervisor import print_line, print_unfinished
 from nalb.launch.venue import Emulated, JobOrder, RunningJob
@@ -24,13 +27,14 @@ from nalb.process.own_program import own_argv
 from nalb.reporting.batching_file import BatchingFile, write_batchings
 from nalb.reporting.parallel_file import ParallelFile, write_parallels
 from nalb.reporting.run_file import RunFile, write_run
-from nalb.schemes import AUTO
+from nalb.schemes import AUTO, STOCK
 from nalb.tokens.policies import MODEL_PARALLEL
 from nalb.workloads import bytes_of
 from netem.network_file import Network
 from netem.wires import NODE_INTERFACE
 
 TEST_IMAGES = 2000  # images by which a comparison of batchings tests the accuracy; few, since a slow machine may test
+UNPLANNED_STEPS = {MXNET: 1, TORCH: 3}  # the first steps of a training, by which nalb learns what it sums
 P3_PORT = NAMESPACE_PORT + 10  # the root port of the job for p3, in the same namespaces
 RING_PORT = NAMESPACE_PORT + 20  # the port at which the ring's workers find each other
 SITES_PORT = NAMESPACE_PORT + 30  # the root port of the job that sums by sites
@@ -38,7 +42,7 @@ SITES_PORT = NAMESPACE_PORT + 30  # the root port of the job that sums by sites
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """The arguments of `nalb compare`; either `replay` or `train` is given."""
+    """The arguments of `nalb compare`; one of `replay`, `train` and `command` is given."""
 
     network: Network
     options: JobOptions  # the options of every job, but for its scheme
@@ -47,6 +51,8 @@ class CompareRequest:
     iterations: int  # the iterations of each scheme
     run_dir: Path
     compute_ms: float = 0.0  # the computing time of an iteration of a replay
+    framework: str = MXNET
+    command: tuple[str, ...] = ()  # a user's own training
     test_every: int | None = None  # in a comparison of batchings, the iterations between two tests of the accuracy
 
     @property
@@ -57,8 +63,22 @@ class CompareRequest:
     @property
     def training_command(self) -> list[str]:
         """The command that each worker runs to train for the request's iterations. Raises InputError without the source tree."""
-        steps = self.iterations + 1  # the first step only records which tensors are pushed
-        return [sys.executable, example("train_fashion_mnist.py"), "--model", str(self.train), "--steps", str(steps)]
+        if self.command:
+            return list(self.command)
+        steps = ["--steps", str(self.iterations + UNPLANNED_STEPS[self.framework])]
+        if self.framework == TORCH:
+            return [sys.executable, example("train_torch.py"), *steps]
+        return [sys.executable, example("train_fashion_mnist.py"), "--model", str(self.train), *steps]
+
+    @property
+    def training(self) -> str:
+        """What trains, for people."""
+        return self.train or " ".join(map(os.path.basename, self.command))
+
+    @property
+    def training_program(self) -> Program:
+        """The processes of a training."""
+        return (torch_program if self.framework == TORCH else mxnet_program)(self.training_command)
 
 
 def example(name: str) -> str:
@@ -71,11 +91,15 @@ def example(name: str) -> str:
     return str(script)
 
 
-def require(schemes: Sequence[Variant]) -> None:
+def require(request: CompareRequest, schemes: Sequence[Variant]) -> None:
     """Raise MachineError where this machine lacks what the schemes' processes need."""
-    if any(variant.scheme is None for variant in schemes):
+    if request.replay is None:
+        if request.framework == TORCH and not request.command:
+            require_torch()
+        chosen(request.framework, request.training_command)
+    elif any(variant.scheme is None for variant in schemes):
         require_torch()
-    if any(variant.scheme is not None for variant in schemes):
+    if request.framework == MXNET and any(variant.scheme is not None for variant in schemes):
         mxnet_program(()).require()
 
 
@@ -87,7 +111,7 @@ def compare_schemes(request: CompareRequest, schemes: Sequence[Variant]) -> None
             workload, model_bytes = f"replay {request.replay}", bytes_of(request.replay)
             series = _replay(request, request.replay, schemes)
         else:
-            workload = f"train {request.train}"
+            workload = f"train {request.training}"
             series, model_bytes = _train(request, schemes)
     run = RunFile(
         network.name,
@@ -169,25 +193,32 @@ def _held_job(
     elif sites_of(places, replace(options, scheme=variant.name, one_level=variant.one_level)) is not None:
         # The variant sums within sites first. Its servers count other workers.
         name, port, options = "sites", SITES_PORT, replace(options, one_level=False)
-    command = own_argv("kvstore_patch.roles.replay", replay, "--compute-ms", str(request.compute_ms))
-    return JobOrder(mxnet_program(command), replace(options, root_port=port), request.run_dir, name)
+    if request.framework == TORCH:
+        program = replay_program(replay, request.compute_ms)
+    else:
+        program = mxnet_program(own_argv("kvstore_patch.roles.replay", replay, "--compute-ms", str(request.compute_ms)))
+    return JobOrder(program, replace(options, root_port=port), request.run_dir, name)
 
 
 def _train(request: CompareRequest, schemes: Sequence[Variant]) -> tuple[dict[str, Series], int]:
     """Train under each scheme in turn, each in a job of its own and from the same seed; return the series and the model's bytes."""
-    network, program = request.network, mxnet_program(request.training_command)
+    network, program = request.network, request.training_program
     series: dict[str, Series] = {}
     model_bytes = 0
     for variant in schemes:
         scheme, one, has_begun = variant.word, Series(), False
         options = replace(
-            request.options, scheme=variant.name, one_level=variant.one_level, label=scheme, in_store=True
+            request.options,
+            scheme=(variant.scheme or STOCK).name,
+            one_level=variant.one_level,
+            label=scheme,
+            in_store=True,
         )
         order = JobOrder(program, options, request.run_dir, scheme, show=print_line, show_unfinished=print_unfinished)
         with Emulated(network) as venue:
             job = venue.start(order)
             say(
-                f"training {request.train} under {scheme}: {len(job.processes.children)} processes on {len(network.nodes)} nodes"
+                f"training {request.training} under {scheme}: {len(job.processes.children)} processes on {len(network.nodes)} nodes"
             )
             with Lines([scheme], request.iterations, takes_turns=False, bound_s=None) as progress:
                 for event in job.follow():

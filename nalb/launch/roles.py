@@ -82,6 +82,7 @@ class Program:
     )
     require: Callable[[], None]  # raises MachineError where this machine lacks what its processes need
     is_joined: Callable[[JobOptions], bool]  # whether every process has to join the coordinator
+    joining: str = ""  # what the command must do to join, for people
 
 
 def mxnet_program(command: Sequence[str]) -> Program:
@@ -90,6 +91,7 @@ def mxnet_program(command: Sequence[str]) -> Program:
         lambda places, *more: process_specs(places, command, *more),
         partial(require_mxnet, "a job"),
         lambda options: not options.is_pure,
+        "create a KVStore ('nalb')",
     )
 
 
@@ -114,7 +116,7 @@ def process_specs(
         observers=options.observers if has_coordinator else None,
     )
     sites = sites_of(places, options)
-    options = replace(options, sites=None if sites is None else _told(places, sites))
+    options = replace(options, sites=sites_told(places, sites))
     servers = {place.name: _server_roles(place, index, sites) for index, place in enumerate(places)}
     shared = _shared_environment(places, options, sum(map(len, servers.values()))) | dict(extra)
     one_thread = {"OMP_NUM_THREADS": inherited.get("OMP_NUM_THREADS", "1")}
@@ -162,7 +164,10 @@ def sites_of(places: Sequence[Place], options: JobOptions) -> Sites | None:
     return sites
 
 
-def _told(places: Sequence[Place], sites: Sites) -> str:
+def sites_told(places: Sequence[Place], sites: Sites | None) -> str | None:
+    """The text of NALB_SITES; None where sums have one level."""
+    if sites is None:
+        return None
     return ",".join(f"{place.name}={site}" for place, site in zip(places, sites.name_of_node, strict=True))
 
 

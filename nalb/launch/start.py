@@ -13,9 +13,11 @@ from nalb.errors import InputError, listed
 from nalb.events import LayoutEvent
 from nalb.launch.encryption import Encryption
 from nalb.launch.environments import hosts_lines, local_lines
+from nalb.launch.frameworks import MXNET, TORCH
 from nalb.launch.hosts import HostsFile, load_hosts
 from nalb.launch.network import NAMESPACE_PORT, job_nodes, places_in
 from nalb.launch.ports import free_pair
+from nalb.launch.ranks import torch_program
 from nalb.launch.restarts import Attempt, Policy, see_through
 from nalb.launch.roles import NOTHING, Place, Program, mxnet_program
 from nalb.launch.run_dir import make_run_dir
@@ -43,11 +45,12 @@ class LaunchRequest:
     out: str | None  # the run directory; None: a new one under runs/
     max_restarts: int = 0
     min_nodes: int | None = None
+    framework: str = MXNET
 
     @property
     def program(self) -> Program:
         """The processes of the job."""
-        return mxnet_program(self.command)
+        return (torch_program if self.framework == TORCH else mxnet_program)(self.command)
 
 
 def launch(request: LaunchRequest) -> Path:

@@ -65,10 +65,11 @@ class Job:
         show_unfinished: Callable[[str], None] | None = None,  # shows unfinished lines, such as progress bars
         moment: Callable[[], Moment] = lambda: (None, None),  # the job's phase and iteration
         tell: Callable[[AnyEvent], None] = lambda _: None,  # takes events of the processes' starts and ends
+        joining: str = "",  # what the command must do on every worker to join the job
     ):
         self._specs, self._wrap, self._inherited, self._log_dir = specs, wrap, inherited, log_dir
         self._show, self._has_joined, self._check = show, has_joined, check
-        self._show_unfinished, self._moment, self._tell = show_unfinished, moment, tell
+        self._show_unfinished, self._moment, self._tell, self._joining = show_unfinished, moment, tell, joining
         self._print_lock = threading.Lock()
         self._reading_error: Exception | None = None
         self._workers_ended_s: float | None = None
@@ -164,7 +165,7 @@ class Job:
         if waiting and now_s - self._workers_ended_s > AFTER_WORKERS_S:
             detail = (
                 f"all workers ended well, but {waiting[0].spec.name} still waits for them {AFTER_WORKERS_S:g} s later: the command "
-                "must create a KVStore ('nalb') on every worker"
+                f"must {self._joining} on every worker"
             )
             failure = Failure(cause=Cause.NO_STORE, detail=detail, phase=Phase.END)
             raise JobFailed(failure, where=f"logs: {self._log_dir}")
@@ -272,7 +273,7 @@ class Job:
         while not self._has_joined():
             if time.monotonic() > end_s:
                 detail = (
-                    "ended well before the job had begun: the command must create a KVStore ('nalb') on every worker"
+                    f"ended well before the job had begun: the command must {self._joining} on every worker"
                     + self._lost.of(ended)
                 )
                 raise JobFailed(ended.spec.failure(Cause.NO_STORE, detail, Phase.START), where=self._log_of(ended))
@@ -368,8 +369,16 @@ def _ended_well(child: LocalProcess) -> bool:
 def _culprits(failed: list[LocalProcess]) -> list[LocalProcess]:
     """The failed processes that did not end because of another one; those killed by a signal come first."""
     codes = {child.spec.slug: ending.exit_code for child in failed if (ending := child.poll()) is not None}
-    own = [child for child in failed if codes[child.spec.slug] != PeerError.exit_code]
+    own = [child for child in failed if codes[child.spec.slug] != PeerError.exit_code and not _blames_another(child)]
     return sorted(own, key=lambda child: codes[child.spec.slug] <= 128)
+
+
+def _blames_another(child: LocalProcess) -> bool:
+    """Whether it ended by itself and told that another node failed, as scripts do that PyTorch ends by an exception."""
+    ending, told = child.poll(), child.failure
+    return (
+        ending is not None and ending.is_explained and told is not None and told.culprit not in (None, child.spec.node)
+    )
 
 
 def print_line(line: str) -> None:

@@ -134,6 +134,7 @@ class Venue(ABC):
             "show": order.show,
             "show_unfinished": order.show_unfinished,
             "has_joined": watch.has_joined if order.program.is_joined(order.options) else None,
+            "joining": order.program.joining,
         }
         if has_coordinator:
             more |= {"moment": watch.moment} | ({} if self.is_here else {"relay": relay})

@@ -1,8 +1,9 @@
-"""`python -P -m nalb.plane.coordinator HOST:PORT SIZE NODE [--no-ring]`: the coordinator of a job of agents.
+"""`python -P -m nalb.plane.coordinator HOST:PORT SIZE NODE [--no-ring] [--alone]`: the coordinator of a job of agents.
 
 Port 0 is a free one. The program writes the port that it has to stdout, and serves until stdin says END or the job is aborted.
 Stdin that ends without END means that whoever started it is dead: it then stays for the job's deadline, so that it can name the
-dead process to all others, and ends. With --no-ring the ranks have no ring that it could leave sums to.
+dead process to all others, and ends. With --no-ring the ranks have no ring that it could leave sums to. With --alone, where a
+launcher starts it, it writes no port, reads no stdin, and serves until all ranks have left.
 """
 
 import os
@@ -18,7 +19,7 @@ from nalb.errors import InputError, NalbError
 from nalb.extensions import estimators_with, schemes_with
 from nalb.failures import Cause, Failure
 from nalb.feedback.routing import Routing
-from nalb.plane.rendezvous import END, NO_RING
+from nalb.plane.rendezvous import ALONE, END, NO_RING
 from nalb.process.exhaustion import raise_file_limit
 from nalb.process.last_words import die
 from nalb.protocol.planes import AGENTS
@@ -38,12 +39,15 @@ def new_predictor(settings: Settings) -> Callable[[int], Predictor] | None:
     return PREDICTORS[settings.predictor]
 
 
-def serve(settings: Settings, has_ring: bool) -> None:
-    """Run the coordinator until stdin ends."""
+def serve(settings: Settings, has_ring: bool, is_alone: bool) -> None:
+    """Run the coordinator until stdin ends, or until all ranks have left."""
     schemes = schemes_with([settings.scheme, *filter(None, (settings.own_schemes or "").split(","))])
     predictor, estimators = new_predictor(settings), estimators_with(settings.estimator)
     new_routing = Routing if has_ring and settings.keys_path is None else None  # a ring is not encrypted
     with CoordinatorThread(settings, predictor, schemes, estimators, AGENTS, new_routing) as coordinator:
+        if is_alone:
+            coordinator.wait()
+            return
         print(coordinator.port, flush=True)
         if os.read(0, len(END)) != END:
             time.sleep(settings.deadline_s)
@@ -56,7 +60,7 @@ def main() -> int:
     try:
         endpoint, size, node, *options = sys.argv[1:]
         settings = for_agents(os.environ, node=node, endpoint=f"tcp://{endpoint}", size=int(size), role="scheduler")
-        serve(settings, has_ring=NO_RING not in options)
+        serve(settings, has_ring=NO_RING not in options, is_alone=ALONE in options)
     except NalbError as error:
         die(
             Failure(cause=Cause.COORDINATOR, detail=str(error), role="scheduler", node=socket.gethostname()),

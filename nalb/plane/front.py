@@ -36,7 +36,7 @@ from nalb.errors import PeerError, one_line
 from nalb.failures import Cause, Failure, JobFailed
 from nalb.plane import orders as o
 from nalb.plane.cycle import CycleRecorder
-from nalb.process.last_words import die
+from nalb.process.last_words import die, tell_launcher
 from nalb.process.own_program import own_argv, python_path
 from nalb.protocol.calls import announcement
 from nalb.protocol.messages import TensorSpec
@@ -440,6 +440,8 @@ class Front:
         if failed is None:
             with suppress(JobFailed):  # the last iteration of the ring is told first
                 self._wait(lambda: not self._rings or self._rings[0].computed_s is None)
+        elif self._error is not None:
+            tell_launcher(self._error.failure)  # an agent that was killed told nobody
         self._is_leaving = True
         node = self._start.node
         failure = Failure(cause=Cause.SCRIPT, detail=failed, role="worker", node=node) if failed else None

@@ -6,6 +6,7 @@ from nalb.errors import InputError
 
 END = b"end\n"  # what ends a coordinator (coordinator.py) whose job is over
 NO_RING = "--no-ring"  # its word for a job without a ring
+ALONE = "--alone"  # its word where a launcher starts it, which says nothing: it ends once all ranks have left
 AGENTS = "NALB_AGENTS"  # host:port of each rank's agent, by rank, with commas
 
 

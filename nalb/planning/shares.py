@@ -5,6 +5,7 @@ assignment.py makes whole slices of them. The time that they reduce is nodes.com
 """
 
 import heapq
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -104,9 +105,11 @@ def pairwise(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, 
 def _meeting(slow: Line, fast: Line, both_bytes: float) -> tuple[float, float]:
     """(time in seconds, the fast server's share in bytes) at which two servers with `both_bytes` in all take equally long.
 
-    slow, fast: one line of each server.
+    slow, fast: one line of each server. Two lines that no share changes never meet: their time is -inf.
     """
     (slow_start_s, slow_slope_s), (fast_start_s, fast_slope_s) = slow, fast
+    if fast_slope_s + slow_slope_s == 0:
+        return -math.inf, 0.0
     share = (slow_slope_s * both_bytes + slow_start_s - fast_start_s) / (fast_slope_s + slow_slope_s)
     return fast_start_s + fast_slope_s * share, share
 

@@ -59,10 +59,10 @@ def decide(now: PlanContext, known: Known, options: PlanOptions) -> Decision:
     if known.nodes.sites is not None and scheme.routes_itself:
         raise InputError(f"scheme {scheme.name} has one level, and this job sums by sites: start it with --one-level")
     if now.own_iterations:
-        reason = "MXNet's own routing: plans take no less"
+        reason = "the framework's own routing: plans take no less"
         return Decision(STOCK, None, DecisionKind.LEFT, reason, False, now.own_iterations)
     if scheme.routes_itself:
-        return Decision(scheme, None, DecisionKind.ROUTED, f"{scheme.name}: MXNet's own routing", measures)
+        return Decision(scheme, None, DecisionKind.ROUTED, f"{scheme.name}: the framework's own routing", measures)
     present = now.present.plan if now.present is not None and now.present.scheme == scheme else None
     situation = Situation(
         now.iteration,

@@ -141,6 +141,11 @@ class Members:
         return process.is_worker and self._have_workers_left
 
     @property
+    def have_left(self) -> bool:
+        """Whether everyone has come and said Goodbye."""
+        return self.are_all_here and all(process.left_after is not None for process in self)
+
+    @property
     def _have_workers_left(self) -> bool:
         return len(self.left) == len(self.workers)
 

@@ -79,6 +79,11 @@ class Coordinator:
         return self._iterations.phase if self._is_gathered else "GATHER"
 
     @property
+    def have_all_left(self) -> bool:
+        """Whether every process has come and left."""
+        return self._members.have_left
+
+    @property
     def rejected(self) -> Counter[str]:
         """How many messages and samples were not believed, by reason."""
         return self._iterations.rejected

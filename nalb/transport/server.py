@@ -32,6 +32,7 @@ from nalb.transport.keys import own_keys
 from nalb.transport.observer_door import ObserverDoor
 
 LAST_WORDS_MS = 2000  # the time that an Abort may take to leave
+LEFT_CHECK_S = 0.5  # between two looks at whether the thread, which ends with an aborted job, lives
 
 
 class CoordinatorThread:
@@ -59,7 +60,7 @@ class CoordinatorThread:
                 plane=plane,
             ),
         )
-        self._stop = threading.Event()
+        self._stop, self._have_left = threading.Event(), threading.Event()
         self._started: queue.Queue[Exception | None] = queue.Queue()
         self.port = 0  # where it listens, once it has been entered
         self._thread = threading.Thread(target=self._run, name="nalb-coordinator", daemon=True)
@@ -70,6 +71,11 @@ class CoordinatorThread:
         if failure is not None:
             raise failure
         return self
+
+    def wait(self) -> None:
+        """Wait until all processes of the job have left."""
+        while self._thread.is_alive() and not self._have_left.wait(LEFT_CHECK_S):
+            pass
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -152,6 +158,8 @@ class CoordinatorThread:
                 if door:
                     door.catch_up(now_s)
             _flush(talks, state, log, door)
+            if state.have_all_left:
+                self._have_left.set()
 
 
 def _receive_signed(router: "zmq.Socket[bytes]", members: dict[str, str]) -> tuple[list[bytes], str | None]:

@@ -316,7 +316,8 @@ def networks_with_cores(draw):
     count = draw(st.integers(3, 8))
     rates = np.array(draw(st.lists(st.floats(1, 100), min_size=count, max_size=count)))
     fixed = np.array(draw(st.lists(st.floats(0, 2), min_size=count, max_size=count)))
-    slope = np.array(draw(st.lists(st.floats(0.001, 2), min_size=count, max_size=count)))
+    flat_or_not = st.just(0.0) | st.floats(0.001, 2)  # agents use as much whatever they sum
+    slope = np.array(draw(st.lists(flat_or_not, min_size=count, max_size=count)))
     return [Node(f"n{i}") for i in range(count)], Capacities(rates, rates, {}, CoreTimes(fixed, slope))
 
 

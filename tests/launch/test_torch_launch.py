@@ -1,0 +1,106 @@
+"""`nalb launch` of PyTorch scripts: real DDP on an emulated network, and ranks that fail."""
+
+import os
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from nalb.cli.main import run
+from nalb.events import IterationEvent, PlanEvent, ReadyEvent
+from nalb.failures import Cause
+from nalb.reporting.run_file import read_events
+from tests.failures import noted_in, who
+from tests.launch.conftest import END_LIMIT_S, START_LIMIT_S, Launch
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install torch")
+STEPS = [sys.executable, str(Path(__file__).with_name("torch_steps.py"))]
+NETWORK = """
+name = "torch3"
+[defaults]
+up_mbps = 40
+down_mbps = 40
+[[nodes]]
+name = "a"
+[[nodes]]
+name = "b"
+up_mbps = 10
+[[nodes]]
+name = "c"
+"""
+
+
+def cache_of_torch(folder: Path) -> dict[str, str]:
+    """PyTorch makes a folder where it finds temporary files, and keeps it."""
+    return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ["--framework", "torch", "--scheme", "stock"],
+            "--scheme stock is MXNet alone: PyTorch alone is --scheme gloo",
+        ),
+        (["--framework", "torch", "--scheme", "p3"], "PyTorch alone is --scheme gloo"),
+        (["--framework", "mxnet", "--scheme", "gloo"], "MXNet alone is --scheme stock"),
+        (["--framework", "torch", "--scheme", "gloo", "--encrypt"], "which does not encrypt: add --plain"),
+        (["--framework", "torch", "--batching", "lb-bsp"], "leave out --batching"),
+        (["--framework", "torch", "--parallel", "dp"], "--parallel is of MXNet alone"),
+        (["--framework", "torch", "--transport", "pyzmq"], "--transport is of MXNet alone"),
+    ],
+)
+def test_flags_of_the_other_framework(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    assert run(["launch", "--out", str(tmp_path / "run"), "--local", "2", *arguments, "--", "true"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
+
+
+@needs_torch
+@pytest.mark.root
+@pytest.mark.torch
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_ddp_on_an_emulated_network(launch: Launch, tmp_path: Path) -> None:
+    network = tmp_path / "network.toml"
+    network.write_text(NETWORK)
+    job = launch("--network", str(network), "--scheme", "exact", "--", *STEPS, "12", **cache_of_torch(tmp_path))
+    code, _ = job.end(START_LIMIT_S)
+    assert code == 0, job.output
+    parameters = {line.partition("parameters ")[2] for line in job.lines if "parameters" in line}
+    assert len(parameters) == 1, "all ranks have the same"
+    events = list(read_events(job.run_dir))
+    assert [sorted(one.nodes) for one in events if isinstance(one, ReadyEvent)] == [["a", "b", "c"]]
+    iterations = [one for one in events if isinstance(one, IterationEvent)]
+    assert len(iterations) == 12 - 2  # the first two show what an iteration is
+    assert all(one.bound_s for one in iterations)
+    last = [one for one in events if isinstance(one, PlanEvent)][-1]
+    shares = last.shares
+    assert shares is not None
+    assert shares["b"] < min(shares["a"], shares["c"]), "the slow node sums least"
+    names = {path.name for path in (job.run_dir / "logs").iterdir()}
+    assert names == {"a.scheduler.log", "a.worker.log", "b.worker.log", "c.worker.log"}
+    job.assert_nothing_left()
+
+
+@needs_torch
+@pytest.mark.torch
+def test_ranks_that_fail_are_named_and_the_job_restarts(launch: Launch, tmp_path: Path) -> None:
+    """An agent is killed, then a script raises an exception, then a script is killed. The jobs are encrypted."""
+    endings = ("agent", "exception", "killed")
+    restarts = str(len(endings) - 1)
+    script = [*STEPS, "1000", str(tmp_path / "attempts"), *endings]
+    job = launch("--local", "2", "--encrypt", "--max-restarts", restarts, "--", *script, **cache_of_torch(tmp_path))
+    code, _ = job.end(3 * (START_LIMIT_S + END_LIMIT_S))
+    assert code == 128 + 9, job.output
+    runs = [job.run_dir, *(job.run_dir / f"restart-{k}" for k in (1, 2))]
+    agent, exception, killed = map(noted_in, runs)
+    assert "lost its agent, which was killed by signal 9" in agent.detail
+    assert (agent.cause, exception.cause, killed.cause) == (Cause.ENDED, Cause.SCRIPT, Cause.ENDED)
+    assert who(agent) == who(exception) == who(killed) == ("worker", "n1")
+    assert "RuntimeError: there is no more data" in exception.detail
+    assert re.search("killed by SIGKILL", killed.detail)
+    job.assert_nothing_left()
