@@ -24,17 +24,19 @@ from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
 import zmq
+from msgspec import structs
 
 from nalb.errors import InputError, NalbError, PeerError, one_line
 from nalb.failures import Cause, Failure, Phase, carried
 from nalb.plane import orders
+from nalb.plane.codecs import codec_of
 from nalb.plane.exchange import AgentExchange, SiteRanks
 from nalb.plane.links import AgentLinks
 from nalb.plane.memory import Segments
 from nalb.plane.orders import FromAgent, FromTraining
 from nalb.plane.pushing import Cut, SliceProgress
 from nalb.plane.rendezvous import END, told_agents
-from nalb.planning.slices import Tensor, build_layout
+from nalb.planning.slices import Tensor, build_layout, wire_dtype
 from nalb.process import last_words
 from nalb.process.exhaustion import raise_file_limit
 from nalb.process.last_words import die
@@ -333,8 +335,9 @@ class Agent:
         client = self._client = news.client
         self._reach = Reachability(self._settings, client.fail, lambda ways: client.note(ways=ways))
         ranks = SiteRanks.of(self._start.rank, self._start.size, news.welcome.levels)
-        exchange = self._exchange = AgentExchange(self._links, ranks, self._tell_summed, self._settings.verify_sums)
-        links = self._links
+        settings, links = self._settings, self._links
+        codec = codec_of(settings.precision)
+        exchange = self._exchange = AgentExchange(links, ranks, self._tell_summed, settings.verify_sums, codec)
         self._watch(links.server, lambda: links.read_pushes(exchange))
         for rank, peer in links.peers.items():
             self._watch(peer.socket, links.reader_of_answers(rank, exchange))
@@ -399,7 +402,10 @@ class Agent:
 
     def _register(self, order: orders.Register) -> None:
         assert self._client is not None
-        self._tensors = [*([] if self._are_whole else self._tensors), *order.tensors]
+        assert self._settings is not None
+        coded = wire_dtype(self._settings.precision)  # the coordinator plans with what travels
+        tensors = [structs.replace(one, dtype=coded) if one.dtype == "float32" else one for one in order.tensors]
+        self._tensors = [*([] if self._are_whole else self._tensors), *tensors]
         self._are_whole = order.is_whole
         if not order.is_whole:
             return

@@ -7,7 +7,7 @@ it copies the first while the others travel.
 
 from collections import deque
 
-from nalb.planning.slices import ITEM_BYTES, Layout
+from nalb.planning.slices import ITEM_BYTES, Layout, value_dtype
 
 TELL_BYTES = 1 << 20
 
@@ -21,10 +21,10 @@ class Cut:
         self.tensor = [one.tensor for one in fragments]  # by slice
         self.start = [one.tensor_offset for one in fragments]  # its first element within the tensor
         self.stop = [one.tensor_offset + one.length for one in fragments]
-        self.size_bytes = [one.size_bytes for one in layout.slices]
+        self.size_bytes = [one.size_bytes for one in layout.slices]  # on their way
         self.elements = [tensor.elements for tensor in layout.tensors]
-        self.dtype = [tensor.dtype for tensor in layout.tensors]
-        self.tell_elements = [TELL_BYTES // ITEM_BYTES[dtype] for dtype in self.dtype]  # by tensor
+        self.dtype = [value_dtype(tensor.dtype) for tensor in layout.tensors]  # in memory
+        self.tell_elements = [int(TELL_BYTES // ITEM_BYTES[dtype]) for dtype in self.dtype]  # by tensor
         self.first = [0] * (len(layout.tensors) + 1)  # by tensor, its first slice; at the end the number of slices
         for tensor in self.tensor:
             self.first[tensor + 1] += 1

@@ -21,8 +21,19 @@ from nalb.errors import InputError
 Ints = npt.NDArray[np.int64]
 
 BLOCK = 256  # values with one scale, of two bytes, where float32 travels in fewer bytes (nalb/plane/codecs.py)
-ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
-ITEM_BYTES |= {"scaled float16": 2 + 2 / BLOCK, "scaled int8": 1 + 2 / BLOCK, "scaled int4": 0.5 + 2 / BLOCK}
+ITEM_BYTES: dict[str, float] = {
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int8": 1,
+    "uint8": 1,
+    "int32": 4,
+    "int64": 8,
+    "scaled float16": 2 + 2 / BLOCK,
+    "scaled int8": 1 + 2 / BLOCK,
+    "scaled int4": 0.5 + 2 / BLOCK,
+}
 WIRE_DTYPES = {
     "bfloat16": "bfloat16",
     "float16": "scaled float16",
@@ -217,7 +228,10 @@ def build_layout(
     rows = _rows(tensors)
     widest_bytes = max(ITEM_BYTES[row.dtype] for row in rows)
     probe_elements = _place_probes(
-        rows, num_servers * num_probe, min(size_probe, max_slice_elements), int(model_bytes // (PROBE_PART * widest_bytes))
+        rows,
+        num_servers * num_probe,
+        min(size_probe, max_slice_elements),
+        int(model_bytes // (PROBE_PART * widest_bytes)),
     )
     common, small = {}, {}
     for dtype in dict.fromkeys(row.dtype for row in rows):
