@@ -24,12 +24,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
 import zmq
-from msgspec import structs
 
 from nalb.errors import InputError, NalbError, PeerError, one_line
 from nalb.failures import Cause, Failure, Phase, carried
 from nalb.plane import orders
-from nalb.plane.codecs import codec_of
 from nalb.plane.exchange import AgentExchange, SiteRanks
 from nalb.plane.links import AgentLinks
 from nalb.plane.memory import Segments
@@ -336,8 +334,7 @@ class Agent:
         self._reach = Reachability(self._settings, client.fail, lambda ways: client.note(ways=ways))
         ranks = SiteRanks.of(self._start.rank, self._start.size, news.welcome.levels)
         settings, links = self._settings, self._links
-        codec = codec_of(settings.precision)
-        exchange = self._exchange = AgentExchange(links, ranks, self._tell_summed, settings.verify_sums, codec)
+        exchange = self._exchange = AgentExchange(links, ranks, self._tell_summed, settings.verify_sums)
         self._watch(links.server, lambda: links.read_pushes(exchange))
         for rank, peer in links.peers.items():
             self._watch(peer.socket, links.reader_of_answers(rank, exchange))
@@ -403,13 +400,11 @@ class Agent:
     def _register(self, order: orders.Register) -> None:
         assert self._client is not None
         assert self._settings is not None
-        coded = wire_dtype(self._settings.precision)  # the coordinator plans with what travels
-        tensors = [structs.replace(one, dtype=coded) if one.dtype == "float32" else one for one in order.tensors]
-        self._tensors = [*([] if self._are_whole else self._tensors), *tensors]
+        self._tensors = [*([] if self._are_whole else self._tensors), *order.tensors]
         self._are_whole = order.is_whole
         if not order.is_whole:
             return
-        registration = self._protocol.register(self._tensors)
+        registration = self._protocol.register(self._tensors, self._settings.precision)
         m.require_fit(registration)
         self._client.send(registration)
         self._is_registered, self._cut = True, None
@@ -504,7 +499,10 @@ class Agent:
     def _cut_by(self, setup: m.Setup) -> Cut:
         """The slices that the coordinator expects. Raises InputError where they differ."""
         layout = build_layout(
-            [Tensor(one.name, one.elements, one.dtype, one.group) for one in self._tensors],
+            [
+                Tensor(one.name, one.elements, wire_dtype(one.dtype, setup.precision), one.group)
+                for one in self._tensors
+            ],
             num_nodes=setup.num_nodes,
             num_servers=setup.num_servers,
             alpha_bytes=setup.alpha_bytes,
@@ -515,7 +513,7 @@ class Agent:
             raise InputError(
                 "this agent cuts the tensors differently from the coordinator: install the same nalb everywhere"
             )
-        return Cut(layout)
+        return Cut(layout, setup.precision)
 
     def _tell_summed(self, tensor: int, elements: int) -> None:
         self._training.tell(orders.Summed(tensor, elements))

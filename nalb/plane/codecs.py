@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nalb.errors import PeerError
-from nalb.planning.slices import BLOCK, MAX_SLICE_ELEMENTS, wire_dtype
+from nalb.planning.slices import BLOCK, MAX_SLICE_ELEMENTS
 
 Floats = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.uint32]
@@ -39,12 +39,11 @@ LOW_SCALE_BITS = 7 << 7  # as its upper half
 class Codec:
     """One form of a slice's values. Not for two threads at a time."""
 
-    name: str  # as --precision says it
+    name: str  # the precision
     number: int  # in headers; 0 there is a slice that travels as it is
     has_scales = True
 
     def __init__(self) -> None:
-        self.dtype = wire_dtype(self.name)  # in what the coordinator plans with
         self._frame = np.empty(0, np.uint8)
         self._exact, self._decoded, self._work = (np.empty(0, np.float32) for _ in range(3))
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import zmq
 
 from nalb.errors import PeerError
-from nalb.plane.codecs import Codec
+from nalb.plane.codecs import Codec, codec_of
 from nalb.plane.links import AgentLinks, Header
 from nalb.plane.memory import SharedTensor
 from nalb.plane.pushing import Cut, SliceProgress
@@ -91,16 +91,10 @@ class _UnderWay:
 class AgentExchange:
     """Sums the iterations that `begin` names, one after the other."""
 
-    def __init__(
-        self,
-        links: AgentLinks,
-        ranks: SiteRanks,
-        tell: Callable[[int, int], None],
-        verify: bool,
-        codec: Codec | None = None,
-    ):
-        """tell: called with a tensor and how many of its elements hold their sums. codec: of float32; None: it travels as it is."""
-        self._links, self._ranks, self._tell, self._verify, self._codec = links, ranks, tell, verify, codec
+    def __init__(self, links: AgentLinks, ranks: SiteRanks, tell: Callable[[int, int], None], verify: bool):
+        """tell: called with a tensor and how many of its elements hold their sums."""
+        self._links, self._ranks, self._tell, self._verify = links, ranks, tell, verify
+        self._codec: Codec | None = None  # of float32 slices; None: they travel as they are
         self._residuals = Residuals()
         self._site_of_rank = {rank: site for site, members in enumerate(ranks.sites) for rank in members}
         self._own_site = self._site_of_rank[ranks.rank]
@@ -113,6 +107,8 @@ class AgentExchange:
     def begin(self, number: int, plan: m.Plan, cut: Cut) -> SliceProgress:
         """Begin an iteration by plan; the one before is complete."""
         now = self._now = _UnderWay(number, plan, cut, SliceProgress(cut, plan.inflight_bytes))
+        if cut.precision != ("float32" if self._codec is None else self._codec.name):
+            self._codec = codec_of(cut.precision)
         if self._codec is not None:
             self._residuals.fit(cut)
         if self._verify:

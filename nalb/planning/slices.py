@@ -30,15 +30,15 @@ ITEM_BYTES: dict[str, float] = {
     "uint8": 1,
     "int32": 4,
     "int64": 8,
-    "scaled float16": 2 + 2 / BLOCK,
-    "scaled int8": 1 + 2 / BLOCK,
-    "scaled int4": 0.5 + 2 / BLOCK,
+    "scaled_float16": 2 + 2 / BLOCK,
+    "scaled_int8": 1 + 2 / BLOCK,
+    "scaled_int4": 0.5 + 2 / BLOCK,
 }
 WIRE_DTYPES = {
     "bfloat16": "bfloat16",
-    "float16": "scaled float16",
-    "int8": "scaled int8",
-    "int4": "scaled int4",
+    "float16": "scaled_float16",
+    "int8": "scaled_int8",
+    "int4": "scaled_int4",
 }  # by precision
 PRECISIONS = ("float32", *WIRE_DTYPES)  # of float32 values on their way
 NUM_PROBE = 2  # probe slices per server: Cai et al., section 5.2
@@ -57,9 +57,9 @@ MAX_SLICE_ELEMENTS = (
 )
 
 
-def wire_dtype(precision: str) -> str:
-    """The dtype, a key of ITEM_BYTES, as which float32 values travel in this precision."""
-    return WIRE_DTYPES.get(precision, "float32")
+def wire_dtype(dtype: str, precision: str) -> str:
+    """As what values of this dtype travel, a key of ITEM_BYTES, where float32 values travel in this precision."""
+    return WIRE_DTYPES.get(precision, dtype) if dtype == "float32" else dtype
 
 
 def value_dtype(dtype: str) -> str:

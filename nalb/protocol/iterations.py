@@ -19,6 +19,7 @@ from nalb.errors import InputError
 from nalb.events import IdleEvent, IterationEvent, PlanEvent
 from nalb.failures import Cause, Failure, Phase
 from nalb.measurement.shared_uplinks import SharedUplink
+from nalb.options import DEFAULT_PRECISION
 from nalb.planning.granularity import Granularity
 from nalb.planning.nodes import Floats
 from nalb.planning.slices import NUM_PROBE, Layout
@@ -47,6 +48,7 @@ class SlicingOptions(NamedTuple):
     alpha_bytes: float
     fixed_slice_bytes: float | None = None  # in place of what alpha gives
     num_probe: int = NUM_PROBE  # probe slices per server
+    precision: str = DEFAULT_PRECISION  # as what float32 values travel
 
 
 class Iterations:
@@ -78,7 +80,7 @@ class Iterations:
         self._registration, self._layout_version = -1, -1
         self._tensors: list[m.TensorSpec] = []
         self._granularity = Granularity(settings.alpha_bytes)
-        self._cut = SlicingOptions(self._granularity.alpha_bytes)
+        self._cut = SlicingOptions(self._granularity.alpha_bytes, precision=settings.precision)
         self._measuring = False
         self._plan: Planned | None = None
         self._ahead: Planned | None = None  # the next one, where workers have it already
@@ -106,6 +108,12 @@ class Iterations:
         """What the worker pushes from now on."""
         if message.number <= process.registration:
             return None
+        if message.precision != self._settings.precision:
+            return process.failure(
+                Cause.UNEQUAL,
+                f"sends float32 as {message.precision}, the coordinator was told {self._settings.precision}: give all the same "
+                "NALB_PRECISION",
+            )
         process.registration, process.tensors = message.number, message.tensors
         if any(p.tensors is None for p in self._members.workers):
             return None
@@ -222,12 +230,13 @@ class Iterations:
                     self._layout_version,
                     len(self._nodes),
                     len(self.planner.nodes.rank_of_node),
-                    *self._cut,
+                    *self._cut[:-1],
                     layout.digest(),
                     self.number + 1,
+                    self._cut.precision,
                 ),
             )
-        self._tell(layout_event(layout, now_s, self.number + 1, *self._cut))
+        self._tell(layout_event(layout, now_s, self.number + 1, *self._cut[:-1]))
 
     def _planned(self, number: int, block: m.RunBlock, now_s: float) -> Planned:
         """The block's next plan."""
@@ -264,7 +273,10 @@ class Iterations:
         scheme = self._schemes.get(block.scheme)  # an unknown one is refused where it is to decide
         size_bytes = block.slice_bytes or (scheme.fixed_slice_bytes if scheme else None)
         return SlicingOptions(
-            block.alpha_bytes or self._granularity.alpha_bytes, size_bytes, NUM_PROBE if block.probes else 0
+            block.alpha_bytes or self._granularity.alpha_bytes,
+            size_bytes,
+            NUM_PROBE if block.probes else 0,
+            block.precision or self._settings.precision,
         )
 
     # ---- one iteration

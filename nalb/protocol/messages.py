@@ -53,12 +53,13 @@ from nalb.failures import Failure
 from nalb.options import BATCH_MOST
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.sites import Sites, Uplinks
+from nalb.planning.slices import PRECISIONS
 from nalb.settings import NODE_MOST
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.server import Fetch
 from nalb.tokens.shape import SUB_MODELS_MOST
 
-VERSION = 17
+VERSION = 18
 # Round trips, in s: shorter ones fit into queues, longer ones need pacing (measured at 0.05 ms: pacing changes nothing).
 FAR_S = 0.005
 # A message beyond a bound ends the job. So either 1,000 nodes cannot reach the bound in years, or the sender keeps it too.
@@ -84,7 +85,8 @@ Positive = Annotated[float, Meta(gt=0.0, le=1e9)]  # seconds
 Power = Annotated[float, Meta(gt=0.0, le=POWER_MOST)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 KeyName = Annotated[str, Meta(max_length=NAME_MOST)]
-Dtype = Annotated[str, Meta(pattern=r"^(float(16|32|64)|bfloat16|scaled (float16|int8|int4))\Z")]  # as values travel
+Dtype = Annotated[str, Meta(pattern=r"^float(16|32|64)\Z")]
+Precision = Annotated[str, Meta(pattern=rf"^({'|'.join(PRECISIONS)})\Z")]  # as what float32 values travel
 CallKind = Literal["sum", "broadcast", "single sum"]
 
 
@@ -135,6 +137,7 @@ class Register(Message, frozen=True):
 
     tensors: Annotated[list[TensorSpec], Meta(min_length=1, max_length=1_000_000)]
     number: Count = 0  # counts the worker's registrations, so that a repeated one is known
+    precision: Precision = "float32"  # that the worker was told
 
 
 class Report(Message, frozen=True):
@@ -300,6 +303,7 @@ class Setup(Message, frozen=True):
     num_probe: Index  # per server
     digest: Name
     iteration: Count  # of its first plan; the others follow one by one
+    precision: Precision = "float32"
 
 
 class CallAgreed(Message, frozen=True):
@@ -461,6 +465,7 @@ class RunBlock(Message, frozen=True):
     probes: bool = True  # cut the small slices that measure every link
     forecasts: bool | None = None  # announce and time messages; None: as the scheme needs
     label: Name | None = None  # what events call these iterations; None: the scheme
+    precision: Precision | None = None  # None: the job's
 
 
 class Configured(Message, frozen=True):

@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 from nalb.failures import Cause, Failure, Phase
-from nalb.planning.slices import value_dtype
 from nalb.protocol import messages as m
 
 
@@ -115,11 +114,6 @@ def natural_order(name: str) -> tuple[object, ...]:
 def disagreement(process: Process, workers: list[Process]) -> Failure | None:
     """How the worker's registration differs from another's, if so. All have said what they push."""
     for other in workers:
-        if (dtypes := _unequal_precision(process.tensors, other.tensors)) is not None:
-            return process.failure(
-                Cause.UNEQUAL,
-                f"sends gradients as {dtypes[0]}, {other.name} as {dtypes[1]}: give all ranks the same NALB_PRECISION",
-            )
         if other.tensors != process.tensors:
             return process.failure(
                 Cause.UNEQUAL,
@@ -130,14 +124,6 @@ def disagreement(process: Process, workers: list[Process]) -> Failure | None:
             return process.failure(
                 Cause.PROTOCOL, f"and {other.name} have registered unequally often: please report this"
             )
-    return None
-
-
-def _unequal_precision(mine: list[m.TensorSpec] | None, other: list[m.TensorSpec] | None) -> tuple[str, str] | None:
-    """The dtypes as which two workers send values of the same dtype, where these differ."""
-    for one, its in zip(mine or (), other or (), strict=False):
-        if one.dtype != its.dtype and value_dtype(one.dtype) == value_dtype(its.dtype):
-            return one.dtype, its.dtype
     return None
 
 

@@ -23,11 +23,11 @@ class WorkerProtocol:
     _is_registering: bool = False
     _orders: set[tuple[int, int]] = field(default_factory=set)  # of slots: iteration and layout_version
 
-    def register(self, tensors: Sequence[m.TensorSpec]) -> m.Register:
+    def register(self, tensors: Sequence[m.TensorSpec], precision: m.Precision = "float32") -> m.Register:
         """The message to send; until its Setup comes no plan is obeyed."""
         self.registration += 1
         self._is_registering = True
-        return m.Register(list(tensors), self.registration)
+        return m.Register(list(tensors), self.registration, precision)
 
     def choose(self, inbox: list[m.Message]) -> m.Setup | m.Plan | m.Finish | None:
         """The next message, taken out of the inbox together with all that is void; the others stay.
