@@ -15,9 +15,11 @@ import numpy as np
 from nalb.batching.decisions import Observation
 from nalb.batching.schemes import PREDICTORS, SCHEMES, BatchJob, build
 from nalb.events import encode_line
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.protocol.observers import Measured
-from nalb.protocol.state import Coordinator
+from nalb.services import composition
+from nalb.services.batching import messages as m
+from nalb.services.composition import new_coordinator
 from nalb.settings import from_environment
 
 
@@ -27,13 +29,13 @@ def coordinator_ms(scheme: str, workers: int, updates: int) -> list[float]:
         "DMLC_ROLE": "scheduler", "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": "9091", "NALB_SCHEME": "stock",
         "DMLC_NUM_WORKER": str(workers), "DMLC_NUM_SERVER": "1", "NALB_STOCK": "1", "NALB_BATCHING": scheme,
     }  # fmt: skip
-    state = Coordinator(from_environment(environment, "host"), 0.0)
+    state = new_coordinator(from_environment(environment, "host"), 0.0)
 
-    def say(rank: int, message: m.Message) -> None:
-        state.receive(b"%d" % rank, m.decode_at_coordinator(m.encode(message), "peer"), 0.0)
+    def say(rank: int, message: wire.Message) -> None:
+        state.receive(b"%d" % rank, composition.decode_at_coordinator(wire.encode(message), "peer"), 0.0)
 
     for rank in range(workers):
-        say(rank, m.Hello(m.VERSION, "worker", f"n{rank}", rank, 1))
+        say(rank, wire.Hello(wire.VERSION, "worker", f"n{rank}", rank, 1))
     for rank in range(workers):
         say(rank, m.JoinBatching(128, None))
     generator = np.random.default_rng(0)
@@ -48,14 +50,14 @@ def coordinator_ms(scheme: str, workers: int, updates: int) -> list[float]:
         state.events.clear()
         times = np.array(sizes_of[iteration]) / speeds * generator.uniform(0.97, 1.03, workers)
         reports = [
-            m.encode(m.Computed(iteration, size, float(t), 0.5, 0.5, 1.0, 0.0))
+            wire.encode(m.Computed(iteration, size, float(t), 0.5, 0.5, 1.0, 0.0))
             for size, t in zip(sizes_of[iteration], times, strict=True)
         ]
         begun = time.perf_counter()
         for rank, report in enumerate(reports):
-            state.receive(b"%d" % rank, m.decode_at_coordinator(report, "peer"), 0.0)
+            state.receive(b"%d" % rank, composition.decode_at_coordinator(report, "peer"), 0.0)
         for _, message in state.outbox:
-            m.encode(message)
+            wire.encode(message)
         for event in state.events:
             assert not isinstance(event, Measured), "scheme stock measures nothing"
             encode_line(event)

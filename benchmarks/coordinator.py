@@ -22,8 +22,10 @@ import zmq
 
 from nalb.launch.ports import free_pair
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.protocol.session import Session, pack, unpack
+from nalb.services import composition
+from nalb.services.exchange import messages as m
 from nalb.settings import Settings
 from nalb.transport.server import CoordinatorThread
 from nalb.workloads import load
@@ -68,7 +70,7 @@ class Clients:
         socket.setsockopt(zmq.IDENTITY, f"{role}-{number}".encode())
         socket.connect(endpoint)
         self._sessions[socket] = Session()
-        self._say(socket, m.encode(m.Hello(m.VERSION, role, f"n{number}", number, 1000 + number)))
+        self._say(socket, wire.encode(wire.Hello(wire.VERSION, role, f"n{number}", number, 1000 + number)))
         return socket
 
     def _say(self, socket: "zmq.Socket[bytes]", frame: bytes) -> None:
@@ -108,19 +110,19 @@ class Clients:
         frame = self._hear(socket)
         self.received_bytes += len(frame)
         if b"PrepareSlots" in frame[:32]:
-            wanted = m.decode_at_client(frame)
+            wanted = composition.decode_at_client(frame)
             assert isinstance(wanted, m.PrepareSlots)
-            self._say(socket, m.encode(m.SlotsReady(wanted.iteration, wanted.layout_version)))
+            self._say(socket, wire.encode(m.SlotsReady(wanted.iteration, wanted.layout_version)))
             return None
         if b"Collect" in frame[:32]:
             if frame not in self._told:  # the answer is the same for all servers
-                asked = m.decode_at_client(frame)
+                asked = composition.decode_at_client(frame)
                 assert isinstance(asked, m.Collect)
-                self._told = {frame: m.encode(m.Collected(asked.iteration))}
+                self._told = {frame: wire.encode(m.Collected(asked.iteration))}
             self._say(socket, self._told[frame])
             return None
         if b"Abort" in frame[:32]:
-            raise SystemExit(f"the coordinator gave up: {m.decode_at_client(frame)}")
+            raise SystemExit(f"the coordinator gave up: {composition.decode_at_client(frame)}")
         return frame
 
     def start(self) -> None:
@@ -128,7 +130,7 @@ class Clients:
         for socket in self.servers + self.workers:
             self.await_message(socket, b"Welcome")
         tensors = [m.TensorSpec(t.name, t.elements, t.dtype, 0) for t in load("resnet50")]
-        register = m.encode(m.Register(tensors))
+        register = wire.encode(m.Register(tensors))
         for socket in self.workers:
             self._say(socket, register)
         self.await_plans()
@@ -137,7 +139,7 @@ class Clients:
         """Run one round; return its seconds, bytes sent and bytes received. The messages are encoded beforehand."""
         now_s = time.monotonic()
         reports = [self._report(k % len(self.workers), samples, now_s) for k in range(2 * len(self.workers))]
-        done = m.encode(m.Done(iteration, 1.0, 1.0, 0.0, now_s - 100, now_s))
+        done = wire.encode(m.Done(iteration, 1.0, 1.0, 0.0, now_s - 100, now_s))
         self.received_bytes = 0
         start_s = time.perf_counter()
         for socket, report in zip(self.servers + self.workers, reports, strict=True):
@@ -159,8 +161,8 @@ class Clients:
         for k in range(samples):
             peer = (node + 1 + k % (len(self.workers) - 1)) % len(self.workers)
             start_ns = first_ns + k * step_ns
-            rows.append(m.SampleRow(1 + 2 * peer, SAMPLE_BYTES, start_ns, start_ns + step_ns))
-        return m.encode(m.Report(now_s, -1, rows, 0))
+            rows.append(wire.SampleRow(1 + 2 * peer, SAMPLE_BYTES, start_ns, start_ns + step_ns))
+        return wire.encode(wire.Report(now_s, -1, rows, 0))
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from nalb.launch.ports import free_pair
 from nalb.launch.roles import Place, ProcessSpec, process_specs
 from nalb.launch.supervisor import Job
 from nalb.options import JobOptions
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.transport.keys import make_keys, write_keys
 from nalb.transport.observer import Observer
 from nalb.workloads import NAMES
@@ -76,7 +76,7 @@ def wait_for_tensors(job: Job, observer: Observer) -> None:
 
 def run_block(job: Job, observer: Observer, iterations: int) -> list[float]:
     """Run a block of iterations; return the communication seconds of each."""
-    observer.send(m.RunBlock(SCHEME, iterations))
+    observer.send(wire.RunBlock(SCHEME, iterations))
     times_s: list[float] = []
     done = False
     while not done:
@@ -122,7 +122,7 @@ def main() -> None:
             for name, lane in lanes.items():
                 times_s[name] += run_block(*lane, BLOCK)
         for job, observer in lanes.values():
-            observer.send(m.EndJob())
+            observer.send(wire.EndJob())
             job.wait()
     base_s = statistics.median(times_s["mxnet"])
     print(

@@ -26,8 +26,9 @@ from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
 from nalb.planning.sites import Sites, Uplinks
 from nalb.planning.slices import Layout, Tensor, build_layout
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.schemes import decide
+from nalb.services.exchange import messages as m
 from nalb.simulation.families import HIGH_MBPS, LOW_MBPS, uniform_network
 from nalb.simulation.job import SCHEMES, by_flows
 from nalb.units import GOODPUT_PART, mbps_to_bytes_per_s
@@ -126,13 +127,13 @@ def scale(console: Console) -> None:
         layout = build_layout(tensors, num_nodes=nodes, num_servers=nodes, alpha_bytes=FIRST_ALPHA_BYTES)
         slices = len(layout.slices)
         plan = m.Plan(1, 1, 0, "exact", True, 2_000_000, [nodes - 1] * slices, [slices // nodes] * slices)
-        row = m.SampleRow(2 * nodes, SLICE_BYTES, 10**15, 10**15 + 10**7)
-        report, some = (len(m.encode(m.Report(1e5, 1, [row] * k, 0))) for k in (0, 100))
+        row = wire.SampleRow(2 * nodes, SLICE_BYTES, 10**15, 10**15 + 10**7)
+        report, some = (len(wire.encode(wire.Report(1e5, 1, [row] * k, 0))) for k in (0, 100))
         samples = 2 * slices * (nodes - 1)  # every push and every answer gives one sample
         reports = 2 * nodes * max(1, round(found[-1][-1] / HEARTBEAT_S)) + nodes
-        done = len(m.encode(m.Done(1, 1.0, 1.0, 0.0, 1e5, 1e5)))
+        done = len(wire.encode(m.Done(1, 1.0, 1.0, 0.0, 1e5, 1e5)))
         received = reports * report + samples * (some - report) / 100 + nodes * done
-        sent = nodes * len(m.encode(plan)) + 2 * nodes * found[-1][-1] / HEARTBEAT_S * len(m.encode(m.Alive()))
+        sent = nodes * len(wire.encode(plan)) + 2 * nodes * found[-1][-1] / HEARTBEAT_S * len(wire.encode(wire.Alive()))
         load_table.add_row(
             str(nodes), str(slices), str(reports + nodes), f"{received / 1e6:.1f}",
             str(nodes + round(2 * nodes * found[-1][-1] / HEARTBEAT_S)), f"{sent / 1e6:.1f}",

@@ -39,7 +39,8 @@ from nalb.batching.schemes import SCHEMES
 from nalb.batching.stream import Stream
 from nalb.errors import InputError, StoreError
 from nalb.options import BATCH_MOST
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+from nalb.services.batching import messages as m
 from nalb.settings import Settings, from_environment
 from nalb.transport.client import Client
 from nalb.transport.keys import own_keys
@@ -317,18 +318,18 @@ def join(
 
 def _client_alone(settings: Settings, rank: int, clock: ComputeClock) -> Client:
     """A control client of a worker without shim and plans; it says goodbye when the script ends well."""
-    hello, keys = m.Hello(m.VERSION, "worker", settings.node, rank, os.getpid()), own_keys(settings)
+    hello, keys = wire.Hello(wire.VERSION, "worker", settings.node, rank, os.getpid()), own_keys(settings)
     client = Client(settings.endpoint, hello, lambda: ([], 0), settings.silence_s, settings.startup_s, keys)
-    client.wait_for(m.Welcome)
+    client.wait_for(wire.Welcome)
 
     def leave() -> None:
         clock.settle()
         mx.nd.waitall()
-        client.send(m.Goodbye())
-        client.wait_for(m.Farewell)
+        client.send(wire.Goodbye())
+        client.wait_for(wire.Farewell)
         client.close()
 
-    script_end.at_exit(settings.node, leave, lambda failure: client.close(m.Failed(failure)))
+    script_end.at_exit(settings.node, leave, lambda failure: client.close(wire.Failed(failure)))
     return client
 
 

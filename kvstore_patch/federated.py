@@ -21,7 +21,7 @@ from kvstore_patch.batching import ChosenSizes, FixedSizes, SizeSource, first_si
 from kvstore_patch.store import ndarrays
 from kvstore_patch.store.kvstore import NALB
 from nalb.errors import StoreError
-from nalb.protocol import messages as m
+from nalb.services.batching import messages as m
 
 __all__ = ["Rounds", "join"]  # what nalb.mxnet hands on
 

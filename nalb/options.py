@@ -298,7 +298,7 @@ class JobOptions:
         False,
         "NALB_VERIFY_SUMS",
         Flag(),
-        "the sum of every slice is checked against an independent one (nalb/protocol/sums.py)",
+        "the sum of every slice is checked against an independent one (nalb/services/exchange/sums.py)",
     )
     is_stock: bool = _option(
         False, "NALB_STOCK", Flag(), "MXNet runs alone; the coordinator, if any, sizes batches and plans nothing"

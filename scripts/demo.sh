@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Shows nalb at work: trains on an emulated network of four unequal nodes, then compares the schemes on that network.
+# Shows nalb at work: trains on an emulated network of four unequal nodes, compares the schemes on that network, and trains there with
+# PyTorch.
 # Usage: bash scripts/demo.sh [RUN_DIRECTORY]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/setup.sh
 need_debian_packages gcc libc6-dev python3-venv iproute2 util-linux dataset-fashion-mnist
 install_nalb '[mxnet]'
+install_nalb '[torch-tests]' "$venv_torch"
 export OMP_NUM_THREADS=1
 [ -t 1 ] || export COLUMNS=${COLUMNS:-120} # a table is made to the width of a terminal
 nalb=("$venv/bin/python" -m nalb.cli.main)
@@ -25,3 +27,7 @@ echo "== 2. the same network under four schemes: MobileNet's gradients, 12.9 MB 
 
 echo "== 3. the report"
 "${nalb[@]}" report "$run/comparison"
+
+echo "== 4. PyTorch: a DDP script with one word changed (init_process_group(\"nalb\")), on the same network under gloo and under nalb"
+TORCH_CPP_LOG_LEVEL=ERROR "${nalb[@]}" compare --framework torch --network wan4-static --schemes gloo,exact --iterations 8 \
+  --out "$run/torch" -- "$venv_torch/bin/python" examples/train_torch.py --steps 11

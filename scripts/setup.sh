@@ -1,8 +1,10 @@
-# The other scripts source this file. It finds Python 3.11, installs Debian packages, and makes .venv with nalb in it.
+# The other scripts source this file. It finds Python 3.11, installs Debian packages, and makes .venv with nalb in it, and .venv-torch
+# with nalb and PyTorch, which needs a newer numpy than MXNet can have.
 # Each step is done once and its result kept; after a change of pyproject.toml or of a C file nalb is installed again.
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${NALB_VENV:-$repo/.venv}
+venv_torch=$venv-torch
 apt_wait_s=60      # the longest wait for a lock that another apt holds
 set_up_wait_s=600  # the longest wait for another set-up that installs its packages
 
@@ -75,8 +77,8 @@ python311() {
   return 1
 }
 
-install_nalb() { # extras: '[mxnet]' or '[dev,mxnet]'
-  local stamp want
+install_nalb() { # extras, venv: '[mxnet]' or '[dev,mxnet]' in $venv, which is the default; '[torch-tests]' in $venv_torch
+  local venv=${2:-$venv} stamp want
   want=$(cat "$repo/pyproject.toml" "$repo"/kvstore_patch/shim/*.[ch] "$repo"/netem/*.[ch] | sha256sum | cut -c1-16)
   stamp=$venv/nalb-installed
   case $(cat "$stamp" 2>/dev/null) in "$want$1" | "$want[dev,mxnet]") return 0 ;; esac # the longer contains all of the other

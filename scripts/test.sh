@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Runs all that CI runs: set-up, lint, types, and tests with real MXNet jobs of several processes in real namespaces.
+# Runs all that CI runs: set-up, lint, types, and tests with real jobs of MXNet and PyTorch in real namespaces.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/setup.sh
 need_debian_packages gcc libc6-dev python3-venv iproute2 util-linux openssh-server openssh-client dataset-fashion-mnist
 install_nalb '[dev,mxnet]'
+install_nalb '[torch-tests]' "$venv_torch"
 export OMP_NUM_THREADS=1
 "$venv/bin/ruff" check .
 "$venv/bin/ruff" format --check .
@@ -16,14 +17,21 @@ if (($#)); then
   exec "$venv/bin/python" -m pytest "$@"
 fi
 
-# Tests of these rooms only compute, and tests of real jobs mostly wait. So both run at once, the former at low priority.
-computing=(tests/batching tests/feedback tests/measurement tests/planning tests/protocol tests/simulation tests/tokens)
-output=$(mktemp)
-nice -n 19 "$venv/bin/python" -m pytest -p no:cacheprovider "${computing[@]}" >"$output" 2>&1 &
-beside=$!
-trap 'kill "$beside" 2>/dev/null || true; rm -f "$output"' EXIT
+# Tests of these rooms only compute, and tests of real jobs mostly wait. So both run at once, the former at low priority. Most rooms
+# run in PyTorch's environment, so with a current numpy; jobs of MXNet use them with its older one.
+computing=(tests/feedback tests/measurement tests/planning tests/protocol tests/services tests/simulation tests/tokens)
+batching=tests/batching # ARIMA is in MXNet's environment alone
+of_torch=(tests/torch tests/launch/test_torch_launch.py)
+output=$(mktemp -d)
+nice -n 19 "$venv_torch/bin/python" -m pytest -p no:cacheprovider "${computing[@]}" >"$output/computing" 2>&1 &
+beside=($!)
+nice -n 19 "$venv/bin/python" -m pytest -p no:cacheprovider "$batching" >"$output/batching" 2>&1 &
+beside+=($!)
+trap 'kill "${beside[@]}" 2>/dev/null || true; rm -r "$output"' EXIT
 code=0
-"$venv/bin/python" -m pytest "${computing[@]/#/--ignore=}" || code=$?
-wait "$beside" || code=$?
-cat "$output"
+elsewhere=("${computing[@]}" "$batching" "${of_torch[@]}")
+"$venv/bin/python" -m pytest "${elsewhere[@]/#/--ignore=}" || code=$?
+"$venv_torch/bin/python" -m pytest -p no:cacheprovider "${of_torch[@]}" || code=$?
+for one in "${beside[@]}"; do wait "$one" || code=$?; done
+cat "$output"/*
 exit "$code"

@@ -28,7 +28,7 @@ PACKAGES = ("nalb", "netem", "kvstore_patch")
 CARRIED = (".py", ".toml", ".trace", ".json", ".html")  # what a package reads when it runs
 SOURCES = (".c", ".h")
 BUILD_BACKEND = "scripts/build_backend.py"
-PURE_ROOMS = ("planning", "measurement", "feedback", "simulation", "protocol", "tokens", "batching")
+PURE_ROOMS = ("planning", "measurement", "feedback", "simulation", "protocol", "services", "tokens", "batching")
 MACHINE_PATH = re.compile(rb"(?<![\w.])/(root|home|work)/\w")
 
 pytestmark = pytest.mark.jobs

@@ -18,7 +18,7 @@ from mxnet.ndarray import NDArray
 from kvstore_patch.fela.chunks import Chunks
 from kvstore_patch.fela.gradients import Gradients
 from nalb.errors import InputError
-from nalb.protocol import messages as m
+from nalb.services.tokens import messages as m
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.server import Part
 from nalb.tokens.shape import Shape

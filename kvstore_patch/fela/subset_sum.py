@@ -10,7 +10,7 @@ import numpy.typing as npt
 from mxnet.ndarray import NDArray
 
 from kvstore_patch.store import ndarrays
-from nalb.protocol import messages as m
+from nalb.services.tokens import messages as m
 from nalb.transport.courier import Courier
 from nalb.transport.pieces import Phase, SumPiece
 

@@ -21,7 +21,7 @@ from kvstore_patch.fela.updates import Updates
 from kvstore_patch.store.kvstore import NALB
 from nalb.errors import one_line
 from nalb.failures import Cause, Phase
-from nalb.protocol import messages as m
+from nalb.services.tokens import messages as m
 from nalb.transport.courier import Courier
 from nalb.transport.pieces import Occasion, StatePiece
 

@@ -34,7 +34,8 @@ from kvstore_patch.store.kvstore import NALB
 from nalb.batching.stream import Stream
 from nalb.errors import InputError, StoreError
 from nalb.failures import Cause, Phase
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+from nalb.services.tokens import messages as m
 from nalb.tokens.shape import Shape
 from nalb.tokens.stragglers import Stragglers
 from nalb.transport.courier import Courier, own_host
@@ -259,7 +260,7 @@ class Batches(mx.gluon.data.sampler.Sampler):
         return self._stream.end_of_epoch(self._next) - self._next
 
 
-def _choose(inbox: list[m.Message]) -> m.Message | None:
+def _choose(inbox: list[wire.Message]) -> wire.Message | None:
     index = next((i for i, one in enumerate(inbox) if isinstance(one, m.TokenWork | m.NextIteration)), None)
     return None if index is None else inbox.pop(index)
 

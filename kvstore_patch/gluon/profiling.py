@@ -6,7 +6,7 @@ from collections.abc import Callable
 import mxnet as mx
 
 from nalb.batching.lbb import Profile
-from nalb.protocol.batching import SET_UP
+from nalb.services.batching.sizer import SET_UP
 
 Work = Callable[[int], object]  # samples -> their forward and backward pass, without a step
 TIMED = 2  # timed runs of a size, after the runs that set it up

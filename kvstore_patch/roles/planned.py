@@ -24,7 +24,8 @@ from nalb.extras import require_mxnet
 from nalb.failures import Cause, Failure
 from nalb.process.exhaustion import raise_file_limit
 from nalb.process.last_words import die
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+from nalb.services.exchange import messages as m
 from nalb.settings import Settings, from_environment
 from nalb.transport.client import Client
 from nalb.transport.keys import own_keys
@@ -68,7 +69,7 @@ def run_server(settings: Settings) -> None:
         with reach_kept(settings):
             while shim.self_id < 0:  # ps-lite gives the id once all processes are there
                 time.sleep(0.05)
-            hello = m.Hello(m.VERSION, settings.process, settings.node, server_rank(shim.self_id), os.getpid())
+            hello = wire.Hello(wire.VERSION, settings.process, settings.node, server_rank(shim.self_id), os.getpid())
             client = Client(
                 settings.endpoint,
                 hello,
@@ -78,8 +79,8 @@ def run_server(settings: Settings) -> None:
                 keys,
             )
             client.on(m.Measure, lambda message: shim.set_forecasts(message.on))
-            ends.put(lambda: client.close(m.Goodbye()))
-            client.wait_for(m.Welcome)
+            ends.put(lambda: client.close(wire.Goodbye()))
+            client.wait_for(wire.Welcome)
         ends.put(Reachability(settings, client.fail, lambda ways: client.note(ways=ways)).close)
 
     threading.Thread(target=join, name="nalb-join", daemon=True).start()

@@ -12,7 +12,7 @@ from mxnet.ndarray import NDArray
 
 from kvstore_patch.store import ndarrays
 from nalb.errors import StoreError
-from nalb.protocol.recorder import RECORD_MOST, Group, Key
+from nalb.services.exchange.recorder import RECORD_MOST, Group, Key
 
 Arrays = Sequence[Sequence[NDArray]]  # per key, one for each device
 

@@ -25,7 +25,7 @@ from nalb.planning.slots import DEPTH, DTYPES, PIECE_ELEMENTS
 
 
 class DirectPath:
-    """Piecewise sums over stock dist_sync; every worker must call in the same order (nalb/protocol/calls.py)."""
+    """Piecewise sums over stock dist_sync; every worker must call in the same order (nalb/services/exchange/calls.py)."""
 
     def __init__(self, inner: mx.kvstore.KVStore, levels: Levels):
         self._inner, self._levels = inner, levels

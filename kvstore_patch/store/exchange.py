@@ -5,8 +5,8 @@
     exchange.add_up(call, recorder.place(call.group))                # queued: reading the arrays waits for the sums
 
 Arrays are MXNet's; `mx.nd.from_dlpack` and `mx.nd.from_numpy` make them from other libraries' arrays without a copy. All workers
-must make the same calls: where one does not, the job ends before a wrong sum is handed out (nalb/protocol/calls.py). A front end
-that knows what its iterations are makes each PlaceInIteration itself and needs no recorder.
+must make the same calls: where one does not, the job ends before a wrong sum is handed out (nalb/services/exchange/calls.py). A
+front end that knows what its iterations are makes each PlaceInIteration itself and needs no recorder.
 
 Each sum takes one of three ways. A call of no known iteration goes directly (direct.py), once all workers have announced the same
 call. The calls of an iteration go as its plan says: cut into slices (sliced.py), or whole by MXNet's own routing (own_routing.py).
@@ -38,10 +38,11 @@ from nalb.errors import StoreError
 from nalb.failures import Failure
 from nalb.planning.slices import MAX_SLICE_ELEMENTS, Tensor, build_layout
 from nalb.planning.slots import STOCK_KEYS
-from nalb.protocol import messages as m
-from nalb.protocol.calls import announcement
-from nalb.protocol.recorder import Group, Key, PlaceInIteration
+from nalb.protocol import wire
 from nalb.schemes import by_name
+from nalb.services.exchange import messages as m
+from nalb.services.exchange.calls import announcement
+from nalb.services.exchange.recorder import Group, Key, PlaceInIteration
 from nalb.settings import Settings
 from nalb.transport.client import Client
 from nalb.transport.reachability import reach_kept
@@ -91,7 +92,7 @@ class Exchange:
         # MXNet's own fork handler also waits for the exchange under way, but holds the GIL: no sign of life would go out
         os.register_at_fork(before=mx.nd.waitall, after_in_child=self._forget)
 
-    def _levels_of(self, welcome: m.Welcome) -> Levels:
+    def _levels_of(self, welcome: wire.Welcome) -> Levels:
         if welcome.levels is None:
             return OneLevel(self._inner, self._settings.num_servers)
         node = welcome.nodes.index(self._settings.node)
@@ -187,7 +188,7 @@ class Exchange:
         """Leave the job after a failure: tell the coordinator, so that the others end instead of waiting in ps-lite's barrier."""
         if not self._closed:
             self._closed = True
-            self.client.close(m.Failed(failure))
+            self.client.close(wire.Failed(failure))
 
     # ---- the planned path
 

@@ -1,7 +1,7 @@
 """The KVStore that Gluon sees as `kvstore='nalb'`: MXNet's API in front of the recorder and the exchange.
 
-One call of pushpull is a group. The recorder learns from the groups what an iteration is (nalb/protocol/recorder.py) and guesses
-nothing. The exchange sums each iteration by its plan (exchange.py).
+One call of pushpull is a group. The recorder learns from the groups what an iteration is (nalb/services/exchange/recorder.py) and
+guesses nothing. The exchange sums each iteration by its plan (exchange.py).
 Choice not taken: slices that span calls. A call's result must be queued when the call returns, or a reader sees stale sums.
 """
 
@@ -19,7 +19,7 @@ from kvstore_patch.store.calls import Arrays
 from kvstore_patch.store.exchange import Exchange
 from kvstore_patch.store.names import TYPE
 from nalb.errors import StoreError, listed
-from nalb.protocol.recorder import IterationRecorder, Key
+from nalb.services.exchange.recorder import IterationRecorder, Key
 from nalb.settings import Settings, from_environment
 from nalb.transport.client import Client
 

@@ -8,7 +8,7 @@ from mxnet.ndarray import NDArray
 
 from kvstore_patch.store import ndarrays
 from nalb.planning.slots import plan_slot_key, slot_key
-from nalb.protocol import messages as m
+from nalb.services.exchange import messages as m
 
 
 class Route(NamedTuple):

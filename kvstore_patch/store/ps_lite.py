@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from kvstore_patch.shim import Shim
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+from nalb.services.exchange import messages as m
 from nalb.settings import Settings
 from nalb.transport.curvezmq import knock
 from nalb.transport.keys import own_keys
@@ -35,7 +36,7 @@ class PsLite:
 
     def __init__(self, shim: Shim, make_room: Callable[[m.PrepareSlots], None] = lambda _: None):
         self._shim, self.make_room = shim, make_room
-        self._rows: list[m.SampleRow] = []
+        self._rows: list[wire.SampleRow] = []
 
     def begin(self, plan: m.Plan) -> None:
         """Send forecasts or not, and note the time of the next push."""
@@ -47,13 +48,13 @@ class PsLite:
         """When the first push since `begin` was handed to libzmq, on the monotonic clock, seconds; None: none was."""
         return self._shim.first_sent_ns * 1e-9 or None
 
-    def timings(self) -> tuple[list[m.SampleRow], int]:
+    def timings(self) -> tuple[list[wire.SampleRow], int]:
         """The oldest rows not given yet, as many as a Report holds, and the number of samples that the shim has lost so far."""
-        self._rows += [m.SampleRow(_sender(ps_id), *timed) for ps_id, *timed in self._shim.drain()]
-        rows, self._rows = self._rows[: m.ROWS_MOST], self._rows[m.ROWS_MOST :]
+        self._rows += [wire.SampleRow(_sender(ps_id), *timed) for ps_id, *timed in self._shim.drain()]
+        rows, self._rows = self._rows[: wire.ROWS_MOST], self._rows[wire.ROWS_MOST :]
         return rows, self._shim.drops
 
 
 def _sender(ps_id: int) -> int:
     """The sender's peer_number; -1 where the id is no worker's and no server's."""
-    return m.peer_number(server_rank(ps_id), ps_id % 2 == 1) if ps_id >= FIRST_ID else -1
+    return wire.peer_number(server_rank(ps_id), ps_id % 2 == 1) if ps_id >= FIRST_ID else -1

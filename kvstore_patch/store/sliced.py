@@ -18,8 +18,8 @@ from kvstore_patch.store import ndarrays
 from kvstore_patch.store.calls import Arrays
 from kvstore_patch.store.two_levels import Levels
 from nalb.planning.slices import Layout
-from nalb.protocol import messages as m
-from nalb.protocol.sums import digest, signs
+from nalb.services.exchange import messages as m
+from nalb.services.exchange.sums import digest, signs
 
 
 class SlicedPath:

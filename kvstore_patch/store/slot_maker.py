@@ -11,7 +11,8 @@ from kvstore_patch.store import ndarrays
 from kvstore_patch.store.two_levels import Levels
 from nalb.errors import one_line
 from nalb.failures import Cause, Phase
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+from nalb.services.exchange import messages as m
 from nalb.transport.worker_session import WorkerSession
 
 Orders = queue.SimpleQueue[m.PrepareSlots | None]  # None: no more will come
@@ -41,7 +42,7 @@ class SlotMaker:
                 self._make(order.slots)
             except Exception as error:
                 client, why = self._session.client, f"cannot make slots: {one_line(error)}"
-                client.send(m.Failed(client.failure(Cause.PROCESS, why, Phase.PLAN, order.iteration)))
+                client.send(wire.Failed(client.failure(Cause.PROCESS, why, Phase.PLAN, order.iteration)))
                 continue
             self._session.client.send(m.SlotsReady(order.iteration, order.layout_version))
 

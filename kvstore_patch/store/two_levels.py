@@ -27,7 +27,8 @@ from mxnet.ndarray import NDArray
 from kvstore_patch.store import ndarrays
 from kvstore_patch.store.one_level import OneLevel, Route
 from nalb.planning.slots import direct_pairs, plan_slot_key, site_slot_keys, slot_key
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+from nalb.services.exchange import messages as m
 
 
 class Journey:
@@ -67,7 +68,7 @@ class Journey:
 class TwoLevels:
     """The keys by which a worker reaches the servers of both levels, as OneLevel has them without sites."""
 
-    def __init__(self, inner: mx.kvstore.KVStore, levels: m.Levels, node: int, num_servers: int):
+    def __init__(self, inner: mx.kvstore.KVStore, levels: wire.Levels, node: int, num_servers: int):
         """node: this worker's node, in planning order. num_servers: the number of servers of both levels together."""
         self._inner, self._levels, self._node, self._num_servers = inner, levels, node, num_servers
         self._own_site = levels.site[node]

@@ -7,6 +7,7 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Iterable
+from importlib.util import find_spec
 
 from nalb.doctor import emulation, host, software
 from nalb.doctor.finding import Check, Finding
@@ -22,12 +23,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def checks(hosts: bool) -> tuple[Check, ...]:
-    """All checks, in the order in which they are shown. hosts: whether the machine is checked for a --hosts job."""
+    """All checks, in the order in which they are shown. hosts: whether the machine is checked for a --hosts job.
+
+    Where PyTorch is the only framework, nothing is asked for MXNet.
+    """
+    has_torch_alone = find_spec("torch") is not None and find_spec("mxnet") is None
+    of_mxnet = (software.check_python, software.check_numpy, software.check_mxnet, software.check_shim)
     return (
-        software.check_python,
-        software.check_numpy,
-        software.check_mxnet,
-        software.check_shim,
+        *(() if has_torch_alone else of_mxnet),
+        software.check_torch,
         lambda: emulation.check_emulation(needed=not hosts, privileged=has_privilege()),
         lambda: emulation.check_congestion_control(needed=not hosts),
         host.check_ports,

@@ -20,7 +20,7 @@ from nalb.errors import JobError
 from nalb.events import IdleEvent, IterationEvent, LayoutEvent
 from nalb.launch.network import Changes
 from nalb.launch.venue import RunningJob
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.reporting.run_file import LinkError, SchemeResult
 from nalb.schemes import ORACLE, SCHEMES
 from nalb.units import GOODPUT_PART
@@ -166,7 +166,7 @@ def run_alphas(job: RunningJob, alphas: Sequence[float], rounds: int, bound_s: f
     for _ in range(rounds):
         for alpha in alphas:
             iterations = []
-            for event in job.block(m.RunBlock(ORACLE.name, ALPHA_ITERATIONS, alpha)):
+            for event in job.block(wire.RunBlock(ORACLE.name, ALPHA_ITERATIONS, alpha)):
                 if isinstance(event, LayoutEvent):
                     found[alpha].slice_bytes = event.slice_bytes
                 elif isinstance(event, IterationEvent):
@@ -178,7 +178,7 @@ def run_alphas(job: RunningJob, alphas: Sequence[float], rounds: int, bound_s: f
 
 def _run_block(
     job: RunningJob,
-    block: m.RunBlock,
+    block: wire.RunBlock,
     series: Series,
     progress: Lines,
     look: Callable[[], None] = lambda: None,

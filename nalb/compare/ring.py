@@ -23,7 +23,7 @@ from nalb.options import JobOptions
 from nalb.planning.nodes import Node
 from nalb.planning.shares import bound_s
 from nalb.process.own_program import own_argv
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.transport.observer import arriving
 
 RING = "gloo"
@@ -91,15 +91,15 @@ class Ring:
         """Yield nothing: no worker says anything at its end."""
         return iter(())
 
-    def send(self, message: m.Message) -> None:
+    def send(self, message: wire.Message) -> None:
         """Take a message that a job's coordinator would take: the configured rates, a block, or the end."""
-        if isinstance(message, m.Configured):
+        if isinstance(message, wire.Configured):
             capacities = message.for_bound(self._nodes)
             self._bound_s = bound_s(self._nodes, self._model_bytes, capacities)
-        elif isinstance(message, m.RunBlock):
+        elif isinstance(message, wire.RunBlock):
             self._left = self._block = message.iterations
             self._tell_all(Run(message.iterations))
-        elif isinstance(message, m.EndJob):
+        elif isinstance(message, wire.EndJob):
             self._tell_all(End())
 
     def events(self, for_s: float) -> Iterator[AnyEvent]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from nalb.errors import InputError
 from nalb.extensions import SCHEME_GROUP, is_own, schemes_with
-from nalb.protocol.messages import RunBlock
+from nalb.protocol.wire import RunBlock
 from nalb.schemes import SCHEMES, Scheme
 
 _WORD = re.compile(

@@ -1,10 +1,11 @@
-"""Checks what is installed: Python, numpy, MXNet, the shim, the libzmq of pyzmq, ssh, the dataset.
+"""Checks what is installed: Python, numpy, MXNet, the shim, the libzmq of pyzmq, PyTorch, ssh, the dataset.
 
-MXNet and preloaded libraries are tried in processes of their own: this process never imports mxnet, and LD_PRELOAD acts only
-when a process starts.
+MXNet, PyTorch and preloaded libraries are tried in processes of their own: this process never imports a framework, and LD_PRELOAD
+acts only when a process starts.
 """
 
 import importlib.metadata
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from nalb.process.own_program import own_code_argv, python_path
 
 NUMPY = (1, 23)  # the newest that mxnet 1.9.1 imports with
 MXNET = "1.9.1"
+TORCH = (2, 4)  # the first that knows the entry points of backends
 DEADLINE_S = 60.0  # importing mxnet takes 2 to 10 s on a cold disk
 DATASET = Path("/usr/share/datasets/fashion-mnist")  # Debian package dataset-fashion-mnist
 DATASET_FILES = (
@@ -29,6 +31,10 @@ DATASET_FILES = (
     "t10k-labels-idx1-ubyte",
 )
 IMPORT_MXNET = "import mxnet; print(mxnet.__version__, mxnet.runtime.Features().is_enabled('DIST_KVSTORE'))"
+IMPORT_TORCH = (
+    "import torch, torch.distributed as d; gloo = d.is_available() and d.is_gloo_available(); "
+    "print(torch.__version__, gloo, gloo and hasattr(d.Backend, 'NALB'), torch.cuda.device_count())"
+)
 ASK_SHIM = "from kvstore_patch.shim import Shim; Shim.loaded()"
 
 Ask = Callable[[Sequence[str], Mapping[str, str]], tuple[int, str, str]]
@@ -90,6 +96,31 @@ def check_mxnet(run: Ask = ask, environ: Mapping[str, str] = os.environ) -> list
         advice = f"this build cannot train over several machines: pip install mxnet=={MXNET} from PyPI"
         return [Finding("MXNet", "FAIL", f"{version} without DIST_KVSTORE", advice)]
     return [Finding("MXNet", "ok", f"{version} with DIST_KVSTORE")]
+
+
+def check_torch(
+    run: Ask = ask,
+    environ: Mapping[str, str] = os.environ,
+    is_there: Callable[[], bool] = lambda: importlib.util.find_spec("torch") is not None,
+) -> list[Finding]:
+    """Check that PyTorch, if there is one, can be imported, has gloo, and knows the backend nalb."""
+    if not is_there():
+        return [Finding("PyTorch", "ok", "not installed, as only jobs with PyTorch need it")]
+    code, out, err = run(own_code_argv(IMPORT_TORCH), child_environment(environ))
+    if code != 0:
+        return [Finding("PyTorch", "FAIL", f"cannot be imported: {one_line(err)}", "pip install torch")]
+    version, gloo, backend, gpus = one_line(out).split()
+    if tuple(int(part) for part in version.split(".")[:2]) < TORCH:
+        needed = ".".join(map(str, TORCH))
+        return [Finding("PyTorch", "FAIL", f"{version} where {needed} or later is needed", "pip install -U torch")]
+    if gloo != "True":
+        return [
+            Finding("PyTorch", "FAIL", f"{version} without gloo", "install a build for Linux with torch.distributed")
+        ]
+    if backend != "True":
+        advice = "pip install nalb there, unset TORCH_DEVICE_BACKEND_AUTOLOAD, or import nalb.torch in scripts"
+        return [Finding("PyTorch", "warn", f"{version} does not know the backend nalb", advice)]
+    return [Finding("PyTorch", "ok", f"{version} with gloo and the backend nalb; it sees {gpus} GPUs")]
 
 
 def check_shim(run: Ask = ask, environ: Mapping[str, str] = os.environ) -> list[Finding]:

@@ -25,9 +25,10 @@ from msgspec import Meta, Struct
 
 from nalb.errors import NalbError
 from nalb.launch.machine_env import is_for_ps_lite, machine_environment, own_path
-from nalb.launch.processes import die_with_parent, stopped_at
+from nalb.launch.processes import die_with_parent
 from nalb.process.guardian import Descent, living_on, mark, reap_adopted
 from nalb.process.last_words import FOR_THE_LAUNCHER
+from nalb.process.proc import stopped_at
 from nalb.transport.keys import VARIABLE
 
 VERSION = 4

@@ -16,7 +16,7 @@ from nalb.launch.supervisor import print_line
 from nalb.planning.goodput import goodput_capacities
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.units import mbps_to_bytes_per_s
 from netem.change_clock import ChangeClock
 from netem.emulation import Emulation, network_up
@@ -57,13 +57,13 @@ def inside(emulation: Emulation) -> Callable[[ProcessSpec], list[str]]:
     return lambda spec: emulation.command(spec.node, list(spec.argv))
 
 
-def configured_message(network: Network, elapsed_s: float, nodes: Collection[str] | None = None) -> m.Configured:
+def configured_message(network: Network, elapsed_s: float, nodes: Collection[str] | None = None) -> wire.Configured:
     """The network file's rates `elapsed_s` after its start, in bytes per second; of `nodes` alone, or of all where that is None."""
     rates, caps = rates_at(network, elapsed_s), pair_caps_at(network, elapsed_s)
     kept = {name: rate for name, rate in rates.items() if nodes is None or name in nodes}
     site = {node.name: node.site for node in network.nodes if node.site is not None and node.name in kept}
     uplinks = site_rates_at(network, elapsed_s)
-    return m.Configured(
+    return wire.Configured(
         up={name: mbps_to_bytes_per_s(up) for name, (up, _) in kept.items()},
         down={name: mbps_to_bytes_per_s(down) for name, (_, down) in kept.items()},
         pairs=[(src, dst, mbps_to_bytes_per_s(mbps)) for (src, dst), mbps in caps.items() if {src, dst} <= kept.keys()],
@@ -117,7 +117,7 @@ class Changes:
         if self._clock is not None:
             self._clock.check()
 
-    def tell(self, send: Callable[[m.Configured], None]) -> None:
+    def tell(self, send: Callable[[wire.Configured], None]) -> None:
         """Call check(), and send the rates if they have changed. `send` is called in the caller's thread."""
         self.check()
         with self._lock:

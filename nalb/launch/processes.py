@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from nalb.errors import InputError
 from nalb.failures import Failure
@@ -17,6 +16,7 @@ from nalb.launch.roles import ProcessSpec
 from nalb.process import guardian
 from nalb.process.exhaustion import explained
 from nalb.process.last_words import failure_in
+from nalb.process.proc import stopped_at
 from nalb.transport.keys import VARIABLE
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -52,18 +52,6 @@ def ending_of(returncode: int) -> Ending:
     return Ending(128 + number, f"was killed by {name}{hint}", number not in SENT_BY_PEOPLE)
 
 
-def stopped_at(pid: int) -> int | None:
-    """The CPU time, in clock ticks, that a process stopped by a signal has used; None where the process runs or has ended.
-
-    The ticks of a process that is stopped again and again, as by netem's duty cycle, grow between the stops.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:  # the process has ended
-        return None
-    return int(fields[11]) + int(fields[12]) if fields[0] == "T" else None
-
-
 class LocalProcess:
     """A process on this machine, in a session of its own, so that Ctrl-C reaches the launcher alone."""
 
@@ -82,7 +70,7 @@ class LocalProcess:
         return None if code is None else ending_of(code)
 
     def stopped_at(self) -> int | None:
-        """The module's stopped_at() of this process."""
+        """What nalb.process.proc.stopped_at says of this process."""
         return stopped_at(self.popen.pid)
 
     def take_line(self, line: str) -> str | None:

@@ -26,7 +26,7 @@ from nalb.launch.ssh import RemoteJob
 from nalb.launch.supervisor import Job
 from nalb.launch.watch import Source, Watch
 from nalb.options import JobOptions
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.transport.observer import Observer
 from nalb.transport.observer_relay import Relay
 from netem.emulation import Emulation
@@ -81,7 +81,7 @@ class RunningJob:
                 self._changes.tell(self.watch.send)
         yield from self.watch.last_events()
 
-    def block(self, block: m.RunBlock, look: Callable[[], None] = lambda: None) -> Iterator[AnyEvent]:
+    def block(self, block: wire.RunBlock, look: Callable[[], None] = lambda: None) -> Iterator[AnyEvent]:
         """Order iterations of a held job and yield events until the last is over. `look` is called repeatedly. Raises JobError."""
         self.watch.send(block)
         while not self.processes.finished():
@@ -94,7 +94,7 @@ class RunningJob:
 
     def end(self) -> None:
         """End a held job, and wait until it has ended well. Raises JobFailed where it fails."""
-        self.watch.send(m.EndJob())
+        self.watch.send(wire.EndJob())
         self.processes.wait()
 
 

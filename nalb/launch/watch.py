@@ -15,7 +15,7 @@ from nalb.events import (
     TokenShapeEvent,
 )
 from nalb.failures import Moment, Phase
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 
 GATHER = "GATHER"  # the coordinator's phase until all processes have joined
 
@@ -29,7 +29,7 @@ class Source(AbstractContextManager["Source"], Protocol):
     def last_events(self) -> Iterator[AnyEvent]:
         """Yield the events left once the job's processes have ended."""
 
-    def send(self, message: m.FromObserver) -> None:
+    def send(self, message: wire.FromObserver) -> None:
         """Send the coordinator an observer's message."""
 
 

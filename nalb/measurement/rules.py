@@ -74,13 +74,13 @@ class Rules:
     # Part of the way from a proven rate to a new proof near it. Choice. Worth 1.000, 1.005; networks of family near, 95011: 1.022.
     proof_weight: float = 0.5
     # Iterations after which proof is asked for again, which costs up to `optimism` - 1 of one iteration. Choice.
-    # Worth 1.000, 1.000; links with delay, where each iteration has a window, need it (tests/protocol/test_planner.py).
+    # Worth 1.000, 1.000; links with delay, where each iteration has a window, need it (tests/services/exchange/test_planner.py).
     doubt_iterations: int = 16
     # Whether evidence is judged beside what ends carried in earlier iterations. Worth 1.019, 1.333.
     knows_rates: bool = True
     # Whether evidence is judged beside the caps found in earlier iterations. Worth 1.000, 1.001; capped 95011 with noise: 1.067.
     knows_caps: bool = True
-    # Whether caps of pairs are found. Worth 1.000, 1.001; caps that decide are in tests/protocol/test_planner.py.
+    # Whether caps of pairs are found. Worth 1.000, 1.001; caps that decide are in tests/services/exchange/test_planner.py.
     finds_caps: bool = True
     # Whether a cap goes when its pair carries more. Worth 1.000, 1.001.
     drops_caps: bool = True

@@ -39,16 +39,19 @@ from nalb.process import last_words
 from nalb.process.exhaustion import raise_file_limit
 from nalb.process.last_words import die
 from nalb.process.own_program import own_argv
-from nalb.protocol import messages as m
-from nalb.protocol.worker_protocol import WorkerProtocol
+from nalb.process.proc import stopped_at
+from nalb.protocol import wire
+from nalb.services.exchange import messages as m
+from nalb.services.exchange.worker_protocol import WorkerProtocol
 from nalb.settings import Settings, for_agents
 from nalb.transport.client import Client
 from nalb.transport.curvezmq import knock
 from nalb.transport.keys import own_keys
 from nalb.transport.reachability import Reachability, reach_kept
 
-HEARD = (m.Setup, m.Plan, m.Finish, m.CallAgreed, m.Farewell, m.Measure)
+HEARD = (m.Setup, m.Plan, m.Finish, m.CallAgreed, wire.Farewell, m.Measure)
 ORDERS_AT_ONCE = 64
+CHECK_S = 0.5  # between looks at the training process
 LAST_WORD_S = 1.0  # that a training process may take to read why its agent ends
 # Freed memory stays with the process: sums of slices come and go, and fresh pages cost as much as the sums (mallopt(3)).
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, KEPT_BYTES = -1, -3, (1 << 30, 32 << 20)
@@ -58,7 +61,7 @@ class _Joined(NamedTuple):
     """The control plane has welcomed this agent."""
 
     client: Client
-    welcome: m.Welcome
+    welcome: wire.Welcome
 
 
 class Training:
@@ -135,8 +138,12 @@ class Agent:
         self._started_s = self._computed_s = self._last_end_s = 0.0
         self._cpu_before_s = 0.0
         self._is_leaving = self._has_left = False
-        self._inbox: list[m.Message] = []  # for WorkerProtocol
-        self._news: queue.SimpleQueue[m.Message | _Joined] = queue.SimpleQueue()  # of the client's thread
+        self._checked_s = self._stopped_s = (
+            0.0  # when the training process was last looked at, and since when it is stopped
+        )
+        self._stopped_ticks: int | None = None  # its CPU time where it is
+        self._inbox: list[wire.Message] = []  # for WorkerProtocol
+        self._news: queue.SimpleQueue[wire.Message | _Joined] = queue.SimpleQueue()  # of the client's thread
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller = zmq.Poller()
         self._act: dict[Any, Callable[[], None]] = {}
@@ -161,7 +168,7 @@ class Agent:
         except ProcessLookupError:
             self._training_ended()
         while not self._has_left:
-            for one, _ in self._poller.poll():
+            for one, _ in self._poller.poll(int(1000 * CHECK_S)):
                 if act := self._act.get(one):  # an earlier one may have ended this one's watch
                     act()
             if self._exchange is not None:
@@ -169,6 +176,7 @@ class Agent:
             if self._training.waiting:
                 self._training.flush()
             self._watch_writing()
+            self._check_training()
 
     def _watch(self, one: Any, act: Callable[[], None]) -> None:
         self._act[one] = act
@@ -200,6 +208,20 @@ class Agent:
         node = None if self._start is None else self._start.node
         return Failure(cause=cause, detail=detail, role="agent", node=node, phase=phase, iteration=iteration)
 
+    def _check_training(self) -> None:
+        """Fail where a signal has stopped the training process: the agent's signs of life go on, so all others would wait."""
+        now_s = time.monotonic()
+        if self._settings is None or self._is_leaving or now_s - self._checked_s < CHECK_S:
+            return
+        self._checked_s, ticks = now_s, stopped_at(self._training.pid)
+        if ticks is None or ticks != self._stopped_ticks:
+            self._stopped_ticks, self._stopped_s = ticks, now_s
+        elif now_s - self._stopped_s > self._settings.silence_s:
+            detail = (
+                f"has a training process (pid {self._training.pid}) that a signal has stopped: let it go on, or end it"
+            )
+            self.fail(self._failure(Cause.STOPPED, detail))
+
     def _training_ended(self) -> None:
         if self._is_leaving:
             for one in [one for one, act in self._act.items() if act == self._training_ended]:
@@ -219,7 +241,7 @@ class Agent:
             return
         assert self._reach is not None
         self._reach.close()
-        self._client.send(m.Goodbye())
+        self._client.send(wire.Goodbye())
 
     def _part(self) -> None:
         """All ranks have left."""
@@ -282,11 +304,11 @@ class Agent:
             with reach_kept(settings):
                 if (keys := own_keys(settings)) is not None:
                     knock(keys, settings.endpoint, settings.startup_s)
-                hello = m.Hello(m.VERSION, "agent", settings.node, rank, os.getpid())
+                hello = wire.Hello(wire.VERSION, "agent", settings.node, rank, os.getpid())
                 client = Client(settings.endpoint, hello, self._drain, settings.silence_s, settings.startup_s, keys)
                 for kind in HEARD:
                     client.on(kind, self._put)
-                welcome = client.wait_for(m.Welcome)
+                welcome = client.wait_for(wire.Welcome)
             self._put(_Joined(client, welcome))
         except Exception as error:
             die(
@@ -295,16 +317,16 @@ class Agent:
                 )
             )
 
-    def _drain(self) -> tuple[list[m.SampleRow], int]:
+    def _drain(self) -> tuple[list[wire.SampleRow], int]:
         """On the client's thread: rows for a report."""
         assert self._links is not None
         rows = self._links.rows
-        kept: list[m.SampleRow] = []
-        while rows and len(kept) < m.ROWS_MOST:
-            kept.append(m.SampleRow(*rows.popleft()))
+        kept: list[wire.SampleRow] = []
+        while rows and len(kept) < wire.ROWS_MOST:
+            kept.append(wire.SampleRow(*rows.popleft()))
         return kept, 0
 
-    def _put(self, news: m.Message | _Joined) -> None:
+    def _put(self, news: wire.Message | _Joined) -> None:
         self._news.put(news)
         os.eventfd_write(self._bell, 1)
 
@@ -318,7 +340,7 @@ class Agent:
                 self._joined(news)
             elif isinstance(news, m.CallAgreed):
                 self._training.tell(orders.Agreed(news.number))
-            elif isinstance(news, m.Farewell):
+            elif isinstance(news, wire.Farewell):
                 self._part()
                 return
             elif not isinstance(news, m.Measure):  # its own plan says the same

@@ -22,7 +22,7 @@ from nalb.feedback.routing import Routing
 from nalb.plane.rendezvous import ALONE, END, NO_RING
 from nalb.process.exhaustion import raise_file_limit
 from nalb.process.last_words import die
-from nalb.protocol.planes import AGENTS
+from nalb.services.exchange.planes import AGENTS
 from nalb.settings import Settings, for_agents
 from nalb.transport.server import CoordinatorThread
 

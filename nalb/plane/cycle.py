@@ -18,7 +18,7 @@ from collections import OrderedDict
 
 import numpy as np
 
-from nalb.protocol.recorder import PlaceInIteration
+from nalb.services.exchange.recorder import PlaceInIteration
 
 SUMS_MOST = 1 << 15  # that are remembered; an iteration has at most half of them
 TIMES = 2  # in a row that a pattern must come before it is learned

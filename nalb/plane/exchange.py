@@ -27,8 +27,9 @@ from nalb.plane.links import AgentLinks, Header
 from nalb.plane.memory import SharedTensor
 from nalb.plane.pushing import Cut, SliceProgress
 from nalb.plane.sums import SumsUnderWay
-from nalb.protocol import messages as m
-from nalb.protocol.sums import digest, signs
+from nalb.protocol import wire
+from nalb.services.exchange import messages as m
+from nalb.services.exchange.sums import digest, signs
 
 Values = npt.NDArray[Any]
 NOTHING = m.SliceSum(0.0, 0.0, 0.0)  # of a slice that a broken-off iteration has not pushed
@@ -42,7 +43,7 @@ class SiteRanks:
     sites: Sequence[Sequence[int]]  # ranks of each site, rising
 
     @classmethod
-    def of(cls, rank: int, size: int, levels: m.Levels | None) -> "SiteRanks":
+    def of(cls, rank: int, size: int, levels: wire.Levels | None) -> "SiteRanks":
         """levels: what the coordinator says; None: every rank is a site of its own."""
         if levels is None:
             return cls(rank, [[one] for one in range(size)])

@@ -38,13 +38,14 @@ from nalb.plane import orders as o
 from nalb.plane.cycle import CycleRecorder
 from nalb.process.last_words import die, tell_launcher
 from nalb.process.own_program import own_argv, python_path
-from nalb.protocol.calls import announcement
-from nalb.protocol.messages import TensorSpec
-from nalb.protocol.recorder import Group, PlaceInIteration
+from nalb.services.exchange.calls import announcement
+from nalb.services.exchange.messages import TensorSpec
+from nalb.services.exchange.recorder import Group, PlaceInIteration
 
 GRACE_S = 3.0  # the deadline less the silence that it allows is 4 s by default
 CHECK_S = 1.0  # between looks at whether the agent is stopped
 PART_ELEMENTS = 1 << 18  # sums are written and read in parts of so many: 1 MB of float32
+NEWS_MOST = 1 << 16  # bytes of a packet from the agent; the longest is a Failure
 TENSORS_OF_A_PACKET = 1000
 ALIGNED_BYTES = 64
 # An agent's blocks are as large as slices: without these, the C library would give each back to the system and fetch it anew.
@@ -319,8 +320,10 @@ class Front:
 
     def _read(self) -> None:
         """The thread that hears the agent."""
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
         try:
-            while packet := self._receive_unless_stopped():
+            while packet := self._receive_unless_stopped(poller):
                 self._take(o.decode_at_training(packet))
             error = self._lost(self._end_of_agent())
         except Exception as problem:
@@ -329,10 +332,9 @@ class Front:
         if not self._is_leaving:
             threading.Thread(target=self._end_script, name="nalb-grace", daemon=True).start()
 
-    def _receive_unless_stopped(self) -> bytes:
-        """As `_receive`; empty also where a signal has stopped the agent for too long."""
-        poller, stopped_s = select.poll(), 0.0
-        poller.register(self._socket, select.POLLIN)
+    def _receive_unless_stopped(self, poller: select.poll) -> bytes:
+        """As `_receive`; kills an agent that a signal has stopped for too long."""
+        stopped_s = 0.0
         while not poller.poll(1000 * CHECK_S):
             is_stopped = psutil.Process(self._agent.pid).status() == psutil.STATUS_STOPPED
             stopped_s = stopped_s + CHECK_S if is_stopped else 0.0
@@ -427,10 +429,10 @@ class Front:
     def _receive(self) -> bytes:
         """The next packet; empty: the agent has closed the socket."""
         try:
-            return self._socket.recv(o.PACKET_MOST)
+            return self._socket.recv(NEWS_MOST)
         except ConnectionResetError:  # it ended without having read all orders; what it said before may still be here
             with suppress(ConnectionResetError):
-                return self._socket.recv(o.PACKET_MOST)
+                return self._socket.recv(NEWS_MOST)
             return b""
 
     def close(self, failed: str | None = None) -> None:
@@ -441,7 +443,7 @@ class Front:
             with suppress(JobFailed):  # the last iteration of the ring is told first
                 self._wait(lambda: not self._rings or self._rings[0].computed_s is None)
         elif self._error is not None:
-            tell_launcher(self._error.failure)  # an agent that was killed told nobody
+            tell_launcher(self._error.failure)  # the script's own words are torch's, which name nobody
         self._is_leaving = True
         node = self._start.node
         failure = Failure(cause=Cause.SCRIPT, detail=failed, role="worker", node=node) if failed else None

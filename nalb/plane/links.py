@@ -20,7 +20,7 @@ import zmq
 from nalb.errors import MachineError, PeerError
 from nalb.plane.codecs import NUMBERS, Codec, codec_of
 from nalb.planning.slices import MAX_SLICE_ELEMENTS
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.transport.courier import KEEP_ALIVE
 from nalb.transport.curvezmq import door_kept, node_of_user, secure_client, secure_server
 from nalb.transport.keys import NodeKeys
@@ -182,7 +182,12 @@ class AgentLinks:
             return
         head = _header(header.bytes)
         if peer.push_forecast_ns:
-            row = (m.peer_number(peer.rank, is_worker=True), len(payload), peer.push_forecast_ns, time.monotonic_ns())
+            row = (
+                wire.peer_number(peer.rank, is_worker=True),
+                len(payload),
+                peer.push_forecast_ns,
+                time.monotonic_ns(),
+            )
             self.rows.append(row)
             peer.push_forecast_ns = 0
         receiver.pushed(peer.rank, head, self._values(head, payload))
@@ -221,7 +226,7 @@ class AgentLinks:
     def reader_of_answers(self, rank: int, receiver: Receiver) -> Callable[[], None]:
         """A function that takes in some of what `rank` has answered."""
         peer = self.peers[rank]
-        socket, number = peer.socket, m.peer_number(rank, is_worker=False)
+        socket, number = peer.socket, wire.peer_number(rank, is_worker=False)
 
         def take(header: bytes) -> None:
             if header == FORECAST:

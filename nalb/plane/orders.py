@@ -5,7 +5,7 @@
     T -> A  Peers              all agents' addresses; the agent joins the job
     A -> T  Joined             all processes of the job are there
     T -> A  Segment            shared memory, whose descriptor comes with the packet
-    T -> A  Announce(call)     the script would make a call that no plan covers (nalb/protocol/calls.py)
+    T -> A  Announce(call)     the script would make a call that no plan covers (nalb/services/exchange/calls.py)
     A -> T  Agreed(call)       every rank has announced the same call
     T -> A  Register           what every iteration sums, from the next one on
     A -> T  Route(k to n)      a plan for these iterations has come: by the plane, or by the group's own ring
@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from nalb.failures import Failure
-from nalb.protocol.messages import Called, TensorSpec
+from nalb.services.exchange.messages import Called, TensorSpec
 
 PACKET_MOST = 1 << 20  # bytes of a packet; Register comes in parts that fit
 

@@ -1,6 +1,10 @@
-"""Lists processes by id. Signals take the ids that /proc shows only if /proc is that of our own PID namespace."""
+"""Lists processes by id, and tells whether one is stopped.
+
+Signals take the ids that /proc shows only if /proc is that of our own PID namespace.
+"""
 
 import os
+from pathlib import Path
 
 import psutil
 
@@ -24,3 +28,15 @@ def others() -> list[int]:
     """The ids of all processes but this one. Raises MachineError as `require_own_proc` does."""
     require_own_proc()
     return [pid for pid in psutil.pids() if pid != os.getpid()]
+
+
+def stopped_at(pid: int) -> int | None:
+    """The CPU time, in clock ticks, that a process stopped by a signal has used; None where the process runs or has ended.
+
+    The ticks of a process that is stopped again and again, as by netem's duty cycle, grow between the stops.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # the process has ended
+        return None
+    return int(fields[11]) + int(fields[12]) if fields[0] == "T" else None

@@ -1,19 +1,17 @@
 """Who takes part in a job: whom the coordinator admits, who falls silent, who has left. What is wrong is returned as a Failure."""
 
 import statistics
-from collections.abc import Iterator
-
-import numpy as np
+from collections import Counter
+from collections.abc import Callable, Iterator
 
 from nalb.errors import listed
-from nalb.failures import Cause, Failure, Phase
-from nalb.measurement.cores import Work
-from nalb.protocol import messages as m
-from nalb.protocol.participant import Process, moment, natural_order
+from nalb.failures import Cause, Failure, Moment, Phase
+from nalb.protocol import wire
+from nalb.protocol.participant import Process, natural_order
 from nalb.settings import Settings
 
 LOST_DEADLINES = (
-    2  # TCP repeats ever more rarely: up to a silence after an outage of nearly as long, it may be about to
+    2  # TCP repeats ever more rarely: after an outage of nearly a deadline the next repetition may take as long
 )
 
 
@@ -27,6 +25,7 @@ class Members:
         self.worker_of_rank: dict[int, Process] = {}
         self.servers: list[Process] = []
         self.left: list[Process] = []  # workers that have said Goodbye
+        self.rejected: Counter[str] = Counter()  # messages and samples of processes that were not believed, by reason
         self._last_goodbye_s = now_s
         self._expected = settings.num_workers, 0 if settings.is_stock else settings.num_servers
 
@@ -34,13 +33,13 @@ class Members:
         return iter(self._by_identity.values())
 
     def get(self, identity: bytes) -> Process | None:
-        """Who has this identity, if he has said Hello."""
+        """The process of this identity, if it has said Hello."""
         return self._by_identity.get(identity)
 
-    def false_name(self, identity: bytes, message: m.FromNode | m.FromObserver, key_node: str) -> Failure | None:
-        """Why the sender, whose key is `key_node`'s, may not speak as it does, if so."""
+    def false_name(self, identity: bytes, message: wire.Message, key_node: str) -> Failure | None:
+        """Why the sender, which has the key of `key_node`, may not use the name that it uses, if so."""
         known = self.get(identity)
-        claimed = message if isinstance(message, m.Hello) else known.hello if known else None
+        claimed = message if isinstance(message, wire.Hello) else known.hello if known else None
         if claimed is None or claimed.node == key_node:
             return None
         return Failure(
@@ -51,13 +50,13 @@ class Members:
 
     # ---- coming
 
-    def admit(self, identity: bytes, hello: m.Hello, now_s: float) -> Failure | None:
-        """Take it in; why it cannot take part, if so."""
+    def admit(self, identity: bytes, hello: wire.Hello, now_s: float) -> Failure | None:
+        """Take a process in that has said Hello; return why it cannot take part, if so."""
         process = Process(identity, hello, now_s, now_s)
-        if hello.version != m.VERSION:
+        if hello.version != wire.VERSION:
             return process.failure(
                 Cause.PROTOCOL,
-                f"speaks control version {hello.version}, the coordinator {m.VERSION}: install the same nalb everywhere",
+                f"speaks control version {hello.version}, the coordinator {wire.VERSION}: install the same nalb everywhere",
             )
         if hello.rank >= (self._settings.num_workers if process.is_worker else self._settings.num_servers):
             return process.failure(
@@ -78,19 +77,19 @@ class Members:
             self.servers.append(process)
         return None
 
-    def note_still(self, message: m.Still, key_node: str | None, now_s: float) -> None:
-        """A process lives, says a second connection; with keys, one of its own node."""
+    def note_still(self, message: wire.Still, key_node: str | None, now_s: float) -> None:
+        """Take in a sign of life from a second connection, which with keys must be of the process's own node."""
         process = self.get(message.identity.encode())
         if process is not None and key_node in (None, process.hello.node):
             process.last_heard_s = now_s
 
     @property
     def are_all_here(self) -> bool:
-        """Whether everyone has come."""
+        """Whether all processes of the job have said Hello."""
         return (len(self.workers), len(self.servers)) == self._expected
 
     def missing(self) -> Failure:
-        """Who has come in time, where some have not."""
+        """The failure of a job whose processes have not all come in time; it names those that have."""
         here = listed(sorted(p.name for p in self)) or "nobody"
         expected = max(self._expected) if any(p.is_worker and p.is_server for p in self) else sum(self._expected)
         return Failure(
@@ -100,73 +99,60 @@ class Members:
         )
 
     def nodes(self) -> list[str]:
-        """Names, n2 before n10."""
+        """The nodes' names in planning order, n2 before n10."""
         return sorted({p.hello.node for p in self}, key=natural_order)
 
     @property
     def round_trip_s(self) -> float:
-        """To the farthest node, as most say; 0 where nobody knows."""
+        """The round trip to the farthest node: the median of what processes report; 0 where none knows it."""
         return statistics.median([p.round_trip_s for p in self if p.round_trip_s] or [0.0])
 
     @property
     def is_bbr(self) -> bool:
-        """Whether BBR finds the rates of all connections to nodes that are far."""
-        far = [p for p in self if p.round_trip_s >= m.FAR_S]
+        """Whether all processes with far nodes report BBR as congestion control on these connections."""
+        far = [p for p in self if p.round_trip_s >= wire.FAR_S]
         return bool(far) and all(p.is_bbr for p in far)
-
-    def work(self, nodes: list[str]) -> Work:
-        """What the iteration took of these nodes' CPUs; all of the job's, each once."""
-        place = {name: i for i, name in enumerate(nodes)}
-        worker_s, server_s, cores = np.zeros(len(place)), np.zeros(len(place)), np.full(len(place), np.inf)
-        for process in self:
-            i, told = place[process.hello.node], process.cores
-            cores[i] = np.nan if told is None else min(cores[i], told)
-        for worker in self.workers:
-            known_s = worker.done.cpu_s if worker.done else None
-            worker_s[place[worker.hello.node]] = np.nan if known_s is None else known_s
-        for server in self.servers:
-            if server.is_worker:
-                continue  # it told all of its CPU time as a worker
-            server_s[place[server.hello.node]] += server.cpu_s - server.cpu_before_s  # one of each level
-        return Work(worker_s, server_s, cores)
 
     # ---- going
 
     def leave(self, process: Process, now_s: float) -> bool:
-        """It has said Goodbye; whether every worker has now."""
+        """Take in a Goodbye; return whether it is a worker's and every worker has said it."""
         self._last_goodbye_s = now_s
-        if process.is_worker and process.left_after is None:
+        if process.is_worker and not process.has_left:
             self.left.append(process)
-        process.left_after = process.finished
+        process.has_left = True
         return process.is_worker and self._have_workers_left
 
     @property
     def have_left(self) -> bool:
         """Whether everyone has come and said Goodbye."""
-        return self.are_all_here and all(process.left_after is not None for process in self)
+        return self.are_all_here and all(process.has_left for process in self)
 
     @property
     def _have_workers_left(self) -> bool:
         return len(self.left) == len(self.workers)
 
-    def silent(self, phase: str, iteration: int, now_s: float) -> Failure | None:
-        """Who has been silent for too long, if anyone; workers until all may leave, servers until their Goodbye."""
+    def silent(self, moment_of: Callable[[Process], Moment], now_s: float) -> Failure | None:
+        """The failure of a process that has been silent for too long, if there is one.
+
+        Workers must give signs of life until all may leave, servers until their Goodbye.
+        """
         for process in self:
             silent_s = now_s - process.last_heard_s
-            waits = process.left_after is None or (process.is_worker and not self._have_workers_left)
+            waits = not process.has_left or (process.is_worker and not self._have_workers_left)
             if (direct_s := now_s - process.last_direct_s) > LOST_DEADLINES * self._settings.deadline_s:
                 silent_s = direct_s  # it lives and can be reached, but its connection never came back
             if waits and silent_s > self._settings.silence_s:
                 return process.failure(
                     Cause.SILENT,
                     f"(pid {process.hello.pid}) has not reported for {silent_s:.1f} s: it is dead, stopped or cut off",
-                    *moment(process, phase, iteration),
+                    *moment_of(process),
                 )
         return None
 
     def lingering(self, now_s: float) -> Failure | None:
-        """All workers have said Goodbye but ps-lite's last barrier never opens: nobody else would notice."""
-        serving = [p for p in self if p.left_after is None]
+        """The failure of a job whose workers have all said Goodbye while ps-lite's last barrier stays shut: nobody else notices."""
+        serving = [p for p in self if not p.has_left]
         waited_s = now_s - self._last_goodbye_s
         if serving and not any(p.is_worker for p in serving) and waited_s > self._settings.silence_s:
             return Failure(
@@ -176,12 +162,6 @@ class Members:
                 phase=Phase.END,
             )
         return None
-
-    def exchanging(self, iteration: int) -> list[Process]:
-        """The workers that lack sums of this iteration; none while gradients of it are still being computed."""
-        waiting = [worker for worker in self.workers if worker.finished < iteration]
-        is_all_computed = all(worker.computed >= iteration and worker.exchanging == iteration for worker in waiting)
-        return waiting if is_all_computed else []
 
     def stuck(
         self, waiting: list[Process], since_s: float, phase: Phase | None = None, iteration: int | None = None

@@ -1,6 +1,6 @@
 """One end of a conversation between two processes whose connection may break and be made anew. No sockets, no clock.
 
-What one end says arrives at the other once and in order, whatever the connections between them lose, repeat or hold up:
+A message of one end arrives at the other once and in order, whatever the connections between them lose, repeat or hold up:
 
     kept messages    carry numbers 1, 2, ...; the sender keeps each until the receiver confirms it
     signs of life    are not kept, since another follows; a sign that came after a lost message is no news
@@ -25,7 +25,7 @@ Number = Annotated[int, Meta(ge=0, le=1 << 62)]
 
 
 class Envelope(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, gc=False):
-    """What goes before each message."""
+    """The header of each message."""
 
     sent: Number  # of the last kept message, this one included
     received: Number  # of the peer's kept messages, the last that came in order
@@ -38,12 +38,12 @@ _decoder = msgspec.msgpack.Decoder(Envelope)
 
 
 def pack(envelope: Envelope) -> bytes:
-    """One frame."""
+    """The frame of an envelope."""
     return _encoder.encode(envelope)
 
 
 def unpack(frame: bytes) -> Envelope:
-    """The envelope in a frame; PeerError where it is none."""
+    """Read the envelope in a frame. Raises PeerError where it is none."""
     try:
         return _decoder.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -51,7 +51,7 @@ def unpack(frame: bytes) -> Envelope:
 
 
 class Session(Generic[T]):
-    """One end. T: what stands for a message on its way, such as its frame."""
+    """One end of a conversation. T: the type that stands for a message on its way, such as its frame."""
 
     def __init__(self) -> None:
         self._kept: deque[tuple[int, T]] = deque()  # not confirmed, by number
@@ -60,12 +60,12 @@ class Session(Generic[T]):
 
     @property
     def unconfirmed(self) -> int:
-        """How many kept messages the peer has not confirmed."""
+        """The number of kept messages that the peer has not confirmed."""
         return len(self._kept)
 
     @property
     def misses(self) -> bool:
-        """Whether the peer has sent what has not come."""
+        """Whether the peer has sent messages that have not come."""
         return self._last_of_peer > self._received
 
     def keep(self, message: T) -> Envelope:
@@ -79,7 +79,7 @@ class Session(Generic[T]):
         return self._envelope(self._sent, False)
 
     def take(self, envelope: Envelope) -> bool:
-        """Note what an arrived envelope says; whether its message is the next one, and not lost, repeated or too early.
+        """Take in an arrived envelope; returns whether its message is the next one, neither repeated nor too early.
 
         Raises PeerError where it confirms what was never sent.
         """
@@ -93,7 +93,7 @@ class Session(Generic[T]):
         return is_next
 
     def again(self, envelope: Envelope) -> list[tuple[Envelope, T]]:
-        """What an arrived envelope asks to be sent again, in order; take it in first."""
+        """The messages that an arrived envelope asks for again, in order. Take the envelope in first."""
         if envelope.is_kept or not envelope.misses:
             return []
         return [(self._envelope(number, True), message) for number, message in self._kept]

@@ -21,13 +21,13 @@ from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, linear_load
 from nalb.planning.sites import Sites
 from nalb.planning.slices import Ints, Layout, Tensor
 from nalb.planning.stock import route
-from nalb.protocol.decision import PlanOptions
-from nalb.protocol.job_nodes import JobNodes
-from nalb.protocol.knowledge import FinishedIteration
-from nalb.protocol.messages import TensorSpec
-from nalb.protocol.planner import Planner, new_planner
 from nalb.schemes import SCHEMES as NALB_SCHEMES
 from nalb.schemes import Scheme, find_scheme
+from nalb.services.exchange.decision import PlanOptions
+from nalb.services.exchange.job_nodes import JobNodes
+from nalb.services.exchange.knowledge import FinishedIteration
+from nalb.services.exchange.messages import TensorSpec
+from nalb.services.exchange.planner import Planner, new_planner
 from nalb.simulation.exchange import WITH_HEADERS, MessageWeight, SimulatedExchange, exchange
 from nalb.simulation.flows import MAX_CLASSES, flow
 from nalb.simulation.noise import Noise

@@ -25,7 +25,8 @@ from nalb.errors import PeerError
 from nalb.failures import Cause, Failure, Phase, carried
 from nalb.process.available_cores import Cores
 from nalb.process.last_words import die
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+from nalb.services.exchange import messages as m
 from nalb.transport.conversations import Connection, bound
 from nalb.transport.curvezmq import secure_client
 from nalb.transport.keys import NodeKeys
@@ -34,9 +35,9 @@ from nalb.transport.tcp_info import Ways
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # Python 3.10 has none in `typing`
 
-T = TypeVar("T", bound=m.Message)
-C = TypeVar("C", bound=m.Message)
-Drain = Callable[[], tuple[list[m.SampleRow], int]]  # at most ROWS_MOST new samples; number of dropped ones
+T = TypeVar("T", bound=wire.Message)
+C = TypeVar("C", bound=wire.Message)
+Drain = Callable[[], tuple[list[wire.SampleRow], int]]  # at most ROWS_MOST new samples; number of dropped ones
 SIGNS = 6  # signs of life on the second connection within the allowed silence; fewer where heartbeats are rare
 TTL_MOST_MS = 6_553_500  # ZeroMQ sends this time as tenths of seconds in 16 bits
 # A report waits up to this many heartbeats beyond its time for the coordinator's Alive, and then answers it: waking the thread
@@ -58,7 +59,7 @@ class Noted(TypedDict, total=False):
 class _End(NamedTuple):
     """The thread's order to end. The thread does not read the answer to its last word, so no answer changes the exit code."""
 
-    last_word: m.Message | None
+    last_word: wire.Message | None
 
 
 class Client:
@@ -67,7 +68,7 @@ class Client:
     def __init__(
         self,
         endpoint: str,
-        hello: m.Hello,
+        hello: wire.Hello,
         drain: Drain,
         silence_s: float,
         startup_s: float,
@@ -77,14 +78,14 @@ class Client:
         self._endpoint, self._hello, self._drain = endpoint, hello, drain
         self._silence_s, self._startup_s, self._heartbeat_s = silence_s, startup_s, 0.1
         self._keys, self._cores = keys, Cores()
-        self._outbox: queue.SimpleQueue[m.Message | Noted | _End] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[wire.Message | Noted | _End] = queue.SimpleQueue()
         self._noted: Noted = {
             "exchanging": -1, "computed": -1, "calls": 0, "ready": 0, "summed": 0, "ways": Ways(),
         }  # fmt: skip
         self._arrived = threading.Condition()
-        self._inbox: list[m.Message] = []
-        self._handlers: dict[type[m.Message], Callable[[m.Message], None]] = {}
-        self._welcome: m.Welcome | None = None
+        self._inbox: list[wire.Message] = []
+        self._handlers: dict[type[wire.Message], Callable[[wire.Message], None]] = {}
+        self._welcome: wire.Welcome | None = None
         self._next_report_s = 0.0
         self._context = zmq.Context()
         self._wake_out = self._context.socket(zmq.PAIR)
@@ -93,7 +94,7 @@ class Client:
         self._thread = threading.Thread(target=self._run, name="nalb-control", daemon=True)
         self._thread.start()
 
-    def send(self, message: m.Message, waits: bool = False) -> None:
+    def send(self, message: wire.Message, waits: bool = False) -> None:
         """Queue a message; any thread may call this. waits: the thread is not woken; the message may wait for the next report."""
         self._outbox.put(_cut_to_size(message))
         if not waits:
@@ -108,7 +109,7 @@ class Client:
 
         The messages of this kind that are in the inbox already go to it at once, in their order.
         """
-        handle = cast(Callable[[m.Message], None], handler)
+        handle = cast(Callable[[wire.Message], None], handler)
         with self._arrived:
             self._handlers[kind] = handle
             early = [message for message in self._inbox if isinstance(message, kind)]
@@ -119,14 +120,14 @@ class Client:
     def wait_for(self, kind: type[T], matches: Callable[[T], bool] = lambda _: True) -> T:
         """Block until a matching message is in the inbox, and take it. If the coordinator falls silent, the process ends."""
 
-        def choose(inbox: list[m.Message]) -> m.Message | None:
+        def choose(inbox: list[wire.Message]) -> wire.Message | None:
             found = (i for i, message in enumerate(inbox) if isinstance(message, kind) and matches(message))
             index = next(found, None)
             return None if index is None else inbox.pop(index)
 
         return cast(T, self.wait_until(choose))
 
-    def wait_until(self, choose: Callable[[list[m.Message]], C | None]) -> C:
+    def wait_until(self, choose: Callable[[list[wire.Message]], C | None]) -> C:
         """Block until `choose` takes a message out of the inbox, and return that message."""
         with self._arrived:
             while (chosen := choose(self._inbox)) is None:
@@ -140,10 +141,10 @@ class Client:
 
     def fail(self, failure: Failure, exit_code: int = PeerError.exit_code) -> NoReturn:
         """End this process, and also the job if the failure reaches the coordinator."""
-        self.close(m.Failed(failure))
+        self.close(wire.Failed(failure))
         die(failure, exit_code)
 
-    def close(self, last_word: m.Message | None = None) -> None:
+    def close(self, last_word: wire.Message | None = None) -> None:
         """Send the last word, if there is one, and end the thread."""
         self._outbox.put(_End(None if last_word is None else _cut_to_size(last_word)))
         self._wake()
@@ -199,7 +200,7 @@ class Client:
                     if message.last_word is None:
                         break
                     message = message.last_word
-                if isinstance(message, m.Done | m.Collected | m.Goodbye):  # the samples go before these messages
+                if isinstance(message, m.Done | m.Collected | wire.Goodbye):  # the samples go before these messages
                     report = self._report(now_s)
                     if report.samples or not isinstance(message, m.Done):
                         direct.say(report)
@@ -221,7 +222,7 @@ class Client:
                 last_heard_s = now_s
             if life is not None and report_due and now_s - signed_s >= self._sign_s:
                 with suppress(zmq.Again):  # the second connection is broken, and libzmq connects anew
-                    life.send(m.encode(m.Still(identity)), zmq.NOBLOCK)
+                    life.send(wire.encode(wire.Still(identity)), zmq.NOBLOCK)
                     signed_s = now_s
             if direct.socket in ready:
                 for arrived in direct.hear(now_s):
@@ -273,28 +274,28 @@ class Client:
         socket.connect(self._endpoint)
         return socket
 
-    def _report(self, now_s: float) -> m.Report:
+    def _report(self, now_s: float) -> wire.Report:
         rows, drops = self._drain() if self._welcome else ([], 0)
         used_s, cores = time.process_time(), self._cores.now()
         now, ways = self._noted, self._noted["ways"]
-        return m.Report(
+        return wire.Report(
             now_s, now["exchanging"], rows, drops, now["calls"], now["computed"], *ways, used_s, cores,
             ready=now["ready"], summed=now["summed"],
         )  # fmt: skip
 
-    def _handle(self, message: m.FromCoordinator) -> None:
-        if isinstance(message, m.Alive):
+    def _handle(self, message: wire.Message) -> None:
+        if isinstance(message, wire.Alive):
             self._next_report_s -= self._heartbeat_s
             return
-        if isinstance(message, m.Abort):
+        if isinstance(message, wire.Abort):
             die(message.failure)
         if isinstance(message, m.Collect):
             self.send(m.Collected(message.iteration))
             return
-        if isinstance(message, m.Welcome):
-            if message.version != m.VERSION:
+        if isinstance(message, wire.Welcome):
+            if message.version != wire.VERSION:
                 raise PeerError(
-                    f"the coordinator speaks version {message.version}, this process {m.VERSION}: install one nalb"
+                    f"the coordinator speaks version {message.version}, this process {wire.VERSION}: install one nalb"
                 )
             self._welcome = message
             self._heartbeat_s, self._silence_s = message.heartbeat_s, message.silence_s
@@ -306,6 +307,6 @@ class Client:
             self._arrived.notify_all()
 
 
-def _cut_to_size(message: m.Message) -> m.Message:
+def _cut_to_size(message: wire.Message) -> wire.Message:
     """The message, with the text of a failure cut to a size that can be sent: MXNet's errors may have a long trace."""
-    return m.Failed(carried(message.failure)) if isinstance(message, m.Failed) else message
+    return wire.Failed(carried(message.failure)) if isinstance(message, wire.Failed) else message

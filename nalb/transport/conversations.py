@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 import zmq
 
 from nalb.errors import PeerError
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.protocol.session import Envelope, Session, pack, unpack
+from nalb.services import composition
 
 KEEPALIVE_S = 10  # the time between TCP keep-alives to a silent peer
 
@@ -36,12 +37,12 @@ class Connection:
         self.socket = connect()
         self.heard_s = time.monotonic()  # the time of the last arrival, or of the connection's making if that is later
 
-    def say(self, message: m.Message, is_kept: bool = True) -> None:
+    def say(self, message: wire.Message, is_kept: bool = True) -> None:
         """Send a message. A message that is not kept is lost if the connection breaks."""
-        frame = m.encode(message)
+        frame = wire.encode(message)
         self._send(self._session.keep(frame) if is_kept else self._session.sign(), frame)
 
-    def hear(self, now_s: float) -> Iterator[m.FromCoordinator]:
+    def hear(self, now_s: float) -> Iterator[wire.Message]:
         """Yield the messages that have arrived, each once and in order. Raises PeerError for wrong frames."""
         while True:
             try:
@@ -58,7 +59,7 @@ class Connection:
             if self._session.misses and not envelope.is_kept:
                 self._send(self._session.sign(), b"")
             if is_next and frames[1]:
-                yield m.decode_at_client(frames[1])
+                yield composition.decode_at_client(frames[1])
 
     def make_anew(self, now_s: float) -> None:
         """Close the connection's socket and make another."""
@@ -87,12 +88,12 @@ class Conversations:
             self._send(identity, session.sign(), b"")
         return frames[1] if is_next and frames[1] else None
 
-    def send(self, identity: bytes, message: m.Message, frame: zmq.Frame) -> None:
+    def send(self, identity: bytes, message: wire.Message, frame: zmq.Frame) -> None:
         """Send a message that is encoded as `frame`. On a connection for signs of life, without a session, it has no envelope."""
         session = self._sessions.get(identity)
         if session is None:
             self._router.send_multipart([identity, frame])
-        elif isinstance(message, m.Alive):
+        elif isinstance(message, wire.Alive):
             self._send(identity, session.sign(), frame)
         else:
             self._send(identity, session.keep(frame), frame)

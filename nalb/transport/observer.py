@@ -9,7 +9,9 @@ import zmq
 
 from nalb.errors import MachineError
 from nalb.events import AnyEvent, MissedEvent
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+
+_decoder = wire.Decoder(wire.TO_OBSERVERS)
 
 LAST_MS = 2000  # the longest wait for the end of the connection to a coordinator that has ended
 
@@ -32,7 +34,7 @@ class Observer:
         self._socket.setsockopt(zmq.LINGER, 500)
         self._ends = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._socket.connect(address)
-        self.send(m.Observe(m.VERSION))
+        self.send(wire.Observe(wire.VERSION))
 
     def __enter__(self) -> "Observer":
         return self
@@ -45,9 +47,9 @@ class Observer:
         self._socket.close()  # the coordinator notices it when it sends the next event
         self._context.term()
 
-    def send(self, message: m.Message) -> None:
+    def send(self, message: wire.Message) -> None:
         """Send the coordinator an observer's message."""
-        self.send_frame(m.encode(message))
+        self.send_frame(wire.encode(message))
 
     def send_frame(self, frame: bytes) -> None:
         """Send the coordinator an encoded message."""
@@ -73,8 +75,8 @@ class Observer:
 
     def _events_of(self, frames: Iterator[bytes]) -> Iterator[AnyEvent]:
         for frame in frames:
-            message = m.decode_at_client(frame)
-            if isinstance(message, m.Told):
+            message = _decoder.decode(frame, "the coordinator")
+            if isinstance(message, wire.Told):
                 if isinstance(message.event, MissedEvent) and not self._may_miss:
                     raise MachineError(
                         f"{message.event.events} events of the job were lost: this process was stopped, or this machine is too "

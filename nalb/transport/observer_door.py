@@ -12,7 +12,7 @@ import zmq
 
 from nalb.errors import InputError
 from nalb.events import MissedEvent
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 
 QUEUE_BYTES = 16_000_000  # the approximate size of the events that may wait for one observer
 EVENT_BYTES = 400  # an event's size for each process of the job: 4 kB with 12 nodes (docs/run-files.md)
@@ -52,7 +52,7 @@ class ObserverDoor:
             except zmq.Again:
                 return
 
-    def tell(self, identity: bytes, told: m.Told, frame: zmq.Frame) -> bool:
+    def tell(self, identity: bytes, told: wire.Told, frame: zmq.Frame) -> bool:
         """Queue an event for an observer, or count it as missed; return whether the observer is there. frame: `told`, encoded."""
         try:
             self._tell_missed(identity, told.event.at_s)
@@ -79,5 +79,5 @@ class ObserverDoor:
     def _tell_missed(self, identity: bytes, at_s: float) -> None:
         if missed := self._missed.get(identity):
             event = MissedEvent(at_s=at_s, events=missed)
-            self.socket.send_multipart([identity, m.encode(m.Told(event))], zmq.NOBLOCK)
+            self.socket.send_multipart([identity, wire.encode(wire.Told(event))], zmq.NOBLOCK)
             del self._missed[identity]

@@ -20,7 +20,8 @@ import zmq
 from nalb.errors import MachineError
 from nalb.events import AnyEvent, FailureEvent, MissedEvent, ReadyEvent, StateEvent, encode_line
 from nalb.process.line_file import LineFile
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+from nalb.services import composition
 from nalb.transport.observer import Observer
 from nalb.transport.observer_door import ObserverDoor
 
@@ -73,9 +74,9 @@ class Relay:
         """Take an event that the launcher itself has seen."""
         self._arrived.put(event)
 
-    def send(self, message: m.FromObserver) -> None:
+    def send(self, message: wire.FromObserver) -> None:
         """Send the coordinator an observer's message."""
-        self._hand_on(m.encode(message))
+        self._hand_on(wire.encode(message))
 
     def events(self, for_s: float) -> Iterator[AnyEvent]:
         """Yield the events of the next `for_s` seconds; with 0 those that have arrived. Raises MachineError for a full disk."""
@@ -88,8 +89,8 @@ class Relay:
                 if time.monotonic() >= end_s:
                     return
                 continue
-            message = m.Told(arrived) if not isinstance(arrived, bytes) else m.decode_at_client(arrived)
-            if isinstance(message, m.Told):
+            message = wire.Told(arrived) if not isinstance(arrived, bytes) else composition.decode_at_client(arrived)
+            if isinstance(message, wire.Told):
                 self._tell(message)
                 yield message.event
 
@@ -102,20 +103,20 @@ class Relay:
         for identity, *rest in self._door.arrived():
             if identity not in self._observers:
                 self._observers[identity] = None
-                state = m.Told(self._state)
-                self._door.tell(identity, state, zmq.Frame(m.encode(state)))
+                state = wire.Told(self._state)
+                self._door.tell(identity, state, zmq.Frame(wire.encode(state)))
             for frame in rest:
                 self._hand_on(frame)
         self._door.catch_up(time.monotonic())
 
-    def _tell(self, told: m.Told) -> None:
+    def _tell(self, told: wire.Told) -> None:
         event = told.event
         if isinstance(event, StateEvent):
             self._state = event
             return
         if isinstance(event, ReadyEvent):
             self._state = StateEvent(at_s=event.at_s, phase="REGISTER", nodes=event.nodes)
-        frame = zmq.Frame(m.encode(told))
+        frame = zmq.Frame(wire.encode(told))
         for identity in list(self._observers):
             if not self._door.tell(identity, told, frame):
                 del self._observers[identity]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from msgspec import Meta, Struct
 
 from nalb.errors import PeerError
-from nalb.protocol.messages import Bytes, Count, Index, Last
+from nalb.protocol.wire import Bytes, Count, Index, Last
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.server import Part
 

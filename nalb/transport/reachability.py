@@ -20,7 +20,7 @@ from pathlib import Path
 from nalb.failures import Cause, Failure, Phase
 from nalb.process.last_words import die
 from nalb.protocol.members import LOST_DEADLINES
-from nalb.protocol.messages import FAR_S
+from nalb.protocol.wire import FAR_S
 from nalb.settings import Settings
 from nalb.transport.tcp_info import Address, Connection, Ways, connections
 

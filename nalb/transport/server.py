@@ -20,11 +20,13 @@ from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.measurement.samples import Samples
 from nalb.process.last_words import die
 from nalb.process.line_file import LineFile
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+from nalb.protocol.coordinator import Coordinator
 from nalb.protocol.observers import Measured
-from nalb.protocol.planes import PS_LITE, Plane
-from nalb.protocol.state import Coordinator
 from nalb.schemes import SCHEMES, Scheme
+from nalb.services import composition
+from nalb.services.composition import new_coordinator
+from nalb.services.exchange.planes import PS_LITE, Plane
 from nalb.settings import Settings
 from nalb.transport.conversations import Conversations, bound
 from nalb.transport.curvezmq import door_kept, node_of_user, secure_server
@@ -47,18 +49,16 @@ class CoordinatorThread:
         plane: Plane = PS_LITE,
         new_routing: Callable[[], Routing] | None = Routing,
     ):
-        """The arguments are those of Coordinator."""
-        self._settings, self._new_coordinator = (
+        """The arguments are those of new_coordinator."""
+        self._settings = settings
+        self._new_coordinator = partial(
+            new_coordinator,
             settings,
-            partial(
-                Coordinator,
-                settings,
-                predictor=predictor,
-                schemes=schemes,
-                estimators=estimators,
-                new_routing=new_routing,
-                plane=plane,
-            ),
+            predictor=predictor,
+            schemes=schemes,
+            estimators=estimators,
+            new_routing=new_routing,
+            plane=plane,
         )
         self._stop, self._have_left = threading.Event(), threading.Event()
         self._started: queue.Queue[Exception | None] = queue.Queue()
@@ -90,7 +90,7 @@ class CoordinatorThread:
                 router = stack.enter_context(context.socket(zmq.ROUTER))
                 router.setsockopt(zmq.LINGER, LAST_WORDS_MS)
                 router.setsockopt(zmq.SNDHWM, 0)
-                router.setsockopt(zmq.MAXMSGSIZE, m.FRAME_MOST)
+                router.setsockopt(zmq.MAXMSGSIZE, wire.FRAME_MOST)
                 # without this option a process that connects anew is ignored until its old connection is known to be dead
                 router.setsockopt(zmq.ROUTER_HANDOVER, 1)
                 bound(router, self._settings.silence_s)
@@ -105,7 +105,7 @@ class CoordinatorThread:
                 self._started.put(failure)
                 return
             self._started.put(None)
-            state = self._new_coordinator(now_s=time.monotonic())
+            state = self._new_coordinator(time.monotonic())
             members = None if keys is None else node_of_user(keys)
             talks = Conversations(router)
             try:
@@ -182,10 +182,10 @@ def _take(talks: Conversations, state: Coordinator, frames: list[bytes], node: s
             raise PeerError(f"{peer} sent {len(rest)} frames instead of one or two")
         frame = rest[0] if len(rest) == 1 else talks.opened(identity, rest)
         if frame is not None:
-            message = m.decode_at_coordinator(frame, peer)
-            if isinstance(message, m.FromObserver):
+            message = composition.decode_at_coordinator(frame, peer)
+            if isinstance(message, wire.FromObserver):
                 raise PeerError(f"{peer} sent {type(message).__name__}: observers have a socket of their own")
-            if len(rest) == 1 and not isinstance(message, m.Still):
+            if len(rest) == 1 and not isinstance(message, wire.Still):
                 raise PeerError(f"{peer} sent {type(message).__name__} without an envelope")
             state.receive(identity, message, time.monotonic(), node)
     except PeerError as error:
@@ -201,8 +201,8 @@ def _observe(state: Coordinator, frames: list[bytes]) -> None:
     try:
         if len(rest) != 1:
             raise PeerError(f"an observer sent {len(rest)} frames instead of one")
-        message = m.decode_at_coordinator(rest[0], "an observer")
-        if not isinstance(message, m.FromObserver):
+        message = composition.decode_at_coordinator(rest[0], "an observer")
+        if not isinstance(message, wire.FromObserver):
             raise PeerError(f"an observer sent {type(message).__name__}, which processes of the job send")
         state.receive(identity, message, time.monotonic())
     except PeerError:
@@ -214,8 +214,8 @@ def _flush(talks: Conversations, state: Coordinator, log: LineFile | None, door:
     while state.outbox:
         identity, message = state.outbox.popleft()
         if message is not encoded:
-            encoded, frame = message, zmq.Frame(m.encode(message))
-        if not isinstance(message, m.Told):
+            encoded, frame = message, zmq.Frame(wire.encode(message))
+        if not isinstance(message, wire.Told):
             talks.send(identity, message, frame)
         elif door is None or not door.tell(identity, message, frame):
             state.forget_observer(identity)

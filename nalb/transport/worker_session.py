@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 from nalb.errors import one_line
 from nalb.failures import Cause
 from nalb.process.last_words import die
-from nalb.protocol import messages as m
-from nalb.protocol.worker_protocol import WorkerProtocol
+from nalb.protocol import wire
+from nalb.services.exchange import messages as m
+from nalb.services.exchange.worker_protocol import WorkerProtocol
 from nalb.settings import Settings
 from nalb.transport.client import Client, Noted
 from nalb.transport.keys import own_keys
@@ -32,7 +33,7 @@ class DataPlane(Protocol):
     def first_sent_s(self) -> float | None:
         """When the iteration's first gradient was sent, on the monotonic clock; None: none was yet."""
 
-    def timings(self) -> tuple[list[m.SampleRow], int]:
+    def timings(self) -> tuple[list[wire.SampleRow], int]:
         """The oldest rows not given yet, at most ROWS_MOST, of messages that came in; the number of rows lost so far.
 
         Called on the client's thread; it must not block.
@@ -51,7 +52,7 @@ class WorkerSession:
         role: what Hello says; an agent is worker and server in one.
         """
         self._plane = plane
-        hello = m.Hello(m.VERSION, role, settings.node, rank, os.getpid())
+        hello = wire.Hello(wire.VERSION, role, settings.node, rank, os.getpid())
         keys = own_keys(settings)
         self.client = client = Client(
             settings.endpoint,
@@ -62,7 +63,7 @@ class WorkerSession:
             keys,
         )
         client.on(m.PrepareSlots, plane.make_room)
-        self.welcome = client.wait_for(m.Welcome)
+        self.welcome = client.wait_for(wire.Welcome)
         self._reach = Reachability(settings, client.fail, lambda ways: client.note(ways=ways))
         self.protocol = WorkerProtocol()
         # functions that wait: for an iteration, they return when it ended; for anything else, None
@@ -160,8 +161,8 @@ class WorkerSession:
     def leave(self) -> None:
         """Say goodbye, and wait until all workers have: one that still pushes would take this worker's exit for its own barrier."""
         self._reach.close()
-        self.client.send(m.Goodbye())
-        self.client.wait_for(m.Farewell)
+        self.client.send(wire.Goodbye())
+        self.client.wait_for(wire.Farewell)
         self.client.close()
 
     def wait_finished(self) -> None:

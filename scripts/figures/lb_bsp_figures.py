@@ -28,9 +28,9 @@ from nalb.batching.lb_bsp import StepBalancer
 from nalb.batching.schemes import PREDICTORS
 from nalb.batching.sizes import Bounds
 from nalb.planning.nodes import Floats
-from nalb.protocol.batching import BatchSizeManager
-from nalb.protocol.messages import Computed, JoinBatching
 from nalb.reporting.batching_file import BatchingFile
+from nalb.services.batching.messages import Computed, JoinBatching
+from nalb.services.batching.sizer import BatchSizer
 from netem.network_file import Network, parse_network
 from netem.schedule import quotas_at
 
@@ -115,7 +115,7 @@ def updates_in_s(network: Network, balanced_by: str, noise: float, until_s: floa
     workers = len(network.nodes)
     generator = np.random.default_rng(0)
     batching = "lb-bsp" if balanced_by in PREDICTORS else "off"
-    manager = BatchSizeManager(batching, workers, predictor=PREDICTORS.get(balanced_by))
+    manager = BatchSizer(batching, workers, predictor=PREDICTORS.get(balanced_by))
     for rank in range(workers):
         manager.join(rank, JoinBatching(TRAINING[1] // workers, None))
     now_s, updates, iteration = 0.0, 0, 0

@@ -16,7 +16,7 @@ from nalb.cli.main import run
 from nalb.compare.comparison import BLOCK, turns
 from nalb.errors import InputError, MachineError
 from nalb.events import IterationEvent, PlanEvent
-from nalb.protocol.messages import FAR_S
+from nalb.protocol.wire import FAR_S
 from nalb.reporting.parallel_file import read_parallels
 from nalb.reporting.run_file import read_events, read_run
 

@@ -55,6 +55,10 @@ def test_every_doubt_comes_with_advice():
         *software.check_mxnet(answering(0, "1.8.0 True\n")),
         *software.check_mxnet(answering(0, "1.9.1 False\n")),
         *software.check_shim(answering(1, err="nalb.errors.MachineError: ABI 2")),
+        *software.check_torch(answering(1, err="ImportError: libgomp.so.1\n"), {}, lambda: True),
+        *software.check_torch(answering(0, "2.3.1+cpu True True 0\n"), {}, lambda: True),
+        *software.check_torch(answering(0, "2.13.0 False False 0\n"), {}, lambda: True),
+        *software.check_torch(answering(0, "2.13.0 True False 0\n"), {}, lambda: True),
         *software.check_ssh(True, lambda _: None),
         *host.check_address({"DMLC_NODE_HOST": "1.2.3.4"}, lambda: {"lo": ["127.0.0.1"]}),
         *host.check_address({"DMLC_INTERFACE": "eth9"}, lambda: {"lo": ["127.0.0.1"]}),
@@ -76,6 +80,8 @@ def test_sound_answers_are_ok():
         *software.check_python((3, 11)),
         *software.check_numpy(lambda _: "1.23.5"),
         *software.check_mxnet(answering(0, "a warning\n1.9.1 True\n")),
+        *software.check_torch(answering(0, "a warning\n2.13.0+cpu True True 0\n"), {}, lambda: True),
+        *software.check_torch(answering(1), {}, lambda: False),
         *host.check_address({"DMLC_NODE_HOST": "10.0.0.2"}, lambda: {"eth0": ["10.0.0.2"]}),
         *host.check_address({}, lambda: {"eth0": ["10.0.0.2"]}, lambda: "eth0"),
         *host.check_memory(lambda: 64e9),
@@ -227,7 +233,7 @@ def test_the_namespace_of_another_doctor_with_our_process_id_stays(capsys):
 
 def test_hosts_flag_turns_emulation_into_warnings(monkeypatch):
     monkeypatch.setattr(emulation, "check_emulation", lambda needed, **_: [Finding("e", "ok", str(needed))])
-    details = [check()[0].detail for check in (checks(True)[4], checks(False)[4])]
+    details = [check()[0].detail for check in (checks(True)[5], checks(False)[5])]
     assert details == ["False", "True"]
 
 

@@ -20,7 +20,7 @@ from nalb.launch.machine_env import machine_environment
 from nalb.launch.roles import Place
 from nalb.options import JobOptions
 from nalb.planning.nodes import Node
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from tests.cli.test_compare_command import NAME, NETWORK, nalb
 
 NODES = [Node("a"), Node("s", is_worker=False), Node("b")]
@@ -79,8 +79,8 @@ def test_the_driver_turns_workers_reports_into_events(tmp_path):
         try:
             assert isinstance(next(ring.events(10)), IdleEvent)
             rates = {"a": 1e6, "b": 2e6, "s": 4e6}
-            ring.send(m.Configured(rates, rates, []))
-            ring.send(m.RunBlock("gloo", 1))
+            ring.send(wire.Configured(rates, rates, []))
+            ring.send(wire.RunBlock("gloo", 1))
             for rank, worker in enumerate(workers):
                 assert msgspec.json.decode(worker.recv(), type=Run | End) == Run(1)
                 worker.send(msgspec.json.encode(Iterated(10.0 + rank, 13.0, 4.0)))
@@ -91,7 +91,7 @@ def test_the_driver_turns_workers_reports_into_events(tmp_path):
             assert iteration.iteration_s == {"a": 4.0, "b": 4.0}
             assert iteration.bound_s == pytest.approx(8.0)
             assert decode_line(samples.read_bytes()) == iteration
-            ring.send(m.EndJob())
+            ring.send(wire.EndJob())
             assert all(msgspec.json.decode(worker.recv(), type=Run | End) == End() for worker in workers)
         finally:
             for worker in workers:

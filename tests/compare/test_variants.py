@@ -4,21 +4,22 @@ from nalb.compare.variants import parse_variant
 from nalb.errors import InputError
 from nalb.events import IterationEvent
 from nalb.planning.slices import NUM_PROBE
-from nalb.protocol import messages as m
-from tests.protocol.test_state import Driver
+from nalb.protocol import wire
+from nalb.services.exchange import messages as m
+from tests.protocol.test_coordinator import Driver
 
 
 @pytest.mark.parametrize(
     ("word", "block"),
     [
-        ("aware", m.RunBlock("aware", 5, label="aware")),
-        ("average-probes", m.RunBlock("average", 5, probes=False, label="average-probes")),
-        ("average+forecasts", m.RunBlock("average", 5, forecasts=True, label="average+forecasts")),
-        ("exact-sites", m.RunBlock("exact", 5, label="exact-sites")),
-        ("oracle-forecasts", m.RunBlock("oracle", 5, forecasts=False, label="oracle-forecasts")),
+        ("aware", wire.RunBlock("aware", 5, label="aware")),
+        ("average-probes", wire.RunBlock("average", 5, probes=False, label="average-probes")),
+        ("average+forecasts", wire.RunBlock("average", 5, forecasts=True, label="average+forecasts")),
+        ("exact-sites", wire.RunBlock("exact", 5, label="exact-sites")),
+        ("oracle-forecasts", wire.RunBlock("oracle", 5, forecasts=False, label="oracle-forecasts")),
         (
             "exact-probes+forecasts@46416",
-            m.RunBlock("exact", 5, probes=False, forecasts=True, slice_bytes=46416.0, label="exact-probes+forecasts@46416"),
+            wire.RunBlock("exact", 5, probes=False, forecasts=True, slice_bytes=46416.0, label="exact-probes+forecasts@46416"),
         ),
     ],
 )  # fmt: skip

@@ -10,9 +10,22 @@ import msgspec
 from nalb.errors import PeerError
 from nalb.events import StateEvent
 from nalb.failures import Cause, Failure, Phase
-from nalb.protocol import messages as m
-from nalb.protocol.calls import announcement
-from nalb.protocol.state import Coordinator
+from nalb.protocol import wire
+from nalb.services import composition
+from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
+from nalb.services.composition import new_coordinator
+from nalb.services.exchange import messages as m
+from nalb.services.exchange.calls import announcement
+from nalb.services.tokens.messages import (
+    JoinTokens,
+    NextIteration,
+    SendPart,
+    SumGradients,
+    TokenPeers,
+    TokenRequest,
+    TokenShape,
+    TokenWork,
+)
 from nalb.settings import from_environment
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.policies import PARALLELS
@@ -34,48 +47,54 @@ KINDS: tuple[dict[str, str], ...] = (  # of jobs, by the first byte of a convers
     {"NALB_SCHEME": "exact", "NALB_PARALLEL": "hp"},
 )
 RATES = {"n0": 1e7, "n1": 2e7}
-ORDERS = ((b"o", m.Observe(m.VERSION)), (b"o", m.Configured(RATES, RATES, [])), (b"o", m.RunBlock("oracle", 9)))
+ORDERS = (
+    (b"o", wire.Observe(wire.VERSION)),
+    (b"o", wire.Configured(RATES, RATES, [])),
+    (b"o", wire.RunBlock("oracle", 9)),
+)
 BATCHES = 10  # of a worker in an honest conversation: sizes are decided from the sixth on
 STEPS = 7  # of a worker that computes tokens: the second shape is tried from the sixth on
-JOIN_TOKENS = m.JoinTokens("tcp://10.0.0.1:7000", 3, 16, 8)
+JOIN_TOKENS = JoinTokens("tcp://10.0.0.1:7000", 3, 16, 8)
 TENSORS = [m.TensorSpec("w", 60_000, "float32", 0), m.TensorSpec("b", 100, "float64", 0)]
 CALLED = announcement(0, "broadcast", (("w", 60_000, "float32"), (1, 100, "float64")))
-EXAMPLES: tuple[m.Message, ...] = (
-    m.Hello(m.VERSION, "worker", "n0", 0, 100), m.Register(TENSORS, 0), m.SlotsReady(1, 0),
-    m.Report(1.0, 1, [m.SampleRow(1, 40_000, 10**9, 2 * 10**9), m.SampleRow(0, 4_000, 10**9, 10**9 + 10**6)], 0, 3),
+EXAMPLES: tuple[wire.Message, ...] = (
+    wire.Hello(wire.VERSION, "worker", "n0", 0, 100), m.Register(TENSORS, 0), m.SlotsReady(1, 0),
+    wire.Report(1.0, 1, [wire.SampleRow(1, 40_000, 10**9, 2 * 10**9), wire.SampleRow(0, 4_000, 10**9, 10**9 + 10**6)], 0, 3),
     m.Done(1, 1.0, 1.5, 0.1, 5.0, 6.0, 5.5), m.Sums(1, [m.SliceSum(1.0, -1.0, 2.0)], [m.SliceSum(1.0, -1.0, 2.0)]),
-    m.JoinBatching(32, 64), m.Computed(1, 32, 0.1, 0.9, 0.5, 0.2, 0.0),
-    JOIN_TOKENS, m.TokenRequest(0, None), m.TokenRequest(0, TokenId(0, 2, 1), False, 0.1, 0.01, 40_000),
-    m.Goodbye(), m.Failed(FAILURE), m.Still("w0"), CALLED, m.CallAgreed(0),
-    m.Observe(m.VERSION), m.RunBlock("aware", 3, alpha_bytes=1e4, inflight_bytes=10**6, probes=False, label="x"),
-    m.Configured({"n0": 1e7, "n1": 2e7}, {"n0": 1e7, "n1": 2e7}, [("n0", "n1", 5e6)]), m.EndJob(),
-    m.Welcome(m.VERSION, ["n0", "n1"], 0.25, 10.0, 2), m.Setup(0, 0, 2, 2, 1e3, None, 2, "abc", 0),
+    JoinBatching(32, 64), Computed(1, 32, 0.1, 0.9, 0.5, 0.2, 0.0),
+    JOIN_TOKENS, TokenRequest(0, None), TokenRequest(0, TokenId(0, 2, 1), False, 0.1, 0.01, 40_000),
+    wire.Goodbye(), wire.Failed(FAILURE), wire.Still("w0"), CALLED, m.CallAgreed(0),
+    wire.Observe(wire.VERSION), wire.RunBlock("aware", 3, alpha_bytes=1e4, inflight_bytes=10**6, probes=False, label="x"),
+    wire.Configured({"n0": 1e7, "n1": 2e7}, {"n0": 1e7, "n1": 2e7}, [("n0", "n1", 5e6)]), wire.EndJob(),
+    wire.Welcome(wire.VERSION, ["n0", "n1"], 0.25, 10.0, 2), m.Setup(0, 0, 2, 2, 1e3, None, 2, "float32", "abc", 0),
     m.PrepareSlots(1, 0, [m.NewSlots(0, 0, 2, 100, "float32")]), m.Plan(1, 1, 0, "aware", True, 10**6, [0, 1], [0, 0]),
-    m.BatchSizes(0, 0, [32, 32]),
-    m.TokenPeers(["tcp://10.0.0.1:7000"] * 2), m.TokenShape(0, 4, [1, 1, 2], [[0, 1], [0, 1], [0]]),
-    m.TokenWork(TokenId(0, 3, 1), [1], [TokenId(0, 2, 0)], TokenId(0, 1, 1), [Fetch(TokenId(0, 2, 0), Part.GRADIENT, 1)]),
-    m.SendPart(Fetch(TokenId(0, 2, 0), Part.GRADIENT, 1), 0, TokenId(0, 3, 1), [1]), m.SumGradients(0, 2, [0], [1.0]),
-    m.NextIteration(0, 0), m.Abort(FAILURE), m.Told(StateEvent(at_s=1.0, phase="RUN", nodes=["n0"])),
+    BatchSizes(0, 0, [32, 32]),
+    TokenPeers(["tcp://10.0.0.1:7000"] * 2), TokenShape(0, 4, [1, 1, 2], [[0, 1], [0, 1], [0]]),
+    TokenWork(TokenId(0, 3, 1), [1], [TokenId(0, 2, 0)], TokenId(0, 1, 1), [Fetch(TokenId(0, 2, 0), Part.GRADIENT, 1)]),
+    SendPart(Fetch(TokenId(0, 2, 0), Part.GRADIENT, 1), 0, TokenId(0, 3, 1), [1]), SumGradients(0, 2, [0], [1.0]),
+    NextIteration(0, 0), wire.Abort(FAILURE), wire.Told(StateEvent(at_s=1.0, phase="RUN", nodes=["n0"])),
 )  # fmt: skip
 
-Received = m.FromNode | m.FromObserver  # by a coordinator
+Received = wire.Message | wire.FromObserver  # by a coordinator
 Due = list[tuple[bytes, Received]]
 
 
-def honest_answers(identity: bytes, message: m.Message, now_s: float, rows: Callable[[], list[m.SampleRow]]) -> Due:
+def honest_answers(
+    identity: bytes, message: wire.Message, now_s: float, rows: Callable[[], list[wire.SampleRow]]
+) -> Due:
     """What a process that this was sent to says, and its node's server."""
-    if isinstance(message, m.BatchSizes):
+    if isinstance(message, BatchSizes):
         size, last = message.sizes[int(identity[1:])], min(message.until, BATCHES)
-        return [(identity, m.Computed(k, size, 0.1, 0.9, 0.5, 0.2, 0.0)) for k in range(message.iteration, last + 1)]
-    if isinstance(message, m.TokenPeers):
-        return [(identity, m.TokenRequest(0))]
-    if isinstance(message, m.TokenWork):
-        request = m.TokenRequest(message.token.iteration, message.token, False, 0.1, 0.01, 40_000)
-        sign_of_life = [(b"s" + identity[1:], m.Report(now_s, -1, [], 0))] if message.token.level == 0 else []
+        return [(identity, Computed(k, size, 0.1, 0.9, 0.5, 0.2, 0.0)) for k in range(message.iteration, last + 1)]
+    if isinstance(message, TokenPeers):
+        return [(identity, TokenRequest(0))]
+    if isinstance(message, TokenWork):
+        request = TokenRequest(message.token.iteration, message.token, False, 0.1, 0.01, 40_000)
+        sign_of_life = [(b"s" + identity[1:], wire.Report(now_s, -1, [], 0))] if message.token.level == 0 else []
         return [(identity, request), *sign_of_life]
-    if isinstance(message, m.NextIteration) and message.iteration + 1 < STEPS:
-        return [(identity, m.TokenRequest(message.iteration + 1, drains=message.iteration + 2 == STEPS))]
-    if isinstance(message, m.Welcome) and identity[:1] == b"w":
+    if isinstance(message, NextIteration) and message.iteration + 1 < STEPS:
+        return [(identity, TokenRequest(message.iteration + 1, drains=message.iteration + 2 == STEPS))]
+    if isinstance(message, wire.Welcome) and identity[:1] == b"w":
         return [(identity, CALLED)]
     if isinstance(message, m.CallAgreed):
         return [(identity, m.Register(TENSORS, 0))]
@@ -87,8 +106,8 @@ def honest_answers(identity: bytes, message: m.Message, now_s: float, rows: Call
         return []
     sums = [m.SliceSum(0.0, 0.0, 0.0)] * len(message.server_of_slice)
     return [
-        (identity, m.Report(now_s, message.iteration, rows(), 0, 1)),
-        (b"s" + identity[1:], m.Report(now_s, -1, rows(), 0)),
+        (identity, wire.Report(now_s, message.iteration, rows(), 0, 1)),
+        (b"s" + identity[1:], wire.Report(now_s, -1, rows(), 0)),
         (identity, m.Sums(message.iteration, sums, sums)),
         (identity, m.Done(message.iteration, 1.0, 1.5, 0.1, now_s, now_s + 1.0)),
     ]
@@ -97,7 +116,7 @@ def honest_answers(identity: bytes, message: m.Message, now_s: float, rows: Call
 def hellos(nodes: int) -> Due:
     """Of all processes of a job."""
     return [
-        (f"{role[0]}{rank}".encode(), m.Hello(m.VERSION, role, f"n{rank}", rank, 1))
+        (f"{role[0]}{rank}".encode(), wire.Hello(wire.VERSION, role, f"n{rank}", rank, 1))
         for rank in range(nodes)
         for role in ("server", "worker")
     ]
@@ -109,18 +128,18 @@ class Listener:
     def __init__(self, kind: int) -> None:
         settings = {"DMLC_NUM_WORKER": "2", "DMLC_NUM_SERVER": "2", **KINDS[kind % len(KINDS)]}
         settings["NALB_ALPHA_BYTES"] = "1e9"  # few slices: short messages
-        self._state, self.now_s = Coordinator(from_environment(JOB | settings, "host"), 0.0), 0.0
+        self._state, self.now_s = new_coordinator(from_environment(JOB | settings, "host"), 0.0), 0.0
 
-    def hear(self, identity: bytes, frame: bytes) -> list[tuple[bytes, m.Message]]:
+    def hear(self, identity: bytes, frame: bytes) -> list[tuple[bytes, wire.Message]]:
         """Its answers."""
         self.now_s += 0.05
         with suppress(PeerError):
-            self._state.receive(identity, m.decode_at_coordinator(frame, "x"), self.now_s)
+            self._state.receive(identity, composition.decode_at_coordinator(frame, "x"), self.now_s)
         self._state.tick(self.now_s)
         answers = list(self._state.outbox)
         assert len(answers) < MOST_ANSWERS, "an input makes too many answers"
         for _, answer in answers:
-            m.encode(answer)
+            wire.encode(answer)
         self._state.outbox.clear()
         self._state.events.clear()
         return answers
@@ -141,21 +160,21 @@ def honest_conversation(iterations: int, kind: int = 0) -> bytes:
     due = [one for one in hellos(2) if "NALB_STOCK" not in job or one[0][:1] == b"w"]
     due += ORDERS if "NALB_HOLD" in job else ()
     if "NALB_BATCHING" in job or job["NALB_SCHEME"] == "joint":
-        due += [(worker, m.JoinBatching(32, 64)) for worker in (b"w0", b"w1")]
+        due += [(worker, JoinBatching(32, 64)) for worker in (b"w0", b"w1")]
     if "NALB_PARALLEL" in job:
         due += [(worker, JOIN_TOKENS) for worker in (b"w0", b"w1")]
-    last_words: Due = [(worker, m.Goodbye()) for worker in (b"w0", b"w1")]
+    last_words: Due = [(worker, wire.Goodbye()) for worker in (b"w0", b"w1")]
     while due or last_words:
         identity, message = (due or last_words).pop(0)
         if isinstance(message, m.Register) and "NALB_STOCK" in job:
             continue
         if isinstance(message, m.Done) and message.iteration == iterations:
             continue
-        frame = m.encode(message)
+        frame = wire.encode(message)
         said += bytes([IDENTITIES.index(identity)]) + len(frame).to_bytes(2, "little") + frame
         for whom, answer in listener.hear(identity, frame):
             end_ns = int(listener.now_s * 1e9)
-            row = m.SampleRow(0 if whom == b"w1" else 2, 40_000, end_ns - 10**7, end_ns)
+            row = wire.SampleRow(0 if whom == b"w1" else 2, 40_000, end_ns - 10**7, end_ns)
             due += honest_answers(whom, answer, listener.now_s, partial(list, [row]))
     return said
 
@@ -190,13 +209,13 @@ class CoordinatorUnderAttack:
                 "NALB_TOKEN_SUBSET": rng.choice("123"),
             }
         self._now_s = 0.0
-        self._state = Coordinator(from_environment(environment, "host"), 0.0)
+        self._state = new_coordinator(from_environment(environment, "host"), 0.0)
         self._due: Due = hellos(3)
         rng.shuffle(self._due)
         if deals_tokens:
             self._due += [(worker, JOIN_TOKENS) for worker in (b"w0", b"w1", b"w2")]
         if environment["NALB_HOLD"] == "1":
-            self._due.append((b"o", m.RunBlock(rng.choice(("aware", "exact", "stock")), 5)))
+            self._due.append((b"o", wire.RunBlock(rng.choice(("aware", "exact", "stock")), 5)))
         self.jobs += 1
 
     def step(self) -> None:
@@ -222,18 +241,18 @@ class CoordinatorUnderAttack:
     def _hostile(self) -> Received | None:
         value = mutate_value(self._rng, msgspec.to_builtins(self._rng.choice(EXAMPLES)), self._rng.choice((0.05, 0.3)))
         try:
-            return m.decode_at_coordinator(msgspec.msgpack.encode(value), "x")
+            return composition.decode_at_coordinator(msgspec.msgpack.encode(value), "x")
         except (PeerError, OverflowError, UnicodeEncodeError):
             return None
 
-    def _answer(self, identity: bytes, message: m.Message) -> None:
+    def _answer(self, identity: bytes, message: wire.Message) -> None:
         """What an honest process says to it."""
-        m.encode(message)
+        wire.encode(message)
         self.iterations += isinstance(message, m.Plan)
-        self.tokens += isinstance(message, m.TokenWork)
+        self.tokens += isinstance(message, TokenWork)
         self._due += honest_answers(identity, message, self._now_s, self._rows)
 
-    def _rows(self) -> list[m.SampleRow]:
+    def _rows(self) -> list[wire.SampleRow]:
         """Measurements; a third of the time absurd ones."""
         rng, rows = self._rng, []
         is_absurd = rng.random() < 0.3
@@ -241,5 +260,7 @@ class CoordinatorUnderAttack:
             start_ns = int((self._now_s + 1) * 1e9) + rng.randrange(10**9)
             took_ns = rng.choice((1, 10**3, 10**6, 10**9, 3 * 10**12)) if is_absurd else rng.randrange(10**6, 10**8)
             size_bytes = rng.choice((0, 1, 10**3, 10**9, 2**40)) if is_absurd else rng.randrange(1000, 100_000)
-            rows.append(m.SampleRow(rng.choice((0, 1, 2, 3, 4, 5, -1, 91)), size_bytes, start_ns, start_ns + took_ns))
+            rows.append(
+                wire.SampleRow(rng.choice((0, 1, 2, 3, 4, 5, -1, 91)), size_bytes, start_ns, start_ns + took_ns)
+            )
         return rows

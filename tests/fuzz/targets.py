@@ -16,8 +16,9 @@ from nalb.checkpoints.file import DIGEST_BYTES, LENGTH_BYTES, MAGIC, Header, enc
 from nalb.errors import CheckpointError, InputError, PeerError
 from nalb.launch.hosts import load_hosts
 from nalb.plane.codecs import NUMBERS, codec_of
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.reporting.record import read_record
+from nalb.services import composition
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.server import Part
 from nalb.transport.keys import load_keys, make_keys
@@ -52,9 +53,9 @@ PIECES = (
 
 def decode_control(data: bytes) -> None:
     """A frame at either end; what is accepted can be sent again."""
-    for decode in (lambda frame: m.decode_at_coordinator(frame, "n9"), m.decode_at_client):
+    for decode in (lambda frame: composition.decode_at_coordinator(frame, "n9"), composition.decode_at_client):
         with suppress(PeerError):
-            m.encode(decode(data))
+            wire.encode(decode(data))
 
 
 def unpack_piece(data: bytes) -> None:
@@ -144,7 +145,7 @@ def digest(data: bytes) -> bytes:
 def corpus(target: str) -> list[bytes]:
     """A few good inputs."""
     if target == "control":
-        return [m.encode(message) for message in EXAMPLES]
+        return [wire.encode(message) for message in EXAMPLES]
     if target == "pieces":
         array = np.arange(6, dtype=np.float32).reshape(2, 3)
         messages: list[Sequence[bytes | memoryview]] = [pack(1, 3, 0, next(portions(piece, array))) for piece in PIECES]
@@ -153,8 +154,7 @@ def corpus(target: str) -> list[bytes]:
     if target == "codecs":
         values = np.random.default_rng(0).standard_normal(300).astype(np.float32)
         values[7:9] = np.nan, -np.inf
-        some = [codec_of(name) for name in NUMBERS.values()]
-        parts = (values, values[200:])
+        some, parts = [codec_of(name) for name in NUMBERS.values()], (values, values[200:])
         return [bytes([one.number, *one.encode(part, np.zeros_like(part))]) for one in some if one for part in parts]
     if target == "conversation":
         return [honest_conversation(5), *(honest_conversation(2, kind) for kind in range(len(KINDS)))]

@@ -9,7 +9,7 @@ import pytest
 
 from nalb.errors import InputError, PeerError
 from nalb.launch.hosts import load_hosts
-from nalb.protocol import messages as m
+from nalb.services import composition
 from tests.fuzz.targets import TARGETS, steps
 
 pytestmark = pytest.mark.jobs
@@ -46,7 +46,7 @@ def test_the_shim_under_sanitizers():
 def test_text_that_is_not_utf8_is_the_peers_error():
     """A stranger's frame ended the coordinator, and so the job."""
     with pytest.raises(PeerError, match="x sent"):
-        m.decode_at_coordinator(b"\x82\xa4type\xa6Failed\xa6reason\xa1\x82", "x")
+        composition.decode_at_coordinator(b"\x82\xa4type\xa6Failed\xa6reason\xa1\x82", "x")
 
 
 def test_nesting_beyond_the_parser_is_an_input_error(tmp_path):

@@ -18,7 +18,7 @@ from kvstore_patch.fela.gradients import Gradients, written
 from kvstore_patch.fela.trainer import learning_and_running
 from kvstore_patch.fela.updates import Updates
 from nalb.errors import NalbError
-from nalb.protocol import messages as m
+from nalb.services.tokens import messages as m
 from nalb.tokens.policies import data_parallel, fela, hybrid_parallel, model_parallel
 from nalb.tokens.server import GoOn, Part, Synchronise, TokenServer, Work
 from nalb.tokens.shape import Shape

@@ -26,7 +26,7 @@ from mxnet.gluon import nn
 from kvstore_patch import fela
 from kvstore_patch.checkpoints import Checkpoints, Progress
 from nalb.batching.stream import Stream
-from nalb.protocol import messages as m
+from nalb.services.tokens import messages as m
 from nalb.transport import tcp_info
 
 PAUSE, PAUSE_S = "wait", 1.0

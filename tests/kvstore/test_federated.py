@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nalb.protocol.batching import WARM_UP
+from nalb.services.batching.sizer import WARM_UP
 from tests.kvstore.test_store import run_job
 
 CLIENTS = Path(__file__).parent / "federated_workers.py"

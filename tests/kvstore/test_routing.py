@@ -9,7 +9,7 @@ from nalb.launch.ports import free_pair
 from nalb.launch.roles import Place, process_specs
 from nalb.launch.supervisor import Job
 from nalb.options import JobOptions
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.transport.observer import Observer
 
 TURNS = (("average", 3), ("stock", 3), ("exact", 2), ("stock", 2), ("average", 1))
@@ -32,6 +32,6 @@ def test_sums_are_right_whoever_routes(tmp_path, script):
             Observer(address) as observer,
         ):
             for scheme, iterations in TURNS:
-                observer.send(m.RunBlock(scheme, iterations))
-            observer.send(m.EndJob())
+                observer.send(wire.RunBlock(scheme, iterations))
+            observer.send(wire.EndJob())
             job.wait()

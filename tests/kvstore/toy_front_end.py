@@ -11,7 +11,7 @@ import numpy as np
 from mxnet import nd
 
 from kvstore_patch.store.exchange import Exchange
-from nalb.protocol.recorder import IterationRecorder, PlaceInIteration
+from nalb.services.exchange.recorder import IterationRecorder, PlaceInIteration
 from nalb.settings import from_environment
 
 ITERATIONS = 12

@@ -361,7 +361,7 @@ def slots_asked_for_last():
     import time
 
     from kvstore_patch.store.slot_maker import SlotMaker
-    from nalb.protocol import messages as m
+    from nalb.services.exchange import messages as m
 
     make = SlotMaker._make
 

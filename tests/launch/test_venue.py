@@ -32,7 +32,7 @@ from nalb.launch.roles import Place, ProcessSpec, Program, mxnet_program
 from nalb.launch.venue import Hosts, JobOrder, Loopback, RunningJob, Venue
 from nalb.options import JobOptions, variables_of
 from nalb.process.guardian import marked
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.reporting.run_file import read_events
 from nalb.transport.observer import Observer
 from tests.failures import when, who
@@ -101,18 +101,18 @@ def test_a_job_is_observed_and_steered_in_one_way(new_venue: NewVenue, tmp_path:
     shown: list[str] = []
     with new_venue() as venue:
         job = venue.start(JobOrder(program, JobOptions(), tmp_path / "run", show=shown.append))
-        seen = list(job.block(m.RunBlock("exact", 3)))
+        seen = list(job.block(wire.RunBlock("exact", 3)))
         kinds = [type(event) for event in seen if not isinstance(event, StateEvent)]
         assert kinds == [ReadyEvent, LayoutEvent, *[IterationEvent] * 3, BlockEvent]
         assert len(next(event for event in seen if isinstance(event, LayoutEvent)).tensors or []) == TENSORS
         assert not job.processes.is_gathering()
         with Observer(f"ipc://{tmp_path / 'run' / 'observers'}") as other:
-            other.send(m.RunBlock("average", 2))
+            other.send(wire.RunBlock("average", 2))
             both = until_block(job.watch.events(LIMIT_S))
             assert [event.scheme for event in both if isinstance(event, IterationEvent)] == ["average"] * 2
             assert until_block(other.events(LIMIT_S))[-3:] == both[-3:]
             assert job.watch.moment() == (Phase.PLAN, 5)
-            job.watch.send(m.RunBlock(DIES, 1))
+            job.watch.send(wire.RunBlock(DIES, 1))
             with pytest.raises(JobFailed) as caught:
                 job.processes.wait()
     failure = caught.value.failure
@@ -143,7 +143,7 @@ def test_a_held_job_ends_well(new_venue: NewVenue, tmp_path: Path) -> None:
     program = toy(has_coordinator=True, worker="from tests.launch.toy_coordinator import main; main()")
     with new_venue() as venue:
         job = venue.start(JobOrder(program, JobOptions(), tmp_path / "run"))
-        assert until_block(job.block(m.RunBlock("exact", 1)))
+        assert until_block(job.block(wire.RunBlock("exact", 1)))
         job.end()
     assert_nothing_left(job, tmp_path)
 

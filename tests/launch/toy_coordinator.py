@@ -7,7 +7,8 @@ import time
 import zmq
 
 from nalb.events import AnyEvent, BlockEvent, IterationEvent, LayoutEvent, ReadyEvent
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+from nalb.services import composition
 from nalb.transport.observer_door import ObserverDoor
 
 DIES = "dies"  # the scheme of a block that never ends
@@ -23,21 +24,21 @@ def main() -> None:
 
         def tell(event: AnyEvent) -> None:
             for identity in observers:
-                assert door.tell(identity, m.Told(event), zmq.Frame(m.encode(m.Told(event))))
+                assert door.tell(identity, wire.Told(event), zmq.Frame(wire.encode(wire.Told(event))))
 
         while True:
             socket.poll()
             for identity, frame in door.arrived():
-                message = m.decode_at_coordinator(frame, "an observer")
+                message = composition.decode_at_coordinator(frame, "an observer")
                 print(f"took {type(message).__name__}", flush=True)
-                if isinstance(message, m.Observe) and identity not in observers:
+                if isinstance(message, wire.Observe) and identity not in observers:
                     observers.append(identity)
                     tell(ReadyEvent(at_s=time.monotonic(), nodes=["a"]))
                     tensors = [(f"tensor{k}", 1, "float32", 0) for k in range(TENSORS)]
                     tell(LayoutEvent(at_s=time.monotonic(), model_bytes=4 * TENSORS, tensors=tensors))
-                elif isinstance(message, m.RunBlock) and message.scheme == DIES:
+                elif isinstance(message, wire.RunBlock) and message.scheme == DIES:
                     os.kill(os.getpid(), signal.SIGKILL)
-                elif isinstance(message, m.RunBlock):
+                elif isinstance(message, wire.RunBlock):
                     for _ in range(message.iterations):
                         times_s = {"a": 1.0}
                         tell(
@@ -50,7 +51,7 @@ def main() -> None:
                         )
                         iteration += 1
                     tell(BlockEvent(at_s=time.monotonic(), scheme=message.scheme, iterations=message.iterations))
-                elif isinstance(message, m.EndJob):
+                elif isinstance(message, wire.EndJob):
                     return
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from nalb.plane import orders
 from nalb.process.own_program import own_argv
-from nalb.protocol.messages import TensorSpec
+from nalb.services.exchange.messages import TensorSpec
 
 LIMIT_S = 60.0  # of any wait: a busy machine starts processes slowly
 

@@ -3,10 +3,13 @@
 import os
 import secrets
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +19,7 @@ import zmq
 from nalb.failures import Cause
 from nalb.plane import orders
 from nalb.plane.links import HEADER, identity_of
-from nalb.protocol.calls import announcement
+from nalb.services.exchange.calls import announcement
 from nalb.transport.keys import key_path, make_keys, write_keys
 from tests.plane.plain_front import LIMIT_S, Ended, PlainFront, meet, on_all
 
@@ -382,6 +385,7 @@ def after_a_sum(job, act):
 
 FAULTS = {
     "a dead training process": (lambda job: job.rank_2.kill(), Cause.ENDED, "agent n2"),
+    "a stopped training process": (lambda job: job.rank_2.send_signal(signal.SIGSTOP), Cause.STOPPED, "agent n2"),
     "a dead agent": (lambda job: os.kill(job.agent_2, signal.SIGKILL), Cause.SILENT, "agent n2"),
     "a stopped agent": (lambda job: os.kill(job.agent_2, signal.SIGSTOP), Cause.SILENT, "agent n2"),
     "a dead coordinator": (lambda job: os.kill(job.coordinator_pid(), signal.SIGKILL), Cause.NO_COORDINATOR, None),
@@ -474,3 +478,59 @@ def test_plans_that_come_ahead(environment):
         assert all((shared == 9).all() for shared in front.tensors)  # of sums
         front.leave()
     assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 3
+
+
+class Middlebox:
+    """Passes connections on to an agent. The first is reset once it has carried `most_bytes`; what is under way is lost."""
+
+    def __init__(self, address, most_bytes):
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        self._to, self._most_bytes, self._listener = (
+            (host, int(port)),
+            most_bytes,
+            socket.create_server(("127.0.0.1", 0)),
+        )
+        self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._open = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        most_bytes = self._most_bytes
+        with suppress(OSError):
+            while True:
+                ours, _ = self._listener.accept()
+                theirs = socket.create_connection(self._to)
+                self._open += [ours, theirs]
+                for one, other in ((ours, theirs), (theirs, ours)):
+                    threading.Thread(target=self._pass_on, args=(one, other, most_bytes), daemon=True).start()
+                most_bytes = float("inf")
+
+    def _pass_on(self, one, other, most_bytes):
+        passed = 0
+        with suppress(OSError):
+            while data := one.recv(4096):
+                passed += len(data)
+                if passed > most_bytes:
+                    for end in (one, other):
+                        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                        end.shutdown(socket.SHUT_RDWR)
+                    return
+                other.sendall(data)
+
+    def close(self):
+        for one in (self._listener, *self._open):
+            one.close()
+
+
+def test_a_connection_that_is_reset(environment):
+    """What it carried is lost, since nothing is sent twice; all report, and the job ends, named."""
+    environment.setenv("NALB_SCHEME", "average")
+    job = Job()
+    box = Middlebox(job.addresses[0], 3_000_000)
+    print(job.coordinator, box.address, *job.addresses[1:], file=job.rank_2.stdin, flush=True)
+    for front in job.fronts:
+        front.send(orders.Peers(job.addresses, job.coordinator))
+    failures = job.sum_until_it_fails()
+    assert {failure.cause for failure in failures} <= {Cause.STUCK, Cause.UNREACHABLE}, failures
+    box.close()
+    assert job.is_over()

@@ -28,16 +28,27 @@ from nalb.failures import Cause, Failure, render
 from nalb.feedback.routing import Routing
 from nalb.planning.distribution import Distribution
 from nalb.planning.slices import Layout
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+from nalb.protocol.members import Members
+from nalb.protocol.observers import Observers
+from nalb.protocol.participant import Process
 from nalb.protocol.session import Envelope, Session
-from nalb.protocol.state import Coordinator
-from nalb.protocol.worker_protocol import WorkerProtocol
 from nalb.schemes import Scheme
+from nalb.services import composition
+from nalb.services.exchange import messages as m
+from nalb.services.exchange.books import IterationBooks
+from nalb.services.exchange.links import Links
+from nalb.services.exchange.planner import Planner
+from nalb.services.exchange.progress import JobProgress, Progress
+from nalb.services.exchange.sample_collector import SampleCollector
+from nalb.services.exchange.slicing import Slicing
+from nalb.services.exchange.worker_protocol import WorkerProtocol
+from nalb.services.joining import Joining
 from nalb.settings import Settings
 
 Move = tuple[str, str, int]  # what, whose, which message of the channel
 OnItsWay = tuple[
-    Envelope | None, m.Message | None
+    Envelope | None, wire.Message | None
 ]  # without envelope where connections last; without message: a mere sign
 REGISTER, ITERATE, LEAVE = "register", "iterate", "leave"
 
@@ -69,10 +80,23 @@ def _number(constant: object) -> int:
 def _pickled(world: "World", by_value: bool) -> bytes:
     buffer = io.BytesIO()
     pickler = pickle.Pickler(buffer, pickle.HIGHEST_PROTOCOL)
-    pickler.dispatch_table = _REDUCERS
+    pickler.dispatch_table = _REDUCERS | _shared_reducers() if by_value else _REDUCERS
     pickler.fast = by_value
     pickler.dump(world)
     return buffer.getvalue()
+
+
+def _shared_reducers() -> dict[type, Callable[[object], object]]:
+    """For a key: what several parts of a coordinator share is written once, and then by its number in the order of coming."""
+    numbers: dict[int, int] = {}
+
+    def reduced(shared: object) -> object:
+        if id(shared) in numbers:
+            return _interned_at, (-numbers[id(shared)],)
+        numbers[id(shared)] = len(numbers) + 1
+        return shared.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+
+    return dict.fromkeys(_SHARED, reduced)
 
 
 def _interned_at(number: int) -> object:
@@ -87,11 +111,27 @@ _REDUCERS = {
         Distribution,
         Scheme,
         Envelope,
-        *m.FromNode.__args__,
-        *m.FromCoordinator.__args__,
-        *m.FromObserver.__args__,
+        *wire.FROM_PROCESSES,
+        *wire.FROM_OBSERVERS,
+        *wire.TO_PROCESSES,
+        *wire.TO_OBSERVERS,
+        *(kind for service in composition.SERVICES for kind in (*service.takes, *service.sends)),
     )
 }
+_SHARED = (
+    Members,
+    Process,
+    Observers,
+    Links,
+    Planner,
+    Joining,
+    JobProgress,
+    Progress,
+    Slicing,
+    SampleCollector,
+    IterationBooks,
+)
+_SHARED += composition.SERVICES
 
 
 class Broken(AssertionError):
@@ -112,7 +152,7 @@ class Worker:
     step: int = 0
     doing: str = ""  # '', 'setup', 'sums', 'farewell', 'gone'
     protocol: WorkerProtocol = field(default_factory=WorkerProtocol)
-    inbox: list[m.Message] = field(default_factory=list)
+    inbox: list[wire.Message] = field(default_factory=list)
     plan: m.Plan | None = None
     answered: int = 0  # slices of the plan that are back
     finished: int = -1
@@ -126,7 +166,7 @@ class World:
         self,
         settings: Settings,
         program: Sequence[tuple[str, list[m.TensorSpec] | None]],
-        orders: Sequence[m.FromObserver] = (),
+        orders: Sequence[wire.FromObserver] = (),
         *,
         overtakings: int = 0,  # how often a message may arrive before one sent earlier
         repeats: int = 0,  # how many may arrive twice
@@ -136,7 +176,7 @@ class World:
         took_s: float = 1.0,  # an iteration, first push to last pull
         new_routing: Callable[[], Routing] = Routing,  # of the coordinator
     ):
-        self.coordinator = Coordinator(settings, 0.0, new_routing=new_routing)
+        self.coordinator = composition.new_coordinator(settings, 0.0, new_routing=new_routing)
         self.overtakings, self.repeats, self.failures, self.reports = overtakings, repeats, failures, reports
         self.took_s, self.resets = took_s, resets
         self.workers = {f"w{i}": Worker(list(program)) for i in range(settings.num_workers)}
@@ -144,11 +184,11 @@ class World:
         ids += [(f"w{i}", "worker", i) for i in range(settings.num_workers)]
         self.peers = [name for name, _, _ in ids]
         # of each process: its own end of the session, and the coordinator's
-        self.sessions = {name: (Session[m.Message](), Session[m.Message]()) for name in self.peers if resets}
+        self.sessions = {name: (Session[wire.Message](), Session[wire.Message]()) for name in self.peers if resets}
         self.upward: dict[str, list[OnItsWay]] = {name: [] for name in self.peers}
         self.downward: dict[str, list[OnItsWay]] = {name: [] for name in self.peers}
         for name, role, rank in ids:
-            self.say("up", name, m.Hello(m.VERSION, role, "n" + name[1:], rank, rank))
+            self.say("up", name, wire.Hello(wire.VERSION, role, "n" + name[1:], rank, rank))
         self.upward["observer"] = [(None, order) for order in orders]
         self.welcomed: set[str] = set()
         self.slots: dict[tuple[int, int], list[tuple[str, int, int]]] = {}  # pushes not yet answered
@@ -188,7 +228,7 @@ class World:
         what, name, index = move
         if what == "fail":
             self.failures -= 1
-            self.upward[name].insert(0, (None, m.Failed(Failure(cause=Cause.SCRIPT, detail="its disk is full"))))
+            self.upward[name].insert(0, (None, wire.Failed(Failure(cause=Cause.SCRIPT, detail="its disk is full"))))
         elif what == "reset":
             self.resets -= 1
             for kind in (
@@ -211,11 +251,11 @@ class World:
         """What is on its way up from, or down to, a process."""
         return (self.upward if kind == "up" else self.downward)[name]
 
-    def end(self, kind: str, name: str) -> Session[m.Message]:
+    def end(self, kind: str, name: str) -> Session[wire.Message]:
         """The end of the session that sends that way."""
         return self.sessions[name][kind == "down"]
 
-    def say(self, kind: str, name: str, message: m.Message) -> None:
+    def say(self, kind: str, name: str, message: wire.Message) -> None:
         """Send a message, that way."""
         envelope = self.end(kind, name).keep(message) if self.sessions else None
         self.channel(kind, name).append((envelope, message))
@@ -230,22 +270,22 @@ class World:
             self.channel(back, name).append((session.sign(), None))
         return is_next
 
-    def hear_up(self, name: str, message: m.Message) -> None:
+    def hear_up(self, name: str, message: wire.Message) -> None:
         """The coordinator takes a message in; its answers are on their way."""
         self.coordinator.receive(name.encode(), message, 0.0)
         self.coordinator.events.clear()
         while self.coordinator.outbox:
             identity, answer = self.coordinator.outbox.popleft()
             self.check_sent(identity.decode(), answer)
-            if not isinstance(answer, m.Measure | m.Told):  # they change nothing here
+            if not isinstance(answer, m.Measure | wire.Told):  # they change nothing here
                 self.say("down", identity.decode(), answer)
         if self.coordinator.phase == "OVER":
             self.aborted = "?" if self.coordinator.verdict is None else render(self.coordinator.verdict)
             known = {process.identity.decode() for process in self.coordinator._members}
-            told = {peer for peer, sent in self.downward.items() if any(isinstance(x, m.Abort) for _, x in sent)}
+            told = {peer for peer, sent in self.downward.items() if any(isinstance(x, wire.Abort) for _, x in sent)}
             law(told == known, f"an abort reaches {told}, not {known}")
 
-    def check_sent(self, name: str, message: m.Message) -> None:
+    def check_sent(self, name: str, message: wire.Message) -> None:
         """The laws of what the coordinator says."""
         if not isinstance(message, m.Plan):
             return
@@ -262,9 +302,9 @@ class World:
             late = [one for one, worker in self.workers.items() if worker.finished < needed]
             law(not late, f"plan {message.iteration} is out before {late} have finished {needed}")
 
-    def hear_down(self, name: str, message: m.Message) -> None:
+    def hear_down(self, name: str, message: wire.Message) -> None:
         """A process takes a message in, as Client does: slots are made at once, all else waits for the worker."""
-        if isinstance(message, m.Welcome):
+        if isinstance(message, wire.Welcome):
             self.welcomed.add(name)
         if isinstance(message, m.Collect):
             self.send(name, -1, m.Collected(message.iteration))
@@ -278,7 +318,7 @@ class World:
                         law((new.server, slot) not in self.slots, f"{name} creates slot {slot} of {new.server} again")
                         self.slots[new.server, slot] = []
                 self.say("up", name, m.SlotsReady(message.iteration, message.layout_version))
-        elif isinstance(message, m.Setup | m.Plan | m.Finish | m.Farewell):
+        elif isinstance(message, m.Setup | m.Plan | m.Finish | wire.Farewell):
             worker.inbox.append(message)
 
     # ---- a worker
@@ -289,7 +329,7 @@ class World:
         if name not in self.welcomed or worker.doing == "gone":
             return False
         if worker.doing == "farewell":
-            return any(isinstance(x, m.Farewell) for x in worker.inbox)
+            return any(isinstance(x, wire.Farewell) for x in worker.inbox)
         if worker.doing == "sums":
             assert worker.plan is not None
             return worker.answered == len(worker.plan.server_of_slice)
@@ -317,15 +357,15 @@ class World:
             self.say("up", name, worker.protocol.register(tensors))
             worker.doing = "setup"
         elif worker.doing == "" and what == LEAVE:
-            self.send(name, -1, m.Goodbye())
+            self.send(name, -1, wire.Goodbye())
             worker.doing = "farewell"
         else:
             self.obey(name, worker, worker.protocol.choose(worker.inbox))
 
-    def send(self, name: str, exchanging: int, message: m.Message) -> None:
+    def send(self, name: str, exchanging: int, message: wire.Message) -> None:
         """As Client does: what it has seen so far goes first."""
         if self.reports:
-            self.say("up", name, m.Report(0.0, exchanging, [], 0))
+            self.say("up", name, wire.Report(0.0, exchanging, [], 0))
         self.say("up", name, message)
 
     def obey(self, name: str, worker: Worker, message: m.Setup | m.Plan | m.Finish | None) -> None:

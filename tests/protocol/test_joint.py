@@ -6,9 +6,11 @@ from nalb.batching.schemes import PREDICTORS
 from nalb.events import PlanEvent
 from nalb.measurement.capacity import CapacityEstimator
 from nalb.measurement.estimates import Estimate
-from nalb.protocol import messages as m
-from nalb.protocol.batching import WARM_UP
-from nalb.protocol.state import Coordinator
+from nalb.protocol import wire
+from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
+from nalb.services.batching.sizer import WARM_UP
+from nalb.services.composition import new_coordinator
+from nalb.services.exchange import messages as m
 from nalb.settings import from_environment
 
 NODES = 3
@@ -35,17 +37,17 @@ def test_sizes_and_shares_follow_links_and_machines():
     links = LearntLater(NODES)
     settings = from_environment(ENVIRONMENT, "host")
     estimators = {settings.estimator: lambda _: links}
-    state = Coordinator(settings, 0.0, PREDICTORS["memoryless"], estimators=estimators)
+    state = new_coordinator(settings, 0.0, PREDICTORS["memoryless"], estimators=estimators)
     rank_of_node = (1, 2, 0)
 
     def say(peer, message):
         state.receive(peer.encode(), message, 0.0)
 
     for node, rank in enumerate(rank_of_node):
-        say(f"s{node}", m.Hello(m.VERSION, "server", f"n{node}", node, 1))
-        say(f"w{rank}", m.Hello(m.VERSION, "worker", f"n{node}", rank, 1))
+        say(f"s{node}", wire.Hello(wire.VERSION, "server", f"n{node}", node, 1))
+        say(f"w{rank}", wire.Hello(wire.VERSION, "worker", f"n{node}", rank, 1))
     for rank in range(NODES):
-        say(f"w{rank}", m.JoinBatching(32, None))
+        say(f"w{rank}", JoinBatching(32, None))
         say(f"w{rank}", m.Register([m.TensorSpec("w", 3_000_000, "float32", 0)]))
     sizes, orders = [32] * NODES, 0
     for iteration in range(WARM_UP + 2):
@@ -54,7 +56,7 @@ def test_sizes_and_shares_follow_links_and_machines():
         for rank in range(NODES):
             say(
                 f"w{rank}",
-                m.Computed(iteration, sizes[rank], sizes[rank] * (0.01, 0.02, 0.04)[rank], 0.5, 0.2, 1.0, 0.0),
+                Computed(iteration, sizes[rank], sizes[rank] * (0.01, 0.02, 0.04)[rank], 0.5, 0.2, 1.0, 0.0),
             )
         for order in [x for _, x in state.outbox if isinstance(x, m.PrepareSlots)][orders:]:
             orders += 1
@@ -64,7 +66,7 @@ def test_sizes_and_shares_follow_links_and_machines():
             say(f"w{rank}", m.Done(iteration, 1.0, 2.0, 0.0, 0.0, 1.0))
         for node in range(NODES):
             say(f"s{node}", m.Collected(iteration))
-        sizes = [x for _, x in state.outbox if isinstance(x, m.BatchSizes)][-1].sizes
+        sizes = [x for _, x in state.outbox if isinstance(x, BatchSizes)][-1].sizes
     assert state.verdict is None
     assert sizes == [55, 28, 13]  # 55 ms: as long as [55, 27, 14], ties to the first node
     plan = [event for event in state.events if isinstance(event, PlanEvent)][-1]

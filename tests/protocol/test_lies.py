@@ -10,15 +10,16 @@ from nalb.feedback.routing import Routing
 from nalb.measurement.capacity import CapacityEstimator
 from nalb.planning.distribution import DecisionKind
 from nalb.planning.nodes import Capacities, Node
-from nalb.protocol import messages as m
-from nalb.protocol.job_nodes import JobNodes
-from nalb.protocol.knowledge import NetworkKnowledge
-from nalb.protocol.own_routing import OwnLoads, OwnRouting
-from nalb.protocol.planner import Planner
-from nalb.protocol.slot_numbers import PlanSlots
+from nalb.protocol import wire
+from nalb.services.exchange import messages as m
+from nalb.services.exchange.job_nodes import JobNodes
+from nalb.services.exchange.knowledge import NetworkKnowledge
+from nalb.services.exchange.own_routing import OwnLoads, OwnRouting
+from nalb.services.exchange.planner import Planner
+from nalb.services.exchange.slot_numbers import PlanSlots
 from nalb.simulation.exchange import MessageWeight
 from nalb.simulation.job import by_planner
-from tests.protocol.test_state import PEERS, TENSORS, Driver
+from tests.protocol.test_coordinator import PEERS, TENSORS, Driver
 
 pytestmark = pytest.mark.jobs
 
@@ -122,11 +123,11 @@ def test_the_truth_is_worth_more_than_equal_shares():
 
 
 ABSURD = {
-    "too fast": m.SampleRow(3, 2**40, 10**9, 10**9 + 1),
-    "no time": m.SampleRow(3, 1000, 2 * 10**9, 10**9),
-    "another time": m.SampleRow(3, 1000, 10**9, 900 * 10**9),
-    "too long": m.SampleRow(3, 1000, 10**9, 9000 * 10**9),
-    "more than was sent": m.SampleRow(3, 10**9, 10**9, 2 * 10**9),
+    "too fast": wire.SampleRow(3, 2**40, 10**9, 10**9 + 1),
+    "no time": wire.SampleRow(3, 1000, 2 * 10**9, 10**9),
+    "another time": wire.SampleRow(3, 1000, 10**9, 900 * 10**9),
+    "too long": wire.SampleRow(3, 1000, 10**9, 9000 * 10**9),
+    "more than was sent": wire.SampleRow(3, 10**9, 10**9, 2 * 10**9),
 }
 
 
@@ -136,7 +137,7 @@ def test_who_reports_the_impossible_is_named_once_and_not_believed(reason):
     driver.start()
     driver.now_s = 5.0
     for _ in range(3):
-        driver.say("s0", m.Report(5.0, -1, [ABSURD[reason]] * 10, 0))
+        driver.say("s0", wire.Report(5.0, -1, [ABSURD[reason]] * 10, 0))
     driver.done(0)
     told = [event for event in driver.state.events if isinstance(event, DoubtEvent)]
     assert [(one.process, one.node, one.reason) for one in told] == [("server n0", "n0", reason)]
@@ -150,7 +151,7 @@ def test_a_busy_receiver_is_not_doubted():
     driver = Driver()
     driver.start()
     driver.now_s = 5.0
-    driver.say("s0", m.Report(5.0, -1, [m.SampleRow(3, 1000, 10**9, 10**9 + 10)] * 20, 0))
+    driver.say("s0", wire.Report(5.0, -1, [wire.SampleRow(3, 1000, 10**9, 10**9 + 10)] * 20, 0))
     driver.done(0)
     assert not [event for event in driver.state.events if isinstance(event, DoubtEvent)]
     iterations = [event for event in driver.state.events if isinstance(event, IterationEvent)]
@@ -162,11 +163,11 @@ def test_a_server_that_reports_many_short_iterations_at_once_is_not_doubted():
     driver.start()
     driver.now_s = 5.0
     size = sum(spec.elements * 4 for spec in TENSORS)
-    driver.say("s0", m.Report(5.0, -1, [], 0))
+    driver.say("s0", wire.Report(5.0, -1, [], 0))
     for iteration in range(20):
         if iteration == 19:
-            row = m.SampleRow(3, size // 2, 10**9, 4 * 10**9)
-            driver.say("s0", m.Report(5.0, -1, [row] * 20, 0))
+            row = wire.SampleRow(3, size // 2, 10**9, 4 * 10**9)
+            driver.say("s0", wire.Report(5.0, -1, [row] * 20, 0))
         driver.done(iteration)
     assert not [event for event in driver.state.events if isinstance(event, DoubtEvent)]
     iterations = [event for event in driver.state.events if isinstance(event, IterationEvent)]
@@ -179,7 +180,7 @@ def test_honest_reports_are_not_doubted():
     driver.now_s = 5.0
     size = sum(spec.elements * 4 for spec in TENSORS) // 2
     for peer, (rank, role, _) in PEERS.items():
-        other = m.peer_number(1 - rank, is_worker=role == "server")
-        driver.say(peer, m.Report(5.0, 0, [m.SampleRow(other, size, 10**9, 4 * 10**9)], 0))
+        other = wire.peer_number(1 - rank, is_worker=role == "server")
+        driver.say(peer, wire.Report(5.0, 0, [wire.SampleRow(other, size, 10**9, 4 * 10**9)], 0))
     driver.done(0)
     assert not [event for event in driver.state.events if isinstance(event, DoubtEvent)]

@@ -5,13 +5,15 @@ import itertools
 import pytest
 
 from nalb.feedback.routing import Routing
-from nalb.protocol import messages as m
-from nalb.protocol.iterations import Iterations
-from nalb.protocol.state import Coordinator
-from nalb.protocol.worker_protocol import WorkerProtocol
+from nalb.protocol import wire
+from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
+from nalb.services.composition import new_coordinator
+from nalb.services.exchange import messages as m
+from nalb.services.exchange.iterations import Iterations
+from nalb.services.exchange.worker_protocol import WorkerProtocol
 from nalb.settings import from_environment
 from tests.protocol.every_order import ITERATE, LEAVE, REGISTER, Broken, World, explore, to_gathered, wander
-from tests.protocol.test_state import ENVIRONMENT
+from tests.protocol.test_coordinator import ENVIRONMENT
 
 pytestmark = pytest.mark.jobs
 
@@ -20,7 +22,7 @@ OTHER = (REGISTER, [m.TensorSpec("v", 9000, "float64", 0)])  # needs slots of it
 STEP, END = (ITERATE, None), (LEAVE, None)
 TWO_STEPS = (ONE, STEP, STEP, END)
 NEW_TENSORS = (ONE, STEP, OTHER, STEP, END)
-CUT_ANEW = (m.RunBlock("average", 1), m.RunBlock("average", 1, alpha_bytes=1e3), m.EndJob())
+CUT_ANEW = (wire.RunBlock("average", 1), wire.RunBlock("average", 1, alpha_bytes=1e3), wire.EndJob())
 
 
 def job(program=TWO_STEPS, orders=(), workers=2, servers=1, scheme="average", alpha_bytes="1e9", **freedom):
@@ -247,7 +249,7 @@ def test_batch_sizes_are_alike_in_every_order_of_reports(batching, ahead):
     settings = from_environment(environment | {"DMLC_NUM_WORKER": "3"}, "host")
     told = set()
     for order in set(itertools.permutations([0, 1, 2] * 2)):
-        coordinator = Coordinator(settings, 0.0)
+        coordinator = new_coordinator(settings, 0.0)
         sizes = {f"w{rank}": [] for rank in range(3)}
 
         def say(rank, message, coordinator=coordinator, sizes=sizes):
@@ -255,13 +257,13 @@ def test_batch_sizes_are_alike_in_every_order_of_reports(batching, ahead):
             assert coordinator.verdict is None
             while coordinator.outbox:
                 name, answer = coordinator.outbox.popleft()
-                if isinstance(answer, m.BatchSizes):
+                if isinstance(answer, BatchSizes):
                     sizes[name.decode()].append(answer)
 
         for rank in range(3):
-            say(rank, m.Hello(m.VERSION, "worker", f"n{rank}", rank, 1))
+            say(rank, wire.Hello(wire.VERSION, "worker", f"n{rank}", rank, 1))
         for rank in order[:3] if len(set(order[:3])) == 3 else (0, 1, 2):
-            say(rank, m.JoinBatching(32, None))
+            say(rank, JoinBatching(32, None))
         reported = [0, 0, 0]
         waiting = list(order)
         while waiting:
@@ -269,7 +271,7 @@ def test_batch_sizes_are_alike_in_every_order_of_reports(batching, ahead):
             rank = able[0]
             waiting.remove(rank)
             size = next(x for x in sizes[f"w{rank}"] if x.iteration <= reported[rank] <= x.until).sizes[rank]
-            say(rank, m.Computed(reported[rank], size, 0.1 * (rank + 1), 1.0, 0.1, 0.0, 0.0))
+            say(rank, Computed(reported[rank], size, 0.1 * (rank + 1), 1.0, 0.1, 0.0, 0.0))
             reported[rank] += 1
             assert sizes["w0"] == sizes["w1"] == sizes["w2"]
             assert all(sum(one.sizes) == 96 for one in sizes["w0"])

@@ -9,8 +9,9 @@ from nalb.errors import InputError
 from nalb.events import PlanEvent
 from nalb.failures import Cause
 from nalb.planning.sites import Sites
-from nalb.protocol import messages as m
-from tests.protocol.test_state import TENSORS, Driver
+from nalb.protocol import wire
+from nalb.services.exchange import messages as m
+from tests.protocol.test_coordinator import TENSORS, Driver
 
 SITES = {
     "NALB_NODE": "n0",
@@ -28,9 +29,9 @@ def register(driver):
     servers = [("global server", node, rank) for node, rank in GLOBAL_RANKS.items()]
     servers += [("site server", node, rank) for node, rank in SITE_RANKS.items()]
     for role, node, rank in servers:
-        driver.say(f"s{rank}", m.Hello(m.VERSION, role, node, rank, 1))
+        driver.say(f"s{rank}", wire.Hello(wire.VERSION, role, node, rank, 1))
     for rank in range(3):
-        driver.say(f"w{rank}", m.Hello(m.VERSION, "worker", f"n{rank}", rank, 1))
+        driver.say(f"w{rank}", wire.Hello(wire.VERSION, "worker", f"n{rank}", rank, 1))
     for rank in range(3):
         driver.say(f"w{rank}", m.Register(TENSORS))
 
@@ -44,7 +45,7 @@ def started():
 
 
 def test_workers_are_told_who_sums_where():
-    levels = started().last("w0", m.Welcome).levels
+    levels = started().last("w0", wire.Welcome).levels
     assert (levels.site, levels.global_server, levels.site_server) == ([0, 0, 1], [4, 0, 2], [1, 3, -1])
 
 
@@ -79,14 +80,14 @@ def test_each_worker_makes_the_slots_of_its_own_nodes_servers():
 
 def test_mxnets_own_routing_is_refused():
     driver = Driver(**SITES, NALB_HOLD="1")
-    driver.say("observer", m.RunBlock("stock", 1))
+    driver.say("observer", wire.RunBlock("stock", 1))
     register(driver)
     assert driver.state.verdict is not None
     assert driver.state.verdict.cause is Cause.REFUSED
 
 
 NAMES = ["n0", "n1", "n2"]
-CONFIGURED = m.Configured(
+CONFIGURED = wire.Configured(
     dict.fromkeys(NAMES, 90.0), dict.fromkeys(NAMES, 80.0), [], {"n0": "east", "n1": "east"}, {"east": (20.0, 30.0)}
 )
 
@@ -106,7 +107,7 @@ def test_on_one_level_machines_have_their_part_of_the_uplink():
 
 def test_configured_rates_without_an_uplink_are_refused():
     with pytest.raises(InputError, match="no uplink of east"):
-        m.Configured({"n0": 1.0}, {"n0": 1.0}, [], {"n0": "east"}).capacities(["n0"])
+        wire.Configured({"n0": 1.0}, {"n0": 1.0}, [], {"n0": "east"}).capacities(["n0"])
 
 
 def test_events_call_the_iterations_as_the_label_says():

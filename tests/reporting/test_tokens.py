@@ -13,9 +13,9 @@ from nalb.reporting.parallel_file import ParallelFile, ParallelResult, write_par
 from nalb.reporting.record import TokenTimes, read_timeline
 from nalb.reporting.token_figures import representative, shape_rows, tokens_over_time, worker_rows
 from nalb.reporting.trace import chrome_trace
-from tests.protocol.test_tokens import Job, train
 from tests.reporting.runs import write_fake_run
 from tests.reporting.test_trace import spans
+from tests.services.tokens.test_dealer import Job, train
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ import ast
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,37 @@ def test_each_pitfall_is_as_with_gloo(ended: list[ranks.Rank], section: str) -> 
 @pytest.mark.torch
 def test_the_job_of_all_pitfalls_ends_well(ended: list[ranks.Rank]) -> None:
     assert [one.code for one in ended] == [0, 0, 0], [one.output[-2000:] for one in ended]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("autoload", "module"), [("1", "torch"), ("0", "nalb.torch")])
+def test_torch_knows_the_backend_and_loads_no_more_of_nalb(autoload: str, module: str) -> None:
+    code = f"import sys, {module}, torch; print(torch.distributed.Backend('nalb'), *(one for one in sys.modules if 'nalb' in one))"
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": autoload},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60.0,
+    ).stdout.split()
+    assert [one for one in said if not one.startswith("__editable__")] == ["nalb", "nalb", "nalb.torch"]
+
+
+@pytest.mark.torch
+def test_ranks_of_a_machine_sum_among_themselves_first() -> None:
+    names = ("hundred_steps", "works", "second_group", "plain_sums")
+    for one in ranks.run(PITFALLS.name, *names, size=4, RANKS_OF_A_MACHINE="2", **BY_PLANE):
+        assert one.code == 0, one.output[-3000:]
+        assert all(f"ok {name}\n" in one.output for name in (*names, "again")), one.output[-3000:]
+
+
+@pytest.mark.torch
+def test_machines_of_hosts() -> None:
+    from nalb.torch.machine import machines_of
+
+    assert machines_of([("a", True), ("b", True), ("a", True), ("b", True)]) == [[0, 2], [1, 3]]
+    assert machines_of([("a", False), ("a", False), ("b", False)]) == [[0], [1], [2]]
 
 
 def require_named(ended: list[ranks.Rank], *words: str) -> None:

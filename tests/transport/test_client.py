@@ -8,7 +8,9 @@ import pytest
 import zmq
 
 from nalb.failures import Cause, Failure, Phase
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+from nalb.services import composition
+from nalb.services.exchange import messages as m
 from nalb.transport.client import Client
 from tests.failures import AS_LAUNCHED, told_in, when, who
 
@@ -19,7 +21,7 @@ def test_the_thread_may_end_before_its_last_wake_up(monkeypatch: pytest.MonkeyPa
     """A heartbeat may find the client closing before `close` wakes the thread: then nobody is there to be woken."""
     with zmq.Context() as context, context.socket(zmq.ROUTER) as coordinator:
         port = coordinator.bind_to_random_port("tcp://127.0.0.1")
-        hello = m.Hello(version=m.VERSION, role="worker", node="n0", rank=0, pid=1)
+        hello = wire.Hello(version=wire.VERSION, role="worker", node="n0", rank=0, pid=1)
         client = Client(f"tcp://127.0.0.1:{port}", hello, lambda: ([], 0), silence_s=60.0, startup_s=60.0)
         wake = client._wake
 
@@ -32,41 +34,43 @@ def test_the_thread_may_end_before_its_last_wake_up(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(client, "_wake", wake_late)
         closing = threading.Thread(
             target=client.close,
-            args=(m.Failed(Failure(cause=Cause.SCRIPT, detail="a trace of \udcff" * 1000)),),
+            args=(wire.Failed(Failure(cause=Cause.SCRIPT, detail="a trace of \udcff" * 1000)),),
             daemon=True,
         )
         closing.start()
         closing.join(5.0)
         assert not closing.is_alive()
-        kinds = [type(m.decode_at_coordinator(coordinator.recv_multipart()[2], "a worker")) for _ in range(2)]
-        assert kinds == [m.Hello, m.Failed]  # as much of the trace as a message may carry
+        kinds = [type(composition.decode_at_coordinator(coordinator.recv_multipart()[2], "a worker")) for _ in range(2)]
+        assert kinds == [wire.Hello, wire.Failed]  # as much of the trace as a message may carry
         monkeypatch.undo()
-        client.send(m.Goodbye())  # too late, and harmless
+        client.send(wire.Goodbye())  # too late, and harmless
 
 
 def test_what_is_noted_is_told_in_order_with_what_is_sent() -> None:
     """Though a thread that is behind takes all of it at once: a report that goes before a message is of its time."""
     with zmq.Context() as context, context.socket(zmq.ROUTER) as coordinator:
         port = coordinator.bind_to_random_port("tcp://127.0.0.1")
-        hello = m.Hello(version=m.VERSION, role="worker", node="n0", rank=0, pid=1)
+        hello = wire.Hello(version=wire.VERSION, role="worker", node="n0", rank=0, pid=1)
         client = Client(f"tcp://127.0.0.1:{port}", hello, lambda: ([], 0), silence_s=60.0, startup_s=60.0)
         client.note(exchanging=4, calls=7)
         client.send(m.Collected(4))
         client.note(exchanging=-1)
         client.send(m.Collected(5))
         client.close()
-        said: list[m.Message] = []
+        said: list[wire.Message] = []
         while coordinator.poll(1000) and m.Collected(5) not in said:
-            said.append(m.decode_at_coordinator(coordinator.recv_multipart()[2], "a worker"))
+            said.append(composition.decode_at_coordinator(coordinator.recv_multipart()[2], "a worker"))
         before = [said[said.index(m.Collected(number)) - 1] for number in (4, 5)]
-        assert [(one.exchanging, one.calls) for one in before if isinstance(one, m.Report)] == [(4, 7), (-1, 7)]
+        assert [(one.exchanging, one.calls) for one in before if isinstance(one, wire.Report)] == [(4, 7), (-1, 7)]
 
 
 # a coordinator that welcomes a worker and then is silent on its connection, as after an outage; sys.argv: whether it hears others
 HALF = """
 import os, sys, zmq
 from nalb.failures import Cause, Failure
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+from nalb.services import composition
+from nalb.services.exchange import messages as m
 from nalb.transport.client import Client
 from nalb.transport.conversations import Conversations
 context = zmq.Context()
@@ -74,20 +78,20 @@ router = context.socket(zmq.ROUTER)
 router.setsockopt(zmq.ROUTER_HANDOVER, 1)
 talks = Conversations(router)
 port = router.bind_to_random_port("tcp://127.0.0.1")
-client = Client(f"tcp://127.0.0.1:{port}", m.Hello(m.VERSION, "worker", "n1", 0, 1), lambda: ([], 0), 60.0, 60.0)
+client = Client(f"tcp://127.0.0.1:{port}", wire.Hello(wire.VERSION, "worker", "n1", 0, 1), lambda: ([], 0), 60.0, 60.0)
 first, *said = router.recv_multipart()
-assert isinstance(m.decode_at_coordinator(talks.opened(first, said), "n1"), m.Hello)
+assert isinstance(composition.decode_at_coordinator(talks.opened(first, said), "n1"), wire.Hello)
 def tell(message):
-    talks.send(first, message, zmq.Frame(m.encode(message)))
-tell(m.Welcome(m.VERSION, ["n1"], 0.05, 2.0, 1))
+    talks.send(first, message, zmq.Frame(wire.encode(message)))
+tell(wire.Welcome(wire.VERSION, ["n1"], 0.05, 2.0, 1))
 signs = 0
 while signs < 12:  # one every third of a second: for longer than the silence that is allowed
     identity, frame = router.recv_multipart()[:2]
     if identity != first and sys.argv[1] == "hears":
-        assert m.decode_at_coordinator(frame, "n1") == m.Still(first.decode())
+        assert composition.decode_at_coordinator(frame, "n1") == wire.Still(first.decode())
         signs += 1
-        router.send_multipart([identity, m.encode(m.Alive())])
-tell(m.Abort(Failure(cause=Cause.SILENT, detail="as the test ends")))
+        router.send_multipart([identity, wire.encode(wire.Alive())])
+tell(wire.Abort(Failure(cause=Cause.SILENT, detail="as the test ends")))
 client.wait_for(m.Setup)
 """
 
@@ -119,7 +123,7 @@ signs = 0
 while signs < 12:
     identity = router.recv_multipart()[0]
     if identity != first:
-        router.send_multipart([identity, m.encode(m.Alive())])
+        router.send_multipart([identity, wire.encode(wire.Alive())])
         signs += identity not in used
 print("made anew", flush=True)
 os._exit(0)
@@ -134,7 +138,7 @@ def test_signs_of_life_are_sent_anew_where_all_connections_are_stuck():
 
 def test_the_longest_deadline_has_signs_of_life_too():
     script = HALF.partition("signs = 0")[0].replace("0.05, 2.0", "60.0, 51840.0")  # of NALB_DEADLINE_S=86400
-    script += "client.wait_for(m.Welcome)\nclient.close(m.Goodbye())\n"
+    script += "client.wait_for(wire.Welcome)\nclient.close(wire.Goodbye())\n"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -150,11 +154,11 @@ def test_signs_of_life_find_another_way_while_the_connection_is_silent(how, caus
 
 def test_a_coordinator_that_never_comes_is_told_however_many_reports_wait():
     script = (
-        "from nalb.protocol import messages as m\nfrom nalb.transport.client import Client\n"
-        "hello = m.Hello(m.VERSION, 'worker', 'n1', 0, 1)\n"
+        "from nalb.protocol import wire\nfrom nalb.transport.client import Client\n"
+        "hello = wire.Hello(wire.VERSION, 'worker', 'n1', 0, 1)\n"
         "client = Client('tcp://127.0.0.1:9', hello, lambda: ([], 0), 60.0, 4.0)\n"
         "client._heartbeat_s = 0.0001  # more than libzmq's thousand\n"
-        "client.wait_for(m.Welcome)"
+        "client.wait_for(wire.Welcome)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], env=AS_LAUNCHED, capture_output=True, text=True, check=False, timeout=60

@@ -11,7 +11,9 @@ from contextlib import contextmanager, suppress
 import pytest
 import zmq
 
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+from nalb.services import composition
+from nalb.services.exchange import messages as m
 from nalb.transport.conversations import Connection, Conversations, bound
 
 pytestmark = pytest.mark.jobs
@@ -68,7 +70,7 @@ class Way:
 
 
 @contextmanager
-def coordinator(heard: list[m.Message], stop: threading.Event) -> Iterator[int]:
+def coordinator(heard: list[wire.Message], stop: threading.Event) -> Iterator[int]:
     """Answers each Collected by a Collect of the same number, and gives signs of life; yields its port."""
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         router.setsockopt(zmq.ROUTER_HANDOVER, 1)
@@ -83,12 +85,12 @@ def coordinator(heard: list[m.Message], stop: threading.Event) -> Iterator[int]:
                 if router.poll(50):
                     identity, *frames = router.recv_multipart()
                     if frame := talks.opened(identity, frames):
-                        heard.append(m.decode_at_coordinator(frame, "n1"))
+                        heard.append(composition.decode_at_coordinator(frame, "n1"))
                         if isinstance(last := heard[-1], m.Collected):
                             answer = m.Collect(last.iteration)
-                            talks.send(identity, answer, zmq.Frame(m.encode(answer)))
+                            talks.send(identity, answer, zmq.Frame(wire.encode(answer)))
                 elif identity:
-                    talks.send(identity, m.Alive(), zmq.Frame(m.encode(m.Alive())))
+                    talks.send(identity, wire.Alive(), zmq.Frame(wire.encode(wire.Alive())))
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -102,7 +104,7 @@ def coordinator(heard: list[m.Message], stop: threading.Event) -> Iterator[int]:
 @pytest.mark.parametrize("fault", ["reset", "swallow"])
 def test_nothing_is_lost_doubled_or_overtaken_whatever_becomes_of_connections(fault: str) -> None:
     generator = random.Random(7)
-    heard: list[m.Message] = []
+    heard: list[wire.Message] = []
     told: list[int] = []
     stop = threading.Event()
     with coordinator(heard, stop) as port, zmq.Context() as context:
@@ -127,7 +129,7 @@ def test_nothing_is_lost_doubled_or_overtaken_whatever_becomes_of_connections(fa
                 if said in faults:
                     getattr(way, fault)()
             else:
-                connection.say(m.Report(0.0, -1, [], 0), is_kept=False)
+                connection.say(wire.Report(0.0, -1, [], 0), is_kept=False)
                 time.sleep(0.05)
             told += [one.iteration for one in connection.hear(time.monotonic()) if isinstance(one, m.Collect)]
             if time.monotonic() - connection.heard_s > 0.5:

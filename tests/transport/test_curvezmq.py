@@ -8,15 +8,15 @@ from zmq.utils.monitor import parse_monitor_message
 
 from nalb.errors import InputError, PeerError
 from nalb.failures import Cause
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.protocol.session import Session, pack
-from nalb.protocol.state import Coordinator
+from nalb.services.composition import new_coordinator
 from nalb.settings import from_environment
 from nalb.transport.conversations import Conversations
 from nalb.transport.curvezmq import door_kept, knock, node_of_user, secure_client, secure_server
 from nalb.transport.keys import NodeKeys, make_keys
 from nalb.transport.server import _receive_signed, _take
-from tests.protocol.test_state import ENVIRONMENT
+from tests.protocol.test_coordinator import ENVIRONMENT
 
 NODES = {"n0": "127.0.0.1", "n1": "10.0.0.1"}
 LIMIT_MS = 30_000
@@ -108,11 +108,11 @@ def test_a_member_speaks_for_its_own_node_alone() -> None:
             dealer = stack.enter_context(closing(stack.enter_context(zmq.Context()).socket(zmq.DEALER)))
             secure_client(dealer, job["n1"], f"tcp://127.0.0.1:{port}")
             dealer.connect(f"tcp://127.0.0.1:{port}")
-            hello = m.encode(m.Hello(m.VERSION, "worker", claims, 0, 1))
+            hello = wire.encode(wire.Hello(wire.VERSION, "worker", claims, 0, 1))
             dealer.send_multipart([pack(Session[bytes]().keep(hello)), hello])
             assert router.poll(LIMIT_MS)
             frames, node = _receive_signed(router, node_of_user(job["n0"]))
-            state = Coordinator(from_environment(ENVIRONMENT, "host"), 0.0)
+            state = new_coordinator(from_environment(ENVIRONMENT, "host"), 0.0)
             _take(Conversations(router), state, frames, node)
             seen.append(state.verdict)
     assert seen[0] is None

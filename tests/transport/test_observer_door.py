@@ -8,8 +8,8 @@ import zmq
 
 from nalb.errors import InputError, MachineError
 from nalb.events import DoubtEvent, MissedEvent, StateEvent
-from nalb.protocol import messages as m
-from nalb.protocol.state import Coordinator
+from nalb.protocol import wire
+from nalb.services.composition import new_coordinator
 from nalb.settings import from_environment
 from nalb.transport.conversations import Conversations
 from nalb.transport.observer import Observer
@@ -34,7 +34,7 @@ class Shell:
         self.address = f"ipc://{folder}/observers"
         settings = from_environment(ENVIRONMENT | {"NALB_OBSERVERS": self.address}, "host")
         self.door = _open_door(stack.enter_context(zmq.Context()), settings, stack)
-        self.state = Coordinator(settings, 0.0)
+        self.state = new_coordinator(settings, 0.0)
 
     def turn(self, for_s=0.01):
         """Once around the loop."""
@@ -47,7 +47,7 @@ class Shell:
     def tell(self, count=1):
         """Note so many events; the shell looks after each."""
         for _ in range(count):
-            self.state._tell(EVENT)
+            self.state._observers.tell(EVENT)
             _flush(None, self.state, None, self.door)
 
     @property
@@ -110,11 +110,11 @@ def test_one_that_has_gone_is_forgotten_with_what_it_missed(tmp_path):
 
 def test_observers_and_processes_each_have_their_socket(tmp_path):
     with shell(tmp_path) as one:
-        _take(Conversations(one.door.socket), one.state, [b"stranger", m.encode(m.EndJob())])
-        _observe(one.state, [b"stranger", m.encode(m.Goodbye())])
+        _take(Conversations(one.door.socket), one.state, [b"stranger", wire.encode(wire.EndJob())])
+        _observe(one.state, [b"stranger", wire.encode(wire.Goodbye())])
         assert one.state.rejected["undecodable message"] == 2
         assert not one.state._observers.is_ending
-        _observe(one.state, [b"watcher", m.encode(m.EndJob())])
+        _observe(one.state, [b"watcher", wire.encode(wire.EndJob())])
         assert one.state._observers.is_ending
 
 

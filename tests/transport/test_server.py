@@ -13,13 +13,13 @@ from nalb.events import FailureEvent, ReadyEvent
 from nalb.failures import Cause, Failure
 from nalb.launch.ports import free_pair
 from nalb.launch.run_dir import append_event
-from nalb.protocol import messages as m
+from nalb.protocol import wire
 from nalb.reporting.run_file import read_events
 from nalb.settings import from_environment
 from nalb.transport.keys import VARIABLE, key_path, make_keys, write_keys
 from nalb.transport.server import CoordinatorThread, _flush, _open_log
 from tests.process.test_line_file import files_of_at_most
-from tests.protocol.test_state import ENVIRONMENT
+from tests.protocol.test_coordinator import ENVIRONMENT
 
 READY = ReadyEvent(at_s=1.0, nodes=["n0"], servers=["n0"])
 FAILURE = FailureEvent(at_s=2.0, failure=Failure(cause=Cause.SILENT, detail="x", role="worker", node="n0"))
@@ -67,4 +67,4 @@ def test_a_handshake_message_that_does_not_end_is_not_kept(tmp_path: Path) -> No
         }  # fmt: skip
         with CoordinatorThread(from_environment(environment, "n0")):
             assert taken_bytes(root_port + 1, 300 << 20, 100 << 20) < QUEUED_MOST
-            assert taken_bytes(root_port + 1, m.FRAME_MOST, 100 << 20) < m.FRAME_MOST + QUEUED_MOST
+            assert taken_bytes(root_port + 1, wire.FRAME_MOST, 100 << 20) < wire.FRAME_MOST + QUEUED_MOST

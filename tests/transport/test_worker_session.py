@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nalb.protocol.planes import AGENTS
 from nalb.reporting.record import read_timeline
+from nalb.services.exchange.planes import AGENTS
 from nalb.settings import from_environment
 from nalb.transport.server import CoordinatorThread
 from tests.transport.toy_plane import ITERATIONS

@@ -13,7 +13,8 @@ import time
 import numpy as np
 
 from nalb.planning.slices import Tensor, build_layout
-from nalb.protocol import messages as m
+from nalb.protocol import wire
+from nalb.services.exchange import messages as m
 from nalb.settings import from_environment
 from nalb.transport.worker_session import WorkerSession
 
@@ -94,10 +95,10 @@ class Sockets:
             is_push, iteration, index, size = HEADER.unpack(header)
             start_ns = time.monotonic_ns()
             values = np.frombuffer(stream.read(size), np.float32)
-            number = m.peer_number(sender, is_worker=is_push)
+            number = wire.peer_number(sender, is_worker=is_push)
             with self._lock:
                 if self.is_timed:
-                    self._rows.append(m.SampleRow(number, size, start_ns, time.monotonic_ns()))
+                    self._rows.append(wire.SampleRow(number, size, start_ns, time.monotonic_ns()))
             if is_push:
                 self._add(sender, iteration, index, values)
             else:

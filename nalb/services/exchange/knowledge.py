@@ -1,0 +1,177 @@
+"""Collects what iterations and observers tell of a job's network and machines. Times in seconds, rates in bytes/s. Pure."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from nalb.feedback.window import Pace, delay_s
+from nalb.measurement.cores import CoreEstimator, Work
+from nalb.measurement.estimates import Estimate
+from nalb.measurement.estimators import Estimator, estimator_of
+from nalb.measurement.rules import RULES, Rules
+from nalb.measurement.samples import Samples
+from nalb.measurement.shared_uplinks import SharedUplink, SharedUplinkSearch
+from nalb.measurement.traffic import Traffic
+from nalb.planning.distribution import Distribution
+from nalb.planning.elastic import OBSERVATIONS_KEPT, ServerObservation
+from nalb.planning.nodes import Capacities, CoreTimes, Floats, completion_s
+from nalb.protocol import wire
+from nalb.services.exchange.job_nodes import JobNodes
+
+
+@dataclass(frozen=True)
+class FinishedIteration:
+    """The figures of an iteration whose messages were timed."""
+
+    samples: Samples
+    took_s: float  # from first push to last pull
+    # The part of took_s after all workers had computed. Before that links also waited for gradients, so the exchange alone would
+    # have taken between exposed_s and took_s: a time between these limits does not count as late. 0: unknown.
+    exposed_s: float = 0.0
+    compute_spread_s: float = 0.0  # from the first worker that had computed to the last one
+    work: Work | None = None  # of the nodes' cores; None: unknown
+    iteration_s: float = 0.0  # with computing; 0: unknown
+
+    @property
+    def exchange_s(self) -> float:
+        """The shortest time that the exchange alone can have taken."""
+        return self.exposed_s or self.took_s
+
+
+class ConfiguredRates(NamedTuple):
+    """The rates of a network file."""
+
+    capacities: Capacities  # with uplinks where sums have two levels
+    for_bound: Capacities  # for sums by sites, where these nodes can do them
+
+
+@dataclass(frozen=True)
+class Known:
+    """The knowledge of a job's network and machines at one moment."""
+
+    nodes: JobNodes
+    estimate: Estimate
+    cores: CoreTimes | None  # None: unknown
+    configured: ConfiguredRates | None  # None: nobody told them
+    observations: Sequence[Sequence[ServerObservation]]  # per node, newest last
+    round_trip_s: float  # to the farthest node, without queues
+    is_bbr: bool  # TCP's congestion control is BBR to all nodes that are far
+    compute_spread_s: float  # of the last iteration
+
+    @property
+    def capacities(self) -> Capacities | None:
+        """The capacities to plan on; None while not all is measured."""
+        estimate, nodes = self.estimate, self.nodes
+        uplinks = None if estimate.uplinks is None else estimate.uplinks.rates
+        return Capacities.from_estimates(
+            nodes.nodes, estimate.up, estimate.down, estimate.pairs, self.cores, nodes.sites, uplinks
+        )[0]
+
+    def exchange_s(self, shares: Floats, model_bytes: float, with_cores: bool = True) -> float | None:
+        """The time of an exchange of these shares by lower bounds of rates, and so the longest; None while not all is measured.
+
+        with_cores: whether the nodes' cores count, which work less where MXNet routes by itself.
+        """
+        estimate, nodes, cores = self.estimate, self.nodes, self.cores if with_cores else None
+        least, uplinks = estimate.least, None if estimate.uplinks is None else estimate.uplinks.least
+        capacities, _ = Capacities.from_estimates(
+            nodes.nodes, least[0], least[1], estimate.pairs, cores, nodes.sites, uplinks
+        )
+        if capacities is None:
+            return None
+        return completion_s(nodes.nodes, shares, model_bytes, capacities) + delay_s(self.round_trip_s)
+
+    def pace(self, predicted_s: float | None, model_bytes: int) -> Pace | None:
+        """The figures that a window depends on; None while not all is measured. predicted_s: the links' time for the plan."""
+        estimate = self.estimate
+        if not (predicted_s and estimate.complete):
+            return None
+        shared = estimate if estimate.uplinks is None else estimate.uplinks  # a site's slices share its uplink
+        return Pace(
+            predicted_s,
+            model_bytes,
+            self.round_trip_s if self.round_trip_s >= wire.FAR_S else 0.0,
+            self.is_bbr,
+            float(shared.least.min(axis=0).max()),
+            float(estimate.least.min()),
+            self.compute_spread_s,
+        )
+
+
+class Learned(NamedTuple):
+    """The new knowledge from one iteration."""
+
+    is_refuted: bool  # an estimate was wrong
+    shared_uplinks: list[SharedUplink]  # noticed for the first time
+
+
+class NetworkKnowledge:
+    """Learns what a job's network and machines can do, from its iterations and from what observers and processes tell."""
+
+    def __init__(self, nodes: JobNodes, new_estimator: Callable[[int], Estimator], rules: Rules = RULES):
+        """new_estimator: makes one from the number of nodes."""
+        count, sites = len(nodes.nodes), nodes.sites
+        self._nodes = nodes
+        self._estimator = estimator_of(new_estimator, count, sites, rules)
+        self._search = None if sites is not None else SharedUplinkSearch(count, rules)
+        self._cores = CoreEstimator(count)
+        self._observations: list[deque[ServerObservation]] = [deque(maxlen=OBSERVATIONS_KEPT) for _ in nodes.nodes]
+        self._configured: ConfiguredRates | None = None
+        self._round_trip_s, self._is_bbr, self._compute_spread_s = 0.0, False, 0.0
+
+    @property
+    def now(self) -> Known:
+        """The knowledge so far.
+
+        Cores are not known in a job by sites: there a node also works for the slices that it leads, which no share tells.
+        """
+        return Known(
+            self._nodes,
+            self._estimator.estimate(),
+            self._cores.times() if self._nodes.sites is None else None,
+            self._configured,
+            [tuple(window) for window in self._observations],
+            self._round_trip_s,
+            self._is_bbr,
+            self._compute_spread_s,
+        )
+
+    def note_configured(self, message: wire.Configured) -> None:
+        """Learn the configured rates, for the oracle and the bound. Uplinks count where sums have two levels. Raises InputError."""
+        nodes = self._nodes
+        self._configured = ConfiguredRates(
+            message.capacities(nodes.names, nodes.sites), message.for_bound(list(nodes.nodes))
+        )
+
+    def note_delay(self, round_trip_s: float, is_bbr: bool) -> None:
+        """Learn the round trip to the farthest node, and whether TCP's congestion control is BBR to all nodes that are far."""
+        self._round_trip_s, self._is_bbr = round_trip_s, is_bbr
+
+    def forget_tensors(self) -> None:
+        """Forget the times that servers took for the tensors so far: other ones are pushed from here on."""
+        for window in self._observations:
+            window.clear()
+
+    def observe(self, finished: FinishedIteration, plan: Distribution | None, shows_servers: bool) -> Learned:
+        """Learn from one iteration. plan: None where MXNet routed it. shows_servers: the time of each server shows its rate."""
+        self._compute_spread_s = finished.compute_spread_s
+        if not len(finished.samples):
+            return Learned(False, [])
+        work = finished.work
+        traffic = Traffic(finished.samples, False if work is None else work.are_full(finished.exchange_s))
+        is_refuted = self._estimator.observe(traffic)
+        found = [] if self._search is None else self._search.observe(traffic)
+        if plan is not None and work is not None:
+            self._cores.observe(work, plan.held_shares)
+        if plan is not None and shows_servers:
+            self._observe_servers(traffic, plan)
+        return Learned(is_refuted, found)
+
+    def _observe_servers(self, traffic: Traffic, plan: Distribution) -> None:
+        served_s = traffic.served_s(len(self._nodes.nodes))
+        for one in np.flatnonzero(served_s > traffic.first_s).tolist():
+            seen = ServerObservation(plan.shares_bytes[one], served_s[one] - traffic.first_s)
+            self._observations[one].append(seen)

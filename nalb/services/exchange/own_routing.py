@@ -1,0 +1,59 @@
+"""A data plane's own way of summing, without a plan: what it has each node sum, and what its links need for it. Pure."""
+
+import math
+from typing import Protocol
+
+import numpy as np
+
+from nalb.feedback.routing import Routing
+from nalb.planning.nodes import Floats
+from nalb.planning.slices import Layout, Tensor
+from nalb.planning.slots import STOCK_KEYS
+from nalb.planning.stock import route
+from nalb.services.exchange.job_nodes import JobNodes
+from nalb.services.exchange.knowledge import Known
+
+
+class Loads(Protocol):
+    """What a data plane has each node sum where no plan distributes slices."""
+
+    def shares(self, tensors: tuple[Tensor, ...]) -> Floats | None:
+        """Bytes per node, shape (N,); None where the plane cannot sum these tensors without a plan."""
+
+
+class OwnLoads:
+    """The bytes that each server sums by MXNet's own routing, which depends on the keys that each set of tensors gets."""
+
+    def __init__(self, nodes: JobNodes):
+        self._node_of_rank = {rank: node for node, rank in nodes.rank_of_node.items()}
+        self._num_nodes = len(nodes.nodes)
+        self._first_key: dict[tuple[Tensor, ...], int] = {}  # counted like kvstore_patch/store/own_routing.py
+
+    def shares(self, tensors: tuple[Tensor, ...]) -> Floats | None:
+        """Bytes per node, shape (N,), which get keys on their first use; None where MXNet has no keys left for them."""
+        first = self._first_key.setdefault(tensors, sum(map(len, self._first_key)))
+        keys = range(first, first + len(tensors))
+        if keys.stop > STOCK_KEYS:
+            return None
+        sizes_bytes, ranks = route(tensors, len(self._node_of_rank), keys)
+        on_node = np.array([self._node_of_rank[rank] for rank in ranks.tolist()])
+        return np.bincount(on_node, sizes_bytes, self._num_nodes).astype(np.float64)
+
+
+class OwnRouting:
+    """A data plane's own routing as the other way to exchange gradients: when it is taken, and what links need for it."""
+
+    def __init__(self, loads: Loads, routing: Routing):
+        """loads: what each node sums, in a job whose nodes are all workers. routing: decides when it is taken."""
+        self.routing = routing
+        self._loads = loads
+        self._shares: Floats | None = None  # of the present tensors; None: they cannot be summed without a plan
+
+    def begin(self, layout: Layout) -> None:
+        """Take in the layout of the tensors from here on."""
+        self._shares = self._loads.shares(layout.tensors)
+
+    def links_s(self, known: Known, model_bytes: float) -> float:
+        """Seconds that links need, by lower bounds of rates; infinite where these are not known, or a plan is needed."""
+        needed_s = None if self._shares is None else known.exchange_s(self._shares, model_bytes, with_cores=False)
+        return math.inf if needed_s is None else needed_s

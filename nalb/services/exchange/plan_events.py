@@ -1,0 +1,131 @@
+"""Makes the events of layouts, plans and iterations. Rates in bytes per second. Pure."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from nalb.events import ByNode, IterationEvent, LayoutEvent, PlanEvent, Rates, SharedUplinkEvent
+from nalb.measurement.samples import Samples
+from nalb.measurement.shared_uplinks import SharedUplink
+from nalb.planning.distribution import Distribution
+from nalb.planning.nodes import Floats, completion_s
+from nalb.planning.shares import bound_s, level_bounds_s
+from nalb.planning.sites import Sites
+from nalb.planning.slices import Layout
+from nalb.services.exchange.decision import Decision
+from nalb.services.exchange.job_nodes import JobNodes
+from nalb.services.exchange.knowledge import ConfiguredRates, Known
+
+
+def layout_event(
+    layout: Layout,
+    now_s: float,
+    iteration: int,
+    alpha_bytes: float,
+    fixed_slice_bytes: float | None,
+    num_probe: int,
+    precision: str,
+) -> LayoutEvent:
+    """The event of tensors that are cut anew from this iteration on. The last arguments say how they are cut."""
+    return LayoutEvent(
+        at_s=now_s,
+        model_bytes=layout.model_bytes,
+        slices=len(layout.slices),
+        probes=sum(s.is_probe for s in layout.slices),
+        slice_bytes=max(s.size_bytes for s in layout.slices),
+        iteration=iteration,
+        alpha_bytes=alpha_bytes,
+        fixed_slice_bytes=fixed_slice_bytes,
+        num_probe=num_probe,
+        precision=precision,
+        tensors=[(one.name, one.elements, one.dtype, one.group) for one in layout.tensors],
+    )
+
+
+def explain_plan(event: PlanEvent, decision: Decision, names: Sequence[str]) -> PlanEvent:
+    """Add the nodes' shares and the reason of the decision to a plan's event."""
+    if (plan := decision.plan) is None:
+        return replace(event, reason=decision.reason)
+    shares = _by_name(names, plan.held_shares)
+    return replace(event, reason=decision.reason, shares=shares, predicted_s=plan.predicted_s)
+
+
+def explain_iteration(
+    event: IterationEvent, decision: Decision, known: Known, model_bytes: int, samples: Samples
+) -> IterationEvent:
+    """Add to an iteration's event its decision, what it measured, and what is known after it."""
+    nodes, plan, estimate = known.nodes, decision.plan, known.estimate
+    names = nodes.names
+    told = replace(
+        event,
+        measured=decision.is_measured,
+        round_trip_s=known.round_trip_s,
+        reason=decision.reason,
+        estimate=Rates(
+            up=_by_name(names, estimate.up),
+            down=_by_name(names, estimate.down),
+            pairs=[(names[i], names[j], rate) for (i, j), rate in estimate.pairs.items()],
+            uplinks=_by_site(nodes.sites, None if estimate.uplinks is None else estimate.uplinks.rates),
+        ),
+    )
+    if plan is not None:
+        shares, loads = plan.held_shares, _by_name(names, plan.load_bytes(nodes.nodes))
+        told = replace(told, shares=_by_name(names, shares), predicted_s=plan.predicted_s, load_bytes=loads)
+        if known.cores is not None:
+            told = replace(told, cores_s=_by_name(names, known.cores.of_shares(shares)))
+    if known.configured is not None:
+        told = _beside_configured(told, known.nodes, plan, model_bytes, known.configured)
+    if len(samples):
+        told = replace(told, span_s=float(samples["end_s"].max() - samples["start_s"].min()))
+    return told
+
+
+def _beside_configured(
+    told: IterationEvent,
+    nodes: JobNodes,
+    plan: Distribution | None,
+    model_bytes: int,
+    configured_rates: ConfiguredRates,
+) -> IterationEvent:
+    """Add the configured rates, the bound, and the plan's time on them."""
+    names, rates = nodes.names, configured_rates.capacities
+    uplinks = None if rates.uplinks is None else np.array([rates.uplinks.up, rates.uplinks.down])
+    configured = Rates(
+        up=_by_name(names, rates.up), down=_by_name(names, rates.down), uplinks=_by_site(nodes.sites, uplinks)
+    )
+    if rates.uplinks is None:
+        least_s = bound_s(nodes.nodes, model_bytes, configured_rates.for_bound)
+        told = replace(told, configured=configured, bound_s=least_s)
+    else:
+        wan_s, lan_s = level_bounds_s(nodes.nodes, model_bytes, rates)
+        told = replace(told, configured=configured, bound_s=max(wan_s, lan_s), wan_bound_s=wan_s, lan_bound_s=lan_s)
+    if plan is None:
+        return told
+    return replace(told, planned_s=completion_s(nodes.nodes, plan.held_shares, model_bytes, rates))
+
+
+def shared_uplink_event(now_s: float, iteration: int, names: Sequence[str], found: SharedUplink) -> SharedUplinkEvent:
+    """The event of nodes that seem to share an uplink."""
+    return SharedUplinkEvent(
+        at_s=now_s,
+        iteration=iteration,
+        nodes=[names[node] for node in found.nodes],
+        others=[name for node, name in enumerate(names) if node not in found.nodes],
+        up_bytes_per_s=found.up,
+        down_bytes_per_s=found.down,
+    )
+
+
+def _by_name(names: Sequence[str], values: Floats) -> ByNode:
+    told = (value if math.isfinite(value) else None for value in values.tolist())
+    return dict(zip(names, told, strict=True))
+
+
+def _by_site(sites: Sites | None, rates: Floats | None) -> dict[str, tuple[float | None, float | None]]:
+    """Rates up and down by site; none where sums have one level."""
+    if sites is None or rates is None:
+        return {}
+    ups, downs = ([value if math.isfinite(value) else None for value in row] for row in rates.tolist())
+    return dict(zip(sites.names, zip(ups, downs, strict=True), strict=True))

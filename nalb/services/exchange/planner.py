@@ -1,0 +1,195 @@
+"""Makes a job's plans, one after the other, from knowledge, trust, decision and slots. Pure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from nalb.batching.joint_control import LinkKnowledge
+from nalb.feedback.routing import Routing
+from nalb.feedback.trust import Outcome, Trust
+from nalb.feedback.window import choose_window
+from nalb.measurement.estimators import Estimator
+from nalb.measurement.rules import RULES, Rules
+from nalb.measurement.shared_uplinks import SharedUplink
+from nalb.planning.distribution import DecisionKind, Distribution
+from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout, wire_dtype
+from nalb.services.exchange import messages as m
+from nalb.services.exchange.decision import Decision, PlanContext, PlanOptions, decide
+from nalb.services.exchange.job_nodes import JobNodes
+from nalb.services.exchange.knowledge import FinishedIteration, Known, NetworkKnowledge
+from nalb.services.exchange.own_routing import OwnRouting
+from nalb.services.exchange.planes import PS_LITE, Plane, Slots
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A decision as workers are told it, and the slots that must exist before."""
+
+    decision: Decision
+    message: m.Plan
+    new_slots: list[m.NewSlots]
+
+
+class Planner:
+    """Plans a job's iterations one after the other, and judges what came of each plan."""
+
+    def __init__(
+        self,
+        nodes: JobNodes,
+        knowledge: NetworkKnowledge,
+        slots: Slots,
+        own: OwnRouting | None,
+        rules: Rules = RULES,
+    ):
+        """own: None where iterations cannot be left to MXNet's own routing."""
+        self.nodes, self.knowledge = nodes, knowledge
+        self.present: Planned | None = None  # the last plan since tensors were cut
+        self._slots, self._own, self._rules = slots, own, rules
+        self._trust = Trust(rules)
+        self._layout: Layout | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the registered tensors."""
+        assert self._layout is not None
+        return self._layout
+
+    @property
+    def slot_count(self) -> int:
+        """The number of slots that plans have asked for, on all servers."""
+        return self._slots.total
+
+    def register(
+        self,
+        tensors: Sequence[m.TensorSpec],
+        alpha_bytes: float,
+        fixed_slice_bytes: float | None = None,
+        num_probe: int = NUM_PROBE,
+        precision: str = "float32",
+    ) -> Layout:
+        """Cut the tensors that workers push. Raises InputError where they cannot be cut, or keys may run out."""
+        layout = build_layout(
+            [Tensor(t.name, t.elements, wire_dtype(t.dtype, precision), t.group) for t in tensors],
+            num_nodes=len(self.nodes.nodes),
+            num_servers=len(self.nodes.rank_of_node),
+            alpha_bytes=alpha_bytes,
+            fixed_slice_bytes=fixed_slice_bytes,
+            num_probe=num_probe,
+        )
+        self._slots.reserve(layout)
+        if self._layout is not None and layout.tensors != self._layout.tensors:
+            self._trust.begin()
+            self.knowledge.forget_tensors()
+            if self._own is not None:
+                self._own.routing.begin()
+        if self._own is not None:
+            self._own.begin(layout)
+        self._layout, self.present = layout, None
+        return layout
+
+    def is_settled(self, options: PlanOptions) -> bool:
+        """Whether the present iteration cannot change the next plan, so that `plan` may be called at once."""
+        scheme = options.scheme
+        if scheme.may_leave_routing:
+            is_left = self.present is not None and self.present.decision.kind is DecisionKind.LEFT
+            return is_left and self._own is not None and self._own.routing.is_settled
+        return (scheme.routes_itself or scheme.is_equal) and not (scheme.measures or options.forecasts)
+
+    def plan(self, iteration: int, layout_version: int, options: PlanOptions, most: int = 1) -> Planned:
+        """Make the plan of an iteration, or of up to `most` iterations from it on. Raises InputError."""
+        own, known = self._own if options.scheme.may_leave_routing else None, self.knowledge.now
+        own_iterations = 0 if own is None else own.routing.choose_own(most)
+        present = None if self.present is None else self.present.decision
+        now = PlanContext(iteration, self.layout, present, self._trust.needs_equal_shares, own_iterations)
+        decision = decide(now, known, options)
+        self.present = self._planned(decision, known, iteration, layout_version, options.inflight_bytes)
+        return self.present
+
+    def _planned(
+        self, decision: Decision, known: Known, iteration: int, layout_version: int, inflight_bytes: int | None
+    ) -> Planned:
+        """Add slots to the decision, and a window: the bytes that a worker may have under way."""
+        plan, until, name = decision.plan, iteration + decision.iterations - 1, decision.scheme.name
+        if plan is None:
+            message = m.Plan(iteration, until, layout_version, name, decision.is_measured, 0, [], [])
+            return Planned(decision, message, [])
+        ranks, slots, leaders, new_slots = self._slots.place(self.layout, plan)
+        window = (
+            self._window(decision.scheme.learns_from_times, plan, known) if inflight_bytes is None else inflight_bytes
+        )
+        measure = decision.is_measured
+        message = m.Plan(iteration, until, layout_version, name, measure, window, ranks, slots, leaders)
+        return Planned(decision, message, new_slots)
+
+    def _window(self, learns_from_times: bool, plan: Distribution, known: Known) -> int:
+        """The window of a plan where no block asks for one; 0: none."""
+        if learns_from_times:
+            return 0
+        may_have = partial(self._trust.allow_window, self.nodes.sites is not None)
+        return choose_window(known.pace(plan.predicted_s, self.layout.model_bytes), may_have)
+
+    def judge(self, finished: FinishedIteration) -> list[SharedUplink]:
+        """Learn from a timed iteration of the present plan; returns the uplinks that it shows to be shared."""
+        decision = None if self.present is None else self.present.decision
+        plan = None if decision is None else decision.plan
+        is_free = self.present is not None and not self.present.message.inflight_bytes
+        shows_servers = is_free or (decision is not None and decision.scheme.learns_from_times)
+        learned = self.knowledge.observe(finished, plan, shows_servers)
+        if decision is None or plan is None or not len(finished.samples):
+            return learned.shared_uplinks
+        known, model_bytes = self.knowledge.now, self.layout.model_bytes
+        explained_s = known.exchange_s(plan.held_shares, model_bytes)
+        outcome = outcome_of(decision, finished, explained_s, learned.is_refuted, self.nodes.are_all_workers)
+        self._trust.judge(outcome)
+        if self._own is not None:
+            is_explained = not (outcome.is_late(self._rules) or learned.is_refuted)
+            own_links_s, iteration_s = self._own.links_s(known, model_bytes), finished.iteration_s or finished.took_s
+            self._own.routing.judge_plan(iteration_s, outcome.took_s, is_explained, own_links_s)
+        return learned.shared_uplinks
+
+    def note_unmeasured(self, iteration_s: float) -> None:
+        """Learn from an iteration whose messages were not timed."""
+        is_left = self.present is not None and self.present.decision.kind is DecisionKind.LEFT
+        if is_left and self._own is not None:
+            self._own.routing.judge_own(iteration_s)
+
+    def link_knowledge(self, rank_of_node: Mapping[str, int]) -> LinkKnowledge | None:
+        """The links for a joint plan; None while they are not measured or do not set the pace."""
+        capacities = self.knowledge.now.capacities
+        if capacities is None or self._layout is None or self._trust.needs_equal_shares:
+            return None
+        ranks = [rank_of_node[node.name] for node in self.nodes.nodes if node.is_worker]
+        return LinkKnowledge(self.nodes.nodes, ranks, self._layout.model_bytes, capacities)
+
+
+def outcome_of(
+    decision: Decision, finished: FinishedIteration, explained_s: float | None, is_refuted: bool, is_bounded: bool
+) -> Outcome:
+    """The outcome of an iteration of this decision. explained_s: the time by lower bounds of rates; None: not all is measured."""
+    exchange_s = finished.exchange_s
+    if explained_s is not None:
+        exchange_s = min(max(explained_s, exchange_s), finished.took_s)
+    follows = decision.scheme.follows_estimates
+    return Outcome(exchange_s, explained_s, is_refuted, decision.has_equal_shares, follows, is_bounded)
+
+
+def new_planner(
+    nodes: JobNodes,
+    new_estimator: Callable[[int], Estimator],
+    routing: Routing | None = None,
+    rules: Rules = RULES,
+    plane: Plane = PS_LITE,
+) -> Planner:
+    """Make a job's planner, which knows nothing yet. new_estimator: makes an estimator from the number of nodes.
+
+    routing: decides when iterations are left to MXNet's own routing; None: never. Nor are they where some node is no worker, or
+    where sums have two levels.
+    """
+    may_leave = routing is not None and nodes.sites is None and nodes.are_all_workers
+    return Planner(
+        nodes,
+        NetworkKnowledge(nodes, new_estimator, rules),
+        plane.new_slots(nodes),
+        OwnRouting(plane.new_loads(nodes), routing) if may_leave and routing is not None else None,
+        rules,
+    )

@@ -1,0 +1,79 @@
+"""Several ranks on a machine: they sum among themselves by gloo, the first of them goes out, and hands the sum back.
+
+    rank 0 of the machine    sum of the machine ... sum over machines by the plane ... copy to the others
+    all others               sum of the machine ...................................... copy from rank 0
+
+A machine's link then carries its gradients once, and the plane has a node per machine. Two threads of the first rank keep the
+order of calls: one sends out, one brings home.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+import torch.distributed as dist
+
+from nalb.plane.front import Front
+from nalb.torch.sums import add_up
+from nalb.torch.works import SumWork
+
+NewGloo = Callable[[str, int, int], dist.ProcessGroupGloo]  # name in the store, rank, size
+
+
+def machines_of(hosts: Sequence[tuple[str, bool]]) -> list[list[int]]:
+    """The ranks of each machine, in order of their first ranks. hosts: each rank's, and whether it shares that with others."""
+    machines: dict[tuple[str, int], list[int]] = {}
+    for rank, (host, shares) in enumerate(hosts):
+        machines.setdefault((host, -1 if shares else rank), []).append(rank)
+    return list(machines.values())
+
+
+class Machine:
+    """The ranks of this machine, as one of them sees it."""
+
+    def __init__(self, machines: list[list[int]], rank: int, front: Front | None, new_gloo: NewGloo):
+        """front: the first rank's; the others have none."""
+        number = next(index for index, ranks in enumerate(machines) if rank in ranks)
+        ranks = machines[number]
+        self._front = front
+        place = ranks.index(rank), len(ranks)
+        self._sums = new_gloo(f"machine{number}/sums", *place) if len(ranks) > 1 else None
+        self._copies = new_gloo(f"machine{number}/copies", *place) if len(ranks) > 1 else None
+        if front is not None:
+            self._out = new_gloo("machines", number, len(machines))
+            self._outward = ThreadPoolExecutor(1, "nalb-out")
+            self._homeward = ThreadPoolExecutor(1, "nalb-home")
+
+    def add_up(self, tensor: torch.Tensor) -> dist.Work:
+        """Begin the sum over all ranks of all machines."""
+        if self._front is None:
+            assert self._sums is not None
+            assert self._copies is not None
+            self._sums.allreduce([tensor.clone()])  # a clone: the copy may come before gloo is done with the sum here
+            return self._copies.broadcast(tensor, 0)
+        work = SumWork(tensor)
+        at_home = self._sums.allreduce([tensor]) if self._sums is not None else None
+        gone = self._outward.submit(self._go_out, tensor, at_home)
+        self._homeward.submit(self._come_home, tensor, gone, work)
+        return work
+
+    def _go_out(self, tensor: torch.Tensor, at_home: dist.Work | None) -> dist.Work:
+        assert self._front is not None
+        if at_home is not None:
+            at_home.wait()
+        return add_up(self._front, tensor, lambda: self._out.allreduce([tensor]))
+
+    def _come_home(self, tensor: torch.Tensor, gone: "Future[dist.Work]", work: SumWork) -> None:
+        try:
+            gone.result().wait()
+            if self._copies is not None:
+                self._copies.broadcast(tensor, 0).wait()
+            work.complete()
+        except Exception as error:
+            work.complete(error)
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._front is not None:
+            self._outward.shutdown()
+            self._homeward.shutdown()

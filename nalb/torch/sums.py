@@ -1,0 +1,65 @@
+"""One sum: by the plane, or by gloo where the front says so."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch
+import torch.distributed as dist
+
+from nalb.failures import JobFailed
+from nalb.plane.front import PART_ELEMENTS, Front, PlaneSum, RingSum
+from nalb.torch.gpu import GpuSums
+from nalb.torch.works import SumWork
+
+_on_gpus: dict[torch.device, GpuSums] = {}
+
+
+def add_up(front: Front, tensor: torch.Tensor, by_gloo: Callable[[], dist.Work]) -> dist.Work:
+    """Begin the sum of float32 over all ranks that have a front. by_gloo: begins it among these ranks by gloo."""
+    try:
+        way = front.place(tensor.numel(), "float32")
+        if isinstance(way, PlaneSum):
+            return _on_gpu(tensor, way) if tensor.is_cuda else _on_cpu(tensor, way)
+    except JobFailed as error:  # raised here within a backward pass, it would leave DDP in disorder
+        work = SumWork(tensor)
+        work.complete(error)
+        return work
+    by_ring = by_gloo()
+    if isinstance(way, RingSum):
+        by_ring.get_future().add_done_callback(lambda _, done=way.done: done())
+    return by_ring
+
+
+def close_gpus() -> None:
+    """End the threads of sums on GPUs."""
+    while _on_gpus:
+        _on_gpus.popitem()[1].close()
+
+
+def _on_cpu(tensor: torch.Tensor, way: PlaneSum) -> SumWork:
+    """Copy the tensor into the plane's memory; a thread of the front's copies the sum back."""
+    work = SumWork(tensor)
+    flat = tensor.contiguous().view(-1)
+    shared = torch.from_numpy(way.memory)
+    copied = 0
+
+    def summed(elements: int) -> None:
+        nonlocal copied
+        flat[copied:elements].copy_(shared[copied:elements])
+        copied = elements
+        if elements == len(flat) and not tensor.is_contiguous():
+            tensor.copy_(flat.view(tensor.shape))
+
+    way.begin(summed, work.complete)
+    with suppress(JobFailed):  # the front tells the work
+        for start in range(0, len(flat), PART_ELEMENTS):
+            stop = min(start + PART_ELEMENTS, len(flat))
+            shared[start:stop].copy_(flat[start:stop])
+            way.ready(stop)
+    return work
+
+
+def _on_gpu(tensor: torch.Tensor, way: PlaneSum) -> SumWork:
+    if tensor.device not in _on_gpus:
+        _on_gpus[tensor.device] = GpuSums(tensor.device)
+    return _on_gpus[tensor.device].add_up(tensor, way)
