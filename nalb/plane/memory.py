@@ -27,18 +27,17 @@ class Segments:
     def __init__(self) -> None:
         self._by_number: dict[int, mmap.mmap] = {}
 
-    def take(self, number: int, size_bytes: int, descriptor: int) -> None:
-        """Map a segment, and close its descriptor. Raises PeerError where it is smaller than said."""
+    def take(self, number: int, size_bytes: int, descriptor: int | None) -> None:
+        """Map a segment, and close its descriptor; forget one without a size. Raises PeerError where it is smaller than said."""
+        if not size_bytes or descriptor is None:
+            self._by_number.pop(number, None)
+            return
         try:
             if os.fstat(descriptor).st_size < size_bytes:
                 raise PeerError(f"segment {number} is smaller than {size_bytes} bytes")
             self._by_number[number] = mmap.mmap(descriptor, size_bytes)
         finally:
             os.close(descriptor)
-
-    def give_up(self, number: int) -> None:
-        """Forget a segment."""
-        self._by_number.pop(number, None)
 
     def tensor(self, number: int, offset_bytes: int, elements: int, dtype: str) -> SharedTensor:
         """A tensor in a segment. Raises PeerError where it does not lie in one."""

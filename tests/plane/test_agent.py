@@ -463,7 +463,7 @@ def test_plans_that_come_ahead(environment):
     meet(fronts)
     for front in fronts:
         front.register([30_000, 2000])
-    for iteration in range(0, 6, 2):
+    for iteration in (0, 2, 4, 6):
         for front in fronts:
             assert [front.route().first for _ in range(2)] == [iteration, iteration + 1]
             for shared in front.tensors:
@@ -471,12 +471,13 @@ def test_plans_that_come_ahead(environment):
         for _ in range(2):
             for front in fronts:
                 front.begin()
+        if iteration == 6:  # scripts may end before their last sums are back
+            for front in fronts:
+                front.leave()
         for _ in range(2):
             for front in fronts:
                 front.wait()
-    for front in fronts:
-        assert all((shared == 9).all() for shared in front.tensors)  # of sums
-        front.leave()
+    assert all((shared == 9).all() for front in fronts for shared in front.tensors)  # sums of sums
     assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 3
 
 

@@ -1,0 +1,239 @@
+"""A rank's iterations, from the training process's orders and the coordinator's plans to Done. No sockets, no waiting.
+
+Register -> Setup      the tensors are cut
+Plan -> Route          for an iteration, or for some; an order that comes earlier waits
+Sum, Ready ... Summed  an iteration by the plane, until all its sums are back
+RingDone               an iteration by the ring
+BreakOff               the iteration under way ends with the tensors that it has
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from nalb.errors import InputError, PeerError
+from nalb.plane import orders
+from nalb.plane.exchange import AgentExchange
+from nalb.plane.memory import Segments
+from nalb.plane.orders import FromAgent, FromTraining
+from nalb.plane.pushing import Cut, SliceProgress
+from nalb.planning.slices import Tensor, build_layout, wire_dtype
+from nalb.protocol import wire
+from nalb.services.exchange import messages as m
+from nalb.services.exchange.worker_protocol import WorkerProtocol
+from nalb.transport.client import Client
+
+
+class RankIterations:
+    """The rank's place in the job. Methods raise PeerError for orders that cannot be, InputError for what cannot be planned."""
+
+    def __init__(
+        self,
+        client: Client,
+        exchange: AgentExchange,
+        segments: Segments,
+        tell: Callable[[FromAgent], None],
+        leave: Callable[[], None],
+        precision: str,
+    ):
+        """precision: the one that this rank's options ask for. tell: sends an order to the training process. leave: called once it leaves and no sums are under way."""
+        self._client, self._exchange, self._segments, self._tell = client, exchange, segments, tell
+        self._precision = precision
+        self._protocol = WorkerProtocol()
+        self._inbox: list[wire.Message] = []  # for the protocol
+        self._held: deque[FromTraining] = deque()  # orders that wait for an iteration's beginning or end
+        self._tensors: list[m.TensorSpec] = []  # of the registration that comes or holds
+        self._are_whole = False
+        self._is_registered = False  # and no BreakOff since
+        self._cut: Cut | None = None
+        self._plan: m.Plan | None = None  # of the iteration that comes or is under way
+        self._routes_told = -1  # the last iteration that the training process knows the route of
+        self._progress: SliceProgress | None = None  # of the iteration under way by the plane
+        self._begun = self._computed = 0  # its tensors, and those whose elements are all there
+        self._started_s = self._computed_s = self._last_end_s = 0.0
+        self._cpu_before_s = 0.0
+        self._take: dict[type, Callable[[Any], None]] = {
+            orders.Announce: self._announce,
+            orders.Register: self._register,
+            orders.Sum: self._sum,
+            orders.Ready: self._ready,
+            orders.BreakOff: lambda _: self._break_off(),
+            orders.RingDone: self._ring_done,
+            orders.Leave: lambda _: leave(),
+        }
+
+    @property
+    def under_way(self) -> int | None:
+        """The iteration that the plane sums."""
+        return None if self._progress is None else self._protocol.iteration
+
+    def hear(self, message: wire.Message) -> None:
+        """Take in what the coordinator says."""
+        if isinstance(message, m.CallAgreed):
+            self._tell(orders.Agreed(message.number))
+        elif not isinstance(message, m.Measure):  # its own plan says the same
+            self._inbox.append(message)
+            if self._plan is not None:
+                self._tell_routes(self._plan)
+
+    def take(self, order: FromTraining) -> None:
+        """Take in an order; it is carried out by `go_on`, in order."""
+        self._held.append(order)
+
+    def go_on(self) -> None:
+        """Carry out what can be carried out, push what may leave, and end the iteration where it is complete."""
+        while True:
+            self._obey()
+            if self._exchange.push() and not self._started_s:
+                self._started_s = time.monotonic()
+            if self._progress is None or not self._progress.is_complete or self._begun < self._progress.tensors:
+                return
+            self._end_iteration()
+
+    def _break_off(self) -> None:
+        """No further tensors come."""
+        self._is_registered = False
+        if self._progress is None:
+            self._plan = None
+        elif self._progress.tensors > self._begun:
+            self._progress.tensors = self._begun
+            self._note_computed(self._progress)
+
+    # ---- orders
+
+    def _obey(self) -> None:
+        """Carry out orders, up to the first that must wait."""
+        self._choose()
+        while self._held and not self._must_wait(self._held[0]):
+            order = self._held.popleft()
+            self._take[type(order)](order)
+            self._choose()
+
+    def _must_wait(self, order: FromTraining) -> bool:
+        """Whether an order waits for the plan of the next iteration, or for the end of the one under way."""
+        if isinstance(order, orders.Sum):
+            return self._plan is None if self._progress is None else order.tensor == 0
+        if isinstance(order, orders.RingDone):
+            return self._plan is None and self._is_registered
+        if isinstance(order, orders.Leave):
+            self._break_off()
+        return self._progress is not None and isinstance(order, orders.Register | orders.Leave)
+
+    def _announce(self, order: orders.Announce) -> None:
+        self._client.send(order.call)
+        self._client.note(calls=order.call.number + 1)
+
+    def _register(self, order: orders.Register) -> None:
+        self._tensors = [*([] if self._are_whole else self._tensors), *order.tensors]
+        self._are_whole = order.is_whole
+        if order.is_whole:
+            registration = self._protocol.register(self._tensors, self._precision)
+            m.require_fit(registration)
+            self._client.send(registration)
+            self._is_registered, self._cut = True, None
+
+    def _sum(self, order: orders.Sum) -> None:
+        if self._cut is None or self._plan is None or self._plan.routes_itself:
+            raise PeerError("sums by the plane what goes by the ring")
+        if self._progress is None:
+            iteration = self._protocol.iteration
+            self._progress = self._exchange.begin(iteration, self._plan, self._cut)
+            self._begun, self._computed, self._started_s = 0, 0, 0.0
+            self._cpu_before_s = time.process_time()
+            self._client.note(exchanging=iteration)
+        if order.tensor != self._begun:
+            raise PeerError(f"sums tensor {order.tensor}, where {self._begun} comes next")
+        self._begun += 1
+        elements, dtype = self._cut.elements[order.tensor], self._cut.dtype[order.tensor]
+        self._exchange.add_tensor(self._segments.tensor(order.segment, order.offset_bytes, elements, dtype))
+        self._client.note(calls=order.calls)
+
+    def _ready(self, order: orders.Ready) -> None:
+        if self._progress is None or self._cut is None or order.tensor >= self._begun:
+            raise PeerError(f"has elements of tensor {order.tensor}, which it does not sum yet")
+        self._progress.make_ready(order.tensor, order.elements)
+        if order.elements == self._cut.elements[order.tensor]:
+            self._computed += 1
+            self._note_computed(self._progress)
+
+    def _note_computed(self, progress: SliceProgress) -> None:
+        if self._computed == progress.tensors:
+            self._computed_s = time.monotonic()
+            self._client.note(computed=self._protocol.iteration)
+
+    def _ring_done(self, order: orders.RingDone) -> None:
+        self._client.note(calls=order.calls)
+        if not self._is_registered:  # it was broken off
+            return
+        plan, iteration = self._plan, self._protocol.iteration
+        if plan is None or not plan.routes_itself or order.iteration != iteration:
+            raise PeerError(f"has summed iteration {order.iteration} by the ring, where {iteration} comes next")
+        self._client.note(computed=iteration)
+        self._report_done(plan, order.started_s, order.computed_s, order.finished_s, None)
+
+    # ---- plans
+
+    def _choose(self) -> None:
+        """Obey the coordinator's next message, where no iteration comes or is under way."""
+        while self._plan is None and self._is_registered:
+            message = self._protocol.choose(self._inbox)
+            if isinstance(message, m.Setup):
+                self._cut = self._cut_by(message)
+                self._last_end_s = self._last_end_s or time.monotonic()
+            elif isinstance(message, m.Plan):
+                self._plan = message
+                self._tell_routes(message)
+            elif message is not None:  # Finish
+                self._tell(orders.Finish())
+                self._is_registered = False
+            else:
+                return
+
+    def _tell_routes(self, plan: m.Plan) -> None:
+        """Tell the training process this plan's route, and at once that of a plan which was sent ahead."""
+        ahead = [one for one in self._inbox if isinstance(one, m.Plan) and one.layout_version == plan.layout_version]
+        for one in sorted([plan, *ahead], key=lambda one: one.iteration):
+            if one.iteration > self._routes_told:
+                registration = self._protocol.registration
+                self._tell(orders.Route(registration, one.iteration, one.until, one.routes_itself))
+                self._routes_told = one.until
+
+    def _cut_by(self, setup: m.Setup) -> Cut:
+        """The slices that the coordinator expects. Raises InputError where they differ."""
+        layout = build_layout(
+            [
+                Tensor(one.name, one.elements, wire_dtype(one.dtype, setup.precision), one.group)
+                for one in self._tensors
+            ],
+            num_nodes=setup.num_nodes,
+            num_servers=setup.num_servers,
+            alpha_bytes=setup.alpha_bytes,
+            fixed_slice_bytes=setup.fixed_slice_bytes,
+            num_probe=setup.num_probe,
+        )
+        if layout.digest() != setup.digest:
+            raise InputError(
+                "an agent cuts the tensors differently from the coordinator: install the same nalb everywhere"
+            )
+        return Cut(layout, setup.precision)
+
+    # ---- the end of an iteration
+
+    def _end_iteration(self) -> None:
+        assert self._plan is not None
+        end_s, cpu_s = time.monotonic(), time.process_time() - self._cpu_before_s
+        self._progress = None
+        if (sums := self._exchange.end()) is not None:
+            m.require_fit(sums)
+            self._client.send(sums)
+        self._report_done(self._plan, self._started_s or end_s, self._computed_s, end_s, cpu_s)
+
+    def _report_done(
+        self, plan: m.Plan, started_s: float, computed_s: float, end_s: float, cpu_s: float | None
+    ) -> None:
+        self._client.note(exchanging=-1)
+        iteration, took_s = self._protocol.iteration, end_s - self._last_end_s
+        done = m.Done(iteration, end_s - started_s, took_s, 0.0, started_s, end_s, computed_s, cpu_s)
+        self._client.send(done, waits=iteration < plan.until)
+        self._last_end_s, self._plan = end_s, None
