@@ -37,7 +37,10 @@ class RankIterations:
         leave: Callable[[], None],
         precision: str,
     ):
-        """precision: the one that this rank's options ask for. tell: sends an order to the training process. leave: called once it leaves and no sums are under way."""
+        """tell: sends an order to the training process. leave: called once it leaves and no sums are under way.
+
+        precision: the one that this rank's options ask for.
+        """
         self._client, self._exchange, self._segments, self._tell = client, exchange, segments, tell
         self._precision = precision
         self._protocol = WorkerProtocol()
