@@ -1,4 +1,6 @@
-"""Parses schemes with options for `nalb compare --schemes`: SCHEME[-sites][-probes][+forecasts|-forecasts][+PRECISION][@SLICE_BYTES].
+"""Parses schemes with options for `nalb compare --schemes`.
+
+A word is SCHEME[-sites][-probes][+forecasts|-forecasts][+PRECISION][@SLICE_BYTES]:
 
 exact-sites                 sums over all machines at once, although the machines name their sites
 average-probes+forecasts    equal shares without probe slices; every message is announced and timed
