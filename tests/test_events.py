@@ -45,6 +45,8 @@ LINES = [
     b'{"event":"shareduplink","at_s":5.0,"iteration":3,"nodes":["n0","n1"],"others":["n2"],"up_bytes_per_s":2.5,"down_bytes_per_s":3.5}',
     b'{"event":"abort","at_s":5.0,"reason":"the test ends"}',
     b'{"event":"abort","at_s":5.0,"reason":"phase init: no","failure":{"cause":"refused","detail":"no","phase":"init"}}',
+    b'{"event":"started","at_s":5.0,"role":"worker","node":"n1"}',
+    b'{"event":"ended","at_s":5.0,"role":"worker","node":"n1","exit_code":0}',
     b'{"event":"failure","at_s":5.0,"failure":{"cause":"silent","detail":"is silent","role":"worker","node":"n1",'
     b'"phase":"exchange","iteration":3}}',
 ]
