@@ -25,7 +25,8 @@ from nalb.cli.flags import (
 from nalb.errors import InputError
 from nalb.extensions import SCHEME_GROUP, estimators_with, is_own, schemes_with
 from nalb.launch.encryption import Encryption
-from nalb.launch.frameworks import MXNET, TORCH, chosen
+from nalb.launch.frameworks import MXNET, TORCH, chosen, chosen_on
+from nalb.launch.hosts import load_hosts
 from nalb.launch.start import LaunchRequest, environment_lines, launch
 from nalb.launch.supervisor import print_line
 from nalb.options import BATCHINGS, DEFAULT_PRECISION, JOINT_BATCHING
@@ -126,7 +127,12 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
         raise InputError(f"COMMAND {command[0]!r} is not a program here: give a path, or a name on PATH")
     is_encrypted = args.encrypt or args.keys is not None or (args.hosts is not None and not args.plain)
     encryption = Encryption(is_encrypted, args.keys)
-    framework = chosen(args.framework, command) if args.hosts is None else args.framework or MXNET
+    if args.hosts is None:
+        framework = chosen(args.framework, command)
+    elif args.print_env:  # another launcher starts the processes, and ssh may not reach the hosts
+        framework = args.framework or MXNET
+    else:
+        framework = args.framework or chosen_on(load_hosts(args.hosts).hosts[0], command)
     _check_framework(args, framework, scheme, encryption)
     return LaunchRequest(
         command,

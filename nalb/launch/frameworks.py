@@ -8,14 +8,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nalb.errors import InputError, MachineError
+from nalb.launch.hosts import Host
+from nalb.launch.ssh import environment_for_ssh, remote_command, ssh_argv
 from nalb.process.own_program import WITHOUT_FOLDER
 
 MXNET, TORCH = FRAMEWORKS = ("mxnet", "torch")
 INSTALL = {MXNET: "pip install 'nalb[mxnet]'", TORCH: "pip install torch"}
-ASK = f"import importlib.util as u; print(*(name for name in {FRAMEWORKS} if u.find_spec(name)))"
+ASK = WITHOUT_FOLDER + f"import importlib.util as u; print(*(name for name in {FRAMEWORKS} if u.find_spec(name)))"
 ANSWER_LIMIT_S = 60.0  # Python starts within a second, from a cold disk within some
 _PYTHON = re.compile(r"python[0-9.]*")
 
@@ -23,32 +25,57 @@ _PYTHON = re.compile(r"python[0-9.]*")
 def frameworks_of(python: str) -> list[str]:
     """The frameworks that this Python finds. Raises MachineError where it does not run."""
     try:
-        asked = subprocess.run(
-            [python, "-c", WITHOUT_FOLDER + ASK],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=ANSWER_LIMIT_S,
-            check=True,
-        )
+        return _answer([python, "-c", ASK])
     except (OSError, subprocess.SubprocessError) as error:
         raise MachineError(f"{python} does not say which framework it has ({error}): add --framework") from None
-    return asked.stdout.split()
 
 
 def chosen(given: str | None, command: Sequence[str]) -> str:
     """The framework: `given`, or the only one of the command's Python. Raises InputError if it has both, MachineError if none."""
     program = shutil.which(command[0]) or command[0]
-    is_python = _PYTHON.fullmatch(os.path.basename(program)) is not None
-    if given is not None and not is_python:
+    if given is not None and not _is_python(program):
         return given  # a wrapper may bring any Python
-    python = program if is_python else sys.executable
+    python = program if _is_python(program) else sys.executable
     found = frameworks_of(python)
     if given is not None and given not in found:
         raise MachineError(f"{python} has no {given}: {INSTALL[given]} there, or name another Python")
-    if given is None and len(found) > 1:
+    return given or _only(found, python)
+
+
+def chosen_on(host: Host, command: Sequence[str]) -> str:
+    """The only framework of the command's Python on this host. Raises errors as `chosen`.
+
+    A host that cannot be asked counts as one with MXNet: the start of its processes says what is wrong.
+    """
+    python = command[0] if _is_python(command[0]) and os.path.isabs(command[0]) else host.python
+    try:
+        found = _answer([*ssh_argv(host)[:-1], remote_command(host, [python, "-c", ASK])], environment_for_ssh())
+    except (OSError, subprocess.SubprocessError):
+        return MXNET
+    return _only(found, f"{python} of host {host.name}")
+
+
+def _is_python(program: str) -> bool:
+    return _PYTHON.fullmatch(os.path.basename(program)) is not None
+
+
+def _answer(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[str]:
+    asked = subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=ANSWER_LIMIT_S,
+        check=True,
+    )
+    return asked.stdout.split()
+
+
+def _only(found: Sequence[str], python: str) -> str:
+    if len(found) > 1:
         raise InputError(f"{python} has {' and '.join(found)}: say which one trains, by --framework")
-    if given is None and not found:
+    if not found:
         ways = " or ".join(INSTALL.values())
         raise MachineError(f"{python} has neither {' nor '.join(FRAMEWORKS)}: {ways}, or name another Python")
-    return given or found[0]
+    return found[0]

@@ -99,7 +99,7 @@ def unreachable(hosts: Sequence[Host]) -> set[str]:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=_environment_for_ssh(),
+                env=environment_for_ssh(),
                 start_new_session=True,
                 timeout=ENTER_S,
             )
@@ -111,7 +111,8 @@ def unreachable(hosts: Sequence[Host]) -> set[str]:
         return {host.name for host, failed in zip(hosts, pool.map(fails, hosts), strict=True) if failed}
 
 
-def _environment_for_ssh() -> dict[str, str]:
+def environment_for_ssh() -> dict[str, str]:
+    """The variables of this process that an ssh client needs."""
     return {name: os.environ[name] for name in FOR_SSH if name in os.environ}
 
 
@@ -221,7 +222,7 @@ class RemoteJob(Job):
     def start(self, spec: ProcessSpec) -> RemoteProcess:
         """Start an ssh client and send the agent its order. Raises MachineError where there is no ssh client."""
         host = self._hosts.host(spec.node)
-        environment = _environment_for_ssh()
+        environment = environment_for_ssh()
         keys = self._keys[spec.node].text() if self._keys else None
         relay = self._relay if spec.is_coordinator else None
         observers = None if relay is None else DECLARED["observers"].name

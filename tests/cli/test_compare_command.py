@@ -89,6 +89,24 @@ def test_a_comparison_leaves_a_run_that_the_report_draws(tmp_path):
     assert (out / "report.html").stat().st_size > 10_000
 
 
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+def test_a_comparison_on_the_plane_for_pytorch_needs_no_framework(tmp_path):
+    (tmp_path / "net.toml").write_text(NETWORK)
+    out = tmp_path / "run"
+    done = nalb("compare", "--framework", "torch", "--network", str(tmp_path / "net.toml"), "--replay", "mobilenet",
+                "--schemes", "average,exact", "--iterations", "3", "--out", str(out))  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = read_run(out)
+    assert record.model_bytes == 12_868_904
+    for name, result in record.schemes.items():
+        assert len(result.communication_s) == 3, name
+        assert min(result.communication_s) > record.bound_s, name
+    plans = [one for one in read_events(out) if isinstance(one, PlanEvent) and one.scheme == "exact"]
+    assert plans[-1].shares["n2"] < min(plans[-1].shares["n0"], plans[-1].shares["n1"])
+    assert run(["report", str(out)]) == 0
+
+
 @pytest.mark.mxnet
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
@@ -247,6 +265,10 @@ def test_a_comparison_that_is_cut_short_leaves_nothing(tmp_path, number, role):
         (["--parallel", "dp@stock"], "--scheme stock is MXNet alone"),
         (["--parallel", "dp", "--weights", "1,2"], "fela's alone"),
         (["--stragglers", "round-robin:1"], "add --parallel"),
+        (["--framework", "torch", "--schemes", "stock"], "--schemes stock is of MXNet alone: PyTorch alone is gloo"),
+        (["--framework", "torch", "--schemes", "p3"], "PyTorch alone is gloo"),
+        (["--schemes", "exact", "--", "python", "train.py"], "give one workload"),
+        (["--schemes", "exact", "python", "train.py"], "put -- before the command"),
     ],
 )
 def test_bad_flags_are_one_line_and_start_nothing(tmp_path, capsys, flags, text):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,9 +14,15 @@ from nalb.events import IterationEvent, PlanEvent, ReadyEvent
 from nalb.failures import Cause
 from nalb.reporting.run_file import read_events
 from tests.failures import noted_in, who
+from tests.launch import test_ssh
 from tests.launch.conftest import END_LIMIT_S, START_LIMIT_S, Launch
+from tests.launch.test_ssh import SSHD, Cluster
 
+cluster = test_ssh.cluster  # a fixture
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install torch")
+needs_ssh = pytest.mark.skipif(
+    not Path(SSHD).exists() or not shutil.which("ssh"), reason="no OpenSSH server and client"
+)
 STEPS = [sys.executable, str(Path(__file__).with_name("torch_steps.py"))]
 NETWORK = """
 name = "torch3"
@@ -83,6 +90,23 @@ def test_ddp_on_an_emulated_network(launch: Launch, tmp_path: Path) -> None:
     assert shares["b"] < min(shares["a"], shares["c"]), "the slow node sums least"
     names = {path.name for path in (job.run_dir / "logs").iterdir()}
     assert names == {"a.scheduler.log", "a.worker.log", "b.worker.log", "c.worker.log"}
+    job.assert_nothing_left()
+
+
+@needs_torch
+@needs_ssh
+@pytest.mark.root
+@pytest.mark.torch
+def test_ranks_on_hosts(cluster: Cluster, launch: Launch, tmp_path: Path) -> None:
+    """Over ssh, encrypted; events come from the first host, whose Python has PyTorch alone."""
+    command = [*STEPS, "8"]
+    environment = cache_of_torch(tmp_path)
+    job = cluster.launch(launch, *command, flags=("--scheme", "average"), **environment)
+    assert job.end(START_LIMIT_S)[0] == 0, job.output
+    parameters = {line.partition("parameters ")[2] for line in job.lines if "parameters" in line}
+    assert len(parameters) == 1, job.output
+    iterations = [one for one in read_events(job.run_dir) if isinstance(one, IterationEvent)]
+    assert len(iterations) == 8 - 2
     job.assert_nothing_left()
 
 
