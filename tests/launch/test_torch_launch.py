@@ -52,6 +52,8 @@ def cache_of_torch(folder: Path) -> dict[str, str]:
             "--scheme stock is MXNet alone: PyTorch alone is --scheme gloo",
         ),
         (["--framework", "torch", "--scheme", "p3"], "PyTorch alone is --scheme gloo"),
+        (["--framework", "mxnet", "--precision", "int8"], "--precision int8: fewer bytes need the plane for PyTorch"),
+        (["--framework", "torch", "--scheme", "gloo", "--precision", "int8"], "sums float32: leave out --precision"),
         (["--framework", "mxnet", "--scheme", "gloo"], "MXNet alone is --scheme stock"),
         (["--framework", "torch", "--scheme", "gloo", "--encrypt"], "which does not encrypt: add --plain"),
         (["--framework", "torch", "--batching", "lb-bsp"], "leave out --batching"),
