@@ -94,7 +94,8 @@ class Agent:
             self._training_ended()
         self._listen()
         while not self._has_left:
-            for one, _ in self._poller.poll(int(1000 * CHECK_S)):
+            may_go_on = self._iterations is not None and self._iterations.may_go_on
+            for one, _ in self._poller.poll(0 if may_go_on else int(1000 * CHECK_S)):
                 if act := self._act.get(one):  # an earlier one may have ended this one's watch
                     act()
             if self._iterations is not None:

@@ -94,6 +94,11 @@ class RankIterations:
                 return
             self._end_iteration()
 
+    @property
+    def may_go_on(self) -> bool:
+        """Whether `go_on` has more to do, before anything comes."""
+        return self._exchange.may_push
+
     def _break_off(self) -> None:
         """No further tensors come."""
         self._is_registered = False

@@ -63,11 +63,14 @@ class SliceProgress:
         """Whether all elements of the iteration are there."""
         return all(self._queued[one] == self._cut.first[one + 1] for one in range(self.tensors))
 
+    @property
+    def has_next(self) -> bool:
+        """Whether a slice may leave: one is ready, and the window is not full."""
+        return bool(self._queue) and not (self._window_bytes and self.under_way_bytes >= self._window_bytes)
+
     def next_slice(self) -> int | None:
         """The slice that leaves now; None: there is none, or the window is full."""
-        if not self._queue or (self._window_bytes and self.under_way_bytes >= self._window_bytes):
-            return None
-        return self._queue.popleft()
+        return self._queue.popleft() if self.has_next else None
 
     def note_answer(self, index: int) -> int | None:
         """Take in that a slice's sum is back; returns how many elements of its tensor to tell of as summed, or None.
