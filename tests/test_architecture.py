@@ -137,7 +137,22 @@ ALLOWED = {
         "nalb.transport",
         "nalb.workloads",
     },
-    "nalb.reporting": {"nalb.errors", "nalb.events", "nalb.units"},
+    "nalb.reporting": {
+        "nalb.errors",
+        "nalb.events",
+        "nalb.units",
+        "nalb.planning",
+        "nalb.schemes",
+        "nalb.feedback",
+    },
+    "nalb.live": {
+        "nalb.errors",
+        "nalb.events",
+        "nalb.failures",
+        "nalb.units",
+        "nalb.process",
+        "nalb.reporting",
+    },
     "netem": {"nalb.errors", "nalb.units", "nalb.toml_file", "nalb.process"},
     "kvstore_patch": {
         "nalb.options",
@@ -310,6 +325,7 @@ def test_each_heavy_library_stays_in_its_room():
         ("pyroute2", "netem"),
         ("torch", "nalb.compare.peers", "nalb.torch"),
         ("statsmodels", "nalb.batching"),
+        ("prometheus_client", "nalb.live"),
     ):
         for package in ("nalb", "netem", "kvstore_patch"):
             for path in modules(package):

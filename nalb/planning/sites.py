@@ -111,5 +111,5 @@ class Uplinks:
             object.__setattr__(self, name, values)
 
     def parts(self) -> Floats:
-        """Each machine's equal part of its site's uplink, up and down, bytes per second, shape (2, N)."""
+        """Each machine's equal part of its site's uplink (up and down), bytes per second, shape (2, N)."""
         return np.asarray(np.array([self.up, self.down])[:, self.sites.place] / self.sites.machines)

@@ -12,6 +12,7 @@ Where MXNet runs alone, servers take no part and no service has phases: REGISTER
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from nalb.events import AbortEvent, ReadyEvent, StateEvent
@@ -183,7 +184,9 @@ class Coordinator:
             self._send(process, welcome)
         self._is_gathered = True
         servers = [p.hello.node for p in sorted(self._members.servers, key=lambda p: p.rank) if p.sums_for_all]
-        self._observers.tell(ReadyEvent(at_s=now_s, nodes=self._nodes, servers=servers))
+        sites = None if settings.is_stock else settings.sites_of(self._nodes)
+        by_node = UNSET if sites is None else dict(zip(self._nodes, sites.name_of_node, strict=True))
+        self._observers.tell(ReadyEvent(at_s=now_s, nodes=self._nodes, servers=servers, sites=by_node))
 
     def _levels(self) -> wire.Levels | None:
         """The levels of a job by sites; None where sums have one level."""
