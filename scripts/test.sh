@@ -12,7 +12,7 @@ export OMP_NUM_THREADS=1
 "$venv/bin/mypy"
 # What a Python without MXNet loads must run on 3.10. Pythons older than this machine's need not be here for that.
 "$venv/bin/vermin" --quiet --no-tips --violations --target=3.10- \
-  scripts/build_backend.py nalb netem kvstore_patch/shim kvstore_patch/bootstrap kvstore_patch/after_mxnet.py
+  scripts/build_backend.py nalb netem kvstore_patch/keys kvstore_patch/shim kvstore_patch/bootstrap kvstore_patch/after_mxnet.py
 if (($#)); then
   exec "$venv/bin/python" -m pytest "$@"
 fi

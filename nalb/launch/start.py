@@ -18,7 +18,7 @@ from nalb.launch.hosts import HostsFile, load_hosts
 from nalb.launch.network import NAMESPACE_PORT, job_nodes, places_in
 from nalb.launch.ports import free_pair
 from nalb.launch.ranks import torch_program
-from nalb.launch.restarts import Attempt, Policy, see_through
+from nalb.launch.restarts import Attempt, RestartPolicy, see_through
 from nalb.launch.roles import NOTHING, Place, Program, mxnet_program
 from nalb.launch.run_dir import make_run_dir
 from nalb.launch.signals import ending_on_signals
@@ -65,7 +65,7 @@ def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManag
     network = load_network(find_network(request.network)) if request.network is not None else None
     places = hosts.places() if hosts else job_nodes(network) if network else _loopback_places(request)
     nodes = [place.name for place in places]
-    policy = Policy(request.max_restarts, request.min_nodes, None)
+    policy = RestartPolicy(request.max_restarts, request.min_nodes, None)
     policy.check(len(nodes))
     _check_restarts(request, hosts, sum(not place.is_worker for place in places))
     if network is not None:

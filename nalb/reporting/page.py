@@ -282,13 +282,14 @@ def _filled(template: str, figures: Sequence[FigureOf], pictures: Mapping[str, b
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["number"] = _number
+    environment.filters["number"] = number
     environment.filters["seconds"] = seconds
     drawn = [(figure, base64.b64encode(pictures[figure.file]).decode("ascii")) for figure in figures]
     return environment.get_template(template).render(figures=drawn, **values)
 
 
-def _number(value: float, format_text: str) -> str:
+def number(value: float, format_text: str) -> str:
+    """A value as the page shows it; a dash where it is not known."""
     return "-" if math.isnan(value) else format(value, format_text)
 
 
