@@ -8,7 +8,7 @@ import psutil
 
 from nalb.errors import InputError
 
-LOOPBACK_NAMES = ("localhost", "ip6-localhost")
+LOOPBACK = ("localhost", "ip6-localhost", "127.", "::1")  # beginnings of hosts that are any machine itself
 
 
 def own_address(environ: Mapping[str, str], master: str | None = None) -> str:
@@ -26,7 +26,7 @@ def own_address(environ: Mapping[str, str], master: str | None = None) -> str:
         raise InputError("environment variable MASTER_ADDR is not set: set NALB_ADDRESS to this machine's IP address")
     found = _towards(master)
     is_alone = environ.get("LOCAL_WORLD_SIZE", "0") == environ.get("WORLD_SIZE")
-    if ipaddress.ip_address(found).is_loopback and not _is_loopback(master) and not is_alone:
+    if ipaddress.ip_address(found).is_loopback and not master.startswith(LOOPBACK) and not is_alone:
         raise InputError(
             f"MASTER_ADDR={master} leads to {found} on this machine, which others do not reach: set NALB_ADDRESS to its IP address"
         )
@@ -60,10 +60,3 @@ def _towards(host: str) -> str:
             return str(one.getsockname()[0])
     except OSError as error:
         raise InputError(f"MASTER_ADDR={host}: no route leads there ({error.strerror})") from None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host in LOOPBACK_NAMES

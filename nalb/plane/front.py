@@ -48,12 +48,7 @@ PART_ELEMENTS = 1 << 18  # sums are written and read in parts of so many: 1 MB o
 NEWS_MOST = 1 << 16  # bytes of a packet from the agent; the longest is a Failure
 TENSORS_OF_A_PACKET = 1000
 ALIGNED_BYTES = 64
-# An agent's blocks are as large as slices: without these, the C library would give each back to the system and fetch it anew.
-KEEP_FREED_MEMORY = {
-    "MALLOC_MMAP_THRESHOLD_": "33554432",
-    "MALLOC_TRIM_THRESHOLD_": "1073741824",
-    "OMP_NUM_THREADS": "1",
-}
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # of numpy's, which an agent does not need
 
 
 class JobFinished(Exception):
@@ -73,10 +68,6 @@ class Memory:
         self.descriptor = os.memfd_create("nalb", os.MFD_CLOEXEC)
         os.ftruncate(self.descriptor, size)
         self._map = mmap.mmap(self.descriptor, size)  # unmapped once no array is left
-
-    def close_descriptor(self) -> None:
-        """The memory stays while anyone has it mapped."""
-        os.close(self.descriptor)
 
     def array(self, tensor: int) -> npt.NDArray[Any]:
         """The place of one tensor."""
@@ -134,7 +125,7 @@ class Front:
         """
         self._start, self._owner, self._silence_s = start, os.getpid(), silence_s
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = KEEP_FREED_MEMORY | os.environ | {"PYTHONPATH": python_path(os.environ.get("PYTHONPATH", ""))}
+        environment = ONE_THREAD | os.environ | {"PYTHONPATH": python_path(os.environ.get("PYTHONPATH", ""))}
         with theirs:
             self._agent = subprocess.Popen(
                 own_argv("nalb.plane.agent", str(theirs.fileno())),
@@ -143,6 +134,7 @@ class Front:
                 env=environment,
             )
         self.by_plane = 0  # sums that went by the plane
+        self.ends_script = True  # that does not hear of an error within GRACE_S
         self._in_order = threading.RLock()  # one call at a time: the order of calls is alike on all ranks
         self._news = threading.Condition()  # guards what follows
         self._error: JobFailed | None = None
@@ -308,7 +300,7 @@ class Front:
         try:
             self._send(o.Segment(memory.number, memory.size_bytes), memory.descriptor)
         finally:
-            memory.close_descriptor()
+            os.close(memory.descriptor)  # the memory stays while anyone has it mapped
 
     def _let_memory_go(self) -> None:
         if self._memory is not None:
@@ -329,7 +321,7 @@ class Front:
         except Exception as problem:
             error = self._lost(f"cannot be understood: {one_line(problem)}")
         self._end(error)
-        if not self._is_leaving:
+        if self.ends_script and not self._is_leaving:
             threading.Thread(target=self._end_script, name="nalb-grace", daemon=True).start()
 
     def _receive_unless_stopped(self, poller: select.poll) -> bytes:

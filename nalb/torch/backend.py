@@ -38,7 +38,8 @@ _generation = 0  # how many default groups this process has made: names in the s
 class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
     """A group. HANDED_ON goes to `inner`, allreduce to the plane, all else to the backend that is registered for the device."""
 
-    def __init__(self, options: Any, store: dist.Store, job: TorchJob | None):
+    def __init__(self, options: Any, store: dist.Store, job: TorchJob | None, gpus_by_plane: bool = False):
+        """gpus_by_plane: whether sums on GPUs go as those on CPUs, whatever torch.distributed was told."""
         super().__init__(options.group_rank, options.group_size)
         self._job = job  # None: all goes to gloo
         self._is_default = not options.global_ranks_in_group
@@ -47,6 +48,9 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._inner = dist.ProcessGroup(*self._made_of)
         self._sums_cuda, self._knows_cuda = False, not torch.cuda.is_available()
         self._register("cpu", KIND.GLOO, self._gloo)
+        if gpus_by_plane and not self._knows_cuda:
+            self._register("cuda", KIND.GLOO, self._gloo)
+            self._sums_cuda = self._knows_cuda = True
         for group in (self, self._inner):
             group._set_default_backend(KIND.GLOO)
 
@@ -82,9 +86,15 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._know_cuda()
         tensor = tensors[0].detach()
         if opts.reduceOp == dist.ReduceOp.AVG:
+            opts.reduceOp = dist.ReduceOp.SUM
+            if not tensor.is_floating_point() and not tensor.is_complex():  # whole numbers are divided after the sum
+                work = self._inner.allreduce(tensors, opts)
+                work.wait()
+                for one in tensors:
+                    one.div_(self.size(), rounding_mode="trunc")
+                return work
             for one in tensors:
                 one.detach().div_(self.size())
-            opts.reduceOp = dist.ReduceOp.SUM
         if self._job is None or len(tensors) > 1 or opts.reduceOp != dist.ReduceOp.SUM or not self._suits(tensor):
             return self._inner.allreduce(tensors, opts)
         if self._job.machine is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from nalb.errors import one_line
 from nalb.plane import orders as o
 from nalb.plane.address import own_address
 from nalb.plane.front import Front
@@ -19,7 +20,8 @@ from nalb.torch.sums import close_gpus
 class TorchJob:
     """Joins the job, with an agent where this rank is the first of its machine."""
 
-    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta):
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, ends_script: bool = True):
+        """ends_script: whether a script that waits in gloo when the job fails is ended; otherwise gloo's timeout tells it."""
         own_host = os.environ.get("NALB_NODE") or socket.gethostname(), os.environ.get("LOCAL_WORLD_SIZE", "1") != "1"
         machines = machines_of([tuple(one) for one in _told_by_all(store, "host", rank, size, own_host)])
         firsts = [ranks[0] for ranks in machines]
@@ -30,6 +32,7 @@ class TorchJob:
             hosts = _told_by_all(store, "name", firsts.index(rank), len(firsts), own_host[0])
             node = own_host[0] if hosts.count(own_host[0]) == 1 else f"{own_host[0]}.{rank}"
             self.front = _join(store, firsts.index(rank), len(firsts), node)
+            self.front.ends_script = ends_script
         if self.is_needed and len(machines) < size:
 
             def new_local(name: str, place: int, places: int) -> dist.ProcessGroupGloo:
@@ -61,8 +64,12 @@ def _join(store: dist.Store, rank: int, size: int, node: str) -> Front:
     start = o.Start(rank, size, node, _address(store), rank == 0 and not coordinator)
     front = Front(start, settings.startup_s, settings.silence_s)
     told = front.listening.address, front.listening.coordinator or coordinator
-    agents = _told_by_all(store, "agent", rank, size, told)
-    front.join([one for one, _ in agents], agents[0][1])
+    try:
+        agents = _told_by_all(store, "agent", rank, size, told)
+        front.join([one for one, _ in agents], agents[0][1])
+    except BaseException as error:
+        front.close(f"did not join the job: {one_line(error)}")
+        raise
     return front
 
 

@@ -45,8 +45,7 @@ class SumWork(dist._Work):  # type: ignore[misc]
             raise PeerError(f"a sum of {self._tensor.numel()} elements has not come within {timeout}")
         if self._error is not None:
             raise self._error
-        if self._tensor.device.type == "cuda":
-            self._future.wait()  # lets the current stream wait
+        self._future.wait()  # it is completed at this moment; on a GPU the current stream waits too
         return True
 
     def get_future(self) -> "torch.futures.Future[list[torch.Tensor]]":

@@ -280,6 +280,10 @@ def plain_sums() -> None:
         theirs = dense.clone()
         dist.all_reduce(theirs, group=gloo)
         require_alike(ours, theirs / size)
+    whole = torch.tensor([7, -8]) + dist.get_rank()
+    dist.all_reduce(whole, dist.ReduceOp.AVG)  # as Lightning does
+    of_ranks = size * (size - 1) / 2
+    assert whole.tolist() == [int((7 * size + of_ranks) / size), int((-8 * size + of_ranks) / size)]
     require_by_plane(before)
 
 
@@ -298,6 +302,7 @@ def works() -> None:
         else:
             for work in under_way:
                 work.wait()
+                assert work.get_future().done()  # torchft counts on it
         for tensor in tensors:
             assert torch.equal(tensor, torch.full_like(tensor, float(number * size)))
     tensor = torch.ones(5000)
