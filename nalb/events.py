@@ -60,7 +60,8 @@ class LayoutEvent(Event, frozen=True, kw_only=True):
     alpha_bytes: float | None = None
     fixed_slice_bytes: float | None = None  # the size of slices in place of the one that alpha gives
     num_probe: int | None = None  # probes per server
-    tensors: list[tuple[str, int, str, int]] | None = None  # name, elements, dtype, group
+    precision: str = "float32"  # in which float32 values travel
+    tensors: list[tuple[str, int, str, int]] | None = None  # name, elements, dtype as it travels, group
 
 
 class IdleEvent(Event, frozen=True, kw_only=True):

@@ -8,7 +8,16 @@ from typing import Any
 
 from nalb.batching.schemes import DEFAULT_PREDICTOR
 from nalb.errors import InputError, listed
-from nalb.options import BATCH_MOST, JOINT_BATCHING, Choice, JobOptions, Number, options_in, read_sites
+from nalb.options import (
+    BATCH_MOST,
+    DEFAULT_PRECISION,
+    JOINT_BATCHING,
+    Choice,
+    JobOptions,
+    Number,
+    options_in,
+    read_sites,
+)
 from nalb.planning.sites import Sites
 from nalb.schemes import by_name
 from nalb.tokens.shape import read_weights
@@ -35,6 +44,7 @@ class Settings(JobOptions):
     heartbeat_s: float = HEARTBEAT_S
     startup_s: float = STARTUP_S
     deadline_s: float = DEADLINE_S
+    precision: str = DEFAULT_PRECISION
     predictor: str = DEFAULT_PREDICTOR
     staleness: int = 0
     # NALB_KEYS: this node's key file (nalb/transport/keys.py). With it all connections are encrypted; by default none is.
@@ -116,6 +126,10 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
         else None,
         **_of_process(environ, said),
     )
+    if settings.precision != DEFAULT_PRECISION:
+        raise InputError(
+            f"environment variable NALB_PRECISION={settings.precision}: fewer bytes need the plane for PyTorch: unset it"
+        )
     if settings.role == "server" and (settings.level is None) != (settings.sites is None):
         raise InputError(
             "environment variable NALB_LEVEL: give it, site or global, to each server of a job with NALB_SITES"

@@ -29,6 +29,7 @@ ALLOWED = {
     "nalb.extensions": {"nalb.errors", "nalb.planning", "nalb.measurement", "nalb.schemes"},
     "nalb.options": {
         "nalb.errors",
+        "nalb.planning",
         "nalb.batching",
         "nalb.tokens",
         "nalb.measurement",

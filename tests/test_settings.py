@@ -17,6 +17,7 @@ ALL = JobOptions(
     estimator="paper",
     alpha_bytes=1234.5,
     inflight_bytes=0,
+    precision="float32",
     heartbeat_s=0.2,
     startup_s=77.0,
     deadline_s=20.5,
@@ -154,3 +155,18 @@ def test_a_job_of_agents_needs_no_variables_of_ps_lite():
     for wrong in ({"NALB_HEARTBEAT_S": "50"}, {"NALB_SITES": "n0=east"}, {"NALB_SCHEME": "?"}):
         with pytest.raises(InputError, match=f"environment variable {next(iter(wrong))}"):
             for_agents(wrong, node="n1", endpoint="", size=2, role="agent")
+
+
+def test_fewer_bytes_need_the_plane():
+    environ = {
+        "NALB_PRECISION": "int8",
+        "NALB_NODE": "n0",
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": "9091",
+    }
+    environ |= {"DMLC_NUM_WORKER": "2", "DMLC_NUM_SERVER": "2"}
+    assert for_agents(environ, node="n0", endpoint="tcp://127.0.0.1:1", size=2, role="agent").precision == "int8"
+    with pytest.raises(InputError, match="NALB_PRECISION=int8: fewer bytes need the plane for PyTorch"):
+        from_environment(environ, "host")
+    with pytest.raises(InputError, match="NALB_PRECISION='int5' is not one of float32, bfloat16, float16, int8, int4"):
+        options_in({"NALB_PRECISION": "int5"})

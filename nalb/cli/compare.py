@@ -33,7 +33,7 @@ from nalb.extensions import estimators_with
 from nalb.launch.frameworks import MXNET, TORCH
 from nalb.launch.run_dir import make_run_dir
 from nalb.launch.supervisor import print_line
-from nalb.options import BATCHINGS, JOINT_BATCHING
+from nalb.options import BATCHINGS, DEFAULT_PRECISION, JOINT_BATCHING
 from nalb.reporting.batching_file import batching_table
 from nalb.reporting.parallel_file import parallel_table
 from nalb.reporting.record import read_record
@@ -145,6 +145,8 @@ def main(args: argparse.Namespace) -> int:
     command = _command(args)
     if framework == TORCH:
         _check_torch(args, schemes)
+    else:
+        _check_mxnet(schemes)
     network = load_network(find_network(args.network))
     options = replace(job_options(args), batching=None, scheme=schemes[0].name if batchings or ways else AUTO)
     request = CompareRequest(
@@ -187,6 +189,13 @@ def _check_torch(args: argparse.Namespace, schemes: list[Variant]) -> None:
     for one in schemes:
         if one.scheme and (one.scheme.routes_itself or one.scheme.sizes_batches):
             raise InputError(f"--schemes {one.word} is of MXNet alone: PyTorch alone is {RING}")
+
+
+def _check_mxnet(schemes: list[Variant]) -> None:
+    """Raise InputError for what jobs of MXNet do not have."""
+    for one in schemes:
+        if one.precision != DEFAULT_PRECISION:
+            raise InputError(f"--schemes {one.word}: fewer bytes need the plane for PyTorch: add --framework {TORCH}")
 
 
 def _check(args: argparse.Namespace, schemes: list[Variant]) -> None:

@@ -32,7 +32,8 @@ from nalb.launch.frameworks import MXNET, TORCH, chosen, chosen_here, chosen_on
 from nalb.launch.hosts import load_hosts
 from nalb.launch.start import LaunchRequest, environment_lines, launch
 from nalb.launch.supervisor import print_line
-from nalb.options import BATCHINGS, JOINT_BATCHING
+from nalb.options import BATCHINGS, DEFAULT_PRECISION, JOINT_BATCHING
+from nalb.planning.slices import PRECISIONS
 from nalb.schemes import AUTO, GLOO, SCHEMES, STOCK, Scheme, by_name
 from nalb.tokens.policies import PARALLELS
 
@@ -62,6 +63,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_token_flags(parser)
     parser.add_argument(
         "--verify-sums", action="store_true", help="check the sum of every slice against an independent one; costs time"
+    )
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        help="of gradients on their way, for PyTorch (default: float32); docs/precision.md",
     )
     parser.add_argument("--out", metavar="DIR", help="run directory for logs and samples (default: a new one in runs/)")
     add_metrics_flag(parser)
@@ -153,12 +159,17 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
 
 def _check_framework(args: argparse.Namespace, framework: str, scheme: Scheme, encryption: Encryption) -> None:
     """Raise InputError for flags that jobs of this framework do not have."""
+    is_shorter = args.precision not in (None, DEFAULT_PRECISION)
     if framework != TORCH:
+        if is_shorter:
+            raise InputError(f"--precision {args.precision}: fewer bytes need the plane for PyTorch: leave it out")
         if scheme is GLOO:
             raise InputError(f"--scheme {scheme.name} is {scheme.meaning}: MXNet alone is --scheme {STOCK.name}")
         return
     if scheme.routes_itself and scheme is not GLOO:
         raise InputError(f"--scheme {scheme.name} is {scheme.meaning}: PyTorch alone is --scheme {GLOO.name}")
+    if scheme is GLOO and is_shorter:
+        raise InputError(f"--scheme {scheme.name} is {scheme.meaning}, which sums float32: leave out --precision")
     if scheme is GLOO and encryption.is_on:
         raise InputError(f"--scheme {scheme.name} is {scheme.meaning}, which does not encrypt: add --plain")
     if args.batching or scheme.sizes_batches:

@@ -22,7 +22,8 @@ from nalb.launch.roles import Place, Program, mxnet_program, sites_of
 from nalb.launch.signals import ending_on_signals
 from nalb.launch.supervisor import print_line, print_unfinished
 from nalb.launch.venue import Emulated, JobOrder, RunningJob
-from nalb.options import JobOptions
+from nalb.options import DEFAULT_PRECISION, JobOptions
+from nalb.planning.slices import PRECISIONS
 from nalb.process.own_program import own_argv
 from nalb.reporting.batching_file import BatchingFile, write_batchings
 from nalb.reporting.parallel_file import ParallelFile, write_parallels
@@ -38,6 +39,7 @@ UNPLANNED_STEPS = {MXNET: 1, TORCH: 3}  # the first steps of a training, by whic
 P3_PORT = NAMESPACE_PORT + 10  # the root port of the job for p3, in the same namespaces
 RING_PORT = NAMESPACE_PORT + 20  # the port at which the ring's workers find each other
 SITES_PORT = NAMESPACE_PORT + 30  # the root port of the job that sums by sites
+PRECISION_PORTS = 50  # between root ports of jobs that send float32 in different precisions
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,10 @@ def _held_job(
     elif sites_of(places, replace(options, scheme=variant.name, one_level=variant.one_level)) is not None:
         # The variant sums within sites first. Its servers count other workers.
         name, port, options = "sites", SITES_PORT, replace(options, one_level=False)
+    if variant.precision != DEFAULT_PRECISION:  # a job of its own learns its own times
+        name = "-".join(filter(None, (name, variant.precision)))
+        port += PRECISION_PORTS * PRECISIONS.index(variant.precision)
+        options = replace(options, precision=variant.precision)
     if request.framework == TORCH:
         program = replay_program(replay, request.compute_ms)
     else:
@@ -211,6 +217,7 @@ def _train(request: CompareRequest, schemes: Sequence[Variant]) -> tuple[dict[st
             request.options,
             scheme=(variant.scheme or STOCK).name,
             one_level=variant.one_level,
+            precision=variant.precision,
             label=scheme,
             in_store=True,
         )

@@ -1,7 +1,10 @@
-"""Parses schemes with options for `nalb compare --schemes`: SCHEME[-sites][-probes][+forecasts|-forecasts][@SLICE_BYTES].
+"""Parses schemes with options for `nalb compare --schemes`.
+
+A word is SCHEME[-sites][-probes][+forecasts|-forecasts][+PRECISION][@SLICE_BYTES]:
 
 exact-sites                 sums over all machines at once, although the machines name their sites
 average-probes+forecasts    equal shares without probe slices; every message is announced and timed
+exact+int8                  gradients travel as 8 bits, on the plane for PyTorch
 oracle@46416                slices of 46,416 bytes in place of the size that alpha gives
 """
 
@@ -11,11 +14,14 @@ from dataclasses import dataclass
 
 from nalb.errors import InputError
 from nalb.extensions import SCHEME_GROUP, is_own, schemes_with
+from nalb.options import DEFAULT_PRECISION
+from nalb.planning.slices import PRECISIONS
 from nalb.protocol.wire import RunBlock
 from nalb.schemes import SCHEMES, Scheme
 
 _WORD = re.compile(
-    r"(?P<scheme>[\w.:-]+?)(?P<sites>-sites)?(?P<probes>-probes)?(?P<forecasts>[+-]forecasts)?(?:@(?P<slice>[0-9]{1,12}))?"
+    r"(?P<scheme>[\w.:-]+?)(?P<sites>-sites)?(?P<probes>-probes)?(?P<forecasts>[+-]forecasts)?"
+    rf"(?:\+(?P<precision>{'|'.join(PRECISIONS)}))?(?:@(?P<slice>[0-9]{{1,12}}))?"
 )
 ONE_LEVEL = "-sites"
 LOW_SLICE_BYTES = 256  # smaller slices of a model would need more keys than MXNet has
@@ -32,11 +38,13 @@ class Variant:
     probes: bool = True  # whether probe slices are cut
     forecasts: bool | None = None  # whether messages are announced; None: where the scheme needs that
     slice_bytes: float | None = None  # the size of slices; None: alpha gives it
+    precision: str = DEFAULT_PRECISION  # in which float32 values travel
 
     @property
     def is_of_training(self) -> bool:
-        """Whether a training can run the variant: no option but -sites is changed."""
-        return self.scheme is not None and self.word.removesuffix(ONE_LEVEL) == self.name
+        """Whether a training can run the variant: no option but -sites and the precision is changed."""
+        has_own_blocks = not self.probes or self.forecasts is not None or self.slice_bytes is not None
+        return self.scheme is not None and not has_own_blocks
 
     @property
     def is_own(self) -> bool:
@@ -73,7 +81,7 @@ def parse_variant(word: str, schemes: Mapping[str, Scheme] = SCHEMES, peers: Seq
     if match is None or name not in (*schemes, *peers):
         raise InputError(
             f"--schemes: unknown scheme {word!r}: choose of {', '.join((*schemes, *peers))}, with -sites, -probes, "
-            "+forecasts, -forecasts or @SLICE_BYTES behind it; or your own, package.module:NAME"
+            "+forecasts, -forecasts, +PRECISION or @SLICE_BYTES behind it; or your own, package.module:NAME"
         )
     variant = Variant(
         word,
@@ -83,6 +91,7 @@ def parse_variant(word: str, schemes: Mapping[str, Scheme] = SCHEMES, peers: Seq
         match["probes"] is None,
         None if match["forecasts"] is None else match["forecasts"] == "+forecasts",
         float(match["slice"]) if match["slice"] else None,
+        match["precision"] or DEFAULT_PRECISION,
     )
     scheme = variant.scheme
     if (scheme is None or scheme.ps_lite_kind) and word != name:

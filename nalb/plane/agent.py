@@ -94,7 +94,8 @@ class Agent:
             self._training_ended()
         self._listen()
         while not self._has_left:
-            for one, _ in self._poller.poll(int(1000 * CHECK_S)):
+            may_go_on = self._iterations is not None and self._iterations.may_go_on
+            for one, _ in self._poller.poll(0 if may_go_on else int(1000 * CHECK_S)):
                 if act := self._act.get(one):  # an earlier one may have ended this one's watch
                     act()
             if self._iterations is not None:
@@ -181,7 +182,8 @@ class Agent:
         ranks = SiteRanks.of(self._start.rank, self._start.size, welcome.levels)
         links, tell = self._links, self._training.tell
         exchange = AgentExchange(links, ranks, lambda *sums: tell(orders.Summed(*sums)), self._settings.verify_sums)
-        self._iterations = RankIterations(client, exchange, self._segments, tell, self._say_goodbye)
+        precision = self._settings.precision
+        self._iterations = RankIterations(client, exchange, self._segments, tell, self._say_goodbye, precision)
         self._watch(links.server, lambda: links.read_pushes(exchange))
         for rank, peer in links.peers.items():
             self._watch(peer.socket, links.reader_of_answers(rank, exchange))

@@ -18,7 +18,7 @@ from nalb.plane.exchange import AgentExchange
 from nalb.plane.memory import Segments
 from nalb.plane.orders import FromAgent, FromTraining
 from nalb.plane.pushing import Cut, SliceProgress
-from nalb.planning.slices import Tensor, build_layout
+from nalb.planning.slices import Tensor, build_layout, wire_dtype
 from nalb.protocol import wire
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.worker_protocol import WorkerProtocol
@@ -35,9 +35,14 @@ class RankIterations:
         segments: Segments,
         tell: Callable[[FromAgent], None],
         leave: Callable[[], None],
+        precision: str,
     ):
-        """tell: sends an order to the training process. leave: called once it leaves and no sums are under way."""
+        """tell: sends an order to the training process. leave: called once it leaves and no sums are under way.
+
+        precision: the one that this rank's options ask for.
+        """
         self._client, self._exchange, self._segments, self._tell = client, exchange, segments, tell
+        self._precision = precision
         self._protocol = WorkerProtocol()
         self._inbox: list[wire.Message] = []  # for the protocol
         self._held: deque[FromTraining] = deque()  # orders that wait for an iteration's beginning or end
@@ -89,6 +94,11 @@ class RankIterations:
                 return
             self._end_iteration()
 
+    @property
+    def may_go_on(self) -> bool:
+        """Whether `go_on` has more to do, before anything comes."""
+        return self._exchange.may_push
+
     def _break_off(self) -> None:
         """No further tensors come."""
         self._is_registered = False
@@ -126,7 +136,7 @@ class RankIterations:
         self._tensors = [*([] if self._are_whole else self._tensors), *order.tensors]
         self._are_whole = order.is_whole
         if order.is_whole:
-            registration = self._protocol.register(self._tensors)
+            registration = self._protocol.register(self._tensors, self._precision)
             m.require_fit(registration)
             self._client.send(registration)
             self._is_registered, self._cut = True, None
@@ -200,7 +210,10 @@ class RankIterations:
     def _cut_by(self, setup: m.Setup) -> Cut:
         """The slices that the coordinator expects. Raises InputError where they differ."""
         layout = build_layout(
-            [Tensor(one.name, one.elements, one.dtype, one.group) for one in self._tensors],
+            [
+                Tensor(one.name, one.elements, wire_dtype(one.dtype, setup.precision), one.group)
+                for one in self._tensors
+            ],
             num_nodes=setup.num_nodes,
             num_servers=setup.num_servers,
             alpha_bytes=setup.alpha_bytes,
@@ -211,7 +224,7 @@ class RankIterations:
             raise InputError(
                 "an agent cuts the tensors differently from the coordinator: install the same nalb everywhere"
             )
-        return Cut(layout)
+        return Cut(layout, setup.precision)
 
     # ---- the end of an iteration
 

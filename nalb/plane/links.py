@@ -18,6 +18,7 @@ import numpy.typing as npt
 import zmq
 
 from nalb.errors import MachineError, PeerError
+from nalb.plane.codecs import NUMBERS, Codec, codec_of
 from nalb.planning.slices import MAX_SLICE_ELEMENTS
 from nalb.protocol import wire
 from nalb.transport.courier import KEEP_ALIVE
@@ -25,7 +26,7 @@ from nalb.transport.curvezmq import door_kept, node_of_user, secure_client, secu
 from nalb.transport.keys import NodeKeys
 
 EPOCH = 0  # of the job's members: they stay the same
-HEADER = struct.Struct("<IQIHH")  # epoch, iteration, slice, dtype, 0
+HEADER = struct.Struct("<IQIHH")  # epoch, iteration, slice, dtype, codec: 0 where the values travel as they are
 FORECAST = b"f"
 DTYPES = ("float32", "float64", "float16")
 MESSAGE_MOST = 8 * MAX_SLICE_ELEMENTS + 1024  # bytes of a frame
@@ -40,6 +41,7 @@ class Header(NamedTuple):
     iteration: int
     slice_index: int
     dtype: str
+    codec: int
 
 
 class Receiver(Protocol):
@@ -48,12 +50,12 @@ class Receiver(Protocol):
     def pushed(self, rank: int, header: Header, values: Values) -> None:
         """A slice that `rank` has pushed."""
 
-    def room(self, rank: int, header: Header) -> memoryview:
-        """Where the answer of `rank` belongs, in its whole length."""
+    def room(self, rank: int, header: Header) -> tuple[Values, memoryview]:
+        """Where the answer of `rank` belongs, in its whole length: as values, and as bytes."""
         ...
 
-    def answered(self, rank: int, header: Header) -> None:
-        """The answer is there."""
+    def answered(self, rank: int, header: Header, frame: zmq.Frame | None) -> None:
+        """The answer is there. frame: as it came, where a codec made it."""
 
 
 class _Peer:
@@ -101,6 +103,7 @@ class AgentLinks:
         self._by_identity: dict[bytes, _Peer] = {}
         self.rows: deque[tuple[int, int, int, int]] = deque()  # of SampleRow
         self.refused: Counter[str] = Counter()
+        self._codecs: dict[int, Codec] = {}  # that frames have come in, by number
 
     def connect(self, own_rank: int, addresses: Sequence[str]) -> None:
         """Connect to all other agents. addresses: by rank. Raises InputError where keys lack an address."""
@@ -129,18 +132,17 @@ class AgentLinks:
 
     # ---- out
 
-    def push(self, rank: int, iteration: int, index: int, values: Values, is_measured: bool) -> None:
-        """Send a slice to the agent that sums it."""
+    def push(self, rank: int, header: Header, payload: Any, is_measured: bool) -> None:
+        """Send a slice to the agent that sums it. payload: its values, or a codec's frame of them."""
         socket = self.peers[rank].socket
         if is_measured:
             socket.send(FORECAST)
-        socket.send(HEADER.pack(EPOCH, iteration, index, DTYPES.index(values.dtype.name), 0), zmq.SNDMORE)
-        socket.send(values.data)
+        socket.send(_packed(header), zmq.SNDMORE)
+        socket.send(payload)
 
-    def answer(self, ranks: Sequence[int], iteration: int, index: int, values: Values, is_measured: bool) -> None:
-        """Send a sum to those that pushed parts of it: one copy for all."""
-        header = HEADER.pack(EPOCH, iteration, index, DTYPES.index(values.dtype.name), 0)
-        frame, send = zmq.Frame(values.data, copy=True), self.server.send
+    def answer(self, ranks: Sequence[int], of: Header, payload: Any, is_measured: bool) -> None:
+        """Send a sum to those that pushed parts of it: one copy for all. payload: as in `push`."""
+        header, frame, send = _packed(of), zmq.Frame(payload, copy=True), self.server.send
         for rank in ranks:
             identity = self.peers[rank].identity
             if is_measured:
@@ -188,11 +190,27 @@ class AgentLinks:
             )
             self.rows.append(row)
             peer.push_forecast_ns = 0
+        receiver.pushed(peer.rank, head, self._values(head, payload))
+
+    def _values(self, head: Header, payload: zmq.Frame) -> Values:
+        if head.codec:
+            return self._codec(head).decode(payload.buffer)
         try:
-            values = np.frombuffer(payload.buffer, head.dtype)
+            return np.frombuffer(payload.buffer, head.dtype)
         except ValueError:
             raise PeerError(f"pushed {len(payload)} bytes of {head.dtype}") from None
-        receiver.pushed(peer.rank, head, values)
+
+    def _codec(self, head: Header) -> Codec:
+        """The codec that a header names. Raises PeerError where it is unknown, or is none for the dtype."""
+        if head.dtype != "float32":
+            raise PeerError(f"sent {head.dtype} by codec {head.codec}, and codecs are for float32")
+        codec = self._codecs.get(head.codec)
+        if codec is None:
+            codec = codec_of(NUMBERS.get(head.codec, ""))
+            if codec is None:
+                raise PeerError(f"sent a slice by codec {head.codec}, which this nalb does not know")
+            self._codecs[head.codec] = codec
+        return codec
 
     def _is_from(self, peer: _Peer, header: zmq.Frame) -> bool:
         """Whether a message comes from the node that it names, where there are keys."""
@@ -215,14 +233,21 @@ class AgentLinks:
                 peer.answer_forecast_ns = time.monotonic_ns()
                 return
             head = _header(header)
-            room = receiver.room(rank, head)
-            size_bytes = socket.recv_into(room) if socket.rcvmore else 0
-            if size_bytes != len(room):
-                raise PeerError(f"answered {size_bytes} bytes for {len(room)}")
+            values, room = receiver.room(rank, head)
+            frame = None
+            if head.codec:
+                frame = socket.recv(copy=False) if socket.rcvmore else zmq.Frame()
+                size_bytes, arrived_ns = len(frame), time.monotonic_ns()
+                self._codec(head).decode_into(frame.buffer, values)
+            else:
+                size_bytes = socket.recv_into(room) if socket.rcvmore else 0
+                arrived_ns = time.monotonic_ns()
+                if size_bytes != len(room):
+                    raise PeerError(f"answered {size_bytes} bytes for {len(room)}")
             if peer.answer_forecast_ns:
-                self.rows.append((number, size_bytes, peer.answer_forecast_ns, time.monotonic_ns()))
+                self.rows.append((number, size_bytes, peer.answer_forecast_ns, arrived_ns))
                 peer.answer_forecast_ns = 0
-            receiver.answered(rank, head)
+            receiver.answered(rank, head, frame)
 
         def read() -> None:
             for _ in range(READS_AT_ONCE):
@@ -242,10 +267,14 @@ def _named(peer: _Peer, error: PeerError) -> PeerError:
     return PeerError(f"the agent of rank {peer.rank} {error}: install the same nalb everywhere, or report this")
 
 
+def _packed(header: Header) -> bytes:
+    return HEADER.pack(EPOCH, header.iteration, header.slice_index, DTYPES.index(header.dtype), header.codec)
+
+
 def _header(frame: bytes) -> Header:
     try:
-        epoch, iteration, index, dtype, _ = HEADER.unpack(frame)
-        header = Header(iteration, index, DTYPES[dtype])
+        epoch, iteration, index, dtype, codec = HEADER.unpack(frame)
+        header = Header(iteration, index, DTYPES[dtype], codec)
     except (struct.error, IndexError):
         raise PeerError("sent a header that is not ours") from None
     if epoch != EPOCH:

@@ -7,7 +7,7 @@ it copies the first while the others travel.
 
 from collections import deque
 
-from nalb.planning.slices import ITEM_BYTES, Layout
+from nalb.planning.slices import ITEM_BYTES, Layout, value_dtype
 
 TELL_BYTES = 1 << 20
 
@@ -15,16 +15,18 @@ TELL_BYTES = 1 << 20
 class Cut:
     """A layout's slices in plain lists; each slice is part of one tensor, and a tensor's slices follow each other."""
 
-    def __init__(self, layout: Layout):
+    def __init__(self, layout: Layout, precision: str = "float32"):
+        """precision: of float32 values on their way."""
+        self.precision = precision
         assert all(len(one.fragments) == 1 for one in layout.slices), "each tensor is a group of its own"
         fragments = [one.fragments[0] for one in layout.slices]
         self.tensor = [one.tensor for one in fragments]  # by slice
         self.start = [one.tensor_offset for one in fragments]  # its first element within the tensor
         self.stop = [one.tensor_offset + one.length for one in fragments]
-        self.size_bytes = [one.size_bytes for one in layout.slices]
+        self.size_bytes = [one.size_bytes for one in layout.slices]  # on their way
         self.elements = [tensor.elements for tensor in layout.tensors]
-        self.dtype = [tensor.dtype for tensor in layout.tensors]
-        self.tell_elements = [TELL_BYTES // ITEM_BYTES[dtype] for dtype in self.dtype]  # by tensor
+        self.dtype = [value_dtype(tensor.dtype) for tensor in layout.tensors]  # in memory
+        self.tell_elements = [int(TELL_BYTES // ITEM_BYTES[dtype]) for dtype in self.dtype]  # by tensor
         self.first = [0] * (len(layout.tensors) + 1)  # by tensor, its first slice; at the end the number of slices
         for tensor in self.tensor:
             self.first[tensor + 1] += 1
@@ -61,11 +63,14 @@ class SliceProgress:
         """Whether all elements of the iteration are there."""
         return all(self._queued[one] == self._cut.first[one + 1] for one in range(self.tensors))
 
+    @property
+    def has_next(self) -> bool:
+        """Whether a slice may leave: one is ready, and the window is not full."""
+        return bool(self._queue) and not (self._window_bytes and self.under_way_bytes >= self._window_bytes)
+
     def next_slice(self) -> int | None:
         """The slice that leaves now; None: there is none, or the window is full."""
-        if not self._queue or (self._window_bytes and self.under_way_bytes >= self._window_bytes):
-            return None
-        return self._queue.popleft()
+        return self._queue.popleft() if self.has_next else None
 
     def note_answer(self, index: int) -> int | None:
         """Take in that a slice's sum is back; returns how many elements of its tensor to tell of as summed, or None.

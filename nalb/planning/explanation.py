@@ -7,7 +7,7 @@ from nalb.planning.distribution import Distribution
 from nalb.planning.leaders import SitePlan
 from nalb.planning.levels import lan_load_bytes, uplink_load_bytes, ways
 from nalb.planning.nodes import Capacities, Node, linear_load, load_bytes
-from nalb.planning.slices import ITEM_BYTES, Layout
+from nalb.planning.slices import Layout, size_bytes
 from nalb.units import bytes_per_s_to_mbps
 
 BOTTLENECK_PART = 0.999  # part of the slowest time: nodes above it set the pace
@@ -75,7 +75,7 @@ def _tensor_lines(layout: Layout, plan: Distribution, nodes: Sequence[Node]) -> 
     where: defaultdict[int, Counter[int]] = defaultdict(Counter)
     for piece, server in zip(layout.slices, plan.server_of_slice, strict=True):
         for fragment in piece.fragments:
-            where[fragment.tensor][server] += fragment.length * ITEM_BYTES[piece.dtype]
+            where[fragment.tensor][server] += size_bytes(fragment.length, piece.dtype)
     lines = []
     for index, tensor in enumerate(layout.tensors):
         parts = sorted(where[index].items(), key=lambda item: (-item[1], item[0]))

@@ -20,7 +20,27 @@ from nalb.errors import InputError
 
 Ints = npt.NDArray[np.int64]
 
-ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
+BLOCK = 256  # values with one scale, of two bytes, where float32 travels in fewer bytes (nalb/plane/codecs.py)
+ITEM_BYTES: dict[str, float] = {
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int8": 1,
+    "uint8": 1,
+    "int32": 4,
+    "int64": 8,
+    "scaled_float16": 2 + 2 / BLOCK,
+    "scaled_int8": 1 + 2 / BLOCK,
+    "scaled_int4": 0.5 + 2 / BLOCK,
+}
+WIRE_DTYPES = {
+    "bfloat16": "bfloat16",
+    "float16": "scaled_float16",
+    "int8": "scaled_int8",
+    "int4": "scaled_int4",
+}  # by precision
+PRECISIONS = ("float32", *WIRE_DTYPES)  # of float32 values on their way
 NUM_PROBE = 2  # probe slices per server: Cai et al., section 5.2
 SIZE_PROBE = 10_000  # elements of a probe slice: Cai et al., section 5.2
 # Probes take at most this fraction (1/150) of the model: a slow node with share 0 still carries (N - 2) * NUM_PROBE of them, and
@@ -35,6 +55,21 @@ LOW_SLICE_BYTES = 4096  # in smaller slices a message would be mostly headers
 MAX_SLICE_ELEMENTS = (
     999_999  # stock ps-lite routes arrays below MXNET_KVSTORE_BIGARRAY_BOUND (default 10^6) by their key
 )
+
+
+def wire_dtype(dtype: str, precision: str) -> str:
+    """As what values of this dtype travel, a key of ITEM_BYTES, where float32 values travel in this precision."""
+    return WIRE_DTYPES.get(precision, dtype) if dtype == "float32" else dtype
+
+
+def value_dtype(dtype: str) -> str:
+    """The dtype of the values that travel so."""
+    return "float32" if dtype in WIRE_DTYPES.values() else dtype
+
+
+def size_bytes(elements: int, dtype: str) -> int:
+    """The bytes of so many elements."""
+    return math.ceil(elements * ITEM_BYTES[dtype])
 
 
 @dataclass(frozen=True)
@@ -55,7 +90,7 @@ class Tensor:
     @property
     def size_bytes(self) -> int:
         """The tensor's size in bytes."""
-        return self.elements * ITEM_BYTES[self.dtype]
+        return size_bytes(self.elements, self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +116,7 @@ class Slice:
     @property
     def size_bytes(self) -> int:
         """The slice's size in bytes."""
-        return self.elements * ITEM_BYTES[self.dtype]
+        return size_bytes(self.elements, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -193,7 +228,10 @@ def build_layout(
     rows = _rows(tensors)
     widest_bytes = max(ITEM_BYTES[row.dtype] for row in rows)
     probe_elements = _place_probes(
-        rows, num_servers * num_probe, min(size_probe, max_slice_elements), model_bytes // (PROBE_PART * widest_bytes)
+        rows,
+        num_servers * num_probe,
+        min(size_probe, max_slice_elements),
+        int(model_bytes // (PROBE_PART * widest_bytes)),
     )
     common, small = {}, {}
     for dtype in dict.fromkeys(row.dtype for row in rows):

@@ -16,7 +16,7 @@ import pytest
 from nalb.cli.main import run
 from nalb.compare.comparison import BLOCK, turns
 from nalb.errors import InputError, MachineError
-from nalb.events import IterationEvent, PlanEvent
+from nalb.events import IterationEvent, LayoutEvent, PlanEvent
 from nalb.launch.ports import free_pair
 from nalb.protocol.wire import FAR_S
 from nalb.reporting.about_file import read_about
@@ -109,13 +109,15 @@ def test_a_comparison_on_the_plane_for_pytorch_needs_no_framework(tmp_path):
     (tmp_path / "net.toml").write_text(NETWORK)
     out = tmp_path / "run"
     done = nalb("compare", "--framework", "torch", "--network", str(tmp_path / "net.toml"), "--replay", "mobilenet",
-                "--schemes", "average,exact", "--iterations", "3", "--out", str(out))  # fmt: skip
+                "--schemes", "average,exact,average+int8", "--iterations", "3", "--out", str(out))  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     record = read_run(out)
     assert record.model_bytes == 12_868_904
     for name, result in record.schemes.items():
         assert len(result.communication_s) == 3, name
-        assert min(result.communication_s) > record.bound_s, name
+        assert min(result.communication_s) > record.bound_s / (4 if name == "average+int8" else 1), name
+    layouts = {one.precision: one for one in read_events(out) if isinstance(one, LayoutEvent)}
+    assert layouts["int8"].model_bytes < 0.26 * layouts["float32"].model_bytes == 0.26 * record.model_bytes
     plans = [one for one in read_events(out) if isinstance(one, PlanEvent) and one.scheme == "exact"]
     assert plans[-1].shares["n2"] < min(plans[-1].shares["n0"], plans[-1].shares["n1"])
     assert run(["report", str(out)]) == 0
@@ -283,6 +285,7 @@ def test_a_comparison_that_is_cut_short_leaves_nothing(tmp_path, number, role):
         (["--stragglers", "round-robin:1"], "add --parallel"),
         (["--framework", "torch", "--schemes", "stock"], "--schemes stock is of MXNet alone: PyTorch alone is gloo"),
         (["--framework", "torch", "--schemes", "p3"], "PyTorch alone is gloo"),
+        (["--schemes", "exact+int8"], "fewer bytes need the plane for PyTorch: add --framework torch"),
         (["--schemes", "exact", "--", "python", "train.py"], "give one workload"),
         (["--schemes", "exact", "python", "train.py"], "put -- before the command"),
     ],

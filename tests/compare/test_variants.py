@@ -27,6 +27,20 @@ def test_a_word_becomes_a_block(word, block):
     assert parse_variant(word).block(5) == block
 
 
+def test_precisions():
+    assert [parse_variant(word).precision for word in ("exact", "exact+int8", "exact-sites+float16@50000")] == [
+        "float32",
+        "int8",
+        "float16",
+    ]
+    assert parse_variant("exact-probes+forecasts+int4").forecasts is True
+    assert [parse_variant(word).is_of_training for word in ("exact+int8", "exact-sites", "exact+int8@50000")] == [
+        True,
+        True,
+        False,
+    ]
+
+
 @pytest.mark.parametrize(
     ("word", "text"),
     [
@@ -35,6 +49,8 @@ def test_a_word_becomes_a_block(word, block):
         ("average@", "unknown scheme"),
         ("average@1.5", "unknown scheme"),
         ("average@100", "at least 256"),
+        ("average+int5", "unknown scheme"),
+        ("average+int8-forecasts", "unknown scheme"),
         ("aware-forecasts", "what forecasts measure"),
         ("stock-probes", "by itself"),
         ("stock@50000", "by itself"),

@@ -15,6 +15,7 @@ from nalb.checkpoints import folder as checkpoints
 from nalb.checkpoints.file import DIGEST_BYTES, LENGTH_BYTES, MAGIC, Header, encode
 from nalb.errors import CheckpointError, InputError, PeerError
 from nalb.launch.hosts import load_hosts
+from nalb.plane.codecs import NUMBERS, codec_of
 from nalb.protocol import wire
 from nalb.reporting.record import read_record
 from nalb.services import composition
@@ -66,6 +67,19 @@ def unpack_piece(data: bytes) -> None:
         if isinstance(header, Portion) and (array := Assembly().add(header, elements)) is not None:
             assert array.nbytes == len(elements) == header.total_bytes
             hash(header.piece)
+
+
+def decode_slice(data: bytes) -> None:
+    """Between agents: the codec's number in a byte, and a slice's frame. What is accepted decodes alike again."""
+    codec = codec_of(NUMBERS.get(data[0] if data else 0, ""))
+    if codec is None:
+        return
+    with suppress(PeerError):
+        values = codec.decode(data[1:])
+        assert len(data) - 1 == codec.frame_bytes(values.size)
+        room = np.empty_like(values)
+        codec.decode_into(data[1:], room)
+        assert room.tobytes() == values.tobytes()
 
 
 def parse_network_text(data: bytes) -> None:
@@ -137,6 +151,11 @@ def corpus(target: str) -> list[bytes]:
         messages: list[Sequence[bytes | memoryview]] = [pack(1, 3, 0, next(portions(piece, array))) for piece in PIECES]
         messages += [pack_header(one) for one in (Mark(1, 7, 0), Word(1, 6, 1 << 26, -1, 2, True))]
         return [bytes([len(frames[0])]) + b"".join(frames) for frames in messages]
+    if target == "codecs":
+        values = np.random.default_rng(0).standard_normal(300).astype(np.float32)
+        values[7:9] = np.nan, -np.inf
+        some, parts = [codec_of(name) for name in NUMBERS.values()], (values, values[200:])
+        return [bytes([one.number, *one.encode(part, np.zeros_like(part))]) for one in some if one for part in parts]
     if target == "conversation":
         return [honest_conversation(5), *(honest_conversation(2, kind) for kind in range(len(KINDS)))]
     if target == "checkpoint":
@@ -163,6 +182,7 @@ def byte_targets(folder: Path) -> dict[str, Target]:
     return {
         "control": decode_control,
         "pieces": unpack_piece,
+        "codecs": decode_slice,
         "conversation": converse,
         "network": parse_network_text,
         "hosts": files.hosts,
@@ -219,4 +239,15 @@ def steps(target: str, seed: int, folder: Path) -> Callable[[], Any]:
     return step
 
 
-TARGETS = ("control", "pieces", "coordinator", "conversation", "network", "hosts", "run", "keys", "checkpoint")
+TARGETS = (
+    "control",
+    "pieces",
+    "codecs",
+    "coordinator",
+    "conversation",
+    "network",
+    "hosts",
+    "run",
+    "keys",
+    "checkpoint",
+)

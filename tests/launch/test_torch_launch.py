@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nalb.cli.main import run
-from nalb.events import IterationEvent, PlanEvent, ReadyEvent
+from nalb.events import IterationEvent, LayoutEvent, PlanEvent, ReadyEvent
 from nalb.failures import Cause
 from nalb.reporting.run_file import read_events
 from tests.failures import noted_in, who
@@ -52,6 +52,8 @@ def cache_of_torch(folder: Path) -> dict[str, str]:
             "--scheme stock is MXNet alone: PyTorch alone is --scheme gloo",
         ),
         (["--framework", "torch", "--scheme", "p3"], "PyTorch alone is --scheme gloo"),
+        (["--framework", "mxnet", "--precision", "int8"], "--precision int8: fewer bytes need the plane for PyTorch"),
+        (["--framework", "torch", "--scheme", "gloo", "--precision", "int8"], "sums float32: leave out --precision"),
         (["--framework", "mxnet", "--scheme", "gloo"], "MXNet alone is --scheme stock"),
         (["--framework", "torch", "--scheme", "gloo", "--encrypt"], "which does not encrypt: add --plain"),
         (["--framework", "torch", "--batching", "lb-bsp"], "leave out --batching"),
@@ -98,15 +100,16 @@ def test_ddp_on_an_emulated_network(launch: Launch, tmp_path: Path) -> None:
 @pytest.mark.root
 @pytest.mark.torch
 def test_ranks_on_hosts(cluster: Cluster, launch: Launch, tmp_path: Path) -> None:
-    """Over ssh, encrypted; events come from the first host, whose Python has PyTorch alone."""
+    """Over ssh, encrypted, in fewer bytes; events come from the first host, whose Python has PyTorch alone."""
     command = [*STEPS, "8"]
     environment = cache_of_torch(tmp_path)
-    job = cluster.launch(launch, *command, flags=("--scheme", "average"), **environment)
+    job = cluster.launch(launch, *command, flags=("--scheme", "average", "--precision", "int8"), **environment)
     assert job.end(START_LIMIT_S)[0] == 0, job.output
     parameters = {line.partition("parameters ")[2] for line in job.lines if "parameters" in line}
     assert len(parameters) == 1, job.output
     iterations = [one for one in read_events(job.run_dir) if isinstance(one, IterationEvent)]
     assert len(iterations) == 8 - 2
+    assert [one.precision for one in read_events(job.run_dir) if isinstance(one, LayoutEvent)] == ["int8"]
     job.assert_nothing_left()
 
 

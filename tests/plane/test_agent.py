@@ -129,6 +129,99 @@ def test_sums_of_three_ranks(environment):
     assert are_gone()
 
 
+def rounded_sums(fronts, random, rounds):
+    """Rounds of random numbers: all ranks get the same bits, and in all the sum arrives; returns how far it is off, in parts."""
+    sizes = [len(one) for one in fronts[0].tensors]
+    given, arrived, worst = ([np.zeros(size) for size in sizes] for _ in range(3))
+    for _ in range(rounds):
+        assert not any(front.route().by_ring for front in fronts)
+        for front in fronts:
+            for index, shared in enumerate(front.tensors):
+                shared[:] = random.standard_normal(sizes[index])
+                given[index] += shared
+        for front in fronts:
+            front.begin()
+        for front in fronts:
+            front.wait()
+        for index in range(len(sizes)):
+            assert len({front.tensors[index].tobytes() for front in fronts}) == 1, index
+            arrived[index] += fronts[0].tensors[index]
+            worst[index] = np.maximum(worst[index], np.abs(fronts[0].tensors[index]))
+    return [np.abs(g - a).max() / w.max() for g, a, w in zip(given, arrived, worst, strict=True)]
+
+
+STEPS = {
+    "bfloat16": 2.0**-8,
+    "float16": 2.0**-11,
+    "int8": 1 / 250,
+    "int4": 1 / 13,
+}  # of the largest value, half of them
+
+
+@pytest.mark.parametrize("precision", STEPS)
+def test_sums_of_fewer_bytes(environment, precision):
+    """Replicas do not drift, and what rounding takes arrives later, on one level; digests check every slice.
+
+    What two levels and other tensors do to it: test_fewer_bytes_by_sites.
+    """
+    environment.setenv("NALB_PRECISION", precision)
+    environment.setenv("NALB_VERIFY_SUMS", "1")
+    fronts = [PlainFront(rank, 3) for rank in range(3)]
+    meet(fronts)
+    for front in fronts:
+        front.register([20_000, 1, 6_007, 255])
+    off = rounded_sums(fronts, np.random.default_rng(0), 200)
+    assert max(off) <= 4 * STEPS[precision]  # at most one rounding of each rank's, not one of each round's
+    for front in fronts:
+        front.leave()
+    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 3
+
+
+def test_fewer_bytes_by_sites(environment):
+    """Leaders hand on answers as they came; other tensors, dtypes that travel whole, and what is not finite."""
+    environment.setenv("NALB_SITES", "n0=east,n1=west,n2=east,n3=north,n4=east")
+    environment.setenv("NALB_VERIFY_SUMS", "1")
+    environment.setenv("NALB_PRECISION", "int8")
+    fronts, random = [PlainFront(rank, 5) for rank in range(5)], np.random.default_rng(1)
+    meet(fronts)
+    for sizes in ([50_000, 1025], [30_000]):
+        for front in fronts:
+            front.register(sizes)
+        assert max(rounded_sums(fronts, random, 20)) <= 6 * STEPS["int8"]
+        for front in fronts:
+            front.route()
+            front.tensors[0][:] = 1
+            front.tensors[0][3:6] = np.inf, -np.inf, np.nan
+        for front in fronts:
+            front.begin()
+        for front in fronts:
+            front.wait()
+        assert len({front.tensors[0].tobytes() for front in fronts}) == 1
+        arrived = fronts[4].tensors[0]
+        assert np.isnan(arrived[5])
+        assert arrived[3:5].tolist() == [np.inf, -np.inf]
+        assert np.isfinite(arrived[6:]).all()
+        for front in fronts:
+            front.route()
+            front.send(orders.BreakOff())
+    for front in fronts:
+        front.register([40_000], "float64")
+    sum_once(fronts, random, add_up=lambda p: sequential([sequential([p[0], p[2], p[4]]), p[1], p[3]]))
+    for front in fronts:
+        front.leave()
+    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 5
+
+
+def test_ranks_that_were_told_different_precisions(environment):
+    environment.setenv("NALB_PRECISION", "int8")
+    fronts = [PlainFront(0, 2), PlainFront(1, 2, {"NALB_PRECISION": "float16"})]
+    meet(fronts)
+    for front in fronts:
+        front.register([5000])
+    with pytest.raises(Ended, match="sends float32 as float16, the coordinator was told int8"):
+        fronts[1].route()
+
+
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_sums_by_sites(environment):
     """Within sites in the order of ranks, then in the order of sites; a site of one machine, and members that lead nothing."""

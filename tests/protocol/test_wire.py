@@ -111,7 +111,7 @@ LARGEST = [
     wire.Goodbye(),
     wire.Failed(FAILURE),
     wire.Welcome(wire.VERSION, NAMES, 60.0, 86400.0, NODES),
-    m.Setup(ITERATIONS, ITERATIONS, NODES, NODES, 1e12, 1e12, 2, DIGEST, ITERATIONS),
+    m.Setup(ITERATIONS, ITERATIONS, NODES, NODES, 1e12, 1e12, 2, "bfloat16", DIGEST, ITERATIONS),
     m.PrepareSlots(ITERATIONS, ITERATIONS, PLANNED.new_slots),
     PLANNED.message,
     endless(),

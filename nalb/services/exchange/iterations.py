@@ -81,6 +81,11 @@ class Iterations:
         one, workers = self._progress.of(process), self._progress.workers
         if message.number <= one.registration:
             return None
+        if message.precision != (precision := self._slicing.present.precision):
+            return one.process.failure(
+                Cause.UNEQUAL,
+                f"sends float32 as {message.precision}, the coordinator was told {precision}: give all the same NALB_PRECISION",
+            )
         one.registration, one.tensors = message.number, message.tensors
         if any(worker.tensors is None for worker in workers):
             return None

@@ -24,6 +24,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from nalb.errors import InputError
+from nalb.planning.slices import PRECISIONS
 from nalb.protocol.wire import MESSAGE_MOST, Bytes, Count, Index, Message, Name, Seconds, encode
 
 NAME_MOST = 256  # characters of a tensor's name
@@ -31,6 +32,7 @@ SLICES_MOST = 1_000_000  # slices, or tensors, of one message
 
 KeyName = Annotated[str, Meta(max_length=NAME_MOST)]
 Dtype = Annotated[str, Meta(pattern=r"^float(16|32|64)\Z")]
+Precision = Annotated[str, Meta(pattern=rf"^({'|'.join(PRECISIONS)})\Z")]
 CallKind = Literal["sum", "broadcast", "single sum"]
 
 
@@ -51,6 +53,7 @@ class Register(Message, frozen=True):
 
     tensors: Annotated[list[TensorSpec], Meta(min_length=1, max_length=SLICES_MOST)]
     number: Count = 0  # counts the worker's registrations, so that a repeated one is known
+    precision: Precision = "float32"  # the precision that the worker's options ask for
 
 
 class Called(Message, frozen=True):
@@ -120,6 +123,7 @@ class Setup(Message, frozen=True):
     alpha_bytes: Annotated[float, Meta(gt=0)]
     fixed_slice_bytes: Annotated[float, Meta(gt=0)] | None  # in place of what alpha gives
     num_probe: Index  # per server
+    precision: Precision  # in which float32 values travel
     digest: Name
     iteration: Count  # of its first plan; the others follow one by one
 

@@ -20,9 +20,15 @@ from nalb.services.exchange.knowledge import ConfiguredRates, Known
 
 
 def layout_event(
-    layout: Layout, now_s: float, iteration: int, alpha_bytes: float, fixed_slice_bytes: float | None, num_probe: int
+    layout: Layout,
+    now_s: float,
+    iteration: int,
+    alpha_bytes: float,
+    fixed_slice_bytes: float | None,
+    num_probe: int,
+    precision: str = "float32",
 ) -> LayoutEvent:
-    """The event of tensors that are cut anew from this iteration on. The last three arguments say how they are cut."""
+    """The event of tensors that are cut anew from this iteration on. The last arguments say how they are cut."""
     return LayoutEvent(
         at_s=now_s,
         model_bytes=layout.model_bytes,
@@ -33,6 +39,7 @@ def layout_event(
         alpha_bytes=alpha_bytes,
         fixed_slice_bytes=fixed_slice_bytes,
         num_probe=num_probe,
+        precision=precision,
         tensors=[(one.name, one.elements, one.dtype, one.group) for one in layout.tensors],
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from nalb.planning.distribution import Distribution
 from nalb.planning.nodes import Floats
-from nalb.planning.slices import Layout, Tensor
+from nalb.planning.slices import Layout, Tensor, size_bytes, value_dtype
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.own_routing import Loads
@@ -70,14 +70,15 @@ def _ranks(rank_of_node: Mapping[int, int], nodes: Iterable[int]) -> list[int]:
 
 
 class RingLoads:
-    """A ring has every node sum an equal part."""
+    """A ring has every node sum an equal part, of values as they are."""
 
     def __init__(self, nodes: JobNodes):
         self._count = len(nodes.nodes)
 
     def shares(self, tensors: tuple[Tensor, ...]) -> Floats:
         """Bytes per node, shape (N,)."""
-        return np.full(self._count, sum(tensor.size_bytes for tensor in tensors) / self._count)
+        sizes = (size_bytes(tensor.elements, value_dtype(tensor.dtype)) for tensor in tensors)
+        return np.full(self._count, sum(sizes) / self._count)
 
 
 AGENTS = Plane(NoSlots, RingLoads)

@@ -12,7 +12,7 @@ from nalb.measurement.estimators import Estimator
 from nalb.measurement.rules import RULES, Rules
 from nalb.measurement.shared_uplinks import SharedUplink
 from nalb.planning.distribution import DecisionKind, Distribution
-from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout
+from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout, wire_dtype
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.decision import Decision, PlanContext, PlanOptions, decide
 from nalb.services.exchange.job_nodes import JobNodes
@@ -65,10 +65,11 @@ class Planner:
         alpha_bytes: float,
         fixed_slice_bytes: float | None = None,
         num_probe: int = NUM_PROBE,
+        precision: str = "float32",
     ) -> Layout:
         """Cut the tensors that workers push. Raises InputError where they cannot be cut, or keys may run out."""
         layout = build_layout(
-            [Tensor(t.name, t.elements, t.dtype, t.group) for t in tensors],
+            [Tensor(t.name, t.elements, wire_dtype(t.dtype, precision), t.group) for t in tensors],
             num_nodes=len(self.nodes.nodes),
             num_servers=len(self.nodes.rank_of_node),
             alpha_bytes=alpha_bytes,

@@ -72,7 +72,7 @@ class Exchange(Service):
         planner = self._new_planner(nodes)
         self._links.begin(planner)
         self._collector.begin(nodes)
-        slicing = Slicing(self._settings.alpha_bytes, self._schemes)
+        slicing = Slicing(self._settings.alpha_bytes, self._schemes, self._settings.precision)
         books = IterationBooks(
             self.members, self._observers, self.progress, self._collector, planner, slicing, self.events
         )

@@ -15,15 +15,16 @@ class SlicingOptions(NamedTuple):
     alpha_bytes: float
     fixed_slice_bytes: float | None = None  # in place of what alpha gives
     num_probe: int = NUM_PROBE  # probe slices per server
+    precision: str = "float32"  # in which float32 values travel
 
 
 class Slicing:
     """The present numbers, and those that a block wants."""
 
-    def __init__(self, alpha_bytes: float | None, schemes: Mapping[str, Scheme]):
+    def __init__(self, alpha_bytes: float | None, schemes: Mapping[str, Scheme], precision: str):
         """alpha_bytes: None where iterations decide it."""
         self.granularity = Granularity(alpha_bytes)
-        self.present = SlicingOptions(self.granularity.alpha_bytes)
+        self.present = SlicingOptions(self.granularity.alpha_bytes, precision=precision)
         self._schemes = schemes
 
     def wanted(self, block: RunBlock) -> SlicingOptions:
@@ -31,7 +32,9 @@ class Slicing:
         scheme = self._schemes.get(block.scheme)  # an unknown one is refused where it is to decide
         size_bytes = block.slice_bytes or (scheme.fixed_slice_bytes if scheme else None)
         alpha_bytes = block.alpha_bytes or self.granularity.alpha_bytes
-        return SlicingOptions(alpha_bytes, size_bytes, NUM_PROBE if block.probes else 0)
+        return self.present._replace(
+            alpha_bytes=alpha_bytes, fixed_slice_bytes=size_bytes, num_probe=NUM_PROBE if block.probes else 0
+        )
 
     def change(self, block: RunBlock) -> bool:
         """Take over the numbers that this block wants; return whether they are new."""

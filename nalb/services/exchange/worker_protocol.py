@@ -24,11 +24,11 @@ class WorkerProtocol:
     is_registering: bool = False
     _orders: set[tuple[int, int]] = field(default_factory=set)  # of slots: iteration and layout_version
 
-    def register(self, tensors: Sequence[m.TensorSpec]) -> m.Register:
+    def register(self, tensors: Sequence[m.TensorSpec], precision: m.Precision = "float32") -> m.Register:
         """Make the message that registers these tensors; until its Setup comes no plan is obeyed."""
         self.registration += 1
         self.is_registering = True
-        return m.Register(list(tensors), self.registration)
+        return m.Register(list(tensors), self.registration, precision)
 
     def choose(self, inbox: list[wire.Message]) -> m.Setup | m.Plan | m.Finish | None:
         """Take the next message out of the inbox, together with all void ones; the others stay.

@@ -1,0 +1,364 @@
+"""Float32 slices in fewer bytes. What rounding takes from a value is kept, and added to the next one (error feedback).
+
+    frame       elements (uint32), one scale per BLOCK values, one code per value
+    scale       the upper half of a positive float32; its sign bit marks a block that holds infinities or NaN
+    bfloat16    the upper half of each float32; no scales
+    float16     IEEE half precision of value / scale * 2^14; the scale is the power of two in the block's largest value
+    int8, int4  value / scale as an integer of -127 to 127, of -7 to 7; int4 packs value i and value i + 128 of a block in a byte
+
+In a marked block of integers the largest and the smallest code mean infinities, the one below them means NaN, and finite values
+have one code less on either side. So all that is not finite arrives as such, and its neighbours arrive too.
+Rounding is to nearest. A value too large for its codec arrives as infinity: bfloat16 from 3.39e38 on, the others where the nearest
+code is beyond float32. An integer scale is at least LOW_SCALE: smaller values wait until what is kept of them adds up.
+
+Decoding is a few exact or once-rounded operations, alike everywhere: the same frame gives the same bits on every machine.
+Loops are numpy's, on bits: its own conversions to and from float16 take longer than all of this together.
+Sources: 1-bit SGD (Seide et al., 2014) for error feedback; block-wise scales as in Dettmers et al., 8-bit optimizers, 2022.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nalb.errors import PeerError
+from nalb.planning.slices import BLOCK, MAX_SLICE_ELEMENTS
+
+Floats = npt.NDArray[np.float32]
+Bits = npt.NDArray[np.uint32]
+
+COUNT_BYTES = 4
+MAGNITUDE = 0x7FFFFFFF  # of a float32's bits, all but the sign
+INFINITE = 0x7F800000  # bits of infinity; what is above is NaN
+REGULAR_MOST = 0x7E800000  # bits of 2^126: in blocks whose values are smaller nothing overflows
+MARK = 0x8000  # of a scale
+LOW_SCALE = 2.0**-120
+LOW_SCALE_BITS = 7 << 7  # as its upper half
+
+
+class Codec:
+    """One form of a slice's values. Not for two threads at a time."""
+
+    name: str  # the precision
+    number: int  # in headers; 0 there is a slice that travels as it is
+    has_scales = True
+
+    def __init__(self) -> None:
+        self._frame = np.empty(0, np.uint8)
+        self._exact, self._decoded, self._work = (np.empty(0, np.float32) for _ in range(3))
+
+    def frame_bytes(self, elements: int) -> int:
+        """The length of a slice's frame."""
+        return COUNT_BYTES + 2 * self._blocks(elements) * self.has_scales + self._code_bytes(elements)
+
+    def encode(self, values: Floats, residual: Floats) -> memoryview:
+        """The frame of values + residual, which holds until the next one; what it does not tell is the residual from then on.
+
+        Where a value is not finite, or arrives as infinity, nothing is kept.
+        """
+        elements = values.size
+        exact, decoded = self._rooms(elements)
+        with np.errstate(all="ignore"):
+            np.add(values, residual, out=exact[:elements])
+            exact[elements:] = 0
+            frame, scales, codes = self._split_own(elements)
+            bits = self._work.view(np.uint32)[: exact.size]
+            np.bitwise_and(exact.view(np.uint32), MAGNITUDE, out=bits)
+            top = bits.reshape(-1, BLOCK).view(np.int32).max(axis=1).view(np.uint32)  # by block; signed ones are faster
+            if top.max(initial=0) < REGULAR_MOST:
+                self._round(exact, top, scales, codes, decoded)
+                np.subtract(exact[:elements], decoded[:elements], out=residual)
+            else:
+                self._encode_special(exact, bits, scales, codes)
+                self._expand(scales, codes, decoded)
+                np.subtract(exact[:elements], decoded[:elements], out=residual)
+                residual[~np.isfinite(residual)] = 0
+        return frame
+
+    def decode(self, frame: Any) -> Floats:
+        """The values of a frame. Raises PeerError where it is no frame of this codec."""
+        elements, scales, codes = self._split(frame)
+        values = np.empty_like(self._rooms(elements)[0])
+        with np.errstate(all="ignore"):
+            self._expand(scales, codes, values)
+        return values[:elements]
+
+    def decode_into(self, frame: Any, values: Floats) -> None:
+        """Write a frame's values. Raises PeerError where it is no frame of this codec, or of another number of values."""
+        elements, scales, codes = self._split(frame)
+        if elements != values.size:
+            raise PeerError(f"sent {elements} values in {self.name} for {values.size}")
+        _, decoded = self._rooms(elements)
+        with np.errstate(all="ignore"):
+            self._expand(scales, codes, decoded)
+        values[:] = decoded[:elements]
+
+    # ---- frames
+
+    @staticmethod
+    def _blocks(elements: int) -> int:
+        return -(-elements // BLOCK)
+
+    def _rooms(self, elements: int) -> tuple[Floats, Floats]:
+        """Room for whole blocks: for values to encode, and for decoded ones."""
+        size = self._blocks(elements) * BLOCK
+        if size > self._exact.size:
+            self._exact, self._decoded, self._work = (np.empty(size, np.float32) for _ in range(3))
+        return self._exact[:size], self._decoded[:size]
+
+    def _split_own(self, elements: int) -> tuple[memoryview, npt.NDArray[np.uint16], npt.NDArray[np.uint8]]:
+        """The frame to write, its scales, and its codes with room for whole blocks."""
+        size_bytes, blocks = self.frame_bytes(elements), self._blocks(elements)
+        whole_bytes = self.frame_bytes(blocks * BLOCK)
+        if whole_bytes > self._frame.size:
+            self._frame = np.empty(whole_bytes, np.uint8)
+        start = COUNT_BYTES + 2 * blocks * self.has_scales
+        self._frame[:COUNT_BYTES].view("<u4")[0] = elements
+        return (
+            self._frame[:size_bytes].data,
+            self._frame[COUNT_BYTES:start].view("<u2"),
+            self._frame[start:whole_bytes],
+        )
+
+    def _split(self, frame: Any) -> tuple[int, npt.NDArray[np.uint16], npt.NDArray[np.uint8]]:
+        """Elements, scales, and codes for whole blocks."""
+        octets = np.frombuffer(frame, np.uint8)
+        elements = int.from_bytes(octets[:COUNT_BYTES].tobytes(), "little") if octets.size >= COUNT_BYTES else -1
+        if not 0 <= elements <= MAX_SLICE_ELEMENTS or octets.size != self.frame_bytes(elements):
+            raise PeerError(f"sent {octets.size} bytes, which are no frame of {self.name}")
+        blocks = self._blocks(elements)
+        start = COUNT_BYTES + 2 * blocks * self.has_scales
+        scales, codes = octets[COUNT_BYTES:start].view("<u2"), octets[start:]
+        if blocks and self.has_scales and not self._are_scales(scales & ~np.uint16(MARK)):
+            raise PeerError(f"sent a frame of {self.name} with a scale that is none")
+        whole_bytes = self._code_bytes(blocks * BLOCK)
+        if codes.size < whole_bytes:
+            codes = np.concatenate([codes, np.zeros(whole_bytes - codes.size, np.uint8)])
+        return elements, scales, codes
+
+    # ---- what a codec is
+
+    def _code_bytes(self, elements: int) -> int:
+        raise NotImplementedError
+
+    def _are_scales(self, scales: npt.NDArray[np.uint16]) -> bool:
+        """Whether all are scales; without their marks."""
+        raise NotImplementedError
+
+    def _round(
+        self, exact: Floats, top: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], decoded: Floats
+    ) -> None:
+        """Write scales and codes of finite values, and what they decode to. top: bits of each block's largest magnitude."""
+        raise NotImplementedError
+
+    def _encode_special(
+        self, exact: Floats, magnitudes: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8]
+    ) -> None:
+        """Write scales and codes of any values. magnitudes: bits of each value's."""
+        raise NotImplementedError
+
+    def _expand(self, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], values: Floats) -> None:
+        """Write what scales and codes decode to."""
+        raise NotImplementedError
+
+
+class BFloat16(Codec):
+    """The upper half of each float32: 8 bits of precision, all of its range."""
+
+    name, number, has_scales = "bfloat16", 1, False
+
+    def _code_bytes(self, elements: int) -> int:
+        return 2 * elements
+
+    def _are_scales(self, scales: npt.NDArray[np.uint16]) -> bool:
+        del scales
+        return True
+
+    def _round(
+        self, exact: Floats, top: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], decoded: Floats
+    ) -> None:
+        del top
+        bits = decoded.view(np.uint32)
+        np.add(exact.view(np.uint32), np.uint32(0x8000), out=bits)
+        np.right_shift(bits, np.uint32(16), out=bits)
+        np.copyto(codes.view("<u2"), bits, casting="unsafe")
+        np.left_shift(bits, np.uint32(16), out=bits)
+        del scales
+
+    def _encode_special(
+        self, exact: Floats, magnitudes: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8]
+    ) -> None:
+        is_nan = magnitudes > INFINITE
+        finite = np.where(is_nan, np.float32(0), exact)
+        self._round(finite, magnitudes, scales, codes, np.empty_like(finite))
+        codes.view("<u2")[is_nan] = 0x7FC0
+
+    def _expand(self, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], values: Floats) -> None:
+        del scales
+        bits = values.view(np.uint32)
+        np.copyto(bits, codes.view("<u2"))
+        np.left_shift(bits, np.uint32(16), out=bits)
+
+
+def _floats(scales: npt.NDArray[np.uint16]) -> Floats:
+    """Scales as float32, one row each; without their marks."""
+    bits = (scales & ~np.uint16(MARK)).astype(np.uint32) << np.uint32(16)
+    return bits.view(np.float32)[:, np.newaxis]
+
+
+class ScaledFloat16(Codec):
+    """Half precision, 11 bits, below a power of two per block: small values do not vanish, and large ones do not overflow."""
+
+    name, number = "float16", 2
+    # Bits of a half, shifted to a float32's place, are the half times 2^-112. So exponents 0 to 30 of float32 are those of halfs.
+    DOWN, UP = np.float32(2.0**-98), np.float32(2.0**98)
+    EXPONENT_MOST = 253  # of a scale: the inverse of a larger one is no normal number
+
+    def _code_bytes(self, elements: int) -> int:
+        return 2 * elements
+
+    def _are_scales(self, scales: npt.NDArray[np.uint16]) -> bool:
+        exponent = scales >> 7
+        return not (scales & 0x7F).any() and bool(exponent.min() >= 1 and exponent.max() <= self.EXPONENT_MOST)
+
+    def _round(
+        self, exact: Floats, top: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], decoded: Floats
+    ) -> None:
+        exponent = np.clip(top >> np.uint32(23), 1, self.EXPONENT_MOST).astype(np.uint32)
+        np.copyto(scales, exponent << np.uint32(7), casting="unsafe")
+        inverse = ((np.uint32(254) - exponent) << np.uint32(23)).view(np.float32)[:, np.newaxis]
+        rows, bits = decoded.reshape(-1, BLOCK), decoded.view(np.uint32)
+        np.multiply(exact.reshape(-1, BLOCK), inverse, out=rows)
+        np.multiply(decoded, self.DOWN, out=decoded)
+        np.add(bits, np.uint32(0x1000), out=bits)
+        np.right_shift(bits, np.uint32(13), out=bits)  # the sign is at 2^18, where a half's is at 2^15
+        halfs = self._work.view(np.uint32)[: bits.size]
+        np.right_shift(bits, np.uint32(3), out=halfs)
+        np.bitwise_and(halfs, np.uint32(0x8000), out=halfs)
+        np.bitwise_or(halfs, bits, out=halfs)
+        np.copyto(codes.view("<u2"), halfs, casting="unsafe")
+        np.left_shift(bits, np.uint32(13), out=bits)
+        self._scale(rows, scales)
+
+    def _encode_special(
+        self, exact: Floats, magnitudes: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8]
+    ) -> None:
+        is_special = magnitudes >= INFINITE
+        finite = np.where(is_special, np.float32(0), exact)
+        top = np.where(is_special, np.uint32(0), magnitudes).reshape(-1, BLOCK).max(axis=1)
+        halfs, is_nan = codes.view("<u2"), magnitudes > INFINITE
+        self._round(finite, top, scales, codes, np.empty_like(finite))
+        halfs[is_special] = np.where(exact[is_special] < 0, 0xFC00, 0x7C00)
+        halfs[is_nan] = 0x7E00
+        scales[((halfs & 0x7C00) == 0x7C00).reshape(-1, BLOCK).any(axis=1)] |= MARK
+
+    def _expand(self, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], values: Floats) -> None:
+        halfs, bits, rows = codes.view("<u2"), values.view(np.uint32), values.reshape(-1, BLOCK)
+        work = self._work.view(np.uint32)[: bits.size]
+        np.copyto(bits, halfs)
+        np.bitwise_and(bits, np.uint32(0x8000), out=work)
+        np.left_shift(work, np.uint32(16), out=work)
+        np.bitwise_and(bits, np.uint32(0x7FFF), out=bits)
+        np.left_shift(bits, np.uint32(13), out=bits)
+        np.bitwise_or(bits, work, out=bits)
+        self._scale(rows, scales)
+        if (marked := np.flatnonzero(scales & MARK)).size:
+            some = halfs.reshape(-1, BLOCK)[marked]
+            is_special = (some & 0x7C00) == 0x7C00
+            rows[marked] = np.where(is_special, some.view("<f2").astype(np.float32), rows[marked])
+
+    def _scale(self, rows: Floats, scales: npt.NDArray[np.uint16]) -> None:
+        np.multiply(rows, self.UP, out=rows)
+        np.multiply(rows, _floats(scales), out=rows)
+
+
+class ScaledInt8(Codec):
+    """An integer of 8 bits per value, and a scale per block."""
+
+    name, number = "int8", 3
+    MOST = 127  # a code's magnitude
+
+    def _code_bytes(self, elements: int) -> int:
+        return elements
+
+    def _are_scales(self, scales: npt.NDArray[np.uint16]) -> bool:
+        return bool(scales.min() >= LOW_SCALE_BITS and scales.max() < INFINITE >> 16)
+
+    def _pack(self, whole: npt.NDArray[np.int8], codes: npt.NDArray[np.uint8]) -> None:
+        codes[:] = whole.view(np.uint8)
+
+    def _unpack(self, codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.int8]:
+        return codes.view(np.int8)
+
+    def _whole(self, exact: Floats, top: Bits, most: int, scales: npt.NDArray[np.uint16], work: Floats) -> Floats:
+        """Write scales with `most` codes on either side; returns integers as floats, in `work`."""
+        steps = top.view(np.float32) * np.float32(1 / most)
+        np.copyto(scales, (steps.view(np.uint32) + np.uint32(0xFFFF)) >> np.uint32(16), casting="unsafe")
+        np.maximum(scales, LOW_SCALE_BITS, out=scales)
+        np.multiply(exact.reshape(-1, BLOCK), 1 / _floats(scales), out=work.reshape(-1, BLOCK))
+        return np.rint(work, out=work)
+
+    def _round(
+        self, exact: Floats, top: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], decoded: Floats
+    ) -> None:
+        whole = self._whole(exact, top, self.MOST, scales, decoded)
+        self._pack(whole.astype(np.int8), codes)
+        rows = decoded.reshape(-1, BLOCK)
+        np.multiply(rows, _floats(scales), out=rows)
+
+    def _encode_special(
+        self, exact: Floats, magnitudes: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8]
+    ) -> None:
+        is_special = magnitudes >= INFINITE
+        finite = np.where(is_special, np.float32(0), exact)
+        top = np.where(is_special, np.uint32(0), magnitudes).reshape(-1, BLOCK).max(axis=1)
+        is_marked = is_special.reshape(-1, BLOCK).any(axis=1)
+        whole, work, other = np.empty(exact.size, np.int8), np.empty_like(exact), np.empty_like(scales)
+        whole[:] = self._whole(finite, top, self.MOST, scales, work)
+        rows = whole.reshape(-1, BLOCK)
+        rows[is_marked] = self._whole(finite, top, self.MOST - 1, other, work).reshape(-1, BLOCK)[is_marked]
+        scales[is_marked] = other[is_marked] | MARK
+        whole[is_special] = np.where(exact[is_special] < 0, -self.MOST, self.MOST)
+        whole[magnitudes > INFINITE] = -self.MOST - 1
+        self._pack(whole, codes)
+
+    def _expand(self, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], values: Floats) -> None:
+        whole, rows = self._unpack(codes).reshape(-1, BLOCK), values.reshape(-1, BLOCK)
+        np.multiply(whole, _floats(scales), out=rows)
+        if (marked := np.flatnonzero(scales & MARK)).size:
+            some, left = whole[marked], rows[marked]
+            left[some == self.MOST], left[some == -self.MOST], left[some == -self.MOST - 1] = np.inf, -np.inf, np.nan
+            rows[marked] = left
+
+
+class ScaledInt4(ScaledInt8):
+    """An integer of 4 bits per value, and a scale per block."""
+
+    name, number = "int4", 4
+    MOST = 7
+
+    def _code_bytes(self, elements: int) -> int:
+        whole, rest = divmod(elements, BLOCK)
+        return whole * (BLOCK // 2) + min(rest, BLOCK // 2)
+
+    def _pack(self, whole: npt.NDArray[np.int8], codes: npt.NDArray[np.uint8]) -> None:
+        octets, rows = whole.view(np.uint8).reshape(-1, BLOCK), codes.reshape(-1, BLOCK // 2)
+        np.left_shift(octets[:, BLOCK // 2 :], 4, out=rows)
+        np.bitwise_or(rows, octets[:, : BLOCK // 2] & 15, out=rows)
+
+    def _unpack(self, codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.int8]:
+        rows = codes.view(np.int8).reshape(-1, BLOCK // 2)
+        whole = np.empty((len(rows), BLOCK), np.int8)
+        np.left_shift(rows, 4, out=whole[:, : BLOCK // 2])
+        np.right_shift(whole[:, : BLOCK // 2], 4, out=whole[:, : BLOCK // 2])
+        np.right_shift(rows, 4, out=whole[:, BLOCK // 2 :])
+        return whole
+
+
+CODECS: dict[str, type[Codec]] = {one.name: one for one in (BFloat16, ScaledFloat16, ScaledInt8, ScaledInt4)}
+NUMBERS = {one.number: one.name for one in CODECS.values()}
+
+
+def codec_of(precision: str) -> Codec | None:
+    """The codec of a precision; None for float32, whose values travel as they are."""
+    return CODECS[precision]() if precision in CODECS else None

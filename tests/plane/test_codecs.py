@@ -1,0 +1,188 @@
+"""Codecs against slow references: every value arrives as the nearest one that its codec can say, whatever its neighbours are."""
+
+import math
+import random
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from nalb.errors import PeerError
+from nalb.plane.codecs import CODECS, COUNT_BYTES, LOW_SCALE, NUMBERS, codec_of
+from nalb.planning.slices import BLOCK, ITEM_BYTES, PRECISIONS, wire_dtype
+
+NAMES = list(CODECS)
+LARGEST = float(np.finfo(np.float32).max)
+FEW = settings(max_examples=60, deadline=None)
+RARE = [0.0, -0.0, 1e38, -3.4e38, 1e-45, -1e-40, math.inf, -math.inf, math.nan]
+FLOATS = st.floats(width=32) | st.sampled_from([float(np.float32(one)) for one in RARE])
+# One block, more, less, and their borders; values of one size, as gradients are, and of all sizes.
+VALUES = st.integers(0, 3 * BLOCK).flatmap(
+    lambda n: arrays.arrays(np.float32, n, elements=FLOATS, fill=st.floats(-1, 1, width=32))
+) | st.tuples(st.integers(1, 3 * BLOCK), st.integers(0, 99), st.integers(-40, 36)).map(
+    lambda one: (np.random.default_rng(one[1]).standard_normal(one[0]) * 10.0 ** one[2]).astype(np.float32)
+)
+
+
+def halfs_nearest(x, scale):
+    """The nearest value of IEEE half precision times scale / 2^14."""
+    y = abs(x) / scale * 2.0**14
+    step = 2.0 ** max(math.frexp(y)[1] - 11, -24)
+    return math.copysign(round(y / step) * step / 2.0**14 * scale, x)
+
+
+def reference(name, block):
+    """What each value of a block decodes to, to the nearest; where two are as near, either."""
+    finite = [float(x) for x in block if math.isfinite(x)]
+    top = max(map(abs, finite), default=0.0)
+    is_marked = len(finite) < len(block)
+    for x in map(float, block):
+        if not math.isfinite(x):
+            yield x
+        elif name == "bfloat16":
+            step = 2.0 ** max(math.frexp(x)[1] - 8, -133)
+            yield round(x / step) * step
+        elif name == "float16":
+            yield halfs_nearest(x, 2.0 ** min(max(math.frexp(top)[1] - 1, -126), 126))
+        else:
+            most = {"int8": 127, "int4": 7}[name] - is_marked
+            scale = max(upper_half(np.float32(top) * np.float32(1 / most)), LOW_SCALE)
+            yield max(min(round(x / scale), most), -most) * scale
+
+
+def upper_half(x):
+    """The next float32 from x on whose lower 16 bits are zero."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", x))
+    return struct.unpack("<f", struct.pack("<I", (bits + 0xFFFF) >> 16 << 16))[0]
+
+
+def sent(codec, values, residual=None):
+    """What arrives, and what is kept."""
+    residual = np.zeros(values.size, np.float32) if residual is None else residual
+    return codec.decode(bytes(codec.encode(values, residual))), residual
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(values=VALUES)
+@FEW
+def test_the_nearest_value_arrives(name, values):
+    codec = codec_of(name)
+    frame = bytes(codec.encode(values, residual := np.zeros(values.size, np.float32)))
+    arrived = codec.decode(frame)
+    assert len(frame) == codec.frame_bytes(values.size)
+    room = np.full(values.size, 7, np.float32)
+    codec.decode_into(frame, room)
+    assert room.tobytes() == arrived.tobytes()
+    for start in range(0, values.size, BLOCK):
+        block = values[start : start + BLOCK]
+        for place, expected in enumerate(reference(name, block), start):
+            x, got = float(values[place]), float(arrived[place])
+            if math.isnan(expected):
+                assert math.isnan(got)
+            elif math.isinf(x):
+                assert got == x
+            elif abs(expected) > LARGEST:
+                assert got == math.copysign(math.inf, x)
+            else:
+                assert abs(got - x) <= abs(expected - x) * (1 + 1e-5) + 2.0**-149, (x, got, expected)
+            kept = np.float32(x) - np.float32(got) if math.isfinite(x) and math.isfinite(got) else 0.0
+            assert residual[place] == kept
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_values_that_gradients_rarely_have(name):
+    values = np.zeros(2 * BLOCK + 3, np.float32)
+    values[:6] = np.nan, np.inf, -np.inf, 1e38, -1e38, -0.0
+    values[BLOCK : BLOCK + 2] = 1.0, -0.25  # a block that they do not touch
+    arrived, residual = sent(codec_of(name), values)
+    assert np.isnan(arrived[0])
+    assert arrived[1:3].tolist() == [np.inf, -np.inf]
+    assert np.abs(arrived[3:5] / [1e38, -1e38] - 1).max() < 0.01
+    assert np.abs(arrived[BLOCK : BLOCK + 2] - [1.0, -0.25]).max() <= {"int4": 0.11, "int8": 0.004}.get(name, 0)
+    assert not arrived[6:BLOCK].any()
+    assert not residual[:3].any()
+    assert np.isfinite(residual).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_kept_makes_up_for_what_is_lost(name):
+    """Over 100 rounds what arrived is what was sent, but for the last rounding: nothing drifts."""
+    rng, codec, size = np.random.default_rng(5), codec_of(name), 3 * BLOCK + 5
+    mean = rng.standard_normal(size) * 1e-2  # less than a step of int4: without what is kept it would never arrive
+    residual = np.zeros(size, np.float32)
+    given_in_all, arrived_in_all, steps, plain = (np.zeros(size) for _ in range(4))
+    for _ in range(100):
+        values = (mean + rng.standard_normal(size) * 1e-3).astype(np.float32)
+        values[::BLOCK] = 1
+        given_in_all += values
+        arrived, residual = sent(codec, values, residual)
+        arrived_in_all += arrived
+        steps = np.maximum(steps, np.abs(residual))
+        plain += sent(codec, values)[0]
+    error = np.abs(given_in_all - arrived_in_all)
+    assert (error <= steps + 1e-5).all()
+    assert error.sum() < np.abs(given_in_all - plain).sum() / 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(values=VALUES)
+@settings(max_examples=20, deadline=None)
+def test_frames_do_not_depend_on_frames_before(name, values):
+    codec = codec_of(name)
+    sent(codec, np.full(5 * BLOCK, np.nan, np.float32))
+    fresh, _ = sent(codec_of(name), values)
+    again, _ = sent(codec, values)
+    assert again.tobytes() == fresh.tobytes()
+
+
+def test_frames_are_as_long_as_plans_suppose():
+    for name in NAMES:
+        for elements in (0, 1, 255, 256, 257, 9_999, 131_072):
+            planned_bytes = elements * ITEM_BYTES[wire_dtype("float32", name)]
+            assert planned_bytes <= codec_of(name).frame_bytes(elements) <= planned_bytes + COUNT_BYTES + BLOCK // 2
+
+
+def test_precisions_are_the_codecs():
+    assert ("float32", *NAMES) == PRECISIONS
+    assert codec_of("float32") is None
+    assert sorted(NUMBERS) == [1, 2, 3, 4]
+    assert wire_dtype("float64", "int8") == "float64"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_frames_that_are_none(name):
+    codec = codec_of(name)
+    good = bytes(codec.encode(np.ones(300, np.float32), np.zeros(300, np.float32)))
+    for frame in (b"", good[:3], good[:-1], good + b"\0", b"\xff" * 4 + good[4:], struct.pack("<I", 299) + good[4:]):
+        with pytest.raises(PeerError, match=f"no frame of {name}"):
+            codec.decode(frame)
+    with pytest.raises(PeerError, match=f"sent 300 values in {name} for 299"):
+        codec.decode_into(good, np.zeros(299, np.float32))
+    if name != "bfloat16":
+        for scale in (0x7F80, 0xFFC0, 0x0000):  # infinite, not a number, zero
+            with pytest.raises(PeerError, match="a scale that is none"):
+                codec.decode(good[:4] + struct.pack("<H", scale) + good[6:])
+    if name == "float16":
+        with pytest.raises(PeerError, match="a scale that is none"):
+            codec.decode(good[:4] + struct.pack("<H", 0x3F81) + good[6:])  # no power of two
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_frame_decodes_or_is_refused(name):
+    """A little of what tests/campaigns/fuzz.py does."""
+    rng, codec = random.Random(3), codec_of(name)
+    good = bytes(codec.encode(np.arange(300, dtype=np.float32), np.zeros(300, np.float32)))
+    decoded = 0
+    for _ in range(500):
+        frame = bytearray(good)
+        for _ in range(rng.randrange(1, 4)):
+            frame[rng.randrange(len(frame))] = rng.randrange(256)
+        try:
+            assert codec.decode(frame).size == 300
+            decoded += 1
+        except PeerError:
+            continue
+    assert decoded > 100
