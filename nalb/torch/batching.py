@@ -29,6 +29,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
+from nalb.batching.schemes import SCHEMES
 from nalb.batching.stream import Stream
 from nalb.errors import InputError, StoreError
 from nalb.options import BATCH_MOST
@@ -37,6 +38,7 @@ from nalb.protocol.wire import FOREVER
 from nalb.services.batching import messages as m
 from nalb.settings import Settings, for_agents
 from nalb.torch.backend import current_job
+from nalb.torch.profiling import Work, measure
 
 LEAST_S = 1e-9  # of a measured time
 
@@ -70,13 +72,15 @@ class BatchSizes:
         seed: int = 0,
         most: int | None = None,
         power: float | None = None,
+        profile: Work | None = None,
     ):
         """Every rank makes one, after `init_process_group` and before the first step.
 
         dataset: the data set, or how many samples it has. batch_size: this rank's first one; it stays without
         `nalb launch --batching`. seed: of the shuffles, alike on all ranks. most: the largest batch that this rank can hold.
-        power: of this machine, e.g. its cores; `static` and `dynamic` begin in proportion to it; all ranks give it, or none. Raises
-        InputError.
+        power: of this machine, e.g. its cores; `static` and `dynamic` begin in proportion to it; all ranks give it, or none.
+        profile: a function of n that runs forward and backward passes of any n samples outside DDP, and takes no step; `lbb` times
+        it first. Raises InputError.
         """
         if not all(1 <= size <= BATCH_MOST for size in (batch_size, 1 if most is None else most)):
             raise InputError(f"batch_size {batch_size}, most {most}: give 1 to {BATCH_MOST} samples")
@@ -86,15 +90,19 @@ class BatchSizes:
         self.rank: int = dist.get_rank() if is_joined else 0
         self._ranks: int = dist.get_world_size() if is_joined else 1
         settings = for_agents(os.environ, node=socket.gethostname(), endpoint="", size=self._ranks, role="worker")
-        own = batch_size
+        total, own = batch_size * (settings.first_workers or self._ranks), batch_size
         if settings.first_workers:  # some are left out after a restart, and the others compute their samples
-            total = batch_size * settings.first_workers
             own = total // self._ranks + (self.rank < total % self._ranks)
         self._front = None if settings.batching is None else _front(settings)
         if self._front is None:
             self._present = m.BatchSizes(0, FOREVER, _gather(own, self._ranks))
         else:
-            self._front.tell_batching(m.JoinBatching(own, most, None, power))
+            points = None
+            if profile is not None and settings.batching in SCHEMES and SCHEMES[settings.batching].profiles:
+                told = settings.batch_maxima[self.rank] if settings.batch_maxima else None
+                limits = (settings.batch_total or total, most, told)
+                points, most = measure(profile, min(limit for limit in limits if limit is not None))
+            self._front.tell_batching(m.JoinBatching(own, most, points, power))
             self._present = self._front.next_batch_sizes()
         self.sizes = self._present.sizes
         self.total = sum(self.sizes)
