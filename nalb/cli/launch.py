@@ -7,6 +7,7 @@ user gave, 3 that the machine lacks something, and 4 that a process fell silent.
 
 import argparse
 import shutil
+import sys
 
 from nalb.batching.schemes import BASELINES, PREDICTORS
 from nalb.batching.speed import require_library
@@ -121,10 +122,10 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
         raise InputError(f"COMMAND {command[0]!r} is not a program here: give a path, or a name on PATH")
     is_encrypted = args.encrypt or args.keys is not None or (args.hosts is not None and not args.plain)
     encryption = Encryption(is_encrypted, args.keys)
-    if args.hosts is None:
+    if args.print_env:  # another launcher starts the command, perhaps elsewhere: its Python cannot be asked
+        framework = args.framework or (MXNET if args.hosts is not None else chosen(None, [sys.executable]))
+    elif args.hosts is None:
         framework = chosen(args.framework, command)
-    elif args.print_env:  # another launcher starts the processes, and ssh may not reach the hosts
-        framework = args.framework or MXNET
     else:
         framework = args.framework or chosen_on(load_hosts(args.hosts).hosts[0], command)
     _check_framework(args, framework, scheme, encryption)

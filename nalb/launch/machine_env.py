@@ -30,14 +30,14 @@ def machine_environment(environment: Mapping[str, str], inherited: Mapping[str, 
     """The variables that this machine adds to a process's `environment`: PYTHONPATH, and LD_PRELOAD for a process with the shim.
 
     Workers and servers of MXNet carry the shim, but not under scheme stock; with keys every process carries it, under stock too.
-    A process with PyTorch's WORLD_SIZE and without MXNet's DMLC_ROLE needs nothing but nalb itself.
+    A process with PyTorch's RANK or WORLD_SIZE and without MXNet's DMLC_ROLE needs nothing but nalb itself.
     `inherited` is the environment that the process would have had; its LD_PRELOAD and PYTHONPATH are kept behind nalb's.
     Raises InputError for an unknown role, for bad keys, and for a transport that cannot encrypt.
     """
     role, key_file = environment.get("DMLC_ROLE"), environment.get(keys.VARIABLE)
     if key_file is not None:
         keys.load_keys(key_file, environment.get("NALB_NODE"))  # a bad key file is an error of one line here
-    if role is None and "WORLD_SIZE" in environment:
+    if role is None and {"RANK", "WORLD_SIZE"} & environment.keys():
         path = python_path(inherited.get("PYTHONPATH", ""))
         return {"PYTHONPATH": path} if path or inherited.get("PYTHONPATH") else {}
     if role not in ("scheduler", "server", "worker"):
