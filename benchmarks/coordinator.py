@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 import psutil
 import zmq
 
+from kvstore_patch.keys.plane import PS_LITE
 from nalb.launch.ports import free_pair
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.protocol import wire
@@ -47,7 +48,7 @@ def settings_for(endpoint: str, nodes: int, scheme: str, samples_path: str | Non
 
 def serve(settings: Settings, pipe: Connection) -> None:
     """Run the coordinator in this process until the pipe says to end."""
-    with CoordinatorThread(settings):
+    with CoordinatorThread(settings, plane=PS_LITE):
         pipe.send("ready")
         pipe.recv()
 
@@ -79,7 +80,7 @@ class Clients:
     def _hear(self, socket: "zmq.Socket[bytes]") -> bytes:
         """Receive a message; it is empty if only a sign of life came."""
         envelope, frame = socket.recv_multipart()
-        self._sessions[socket].take(unpack(envelope))
+        self._sessions[socket].accept(unpack(envelope))
         return frame
 
     def await_message(self, socket: "zmq.Socket[bytes]", tag: bytes) -> bytes:

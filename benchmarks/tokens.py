@@ -17,7 +17,7 @@ from rich.table import Table
 
 from nalb.tokens.network_aware import NetworkAware
 from nalb.tokens.policies import fela
-from nalb.tokens.server import GoOn, TokenServer, Work
+from nalb.tokens.server import ComputeToken, GoOn, TokenServer
 from nalb.tokens.shape import Shape
 
 WEIGHTS = (1, 2, 4)
@@ -30,7 +30,7 @@ def token_s(workers: int, chunks_each: int, sleeper: bool, advised: bool, iterat
     shape = Shape(16 * workers * chunks_each, workers * chunks_each, WEIGHTS)
     server = TokenServer(workers, shape, fela(workers, len(WEIGHTS), range(workers // 2)))
     aware = NetworkAware(server, lambda: ([1e9] * workers, [1e9] * workers)) if advised else None
-    asking: deque[tuple[int, Work | None]] = deque()
+    asking: deque[tuple[int, ComputeToken | None]] = deque()
     at, spent_s, longest_s, tokens, now_s = [0] * workers, 0.0, 0.0, 0, 0.0
     asleep = {rank for rank in range(workers) if sleeper and rank % 8 == 0}
     asking.extend((rank, None) for rank in range(workers) if rank not in asleep)
@@ -45,12 +45,12 @@ def token_s(workers: int, chunks_each: int, sleeper: bool, advised: bool, iterat
         took_s = time.thread_time() - start_s
         for one in server.completed:
             if aware:
-                aware.observe(one, 0.01, 1e6 * len(one.fetches), 0.002 * len(one.fetches))
+                aware.observe_token(one, 0.01, 1e6 * len(one.fetches), 0.002 * len(one.fetches))
         server.completed.clear()
         spent_s += took_s
         longest_s = max(longest_s, took_s)
         for order in orders:
-            if isinstance(order, Work):
+            if isinstance(order, ComputeToken):
                 tokens += 1
                 asking.append((order.worker, order))
             elif isinstance(order, GoOn):

@@ -31,7 +31,7 @@ from mxnet.kvstore.base import KVStoreBase
 
 from kvstore_patch.gluon import agreement
 from kvstore_patch.gluon.compute_clock import ComputeClock, Computing
-from kvstore_patch.gluon.profiling import Points, Work, measure
+from kvstore_patch.gluon.profiling import ComputeBatch, Points, measure
 from kvstore_patch.store import script_end
 from kvstore_patch.store.kvstore import NALB
 from nalb.batching.partitions import TRAVERSALS_APART, Ints, PartitionedStream
@@ -274,7 +274,7 @@ def join(
     store: KVStoreBase,
     batch_size: int,
     most: int | None = None,
-    profile: Work | None = None,
+    profile: ComputeBatch | None = None,
     power: float | None = None,
 ) -> Balancer:
     """Take part in the choice of batch sizes; call it once, in every worker, before the first batch.

@@ -46,6 +46,7 @@ class ReadyEvent(Event, frozen=True, kw_only=True):
 
     nodes: list[str]  # in the order in which rows of samples number them
     servers: list[str] = []  # the nodes of server ranks 0, 1, ...
+    sites: dict[str, str] | UnsetType = UNSET  # each node's site; left out where sums have one level
 
 
 class LayoutEvent(Event, frozen=True, kw_only=True):
@@ -117,6 +118,7 @@ class IterationEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
     predicted_s: float | UnsetType | None = UNSET
     load_bytes: ByNode = {}
     estimate: Rates | None = None
+    least: Rates | None = None  # lower bounds of `estimate`; a rate that equals its bound is proven
     cores_s: ByNode = {}
     configured: Rates | None = None
     bound_s: float | None = None
@@ -320,6 +322,7 @@ def decode_line(line: bytes) -> AnyEvent | None:
     try:
         return _decoder.decode(line)
     except msgspec.ValidationError:
-        if _kind.decode(line).event in _KINDS:
+        kind = _kind.decode(line).event
+        if isinstance(kind, str) and kind in _KINDS:
             raise
         return None

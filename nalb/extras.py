@@ -5,7 +5,12 @@ import sys
 
 from nalb.errors import MachineError
 
-EXTRA_OF = {"mxnet": "mxnet", "statsmodels": "arima", "torch": "peers"}  # by library; pyproject.toml has the reasons
+EXTRA_OF = {
+    "mxnet": "mxnet",
+    "statsmodels": "arima",
+    "torch": "peers",
+    "prometheus_client": "metrics",
+}  # by library; pyproject.toml has the reasons
 PYTHON_OF_MXNET = (3, 11)  # kvstore_patch is made for it
 
 

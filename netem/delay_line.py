@@ -76,7 +76,7 @@ class Counters(msgspec.Struct, frozen=True):
     is_realtime: int = 0  # whether the line has a real-time priority
 
 
-class Report(msgspec.Struct, frozen=True):
+class LineReport(msgspec.Struct, frozen=True):
     """The line's answer to a request."""
 
     counters: Counters
@@ -136,7 +136,7 @@ class Line:
         self._functions = library.functions
         self._line: ctypes.c_void_p | None = None
 
-    def answer(self, request: Request) -> Report:
+    def answer(self, request: Request) -> LineReport:
         """Carry out a request; an OSError becomes the report's error."""
         try:
             if request.joints:
@@ -144,9 +144,9 @@ class Line:
             else:
                 for rule in request.rules:
                     self._set(rule)
-            return Report(self._counters())
+            return LineReport(self._counters())
         except OSError as error:
-            return Report(Counters(), str(error))
+            return LineReport(Counters(), str(error))
 
     def _start(self, request: Request) -> None:
         self._line = ctypes.c_void_p(self._functions.nalb_line_new(len(request.joints)))
@@ -234,7 +234,7 @@ def _ask(hub: str, request: Request) -> Counters:
             connection.connect(SOCKET)
             connection.sendall(msgspec.json.encode(request) + b"\n")
             with connection.makefile("rb") as answer:
-                report = msgspec.json.decode(answer.readline(), type=Report)
+                report = msgspec.json.decode(answer.readline(), type=LineReport)
     except (OSError, msgspec.DecodeError) as error:
         raise MachineError(
             f"the delay line of {hub} does not answer ({error}): run `nalb net down` and start again"

@@ -48,7 +48,7 @@ def ensure_privilege() -> None:
     not make namespaces in either way.
     """
     if os.environ.get(MARK) == str(os.getpid()):
-        _prepare()
+        prepare()
         return
     if has_privilege():
         return
@@ -78,7 +78,7 @@ def _require_unused(place: Path, remedy: str) -> None:
             raise MachineError(f"{word} lies below {place}, which is hidden without root: {remedy}")
 
 
-def _prepare() -> None:
+def prepare() -> None:
     """Mount a private place for namespace files, and bring the loopback up."""
     from pyroute2 import IPRoute, netns
 

@@ -29,7 +29,7 @@ LOW_DELAY_MS = 0.1  # a link that begins without a delay cannot get one later: n
 LOW_STEP_S = 0.01  # changes that are closer together cannot be made in time
 
 
-class Step(NamedTuple):
+class TraceStep(NamedTuple):
     """A link's rate and delay from a moment on."""
 
     at_s: float
@@ -40,11 +40,11 @@ class Step(NamedTuple):
 class Trace(Struct, frozen=True):
     """A checked trace: the steps of a link's rate and delay."""
 
-    steps: tuple[Step, ...]  # by time, each unlike the one before; the first at 0 s
+    steps: tuple[TraceStep, ...]  # by time, each unlike the one before; the first at 0 s
     length_s: float  # of a round
     is_looped: bool  # whether it begins anew at its end; else the last step holds on
 
-    def at(self, elapsed_s: float) -> Step:
+    def at(self, elapsed_s: float) -> TraceStep:
         """The step that holds at a moment, in seconds after the start."""
         phase_s = max(elapsed_s, 0.0) + SAME_S
         if self.is_looped:
@@ -115,7 +115,7 @@ def _of_rates(
         last_s = at_s
     if is_looped and len(rows) < 2:
         raise InputError(f"{places[0]} is the only one: give a last line, at whose time the trace begins anew")
-    steps = [Step(row[0], row[1], row[2] if len(row) > 2 else None) for row in rows]
+    steps = [TraceStep(row[0], row[1], row[2] if len(row) > 2 else None) for row in rows]
     return Trace(_distinct(steps), last_s, is_looped)
 
 
@@ -141,11 +141,11 @@ def _of_deliveries(moments_ms: list[float], places: list[str], mbps: tuple[float
         rate_mbps = count * FRAME_BYTES * BITS_PER_BYTE / (length_ms / 1000) / MBPS
         if rate_mbps > mbps[1]:
             raise InputError(f"{places[-1]}: {rate_mbps:g} Mbit/s from {begin_ms} ms on: give at most {mbps[1]:g}")
-        steps.append(Step(begin_ms / 1000, max(rate_mbps, mbps[0]), None))
+        steps.append(TraceStep(begin_ms / 1000, max(rate_mbps, mbps[0]), None))
     return Trace(_distinct(steps), last_ms / 1000, is_looped)
 
 
-def _distinct(steps: list[Step]) -> tuple[Step, ...]:
+def _distinct(steps: list[TraceStep]) -> tuple[TraceStep, ...]:
     """The steps less those that change nothing, since setting a rate fills the link's bucket."""
     kept = steps[:1]
     kept += [step for before, step in itertools.pairwise(steps) if before[1:] != step[1:]]

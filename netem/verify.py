@@ -197,9 +197,11 @@ def measure(flow: Flow | Together, warm_s: float = WARM_S, measure_s: float | No
                 receiver, _ = server.accept()
                 with receiver:
                     receiver.settimeout(WAIT_S)
-                    sending = threading.Thread(target=_send, args=(sender,), name=f"send {flow.label}", daemon=True)
+                    sending = threading.Thread(
+                        target=keep_sending, args=(sender,), name=f"send {flow.label}", daemon=True
+                    )
                     sending.start()
-                    arrived_bytes, elapsed_s = _receive(receiver, warm_s, measure_s)
+                    arrived_bytes, elapsed_s = count_arrived(receiver, warm_s, measure_s)
                 sending.join(WAIT_S)
     except OSError as error:
         raise _unreachable(flow, error) from error
@@ -229,7 +231,7 @@ def _unreachable(flow: Flow, error: OSError) -> MachineError:
     return MachineError(f"{flow.label}: nothing arrives ({error}): run `nalb net down`, then `nalb doctor`")
 
 
-def _send(connection: socket.socket) -> None:
+def keep_sending(connection: socket.socket) -> None:
     """Send until the receiver hangs up."""
     chunk = bytes(CHUNK_BYTES)
     try:
@@ -239,7 +241,7 @@ def _send(connection: socket.socket) -> None:
         return
 
 
-def _receive(connection: socket.socket, warm_s: float, measure_s: float) -> tuple[int, float]:
+def count_arrived(connection: socket.socket, warm_s: float, measure_s: float) -> tuple[int, float]:
     """Count (bytes, seconds) between two arrivals: the first one after warm_s, and the first one after measure_s more."""
     buffer = bytearray(CHUNK_BYTES)
     started_s = time.monotonic()

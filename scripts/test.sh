@@ -12,26 +12,30 @@ export OMP_NUM_THREADS=1
 "$venv/bin/mypy"
 # What a Python without MXNet loads must run on 3.10. Pythons older than this machine's need not be here for that.
 "$venv/bin/vermin" --quiet --no-tips --violations --target=3.10- \
-  scripts/build_backend.py nalb netem kvstore_patch/shim kvstore_patch/bootstrap kvstore_patch/after_mxnet.py
+  scripts/build_backend.py nalb netem kvstore_patch/keys kvstore_patch/shim kvstore_patch/bootstrap kvstore_patch/after_mxnet.py
 if (($#)); then
   exec "$venv/bin/python" -m pytest "$@"
 fi
 
-# Tests of these rooms only compute, and tests of real jobs mostly wait. So both run at once, the former at low priority. Most rooms
+# Tests of these rooms only compute, and tests of real jobs mostly wait. So all run at once, the former at low priority. Most rooms
 # run in PyTorch's environment, so with a current numpy; jobs of MXNet use them with its older one.
 computing=(tests/feedback tests/measurement tests/planning tests/protocol tests/services tests/simulation tests/tokens)
 batching=tests/batching # ARIMA is in MXNet's environment alone
 of_torch=(tests/torch tests/launch/test_torch_launch.py)
 output=$(mktemp -d)
-nice -n 19 "$venv_torch/bin/python" -m pytest -p no:cacheprovider "${computing[@]}" >"$output/computing" 2>&1 &
-beside=($!)
-nice -n 19 "$venv/bin/python" -m pytest -p no:cacheprovider "$batching" >"$output/batching" 2>&1 &
-beside+=($!)
+beside=()
 trap 'kill "${beside[@]}" 2>/dev/null || true; rm -r "$output"' EXIT
+run_beside() { # name niceness environment tests... : runs tests in the background; what they print comes at the end
+  local name=$1 niceness=$2 environment=$3
+  nice -n "$niceness" "$environment/bin/python" -m pytest -p no:cacheprovider "${@:4}" >"$output/$name" 2>&1 &
+  beside+=($!)
+}
+run_beside torch 0 "$venv_torch" "${of_torch[@]}"
+run_beside batching 19 "$venv" "$batching"
+run_beside computing 19 "$venv_torch" "${computing[@]}"
 code=0
 elsewhere=("${computing[@]}" "$batching" "${of_torch[@]}")
 "$venv/bin/python" -m pytest "${elsewhere[@]/#/--ignore=}" || code=$?
-"$venv_torch/bin/python" -m pytest -p no:cacheprovider "${of_torch[@]}" || code=$?
 for one in "${beside[@]}"; do wait "$one" || code=$?; done
 cat "$output"/*
 exit "$code"

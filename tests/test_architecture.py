@@ -95,7 +95,11 @@ ALLOWED = {
         "nalb.tokens",
         "nalb.protocol",
     },
+    # ps-lite's keys and slots, without MXNet
+    "kvstore_patch.keys": {"nalb.errors", "nalb.planning", "nalb.services.exchange"},
+    # it simulates jobs on ps-lite
     "nalb.simulation": {
+        "kvstore_patch.keys",
         "nalb.tokens",
         "nalb.errors",
         "nalb.events",
@@ -136,7 +140,22 @@ ALLOWED = {
         "nalb.transport",
         "nalb.workloads",
     },
-    "nalb.reporting": {"nalb.errors", "nalb.events", "nalb.units"},
+    "nalb.reporting": {
+        "nalb.errors",
+        "nalb.events",
+        "nalb.units",
+        "nalb.planning",
+        "nalb.schemes",
+        "nalb.feedback",
+    },
+    "nalb.live": {
+        "nalb.errors",
+        "nalb.events",
+        "nalb.failures",
+        "nalb.units",
+        "nalb.process",
+        "nalb.reporting",
+    },
     "netem": {"nalb.errors", "nalb.units", "nalb.toml_file", "nalb.process"},
     "kvstore_patch": {
         "nalb.options",
@@ -226,6 +245,7 @@ PURE = (
     "nalb.protocol",
     "nalb.services",
     "nalb.simulation",
+    "kvstore_patch.keys",
     "nalb.plane.cycle",
     "nalb.plane.orders",
 )
@@ -319,11 +339,14 @@ def test_each_heavy_library_stays_in_its_room():
         ("pyroute2", "netem"),
         ("torch", "nalb.compare.peers", "nalb.torch"),
         ("statsmodels", "nalb.batching"),
+        ("prometheus_client", "nalb.live"),
     ):
         for package in ("nalb", "netem", "kvstore_patch"):
             for path in modules(package):
                 if not any(path.is_relative_to(ROOT / room.replace(".", "/")) for room in rooms):
                     assert not any(within(name, library) for name in imported(path)), f"{path} imports {library}"
+    for path in modules("kvstore_patch.keys"):  # which the simulator needs
+        assert not any(within(name, "mxnet") for name in imported(path)), f"{path} imports mxnet"
 
 
 @pytest.mark.parametrize("room", PURE)
@@ -543,7 +566,9 @@ def test_sums_need_no_front_end():
     store = ROOT / "kvstore_patch" / "store"
     for path in store.glob("*.py"):
         ours = {name for name in imported(path) if within(name, "kvstore_patch")}
-        below = {name for name in ours if within(name, "kvstore_patch.store") or within(name, "kvstore_patch.shim")}
+        below = {
+            name for name in ours if any(within(name, f"kvstore_patch.{room}") for room in ("store", "shim", "keys"))
+        }
         assert ours == below, f"{path} imports {ours - below}"
         assert "kvstore_patch.store.kvstore" not in ours, f"{path} imports the front end"
 
@@ -576,3 +601,49 @@ def test_every_rule_is_read():
     nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
     read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     assert not {field.name for field in fields(Rules)} - read
+
+
+# Private names of MXNet, Gluon, PyTorch and the library that tests use, and public ones that begin with an underscore.
+FOREIGN = {"_LIB", "_barrier", "_exit", "_kvstore", "_replace", "_send_command_to_servers", "_set_updater"}
+FOREIGN |= {"_get_ddp_logging_data", "_update_on_kvstore"}
+REACHES_MOST = 9
+
+
+def reaches(tree: ast.AST) -> list[str]:
+    """Where a test uses a private name of another object or module: as an attribute, by an import, or to replace it."""
+
+    def is_private(name: object) -> bool:
+        last = name.rpartition(".")[2] if isinstance(name, str) else ""
+        return re.match(r"_(?!_)", last) is not None and last not in FOREIGN
+
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            found += [ast.unparse(node)] * (ast.unparse(node.value) not in ("self", "cls", "super()", "sys"))
+        elif isinstance(node, ast.ImportFrom):
+            found += [f"{node.module}.{alias.name}" for alias in node.names if is_private(alias.name)]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr"):
+            found += [ast.unparse(node) for one in node.args if isinstance(one, ast.Constant) and is_private(one.value)]
+    return found
+
+
+def test_tests_use_public_names():
+    """Whatever a test needs is part of an interface, or is passed as an argument."""
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "tests").rglob("*.py"))}
+    found = {str(path.relative_to(ROOT)): there for path, tree in trees.items() if (there := reaches(tree))}
+    assert sum(map(len, found.values())) <= REACHES_MOST, found
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ("one._inbox", 1),
+        ("self.one._inbox.get()", 1),
+        ("from nalb.transport.server import _flush, sample_rows", 1),
+        ("monkeypatch.setattr(client, '_wake', wake)", 1),
+        ("monkeypatch.setattr('nalb.plane.address._towards', towards)", 1),
+        ("self._inbox, __version__, one.__dict__, store._barrier(), far._replace(x=1)", 0),
+    ],
+)
+def test_uses_of_private_names_are_seen(code, count):
+    assert len(reaches(ast.parse(code))) == count

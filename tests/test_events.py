@@ -9,6 +9,7 @@ LINES = [
     b'{"event":"state","at_s":1.5,"phase":"RUN","nodes":["n0"]}',
     b'{"event":"missed","at_s":1.5,"events":17}',
     b'{"event":"ready","at_s":15927.3,"nodes":["n0","n1"],"servers":["n1","n0"]}',
+    b'{"event":"ready","at_s":15927.3,"nodes":["n0","n1","n2"],"servers":["n0"],"sites":{"n0":"a","n1":"a","n2":"b"}}',
     b'{"event":"layout","at_s":15929.1,"model_bytes":12868904,"slices":178,"probes":12,"slice_bytes":92832,"iteration":0,'
     b'"alpha_bytes":1000.0,"fixed_slice_bytes":null,"num_probe":2,"tensors":[["0",864,"float32",0]]}',
     b'{"event":"idle","at_s":15929.2}',
@@ -87,3 +88,7 @@ def test_a_damaged_line_is_refused(line: bytes) -> None:
 def test_a_batch_event_needs_all_of_its_fields() -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"event": "batch", "at_s": 1.0}, BatchEvent)
+
+
+def test_a_kind_that_is_no_word_is_not_known() -> None:
+    assert decode_line(b'{"event":[],"at_s":1.0}') is decode_line(b'{"event":{"a":1}}') is None

@@ -9,7 +9,7 @@ from mxnet import autograd
 from mxnet.kvstore.base import KVStoreBase
 from mxnet.ndarray import NDArray
 
-from kvstore_patch.gluon.profiling import Work, best_time_s
+from kvstore_patch.gluon.profiling import ComputeBatch, best_time_s
 from kvstore_patch.store.kvstore import NALB
 from nalb.errors import InputError, StoreError
 from nalb.tokens import partition as cuts
@@ -134,7 +134,7 @@ def _chain(layers: Sequence[mx.gluon.Block]) -> mx.gluon.nn.HybridSequential:
     return block
 
 
-def _work(layer: mx.gluon.HybridBlock, x: NDArray) -> Work:
+def _work(layer: mx.gluon.HybridBlock, x: NDArray) -> ComputeBatch:
     def work(size: int) -> None:
         batch = mx.nd.repeat(x, repeats=size, axis=0)
         batch.attach_grad()

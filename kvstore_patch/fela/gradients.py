@@ -17,7 +17,7 @@ from kvstore_patch.store import ndarrays
 
 
 @dataclass
-class Sums:
+class GradientSums:
     """Sums over this worker's tokens of one iteration and sub-model. gradients: one array per parameter that learns.
 
     averages: one array per running statistic (BatchNorm's): this worker's value times its samples, set when the sums are taken.
@@ -45,8 +45,8 @@ class Gradients:
     ):
         self._learning, self._running = learning, running
         self._lock = threading.Lock()
-        self._sums: dict[tuple[int, int], Sums] = {}  # by iteration and sub-model
-        self._spare: dict[int, list[Sums]] = {}  # by sub-model
+        self._sums: dict[tuple[int, int], GradientSums] = {}  # by iteration and sub-model
+        self._spare: dict[int, list[GradientSums]] = {}  # by sub-model
 
     def add(self, iteration: int, sub_model: int, samples: int) -> list[NDArray]:
         """Add the gradients that a backward pass over `samples` samples just left. Returns arrays that are ready with the sums."""
@@ -66,7 +66,7 @@ class Gradients:
         sums.samples += samples
         return sums.gradients
 
-    def take(self, iteration: int, sub_model: int) -> Sums:
+    def take_sums(self, iteration: int, sub_model: int) -> GradientSums:
         """The sums of all that was added, zeros where nothing was. Call it when all tokens of iteration and sub-model are done."""
         with self._lock:
             sums = self._sums.pop((iteration, sub_model), None) or self._new(sub_model)
@@ -79,16 +79,16 @@ class Gradients:
                 mx.nd.broadcast_mul(parameter.list_data()[0], samples, out=array)
         return sums
 
-    def give_back(self, sub_model: int, sums: Sums) -> None:
+    def give_back(self, sub_model: int, sums: GradientSums) -> None:
         """Return sums for later use: the operations that read them are queued."""
         sums.samples = 0
         with self._lock:
             self._spare.setdefault(sub_model, []).append(sums)
 
-    def _new(self, sub_model: int) -> Sums:
+    def _new(self, sub_model: int) -> GradientSums:
         if spare := self._spare.get(sub_model):
             return spare.pop()
-        return Sums(_zeros(self._learning[sub_model]), _zeros(self._running[sub_model]))
+        return GradientSums(_zeros(self._learning[sub_model]), _zeros(self._running[sub_model]))
 
 
 def _zeros(parameters: Sequence[mx.gluon.Parameter]) -> list[NDArray]:

@@ -12,7 +12,7 @@ from mxnet.ndarray import NDArray
 from kvstore_patch.store import ndarrays
 from nalb.services.tokens import messages as m
 from nalb.transport.courier import Courier
-from nalb.transport.pieces import Phase, SumPiece
+from nalb.transport.pieces import SumPhase, SumPiece
 
 
 def add_up_among(courier: Courier, rank: int, order: m.SumGradients, arrays: Sequence[NDArray]) -> None:
@@ -23,8 +23,8 @@ def add_up_among(courier: Courier, rank: int, order: m.SumGradients, arrays: Seq
     for dtype in sorted({np.dtype(array.dtype).name for array in arrays}):
         chosen = [array for array in arrays if np.dtype(array.dtype).name == dtype]
         mine = np.concatenate([array.asnumpy().reshape(-1) for array in chosen])
-        scatter = SumPiece(order.iteration, order.sub_model, Phase.SCATTER, dtype)
-        gather = SumPiece(order.iteration, order.sub_model, Phase.GATHER, dtype)
+        scatter = SumPiece(order.iteration, order.sub_model, SumPhase.SCATTER, dtype)
+        gather = SumPiece(order.iteration, order.sub_model, SumPhase.GATHER, dtype)
         whole = _add_up(courier, rank, order, mine, scatter, gather)
         ends = np.cumsum([0, *(array.size for array in chosen)])
         for array, (start, end) in zip(chosen, pairwise(ends), strict=True):
@@ -40,13 +40,13 @@ def _add_up(
     others = [member for member in members if member != rank]
     for member in others:
         courier.send(member, scatter, partial(_same, shares[member]))
-    parts = {rank: shares[rank]} | {member: courier.take(scatter, member) for member in others}
+    parts = {rank: shares[rank]} | {member: courier.take_piece(scatter, member) for member in others}
     own = parts[members[0]].copy()
     for member in members[1:]:
         own += parts[member]
     for member in others:
         courier.send(member, gather, partial(_same, own))
-    sums = {rank: own} | {member: courier.take(gather, member) for member in others}
+    sums = {rank: own} | {member: courier.take_piece(gather, member) for member in others}
     return np.concatenate([sums[member] for member in members])
 
 

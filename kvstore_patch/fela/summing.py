@@ -92,7 +92,7 @@ class Summing:
             client.fail(client.failure(Cause.PROCESS, f"cannot sum: {one_line(error)}", *moment), 1)
 
     def _add_up(self, order: m.SumGradients) -> None:
-        sums = self._gradients.take(order.iteration, order.sub_model)
+        sums = self._gradients.take_sums(order.iteration, order.sub_model)
         if self._rank in order.workers:
             if 1 < len(order.workers) < self._workers:
                 add_up_among(self._courier, self._rank, order, sums.arrays)
@@ -122,7 +122,7 @@ class Summing:
                     self._courier.send(rank, _numbered(piece, number), partial(_same, array))
         elif self._rank in lacking:
             pieces = [_numbered(piece, number) for number in range(self._updates.count(sub_model))]
-            self._updates.put(sub_model, [self._courier.take(one, holders[0]) for one in pieces])
+            self._updates.put(sub_model, [self._courier.take_piece(one, holders[0]) for one in pieces])
 
 
 def _numbered(piece: StatePiece, number: int) -> StatePiece:

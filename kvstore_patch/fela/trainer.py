@@ -165,7 +165,7 @@ class Trainer:
         """Fetch a token's inputs and compute the token; returns the request that reports it."""
         start_s = time.monotonic()
         fetched = {
-            (one.token, one.part): self._courier.take(TokenPiece(one.token, one.part, work.token), one.source)
+            (one.token, one.part): self._courier.take_piece(TokenPiece(one.token, one.part, work.token), one.source)
             for one in work.fetches
         }
         fetched_s = time.monotonic()

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from mxnet.ndarray import NDArray
 
-from kvstore_patch.fela.gradients import Sums
+from kvstore_patch.fela.gradients import GradientSums
 from kvstore_patch.gluon.training_state import CHANGING, UNSUPPORTED, leaves
 from kvstore_patch.store import ndarrays
 from nalb.errors import InputError
@@ -41,7 +41,7 @@ class Updates:
             [[place[one.name] for one in group] for group in kind] for kind in (learning, running)
         )
 
-    def apply(self, sub_model: int, sums: Sums) -> None:
+    def apply(self, sub_model: int, sums: GradientSums) -> None:
         """Queue the step of one sub-model. sums: over all workers, as Gradients takes them."""
         trainer, total = self._trainer, self._total
         trainer.optimizer.rescale_grad = trainer._scale / total

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from kvstore_patch.keys.plane import PS_LITE
 from kvstore_patch.shim import Shim
 from kvstore_patch.store.ps_lite import PsLite, check_encryption, server_rank
 from nalb.batching.schemes import PREDICTORS
@@ -130,7 +131,7 @@ def main() -> int:
             predictor, end = _predictor(settings)
             schemes = schemes_with([settings.scheme, *filter(None, (settings.own_schemes or "").split(","))])
             estimators = estimators_with(settings.estimator)
-            with CoordinatorThread(settings, predictor, schemes, estimators):
+            with CoordinatorThread(settings, predictor, schemes, estimators, PS_LITE):
                 serve(settings)
             end()
     except NalbError as error:

@@ -105,19 +105,19 @@ class SpeedNetwork:
         self.kind = kind
         self._generator = np.random.default_rng(seed)
         self._reports: deque[tuple[float, float, float]] = deque(maxlen=HISTORY + LOOK_BACK + 1)  # speed, CPU, memory
-        self._net, self._trainee = _build(kind), _build(kind)
+        self._net, self._trainee = build(kind), build(kind)
         self._trained = weights is not None
-        _set(self._net, _first_weights(self._net, self._generator) if weights is None else weights)
+        set_weights(self._net, first_weights(self._net, self._generator) if weights is None else weights)
         self._mean_speed: float | None = None  # divisor of the speeds; None: the mean of those seen so far
         self._until_session = NETWORK_AFTER if weights is None else STORED_TRAINS_AFTER
-        self._session: _Session | None = None
+        self._session: TrainingSession | None = None
 
     @property
     def weights(self) -> Weights | None:
         """The weights that predict now; None before the first training."""
         return _get(self._net) if self._trained else None
 
-    def observe(self, speed: float, cpu_share: float, memory_share: float) -> None:
+    def observe_speed(self, speed: float, cpu_share: float, memory_share: float) -> None:
         """Learn one iteration's speed and shares, and train for one epoch if a session is under way.
 
         Cost: at most HISTORY / BATCH training steps.
@@ -128,7 +128,7 @@ class SpeedNetwork:
             self._session = self._begin_session()
         if self._session is not None and self._session.epoch():
             if self._session.improved:
-                _set(self._net, self._session.best)
+                set_weights(self._net, self._session.best)
                 self._mean_speed = self._session.mean_speed
                 self._trained = True
             self._session = None
@@ -138,20 +138,22 @@ class SpeedNetwork:
         if not self._trained or len(self._reports) <= LOOK_BACK:
             return None
         mean_speed = self._mean_speed or _mean_speed(self._reports)
-        window = _inputs(self.kind, np.array(list(self._reports)[-LOOK_BACK - 1 :]), mean_speed)
+        window = inputs_of(self.kind, np.array(list(self._reports)[-LOOK_BACK - 1 :]), mean_speed)
         return self._reports[-1][0] * float(np.exp(self._net(mx.nd.array(window)).asscalar()))
 
-    def _begin_session(self) -> "_Session":
-        _set(self._trainee, _get(self._net))
+    def _begin_session(self) -> "TrainingSession":
+        set_weights(self._trainee, _get(self._net))
         mean_speed = _mean_speed(self._reports)
         reports = np.array(self._reports)
-        inputs = _inputs(self.kind, reports, mean_speed)[:-1]  # the speed that follows the last one is not known yet
+        inputs = inputs_of(self.kind, reports, mean_speed)[:-1]  # the speed that follows the last one is not known yet
         speeds = reports[LOOK_BACK:, :1]
         targets = np.log(speeds[1:] / speeds[:-1]).astype(np.float32)
-        return _Session(self._trainee, inputs, targets, mean_speed, self._generator, must_adopt=not self._trained)
+        return TrainingSession(
+            self._trainee, inputs, targets, mean_speed, self._generator, must_adopt=not self._trained
+        )
 
 
-class _Session:
+class TrainingSession:
     """One training with early stopping; `best` holds the weights of least error on the held-back samples."""
 
     def __init__(
@@ -173,7 +175,8 @@ class _Session:
         self._trainer = mx.gluon.Trainer(net.collect_params(), "adam", adam, kvstore=None)
         self._epochs, self._without_gain = 0, 0
         self.best, self.improved = _get(net), False
-        self._least = np.inf if must_adopt else self._error()
+        # of the held-back samples so far; weights of a larger error are not adopted
+        self.least_error = np.inf if must_adopt else self.held_back_error()
 
     def epoch(self) -> bool:
         """Train on all samples once; returns whether the session has ended."""
@@ -183,13 +186,14 @@ class _Session:
                 loss = self._loss(self._net(mx.nd.array(self._inputs[chosen])), mx.nd.array(self._targets[chosen]))
             loss.backward()
             self._trainer.step(len(chosen))
-        error = self._error()
+        error = self.held_back_error()
         self._epochs, self._without_gain = self._epochs + 1, self._without_gain + 1
-        if error < self._least:
-            self._least, self.best, self.improved, self._without_gain = error, _get(self._net), True, 0
+        if error < self.least_error:
+            self.least_error, self.best, self.improved, self._without_gain = error, _get(self._net), True, 0
         return self._epochs == EPOCHS_MOST or self._without_gain == PATIENCE
 
-    def _error(self) -> float:
+    def held_back_error(self) -> float:
+        """The loss of the present weights on the held-back samples."""
         inputs, targets = self._judge
         return float(self._loss(self._net(inputs), targets).mean().asscalar())
 
@@ -274,14 +278,15 @@ def load(path: Path, kind: str, seed: int) -> SpeedNetwork:
         raise InputError(f"{path}: {error}") from None
 
 
-def _build(kind: str) -> nn.HybridBlock:
+def build(kind: str) -> nn.HybridBlock:
+    """An untrained network of a kind, all of whose weights are zero."""
     net = KINDS[kind]()
     net.initialize(mx.init.Zero())  # draws nothing from MXNet's own random state
     net.hybridize()  # computes the same numbers faster
     return net
 
 
-def _first_weights(net: nn.HybridBlock, generator: np.random.Generator) -> Weights:
+def first_weights(net: nn.HybridBlock, generator: np.random.Generator) -> Weights:
     """Glorot's uniform distribution for matrices, zero for the rest."""
     weights = {}
     for name, value in sorted(_get(net).items()):
@@ -294,7 +299,8 @@ def _get(net: nn.HybridBlock) -> Weights:
     return {name: parameter.data().asnumpy() for name, parameter in net._collect_params_with_prefix().items()}
 
 
-def _set(net: nn.HybridBlock, weights: Weights) -> None:
+def set_weights(net: nn.HybridBlock, weights: Weights) -> None:
+    """Give a network these weights. Raises InputError for weights of other shapes, and for ones that are not finite."""
     present = net._collect_params_with_prefix()
     shapes = {name: parameter.shape for name, parameter in present.items()}
     if {name: value.shape for name, value in weights.items()} != shapes:
@@ -309,7 +315,7 @@ def _mean_speed(reports: "deque[tuple[float, float, float]]") -> float:
     return float(np.mean([speed for speed, _, _ in reports]))
 
 
-def _inputs(kind: str, reports: Floats, mean_speed: float) -> Floats:
+def inputs_of(kind: str, reports: Floats, mean_speed: float) -> Floats:
     """The network's inputs after each report that has LOOK_BACK reports before it. reports: shape (n, 3), oldest first.
 
     RNN and LSTM: shape (n - 2, 2), log(v / mean) of the two last iterations, oldest first. NARX: shape (n - 2, 8), the last change

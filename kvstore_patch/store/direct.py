@@ -18,10 +18,10 @@ import mxnet as mx
 from mxnet import nd
 from mxnet.ndarray import NDArray
 
+from kvstore_patch.keys.slots import DEPTH, DTYPES, PIECE_ELEMENTS
 from kvstore_patch.store import ndarrays
 from kvstore_patch.store.one_level import Route
 from kvstore_patch.store.two_levels import Levels
-from nalb.planning.slots import DEPTH, DTYPES, PIECE_ELEMENTS
 
 
 class DirectPath:
@@ -61,7 +61,7 @@ class DirectPath:
             length = min(size - done, PIECE_ELEMENTS[0])
             capacity = min(elements for elements in PIECE_ELEMENTS if elements >= length)
             number = self._next_buffer
-            buffer = self._slots(dtype, capacity)[number]
+            buffer = self.slots(dtype, capacity)[number]
             self._next_buffer = (number + 1) % (DEPTH * self._columns)
             piece = ndarrays.part(buffer, 0, length)
             if flat_source is None:
@@ -83,7 +83,7 @@ class DirectPath:
         kind = DTYPES.index(dtype) * len(PIECE_ELEMENTS) + PIECE_ELEMENTS.index(capacity)
         return kind * DEPTH + turn
 
-    def _slots(self, dtype: str, capacity: int) -> list[NDArray]:
+    def slots(self, dtype: str, capacity: int) -> list[NDArray]:
         """The buffers of a dtype and size, DEPTH per server. At their first use the slots are created, and all workers wait."""
         if (dtype, capacity) not in self._buffers:
             buffers = [nd.zeros((capacity,), dtype=dtype) for _ in range(DEPTH * self._columns)]

@@ -9,7 +9,7 @@ must make the same calls: where one does not, the job ends before a wrong sum is
 front end that knows what its iterations are makes each PlaceInIteration itself and needs no recorder.
 
 Each sum takes one of three ways. A call of no known iteration goes directly (direct.py), once all workers have announced the same
-call. The calls of an iteration go as its plan says: cut into slices (sliced.py), or whole by MXNet's own routing (own_routing.py).
+call. The calls of an iteration go as its plan says: cut into slices (sliced.py), or whole by MXNet's routing (whole_tensors.py).
 """
 
 import ctypes
@@ -24,20 +24,20 @@ import mxnet as mx
 from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 
+from kvstore_patch.keys.slots import STOCK_KEYS
 from kvstore_patch.shim import Shim
 from kvstore_patch.store import ndarrays, script_end
 from kvstore_patch.store.calls import Arrays, Call, Calls
 from kvstore_patch.store.direct import DirectPath
 from kvstore_patch.store.one_level import OneLevel
-from kvstore_patch.store.own_routing import OwnRouting
 from kvstore_patch.store.ps_lite import PsLite, check_encryption
 from kvstore_patch.store.sliced import SlicedPath
 from kvstore_patch.store.slot_maker import Orders, SlotMaker
 from kvstore_patch.store.two_levels import Levels, TwoLevels
+from kvstore_patch.store.whole_tensors import WholeTensors
 from nalb.errors import StoreError
 from nalb.failures import Failure
 from nalb.planning.slices import MAX_SLICE_ELEMENTS, Tensor, build_layout
-from nalb.planning.slots import STOCK_KEYS
 from nalb.protocol import wire
 from nalb.schemes import by_name
 from nalb.services.exchange import messages as m
@@ -53,7 +53,7 @@ class JobFinished(Exception):
     """Raised where the job wants no further iteration. Only held jobs (`nalb compare`) end so."""
 
 
-class Exchange:
+class WorkerExchange:
     """Makes a worker's sums. Only one thread may call it; the script's end closes it."""
 
     def __init__(self, settings: Settings):
@@ -68,15 +68,15 @@ class Exchange:
                 os.environ["MXNET_KVSTORE_BIGARRAY_BOUND"] = str(MAX_SLICE_ELEMENTS + 1)
             inner = mx.kvstore.base.create("dist_sync")  # mx.kvstore.create, patched, refuses this name
             assert isinstance(inner, mx.kvstore.KVStore)
-            self._inner = inner
-            self._session = WorkerSession(settings, int(inner.rank), PsLite(shim, orders.put))
-        self.rank = int(self._inner.rank)  # this worker's rank in ps-lite
-        self._levels = self._levels_of(self._session.welcome)
-        self._slot_maker = SlotMaker(orders, self._session, self._inner, self._lock, self._levels)
+            self.inner = inner
+            self.session = WorkerSession(settings, int(inner.rank), PsLite(shim, orders.put))
+        self.rank = int(self.inner.rank)  # this worker's rank in ps-lite
+        self._levels = self._levels_of(self.session.welcome)
+        self.slot_maker = SlotMaker(orders, self.session, self.inner, self._lock, self._levels)
         self._calls_made = 0
-        self._calls = Calls(self._inner)
-        self._direct = DirectPath(self._inner, self._levels)
-        self._own = OwnRouting(self._inner, self._lock)
+        self._calls = Calls(self.inner)
+        self.direct = DirectPath(self.inner, self._levels)
+        self._own = WholeTensors(self.inner, self._lock)
         self._sliced: SlicedPath | None = None  # for the registered tensors
         self._tensors: list[Tensor] = []  # the registered ones
         self._first_tensor: list[int] = []  # index of each group's first tensor
@@ -94,14 +94,14 @@ class Exchange:
 
     def _levels_of(self, welcome: wire.Welcome) -> Levels:
         if welcome.levels is None:
-            return OneLevel(self._inner, self._settings.num_servers)
+            return OneLevel(self.inner, self._settings.num_servers)
         node = welcome.nodes.index(self._settings.node)
-        return TwoLevels(self._inner, welcome.levels, node, self._settings.num_servers)
+        return TwoLevels(self.inner, welcome.levels, node, self._settings.num_servers)
 
     @property
     def client(self) -> Client:
         """This worker's end of the control plane."""
-        return self._session.client
+        return self.session.client
 
     def prepare(self, keys: Sequence[Key], values: Arrays, outs: Arrays) -> Call:
         """Prepare a call. values: per key the arrays to be summed, one per device. outs: per key the arrays that get the sum.
@@ -135,14 +135,14 @@ class Exchange:
             else:
                 with self._lock:
                     for key, values, outs in zip(call.keys, call.values, call.outs, strict=True):
-                        self._direct.add_up(key, values, outs)
+                        self.direct.add_up(key, values, outs)
 
     def add_up_once(self, key: Key, array: NDArray) -> None:
         """Queue one sum into `array`, by a call that belongs to no iteration."""
         self._begin_call("single sum", ((key, int(array.size), ndarrays.dtype_name(array, key)),))
         self._end_iteration()
         with self._travelling_directly([array], [array]), self._lock:
-            self._direct.add_up(key, [array], [array])
+            self.direct.add_up(key, [array], [array])
 
     def broadcast(self, keys: Sequence[Key], values: Arrays, outs: Arrays) -> None:
         """Queue copies of rank 0's `values` to `outs` on every worker. Raises StoreError."""
@@ -160,7 +160,7 @@ class Exchange:
         self._end_iteration()
         with self._travelling_directly([first for _, first in firsts], list(chain.from_iterable(outs))), self._lock:
             for (key, first), targets in zip(firsts, outs, strict=True):
-                self._direct.broadcast(key, first, targets)
+                self.direct.broadcast(key, first, targets)
 
     def at_close(self, before: Callable[[], None], after: Callable[[], None]) -> None:
         """Let `close` call `before` first, and `after` once every worker has said goodbye."""
@@ -176,12 +176,12 @@ class Exchange:
         self._end_iteration()
         mx.nd.waitall()  # raises errors of operations that nobody waited for
         self._closed = True
-        self._session.leave()
+        self.session.leave()
         for act in self._after_leaving:
             act()
-        self._slot_maker.close()
-        handle = self._inner.handle
-        self._inner.handle = None  # keeps other references to the store from ending it again
+        self.slot_maker.close()
+        handle = self.inner.handle
+        self.inner.handle = None  # keeps other references to the store from ending it again
         check_call(_LIB.MXKVStoreFree(handle))  # waits for all workers and stops the servers
 
     def fail(self, failure: Failure) -> None:
@@ -204,7 +204,7 @@ class Exchange:
         for one in groups:
             self._first_tensor.append(self._first_tensor[-1] + len(one))
         self._first_own_key = self._own.first_key(self._tensors)
-        self._cut(self._session.register(tensors))
+        self._cut(self.session.register(tensors))
 
     def _cut(self, setup: m.Setup) -> None:
         """Cut the tensors into the slices that the coordinator expects. Raises StoreError where they differ."""
@@ -223,11 +223,11 @@ class Exchange:
         self._sliced = SlicedPath(self._lock, layout, self._levels, self._settings.verify_sums)
 
     def _begin_iteration(self) -> m.Plan:
-        self._session.wait_finished()
-        message, self._plan_wait_s = self._session.next_plan()
+        self.session.wait_finished()
+        message, self._plan_wait_s = self.session.next_plan()
         while isinstance(message, m.Setup):
             self._cut(message)
-            message, self._plan_wait_s = self._session.next_plan()
+            message, self._plan_wait_s = self.session.next_plan()
         if message is None:
             raise JobFinished
         self._outs, self._computed, self._has_pushed = [], [], False
@@ -255,13 +255,13 @@ class Exchange:
         sums = (lambda: None) if is_stock else partial(self._sliced.sums, plan.iteration)
         self._plan = None
         wait_computed = partial(ndarrays.wait_for_all, self._computed)
-        self._session.finish(plan, wait_computed, wait, sums, self._plan_wait_s, self._has_pushed)
+        self.session.finish(plan, wait_computed, wait, sums, self._plan_wait_s, self._has_pushed)
 
     def _end_iteration(self) -> None:
         """End the iteration under way, if any, with the calls made so far, and wait for it."""
         if self._plan is not None:
             self._finish_iteration(self._plan)
-        self._session.wait_finished()
+        self.session.wait_finished()
 
     def _own_key(self, key: Key) -> int:
         if not isinstance(key, int) or not 0 <= key < STOCK_KEYS:
@@ -286,13 +286,13 @@ class Exchange:
         """
         number = self._calls_made - 1
         self.client.wait_for(m.CallAgreed, lambda agreed: agreed.number == number)
-        self._session.note_once(_ready(values), ready=number + 1)
+        self.session.note_once(_ready(values), ready=number + 1)
         yield
-        self._session.note_once(_ready(arrays), summed=number + 1)
+        self.session.note_once(_ready(arrays), summed=number + 1)
 
     def _forget(self) -> None:
         """Forget the store in a forked process: it has no threads of ps-lite, so its end must not wait for them or for workers."""
-        self._inner.handle = None
+        self.inner.handle = None
         libc = ctypes.CDLL(None)
         libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)  # exits with the status once Python has ended
 

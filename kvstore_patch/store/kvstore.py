@@ -16,7 +16,7 @@ from mxnet.kvstore.base import KVStoreBase
 from mxnet.ndarray import NDArray
 
 from kvstore_patch.store.calls import Arrays
-from kvstore_patch.store.exchange import Exchange
+from kvstore_patch.store.exchange import WorkerExchange
 from kvstore_patch.store.names import TYPE
 from nalb.errors import StoreError, listed
 from nalb.services.exchange.recorder import IterationRecorder, Key
@@ -32,14 +32,14 @@ class NALB(KVStoreBase):
 
     def __init__(self, settings: Settings | None = None):
         self.settings = settings or from_environment(os.environ, socket.gethostname())
-        self._recorder, self._exchange = IterationRecorder(), Exchange(self.settings)
+        self._recorder, self.exchange = IterationRecorder(), WorkerExchange(self.settings)
         self._first_keys: dict[tuple[object, ...], int] = {}  # by a Trainer's parameters
         self._keys: dict[tuple[object, ...], int] = {}  # by a Module's parameter
 
     @property
     def client(self) -> Client:
         """This worker's end of the control plane."""
-        return self._exchange.client
+        return self.exchange.client
 
     # ---- the methods of KVStoreBase
 
@@ -51,7 +51,7 @@ class NALB(KVStoreBase):
     @property
     def rank(self) -> int:
         """This worker's rank in ps-lite."""
-        return self._exchange.rank
+        return self.exchange.rank
 
     @property
     def num_workers(self) -> int:
@@ -69,7 +69,7 @@ class NALB(KVStoreBase):
         """Copy rank 0's value to `out` on every worker. Call it with the same keys in the same order on every worker."""
         del priority  # a broadcast happens before training, in the order of calls
         keys, values, outs = _as_lists(key, value, out)
-        self._exchange.broadcast(keys, values, outs)
+        self.exchange.broadcast(keys, values, outs)
         self._recorder.break_off()
 
     def pushpull(self, key: Key | Sequence[Key], value: object, out: object = None, priority: int = 0) -> None:
@@ -89,17 +89,17 @@ class NALB(KVStoreBase):
         self._add_up(keys, gradients, gradients, are_gradients=True)
 
     def _add_up(self, keys: Sequence[Key], values: Arrays, outs: Arrays, are_gradients: bool) -> None:
-        call = self._exchange.prepare(keys, values, outs)
-        self._exchange.add_up(call, self._recorder.place(call.group), are_gradients)
+        call = self.exchange.prepare(keys, values, outs)
+        self.exchange.add_up(call, self._recorder.place(call.group), are_gradients)
 
     def add_up_once(self, key: Key, array: NDArray) -> None:
         """Sum `array` over all workers in place, by a call that belongs to no iteration. Make the same call on every worker."""
-        self._exchange.add_up_once(key, array)
+        self.exchange.add_up_once(key, array)
         self._recorder.break_off()
 
     def at_close(self, before: Callable[[], None], after: Callable[[], None]) -> None:
         """Let a script that ends well call `before` before this worker says goodbye, and `after` once all workers have."""
-        self._exchange.at_close(before, after)
+        self.exchange.at_close(before, after)
 
     def first_key(self, parameters: tuple[object, ...]) -> int:
         """The first of a Trainer's keys: it has one for each parameter, and Trainers of other parameters have other keys."""

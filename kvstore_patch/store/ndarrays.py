@@ -18,8 +18,8 @@ import numpy.typing as npt
 from mxnet.base import _LIB, NDArrayHandle, OpHandle, check_call, mx_uint
 from mxnet.ndarray import NDArray
 
+from kvstore_patch.keys.slots import DTYPES
 from nalb.errors import StoreError
-from nalb.planning.slots import DTYPES
 
 
 def dtype_name(array: NDArray, key: object) -> str:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import mxnet as mx
 from mxnet.ndarray import NDArray
 
+from kvstore_patch.keys.slots import plan_slot_key, slot_key
 from kvstore_patch.store import ndarrays
-from nalb.planning.slots import plan_slot_key, slot_key
 from nalb.services.exchange import messages as m
 
 
@@ -19,7 +19,7 @@ class Route(NamedTuple):
     within: tuple[int, int] | None  # keys of the site's sum and of the result at the site server; None: there is none
 
 
-class Step:
+class RoundTrip:
     """One array's way to a server and back, through the key of each call; C arguments made once."""
 
     __slots__ = ("_both",)
@@ -39,9 +39,9 @@ class OneLevel:
         self._inner, self._num_servers = inner, num_servers
         self.columns = num_servers  # places that the direct path's pieces go to in turn: here the servers
 
-    def journeys(self, arrays: Sequence[NDArray]) -> list[Step]:
+    def journeys(self, arrays: Sequence[NDArray]) -> list[RoundTrip]:
         """The way of each array to a server and back."""
-        return [Step(self._inner, array) for array in arrays]
+        return [RoundTrip(self._inner, array) for array in arrays]
 
     def route(self, plan: m.Plan, index: int) -> Route:
         """The route of slice `index` under a plan."""

@@ -24,29 +24,29 @@ class SlotMaker:
     def __init__(
         self, orders: Orders, session: WorkerSession, inner: mx.kvstore.KVStore, lock: threading.Lock, levels: Levels
     ):
-        self._orders, self._session, self._inner, self._lock = orders, session, inner, lock
+        self.orders, self._session, self._inner, self._lock = orders, session, inner, lock
         self._levels = levels
         self._thread = threading.Thread(target=self._run, name="nalb-slots", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Wait until all ordered slots are created, and end the thread."""
-        self._orders.put(None)
+        self.orders.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        while (order := self._orders.get()) is not None:
+        while (order := self.orders.get()) is not None:
             if not self._session.protocol.is_new_order(order):
                 continue
             try:
-                self._make(order.slots)
+                self.make(order.slots)
             except Exception as error:
                 client, why = self._session.client, f"cannot make slots: {one_line(error)}"
                 client.send(wire.Failed(client.failure(Cause.PROCESS, why, Phase.PLAN, order.iteration)))
                 continue
             self._session.client.send(m.SlotsReady(order.iteration, order.layout_version))
 
-    def _make(self, slots: Sequence[m.NewSlots]) -> None:
+    def make(self, slots: Sequence[m.NewSlots]) -> None:
         """Create slots on servers, as the first push of a key does, and wait until they exist."""
         arrays = []
         for new in slots:

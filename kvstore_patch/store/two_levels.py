@@ -24,9 +24,9 @@ import numpy as np
 from mxnet import nd
 from mxnet.ndarray import NDArray
 
+from kvstore_patch.keys.slots import direct_pairs, plan_slot_key, site_slot_keys, slot_key
 from kvstore_patch.store import ndarrays
 from kvstore_patch.store.one_level import OneLevel, Route
-from nalb.planning.slots import direct_pairs, plan_slot_key, site_slot_keys, slot_key
 from nalb.protocol import wire
 from nalb.services.exchange import messages as m
 

@@ -40,7 +40,7 @@ class Observation:
         return self.batch_size / self.compute_s
 
 
-class Decision(NamedTuple):
+class SizeDecision(NamedTuple):
     """The batch sizes of the next iteration, and the reason for them."""
 
     sizes: Sizes | None  # per worker, adding up to the total; None: the present sizes stay
@@ -51,11 +51,11 @@ class Decision(NamedTuple):
 class Controller(Protocol):
     """Chooses batch sizes. Both methods raise InputError for observations that do not fit the job."""
 
-    def begin(self) -> Decision:
+    def begin(self) -> SizeDecision:
         """The first sizes; None: those that the workers were started with."""
         ...
 
-    def update(self, observations: Sequence[Observation]) -> Decision:
+    def update(self, observations: Sequence[Observation]) -> SizeDecision:
         """The sizes after an iteration, one observation per worker in worker order."""
         ...
 
@@ -75,6 +75,6 @@ def observed_times(observations: Sequence[Observation]) -> Floats:
     return np.array([observation.compute_s for observation in observations])
 
 
-def settle(present: Sizes, sizes: Sizes, reason: str) -> Decision:
+def settle(present: Sizes, sizes: Sizes, reason: str) -> SizeDecision:
     """A decision for `sizes`; its sizes are None where they equal the present ones."""
-    return Decision(None if sizes == present else sizes, reason)
+    return SizeDecision(None if sizes == present else sizes, reason)

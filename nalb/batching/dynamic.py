@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nalb.batching.decisions import Decision, Observation, observed_sizes, observed_times, settle
+from nalb.batching.decisions import Observation, SizeDecision, observed_sizes, observed_times, settle
 from nalb.batching.sizes import Bounds, Sizes, apportion
 from nalb.errors import InputError, listed
 from nalb.planning.nodes import Floats
@@ -32,21 +32,21 @@ class OpenLoop:
         self._samples = np.zeros(len(bounds.least))
         self._seconds = np.zeros(len(bounds.least))
 
-    def begin(self) -> Decision:
+    def begin(self) -> SizeDecision:
         if self._power is None:
-            return Decision(None, "sizes as started until throughput is measured")
+            return SizeDecision(None, "sizes as started until throughput is measured")
         self._left = 0
         return settle(self._start, apportion(self._power, self._bounds), "in proportion to known power")
 
-    def update(self, observations: Sequence[Observation]) -> Decision:
+    def update(self, observations: Sequence[Observation]) -> SizeDecision:
         present = observed_sizes(observations, self._bounds)
         if self._power is not None or self._left == 0:
-            return Decision(None, "set once")
+            return SizeDecision(None, "set once")
         self._samples += np.array(present)
         self._seconds += observed_times(observations)
         self._left -= 1
         if self._left:
-            return Decision(None, "throughput is being measured")
+            return SizeDecision(None, "throughput is being measured")
         return settle(present, apportion(self._samples / self._seconds, self._bounds), "in proportion to throughput")
 
 
@@ -99,25 +99,25 @@ class ProportionalControl:
         """The present bounds, with those that were learnt."""
         return self._bounds
 
-    def begin(self) -> Decision:
+    def begin(self) -> SizeDecision:
         return OpenLoop(self._start, self._bounds, self._power).begin()
 
-    def update(self, observations: Sequence[Observation]) -> Decision:
+    def update(self, observations: Sequence[Observation]) -> SizeDecision:
         present = observed_sizes(observations, self._bounds)
         self._average(present, observed_times(observations))
         if self._count < self._window:
-            return Decision(None, "times are being averaged")
+            return SizeDecision(None, "times are being averaged")
         throughput = np.array(present) / self._smoothed_s
         learnt = self._learn(throughput)
         sizes = apportion(throughput, self._bounds)
         if sizes == present:
-            return Decision(None, "balanced" + learnt)
+            return SizeDecision(None, "balanced" + learnt)
         change = np.abs(np.array(sizes) / np.array(present) - 1)
         if self._bounds.keeps(present) and change.max() <= self._dead_band:
-            return Decision(None, "within the dead-band" + learnt)
+            return SizeDecision(None, "within the dead-band" + learnt)
         grown = [worker for worker, (new, old) in enumerate(zip(sizes, present, strict=True)) if new > old]
         self._raised = {worker: (present[worker], float(throughput[worker])) for worker in grown}
-        return Decision(sizes, "in proportion to smoothed throughput" + learnt)
+        return SizeDecision(sizes, "in proportion to smoothed throughput" + learnt)
 
     def _average(self, present: Sizes, times_s: Floats) -> None:
         """Update mu, the smoothed times of the iterations with the present sizes."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nalb.batching.decisions import Decision, Observation, observed_sizes, settle
+from nalb.batching.decisions import Observation, SizeDecision, observed_sizes, settle
 from nalb.batching.joint import JointPlan, overlapped_s, plan_overlapped
 from nalb.batching.lb_bsp import SLACK, SpeedBalancer
 from nalb.batching.sizes import Bounds, Sizes, apportion
@@ -41,10 +41,10 @@ class JointBalancer:
         self.network: LinkKnowledge | None = None
         self._speeds: list[float] | None = None  # by rank, those of the last plan; None: it had no estimate
 
-    def begin(self) -> Decision:
+    def begin(self) -> SizeDecision:
         return self._by_speed.begin()
 
-    def update(self, observations: Sequence[Observation]) -> Decision:
+    def update(self, observations: Sequence[Observation]) -> SizeDecision:
         network = self.network
         if network is None:
             self._speeds = None
@@ -65,7 +65,7 @@ class JointBalancer:
         compute_s[workers] = [present[rank] / speeds[rank] for rank in ranks]
         as_now_s = overlapped_s(network.nodes, compute_s, plan.shares_bytes, network.model_bytes, network.capacities)
         if as_now_s <= (1 + SLACK) * plan.predicted_s:
-            return Decision(None, "as fast as other sizes would be, links included")
+            return SizeDecision(None, "as fast as other sizes would be, links included")
         sizes = list(present)
         for rank, size in zip(ranks, plan.sizes, strict=True):
             sizes[rank] = size

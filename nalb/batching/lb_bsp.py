@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nalb.batching.decisions import Decision, Observation, observed_sizes, observed_times, settle
+from nalb.batching.decisions import Observation, SizeDecision, observed_sizes, observed_times, settle
 from nalb.batching.sizes import Bounds, Sizes, apportion
 from nalb.batching.speed import Predictor
 from nalb.errors import InputError, listed
@@ -35,14 +35,14 @@ class SpeedBalancer:
             raise InputError(f"{len(predictors)} predictors for {len(bounds.least)} workers: give one per worker")
         self._bounds, self._predictors, self._slack = bounds, predictors, slack
 
-    def begin(self) -> Decision:
-        return Decision(None, "sizes as started until speeds are seen")
+    def begin(self) -> SizeDecision:
+        return SizeDecision(None, "sizes as started until speeds are seen")
 
     def foresee(self, observations: Sequence[Observation]) -> tuple[list[float], str]:
         """Let the predictors learn, and predict: samples per second of the coming iteration, per worker, and the reason."""
         speeds, unusable = [], []
         for worker, (observation, predictor) in enumerate(zip(observations, self._predictors, strict=True)):
-            predictor.observe(observation.speed, observation.cpu_share, observation.memory_share)
+            predictor.observe_speed(observation.speed, observation.cpu_share, observation.memory_share)
             speed = predictor.predict()
             if speed is None or not np.isfinite(speed) or speed <= 0:
                 unusable.append(str(worker))
@@ -53,12 +53,12 @@ class SpeedBalancer:
             reason += f"; no usable prediction for worker {listed(unusable)}: its last speed"
         return speeds, reason
 
-    def update(self, observations: Sequence[Observation]) -> Decision:
+    def update(self, observations: Sequence[Observation]) -> SizeDecision:
         present = observed_sizes(observations, self._bounds)
         speeds, reason = self.foresee(observations)
         sizes = apportion(speeds, self._bounds)
         if _longest_s(present, speeds) <= (1 + self._slack) * _longest_s(sizes, speeds):
-            return Decision(None, "as fast as other sizes would be")
+            return SizeDecision(None, "as fast as other sizes would be")
         return settle(present, sizes, reason)
 
 
@@ -85,10 +85,10 @@ class StepBalancer:
         self._step, self._window = FAST_STEP, FAST_WINDOW
         self._times: deque[Floats] = deque(maxlen=FINE_WINDOW)
 
-    def begin(self) -> Decision:
-        return Decision(None, "sizes as started until times are seen")
+    def begin(self) -> SizeDecision:
+        return SizeDecision(None, "sizes as started until times are seen")
 
-    def update(self, observations: Sequence[Observation]) -> Decision:
+    def update(self, observations: Sequence[Observation]) -> SizeDecision:
         present = observed_sizes(observations, self._bounds)
         times = observed_times(observations)
         self._times.append(times)
@@ -99,27 +99,27 @@ class StepBalancer:
             ]
         )
         if not has_room.any():
-            return Decision(None, "no worker has room for more samples")
+            return SizeDecision(None, "no worker has room for more samples")
         leader = int(np.argmin(np.where(has_room, times, np.inf)))
         straggler = int(np.argmax(times))
         if len(self._times) < self._window:
-            return Decision(None, "observation window not full")
+            return SizeDecision(None, "observation window not full")
         lead = np.array([past[straggler] - past[leader] for past in list(self._times)[-self._window :]])
         if not (lead > 0).all():
             if (lead < 0).any():
                 self._step, self._window = FINE_STEP, FINE_WINDOW
-            return Decision(None, "no leader for a whole window")
+            return SizeDecision(None, "no leader for a whole window")
         spare = present[straggler] - self._bounds.least[straggler]
         if spare < self._step and self._step > FINE_STEP:
             self._step, self._window = FINE_STEP, FINE_WINDOW
-            return Decision(None, "straggler too small for the fast step")
+            return SizeDecision(None, "straggler too small for the fast step")
         if spare < self._step:
-            return Decision(None, f"worker {straggler} is slowest with the least batch: remove it", straggler)
+            return SizeDecision(None, f"worker {straggler} is slowest with the least batch: remove it", straggler)
         step = min(self._step, self._bounds.most[leader] - present[leader])
         sizes = list(present)
         sizes[straggler] -= step
         sizes[leader] += step
-        return Decision(tuple(sizes), "a step from the straggler to the leader")
+        return SizeDecision(tuple(sizes), "a step from the straggler to the leader")
 
 
 def _longest_s(sizes: Sizes, speeds: Sequence[float]) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nalb.batching.decisions import Decision, Observation, observed_sizes, observed_times, settle
+from nalb.batching.decisions import Observation, SizeDecision, observed_sizes, observed_times, settle
 from nalb.batching.sizes import Bounds, Sizes, fastest
 from nalb.batching.time_models import Polynomial, fit
 from nalb.errors import InputError
@@ -18,7 +18,7 @@ FIRST_SIZE = 4  # first batch of a profile: 2^p with p > 1
 BALANCED, FINE, RAPID = "balanced", "fine tuning", "rapid tuning"  # reasons, for people
 
 
-class Profile:
+class BatchProfile:
     """One worker's profiling schedule: the sizes to time, one after another, until memory runs out (their Algorithm 1).
 
     The sizes are 4, 8, 16, ... up to `most`. A size that does not fit into memory ends the profile, and the size before it is the
@@ -107,18 +107,18 @@ class ThresholdTuner:
         self._overheads_s = np.array([curve.overhead_s for curve in curves] if curves else [0.0] * len(bounds.least))
         self._fine_only = 0  # iterations that are still only finely tuned
 
-    def begin(self) -> Decision:
+    def begin(self) -> SizeDecision:
         if self._curves is None:
-            return Decision(None, "sizes as started: no profile")
+            return SizeDecision(None, "sizes as started: no profile")
         return settle(self._start, fastest(self._curves, self._bounds)[0], "least time by profiled curves")
 
-    def update(self, observations: Sequence[Observation]) -> Decision:
+    def update(self, observations: Sequence[Observation]) -> SizeDecision:
         present = observed_sizes(observations, self._bounds)
         times = observed_times(observations)
         effect = straggler_effect(times)
         fine_only, self._fine_only = self._fine_only > 0, max(0, self._fine_only - 1)
         if effect < FINE_THRESHOLD:
-            return Decision(None, BALANCED)
+            return SizeDecision(None, BALANCED)
         overheads = np.where((self._overheads_s > 0) & (self._overheads_s < times), self._overheads_s, 0.0)
         slopes = (times - overheads) / np.array(present)
         if effect >= RAPID_THRESHOLD and not fine_only:
@@ -127,15 +127,15 @@ class ThresholdTuner:
             return settle(present, fastest(lines, self._bounds)[0], RAPID)
         return self._tune_finely(present, times, slopes)
 
-    def _tune_finely(self, present: Sizes, times: Floats, slopes: Floats) -> Decision:
+    def _tune_finely(self, present: Sizes, times: Floats, slopes: Floats) -> SizeDecision:
         sizes = np.array(present)
         can_give, can_take = sizes > self._bounds.least, sizes < self._bounds.most
         if not (can_give.any() and can_take.any()):
-            return Decision(None, "all sizes are at their bounds")
+            return SizeDecision(None, "all sizes are at their bounds")
         slowest = int(np.argmax(np.where(can_give, times, -np.inf)))
         fastest_worker = int(np.argmin(np.where(can_take, times, np.inf)))
         if times[fastest_worker] + STEP * slopes[fastest_worker] >= times[slowest]:
-            return Decision(None, "as even as whole samples allow")
+            return SizeDecision(None, "as even as whole samples allow")
         sizes[slowest] -= STEP
         sizes[fastest_worker] += STEP
-        return Decision(tuple(int(size) for size in sizes), FINE)
+        return SizeDecision(tuple(int(size) for size in sizes), FINE)

@@ -13,7 +13,7 @@ joint               sizes and the network's shares come from one plan; chosen by
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nalb.batching.decisions import Controller, Decision, Observation, observed_sizes
+from nalb.batching.decisions import Controller, Observation, SizeDecision, observed_sizes
 from nalb.batching.dynamic import OpenLoop, ProportionalControl
 from nalb.batching.joint_control import JointBalancer
 from nalb.batching.lb_bsp import SLACK, SpeedBalancer, StepBalancer
@@ -65,12 +65,12 @@ class Off:
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
 
-    def begin(self) -> Decision:
-        return Decision(None, "sizes as started")
+    def begin(self) -> SizeDecision:
+        return SizeDecision(None, "sizes as started")
 
-    def update(self, observations: Sequence[Observation]) -> Decision:
+    def update(self, observations: Sequence[Observation]) -> SizeDecision:
         observed_sizes(observations, self._bounds)
-        return Decision(None, "sizes as started")
+        return SizeDecision(None, "sizes as started")
 
 
 @dataclass(frozen=True)

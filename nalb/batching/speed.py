@@ -1,8 +1,8 @@
 """Predicts a worker's speed in the coming iteration (Chen et al., 3.2.2 and Table 3).
 
 This module has the statistical predictors. Predictors that are networks (simple RNN, LSTM, NARX) need Gluon and are in
-kvstore_patch/roles/speed_networks.py; they follow the same protocol. One predictor serves one worker. After `observe` of iteration
-k-1, `predict` is about iteration k.
+kvstore_patch/roles/speed_networks.py; they follow the same protocol. One predictor serves one worker. After `observe_speed` of
+iteration k-1, `predict` is about iteration k.
 
 The observed resources are the present ones, reported after iteration k-1: Eq. 4's c^k and m^k. The paper calls them usage in one
 place and availability in another; a controller passes on the worker's report as it is.
@@ -30,7 +30,7 @@ FLAT = 1e-9  # part of the mean speed: smaller second differences are rounding, 
 class Predictor(Protocol):
     """Learns one worker's speeds."""
 
-    def observe(self, speed: float, cpu_share: float, memory_share: float) -> None:
+    def observe_speed(self, speed: float, cpu_share: float, memory_share: float) -> None:
         """Learn the last iteration's speed, samples per second, and the present shares, 0 to 1, of CPU left and memory in use."""
         ...
 
@@ -45,7 +45,7 @@ class Memoryless:
     def __init__(self) -> None:
         self._speed: float | None = None
 
-    def observe(self, speed: float, cpu_share: float, memory_share: float) -> None:  # noqa: ARG002 - Predictor's
+    def observe_speed(self, speed: float, cpu_share: float, memory_share: float) -> None:  # noqa: ARG002 - Predictor's
         self._speed = speed
 
     def predict(self) -> float | None:
@@ -64,7 +64,7 @@ class Ema:
         self._weight = weight
         self._speed: float | None = None
 
-    def observe(self, speed: float, cpu_share: float, memory_share: float) -> None:  # noqa: ARG002 - Predictor's
+    def observe_speed(self, speed: float, cpu_share: float, memory_share: float) -> None:  # noqa: ARG002 - Predictor's
         last = speed if self._speed is None else self._speed
         self._speed = self._weight * speed + (1 - self._weight) * last
 
@@ -91,29 +91,29 @@ class Arima:
         require_library("arima")
         self._speeds: deque[float] = deque(maxlen=ARIMA_WINDOW)
         self._until_fit = ARIMA_FIRST + late
-        self._model: Any = None  # statsmodels' SARIMAXParams; None before the first fit
+        self.model: Any = None  # statsmodels' SARIMAXParams; None before the first fit
         self._fitted = False
 
-    def observe(self, speed: float, cpu_share: float, memory_share: float) -> None:  # noqa: ARG002 - Predictor's
+    def observe_speed(self, speed: float, cpu_share: float, memory_share: float) -> None:  # noqa: ARG002 - Predictor's
         self._speeds.append(speed)
         self._until_fit -= 1
         if self._until_fit <= 0:
             self._until_fit = ARIMA_REFIT
             self._fitted = True
-            self._model = _fit_arma(np.array(self._speeds))
+            self.model = _fit_arma(np.array(self._speeds))
 
     def predict(self) -> float | None:
         if not self._fitted:
             return None
         line = 2 * self._speeds[-1] - self._speeds[-2]
-        if self._model is None:
+        if self.model is None:
             return line
         # statsmodels takes half a second to import, and few jobs forecast with it
         from statsmodels.tsa.innovations.arma_innovations import arma_innovations
 
         # the innovation of a value 0 is 0 less its forecast
         differences = np.append(np.diff(np.array(self._speeds), ARIMA_ORDER[1]), 0.0)
-        model = self._model
+        model = self.model
         innovations, _ = arma_innovations(differences, ar_params=model.ar_params, ma_params=model.ma_params)
         return float(line - innovations[-1])
 
@@ -138,9 +138,9 @@ class Deferred:
     def __init__(self, early: Predictor, late: Predictor, after: int = NETWORK_AFTER) -> None:
         self._early, self._late, self._left = early, late, after
 
-    def observe(self, speed: float, cpu_share: float, memory_share: float) -> None:
-        self._early.observe(speed, cpu_share, memory_share)
-        self._late.observe(speed, cpu_share, memory_share)
+    def observe_speed(self, speed: float, cpu_share: float, memory_share: float) -> None:
+        self._early.observe_speed(speed, cpu_share, memory_share)
+        self._late.observe_speed(speed, cpu_share, memory_share)
         self._left -= 1
 
     def predict(self) -> float | None:

@@ -38,7 +38,7 @@ HISTORY = 2000.0  # iterations before the first one in which tasks may have begu
 
 
 @dataclass(frozen=True)
-class Trace:
+class SpeedTrace:
     """One worker's speeds and reports over K iterations."""
 
     speed: Floats  # samples per second in iteration k, shape (K,)
@@ -47,7 +47,7 @@ class Trace:
     foreseeable: Floats  # expected speed by the model and the true resources as iteration k begins, shape (K,)
 
 
-def trace(fastest: float, iterations: int, generator: np.random.Generator) -> Trace:
+def trace(fastest: float, iterations: int, generator: np.random.Generator) -> SpeedTrace:
     """A trace of a worker that makes `fastest` samples per second on an idle machine.
 
     v_k = fastest * cpu_k * swap(memory_k) * (1 - spike_k) * exp(noise_k), with cpu and memory averaged over iteration k.
@@ -69,7 +69,7 @@ def trace(fastest: float, iterations: int, generator: np.random.Generator) -> Tr
     usual = (1 - SPIKE_CHANCE * sum(SPIKE_LOSS) / 2) * float(np.exp(NOISE**2 / 2))
     cpu_error = CPU_ERROR * generator.standard_normal(iterations + 1)
     memory_error = MEMORY_ERROR * generator.standard_normal(iterations + 1)
-    return Trace(
+    return SpeedTrace(
         speed=fastest * _pace(*during) * (1 - spike) * noise,
         cpu_share=np.clip(_cpu_left(now[0]) + cpu_error, 0, 1),
         memory_share=np.clip(_memory_in_use(now[1]) + memory_error, 0, 1),

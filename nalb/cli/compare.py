@@ -14,8 +14,11 @@ from nalb.cli.flags import (
     add_batch_flags,
     add_framework_flag,
     add_job_flags,
+    add_metrics_flag,
     add_token_flags,
+    around_of,
     check_batch_flags,
+    check_metrics_flag,
     check_token_flags,
     job_options,
     parse_names,
@@ -80,6 +83,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--compute-ms", type=float, default=0.0, metavar="C", help="a replay's compute time (default: 0)"
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="run directory")
+    add_metrics_flag(parser)
     add_job_flags(parser)
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="after --: a training of your own, once per scheme"
@@ -151,14 +155,15 @@ def main(args: argparse.Namespace) -> int:
     ensure_privilege()
     run_dir = make_run_dir(args.out)
     request = replace(request, run_dir=run_dir)
-    if batchings:
-        show_table(batching_table(compare_batchings(request, batchings)), least_width=120)
-    elif ways:
-        request = replace(request, options=replace(options, batch_total=None))
-        show_table(parallel_table(compare_parallels(request, ways, args.batch_total or TOTAL)), least_width=120)
-    else:
-        compare_schemes(request, schemes)
-        show_table(comparison_table(read_record(run_dir)))
+    with around_of(args, args.iterations * len(batchings or ways or schemes))(run_dir):
+        if batchings:
+            show_table(batching_table(compare_batchings(request, batchings)), least_width=120)
+        elif ways:
+            request = replace(request, options=replace(options, batch_total=None))
+            show_table(parallel_table(compare_parallels(request, ways, args.batch_total or TOTAL)), least_width=120)
+        else:
+            compare_schemes(request, schemes)
+            show_table(comparison_table(read_record(run_dir)))
     print_line(f"run directory: {run_dir}")
     return 0
 
@@ -200,5 +205,6 @@ def _check(args: argparse.Namespace, schemes: list[Variant]) -> None:
         raise InputError(f"--schemes: {other[0]!r} runs replays only: use --replay")
     if args.replay and (sizing := [one.name for one in schemes if one.scheme and one.scheme.sizes_batches]):
         raise InputError(f"--schemes {sizing[0]} sizes batches, which a replay does not compute: use --train")
+    check_metrics_flag(args)
     require_library(args.predictor)
     estimators_with(args.estimator)  # a fault in a user's own estimator is reported before anything starts

@@ -5,18 +5,22 @@ No command imports another, so shared flags stand here. A flag for an option of 
 
 import argparse
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from pathlib import Path
 
-from nalb import workloads
+from nalb import __version__, workloads
 from nalb.errors import InputError
 from nalb.extensions import ESTIMATOR_GROUP, is_own
+from nalb.extras import require
 from nalb.launch.encryption import Encryption
 from nalb.launch.frameworks import FRAMEWORKS
+from nalb.live.following import check_port, metrics_beside
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from nalb.options import JOINT_BATCHING, NETWORK_PREDICTORS, PREDICTORS, STALENESS_MOST, JobOptions
 from nalb.planning.slices import Tensor
+from nalb.reporting.about_file import write_about
 from nalb.schemes import AUTO, GLOO, SCHEMES, Scheme
 from nalb.settings import batch_maxima
 from nalb.tokens.policies import FELAS, conflict
@@ -26,6 +30,7 @@ from nalb.tokens.stragglers import FORMS, Stragglers
 HIGH_ALPHA_BYTES = 1e12
 HIGH_MODEL_BYTES = 1e12  # 1 TB
 PLAIN = Encryption()
+LOOPBACK, HIGH_PORT = "127.0.0.1", 65535
 OWN_HELP = "; or your own, package.module:NAME"
 ESTIMATORS_HELP = "of capacities: capacity (default), each node's best sustained rate; paper, the sum of link averages"
 
@@ -241,3 +246,39 @@ def parse_number(name: str, word: str, high: float, low: float | None = None) ->
 def of_levels(wan_s: float, lan_s: float) -> str:
     """Both bounds of sums by sites and the level that binds, in words. The arguments are in seconds."""
     return f"uplinks {wan_s:.4g} s, LANs {lan_s:.4g} s: the {'uplinks' if wan_s >= lan_s else 'LANs'} bind"
+
+
+def add_metrics_flag(parser: argparse.ArgumentParser) -> None:
+    """Add --metrics."""
+    parser.add_argument(
+        "--metrics",
+        type=int,
+        metavar="PORT",
+        help="serve figures to Prometheus on loopback meanwhile, as `nalb metrics` does",
+    )
+
+
+def check_metrics_flag(args: argparse.Namespace) -> None:
+    """Raise InputError for a port that nothing can listen on, MachineError where the extra is missing."""
+    if args.metrics is not None:
+        require("prometheus_client", "--metrics")
+        if not 1 <= args.metrics <= HIGH_PORT:
+            raise InputError(f"--metrics {args.metrics}: give a port, 1 to {HIGH_PORT}")
+        check_port(LOOPBACK, args.metrics, "--metrics")
+
+
+def around_of(
+    args: argparse.Namespace, iterations: int | None = None
+) -> Callable[[Path], AbstractContextManager[None]]:
+    """What a run directory and its job are put into: about.json, and metrics meanwhile if asked for.
+
+    iterations: how many the run will have; None: not known.
+    """
+
+    @contextmanager
+    def around(run_dir: Path) -> Iterator[None]:
+        write_about(run_dir, __version__, args.words, iterations)
+        with metrics_beside(run_dir, args.metrics):
+            yield
+
+    return around

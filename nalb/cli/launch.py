@@ -7,7 +7,6 @@ user gave, 3 that the machine lacks something, and 4 that a process fell silent.
 
 import argparse
 import shutil
-import sys
 
 from nalb.batching.schemes import BASELINES, PREDICTORS
 from nalb.batching.speed import require_library
@@ -16,8 +15,11 @@ from nalb.cli.flags import (
     add_encryption_flags,
     add_framework_flag,
     add_job_flags,
+    add_metrics_flag,
     add_token_flags,
+    around_of,
     check_batch_flags,
+    check_metrics_flag,
     check_token_flags,
     folder,
     job_options,
@@ -26,7 +28,7 @@ from nalb.cli.flags import (
 from nalb.errors import InputError
 from nalb.extensions import SCHEME_GROUP, estimators_with, is_own, schemes_with
 from nalb.launch.encryption import Encryption
-from nalb.launch.frameworks import MXNET, TORCH, chosen, chosen_on
+from nalb.launch.frameworks import MXNET, TORCH, chosen, chosen_here, chosen_on
 from nalb.launch.hosts import load_hosts
 from nalb.launch.start import LaunchRequest, environment_lines, launch
 from nalb.launch.supervisor import print_line
@@ -62,6 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--verify-sums", action="store_true", help="check the sum of every slice against an independent one; costs time"
     )
     parser.add_argument("--out", metavar="DIR", help="run directory for logs and samples (default: a new one in runs/)")
+    add_metrics_flag(parser)
     parser.add_argument("--max-restarts", type=int, default=0, metavar="R", help="start again after a failure, R times")
     parser.add_argument("--min-nodes", type=int, metavar="K", help="restart without lost nodes while K are left")
     parser.add_argument("--checkpoints", metavar="DIR", help="for scripts that save (default: in the run directory)")
@@ -82,7 +85,7 @@ def main(args: argparse.Namespace) -> int:
     if args.print_env:
         print("\n".join(environment_lines(request)))
         return 0
-    run_dir = launch(request)
+    run_dir = launch(request, around_of(args))
     print_line(f"nalb launch: all processes ended well; logs in {run_dir / 'logs'}")
     return 0
 
@@ -110,6 +113,11 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
         raise InputError(f"--scheme {args.scheme} sizes the batches itself: leave out --batching {args.batching}")
     if args.verify_sums and scheme.routes_itself:
         raise InputError(f"--verify-sums checks slices, and --scheme {args.scheme} has none: choose another scheme")
+    check_metrics_flag(args)
+    if args.metrics is not None and scheme.routes_itself:
+        raise InputError(
+            f"--metrics {args.metrics}: MXNet alone tells nothing: choose a scheme of nalb, or leave it out"
+        )
     if args.batching in BASELINES and not scheme.routes_itself:
         raise InputError(f"--batching {args.batching} is how MXNet's own KVStores train: add --scheme stock")
     if args.local is not None and not (min(args.local) >= 1 and sum(args.local) <= 64):
@@ -123,7 +131,7 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
     is_encrypted = args.encrypt or args.keys is not None or (args.hosts is not None and not args.plain)
     encryption = Encryption(is_encrypted, args.keys)
     if args.print_env:  # another launcher starts the command, perhaps elsewhere: its Python cannot be asked
-        framework = args.framework or (MXNET if args.hosts is not None else chosen(None, [sys.executable]))
+        framework = args.framework or (MXNET if args.hosts is not None else chosen_here())
     elif args.hosts is None:
         framework = chosen(args.framework, command)
     else:

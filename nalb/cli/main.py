@@ -18,6 +18,9 @@ SUBCOMMANDS = {
     "plan": "print the shares that a scheme gives for known capacities",
     "simulate": "say what a synchronisation would take, by a fluid model, without running anything",
     "report": "write the HTML report and figures of a run directory",
+    "why": "say what sets the pace of a run, also while it goes on, and what twice the speed of it would save",
+    "watch": "show a running job live",
+    "metrics": "serve a running job's figures to Prometheus",
     "trace": "write a timeline of a run for Chrome or Perfetto, and say what communication stays exposed",
     "calibrate": "measure alpha, the per-slice cost of this platform",
     "doctor": "check this machine before a job",
@@ -79,6 +82,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = [word for word in words if word in SUBCOMMANDS][:1]
     args = build_parser(*(SUBCOMMANDS if words[:1] == [COMPLETION] else chosen)).parse_args(words)
+    args.words = words
     try:
         code = int(args.main(args))
         sys.stdout.flush()

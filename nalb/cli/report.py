@@ -1,21 +1,21 @@
-"""`nalb report DIR`: writes report.html, tokens.html and figures/ of a run directory from its run.json and samples.jsonl alone.
+"""`nalb report DIR`: writes report.html, tokens.html, batching.html and figures/ of a run directory from its files alone.
 
-In a run directory of `nalb compare --parallel`, the folder of each training gets a report of its own.
+In a run directory of `nalb compare --parallel` or `--batching`, the folder of each training gets a report of its own.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
+from nalb.reporting.pace import paces
 from nalb.reporting.page import FOLDER, run_dirs, write_report
-from nalb.reporting.summary import shared_uplinks
+from nalb.reporting.record import Record
+from nalb.reporting.summary import headline, shared_uplinks, summarise
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
-    parser.add_argument(
-        "run_dir", metavar="DIR", type=Path, help="a run directory of `nalb compare`, or of `nalb launch --parallel`"
-    )
+    parser.add_argument("run_dir", metavar="DIR", type=Path, help="a run directory of `nalb compare` or `nalb launch`")
     parser.add_argument("--force", action="store_true", help="write over a report that is there")
 
 
@@ -23,9 +23,12 @@ def main(args: argparse.Namespace) -> int:
     """Write the reports and print their paths. Raises InputError."""
     for run_dir in run_dirs(args.run_dir):
         pages = write_report(run_dir, args.force, _show)
+        first = pages[0].record
+        if isinstance(first, Record):
+            print(headline(summarise(first), paces(first)))
         for page in pages:
             print(f"report: {run_dir / page.file} (and {len(page.figures)} figures in {run_dir / FOLDER})")
-        for note in shared_uplinks(pages[0].record):
+        for note in shared_uplinks(first):
             print(note)
     return 0
 

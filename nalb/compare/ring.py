@@ -116,7 +116,7 @@ class Ring:
                 continue
             self._reports[int(identity)].append(message)
             if all(self._reports):
-                yield self._complete([reports.popleft() for reports in self._reports])
+                yield self.complete([reports.popleft() for reports in self._reports])
                 self._left -= 1
                 if not self._left:
                     yield BlockEvent(at_s=time.monotonic(), scheme=RING, iterations=self._block)
@@ -125,7 +125,8 @@ class Ring:
         for rank in self._joined:
             self._socket.send_multipart([str(rank).encode(), msgspec.json.encode(message)])
 
-    def _complete(self, reports: list[Iterated]) -> IterationEvent:
+    def complete(self, reports: list[Iterated]) -> IterationEvent:
+        """Write and return the event of an iteration that all workers have reported, each by one report in the nodes' order."""
         told = dict(zip(self._names, reports, strict=True))
         started_s = {name: one.started_s for name, one in told.items()}
         event = IterationEvent(

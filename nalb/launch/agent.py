@@ -100,7 +100,7 @@ def carried(order: Order, files: Mapping[str, str]) -> Iterator[Callable[[bytes]
         files[order.observers],
         lambda part, is_last: report(AgentReport(frame=part) if is_last else AgentReport(part=part)),
     ) as carrier:
-        yield carrier.take
+        yield carrier.feed
 
 
 def start(order: Order, files: dict[str, str]) -> "subprocess.Popen[bytes]":

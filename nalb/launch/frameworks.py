@@ -42,6 +42,11 @@ def chosen(given: str | None, command: Sequence[str]) -> str:
     return given or _only(found, python)
 
 
+def chosen_here() -> str:
+    """The only framework of this Python. Raises errors as `chosen`."""
+    return _only(frameworks_of(sys.executable), sys.executable)
+
+
 def chosen_on(host: Host, command: Sequence[str]) -> str:
     """The only framework of the command's Python on this host. Raises errors as `chosen`.
 

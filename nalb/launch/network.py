@@ -109,7 +109,7 @@ class Changes:
         """Set the network to the file's rates at 0 s, start its clock and return the clock, for a with block."""
         emulation.reset_rates()
         self._start_s, self._news = time.monotonic(), True
-        self._clock = emulation.start_changes(self._changed)
+        self._clock = emulation.start_changes(self.note_changed)
         return self._clock
 
     def check(self) -> None:
@@ -125,7 +125,8 @@ class Changes:
         if news:
             send(configured_message(self._network, time.monotonic() - self._start_s, self._nodes))
 
-    def _changed(self, elapsed_s: float, what: Mapping[str, object]) -> None:
+    def note_changed(self, elapsed_s: float, what: Mapping[str, object]) -> None:
+        """Take in that the clock has made a change: write it to the file of events, and print it."""
         with self._lock:
             self._news = True
             change = msgspec.convert(what, NetworkChange)

@@ -36,7 +36,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Policy:
+class RestartPolicy:
     """The restarts that the user allows."""
 
     max_restarts: int
@@ -83,7 +83,7 @@ def see_through(
     run: Callable[[Attempt], None],
     run_dir: Path,
     nodes: Sequence[str],
-    policy: Policy,
+    policy: RestartPolicy,
     unreachable: Callable[[], Collection[str]],
     say: Callable[[str], None],
     wait: Callable[[float], None] = time.sleep,

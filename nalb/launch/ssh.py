@@ -155,7 +155,7 @@ class RemoteProcess(LocalProcess):
             self._is_stopped = self._is_stopped if report.stopped is None else report.stopped
             self._parts += report.part or b""
             if report.frame is not None and self._relay is not None:
-                self._relay.take(self._parts + report.frame)
+                self._relay.relay(self._parts + report.frame)
                 self._parts = b""
             if report.returncode is not None:
                 self._returncode = report.returncode

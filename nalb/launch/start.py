@@ -2,8 +2,8 @@
 
 import os
 import socket
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from nalb.launch.hosts import HostsFile, load_hosts
 from nalb.launch.network import NAMESPACE_PORT, job_nodes, places_in
 from nalb.launch.ports import free_pair
 from nalb.launch.ranks import torch_program
-from nalb.launch.restarts import Attempt, Policy, see_through
+from nalb.launch.restarts import Attempt, RestartPolicy, see_through
 from nalb.launch.roles import NOTHING, Place, Program, mxnet_program
 from nalb.launch.run_dir import make_run_dir
 from nalb.launch.signals import ending_on_signals
@@ -53,9 +53,10 @@ class LaunchRequest:
         return (torch_program if self.framework == TORCH else mxnet_program)(self.command)
 
 
-def launch(request: LaunchRequest) -> Path:
+def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManager[object]] = nullcontext) -> Path:
     """Run the job to its end, with the restarts that are allowed; return the run directory of the attempt that ended well.
 
+    around: makes from the new run directory a context that the job runs in.
     Raises InputError or MachineError before the job starts, and JobError for the last failure.
     """
     if request.hosts is None:
@@ -64,7 +65,7 @@ def launch(request: LaunchRequest) -> Path:
     network = load_network(find_network(request.network)) if request.network is not None else None
     places = hosts.places() if hosts else job_nodes(network) if network else _loopback_places(request)
     nodes = [place.name for place in places]
-    policy = Policy(request.max_restarts, request.min_nodes, None)
+    policy = RestartPolicy(request.max_restarts, request.min_nodes, None)
     policy.check(len(nodes))
     _check_restarts(request, hosts, sum(not place.is_worker for place in places))
     if network is not None:
@@ -93,7 +94,8 @@ def launch(request: LaunchRequest) -> Path:
             for _ in venue.start(order).follow(None if order.options.is_pure else LayoutEvent):
                 pass
 
-    with ending_on_signals(), lock.claim(Path(checkpoints), job) if is_shared else nullcontext():
+    claimed = lock.claim(Path(checkpoints), job) if is_shared else nullcontext()
+    with ending_on_signals(), around(run_dir), claimed:
         probe = partial(unreachable, hosts.hosts) if hosts else set[str]
         return see_through(run, run_dir, nodes, policy, probe, print_line)
 

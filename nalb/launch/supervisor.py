@@ -186,7 +186,7 @@ class Job:
         No coordinator notices a stopped process before all have met, after the farewell, and where MXNet runs alone.
         """
         for child in self.children:
-            silent_s = self._stopped_s(child)
+            silent_s = self.stopped_s(child)
             limit_s = self._silence_s(child)
             if silent_s > limit_s:
                 is_before = self.is_gathering()
@@ -199,7 +199,7 @@ class Job:
         """Whether the launcher knows that not all processes have met yet."""
         return self._has_joined is not None and not self._has_joined()
 
-    def _stopped_s(self, child: LocalProcess) -> float:
+    def stopped_s(self, child: LocalProcess) -> float:
         """The time for which a signal has stopped the process, as far as the launcher has seen it; 0 while it runs."""
         if (ticks := child.stopped_at()) is None:
             self._stopped.pop(child.spec.slug, None)
@@ -257,7 +257,7 @@ class Job:
     def _awaited(self, lingering: Failure) -> Failure:
         """The failure of the process that was stopped when the others left, since all wait for it; otherwise `lingering` itself."""
         for child in self.children:
-            stopped_s = self._stopped_s(child)
+            stopped_s = self.stopped_s(child)
             if stopped_s > self._silence_s(child) / 2:  # of the silence that has passed since then
                 detail = f"{_stopped_for(stopped_s)} ({lingering.detail})"
                 return child.spec.failure(Cause.STOPPED, detail, lingering.phase)

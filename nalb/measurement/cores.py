@@ -41,7 +41,7 @@ class CoreEstimator:
         self._weight = 0.0  # iterations in the sums, older ones counted for less
         self._cores = np.full(num_nodes, np.nan)
 
-    def observe(self, work: Work, shares_bytes: Floats) -> None:
+    def observe_work(self, work: Work, shares_bytes: Floats) -> None:
         """Take one iteration in, if all nodes reported it. shares_bytes: what each node summed, shape (N,)."""
         if not np.isfinite(work.worker_s + work.server_s + work.cores).all():
             return

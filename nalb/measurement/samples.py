@@ -72,7 +72,7 @@ class ClockAlignment:
     # (when a process's present ALIGNED_S began, on our clock; the least offset since; the least offset of the ALIGNED_S before)
     _least: dict[str, tuple[float, float, float]] = field(default_factory=dict)
 
-    def observe(self, process: str, sent_s: float, received_s: float) -> None:
+    def observe_stamp(self, process: str, sent_s: float, received_s: float) -> None:
         """Take in that a message stamped `sent_s` on the process's clock came in at `received_s` on ours."""
         begun_s, present_s, before_s = self._least.get(process, (received_s, math.inf, math.inf))
         if received_s - begun_s >= ALIGNED_S:

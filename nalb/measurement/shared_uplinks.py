@@ -64,7 +64,7 @@ class SharedUplinkSearch:
         self._window: list[_Iteration] = []
         self._told: set[tuple[int, ...]] = set()
 
-    def observe(self, traffic: Traffic) -> list[SharedUplink]:
+    def search(self, traffic: Traffic) -> list[SharedUplink]:
         """Take one iteration in; each JUDGED_ITERATIONS, returns the uplinks found that were not returned before.
 
         The clearest comes first, and no node is in two of them.

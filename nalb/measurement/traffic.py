@@ -24,7 +24,7 @@ class Traffic:
         one answer for all nodes.
         """
         self.has_full_cores = has_full_cores
-        self._samples = samples
+        self.samples = samples
         self.source, self.target, self.is_push = samples["source"], samples["target"], samples["is_push"]
         self.size_bytes = samples["size_bytes"].astype(np.float64)
         self.start_s, self.end_s = samples["start_s"], samples["end_s"]
@@ -37,7 +37,7 @@ class Traffic:
 
     def since(self, at_s: float) -> "Traffic":
         """The traffic from then on: a message under way has the part of its bytes that was left. One must end later than `at_s`."""
-        left = self._samples[self.end_s > at_s]
+        left = self.samples[self.end_s > at_s]
         whole_s = left["end_s"] - left["start_s"]
         left["start_s"] = np.maximum(left["start_s"], at_s)
         left["size_bytes"] = np.maximum(1, left["size_bytes"] * ((left["end_s"] - left["start_s"]) / whole_s))
@@ -45,7 +45,7 @@ class Traffic:
 
     def grouped(self, group: Ints) -> "Traffic | None":
         """The traffic between groups of nodes, as if each group were one node; None for none. group: each node's, shape (N,)."""
-        between = self._samples[group[self.source] != group[self.target]]
+        between = self.samples[group[self.source] != group[self.target]]
         between["source"], between["target"] = group[between["source"]], group[between["target"]]
         return Traffic(between) if len(between) else None
 

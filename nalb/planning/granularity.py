@@ -36,7 +36,9 @@ class Granularity:
         self._cuts_left = MOST_CUTS if fixed_alpha_bytes is None else 0
         self._rates: deque[float] = deque(maxlen=ITERATIONS)  # bytes per second
 
-    def observe(self, load_bytes: float, took_s: float, model_bytes: int, num_nodes: int, num_servers: int) -> None:
+    def observe_exchange(
+        self, load_bytes: float, took_s: float, model_bytes: int, num_nodes: int, num_servers: int
+    ) -> None:
         """Learn from one iteration; may change alpha_bytes.
 
         load_bytes: the bytes that a node carried each way, on average. took_s: the iteration's exchange, seconds.

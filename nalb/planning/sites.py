@@ -1,8 +1,8 @@
 """The sites of a job: a site is the machines of one LAN behind one uplink.
 
 Sites are numbered in the order in which they first appear among the nodes. A node that shares its site with no other node is a site
-of its own, at the core. In a job without sites each node is a site of its own (`is_flat`). Sums have two levels (leaders.py) where
-there are several sites and one of them has several machines (`has_levels`).
+of its own, at the core. In a job without sites each node is a site of its own. Sums have two levels (leaders.py) where there are
+several sites and one of them has several machines (`has_levels`).
 """
 
 from collections.abc import Sequence
@@ -76,11 +76,6 @@ class Sites:
         return len(self.names)
 
     @property
-    def is_flat(self) -> bool:
-        """Whether each node is a site of its own."""
-        return self.count == len(self.name_of_node)
-
-    @property
     def has_levels(self) -> bool:
         """Whether sums are made within sites first. With one site, or with one machine in each, that would gain nothing."""
         return 1 < self.count < len(self.name_of_node)
@@ -111,5 +106,5 @@ class Uplinks:
             object.__setattr__(self, name, values)
 
     def parts(self) -> Floats:
-        """Each machine's equal part of its site's uplink, up and down, bytes per second, shape (2, N)."""
+        """Each machine's equal part of its site's uplink (up and down), bytes per second, shape (2, N)."""
         return np.asarray(np.array([self.up, self.down])[:, self.sites.place] / self.sites.machines)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from nalb.planning.slices import ITEM_BYTES, Ints, Tensor
-from nalb.planning.slots import HASH_PRIME
 
+HASH_PRIME = 9973  # KVStoreDist::EncodeDefaultKey, MXNet 1.9.1
 BIGARRAY_BOUND = 1_000_000  # elements: MXNET_KVSTORE_BIGARRAY_BOUND's default
 
 

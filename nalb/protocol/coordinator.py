@@ -12,6 +12,7 @@ Where MXNet runs alone, servers take no part and no service has phases: REGISTER
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from nalb.events import AbortEvent, ReadyEvent, StateEvent
@@ -31,10 +32,10 @@ class Coordinator:
         """compose: makes the job's services. Of two that can say the moment or the phase of the job, the first does."""
         self._settings = settings
         self.outbox: deque[Outgoing] = deque()
-        self._members = Members(settings, now_s)
-        self._observers = Observers(self.outbox, settings.scheme, settings.hold, settings.label)
-        self.events = self._observers.events  # not yet written by the shell
-        self.services = compose(self._members, self._observers)
+        self.members = Members(settings, now_s)
+        self.observers = Observers(self.outbox, settings.scheme, settings.hold, settings.label)
+        self.events = self.observers.events  # not yet written by the shell
+        self.services = compose(self.members, self.observers)
         self._takers: dict[type[wire.Message], list[Service]] = {wire.Report: []}
         for service in self.services:
             for kind in service.takes:
@@ -56,7 +57,7 @@ class Coordinator:
     @property
     def have_all_left(self) -> bool:
         """Whether every process has come and left."""
-        return self._members.have_left
+        return self.members.have_left
 
     @property
     def _service_phase(self) -> str:
@@ -65,11 +66,11 @@ class Coordinator:
     @property
     def rejected(self) -> Counter[str]:
         """How many messages and samples were not believed, by reason."""
-        return self._members.rejected
+        return self.members.rejected
 
     def name_of(self, identity: bytes) -> str | None:
         """The name for people of the process that speaks, if it has said Hello."""
-        process = self._members.get(identity)
+        process = self.members.get(identity)
         return process.name if process else None
 
     # ---- inputs
@@ -79,12 +80,12 @@ class Coordinator:
         if self.phase == "OVER":
             return
         if isinstance(message, wire.Still):
-            self._members.note_still(message, key_node, now_s)
+            self.members.note_still(message, key_node, now_s)
             self.outbox.append((identity, wire.Alive()))
             return
-        process = self._members.get(identity)
+        process = self.members.get(identity)
         if key_node is not None:
-            if why := self._members.false_name(identity, message, key_node):
+            if why := self.members.false_name(identity, message, key_node):
                 self.abort(why, now_s)
                 return
             if process is None and not isinstance(message, wire.Hello):
@@ -109,13 +110,13 @@ class Coordinator:
             return
         if now_s - self._last_alive_s >= self._settings.heartbeat_s:
             self._last_alive_s = now_s
-            for process in self._members:
+            for process in self.members:
                 self._send(process, wire.Alive())
         if not self._is_gathered:
             is_late = now_s - self._started_s > self._settings.startup_s
-            self._end_if(self._members.missing() if is_late else None, now_s)
+            self._end_if(self.members.missing() if is_late else None, now_s)
             return
-        why = self._members.silent(self._moment_of, now_s) or self._members.lingering(now_s)
+        why = self.members.silent(self._moment_of, now_s) or self.members.lingering(now_s)
         self._end_if(why or self._ask(lambda one: one.tick(now_s)), now_s)
 
     def abort(self, failure: Failure, now_s: float, is_own: bool = False) -> None:
@@ -129,13 +130,13 @@ class Coordinator:
             failure = replace(failure, phase=phase, iteration=iteration)
         failure = carried(failure)
         self.verdict = failure
-        for process in self._members:
+        for process in self.members:
             self._send(process, wire.Abort(failure))
-        self._observers.tell(AbortEvent(at_s=now_s, reason=render(failure), failure=failure))
+        self.observers.tell(AbortEvent(at_s=now_s, reason=render(failure), failure=failure))
 
     def accuse(self, identity: bytes, detail: str, now_s: float) -> None:
         """End the job if one of its processes has sent what cannot be understood: the job would wait for what is lost."""
-        if (process := self._members.get(identity)) is not None:
+        if (process := self.members.get(identity)) is not None:
             self.abort(process.failure(Cause.PROTOCOL, detail), now_s)
 
     @property
@@ -150,11 +151,11 @@ class Coordinator:
     # ---- gathering
 
     def _hello(self, identity: bytes, hello: wire.Hello, now_s: float) -> None:
-        if (known := self._members.get(identity)) is not None and known.hello == hello:
+        if (known := self.members.get(identity)) is not None and known.hello == hello:
             return
-        if why := self._members.admit(identity, hello, now_s):
+        if why := self.members.admit(identity, hello, now_s):
             self.abort(why, now_s)
-        elif self._members.are_all_here:
+        elif self.members.are_all_here:
             self._welcome(now_s)
 
     def _is_out_of_place(self, process: Process, kind: type[wire.Message]) -> bool:
@@ -165,12 +166,12 @@ class Coordinator:
         return not (self._is_gathered and is_known) or (not process.is_worker and kind not in self._from_servers)
 
     def _welcome(self, now_s: float) -> None:
-        self._nodes = self._members.nodes()
+        self._nodes = self.members.nodes()
         if why := self._ask(lambda one: one.begin(self._nodes, now_s)):
             self.abort(why, now_s)
             return
         settings = self._settings
-        for process in self._members:
+        for process in self.members:
             process.last_heard_s = process.last_direct_s = now_s
             welcome = wire.Welcome(
                 wire.VERSION,
@@ -182,16 +183,18 @@ class Coordinator:
             )
             self._send(process, welcome)
         self._is_gathered = True
-        servers = [p.hello.node for p in sorted(self._members.servers, key=lambda p: p.rank) if p.sums_for_all]
-        self._observers.tell(ReadyEvent(at_s=now_s, nodes=self._nodes, servers=servers))
+        servers = [p.hello.node for p in sorted(self.members.servers, key=lambda p: p.rank) if p.sums_for_all]
+        sites = None if settings.is_stock else settings.sites_of(self._nodes)
+        by_node = UNSET if sites is None else dict(zip(self._nodes, sites.name_of_node, strict=True))
+        self.observers.tell(ReadyEvent(at_s=now_s, nodes=self._nodes, servers=servers, sites=by_node))
 
     def _levels(self) -> wire.Levels | None:
         """The levels of a job by sites; None where sums have one level."""
         sites = self._settings.sites_of(self._nodes)
         if sites is None or self._settings.is_stock:
             return None
-        within = {p.hello.node: p.rank for p in self._members.servers if p.sums_within_site}
-        for_all = {p.hello.node: p.rank for p in self._members.servers if p.sums_for_all}
+        within = {p.hello.node: p.rank for p in self.members.servers if p.sums_within_site}
+        for_all = {p.hello.node: p.rank for p in self.members.servers if p.sums_for_all}
         return wire.Levels(
             list(sites.of_node),
             [for_all[node] for node in self._nodes],
@@ -208,17 +211,17 @@ class Coordinator:
             return self._leave(process, now_s)
         if isinstance(message, wire.Report):
             process.note(message, now_s)
-            if why := left_behind(process, self._members.left):
+            if why := left_behind(process, self.members.left):
                 return why
         return self._ask(lambda one: one.take(process, message, now_s), self._takers[type(message)])
 
     def _leave(self, process: Process, now_s: float) -> Failure | None:
         """A process ends in good order."""
-        may_all_go = self._members.leave(process, now_s)
+        may_all_go = self.members.leave(process, now_s)
         if why := self._ask(lambda one: one.leave(process, now_s)):
             return why
         if may_all_go:
-            for worker in self._members.workers:
+            for worker in self.members.workers:
                 self._send(worker, wire.Farewell())
         return None
 
@@ -230,7 +233,7 @@ class Coordinator:
             why = question(service)
             self.outbox.extend(service.outbox)
             for event in service.events:
-                self._observers.tell(event)
+                self.observers.tell(event)
             service.outbox.clear()
             service.events.clear()
             if why:
@@ -245,11 +248,11 @@ class Coordinator:
 
     def forget_observer(self, identity: bytes) -> None:
         """The connection to an observer is gone."""
-        self._observers.forget(identity)
+        self.observers.forget(identity)
 
     def _from_observer(self, identity: bytes, message: wire.FromObserver, now_s: float) -> None:
         present = StateEvent(at_s=now_s, phase=self.phase, nodes=list(self._nodes))
-        self._observers.receive(identity, message, present)
+        self.observers.receive(identity, message, present)
         self._end_if(self._ask(lambda one: one.obey(message, now_s)), now_s)
 
     def _send(self, process: Process, message: wire.Message) -> None:

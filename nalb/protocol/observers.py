@@ -28,7 +28,7 @@ class Observers:
     def __init__(self, outbox: deque[Outgoing], scheme: str, hold: bool, label: str | None = None):
         """label: what events call the iterations of a job that is not held; None: the scheme."""
         self._outbox = outbox
-        self._identities: dict[bytes, None] = {}  # in the order of their coming
+        self.identities: dict[bytes, None] = {}  # in the order of their coming
         self._is_held = hold
         self._blocks = deque([] if hold else [wire.RunBlock(scheme, wire.FOREVER, label=label)])
         self.left = 0  # iterations of the first block that are not complete; 0: it has not begun
@@ -38,8 +38,8 @@ class Observers:
 
     def receive(self, identity: bytes, message: wire.FromObserver, present: StateEvent) -> None:
         """Take one message in. An observer that sends its first message is told the present state."""
-        if identity not in self._identities:
-            self._identities[identity] = None
+        if identity not in self.identities:
+            self.identities[identity] = None
             self._outbox.append((identity, wire.Told(present)))
         if isinstance(message, wire.Configured):
             self.configured = message
@@ -51,7 +51,7 @@ class Observers:
 
     def forget(self, identity: bytes) -> None:
         """Tell an observer that has left nothing more. Its orders still hold."""
-        self._identities.pop(identity, None)
+        self.identities.pop(identity, None)
 
     def tell(self, event: AnyEvent | Measured) -> None:
         """Tell all observers of an event. Measured samples go into the run's file alone."""
@@ -59,7 +59,7 @@ class Observers:
         if isinstance(event, Measured):
             return
         told = wire.Told(event)  # one object: encoded once
-        self._outbox.extend((identity, told) for identity in self._identities)
+        self._outbox.extend((identity, told) for identity in self.identities)
 
     @property
     def block(self) -> wire.RunBlock | None:

@@ -78,7 +78,7 @@ class Session(Generic[T]):
         """The envelope of a sign of life."""
         return self._envelope(self._sent, False)
 
-    def take(self, envelope: Envelope) -> bool:
+    def accept(self, envelope: Envelope) -> bool:
         """Take in an arrived envelope; returns whether its message is the next one, neither repeated nor too early.
 
         Raises PeerError where it confirms what was never sent.

@@ -14,10 +14,11 @@ from nalb.events import Row
 from nalb.reporting.drawing import grid, notice, shown, top, whole_ticks
 from nalb.reporting.record import Record, Step, rate
 from nalb.reporting.run_file import WARM_UP
+from nalb.schemes import AUTO, SCHEMES
 from nalb.units import GOODPUT_PART, bytes_per_s_to_mbps
 
+HOPED_FROM = 1.001  # times the proven rate: plans hope for more
 BINS = 60  # parts of the iteration over each of which the throughput is averaged
-FAVOURITE = "aware"  # the scheme whose iteration is shown, if it was measured
 NO_SAMPLES = (
     "samples.jsonl has no samples of messages. Only measuring schemes (elastic, aware, exact, oracle) send the\n"
     "forecasts that time a message; stock, p3 and average do not."
@@ -41,9 +42,10 @@ def rates_over_run(record: Record, direction: str) -> Figure:
     figure, panels = grid(len(record.nodes), 3 if len(record.nodes) != 4 else 2, 1.6)
     highest = [0.0]
     for axes, node in zip(panels, record.nodes, strict=True):
-        measured = _mbps([rate(step.event.estimate, direction, node) for step in steps])
+        hoped = _mbps([rate(step.event.estimate, direction, node) for step in steps])
+        measured = _mbps([_proven(step, direction, node) for step in steps])
         configured = _mbps([rate(step.event.configured, direction, node) for step in steps])
-        _rate_panel(axes, measured, configured, [step.saturated(direction, node) for step in steps])
+        _rate_panel(axes, measured, hoped, configured, [step.saturated(direction, node) for step in steps])
         axes.set_title(shown(node), loc="left", fontweight="bold")
         _mark_schemes(axes, [step.event.scheme for step in steps])
         highest += measured + configured
@@ -56,15 +58,24 @@ def rates_over_run(record: Record, direction: str) -> Figure:
         Line2D(
             [], [], color="black", marker="o", markersize=4, markerfacecolor="white", label="measured, not saturated"
         ),
+        Line2D([], [], color="0.45", linestyle="", marker="_", label="hoped for by plans"),
     ]
     order = list(dict.fromkeys(shown(step.event.scheme).strip() for step in steps))
     figure.supxlabel(f"measured iteration of the run (in turn, between light lines: {', '.join(order)})", fontsize=9)
     figure.supylabel(f"{direction}link rate (Mbit/s)", fontsize=9.5)
-    figure.legend(handles=handles, loc="outside upper center", ncols=4)
+    figure.legend(handles=handles, loc="outside upper center", ncols=3)
     return figure
 
 
-def _rate_panel(axes: Axes, measured: list[float], configured: list[float], saturated: list[bool]) -> None:
+def _proven(step: Step, direction: str, node: str) -> float | None:
+    """The rate that the iteration proved at least, bytes per second; the estimate where the record does not tell."""
+    least = rate(step.event.least, direction, node)
+    return rate(step.event.estimate, direction, node) if least is None else least
+
+
+def _rate_panel(
+    axes: Axes, measured: list[float], hoped: list[float], configured: list[float], saturated: list[bool]
+) -> None:
     edges = np.arange(len(measured) + 1) - 0.5
     if np.isfinite(configured).any():
         axes.stairs(configured, edges, fill=True, facecolor="0.92", edgecolor="none")
@@ -74,6 +85,9 @@ def _rate_panel(axes: Axes, measured: list[float], configured: list[float], satu
     else:
         axes.text(0.98, 0.04, "configured rate not known", transform=axes.transAxes, ha="right", fontsize=8)
     axes.plot(measured, color="black", linewidth=0.9)
+    above = [(k, value) for k, value in enumerate(hoped) if value > HOPED_FROM * measured[k]]
+    if above:
+        axes.plot(*zip(*above, strict=True), linestyle="", marker="_", markersize=5, color="0.45")
     size = 4 if len(measured) <= 60 else 2.5
     for full in (True, False):
         chosen = [k for k, flag in enumerate(saturated) if flag == full]
@@ -94,12 +108,20 @@ def representative(record: Record) -> tuple[str, int, Step] | None:
     measured = [name for name in record.run.schemes if any(step.rows for step in record.steps.get(name, []))]
     if not measured:
         return None
-    scheme = FAVOURITE if FAVOURITE in measured else measured[0]
+    scheme = min(measured, key=_interest)
     steps = [(number, step) for number, step in enumerate(record.steps[scheme]) if step.rows]
     steps = [pair for pair in steps if pair[0] >= WARM_UP] or steps
     middle_s = statistics.median(step.communication_s for _, step in steps)
     number, step = min(steps, key=lambda pair: (abs(pair[1].communication_s - middle_s), pair[0]))
     return scheme, number, step
+
+
+def _interest(scheme: str) -> int:
+    """The order in which schemes are chosen to be shown: nalb's default first, then others that follow estimates."""
+    record = SCHEMES.get(scheme)
+    if record is None:
+        return 2
+    return 0 if record == SCHEMES[AUTO] else 2 - record.follows_estimates
 
 
 def binned_rates(rows: list[Row], nodes: int, edges_us: Floats) -> tuple[Floats, Floats]:

@@ -1,4 +1,5 @@
-"""Writes the report of a run directory: report.html for a comparison, and tokens.html where workers computed tokens.
+"""Writes the report of a run directory: report.html for a comparison or a job, tokens.html where workers computed tokens, and
+batching.html where batches have sizes of their own.
 
 Each page contains its figures and needs no other file; the same figures are also in figures/.
 Names come from files and may contain anything: the templates escape all names, and figures draw them as plain text.
@@ -9,6 +10,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +18,37 @@ import jinja2
 from matplotlib.figure import Figure
 
 from nalb.errors import InputError
+from nalb.reporting.about_file import About, read_about
+from nalb.reporting.batch_figures import batch_rows, batches_over_run
+from nalb.reporting.batching_file import read_batchings
 from nalb.reporting.drawing import png
 from nalb.reporting.link_figures import rates_over_run, throughput_inside
+from nalb.reporting.pace import paces
 from nalb.reporting.parallel_file import read_parallels
-from nalb.reporting.record import Record, Timeline, read_record, read_timeline
+from nalb.reporting.record import Record, Timeline, read_timeline, record_of
 from nalb.reporting.share_figures import bytes_by_scheme, shares_over_iterations
 from nalb.reporting.summary import (
     command_hint,
     counting_rule,
+    data_rates_note,
+    favourite,
+    headline,
     level_bounds,
+    network_rows,
+    notes,
+    origin,
     shared_uplinks,
     summarise,
     verdicts,
     workload_meaning,
 )
+from nalb.reporting.table import UNEXPLAINED_PART, seconds
 from nalb.reporting.time_figures import times_by_scheme, times_over_iterations
 from nalb.reporting.token_figures import shape_rows, tokens_over_run, tokens_over_time, worker_rows
 
 PAGE = "report.html"
 TOKENS_PAGE = "tokens.html"
+BATCHING_PAGE = "batching.html"
 FOLDER = "figures"
 
 
@@ -65,6 +79,15 @@ TOKEN_FIGURES = (
         " which part of each iteration's tokens every worker computed, and which part it took from others' buckets;"
         " darker is more.",
         tokens_over_run,
+    ),
+)
+BATCH_FIGURES = (
+    FigureOf(
+        "batches.png",
+        "Do all workers end together?",
+        "Above, the samples of each worker's batch; below, how long it computed them. Workers that wait for each other lose what"
+        " lies between the slowest line and the others.",
+        batches_over_run,
     ),
 )
 FIGURES = (
@@ -109,7 +132,8 @@ FIGURES = (
         "The rate that the measurement gave for each node's uplink, against the configured one. The dashed line"
         " is what is left for data after packet headers, so a right measurement lies on it. Filled marks: the"
         " link was the node's limit, so its rate could be seen. Hollow marks: other nodes were the limit, so"
-        " reading low is no mistake. The table's link error counts the links that the plan filled.",
+        " reading low is no mistake. A grey dash above a mark is what plans hope for where nothing is proven: 1.1 times the mark"
+        " or more, which may be above the link. The table's link error counts the links that the plan filled.",
         lambda record: rates_over_run(record, "up"),
     ),
     FigureOf(
@@ -141,32 +165,33 @@ class Page:
 
 
 def run_dirs(directory: Path) -> list[Path]:
-    """The run directories with reports of their own: `directory`, or its trainings where it compares ways to divide the work.
+    """The run directories with reports of their own: `directory`, or its trainings where it compares batchings or ways.
 
     Raises InputError where there is none.
     """
     if (directory / "run.json").exists():
         return [directory]
-    if (directory / "batching.json").exists():
-        raise InputError(
-            f"{directory}: it compares batch sizes, which have no report: read its batching.json, or give `nalb trace` one "
-            "of the folders in it"
-        )
-    if not (directory / "parallel.json").exists():
-        return [directory]
-    ways = read_parallels(directory).ways
-    if wrong := [way for way in ways if Path(way).name != way]:
-        raise InputError(f"{directory / 'parallel.json'}: {wrong[0]!r} is no name of a training: restore the file")
-    return [directory / way for way in ways]
+    for name in ("batching.json", "parallel.json"):
+        if (directory / name).exists():
+            found = read_batchings(directory).batchings if name == "batching.json" else read_parallels(directory).ways
+            if wrong := [one for one in found if Path(one).name != one]:
+                raise InputError(f"{directory / name}: {wrong[0]!r} is no name of a training: restore the file")
+            return [directory / one for one in found]
+    return [directory]
 
 
 def pages_of(run_dir: Path) -> list[Page]:
     """The pages of a run directory's report. Raises InputError where the run cannot be read."""
-    if not (run_dir / "run.json").exists() and (timeline := read_timeline(run_dir)).tokens:
-        return [Page(TOKENS_PAGE, TOKEN_FIGURES, timeline, render_tokens)]
-    record = read_record(run_dir)
-    pages = [Page(PAGE, FIGURES, record, render)]
-    return [*pages, Page(TOKENS_PAGE, TOKEN_FIGURES, record, render_tokens)] if record.tokens else pages
+    timeline = read_timeline(run_dir)
+    pages = []
+    if timeline.tokens:
+        pages.append(Page(TOKENS_PAGE, TOKEN_FIGURES, timeline, render_tokens))
+    if timeline.batches:
+        pages.append(Page(BATCHING_PAGE, BATCH_FIGURES, timeline, render_batches))
+    if (run_dir / "run.json").exists() or timeline.has_events or not pages:
+        about = read_about(run_dir)
+        pages.insert(0, Page(PAGE, FIGURES, record_of(run_dir), partial(render, about=about)))
+    return pages
 
 
 def existing_report(run_dir: Path, pages: Sequence[Page]) -> list[Path]:
@@ -200,22 +225,41 @@ def write_report(run_dir: Path, force: bool, on_figure: Callable[[str], None]) -
     return pages
 
 
-def render(record: Record, pictures: Mapping[str, bytes]) -> str:
-    """Render the comparison as HTML. `pictures`: PNG bytes by file name."""
-    rows = summarise(record)
+def render(record: Record, pictures: Mapping[str, bytes], about: About | None = None) -> str:
+    """Render a comparison or a job as HTML. `pictures`: PNG bytes by file name. about: None: not known."""
+    rows, found = summarise(record), paces(record)
+    ours = favourite([row.scheme for row in rows])
+    found.sort(key=lambda pace: pace.scheme != ours)
     return _filled(
         "report.html",
         FIGURES,
         pictures,
         run=record.run,
+        title=f"a job on {record.run.nodes} nodes"
+        if record.is_launch
+        else f"{record.run.workload} on {record.run.network}",
+        headline=headline(rows, found),
+        origin=origin(about),
         rows=rows,
         verdicts=[*verdicts(rows), *level_bounds(record), *shared_uplinks(record)],
+        paces=found,
+        unexplained_part=UNEXPLAINED_PART,
+        network=network_rows(record),
+        network_note=data_rates_note(),
         meaning=workload_meaning(record.run.workload),
         counting_rule=counting_rule(record),
-        command=command_hint(record),
+        notes=notes(rows),
+        command=command_hint(record, about),
+        is_whole_command=about is not None,
         has_events=record.has_events,
         changes=len(record.changes),
     )
+
+
+def render_batches(timeline: Timeline, pictures: Mapping[str, bytes]) -> str:
+    """Render the run's batches as HTML. `pictures`: PNG bytes by file name."""
+    rows = batch_rows(timeline)
+    return _filled("batching.html", BATCH_FIGURES, pictures, batches=timeline.batches, rows=rows)
 
 
 def render_tokens(timeline: Timeline, pictures: Mapping[str, bytes]) -> str:
@@ -238,12 +282,14 @@ def _filled(template: str, figures: Sequence[FigureOf], pictures: Mapping[str, b
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["number"] = _number
+    environment.filters["number"] = number
+    environment.filters["seconds"] = seconds
     drawn = [(figure, base64.b64encode(pictures[figure.file]).decode("ascii")) for figure in figures]
     return environment.get_template(template).render(figures=drawn, **values)
 
 
-def _number(value: float, format_text: str) -> str:
+def number(value: float, format_text: str) -> str:
+    """A value as the page shows it; a dash where it is not known."""
     return "-" if math.isnan(value) else format(value, format_text)
 
 

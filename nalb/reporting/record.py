@@ -1,10 +1,11 @@
-"""Reads a run for its report: run.json joined with the events of samples.jsonl.
+"""Reads a run for its report: run.json joined with the events of samples.jsonl, or the events alone.
 
 The k-th iteration event of a scheme belongs to the scheme's k-th iteration in run.json. A 'samples' event comes just before the
 iteration event with the same number. Numbers start again with every job ('ready'); a training has one job per scheme.
 A value that no file states stays None or empty here, and no figure may fill it in.
 """
 
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import NamedTuple
 
 from nalb.errors import InputError
 from nalb.events import (
+    BatchEvent,
     ChangeEvent,
     IterationEvent,
+    LayoutEvent,
     Rates,
     ReadyEvent,
     Row,
@@ -23,7 +26,7 @@ from nalb.events import (
     TokensEvent,
     TokenShapeEvent,
 )
-from nalb.reporting.run_file import LONGEST_S, RunFile, read_events, read_run
+from nalb.reporting.run_file import LONGEST_S, RunFile, SchemeResult, read_events, read_run
 from nalb.units import GOODPUT_PART
 
 SATURATED_PART = 0.85  # a node that moved at least this part of its link's capacity was limited by that link
@@ -41,6 +44,8 @@ class Step:
     event: IterationEvent
     rows: list[Row]  # its messages; empty where it was not measured
     rows_at_s: float = 0.0  # the time from which the rows' times count
+    ready: ReadyEvent | None = None  # of its job; None: not known
+    layout: LayoutEvent | None = None  # how its tensors were cut; None: not known
 
     @property
     def communication_s(self) -> float:
@@ -67,6 +72,7 @@ class Timeline:
     shared_uplinks: list[SharedUplinkEvent] = field(default_factory=list)
     shapes: list[TokenShapeEvent] = field(default_factory=list)  # the shapes of the last job that computed tokens
     tokens: list[TokensEvent] = field(default_factory=list)  # the same job's token events, by iteration
+    batches: list[BatchEvent] = field(default_factory=list)  # where workers' batches have sizes of their own
 
     def ordered(self) -> list[Step]:
         """All iterations in the order in which they ran."""
@@ -78,6 +84,9 @@ class Record(Timeline):
     """A whole run: run.json and samples.jsonl."""
 
     run: RunFile = field(kw_only=True)
+    is_launch: bool = (
+        False  # `run` is made from the events of one job, whose network, workload and bound may be unknown
+    )
 
     def bounds_s(self, scheme: str) -> list[float]:
         """The lossless bounds of the scheme's iterations, in seconds: the event's bound where it has one, else the run's."""
@@ -104,6 +113,21 @@ def rate(rates: Rates | None, direction: str, node: str) -> float | None:
     return (rates.up if direction == "up" else rates.down).get(node)
 
 
+class Readies:
+    """Which `ready` an iteration belongs to: jobs of a comparison that take turns, by sites and not, write into one file."""
+
+    def __init__(self) -> None:
+        self._newest: dict[bool, ReadyEvent] = {}  # by whether its job sums by sites
+
+    def take(self, event: ReadyEvent) -> None:
+        """All processes of a job have joined."""
+        self._newest[bool(event.sites)] = event
+
+    def of(self, event: IterationEvent) -> ReadyEvent | None:
+        """The newest job of the iteration's kind; None where none has said that it is ready."""
+        return self._newest.get(bool(event.estimate is not None and event.estimate.uplinks))
+
+
 class TokenTimes(NamedTuple):
     """A token's times in seconds since its event's `at_s`. From inputs_s to start_s the worker waits for the model's last step."""
 
@@ -128,6 +152,38 @@ def read_record(run_dir: Path) -> Record:
     return record
 
 
+def record_of(run_dir: Path) -> Record:
+    """Read a run directory with or without run.json, as that of a launch. Raises InputError, which names the fault."""
+    if (run_dir / "run.json").exists():
+        return read_record(run_dir)
+    timeline = read_timeline(run_dir)
+    if not timeline.has_events:
+        raise InputError(
+            f"{run_dir}: there is neither run.json nor an iteration in samples.jsonl: give a run directory of nalb; MXNet alone"
+            " (`nalb launch --scheme stock` or p3) notes no iterations, `nalb compare` does"
+        )
+    return Record(**vars(timeline), run=_run_of(timeline), is_launch=True)
+
+
+def _run_of(timeline: Timeline) -> RunFile:
+    """The events of a job as run.json would have them; NaN where they do not tell."""
+    steps = timeline.ordered()
+    layout = steps[-1].layout
+    results = {
+        scheme: SchemeResult(
+            communication_s=[step.communication_s for step in own],
+            iteration_s=[step.event.at_s - step.begin_s for step in own],
+            samples_per_min=math.nan,
+            plan_wait_s=[max(step.event.plan_wait_s.values(), default=0.0) for step in own],
+            link_error=None,
+        )
+        for scheme, own in timeline.steps.items()
+    }
+    bound_s = next((step.event.bound_s for step in steps if step.event.bound_s is not None), math.nan)
+    model_bytes = 0 if layout is None else layout.model_bytes
+    return RunFile("", "launch", len(timeline.nodes), model_bytes, bound_s, results)
+
+
 def read_timeline(run_dir: Path) -> Timeline:
     """Read samples.jsonl alone, as `nalb launch` writes no run.json. Raises InputError, which names the fault."""
     timeline = Timeline()
@@ -139,9 +195,15 @@ def _read_into(record: Timeline, run_dir: Path) -> None:
     path = run_dir / "samples.jsonl"
     previous_s, place = 0.0, 0
     rows: dict[int, SamplesEvent] = {}
+    readies, layout = Readies(), None
     for number, event in enumerate(read_events(run_dir), 1):
         if isinstance(event, ReadyEvent):
             record.nodes, record.servers, rows, previous_s = event.nodes, event.servers, {}, event.at_s
+            readies.take(event)
+        elif isinstance(event, LayoutEvent):
+            layout = event
+        elif isinstance(event, BatchEvent):
+            record.batches.append(event)
         elif isinstance(event, SamplesEvent):
             rows[event.iteration] = event
         elif isinstance(event, ChangeEvent):
@@ -159,7 +221,8 @@ def _read_into(record: Timeline, run_dir: Path) -> None:
         elif isinstance(event, IterationEvent):
             record.nodes = record.nodes or list(event.estimate.up if event.estimate else event.communication_s)
             own = rows.pop(event.iteration, SamplesEvent(at_s=0.0, iteration=event.iteration, rows=[]))
-            step = Step(place, min(previous_s or event.at_s, event.at_s), event, own.rows, own.at_s)
+            begin_s = min(previous_s or event.at_s, event.at_s)
+            step = Step(place, begin_s, event, own.rows, own.at_s, readies.of(event), layout)
             _check_step(step, record.nodes, f"{path}, event {number}")
             record.steps.setdefault(event.scheme, []).append(step)
             previous_s, place = event.at_s, place + 1

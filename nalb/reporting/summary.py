@@ -6,11 +6,16 @@ import statistics
 from dataclasses import dataclass
 
 from nalb.errors import listed
-from nalb.reporting.record import Record, Timeline
+from nalb.events import Rates
+from nalb.reporting.about_file import About
+from nalb.reporting.pace import Pace
+from nalb.reporting.record import Record, Step, Timeline, rate
 from nalb.reporting.run_file import WARM_UP, median_s, ratio, steady
-from nalb.units import bytes_per_s_to_mbps
+from nalb.schemes import AUTO, SCHEMES
+from nalb.units import GOODPUT_PART, bytes_per_s_to_mbps
 
 SAME_PART = 0.03  # a smaller relative difference of medians counts as none
+LARGE_ERROR = 0.2  # a larger median error of links is commented on
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,11 @@ class Row:
     plan_wait_s: float
     link_error: float
     link_error_p95: float
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether an iteration takes less time than its exchange, because the next one begins before it ends everywhere."""
+        return self.iteration_s < self.communication_s
 
 
 def summarise(record: Record) -> list[Row]:
@@ -82,11 +92,117 @@ def verdicts(rows: list[Row]) -> list[str]:
     bounded = [row for row in rows if not math.isnan(row.over_bound)]
     if bounded:
         best = min(bounded, key=lambda row: row.over_bound)
-        nearest = f"Nearest to the lossless bound is {best.scheme}, at {best.over_bound:.2f} times the bound"
+        tied = [row.scheme for row in bounded if row.over_bound <= (1 + SAME_PART) * best.over_bound]
+        who = f"is {tied[0]}" if len(tied) == 1 else f"are {listed(tied)}, all about as near"
+        nearest = f"Nearest to the lossless bound {who}, at {best.over_bound:.2f} times the bound"
         if not math.isnan(best.over_goodput_bound):
             nearest += f" and {best.over_goodput_bound:.2f} times the goodput bound"
         sentences.append(f"{nearest}.")
     return sentences
+
+
+def notes(rows: list[Row]) -> list[str]:
+    """Sentences on numbers of the table that look wrong, and are not."""
+    sentences = []
+    if overlapping := [row.scheme for row in rows if row.overlaps]:
+        sentences.append(
+            f"* Under {listed(overlapping)} an iteration takes less than its exchange: a worker that has all its sums goes on, and"
+            " pushes of the next iteration while a slower worker still waits for sums of this one."
+        )
+    sentences += [
+        f"The estimates of {row.scheme} miss the rates of half the links that its plans filled by {row.link_error:.0%} or more:"
+        " the network changed faster than it was measured, or another thing than these links held the messages up."
+        for row in rows
+        if row.link_error > LARGE_ERROR
+    ]
+    return sentences
+
+
+def favourite(schemes: list[str]) -> str:
+    """The scheme that a reader asks about first: nalb's default where it ran, else the last one."""
+    return next((name for name in schemes if SCHEMES.get(name) == SCHEMES[AUTO]), schemes[-1])
+
+
+def headline(rows: list[Row], paces: list[Pace]) -> str:
+    """The run in one sentence: how fast the favourite scheme is, how near to the bound, and what sets its pace."""
+    name = favourite([row.scheme for row in rows])
+    row = next(one for one in rows if one.scheme == name)
+    first = rows[0]
+    if math.isnan(row.communication_s):
+        return f"{name} completed no iteration"
+    parts = []
+    if row is first:
+        parts.append(f"an iteration of {name} takes {row.iteration_s:.3g} s, its exchange {row.communication_s:.3g} s")
+    elif abs(row.speed_up - 1) < SAME_PART:
+        parts.append(f"{name} is about as fast as {first.scheme}")
+    else:
+        parts.append(f"{name} is {row.speed_up:.2f} times as fast as {first.scheme}")
+    if not math.isnan(row.over_goodput_bound):
+        parts.append(f"{row.over_goodput_bound:.2f} x what these links allow")
+    elif not math.isnan(row.over_bound):
+        parts.append(f"{row.over_bound:.2f} x what these links allow without loss and headers")
+    parts += [pace.sentence for pace in paces if pace.scheme == name and pace.sentence]
+    return "; ".join(parts)
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """One node's row in the table of the network. Rates in Mbit/s as text: what is known of them."""
+
+    node: str
+    configured: str  # up / down, at the first iteration
+    measured: str  # up / down, for data, at the last iteration
+    share: str  # the part of the model that its server summed in the last iteration
+
+
+def network_rows(timeline: Timeline) -> list[NodeRow]:
+    """The nodes' rows. A measured rate without proof is a lower bound, and says so."""
+    steps = timeline.ordered()
+    configured = next((step.event.configured for step in steps if step.event.configured is not None), None)
+    measured = next((step.event for step in reversed(steps) if _is_known(step.event.estimate)), None)
+    planned = next((step for step in reversed(steps) if step.event.shares), None)
+    estimate, least = (None, None) if measured is None else (measured.estimate, measured.least)
+    return [
+        NodeRow(node, _both(configured, None, node), _both(estimate, least, node), _share(planned, node))
+        for node in timeline.nodes
+    ]
+
+
+def _is_known(rates: Rates | None) -> bool:
+    return rates is not None and any(rates.up.values())
+
+
+def _both(rates: Rates | None, least: Rates | None, node: str) -> str:
+    """Up / down. A rate above its lower bound is shown as that bound."""
+    shown = []
+    for direction in ("up", "down"):
+        value, bound = rate(rates, direction, node), rate(least, direction, node)
+        is_hoped = value is not None and bound is not None and bound < 0.999 * value
+        known = bound if is_hoped else value
+        shown.append("-" if known is None else f"{'≥ ' if is_hoped else ''}{bytes_per_s_to_mbps(known):.4g}")
+    return " / ".join(shown)
+
+
+def _share(step: Step | None, node: str) -> str:
+    if step is None:
+        return "-"
+    whole = sum(value or 0.0 for value in step.event.shares.values())
+    return f"{(step.event.shares.get(node) or 0.0) / whole:.1%}" if whole else "-"
+
+
+def data_rates_note() -> str:
+    """The sentence below the table of the network."""
+    return (
+        f"Mbit/s, up / down. Measured rates are of data, so at most {GOODPUT_PART:.1%} of a configured one. ≥ is a lower bound: the"
+        " link was never full, so it may be faster. The share is what the node's server summed in the last planned iteration."
+    )
+
+
+def origin(about: About | None) -> str:
+    """When, where and by which version the run was made."""
+    if about is None:
+        return "The run directory does not say when and where the run was made: it has no about.json."
+    return f"Begun {about.begun} by nalb {about.version} on {about.machine}."
 
 
 def level_bounds(timeline: Timeline) -> list[str]:
@@ -120,11 +236,20 @@ def workload_meaning(workload: str) -> str:
         )
     if kind == "train":
         return "Train: a real model was trained on real data, each scheme in a job of its own."
+    if kind == "launch":
+        return "Launch: a job with a script of its own, whose computing and exchange both count."
     return "Not a kind of workload that this report knows: see how the run was made."
 
 
-def command_hint(record: Record) -> str:
-    """The command that makes a run like this one; run.json does not keep all flags, so some may be missing."""
+def command_hint(record: Record, about: About | None = None) -> str:
+    """The command that makes a run like this one; empty where nothing tells.
+
+    Without about.json it is made from run.json, which does not keep all flags, so some may be missing.
+    """
+    if about is not None:
+        return shlex.join(["nalb", *about.command])
+    if record.is_launch:
+        return ""
     kind, _, model = record.run.workload.partition(" ")
     iterations = max(len(result.communication_s) for result in record.run.schemes.values())
     words = ["nalb", "compare", "--network", record.run.network]

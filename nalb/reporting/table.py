@@ -1,4 +1,4 @@
-"""Makes a comparison's table for terminals."""
+"""Makes tables for terminals: a comparison's, and what sets the pace."""
 
 import math
 
@@ -6,8 +6,11 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from nalb.reporting.pace import Pace
 from nalb.reporting.record import Record
-from nalb.reporting.summary import summarise
+from nalb.reporting.summary import notes, summarise
+
+UNEXPLAINED_PART = 0.1  # of an iteration: less is not worth a row
 
 HEADINGS = (  # headings are as narrow as their values, so that rows fit on one line of 100 columns
     "scheme",
@@ -23,6 +26,11 @@ HEADINGS = (  # headings are as narrow as their values, so that rows fit on one 
 )
 
 
+def seconds(value_s: float) -> str:
+    """A time as text: three decimals, or two digits where it is shorter."""
+    return f"{value_s:.3f}" if value_s >= 0.01 or not value_s else f"{value_s:.2g}"
+
+
 def comparison_table(record: Record) -> Table:
     """Make a row per scheme: median communication time and range, that time over the bounds, speed-up and the rest of Row."""
     run = record.run
@@ -35,7 +43,10 @@ def comparison_table(record: Record) -> Table:
     for heading in HEADINGS:
         is_name = heading == "scheme"
         table.add_column(heading, justify="left" if is_name else "right", overflow="fold", no_wrap=is_name)
-    for row in summarise(record):
+    rows = summarise(record)
+    table.caption = escape("\n".join(notes(rows))) or None
+    table.caption_justify = "left"
+    for row in rows:
         known = run.schemes[row.scheme].link_error is not None
         table.add_row(
             escape(row.scheme),
@@ -44,9 +55,27 @@ def comparison_table(record: Record) -> Table:
             f"{row.over_bound:.2f}",
             "-" if math.isnan(row.over_goodput_bound) else f"{row.over_goodput_bound:.2f}",
             f"{row.speed_up:.2f}",
-            f"{row.iteration_s:.3f}",
+            f"{row.iteration_s:.3f}{' *' if row.overlaps else ''}",
             f"{row.samples_per_min:.0f}",
             f"{row.plan_wait_s:.3f}",
             f"{row.link_error:.1%} / {row.link_error_p95:.1%}" if known else "-",
         )
+    return table
+
+
+def pace_table(pace: Pace, most: int | None = None) -> Table:
+    """Make a row for each thing that an iteration waits for, at most `most`, from what sets the pace downwards."""
+    times = map(seconds, (pace.iteration_s, pace.exchange_s, pace.exposed_s))
+    title = "{}: an iteration takes {} s, its exchange {} s, of which computing does not hide {} s".format(
+        pace.scheme, *times
+    )
+    title += f" (medians of {pace.iterations})"
+    table = Table(title=escape(title), box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    for heading in ("what", "needs s", "twice as fast:\niteration s", "known by"):
+        table.add_column(heading, justify="left" if heading in ("what", "known by") else "right")
+    for limit in pace.limits[:most]:
+        times = map(seconds, (limit.takes_s, limit.doubled_s))
+        table.add_row(escape(limit.thing.words), *times, limit.source.value)
+    if pace.unexplained_s > UNEXPLAINED_PART * pace.iteration_s:
+        table.add_row("not explained: messages wait for each other", seconds(pace.unexplained_s), "", "")
     return table

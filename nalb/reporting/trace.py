@@ -3,7 +3,8 @@
 The timeline has a process per node. Each process has rows for the worker's iterations, its computing, its exchange, the tokens
 that it computed and the waits for their inputs, and a row for the messages per peer and direction. Pushes are on a row of the
 server that received them, answers on a row of the worker that did. Messages of one row that overlap in time (because of several
-connections or clock errors) are spread over several rows.
+connections or clock errors) are spread over several rows. A counter per node shows what it sent and received over time. Times are
+rounded to RESOLUTION_US before rows are chosen, so rounding makes no two spans overlap; no span is shorter than that.
 """
 
 import statistics
@@ -11,13 +12,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from nalb.events import TokensEvent
+from nalb.reporting.link_figures import binned_rates
 from nalb.reporting.record import Step, Timeline, TokenTimes
-from nalb.reporting.run_file import steady
+from nalb.reporting.run_file import LONGEST_S, steady
+from nalb.units import bytes_per_s_to_mbps
 
 Event = dict[str, Any]
 ITERATIONS, COMPUTING, EXCHANGE = "worker: iterations", "worker: computing", "worker: exchange"
 TOKENS, INPUTS = "worker: tokens", "worker: inputs of tokens"
+RESOLUTION_US = 1  # of spans: samples.jsonl has no finer times
+COUNTED_MOST = 50  # values of a node's counter in an iteration
+LEAST_BIN_US = 1000.0  # that a counter's value is a mean over, at least
+COUNTERS = "throughput (Mbit/s)"
 FIRST = (ITERATIONS, COMPUTING, EXCHANGE, TOKENS, INPUTS)
 
 
@@ -57,7 +66,7 @@ def _most_exposed(step: Step) -> tuple[float, float, float]:
     event = step.event
     rows = []
     for node, computed_s in event.computed_s.items():
-        start_s, end_s = event.started_s[node], event.finished_s[node]
+        start_s, end_s = event.started_s.get(node, computed_s), event.finished_s.get(node, computed_s)
         exposed_s = end_s - min(max(computed_s, start_s), end_s)
         rows.append((exposed_s, event.iteration_s.get(node, 0.0), end_s - start_s))
     exposed_s, iteration_s, communication_s = max(rows)
@@ -73,6 +82,8 @@ def chrome_trace(record: Timeline) -> dict[str, Any]:
         event = step.event
         label = f"{event.scheme} {event.iteration}"
         for node, end_s in event.finished_s.items():
+            if node not in event.started_s:
+                continue
             start_s, before_s = event.started_s[node], end_s - event.iteration_s.get(node, 0.0)
             before_s = max(before_s, finished_s.get(node, before_s))
             computed_s = event.computed_s.get(node)
@@ -86,6 +97,7 @@ def chrome_trace(record: Timeline) -> dict[str, Any]:
             row = f"server: pushes from {sender}" if is_push else f"worker: sums from {sender}"
             start_s, end_s = step.rows_at_s + start_us * 1e-6, step.rows_at_s + end_us * 1e-6
             rows.add(receiver, row, "push" if is_push else "sum", start_s, end_s, {"bytes": size_bytes, "of": label})
+        rows.count(step)
     for tokens in record.tokens:
         _add_tokens(rows, tokens)
     return {"displayTimeUnit": "ms", "traceEvents": list(rows.events())}
@@ -107,27 +119,49 @@ class _Rows:
 
     def __init__(self, nodes: list[str], zero_s: float):
         self._nodes, self._zero_s = nodes, zero_s
-        self._spans: dict[tuple[str, str], list[tuple[float, float, str, Event]]] = {}
+        self._spans: dict[tuple[str, str], list[tuple[int, int, str, Event]]] = {}
+        self._counters: list[Event] = []
 
     def add(self, node: str, row: str, name: str, start_s: float, end_s: float, args: Event) -> None:
-        """Add a span to a node's row; a span that ends before it starts is drawn without length."""
-        self._spans.setdefault((node, row), []).append((start_s, max(start_s, end_s), name, args))
+        """Add a span to a node's row; a span that ends before it starts is drawn as the shortest one."""
+        start_us, end_us = self._us(start_s), self._us(end_s)
+        self._spans.setdefault((node, row), []).append((start_us, max(start_us + RESOLUTION_US, end_us), name, args))
+
+    def count(self, step: Step) -> None:
+        """Add each node's throughput during an iteration whose messages were timed."""
+        if not step.rows:
+            return
+        first_us, last_us = min(row[4] for row in step.rows), max(max(row[5], row[4] + 1) for row in step.rows)
+        bins = max(1, min(COUNTED_MOST, int((last_us - first_us) / LEAST_BIN_US)))
+        edges_us = np.linspace(first_us, last_us, bins + 1)
+        up, down = (bytes_per_s_to_mbps(1) * one for one in binned_rates(step.rows, len(self._nodes), edges_us))
+        for pid in range(len(self._nodes)):
+            values = [*zip(up[pid].tolist(), down[pid].tolist(), strict=True), (0.0, 0.0)]
+            for edge_us, (sent, received) in zip(edges_us.tolist(), values, strict=True):
+                told = {"sent": round(sent, 2), "received": round(received, 2)}
+                at_us = self._us(step.rows_at_s + 1e-6 * edge_us)
+                self._counters.append({"ph": "C", "name": COUNTERS, "pid": pid, "ts": at_us, "args": told})
+
+    def _us(self, at_s: float) -> int:
+        """A time as the trace has it; one that no run has, of a damaged file, is drawn at the edge."""
+        at_s = min(max(at_s, self._zero_s - LONGEST_S), self._zero_s + LONGEST_S)
+        return round(1e6 * (at_s - self._zero_s) / RESOLUTION_US) * RESOLUTION_US
 
     def events(self) -> Iterator[Event]:
-        """Yield the trace events: the processes' names, the spans, and the rows' names."""
+        """Yield the trace events: the processes' names, the spans, the rows' names, and the counters."""
         for pid, node in enumerate(self._nodes):
             yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": node}}
             yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}}
             tid = 0
             own = [(row, spans) for (owner, row), spans in self._spans.items() if owner == node]
             for row, spans in sorted(own, key=lambda one: (one[0] not in FIRST, one[0])):
-                ends: list[float] = []  # the last end on each of the rows over which this row is spread
-                for start_s, end_s, name, args in sorted(spans, key=lambda span: span[:2]):
-                    place = next((k for k, last_s in enumerate(ends) if last_s <= start_s), len(ends))
-                    ends[place : place + 1] = [end_s]
+                ends: list[int] = []  # the last end on each of the rows over which this row is spread
+                for start_us, end_us, name, args in sorted(spans, key=lambda span: span[:2]):
+                    place = next((k for k, last_us in enumerate(ends) if last_us <= start_us), len(ends))
+                    ends[place : place + 1] = [end_us]
                     yield {
                         "ph": "X", "name": name, "cat": row.split(":")[0], "pid": pid, "tid": tid + place,
-                        "ts": round(1e6 * (start_s - self._zero_s), 1), "dur": round(1e6 * (end_s - start_s), 1), "args": args,
+                        "ts": start_us, "dur": end_us - start_us, "args": args,
                     }  # fmt: skip
                 for place in range(len(ends)):
                     title = row if place == 0 else f"{row} ({place + 1})"
@@ -135,3 +169,4 @@ class _Rows:
                     yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid + place,
                            "args": {"sort_index": tid + place}}  # fmt: skip
                 tid += len(ends)
+        yield from self._counters

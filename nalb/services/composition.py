@@ -13,7 +13,7 @@ from nalb.protocol.service import Service
 from nalb.schemes import SCHEMES, Scheme
 from nalb.services.batching.service import Batching
 from nalb.services.exchange.links import Links
-from nalb.services.exchange.planes import PS_LITE, Plane
+from nalb.services.exchange.planes import AGENTS, Plane
 from nalb.services.exchange.service import Exchange
 from nalb.services.tokens.service import Tokens
 from nalb.settings import Settings
@@ -29,7 +29,7 @@ def services_of(
     schemes: Mapping[str, Scheme] = SCHEMES,
     estimators: Mapping[str, Callable[[int], Estimator]] = ESTIMATORS,
     new_routing: Callable[[], Routing] | None = Routing,
-    plane: Plane = PS_LITE,
+    plane: Plane = AGENTS,
 ) -> list[Service]:
     """The services of a job. Where MXNet runs alone it has no exchange. The others turn workers away that the job has no use for.
 
@@ -55,7 +55,7 @@ def new_coordinator(
     schemes: Mapping[str, Scheme] = SCHEMES,
     estimators: Mapping[str, Callable[[int], Estimator]] = ESTIMATORS,
     new_routing: Callable[[], Routing] | None = Routing,
-    plane: Plane = PS_LITE,
+    plane: Plane = AGENTS,
 ) -> Coordinator:
     """The coordinator of a job with all its services. The other arguments are those of services_of."""
 

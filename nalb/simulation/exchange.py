@@ -23,8 +23,8 @@ from nalb.measurement.samples import Samples, samples_of
 from nalb.planning.leaders import SitePlan
 from nalb.planning.nodes import Capacities, Floats, Node, check_two_roles
 from nalb.planning.slices import Ints
-from nalb.simulation.noise import Buckets, Noise, Readers
-from nalb.simulation.sharing import Links
+from nalb.simulation.noise import Noise, Readers, SavedBytes
+from nalb.simulation.sharing import SharedLinks
 from nalb.units import GOODPUT_PART
 
 ARRIVED_PART = 1e-9  # part of a message: a smaller rest is rounding
@@ -115,7 +115,7 @@ class _Run:
         nodes, capacities, sizes_bytes, server_of_slice, inflight_bytes, wire, noise, cores = given
         _check(nodes, sizes_bytes, server_of_slice)
         count = len(nodes)
-        self._links, self._count = Links(capacities, cores), count
+        self._links, self._count = SharedLinks(capacities, cores), count
         self._workers = [i for i, node in enumerate(nodes) if node.is_worker]
         self._payload, self._server = sizes_bytes.tolist(), server_of_slice.tolist()
         self._size = wire.bytes_of(sizes_bytes).tolist()
@@ -129,7 +129,7 @@ class _Run:
         self._busy = np.zeros(connections, dtype=np.bool_)
         self._started_s = np.zeros(connections)  # when the first message in the queue began to travel
         self._known: dict[bytes, _Flows] = {}  # per set of busy connections
-        self._buckets = Buckets(capacities, noise.burst_s) if noise else None
+        self._buckets = SavedBytes(capacities, noise.burst_s) if noise else None
         self._readers = Readers(2 * count, noise) if noise else None
         self._read_s = [0.0] * connections  # when the last message was read: messages are read in order
         self._unread: list[tuple[float, int, int, bool]] = []  # a heap of (when it is read, slice, worker, pushed)
@@ -206,7 +206,7 @@ class _Run:
         size = self._size[self._queue[connection][0]]
         at_once = 0.0
         if self._buckets:
-            at_once = self._buckets.take(*divmod(connection % self._count**2, self._count), size)
+            at_once = self._buckets.take_saved(*divmod(connection % self._count**2, self._count), size)
         self._left[connection], self._rounding[connection] = size - at_once, size * ARRIVED_PART
         self._started_s[connection], self._busy[connection] = self._now_s, True
 

@@ -15,7 +15,7 @@ import numpy as np
 from nalb.errors import InputError
 from nalb.planning.nodes import Capacities, Floats, Node, check_nodes
 from nalb.planning.slices import Ints
-from nalb.simulation.sharing import Links
+from nalb.simulation.sharing import SharedLinks
 
 MAX_CLASSES = 64  # a tenfold range of rates in classes 4 % wide
 STEP_PART = 0.002  # part of the time so far: flows that end within it end in one step, in which their rate is unused
@@ -65,7 +65,7 @@ def flow(
     share = np.bincount(group, shares_bytes) / size
     is_worker = np.array([nodes[i].is_worker for i in first])
     is_server = np.array([nodes[i].is_server for i in first])
-    links = Links(Capacities(up * size, down * size, capacities.pairs))
+    links = SharedLinks(Capacities(up * size, down * size, capacities.pairs))
     pairs = np.outer(size, size) - np.diag(size)
     payload = np.stack([np.broadcast_to(share, pairs.shape), np.broadcast_to(share[:, np.newaxis], pairs.shape)])
     there = np.stack([np.outer(is_worker, is_server), np.outer(is_server, is_worker)]) & (pairs > 0)
@@ -76,7 +76,7 @@ def flow(
     return Flowed(finish_s[group], served_s[group], len(size))
 
 
-def _ends(links: Links, pairs: Floats, size_bytes: Floats) -> Floats:
+def _ends(links: SharedLinks, pairs: Floats, size_bytes: Floats) -> Floats:
     """When each flow ends, seconds, shape (2, K, K): pushes and answers by (source, target), each for `pairs` equal flows."""
     left, end_s, now_s = size_bytes.copy(), np.zeros(size_bytes.shape), 0.0
     busy = left > 0

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from kvstore_patch.keys.plane import PS_LITE
 from nalb.errors import InputError
 from nalb.feedback.routing import Routing
 from nalb.measurement.cores import Work
@@ -103,7 +104,7 @@ def planner_of(
     summing = [] if sites is None else [node for members in sites.members if len(members) > 1 for node in members]
     site_servers = {names[one]: len(ranks) + rank for rank, one in enumerate(summing)}
     job = JobNodes.of(names, workers, ranks, sites, site_servers)
-    planner = new_planner(job, chosen, Routing(rules), rules)
+    planner = new_planner(job, chosen, Routing(rules), rules, PS_LITE)
     specs = [TensorSpec(t.name, t.elements, t.dtype, t.group) for t in tensors]
     planner.register(specs, alpha_bytes, fixed_slice_bytes)
     return planner

@@ -42,7 +42,7 @@ class Noise:
         return replace(self, seed=(*self.seed, iteration))
 
 
-class Buckets:
+class SavedBytes:
     """The bytes that the directions, the capped pairs and the uplinks of a network have saved up; all are full at first."""
 
     def __init__(self, capacities: Capacities, burst_s: float):
@@ -67,7 +67,7 @@ class Buckets:
         """Save up for `step_s` seconds. spare: as `spare` gives it."""
         self._saved = np.minimum(self._saved + spare * step_s, self._depth)
 
-    def take(self, source: int, target: int, most_bytes: float) -> float:
+    def take_saved(self, source: int, target: int, most_bytes: float) -> float:
         """Take up to `most_bytes` saved bytes on the way from source to target; returns how many pass at once."""
         ways = [source, self._nodes + target]
         if (source, target) in self._capped:

@@ -11,7 +11,7 @@ from nalb.planning.sites import Uplinks
 LEVEL_PART = 1e-9  # part of a rate within which resources count as filled together
 
 
-class Links:
+class SharedLinks:
     """The resources that connections share: nodes' ways out and in, sites' uplinks, caps of pairs, and cores.
 
     cores: bytes per second, in and out together, that each node's cores handle, shape (N,); None: any number.

@@ -24,7 +24,7 @@ from nalb.simulation.carried import Carried
 from nalb.simulation.profiles import FORWARD_PART, SubModel
 from nalb.tokens.iteration import Token
 from nalb.tokens.network_aware import NetworkAware
-from nalb.tokens.server import Fetch, GoOn, Synchronise, TokenServer, Work
+from nalb.tokens.server import ComputeToken, Fetch, GoOn, Synchronise, TokenServer
 from nalb.tokens.shape import Shape
 from nalb.tokens.tuning import Tuner
 
@@ -101,7 +101,7 @@ class _Worker:
     """One worker's state. missing: the transfers that its work waits for, by their numbers, and _ANSWER or _RESULT."""
 
     iteration: int = 0
-    work: Work | None = None
+    work: ComputeToken | None = None
     compute_s: float = 0.0  # of its work
     fetched_bytes: float = 0.0  # for its work
     given_s: float = 0.0  # when it got its work
@@ -172,7 +172,7 @@ class _Run:
         done, one.work = one.work and one.work.token.id, None
         drains = one.iteration == self._iterations - 1
         for order in self._server.report(worker, done, one.iteration, self._now_s, drains):
-            if isinstance(order, Work):
+            if isinstance(order, ComputeToken):
                 self._begin(order)
             elif isinstance(order, Synchronise):
                 self._sum(order)
@@ -180,7 +180,7 @@ class _Run:
                 self._go_on(order.worker)
         for completed in self._server.completed:
             if self._aware:
-                self._aware.observe(completed, one.compute_s, one.fetched_bytes, one.fetch_s or 0.0)
+                self._aware.observe_token(completed, one.compute_s, one.fetched_bytes, one.fetch_s or 0.0)
         self._server.completed.clear()
         if self._tuner:
             self._tune(self._tuner)
@@ -190,7 +190,7 @@ class _Run:
         """Tell the tuner of completed iterations, and give the server a new configuration if there is one."""
         before = tuner.configuration
         for seconds in self._server.iteration_s:
-            tuner.observe(seconds)
+            tuner.observe_iteration(seconds)
         if tuner.configuration != before:
             self._server.configure(tuner.shape, tuner.policy)
 
@@ -212,7 +212,7 @@ class _Run:
         mine = [one for one, ranks in enumerate(self._server.policy.eligible) if worker in ranks]
         return all(self._updated[one] >= behind for one in mine)
 
-    def _begin(self, work: Work) -> None:
+    def _begin(self, work: ComputeToken) -> None:
         one = self._workers[work.worker]
         one.work, one.fetched_bytes, one.given_s, one.fetch_s = work, 0.0, self._now_s, None
         self._done.tokens += 1
@@ -227,7 +227,7 @@ class _Run:
         one.missing.add(_ANSWER)
         self._after(self._machines.request_s, lambda: self._answered(work))
 
-    def _answered(self, work: Work) -> None:
+    def _answered(self, work: ComputeToken) -> None:
         self._workers[work.worker].missing.discard(_ANSWER)
         self._compute(work)
 
@@ -235,7 +235,7 @@ class _Run:
         sub_model, samples = self._server.fetched(token, fetch)
         return samples * self._models[sub_model].output_bytes
 
-    def _compute(self, work: Work) -> None:
+    def _compute(self, work: ComputeToken) -> None:
         """Begin to compute a worker's work, if it misses nothing more. Every event that a worker may wait for calls this."""
         one, token = self._workers[work.worker], work.token
         if one.work is not work or one.missing:

@@ -49,11 +49,11 @@ class NetworkAware:
         self._server, self._rates = server, rates
         # worker -> (sub-model, whether back, whether computed again) -> samples -> seconds
         self._seconds: dict[int, dict[tuple[int, bool, bool], dict[int, _Recent]]] = {}
-        self._sample_bytes: dict[int, float] = {}  # sub-model -> bytes of its output for a sample
+        self.sample_bytes: dict[int, float] = {}  # sub-model -> bytes of its output for a sample
         self._late_s = _Recent()
         server.advise(self.cost, self.help)
 
-    def observe(self, one: Completed, compute_s: float, fetched_bytes: float, fetch_s: float) -> None:
+    def observe_token(self, one: Completed, compute_s: float, fetched_bytes: float, fetch_s: float) -> None:
         """Learn from a worker's report of a computed token: its computing, the bytes that it fetched, and their time."""
         shape = self._server.shape
         kind = shape.sub_model(one.token.id.level), one.token.mirrors is not None, one.recomputes
@@ -62,7 +62,7 @@ class NetworkAware:
         known.setdefault(samples, _Recent()).add(compute_s)
         of_output = [self._server.fetched(one.token, fetch) for fetch in one.fetches]
         if len({sub_model for sub_model, _ in of_output}) == 1:
-            self._sample_bytes[of_output[0][0]] = fetched_bytes / sum(count for _, count in of_output)
+            self.sample_bytes[of_output[0][0]] = fetched_bytes / sum(count for _, count in of_output)
         if one.fetches:
             self._late_s.add(fetch_s - self._carried_s(one.worker, one.token, one.fetches))
 
@@ -122,7 +122,7 @@ class NetworkAware:
 
     def _bytes(self, token: Token, fetch: Fetch) -> float:
         sub_model, samples = self._server.fetched(token, fetch)
-        return self._sample_bytes.get(sub_model, 1.0) * samples  # 1 where unknown: fewest samples first
+        return self.sample_bytes.get(sub_model, 1.0) * samples  # 1 where unknown: fewest samples first
 
     def cost(self, worker: int, token: Token) -> float:
         """The cost of a token for a worker: among a level's tokens the one of least cost goes first."""
@@ -136,7 +136,7 @@ class NetworkAware:
         The sum of its gradients over S uses the same links. While no times are known, these are the lowest ranks.
         """
         shape = self._server.shape
-        samples, sample_bytes = -(-shape.total // size), self._sample_bytes.get(shape.head - 1, 0.0)
+        samples, sample_bytes = -(-shape.total // size), self.sample_bytes.get(shape.head - 1, 0.0)
 
         def seconds(worker: int) -> float:
             links_s = 0.0
@@ -169,9 +169,7 @@ class NetworkAware:
         samples = sum(map(shape.samples, wanted))
         if samples and self._rates is not None:
             up, down = self._rates()
-            total_s += (
-                samples * self._sample_bytes.get(last - 1, 0.0) / min(up[worker], down[owner]) + self._late_s.mean
-            )
+            total_s += samples * self.sample_bytes.get(last - 1, 0.0) / min(up[worker], down[owner]) + self._late_s.mean
         return total_s + sum(self.compute_s(owner, False, True, one, samples) or 0.0 for one in range(last) if samples)
 
     def _in_s(self, worker: int) -> float | None:

@@ -39,7 +39,7 @@ class Fetch(NamedTuple):
     source: int
 
 
-class Work(NamedTuple):
+class ComputeToken(NamedTuple):
     """The order to compute a token, once all of `fetches` are there.
 
     owner: the rank in whose bucket the token was; where it is not `worker`, the worker helps. recomputes: whether this worker must
@@ -78,7 +78,7 @@ class GoOn(NamedTuple):
     complete: int
 
 
-Order = Work | Send | Synchronise | GoOn
+Order = ComputeToken | Send | Synchronise | GoOn
 
 
 class Completed(NamedTuple):
@@ -94,7 +94,7 @@ class Completed(NamedTuple):
 
 
 class _Assigned(NamedTuple):
-    work: Work
+    work: ComputeToken
     given_s: float
 
 
@@ -172,7 +172,7 @@ class TokenServer:
         """The forward token of this name, in an iteration under way."""
         return self._iterations[forward.iteration].token(forward)
 
-    def assigned(self, worker: int) -> tuple[Work, float] | None:
+    def assigned(self, worker: int) -> tuple[ComputeToken, float] | None:
         """The work that a worker has, and for how many seconds it has had it; None where it has none."""
         one = self._assigned.get(worker)
         return None if one is None else (one.work, self._now_s - one.given_s)
@@ -290,7 +290,7 @@ class TokenServer:
 
     def _give(self, worker: int, token: Token, owner: int, now_s: float) -> list[Order]:
         del self._waiting[worker]
-        work = Work(worker, token, self.fetches(worker, token), owner, self.recomputes(worker, token))
+        work = ComputeToken(worker, token, self.fetches(worker, token), owner, self.recomputes(worker, token))
         self._assigned[worker] = _Assigned(work, now_s)
         return [work, *(Send(one.source, one, worker, token) for one in work.fetches)]
 

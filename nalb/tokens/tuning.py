@@ -122,7 +122,7 @@ class Tuner:
         """The fastest of the cases that are not dropped; of equal ones the earlier one."""
         return min(self._finals or self.measured_s, key=self.measured_s.__getitem__)
 
-    def observe(self, seconds: float) -> None:
+    def observe_iteration(self, seconds: float) -> None:
         """Learn how long the next iteration took; may change the configuration. Call it for each iteration, in order."""
         if self.is_done:
             return

@@ -53,7 +53,7 @@ class Connection:
             if len(frames) != 2:
                 raise PeerError(f"the coordinator sent {len(frames)} frames instead of two")
             envelope = unpack(frames[0])
-            is_next = self._session.take(envelope)
+            is_next = self._session.accept(envelope)
             for one, frame in self._session.again(envelope):
                 self._send(one, frame)
             if self._session.misses and not envelope.is_kept:
@@ -81,7 +81,7 @@ class Conversations:
         """Take the envelope and message that came from a process; return the message if it is the next one. Raises PeerError."""
         envelope = unpack(frames[0])
         session = self._sessions.setdefault(identity, Session())
-        is_next = session.take(envelope)
+        is_next = session.accept(envelope)
         for one, frame in session.again(envelope):
             self._send(identity, one, frame)
         if session.misses and not envelope.is_kept:

@@ -177,7 +177,7 @@ class Courier:
         self._orders.put(_Order(worker, piece, load))
         self._ring()
 
-    def take(self, piece: Piece, source: int) -> npt.NDArray[Any]:
+    def take_piece(self, piece: Piece, source: int) -> npt.NDArray[Any]:
         """Wait for a piece from the peer of rank `source`, and take it; any thread may call this.
 
         If the piece will not come, `fail` is called, and this raises PeerError once the courier is closed.
@@ -216,6 +216,21 @@ class Courier:
         if self.refused:
             (why, _), count = self.refused.most_common(1)[0], self.refused.total()
             log.warning("%d messages to the courier at %s were refused, most often: %s", count, self.address, why)
+
+    @property
+    def arrived(self) -> int:
+        """The number of pieces that wait to be taken."""
+        return len(self._inbox)
+
+    @property
+    def arrived_bytes(self) -> int:
+        """The size of the pieces that wait to be taken."""
+        return self._inbox_bytes
+
+    @property
+    def awaited(self) -> int:
+        """The number of pieces that are waited for."""
+        return len(self._wanted)
 
     def _is_past(self, piece: Piece) -> bool:
         return isinstance(piece, TokenPiece) and piece.wanted_by.iteration <= self._complete
@@ -416,7 +431,7 @@ class Courier:
             peer.inflow.mark(header.number, header.round)
         elif peer.inflow.is_next(header.number, header.round):
             array = peer.assembly.add(header, elements)
-            peer.inflow.take(len(elements))
+            peer.inflow.note_taken(len(elements))
             if array is not None:
                 self._keep(header.piece, header.source, array)
 

@@ -35,7 +35,7 @@ class ObserverDoor:
                 f"NALB_OBSERVERS: the socket path {path} is longer than {SOCKET_PATH_BYTES} bytes: use a shorter run directory"
             )
         self.socket = socket
-        self._missed: dict[bytes, int] = {}  # missed events, by the observers that have not been told yet
+        self.missed: dict[bytes, int] = {}  # missed events, by the observers that have not been told yet
         socket.setsockopt(zmq.SNDHWM, max(QUEUE_LEAST, QUEUE_BYTES // (EVENT_BYTES * processes)))
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # without it, messages that cannot be sent are dropped silently
         umask = os.umask(0o177)
@@ -58,26 +58,26 @@ class ObserverDoor:
             self._tell_missed(identity, told.event.at_s)
             self.socket.send_multipart([identity, frame], zmq.NOBLOCK)
         except zmq.Again:
-            self._missed[identity] = self._missed.get(identity, 0) + 1
+            self.missed[identity] = self.missed.get(identity, 0) + 1
         except zmq.ZMQError as error:
             if error.errno != errno.EHOSTUNREACH:
                 raise
-            self._missed.pop(identity, None)
+            self.missed.pop(identity, None)
             return False
         return True
 
     def catch_up(self, now_s: float) -> None:
         """Tell observers that have missed events and read again how many they missed; the job may have no next event to do so."""
-        for identity in list(self._missed):
+        for identity in list(self.missed):
             try:
                 self._tell_missed(identity, now_s)
             except zmq.Again:
                 continue
             except zmq.ZMQError:  # the observer is gone, which tell() notices at the next event
-                del self._missed[identity]
+                del self.missed[identity]
 
     def _tell_missed(self, identity: bytes, at_s: float) -> None:
-        if missed := self._missed.get(identity):
+        if missed := self.missed.get(identity):
             event = MissedEvent(at_s=at_s, events=missed)
             self.socket.send_multipart([identity, wire.encode(wire.Told(event))], zmq.NOBLOCK)
-            del self._missed[identity]
+            del self.missed[identity]

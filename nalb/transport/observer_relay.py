@@ -36,7 +36,7 @@ NOT_FILED = (FailureEvent, MissedEvent, StateEvent)
 
 
 class Relay:
-    """The observers' socket of the launcher. `take` and `tell` may be called from any thread, all else from one thread only."""
+    """The observers' socket of the launcher. `relay` and `tell` may be called from any thread, all else from one thread only."""
 
     def __init__(self, address: str, samples: Path, processes: int):
         """Bind `address`. samples: the run's file of events; processes: how many the job has. Raises InputError, OSError."""
@@ -66,8 +66,8 @@ class Relay:
         """Hand the observers' messages on by this function; before that nobody takes them."""
         self._hand_on = hand_on
 
-    def take(self, frame: bytes) -> None:
-        """Take a message of the coordinator to its observers."""
+    def relay(self, frame: bytes) -> None:
+        """Hand a message of the coordinator on to its observers."""
         self._arrived.put(frame)
 
     def tell(self, event: AnyEvent) -> None:
@@ -151,7 +151,7 @@ class Carrier:
         self._is_over.set()
         self._thread.join(LAST_S)
 
-    def take(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         """Take what the launcher wrote: each line that is not empty has a frame."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in filter(None, lines):

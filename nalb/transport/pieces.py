@@ -32,7 +32,7 @@ class TokenPiece(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tru
     wanted_by: TokenId
 
 
-class Phase(Enum):
+class SumPhase(Enum):
     """The phase of a sum over some workers."""
 
     SCATTER = "scatter"  # one worker sends its gradients of the share that the receiver adds up
@@ -44,7 +44,7 @@ class SumPiece(Struct, frozen=True, forbid_unknown_fields=True, array_like=True,
 
     iteration: Count
     sub_model: Index
-    phase: Phase
+    phase: SumPhase
     dtype: Annotated[str, Meta(max_length=16)]
 
 

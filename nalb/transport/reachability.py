@@ -22,7 +22,7 @@ from nalb.process.last_words import die
 from nalb.protocol.members import LOST_DEADLINES
 from nalb.protocol.wire import FAR_S
 from nalb.settings import Settings
-from nalb.transport.tcp_info import Address, Connection, Ways, connections
+from nalb.transport.tcp_info import Address, TcpConnection, Ways, connections
 
 KNOCKS = 5  # attempts to connect within the allowed silence
 LOOKS = 10  # looks at the connections within the allowed silence
@@ -94,7 +94,7 @@ class Reachability:
     def _run(self) -> None:
         while not self._is_over.wait(min(self._settings.silence_s / LOOKS, FAR_LOOKS_S if self._has_far else math.inf)):
             try:
-                cause, why = Cause.UNREACHABLE, self._look()
+                cause, why = Cause.UNREACHABLE, self.look()
             except (OSError, RuntimeError):  # no file or thread is free at the moment; the next look may get one
                 continue
             except Exception as error:
@@ -103,7 +103,8 @@ class Reachability:
                 self._fail(Failure(cause=cause, detail=why, role=self._settings.process, node=self._settings.node))
                 return
 
-    def _look(self) -> str | None:
+    def look(self) -> str | None:
+        """Look at the connections once, and note their state; returns why a peer cannot be reached, or None."""
         now = [connection for connection in connections(self._is_far) if self._is_watched(connection.peer)]
         far = [connection for connection in now if self._is_far(connection)]
         farthest_s = max((connection.round_trip_s for connection in now), default=0.0)
@@ -117,14 +118,14 @@ class Reachability:
         nodes = self._settings.addresses
         return peer[1] != self._coordinator_port and (nodes is None or peer[0] in nodes)
 
-    def _is_far(self, connection: Connection) -> bool:
+    def _is_far(self, connection: TcpConnection) -> bool:
         """Whether a watched peer is far, so that the link's queue is too short for the bytes that a worker may have under way.
 
         Jobs of MXNet alone are left as they are: no peer counts as far.
         """
         return not self._settings.is_stock and connection.round_trip_s >= FAR_S and self._is_watched(connection.peer)
 
-    def lost(self, now: list[Connection], heard: set[Address], now_s: float) -> str | None:
+    def lost(self, now: list[TcpConnection], heard: set[Address], now_s: float) -> str | None:
         """The reason why a peer cannot be reached, or None. heard: the peers that have just answered another connection."""
         known = self._silent_since_s
         doubtful = [connection for connection in now if connection.is_doubtful]

@@ -26,7 +26,7 @@ from nalb.protocol.observers import Measured
 from nalb.schemes import SCHEMES, Scheme
 from nalb.services import composition
 from nalb.services.composition import new_coordinator
-from nalb.services.exchange.planes import PS_LITE, Plane
+from nalb.services.exchange.planes import AGENTS, Plane
 from nalb.settings import Settings
 from nalb.transport.conversations import Conversations, bound
 from nalb.transport.curvezmq import door_kept, node_of_user, secure_server
@@ -46,7 +46,7 @@ class CoordinatorThread:
         predictor: Callable[[int], Predictor] | None = None,
         schemes: Mapping[str, Scheme] = SCHEMES,
         estimators: Mapping[str, Callable[[int], Estimator]] = ESTIMATORS,
-        plane: Plane = PS_LITE,
+        plane: Plane = AGENTS,
         new_routing: Callable[[], Routing] | None = Routing,
     ):
         """The arguments are those of new_coordinator."""
@@ -94,13 +94,13 @@ class CoordinatorThread:
                 # without this option a process that connects anew is ignored until its old connection is known to be dead
                 router.setsockopt(zmq.ROUTER_HANDOVER, 1)
                 bound(router, self._settings.silence_s)
-                door = _open_door(context, self._settings, stack)
+                door = open_door(context, self._settings, stack)
                 if keys := own_keys(self._settings):  # the observers' door, bound before, stays unencrypted
                     stack.enter_context(door_kept(context, keys))
                     secure_server(router, keys)
                 _bind(router, self._settings)
                 self.port = int(router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
-                log = _open_log(self._settings, stack)
+                log = open_log(self._settings, stack)
             except Exception as failure:
                 self._started.put(failure)
                 return
@@ -120,7 +120,7 @@ class CoordinatorThread:
                     why = f"cannot write {self._settings.samples_path} ({error.strerror}): make room"
                 node = self._settings.node
                 state.abort(Failure(cause=Cause.COORDINATOR, detail=why, role="scheduler", node=node), time.monotonic())
-                _flush(talks, state, None, door)
+                flush(talks, state, None, door)
             verdict = state.verdict
         if verdict is not None:  # the sockets are closed, so every Abort has left
             die(verdict)
@@ -146,23 +146,23 @@ class CoordinatorThread:
                         if members is None:
                             frames, node = router.recv_multipart(zmq.NOBLOCK), None
                         else:
-                            frames, node = _receive_signed(router, members)
+                            frames, node = receive_signed(router, members)
                     except zmq.Again:
                         break
-                    _take(talks, state, frames, node)
+                    take_message(talks, state, frames, node)
                 for frames in door.arrived() if door else ():
-                    _observe(state, frames)
+                    take_of_observer(state, frames)
             if (now_s := time.monotonic()) - ticked_s >= tick_ms / 1000:  # rarely, since a tick looks at every process
                 state.tick(now_s)
                 ticked_s = now_s
                 if door:
                     door.catch_up(now_s)
-            _flush(talks, state, log, door)
+            flush(talks, state, log, door)
             if state.have_all_left:
                 self._have_left.set()
 
 
-def _receive_signed(router: "zmq.Socket[bytes]", members: dict[str, str]) -> tuple[list[bytes], str | None]:
+def receive_signed(router: "zmq.Socket[bytes]", members: dict[str, str]) -> tuple[list[bytes], str | None]:
     """Receive a message: its frames, and the node whose key the sender has."""
     frames = router.recv_multipart(zmq.NOBLOCK, copy=False)
     try:
@@ -172,7 +172,7 @@ def _receive_signed(router: "zmq.Socket[bytes]", members: dict[str, str]) -> tup
     return [frame.bytes for frame in frames], members.get(str(user))
 
 
-def _take(talks: Conversations, state: Coordinator, frames: list[bytes], node: str | None = None) -> None:
+def take_message(talks: Conversations, state: Coordinator, frames: list[bytes], node: str | None = None) -> None:
     """Take one message of a process: a message with its envelope, or a sign of life on the second connection."""
     identity, *rest = frames
     name = state.name_of(identity)
@@ -195,7 +195,7 @@ def _take(talks: Conversations, state: Coordinator, frames: list[bytes], node: s
         talks.forget(identity)
 
 
-def _observe(state: Coordinator, frames: list[bytes]) -> None:
+def take_of_observer(state: Coordinator, frames: list[bytes]) -> None:
     """Take one message of an observer."""
     identity, *rest = frames
     try:
@@ -209,7 +209,8 @@ def _observe(state: Coordinator, frames: list[bytes]) -> None:
         state.rejected["undecodable message"] += 1
 
 
-def _flush(talks: Conversations, state: Coordinator, log: LineFile | None, door: ObserverDoor | None = None) -> None:
+def flush(talks: Conversations, state: Coordinator, log: LineFile | None, door: ObserverDoor | None = None) -> None:
+    """Send what the coordinator has to say, and write its events. Each plan is encoded once."""
     encoded, frame = None, zmq.Frame()  # a plan that goes to every worker is encoded once and not copied
     while state.outbox:
         identity, message = state.outbox.popleft()
@@ -246,7 +247,8 @@ def _bind(router: "zmq.Socket[bytes]", settings: Settings) -> None:
         ) from None
 
 
-def _open_door(context: "zmq.Context[zmq.Socket[bytes]]", settings: Settings, stack: ExitStack) -> ObserverDoor | None:
+def open_door(context: "zmq.Context[zmq.Socket[bytes]]", settings: Settings, stack: ExitStack) -> ObserverDoor | None:
+    """The observers' socket; None where settings name none."""
     if not settings.observers:
         return None
     socket = stack.enter_context(context.socket(zmq.ROUTER))
@@ -254,7 +256,8 @@ def _open_door(context: "zmq.Context[zmq.Socket[bytes]]", settings: Settings, st
     return ObserverDoor(socket, settings.observers, settings.num_workers + settings.num_servers)
 
 
-def _open_log(settings: Settings, stack: ExitStack) -> LineFile | None:
+def open_log(settings: Settings, stack: ExitStack) -> LineFile | None:
+    """The file of the job's events; None where settings name none. Raises InputError where it cannot be made."""
     if settings.samples_path is None:
         return None
     try:

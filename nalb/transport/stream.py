@@ -40,7 +40,7 @@ class Outflow(Generic[T]):
         self._held: deque[_Held[T]] = deque()  # the unconfirmed items; the first has the number after `confirmed`
         self.confirmed, self.sent = 0, 0  # the last item's number; `sent` counts this round alone
         self.round, self.vain = 0, 0
-        self._put_bytes, self._limit_bytes = 0, WINDOW_BYTES
+        self._put_bytes, self.limit_bytes = 0, WINDOW_BYTES
 
     def __len__(self) -> int:
         """The number of items that are not confirmed."""
@@ -54,7 +54,7 @@ class Outflow(Generic[T]):
     @property
     def wants_more(self) -> bool:
         """Whether all items are sent and the peer admits more bytes."""
-        return self.sent == self.confirmed + len(self._held) and self._put_bytes < self._limit_bytes
+        return self.sent == self.confirmed + len(self._held) and self._put_bytes < self.limit_bytes
 
     def put(self, item: T, size_bytes: int) -> None:
         """Append an item of `size_bytes` to the stream."""
@@ -64,7 +64,7 @@ class Outflow(Generic[T]):
     def next(self) -> tuple[int, T] | None:
         """The number and item that may be sent next, or None; `leave` must be called once it is sent."""
         place = self.sent - self.confirmed
-        if place == len(self._held) or self._held[place].start_bytes >= self._limit_bytes:
+        if place == len(self._held) or self._held[place].start_bytes >= self.limit_bytes:
             return None
         return self.sent + 1, self._held[place].item
 
@@ -84,7 +84,7 @@ class Outflow(Generic[T]):
             self._held.popleft()
             self.confirmed, self.vain = self.confirmed + 1, 0
         self.sent = max(self.sent, self.confirmed)
-        self._limit_bytes = max(self._limit_bytes, limit_bytes)
+        self.limit_bytes = max(self.limit_bytes, limit_bytes)
         if again == self.round:
             self.sent, self.round, self.vain = self.confirmed, self.round + 1, self.vain + 1
 
@@ -97,12 +97,12 @@ class Inflow:
         self._taken_bytes, self.limit_bytes = 0, WINDOW_BYTES
 
     def is_next(self, number: int, round_: int) -> bool:
-        """Whether this item is the next to take; if so, `take` must be called. A later item's round is noted as showing a gap."""
+        """Whether this item is the next to take; if so, call `note_taken`. A later item's round is noted as showing a gap."""
         if number > self.received + 1:
             self.again = round_
         return number == self.received + 1
 
-    def take(self, size_bytes: int) -> None:
+    def note_taken(self, size_bytes: int) -> None:
         """Note that the next item, of `size_bytes`, is taken."""
         self.received += 1
         self._taken_bytes += size_bytes

@@ -36,7 +36,7 @@ FEW = 4  # BBR's least number of packets under way; their late acknowledgement, 
 Address = tuple[str, int]
 
 
-class Connection(NamedTuple):
+class TcpConnection(NamedTuple):
     """The state of a connection that this process has made."""
 
     peer: Address
@@ -60,7 +60,7 @@ class Ways(NamedTuple):
     is_bbr: bool = False  # whether there are far nodes and all connections to them use BBR
 
 
-def connections(is_far: Callable[[Connection], bool] = lambda _: False) -> list[Connection]:
+def connections(is_far: Callable[[TcpConnection], bool] = lambda _: False) -> list[TcpConnection]:
     """The present state of the connections that this process made; over connections made by others ps-lite only acknowledges.
 
     The kernel is told to pace connections to far peers (SO_MAX_PACING_RATE, tc-fq(8)): it then spreads its packets over the round
@@ -68,7 +68,7 @@ def connections(is_far: Callable[[Connection], bool] = lambda _: False) -> list[
     connections to far peers start anew.
     """
     ours, made = set(), []
-    for one in _sockets():
+    for one in own_sockets():
         with closing(one), suppress(OSError):  # a socket that is no TCP, was closed meanwhile, or never connected
             told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO.size)
             told = told.ljust(INFO.size, b"\0")
@@ -81,7 +81,7 @@ def connections(is_far: Callable[[Connection], bool] = lambda _: False) -> list[
             round_trip_s = 0.0 if round_trip_us in NO_ROUND_TRIP else round_trip_us * 1e-6
             queued_bytes = _queued(one)
             is_bbr = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, NAME_MOST).rstrip(b"\0") == BBR
-            connection = Connection(one.getpeername()[:2], repeated, waiting_s, queued_bytes, round_trip_s, is_bbr)
+            connection = TcpConnection(one.getpeername()[:2], repeated, waiting_s, queued_bytes, round_trip_s, is_bbr)
             made.append((here, connection))
             if is_far(connection):
                 one.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, NO_LIMIT)
@@ -106,7 +106,7 @@ def start_anew(one: socket.socket) -> None:
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
 
 
-def _sockets() -> Iterator[socket.socket]:
+def own_sockets() -> Iterator[socket.socket]:
     """Yield copies of this process's own sockets.
 
     All copies of a descriptor share O_NONBLOCK. Python would set it where the script has called socket.setdefaulttimeout;

@@ -61,7 +61,7 @@ def tuned_iterations(nodes: int) -> int:
     def tried(best_size: int) -> int:
         tuner, count = Tuner(nodes, SUB_MODELS, max(TOTALS), THRESHOLD), 0
         while not tuner.is_done:
-            tuner.observe(abs(len(tuner.configuration.subset) - best_size))
+            tuner.observe_iteration(abs(len(tuner.configuration.subset) - best_size))
             count += 1
         return count
 

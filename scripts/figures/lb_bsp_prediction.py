@@ -28,7 +28,7 @@ from nalb.batching.lb_bsp import SpeedBalancer
 from nalb.batching.schemes import PREDICTORS
 from nalb.batching.sizes import Bounds
 from nalb.batching.speed import NETWORK_AFTER, Predictor
-from nalb.batching.traces import Trace, trace
+from nalb.batching.traces import SpeedTrace, trace
 from nalb.errors import InputError, NalbError
 from nalb.planning.nodes import Floats
 
@@ -55,9 +55,9 @@ class Watched:
         self.predictions: list[float] = []  # after each observation, the prediction for the next iteration
         self.cost_s: list[float] = []
 
-    def observe(self, speed: float, cpu_share: float, memory_share: float) -> None:
+    def observe_speed(self, speed: float, cpu_share: float, memory_share: float) -> None:
         begun = time.perf_counter()
-        self._predictor.observe(speed, cpu_share, memory_share)
+        self._predictor.observe_speed(speed, cpu_share, memory_share)
         self.cost_s.append(time.perf_counter() - begun)
 
     def predict(self) -> float | None:
@@ -71,17 +71,17 @@ class Watched:
 class Foreseeing:
     """A predictor that gives the speeds that the trace's model expects."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: SpeedTrace) -> None:
         self._expected = iter(trace.foreseeable[1:])
 
-    def observe(self, speed: float, cpu_share: float, memory_share: float) -> None:
+    def observe_speed(self, speed: float, cpu_share: float, memory_share: float) -> None:
         pass
 
     def predict(self) -> float | None:
         return next(self._expected, None)
 
 
-def train(traces: list[Trace], predictors: list[Watched]) -> dict[str, float]:
+def train(traces: list[SpeedTrace], predictors: list[Watched]) -> dict[str, float]:
     """Simulate one job; return its measurements by name. RMSE is the mean over workers, as in the paper."""
     balancer = SpeedBalancer(Bounds.of(BATCH, len(traces)), predictors)
     sizes = (BATCH // len(traces),) * len(traces)

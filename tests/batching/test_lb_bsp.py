@@ -22,7 +22,7 @@ class Says:
     def __init__(self, speed):
         self.speed = speed
 
-    def observe(self, speed, cpu_share, memory_share):
+    def observe_speed(self, speed, cpu_share, memory_share):
         pass
 
     def predict(self):
@@ -61,7 +61,7 @@ def test_resources_reach_the_predictor():
     seen = []
 
     class Watches(Says):
-        def observe(self, speed, cpu_share, memory_share):
+        def observe_speed(self, speed, cpu_share, memory_share):
             seen.append((speed, cpu_share, memory_share))
 
     balancer = SpeedBalancer(Bounds.of(8, 1), [Watches(1.0)])

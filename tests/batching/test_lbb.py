@@ -9,7 +9,7 @@ from nalb.batching.lbb import (
     FINE_ONLY,
     RAPID,
     RAPID_THRESHOLD,
-    Profile,
+    BatchProfile,
     ThresholdTuner,
     straggler_effect,
 )
@@ -133,7 +133,7 @@ def test_rapid_tuning_keeps_the_overhead():
 
 def profile(most, memory, curve=lambda size: 0.01 + 0.001 * size):
     """The whole schedule on a worker whose memory holds `memory` samples."""
-    worker, tried = Profile(most), []
+    worker, tried = BatchProfile(most), []
     while worker.next_size is not None:
         tried.append(worker.next_size)
         if worker.next_size > memory:
@@ -175,7 +175,7 @@ def test_a_profile_ends_with_a_limit_that_fits(most, memory):
 
 
 def test_a_profile_out_of_turn_is_named():
-    worker = Profile(4)
+    worker = BatchProfile(4)
     with pytest.raises(InputError, match="4 samples are to be timed"):
         _ = worker.limit
     with pytest.raises(InputError, match="4 samples are to be timed"):
@@ -186,6 +186,6 @@ def test_a_profile_out_of_turn_is_named():
     with pytest.raises(InputError, match="it is done"):
         worker.measured(1.0)
     with pytest.raises(InputError, match="give 1 or more"):
-        Profile(0)
+        BatchProfile(0)
     with pytest.raises(InputError, match="1 compute curves for 2 workers"):
         ThresholdTuner((1, 1), Bounds.of(2, 2), (Polynomial((1.0,)),))

@@ -9,7 +9,7 @@ from nalb.errors import InputError, MachineError
 
 def feed(predictor, speeds):
     for speed in speeds:
-        predictor.observe(speed, 1.0, 0.0)
+        predictor.observe_speed(speed, 1.0, 0.0)
     return predictor.predict()
 
 
@@ -20,7 +20,7 @@ def errors(predictor, speeds):
         prediction = predictor.predict()
         if prediction is not None:
             squares.append((prediction - speed) ** 2)
-        predictor.observe(speed, 1.0, 0.0)
+        predictor.observe_speed(speed, 1.0, 0.0)
     return float(np.sqrt(np.mean(squares)))
 
 
@@ -49,7 +49,7 @@ def test_arima_forecasts_as_the_library_does():
     speeds = 100 + np.cumsum(generator.normal(size=60))
     predictor = Arima()
     prediction = feed(predictor, speeds)
-    fitted = predictor._model  # of the first ARIMA_FIRST speeds, which the library is given as they are
+    fitted = predictor.model  # of the first ARIMA_FIRST speeds, which the library is given as they are
     model = ARIMA(speeds, order=(2, 2, 1), trend="n")
     expected = model.filter([*fitted.ar_params, *fitted.ma_params, fitted.sigma2]).forecast(1)[0]
     assert prediction == pytest.approx(expected, rel=1e-4)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from nalb.batching.decisions import Controller, Decision, Observation
+from nalb.batching.decisions import Controller, Observation, SizeDecision
 from nalb.batching.sizes import Sizes
 
 Times = Callable[[np.ndarray, int], np.ndarray]  # sizes, iteration -> compute seconds per worker
@@ -31,7 +31,7 @@ def affine(overheads_s: Sequence[float], per_sample_s: Sequence[float]) -> Times
 
 def train(
     controller: Controller, sizes: Sizes, times: Times, iterations: int
-) -> tuple[list[np.ndarray], list[Sizes], list[Decision]]:
+) -> tuple[list[np.ndarray], list[Sizes], list[SizeDecision]]:
     """Per iteration: the workers' times, the sizes that they ran with, and the decision that followed."""
     seen, ran, decisions = [], [], []
     for iteration in range(iterations):

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -16,7 +17,9 @@ from nalb.cli.main import run
 from nalb.compare.comparison import BLOCK, turns
 from nalb.errors import InputError, MachineError
 from nalb.events import IterationEvent, PlanEvent
+from nalb.launch.ports import free_pair
 from nalb.protocol.wire import FAR_S
+from nalb.reporting.about_file import read_about
 from nalb.reporting.parallel_file import read_parallels
 from nalb.reporting.run_file import read_events, read_run
 
@@ -50,14 +53,18 @@ down_mbps = 60
 @pytest.mark.mxnet
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
-def test_a_comparison_leaves_a_run_that_the_report_draws(tmp_path):
+def test_a_comparison_leaves_a_run_that_the_report_draws(tmp_path, capsys):
     (tmp_path / "net.toml").write_text(NETWORK)
     out = tmp_path / "run"
     schemes = ["stock", "average", "elastic", "aware", "exact", "oracle"]
-    done = nalb("compare", "--network", str(tmp_path / "net.toml"), "--replay", "mobilenet",
-                "--schemes", ",".join(schemes), "--iterations", "3", "--out", str(out))  # fmt: skip
+    with free_pair("127.0.0.1") as port:
+        done = nalb("compare", "--network", str(tmp_path / "net.toml"), "--replay", "mobilenet", "--metrics", str(port),
+                    "--schemes", ",".join(schemes), "--iterations", "3", "--out", str(out))  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
+    assert f"nalb metrics: http://127.0.0.1:{port}/metrics has {out}" in lines
+    with socket.socket() as one:
+        assert one.connect_ex(("127.0.0.1", port)) != 0  # it ended with the job
     assert (
         sum("stock, average, elastic, aware, exact and oracle take turns on the same network" in line for line in lines)
         == 1
@@ -87,6 +94,13 @@ def test_a_comparison_leaves_a_run_that_the_report_draws(tmp_path):
     )
     assert run(["report", str(out)]) == 0
     assert (out / "report.html").stat().st_size > 10_000
+    about = read_about(out)
+    assert (about.command[0], about.iterations) == ("compare", 3 * len(schemes))
+    capsys.readouterr()
+    assert run(["why", str(out), "--schemes", "average"]) == 0
+    assert "average: n2's link (up and down) sets the pace" in capsys.readouterr().out  # at 60 Mbit/s, others at 200
+    assert run(["watch", str(out), "--once"]) == 0
+    assert f"oracle, iteration {3 * len(schemes)} of {3 * len(schemes)}" in capsys.readouterr().out
 
 
 @pytest.mark.root
@@ -168,6 +182,8 @@ def test_batchings_are_compared_by_real_training(tmp_path):
     assert balanced["sizes"][0] == [33, 33, 33]
     assert all(sizes == [33, 33, 33] for sizes in baseline["sizes"])
     assert (balanced["together"], baseline["together"]) == (True, False)
+    assert run(["report", str(out)]) == 0
+    assert all((out / name / "batching.html").exists() for name in ("joint", "asp"))
 
 
 @pytest.mark.jobs

@@ -209,7 +209,7 @@ def test_without_root_what_lies_below_run_is_not_hidden(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(MachineError, match=rf"^{says} lies below /run, .*: name another place, or make "):
-        rootless._prepare()
+        rootless.prepare()
 
 
 def test_a_machine_without_processes_left_is_told_from_one_without_namespaces(monkeypatch: pytest.MonkeyPatch):

@@ -4,7 +4,7 @@ import os
 import pytest
 
 from nalb.cli.main import run
-from nalb.reporting.page import FIGURES, _number
+from nalb.reporting.page import FIGURES, number
 from tests.reporting.runs import write_fake_run
 
 HOSTILE = "<script>alert('x')</script>"
@@ -122,4 +122,4 @@ def test_what_cannot_be_read_or_written_is_one_line(tmp_path, capsys):
 
 @pytest.mark.parametrize(("value", "text"), [(1.234, "1.2"), (float("nan"), "-")])
 def test_numbers_that_are_not_known_are_a_dash(value, text):
-    assert _number(value, ".1f") == text
+    assert number(value, ".1f") == text

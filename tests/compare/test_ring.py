@@ -101,7 +101,7 @@ def test_the_driver_turns_workers_reports_into_events(tmp_path):
 def test_a_full_disk_is_one_line_that_names_the_file(tmp_path):
     full = pytest.raises(MachineError, match=r"^/dev/full: No space left on device: make room")
     with Ring(f"ipc://{tmp_path}/ring", [Node("a")], 8, Path("/dev/full")) as ring, full:
-        ring._complete([Iterated(1.0, 2.0, 1.0)])
+        ring.complete([Iterated(1.0, 2.0, 1.0)])
 
 
 @pytest.mark.mxnet

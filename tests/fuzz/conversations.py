@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 
+from kvstore_patch.keys.plane import PS_LITE
 from nalb.errors import PeerError
 from nalb.events import StateEvent
 from nalb.failures import Cause, Failure, Phase
@@ -128,7 +129,7 @@ class Listener:
     def __init__(self, kind: int) -> None:
         settings = {"DMLC_NUM_WORKER": "2", "DMLC_NUM_SERVER": "2", **KINDS[kind % len(KINDS)]}
         settings["NALB_ALPHA_BYTES"] = "1e9"  # few slices: short messages
-        self._state, self.now_s = new_coordinator(from_environment(JOB | settings, "host"), 0.0), 0.0
+        self._state, self.now_s = new_coordinator(from_environment(JOB | settings, "host"), 0.0, plane=PS_LITE), 0.0
 
     def hear(self, identity: bytes, frame: bytes) -> list[tuple[bytes, wire.Message]]:
         """Its answers."""
@@ -209,7 +210,7 @@ class CoordinatorUnderAttack:
                 "NALB_TOKEN_SUBSET": rng.choice("123"),
             }
         self._now_s = 0.0
-        self._state = new_coordinator(from_environment(environment, "host"), 0.0)
+        self._state = new_coordinator(from_environment(environment, "host"), 0.0, plane=PS_LITE)
         self._due: Due = hellos(3)
         rng.shuffle(self._due)
         if deals_tokens:

@@ -25,9 +25,9 @@ from nalb.transport.pieces import (
     Assembly,
     Mark,
     Occasion,
-    Phase,
     Portion,
     StatePiece,
+    SumPhase,
     SumPiece,
     TokenPiece,
     Word,
@@ -45,7 +45,7 @@ from tests.reporting.runs import write_fake_run
 Target = Callable[[bytes], None]
 PIECES = (
     TokenPiece(TokenId(3, 1, 2), Part.GRADIENT, TokenId(3, 2, 1)),
-    SumPiece(3, 1, Phase.SCATTER, "float32"),
+    SumPiece(3, 1, SumPhase.SCATTER, "float32"),
     StatePiece(3, 1, Occasion.JOINS, 2),
 )
 

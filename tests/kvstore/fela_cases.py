@@ -20,7 +20,7 @@ from kvstore_patch.fela.updates import Updates
 from nalb.errors import NalbError
 from nalb.services.tokens import messages as m
 from nalb.tokens.policies import data_parallel, fela, hybrid_parallel, model_parallel
-from nalb.tokens.server import GoOn, Part, Synchronise, TokenServer, Work
+from nalb.tokens.server import ComputeToken, GoOn, Part, Synchronise, TokenServer
 from nalb.tokens.shape import Shape
 
 STEPS, TOTAL, FEATURES = 20, 24, 16
@@ -104,7 +104,7 @@ def train(workers, server, seed):
         if work:
             workers[rank].run(work, server.shape, workers)
         for order in server.report(rank, work and work.token.id, steps[rank], 0.0, steps[rank] == STEPS - 1):
-            if isinstance(order, Work):
+            if isinstance(order, ComputeToken):
                 given[order.worker] = order
                 stolen += order.token.mirrors is not None and any(one.part is Part.INPUT for one in order.fetches)
             elif isinstance(order, GoOn):
@@ -117,7 +117,7 @@ def train(workers, server, seed):
 
 
 def add_up(workers, order):
-    sums = [worker.gradients.take(order.iteration, order.sub_model) for worker in workers]
+    sums = [worker.gradients.take_sums(order.iteration, order.sub_model) for worker in workers]
     for arrays in zip(*(sums[rank].arrays for rank in order.workers), strict=True):
         whole = nd.add_n(*arrays)
         for array in arrays:

@@ -14,6 +14,7 @@ import signal
 import termios
 import threading
 import time
+from collections import Counter
 from contextlib import closing, suppress
 from functools import partial
 
@@ -25,9 +26,11 @@ from mxnet.gluon import nn
 
 from kvstore_patch import fela
 from kvstore_patch.checkpoints import Checkpoints, Progress
+from kvstore_patch.fela.compute import Compute
 from nalb.batching.stream import Stream
 from nalb.services.tokens import messages as m
 from nalb.transport import tcp_info
+from nalb.transport.courier import Courier
 
 PAUSE, PAUSE_S = "wait", 1.0
 LATE_S, CUT_PAUSE_S = 0.1, 0.3
@@ -52,44 +55,57 @@ def by_one_process(steps, optimizer):
     return values(blocks)
 
 
-def end_at(compute, level, iteration, number):
-    run = compute.run
+def end_at(level, iteration, number):
+    run = Compute.run
 
-    def run_or_end(work, *more):
+    def run_or_end(compute, work, *more):
         if (work.token.level, work.token.iteration) == (level, iteration):
             print(f"{'waits' if number is None else 'ends'} in token {tuple(work.token)}", flush=True)
             if number is None:
                 time.sleep(PAUSE_S)
             else:
                 os.kill(os.getpid(), number)
-        run(work, *more)
+        run(compute, work, *more)
 
-    compute.run = run_or_end
+    Compute.run = run_or_end
 
 
 LATE = (m.TokenShape, m.SumGradients, m.SendPart, m.TokenWork, m.NextIteration)
 
 
-def be_late(trainer, client):
-    """One kind after another; the order of messages stays."""
-    handlers, ask = dict(client._handlers), trainer._ask
+def be_late(client):
+    """One kind after another; the order of messages stays. Call it before the Trainer is made."""
+    on, wait_until = client.on, client.wait_until
+    iterations = Counter()  # that have ended here
 
     def delay(message):
-        if isinstance(message, LATE[trainer._iteration % len(LATE)]):
+        iterations["ended"] += isinstance(message, m.NextIteration)
+        if isinstance(message, LATE[iterations["ended"] % len(LATE)]):
             time.sleep(LATE_S)
 
     def handle_late(handler, message):
         delay(message)
         handler(message)
 
-    def ask_late(request):
-        answer = ask(request)
+    def wait_late(choose):
+        answer = wait_until(choose)
         delay(answer)
         return answer
 
-    for kind in LATE[:3]:
-        client.on(kind, partial(handle_late, handlers[kind]))
-    trainer._ask = ask_late
+    client.on = lambda kind, handler: on(kind, partial(handle_late, handler))
+    client.wait_until = wait_late
+
+
+def noted_couriers():
+    """A list to which each courier of this process comes as it meets the others."""
+    meet, found = Courier.meet, []
+
+    def meet_and_note(courier, *others):
+        found.append(courier)
+        meet(courier, *others)
+
+    Courier.meet = meet_and_note
+    return found
 
 
 def cut_often(port):
@@ -97,7 +113,7 @@ def cut_often(port):
     count, unread, nowhere = 0, array.array("i", [0]), bytes(16)  # AF_UNSPEC: the kernel resets the connection
     while True:
         time.sleep(0.001)
-        for one in tcp_info._sockets():
+        for one in tcp_info.own_sockets():
             with closing(one), suppress(OSError):  # not connected, or no TCP
                 if one.getsockname()[1] == port and one.getpeername():
                     fcntl.ioctl(one, termios.FIONREAD, unread)
@@ -124,16 +140,18 @@ def main():
     blocks = build("hybrid")
     net = nn.HybridSequential()
     net.add(*blocks)
+    if args.late and os.environ["NALB_NODE"] == FAULTY:
+        be_late(store.client)
+    couriers = noted_couriers()
     trainer = fela.Trainer(blocks, loss_of, args.optimizer, OPTIMIZERS[args.optimizer], store, TOTAL, threshold=4)
     batches = trainer.batches(SAMPLES, seed=1)
     checkpoints = Checkpoints(net, trainer, args.every, seed=1, settings={"total": TOTAL})
     iteration = checkpoints.restore().iteration
     if args.fault and os.environ["NALB_NODE"] == FAULTY and iteration == 0:
-        end_at(trainer._compute, args.level, args.fault_at, getattr(signal, args.fault, None))
-    if args.late and os.environ["NALB_NODE"] == FAULTY:
-        be_late(trainer, store.client)
+        end_at(args.level, args.fault_at, getattr(signal, args.fault, None))
+    (courier,) = couriers
     if args.cut:
-        port = int(trainer._courier.address.rpartition(":")[2])
+        port = int(courier.address.rpartition(":")[2])
         threading.Thread(target=cut_often, args=(port,), daemon=True).start()
     batches.go_to(iteration)
     while iteration < args.steps:
@@ -150,7 +168,7 @@ def main():
     largest = max(np.abs(one).max() for one in expected)
     off = max(np.abs(got - want).max() for got, want in zip(values(blocks), expected, strict=True)) / largest
     assert off <= 1e-4 or args.inexact, f"rank {store.rank} is off by {off:.1e}"
-    assert not trainer._courier.refused, trainer._courier.refused
+    assert not courier.refused, courier.refused
     print(f"rank {store.rank} is off by {off:.1e}", flush=True)
 
 

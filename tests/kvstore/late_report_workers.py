@@ -8,15 +8,21 @@ from pathlib import Path
 from kvstore_patch.batching import Balancer
 
 STEPS = int(sys.argv[1])
-report = Balancer._report
+make = Balancer.__init__
 
 
-def report_late(self, computing, iteration, *drawn):
-    if (self.rank, iteration) == (0, STEPS - 1):
-        time.sleep(0.5)
-    report(self, computing, iteration, *drawn)
+def make_late(self, rank, source, clock):
+    report = source.report
+
+    def report_late(message):
+        if (rank, message.iteration) == (0, STEPS - 1):
+            time.sleep(0.5)
+        report(message)
+
+    source.report = report_late
+    make(self, rank, source, clock)
 
 
-Balancer._report = report_late
+Balancer.__init__ = make_late
 sys.argv[1:] = [str(STEPS), str(STEPS), "0"]
 runpy.run_path(str(Path(__file__).parent / "lbb_workers.py"))

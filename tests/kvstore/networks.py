@@ -50,7 +50,7 @@ def predictions(network, seen):
     """Of the iteration after each observation."""
     answers = []
     for report in seen:
-        network.observe(*report)
+        network.observe_speed(*report)
         answers.append(network.predict())
     return answers
 
@@ -110,14 +110,14 @@ def seed_decides_alone():
 
 def inputs_are_those_of_the_papers_equation():
     rows = np.array([[10.0, 0.1, 0.6], [20.0, 0.2, 0.7], [30.0, 0.3, 0.8], [40.0, 0.4, 0.9]])
-    narx = speed_networks._inputs("narx", rows, 20.0)
+    narx = speed_networks.inputs_of("narx", rows, 20.0)
     half, double = np.log(1.5), np.log(2)
     np.testing.assert_allclose(narx[0], [half, double, half, 0.5, 0.5, 0.5, 0, 0.3], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(narx, speed_networks._inputs("narx", rows * [7, 1, 1], 140.0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(narx, speed_networks.inputs_of("narx", rows * [7, 1, 1], 140.0), rtol=1e-5, atol=1e-6)
     rows[0, 1] = 0.0
-    assert np.isfinite(speed_networks._inputs("narx", rows, 20.0)).all()
+    assert np.isfinite(speed_networks.inputs_of("narx", rows, 20.0)).all()
     assert rows[0, 1] == 0.0
-    np.testing.assert_allclose(speed_networks._inputs("rnn", rows, 20.0), [[0, half], [half, double]], rtol=1e-6)
+    np.testing.assert_allclose(speed_networks.inputs_of("rnn", rows, 20.0), [[0, half], [half, double]], rtol=1e-6)
     assert narx.shape == (2, 8)
 
 
@@ -125,19 +125,19 @@ def training_stops_early_and_keeps_the_best():
     generator = np.random.default_rng(2)
     inputs = generator.uniform(-1, 1, (300, 8)).astype(np.float32)
     noise = generator.standard_normal((300, 1)).astype(np.float32)
-    net = speed_networks._build("narx")
-    speed_networks._set(net, speed_networks._first_weights(net, generator))
-    session = speed_networks._Session(net, inputs, noise, 1.0, generator, must_adopt=True)
+    net = speed_networks.build("narx")
+    speed_networks.set_weights(net, speed_networks.first_weights(net, generator))
+    session = speed_networks.TrainingSession(net, inputs, noise, 1.0, generator, must_adopt=True)
     epochs = 1
     while not session.epoch():
         epochs += 1
     assert epochs < EPOCHS_MOST
-    reached = session._error()
-    speed_networks._set(net, session.best)
-    assert session._error() == session._least < reached
+    reached = session.held_back_error()
+    speed_networks.set_weights(net, session.best)
+    assert session.held_back_error() == session.least_error < reached
 
-    hopeless = speed_networks._Session(net, inputs, noise, 1.0, generator, must_adopt=False)
-    hopeless._least = 0.0  # nothing is lower than that
+    hopeless = speed_networks.TrainingSession(net, inputs, noise, 1.0, generator, must_adopt=False)
+    hopeless.least_error = 0.0  # nothing is lower than that
     while not hopeless.epoch():
         pass
     assert not hopeless.improved

@@ -23,7 +23,7 @@ def main() -> None:
     import mxnet as mx
 
     store = mx.kv.create("nalb")
-    inner = store._exchange._inner if hasattr(store, "_exchange") else store  # under scheme stock it is MXNet's own
+    inner = store.exchange.inner if hasattr(store, "exchange") else store  # under scheme stock it is MXNet's own
     inner._send_command_to_servers(0, pickle.dumps(Mark(args.mark), 0).decode("latin-1"))
     print("sent", flush=True)
     inner._barrier()

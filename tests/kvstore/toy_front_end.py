@@ -10,7 +10,7 @@ import sys
 import numpy as np
 from mxnet import nd
 
-from kvstore_patch.store.exchange import Exchange
+from kvstore_patch.store.exchange import WorkerExchange
 from nalb.services.exchange.recorder import IterationRecorder, PlaceInIteration
 from nalb.settings import from_environment
 
@@ -23,7 +23,7 @@ class Toy:
 
     def __init__(self, iteration):
         """iteration: shapes by name for each of its calls; None: it is learned."""
-        self.exchange, self._recorder, self._buffers = Exchange(SETTINGS), IterationRecorder(), {}
+        self.exchange, self._recorder, self._buffers = WorkerExchange(SETTINGS), IterationRecorder(), {}
         self._calls = iteration and [self._call(shapes) for shapes in iteration]
         self._number = -1
 

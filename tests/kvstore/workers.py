@@ -228,7 +228,7 @@ def keys_used_once():
 
     def arrays():
         is_idle = threading.Event()  # the thread that waits for sums holds an array of each call until these have come
-        store._exchange._session._waits.put(is_idle.set)
+        store.exchange.session.note_once(is_idle.set)
         assert is_idle.wait(60)
         gc.collect()
         return sum(isinstance(one, mx.nd.NDArray) for one in gc.get_objects())
@@ -324,7 +324,7 @@ def first_sums_overlap():
     import time
     from pathlib import Path
 
-    from nalb.planning.slots import DEPTH, PIECE_ELEMENTS
+    from kvstore_patch.keys.slots import DEPTH, PIECE_ELEMENTS
 
     mark, pieces = Path(sys.argv[2], "sums"), DEPTH * COUNT  # as many servers as workers
     store.pushpull("makes the slots", nd.ones((PIECE_ELEMENTS[0],)))
@@ -332,7 +332,7 @@ def first_sums_overlap():
     expected = values((pieces * 2 * PIECE_ELEMENTS[0],), 7)
     array = nd.array(expected[RANK])
     if RANK:
-        direct = store._exchange._direct
+        direct = store.exchange.direct
         add_up = direct.add_up
 
         def stay_and_add_up(*arguments):
@@ -345,7 +345,7 @@ def first_sums_overlap():
         direct.add_up = add_up
     else:
         store.pushpull("large", array)
-        buffers = store._exchange._direct._buffers["float32", PIECE_ELEMENTS[0]]
+        buffers = store.exchange.direct.slots("float32", PIECE_ELEMENTS[0])
         starts = set(expected[0][: pieces * PIECE_ELEMENTS[0] : PIECE_ELEMENTS[0]].tolist())
         end_s, found = time.monotonic() + 20, set()
         while found != starts and time.monotonic() < end_s:
@@ -363,15 +363,15 @@ def slots_asked_for_last():
     from kvstore_patch.store.slot_maker import SlotMaker
     from nalb.services.exchange import messages as m
 
-    make = SlotMaker._make
+    make = SlotMaker.make
 
     def slowly(self, slots):
         make(self, slots)
         time.sleep(1)
 
     sums()
-    SlotMaker._make = slowly
-    store._exchange._slot_maker._orders.put(m.PrepareSlots(99, 0, [m.NewSlots(RANK, 500, 2, 4096, "float32")]))
+    SlotMaker.make = slowly
+    store.exchange.slot_maker.orders.put(m.PrepareSlots(99, 0, [m.NewSlots(RANK, 500, 2, 4096, "float32")]))
 
 
 def gluon():

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nalb.launch.lost_variables import LostVariables
+from nalb.launch.lost_variables import EVERY_S, LostVariables
 from nalb.launch.processes import LocalProcess
 from nalb.launch.roles import ProcessSpec
 
@@ -29,7 +29,7 @@ def told(workers: list[LocalProcess], *command: str) -> str:
     popen = subprocess.Popen(command, env=os.environ | GIVEN, start_new_session=True)
     worker = LocalProcess(ProcessSpec("n0", "worker", command, GIVEN), popen)
     workers.append(worker)
-    lost, end_s = LostVariables(), time.monotonic() + LIMIT_S
+    lost = LostVariables()
     subprocess.run(  # until it has become what it is to be
         ["sh", "-c", f"until pgrep -s {popen.pid} -x sleep; do sleep 0.05; done"], check=True, timeout=LIMIT_S
     )
@@ -37,9 +37,8 @@ def told(workers: list[LocalProcess], *command: str) -> str:
     found = lost.of(worker)
     worker.kill()
     worker.popen.wait()
-    while time.monotonic() < end_s and lost._looked_s + 1 > time.monotonic():
-        lost.look([worker])
-        time.sleep(0.2)
+    time.sleep(EVERY_S)
+    lost.look([worker])
     assert lost.of(worker) == found, "what is known of a process that has ended is lost"
     return found
 

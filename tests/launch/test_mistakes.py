@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -91,6 +92,19 @@ def test_a_run_directory_that_takes_no_files(capsys: pytest.CaptureFixture[str])
     code, line = refusal(capsys, "--out", "/proc/sys", "--local", "1", "--", "true")
     assert code == 3
     assert re.fullmatch(r"nalb launch: /proc/sys: .*: choose another --out", line)
+
+
+def test_metrics_that_nobody_can_read(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("prometheus_client", reason="needs the extra metrics")
+    code, line = refusal(capsys, "--metrics", "70000", "--local", "2", "--", "true")
+    assert (code, line) == (2, "nalb launch: --metrics 70000: give a port, 1 to 65535")
+    code, line = refusal(capsys, "--metrics", "9464", "--local", "2", "--scheme", "stock", "--", "true")
+    assert code == 2
+    assert "MXNet alone tells nothing" in line
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, line = refusal(capsys, "--metrics", str(port), "--local", "2", "--", "true")
+    assert (code, line) == (2, f"nalb launch: --metrics {port} on 127.0.0.1: Address already in use: choose another")
 
 
 def test_runs_that_begin_in_the_same_second_have_directories_of_their_own(

@@ -202,7 +202,7 @@ import time
 from pathlib import Path
 from nalb.launch.network import Changes
 from netem.network_file import find_network, load_network
-Changes(load_network(find_network("wan4-step")), Path(sys.argv[1]))._changed(1.0, {"at_s": 1.0, "nodes": {}, "links": []})
+Changes(load_network(find_network("wan4-step")), Path(sys.argv[1])).note_changed(1.0, {"at_s": 1.0, "nodes": {}, "links": []})
 """
 
 
@@ -227,7 +227,7 @@ def test_many_changes_are_all_noted_and_one_a_second_is_printed(
 ) -> None:
     changes = Changes(load_network(find_network("wan4-step")), tmp_path)
     for tenth in range(25):
-        changes._changed(tenth / 10, {"at_s": tenth / 10, "nodes": {}, "links": []})
+        changes.note_changed(tenth / 10, {"at_s": tenth / 10, "nodes": {}, "links": []})
     assert [event.elapsed_s for event in read_events(tmp_path)] == [tenth / 10 for tenth in range(25)]
     first, *others = capsys.readouterr().out.splitlines()
     assert "since" not in first

@@ -9,7 +9,7 @@ from nalb.checkpoints import folder
 from nalb.cli.main import run
 from nalb.errors import InputError, JobError, MachineError
 from nalb.failures import Cause, Failure, JobFailed, Phase, render
-from nalb.launch.restarts import Attempt, Policy, after_failure, see_through
+from nalb.launch.restarts import Attempt, RestartPolicy, after_failure, see_through
 from tests.checkpoints.examples import example
 from tests.failures import noted_in, when
 
@@ -69,7 +69,7 @@ def failed(code: int = 137, cause: Cause = Cause.ENDED, **moment: object) -> Job
 
 
 def run_job(
-    tmp_path: Path, failures: list[Exception], policy: Policy, unreachable: Collection[str] = ()
+    tmp_path: Path, failures: list[Exception], policy: RestartPolicy, unreachable: Collection[str] = ()
 ) -> tuple[list[Attempt], list[str]]:
     """(attempts, what was said) of a job that fails so often and then ends well; the error, where it does not."""
     attempts, said, left = [], [], list(failures)
@@ -86,7 +86,7 @@ def run_job(
 
 def test_restarts_say_where_the_job_goes_on(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
-    policy = Policy(3, 2, checkpoints)
+    policy = RestartPolicy(3, 2, checkpoints)
     failure = failed(1)
     attempts, said = run_job(tmp_path, [failure], policy)
     assert [one.run_dir for one in attempts] == [tmp_path, tmp_path / "restart-1"]
@@ -105,7 +105,7 @@ def test_restarts_say_where_the_job_goes_on(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_checkpoint_is_named_once(tmp_path: Path) -> None:
-    policy = Policy(2, None, tmp_path)
+    policy = RestartPolicy(2, None, tmp_path)
 
     def run(attempt: Attempt) -> None:
         if attempt.number == 0:  # a run that was over long ago is none of this one's
@@ -129,15 +129,15 @@ def test_an_interrupted_checkpoint_is_named_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("policy", "says"),
     [
-        (Policy(0, None, None), r"worker n1 failed\Z"),
-        (Policy(1, None, None), r"worker n1 failed; restarts: all 1 are used\Z"),
+        (RestartPolicy(0, None, None), r"worker n1 failed\Z"),
+        (RestartPolicy(1, None, None), r"worker n1 failed; restarts: all 1 are used\Z"),
         (
-            Policy(5, 3, None),
+            RestartPolicy(5, 3, None),
             r"worker n1 failed; no restart: n1 would be left out, and --min-nodes 3 needs more than 2\Z",
         ),
     ],
 )
-def test_the_end_of_patience_has_the_last_exit_code(tmp_path: Path, policy: Policy, says: str) -> None:
+def test_the_end_of_patience_has_the_last_exit_code(tmp_path: Path, policy: RestartPolicy, says: str) -> None:
     failures: list[Exception] = [failed(code) for code in (137, 7, 7)]
     with pytest.raises(JobError, match=says) as caught:
         run_job(tmp_path, failures, policy)
@@ -148,18 +148,21 @@ def test_no_room_for_a_restart(tmp_path: Path) -> None:
     """The job's own failure and its exit code are what counts."""
     (tmp_path / "restart-1").touch()
     with pytest.raises(JobError, match=r"^worker n1 failed; no restart: .*/restart-1: File exists\Z") as caught:
-        run_job(tmp_path, [failed()], Policy(3, None, None))
+        run_job(tmp_path, [failed()], RestartPolicy(3, None, None))
     assert caught.value.exit_code == 137
 
 
 @pytest.mark.parametrize("error", [InputError("no"), MachineError("no"), KeyboardInterrupt()])
 def test_what_no_restart_would_mend(tmp_path: Path, error: Exception) -> None:
     with pytest.raises(type(error)):
-        run_job(tmp_path, [error], Policy(3, 1, None))
+        run_job(tmp_path, [error], RestartPolicy(3, 1, None))
 
 
-@pytest.mark.parametrize("policy", [Policy(-1, None, None), Policy(0, 2, None), Policy(1, 0, None), Policy(1, 4, None)])
-def test_mistakes(policy: Policy) -> None:
+@pytest.mark.parametrize(
+    "policy",
+    [RestartPolicy(-1, None, None), RestartPolicy(0, 2, None), RestartPolicy(1, 0, None), RestartPolicy(1, 4, None)],
+)
+def test_mistakes(policy: RestartPolicy) -> None:
     with pytest.raises(InputError, match="--m"):
         policy.check(3)
 
@@ -167,14 +170,14 @@ def test_mistakes(policy: Policy) -> None:
 def test_a_failure_that_says_when_it_came_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "samples.jsonl").touch()
     with pytest.raises(JobFailed) as caught:
-        run_job(tmp_path, [failed(phase=Phase.FORWARD, iteration=3)], Policy(0, None, None))
+        run_job(tmp_path, [failed(phase=Phase.FORWARD, iteration=3)], RestartPolicy(0, None, None))
     assert when(caught.value.failure) == (Phase.FORWARD, 3)
     assert noted_in(tmp_path) == caught.value.failure
 
 
 def test_a_lost_link_is_not_held_against_the_node_that_tells_of_it(tmp_path: Path) -> None:
     lost = [failed(cause=Cause.UNREACHABLE) for _ in range(2)]
-    attempts, _ = run_job(tmp_path, lost, Policy(2, 1, None))
+    attempts, _ = run_job(tmp_path, lost, RestartPolicy(2, 1, None))
     assert [one.left_out for one in attempts] == [(), (), ()]
 
 

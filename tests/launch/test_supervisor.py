@@ -178,7 +178,7 @@ def test_who_is_stopped_while_all_others_have_left_is_named(tmp_path: Path, monk
     worker = ProcessSpec("n2", "worker", (sys.executable, *stopped), impatient)
     job = job_of(tmp_path, [waits, worker, spec("server", "n2", FOREVER)])
     with job:
-        while job._stopped_s(job.children[1]) < 0.5:
+        while job.stopped_s(job.children[1]) < 0.5:
             assert not job.finished()
             time.sleep(0.01)
         told.touch()
@@ -389,8 +389,10 @@ def test_agents_hear_of_the_launcher_while_others_are_still_started(
     job = LocalAgents([spec("worker", "a", ""), spec("server", "a", "")], hosts, {}, log_dir=tmp_path / "logs")
     with pytest.raises(MachineError, match="no more"), job:
         pass
-    job._pulse.join(10)
-    assert not job._pulse.is_alive()
+    pulses = [thread for thread in threading.enumerate() if thread.name == "signs-of-life"]
+    for pulse in pulses:
+        pulse.join(10)
+        assert not pulse.is_alive()
 
 
 @pytest.mark.parametrize(("directory", "means"), [("~", ""), ("~/", ""), ("~/a job", "/a job")])

@@ -14,7 +14,7 @@ def learn(works):
     """The times that an estimator of as many nodes gives after these (Work, shares)."""
     cores = CoreEstimator(len(works[0][1]))
     for work, shares in works:
-        cores.observe(Work(*(np.array(one, dtype=np.float64) for one in work)), np.array(shares, dtype=np.float64))
+        cores.observe_work(Work(*(np.array(one, dtype=np.float64) for one in work)), np.array(shares, dtype=np.float64))
     return cores.times()
 
 

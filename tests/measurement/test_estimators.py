@@ -121,8 +121,8 @@ def test_a_pair_that_was_held_back_while_both_ends_had_room_is_capped():
 
 def test_of_an_iteration_within_which_a_node_became_slow_the_rest_counts():
     """Node 0 has 20 MB/s each way for some time, then 2."""
-    before = simulated([20e6] * 4, [20e6] * 4, EQUAL)._samples
-    after = simulated([2e6, 20e6, 20e6, 20e6], [2e6, 20e6, 20e6, 20e6], EQUAL)._samples
+    before = simulated([20e6] * 4, [20e6] * 4, EQUAL).samples
+    after = simulated([2e6, 20e6, 20e6, 20e6], [2e6, 20e6, 20e6, 20e6], EQUAL).samples
     for time in ("start_s", "end_s"):
         after[time] += before["end_s"].max()
     capacity = CapacityEstimator(4)
@@ -221,7 +221,7 @@ def test_a_change_anywhere_makes_older_proofs_lower_bounds():
     capacity, idle = CapacityEstimator(4), [0, 1 / 3, 1 / 3, 1 / 3]
     capacity.observe(simulated([5e6, 20e6, 20e6, 20e6], [5e6, 20e6, 20e6, 20e6], EQUAL))
     known = capacity.estimate().up[0]
-    slow = simulated([20e6, 4e6, 20e6, 20e6], [20e6, 4e6, 20e6, 20e6], idle)._samples
+    slow = simulated([20e6, 4e6, 20e6, 20e6], [20e6, 4e6, 20e6, 20e6], idle).samples
     assert capacity.observe(Traffic(slow[(slow["source"] != 0) & (slow["target"] != 0)]))
     assert capacity.estimate().up[0] == pytest.approx(RULES.optimism * known)
 
@@ -242,7 +242,7 @@ def test_what_carries_nothing_is_not_held_back_by_rounding():
 def test_what_is_not_proven_again_is_doubted_now_and_then():
     """Node 0's limits are proven once. Later it has nothing to carry, which proves nothing."""
     capacity, fast = CapacityEstimator(4), [20e6] * 3
-    rest = simulated([20e6] * 4, [20e6] * 4, [0, 1 / 3, 1 / 3, 1 / 3])._samples
+    rest = simulated([20e6] * 4, [20e6] * 4, [0, 1 / 3, 1 / 3, 1 / 3]).samples
     rest = rest[(rest["source"] != 0) & (rest["target"] != 0)]
     capacity.observe(Traffic(rest))
     capacity.observe(simulated([5e6, *fast], [5e6, *fast], EQUAL))

@@ -73,7 +73,7 @@ def test_whatever_comes_what_is_kept_is_possible(received):
 def test_clocks_are_aligned_by_the_shortest_delay():
     clocks = ClockAlignment()
     for sent_s, delay_s in ((10.0, 0.5), (11.0, 0.02), (12.0, 0.3)):
-        clocks.observe("worker n1", sent_s, sent_s + 1000.0 + delay_s)
+        clocks.observe_stamp("worker n1", sent_s, sent_s + 1000.0 + delay_s)
     assert clocks.to_common_s("worker n1", 20.0) == pytest.approx(1020.02)
 
 
@@ -83,7 +83,7 @@ def test_a_clock_that_drifts_is_followed(drift):
     clocks = ClockAlignment()
     for sent_s in range(3 * 3600):
         ahead_s = 1000.0 + drift * sent_s
-        clocks.observe("worker n1", sent_s, sent_s + ahead_s + (0.3 if sent_s % 10 else 0.02))
+        clocks.observe_stamp("worker n1", sent_s, sent_s + ahead_s + (0.3 if sent_s % 10 else 0.02))
         if sent_s > 10:
             assert clocks.to_common_s("worker n1", sent_s) == pytest.approx(sent_s + ahead_s + 0.02, abs=5e-3)
 
@@ -94,6 +94,6 @@ def test_a_clock_that_stood_still_is_aligned_again_within_a_minute(stood_s):
     clocks = ClockAlignment()
     for now_s in (*range(100), *range(100 + round(stood_s), 300)):
         sent_s = now_s - 1000.0 - (0.0 if now_s < 100 else stood_s)
-        clocks.observe("worker n1", sent_s, now_s + (0.3 if now_s % 10 else 0.02))
+        clocks.observe_stamp("worker n1", sent_s, now_s + (0.3 if now_s % 10 else 0.02))
         if not 100 <= now_s < 160 + stood_s:
             assert clocks.to_common_s("worker n1", sent_s) == pytest.approx(now_s + 0.02, abs=1e-6)

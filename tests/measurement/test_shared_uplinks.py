@@ -24,7 +24,7 @@ def noticed(
     found = []
     for k in range(iterations):
         (done,) = by_planner("exact", nodes, planner.layout, capacities, 1, planner, noise=Noise((seed, k)))
-        found += search.observe(Traffic(done.samples))
+        found += search.search(Traffic(done.samples))
     return found
 
 
@@ -58,7 +58,7 @@ def test_links_of_their_own_raise_no_alarm(family: str) -> None:
 def test_slow_crossings_that_add_up_are_no_shared_uplink() -> None:
     """Two regions with slow connections between them: sides that look like sites, but each connection that joins adds its own."""
     search = SharedUplinkSearch(4)
-    assert [search.observe(alternating(number)) for number in range(2 * JUDGED_ITERATIONS)] == [[]] * (
+    assert [search.search(alternating(number)) for number in range(2 * JUDGED_ITERATIONS)] == [[]] * (
         2 * JUDGED_ITERATIONS
     )
 

@@ -86,10 +86,12 @@ def test_stop_ends_a_clock_that_waits():
     clock = ChangeClock(late, lambda *_: None, lambda *_: None)
     clock.stop()
     clock.stop()
-    assert not clock._thread.is_alive()
+    assert "change clock" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_network_without_changes_needs_no_waiting():
     with ChangeClock(network_of("net", TWO_NODES), lambda *_: None, lambda *_: None) as clock:
-        clock._thread.join(DEADLINE_S)
+        for thread in threading.enumerate():
+            if thread.name == "change clock":
+                thread.join(DEADLINE_S)
         clock.check()

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -247,7 +248,7 @@ def test_the_line_ends_with_the_network_and_its_end_is_said(name: str, caplog: p
     assert caplog.records == []
     with network_up(a_network(name, "delay_ms = 1")) as emulation:
         (line,) = namespaces.processes_by_namespace([hub])[hub]
-        namespaces._kill(line)
+        os.kill(line, signal.SIGKILL)
         with pytest.raises(MachineError, match="does not answer"):
             delay_line.read_counters(hub)
     assert "does not answer" in caplog.records[0].message

@@ -333,12 +333,12 @@ def connected(emulation, source: str, target: str):
         receiver, _ = server.accept()
     with sender, receiver:
         receiver.settimeout(10)
-        sending = threading.Thread(target=verify._send, args=(sender,))
+        sending = threading.Thread(target=verify.keep_sending, args=(sender,))
         sending.start()
 
         def carries(expected_mbps: float) -> bool:
             for _ in range(verify.REPEATS):
-                arrived_bytes, elapsed_s = verify._receive(receiver, 0.7, 0.8)
+                arrived_bytes, elapsed_s = verify.count_arrived(receiver, 0.7, 0.8)
                 goodput_mbps = bytes_per_s_to_mbps(arrived_bytes / elapsed_s)
                 if verify.Measurement(target, expected_mbps, goodput_mbps).passed:
                     return True

@@ -19,7 +19,7 @@ from netem.emulation import Emulation, network_up
 from netem.network_file import CARRIED_DIRECTORY, Network, find_network, load_network, parse_network
 from netem.schedule import Numbers, timed_changes
 from netem.trace_families import FAMILIES, trace_text
-from netem.traces import FRAME_BYTES, Step, Trace, parse_trace
+from netem.traces import FRAME_BYTES, Trace, TraceStep, parse_trace
 
 SO_SNDBUFFORCE = 32
 LIMITS = (0.01, 34_000.0)
@@ -46,7 +46,7 @@ def test_each_moment_finds_the_step_that_begins_there():
 
 
 def test_delays_stand_in_a_third_column():
-    assert parsed("0 5 20\n1 5 30\n2 5 30\n").steps == (Step(0, 5, 20), Step(1, 5, 30))
+    assert parsed("0 5 20\n1 5 30\n2 5 30\n").steps == (TraceStep(0, 5, 20), TraceStep(1, 5, 30))
 
 
 def test_mahimahis_deliveries_become_rates():

@@ -26,7 +26,7 @@ def watch(granularity, *rates, model_bytes=MODEL_BYTES, nodes=NODES):
     """One iteration at each of these rates; what alpha was after each."""
     alphas = []
     for rate in rates:
-        granularity.observe(1.5 * model_bytes, 1.5 * model_bytes / rate, model_bytes, nodes, nodes)
+        granularity.observe_exchange(1.5 * model_bytes, 1.5 * model_bytes / rate, model_bytes, nodes, nodes)
         alphas.append(granularity.alpha_bytes)
     return alphas
 
@@ -64,7 +64,7 @@ def test_iterations_that_move_nothing_between_nodes_tell_nothing():
     """A node alone, or MXNet's own routing; and a worker that says that it took no time."""
     granularity = Granularity()
     for load_bytes, took_s in [(0.0, 0.1), (1e9, 0.0)] * 5:
-        granularity.observe(load_bytes, took_s, MODEL_BYTES, NODES, NODES)
+        granularity.observe_exchange(load_bytes, took_s, MODEL_BYTES, NODES, NODES)
     assert granularity.alpha_bytes == FIRST_ALPHA_BYTES
 
 

@@ -16,12 +16,12 @@ def test_every_node_is_a_member_of_its_own_site_alone(names: list[str]) -> None:
         assert sites.names[sites.of_node[node]] == name
         assert node in sites.members[sites.of_node[node]]
     assert [members[0] for members in sites.members] == sorted(members[0] for members in sites.members)
-    assert sites.is_flat == (len(set(names)) == len(names))
+    assert sites.count == len(set(names))
 
 
 def test_flat_sites_are_the_nodes() -> None:
     sites = Sites.flat(["n0", "n1", "n2"])
-    assert sites.is_flat
+    assert sites.count == len(sites.name_of_node)
     assert sites.count == 3
     assert sites.of_node == (0, 1, 2)
     assert sites.members == ((0,), (1,), (2,))

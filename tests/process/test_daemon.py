@@ -1,7 +1,8 @@
 """Processes in the background: one that ends is noticed, and a guardian that died has a successor that knows as much."""
 
+import os
 import select
-import subprocess
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,17 @@ LISTENS = "import sys; open(sys.argv[1], 'ab').write(sys.stdin.buffer.read())"
 DETACHES = "import signal; from nalb.process import daemon; daemon.detach('up 7'); signal.pause()"
 
 
-def kill(guardian: daemon.Guardian) -> None:
+def wait() -> None:
+    """Until the only guardian is dead, which is left to be noticed."""
+    (pid,) = daemon.GUARDIANS
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def kill() -> None:
     """As someone else may, and until it is gone."""
-    guardian._process.kill()
-    guardian._process.wait()
+    (pid,) = daemon.GUARDIANS
+    os.kill(pid, signal.SIGKILL)
+    wait()
 
 
 def test_a_guardian_that_dies_has_a_successor_that_hears_the_last_line(tmp_path: Path) -> None:
@@ -25,7 +33,7 @@ def test_a_guardian_that_dies_has_a_successor_that_hears_the_last_line(tmp_path:
     guardian = daemon.Guardian(own_code_argv(LISTENS, str(heard)), "the guardian")
     guardian.say(b"making\n")
     guardian.check()
-    kill(guardian)
+    kill()
     guardian.say(b"made\n")
     guardian.check()
     guardian.dismiss(10.0)
@@ -36,9 +44,9 @@ def test_a_guardian_that_dies_has_a_successor_that_hears_the_last_line(tmp_path:
 def test_guardians_that_do_not_stay_alive_are_told() -> None:
     guardian = daemon.Guardian(own_code_argv("raise SystemExit(7)"), "the guardian")
     for _ in range(daemon.DEATHS_MOST - 1):
-        guardian._process.wait()
+        wait()
         guardian.check()
-    guardian._process.wait()
+    wait()
     with pytest.raises(MachineError, match=r"the guardian has ended 3 times, the last time with 7: "):
         guardian.check()
     guardian.dismiss(10.0)
@@ -48,8 +56,10 @@ def test_a_daemon_that_ends_is_noticed() -> None:
     started = daemon.start(own_code_argv(DETACHES), "the helper")
     assert started.said == "up 7"
     started.check()
-    subprocess.run(["kill", "-9", str(started.pid)], check=True)
-    select.select([started._descriptor], [], [], 10.0)
+    ended = os.pidfd_open(started.pid)
+    os.kill(started.pid, signal.SIGKILL)
+    select.select([ended], [], [], 10.0)
+    os.close(ended)
     with pytest.raises(MachineError, match=r"^the helper has ended, killed by"):
         started.check()
     started.close()

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
+from kvstore_patch.keys.plane import PS_LITE
 from nalb.failures import Cause, Failure, render
 from nalb.feedback.routing import Routing
 from nalb.planning.distribution import Distribution
@@ -39,7 +40,7 @@ from nalb.services.exchange import messages as m
 from nalb.services.exchange.books import IterationBooks
 from nalb.services.exchange.links import Links
 from nalb.services.exchange.planner import Planner
-from nalb.services.exchange.progress import JobProgress, Progress
+from nalb.services.exchange.progress import JobProgress, ProcessProgress
 from nalb.services.exchange.sample_collector import SampleCollector
 from nalb.services.exchange.slicing import Slicing
 from nalb.services.exchange.worker_protocol import WorkerProtocol
@@ -126,7 +127,7 @@ _SHARED = (
     Planner,
     Joining,
     JobProgress,
-    Progress,
+    ProcessProgress,
     Slicing,
     SampleCollector,
     IterationBooks,
@@ -176,7 +177,7 @@ class World:
         took_s: float = 1.0,  # an iteration, first push to last pull
         new_routing: Callable[[], Routing] = Routing,  # of the coordinator
     ):
-        self.coordinator = composition.new_coordinator(settings, 0.0, new_routing=new_routing)
+        self.coordinator = composition.new_coordinator(settings, 0.0, new_routing=new_routing, plane=PS_LITE)
         self.overtakings, self.repeats, self.failures, self.reports = overtakings, repeats, failures, reports
         self.took_s, self.resets = took_s, resets
         self.workers = {f"w{i}": Worker(list(program)) for i in range(settings.num_workers)}
@@ -264,7 +265,7 @@ class World:
         """An envelope arrives: as in conversations.py."""
         back = "down" if kind == "up" else "up"
         session = self.end(back, name)
-        is_next = session.take(envelope)
+        is_next = session.accept(envelope)
         self.channel(back, name).extend(session.again(envelope))
         if session.misses and not envelope.is_kept:
             self.channel(back, name).append((session.sign(), None))
@@ -281,7 +282,7 @@ class World:
                 self.say("down", identity.decode(), answer)
         if self.coordinator.phase == "OVER":
             self.aborted = "?" if self.coordinator.verdict is None else render(self.coordinator.verdict)
-            known = {process.identity.decode() for process in self.coordinator._members}
+            known = {process.identity.decode() for process in self.coordinator.members}
             told = {peer for peer, sent in self.downward.items() if any(isinstance(x, wire.Abort) for _, x in sent)}
             law(told == known, f"an abort reaches {told}, not {known}")
 

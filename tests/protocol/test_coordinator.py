@@ -4,6 +4,7 @@ import msgspec
 import pytest
 import zmq
 
+from kvstore_patch.keys.plane import PS_LITE
 from nalb.errors import InputError, PeerError
 from nalb.events import AbortEvent, BlockEvent, IdleEvent, IterationEvent, LayoutEvent, PlanEvent, ReadyEvent
 from nalb.failures import Cause, Failure, Phase, render
@@ -22,7 +23,7 @@ from nalb.services.exchange.service import Exchange
 from nalb.services.tokens.messages import JoinTokens
 from nalb.settings import from_environment
 from nalb.transport.conversations import Conversations
-from nalb.transport.server import _take, sample_rows
+from nalb.transport.server import sample_rows, take_message
 from tests.failures import when, who
 
 ENVIRONMENT = {
@@ -38,7 +39,7 @@ class Driver:
 
     def __init__(self, new_routing=Routing, **environment):
         settings = from_environment({**ENVIRONMENT, **environment}, "host")
-        self.state = new_coordinator(settings, 0.0, new_routing=new_routing)
+        self.state = new_coordinator(settings, 0.0, new_routing=new_routing, plane=PS_LITE)
         self.now_s = 0.0
         self.sent = {}
         self.answered = {}  # by worker, how many orders for slots
@@ -767,9 +768,9 @@ def test_a_members_message_that_is_not_ours_ends_the_job_which_would_wait_for_it
         talks = Conversations(router)
         first = pack(Session[bytes]().keep(b""))
         for frames in ([frame], [frame, frame], [first, frame], [wire.encode(wire.Goodbye())], [first] * 3):
-            _take(talks, driver.state, [b"a stranger", *frames])
+            take_message(talks, driver.state, [b"a stranger", *frames])
         assert driver.state.verdict is None
-        _take(talks, driver.state, [b"w1", first, frame])
+        take_message(talks, driver.state, [b"w1", first, frame])
     assert (driver.state.verdict.cause, who(driver.state.verdict)) == (Cause.PROTOCOL, ("worker", "n1"))
 
 

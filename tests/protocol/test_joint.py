@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from kvstore_patch.keys.plane import PS_LITE
 from nalb.batching.schemes import PREDICTORS
 from nalb.events import PlanEvent
 from nalb.measurement.capacity import CapacityEstimator
@@ -37,7 +38,7 @@ def test_sizes_and_shares_follow_links_and_machines():
     links = LearntLater(NODES)
     settings = from_environment(ENVIRONMENT, "host")
     estimators = {settings.estimator: lambda _: links}
-    state = new_coordinator(settings, 0.0, PREDICTORS["memoryless"], estimators=estimators)
+    state = new_coordinator(settings, 0.0, PREDICTORS["memoryless"], estimators=estimators, plane=PS_LITE)
     rank_of_node = (1, 2, 0)
 
     def say(peer, message):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kvstore_patch.keys.plane import PS_LITE
 from nalb.events import DoubtEvent, IterationEvent
 from nalb.feedback.routing import Routing
 from nalb.measurement.capacity import CapacityEstimator
@@ -14,9 +15,8 @@ from nalb.protocol import wire
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.knowledge import NetworkKnowledge
-from nalb.services.exchange.own_routing import OwnLoads, OwnRouting
+from nalb.services.exchange.own_routing import OwnRouting
 from nalb.services.exchange.planner import Planner
-from nalb.services.exchange.slot_numbers import PlanSlots
 from nalb.simulation.exchange import MessageWeight
 from nalb.simulation.job import by_planner
 from tests.protocol.test_coordinator import PEERS, TENSORS, Driver
@@ -60,8 +60,8 @@ def planner_of(kind):
     """A planner of this class for NODES."""
     names = [node.name for node in NODES]
     nodes = JobNodes.of(names, set(names), {name: rank for rank, name in enumerate(names)})
-    slots = PlanSlots(nodes.rank_of_node, nodes.site_rank_of_node, nodes.sites)
-    return kind(nodes, NetworkKnowledge(nodes, CapacityEstimator), slots, OwnRouting(OwnLoads(nodes), Routing()))
+    own = OwnRouting(PS_LITE.new_loads(nodes), Routing())
+    return kind(nodes, NetworkKnowledge(nodes, CapacityEstimator), PS_LITE.new_slots(nodes), own)
 
 
 def iterate(scheme, scale=1.0, has_friends=False, rounds=ROUNDS):

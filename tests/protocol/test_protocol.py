@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from kvstore_patch.keys.plane import PS_LITE
 from nalb.feedback.routing import Routing
 from nalb.protocol import wire
 from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
@@ -136,7 +137,7 @@ def test_obeying_a_plan_for_too_long_would_be_seen(monkeypatch):
 
     def eager(turn, inbox):
         chosen = choose(turn, inbox)
-        if chosen is None and turn.plan is not None and not turn._is_registering:
+        if chosen is None and turn.plan is not None and not turn.is_registering:
             turn.iteration += 1
             return turn.plan
         return chosen
@@ -227,7 +228,7 @@ def test_obeying_a_plan_twice_would_be_seen(monkeypatch):
         turn.iteration -= isinstance(chosen, m.Plan)
         return chosen
 
-    monkeypatch.setattr(WorkerProtocol, "_is_void", lambda *_: False)
+    monkeypatch.setattr(WorkerProtocol, "is_void", lambda *_: False)
     monkeypatch.setattr(WorkerProtocol, "choose", forgetful)
     with pytest.raises(Broken):
         explore(to_gathered(job(repeats=1)), may_abort=True)
@@ -249,7 +250,7 @@ def test_batch_sizes_are_alike_in_every_order_of_reports(batching, ahead):
     settings = from_environment(environment | {"DMLC_NUM_WORKER": "3"}, "host")
     told = set()
     for order in set(itertools.permutations([0, 1, 2] * 2)):
-        coordinator = new_coordinator(settings, 0.0)
+        coordinator = new_coordinator(settings, 0.0, plane=PS_LITE)
         sizes = {f"w{rank}": [] for rank in range(3)}
 
         def say(rank, message, coordinator=coordinator, sizes=sizes):

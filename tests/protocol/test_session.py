@@ -61,7 +61,7 @@ class Pair:
     def hear(self, side: int, envelope: Envelope, message: int) -> None:
         """As conversations.py does."""
         end, back = self.ends[side], self.on_its_way[1 - side]
-        is_next = end.take(envelope)
+        is_next = end.accept(envelope)
         back.extend(end.again(envelope))
         if end.misses and not envelope.is_kept:
             back.append((end.sign(), SIGN))
@@ -114,24 +114,24 @@ def test_the_same_of_longer_talks_drawn_by_lot(seed):
 def test_what_is_not_confirmed_is_kept_and_no_more():
     here, there = Session[str](), Session[str]()
     envelopes = [here.keep(text) for text in "abc"]
-    there.take(envelopes[0])
-    here.take(there.sign())
+    there.accept(envelopes[0])
+    here.accept(there.sign())
     assert here.unconfirmed == 2
-    assert not there.take(envelopes[2])
-    here.take(there.sign())
+    assert not there.accept(envelopes[2])
+    here.accept(there.sign())
     assert [message for _, message in here.again(there.sign())] == ["b", "c"]
 
 
 def test_a_sign_that_came_after_what_was_lost_is_no_news():
     here, there = Session[str](), Session[str]()
     here.keep("lost")
-    assert not there.take(here.sign())
+    assert not there.accept(here.sign())
     assert there.misses
 
 
 def test_who_confirms_what_was_never_sent_is_refused():
     with pytest.raises(PeerError, match="confirms message 4 of 0"):
-        Session[str]().take(Envelope(0, 4, False, False))
+        Session[str]().accept(Envelope(0, 4, False, False))
 
 
 @pytest.mark.parametrize("frame", [b"", b"\xc1", b"\x94\xff\x00\xc2\xc2", pack(Session[str]().sign()) + b"\x00"])

@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from nalb.batching.lbb import Profile
+from kvstore_patch.keys.plane import PS_LITE
+from nalb.batching.lbb import BatchProfile
 from nalb.errors import InputError, listed
 from nalb.events import IterationEvent, Rates
 from nalb.failures import DETAIL_MOST, Cause, Failure, Phase
@@ -67,7 +68,7 @@ WAYS = Ways(2 * NODES * MOST, ((1 << 32) - 2) / 1e6)
 def planned():
     """A plan for all nodes, every slot of which is new."""
     nodes = JobNodes.of(NAMES, set(NAMES), {name: rank for rank, name in enumerate(NAMES)})
-    planner = new_planner(nodes, CapacityEstimator)
+    planner = new_planner(nodes, CapacityEstimator, plane=PS_LITE)
     tensors = [m.TensorSpec(one.name, one.elements, one.dtype, 0) for one in load("resnet50")]
     digest = planner.register(tensors, 1000.0).digest()
     return planner.plan(ITERATIONS, ITERATIONS, PlanOptions(EXACT)), digest
@@ -75,7 +76,7 @@ def planned():
 
 def profiled():
     """The samples and seconds that a worker of the largest memory times."""
-    profile, points = Profile(1 << 31), []
+    profile, points = BatchProfile(1 << 31), []
     while (size := profile.next_size) is not None:
         points.append((size, 1.0))
         profile.measured(1.0)

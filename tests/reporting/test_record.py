@@ -4,7 +4,7 @@ import pytest
 
 from nalb.cli import main as cli
 from nalb.errors import InputError
-from nalb.reporting.record import read_record
+from nalb.reporting.record import read_record, read_timeline
 from nalb.reporting.run_file import read_events, read_run, write_run
 from nalb.reporting.summary import level_bounds, shared_uplinks
 from tests.reporting.runs import write_events, write_fake_run
@@ -195,3 +195,18 @@ def test_the_bounds_of_both_levels_are_told_with_the_one_that_binds(run_dir):
         assert level_bounds(read_record(run_dir)) == [
             f"Bound by sites: the uplinks need {wan_s:g} s, the LANs {lan_s:g} s; the {binding} bind."
         ]
+
+
+def test_jobs_that_take_turns_keep_their_own_sites(tmp_path):
+    """A comparison of `exact` with `exact-sites` runs two jobs, which write into one file."""
+    ready = {"event": "ready", "at_s": 1.0, "nodes": ["n0", "n1", "n2"], "servers": ["n0"]}
+    sites = {"n0": "a", "n1": "a", "n2": "b"}
+    told = {"event": "iteration", "communication_s": {"n0": 1.0}}
+    by_sites = {"estimate": {"uplinks": {"a": [None, None], "b": [None, None]}}}
+    events = [ready | {"sites": sites}, ready]
+    events += [told | {"at_s": 2.0 + k, "iteration": k, "scheme": "exact-sites"} for k in range(2)]
+    events += [told | by_sites | {"at_s": 4.0 + k, "iteration": k, "scheme": "exact"} for k in range(2)]
+    write_events(tmp_path, events)
+    steps = read_timeline(tmp_path).steps
+    assert all(step.ready.sites == sites for step in steps["exact"])
+    assert not any(step.ready.sites for step in steps["exact-sites"])

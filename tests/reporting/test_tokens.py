@@ -109,10 +109,10 @@ def test_each_training_of_a_comparison_has_its_own_page(run_dir, monkeypatch, ca
     assert f"holds several trainings: give one of {whole / 'dp'}" in capsys.readouterr().err
 
 
-def test_a_comparison_of_batch_sizes_has_no_report_and_says_so(tmp_path, capsys):
+def test_a_damaged_comparison_of_batch_sizes_is_named(tmp_path, capsys):
     (tmp_path / "batching.json").write_text("{}")
     assert cli.run(["report", str(tmp_path)]) == 2
-    assert "it compares batch sizes, which have no report" in capsys.readouterr().err
+    assert "batching.json" in capsys.readouterr().err
 
 
 def test_a_shape_that_no_iteration_had_is_not_drawn(tmp_path):

@@ -114,3 +114,56 @@ def test_a_run_without_events_is_one_line(tmp_path, capsys):
     (tmp_path / "samples.jsonl").unlink()
     assert cli.run(["trace", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_rounding_makes_no_spans_overlap_and_none_is_empty(run_dir):
+    events = events_of(run_dir)
+    for event in events:
+        if event["event"] == "samples":
+            event["at_s"] += 0.00000037  # a time between two microseconds
+            event["rows"] = [[0, 1, 1, 5, 10 * k, 10 * k + 10] for k in range(200)] + [[1, 0, 0, 5, 9, 9]]
+    write_events(run_dir, events)
+    rows = {}
+    for event in chrome_trace(read_record(run_dir))["traceEvents"]:
+        if event["ph"] == "X":
+            assert event["dur"] > 0
+            rows.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+    for row in rows.values():
+        row.sort()
+        assert all(later[0] >= earlier[1] for earlier, later in pairwise(row))
+
+
+def test_counters_carry_the_bytes_of_the_messages(run_dir):
+    events = events_of(run_dir)
+    for event in events:
+        if event["event"] == "samples":
+            event["rows"] = [[0, 1, 1, 4_000_000, 0, 100_000], [1, 0, 0, 1_000_000, 50_000, 100_000]]
+    write_events(run_dir, events)
+    record = read_record(run_dir)
+    counters = [event for event in chrome_trace(record)["traceEvents"] if event["ph"] == "C"]
+    steps = sum(bool(step.rows) for step in record.ordered())
+    for pid, sent, received in ((0, 4e6, 1e6), (1, 1e6, 4e6)):
+        own = [event for event in counters if event["pid"] == pid]
+        for name, size_bytes in (("sent", sent), ("received", received)):
+            area = sum(
+                earlier["args"][name] * 1e6 / 8 * (later["ts"] - earlier["ts"]) * 1e-6
+                for earlier, later in pairwise(own)
+                if later["ts"] > earlier["ts"]
+            )
+            assert area == pytest.approx(steps * size_bytes, rel=0.01)
+        assert own[-1]["args"] == {"sent": 0.0, "received": 0.0}
+
+
+def test_a_worker_whose_start_is_not_told_is_left_out(run_dir):
+    events = events_of(run_dir)
+    for event in events:
+        if event["event"] == "iteration":
+            del event["started_s"]["n1"]
+    events[-1]["finished_s"]["n0"] = 1e308  # no run has that
+    write_events(run_dir, events)
+    record = read_record(run_dir)
+    trace = chrome_trace(record)
+    label = f"aware {record.steps['aware'][0].event.iteration}"
+    assert ("n0", "worker: exchange") in spans(trace, label)
+    assert ("n1", "worker: exchange") not in spans(trace, label)
+    assert all(row.exposed_s >= 0 for row in exposures(record))

@@ -8,8 +8,8 @@ import os
 
 import mxnet as mx
 
+from kvstore_patch.keys.slots import DIRECT_SLOTS, TURNS, most_plan_slots, slot_key
 from kvstore_patch.shim import Sample, Shim
-from nalb.planning.slots import DIRECT_SLOTS, TURNS, most_plan_slots, slot_key
 
 STEP = 401  # ranges between two that are tried
 

@@ -10,7 +10,7 @@ from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s, exact
 from nalb.simulation.carried import Carried
 from nalb.simulation.flows import flow
-from nalb.simulation.sharing import Links
+from nalb.simulation.sharing import SharedLinks
 
 pytestmark = pytest.mark.jobs  # they compute for seconds
 
@@ -23,7 +23,7 @@ def test_transfers_have_the_rates_of_connections(rates, seed):
     count, random = len(rates), np.random.default_rng(seed)
     capacities = Capacities.from_lists(rates, rates[::-1])
     connections = random.integers(0, 3, (count, count)) * (1 - np.eye(count, dtype=int))
-    of_one = Links(capacities).max_min(connections.astype(float))
+    of_one = SharedLinks(capacities).max_min(connections.astype(float))
     carried = Carried(capacities)
     pairs = [pair for pair in np.ndindex(count, count) for _ in range(connections[pair])]
     numbers = [carried.transfer(*pair, of_one[pair]) for pair in pairs]  # all take one second

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from nalb.planning.nodes import Capacities, Node
 from nalb.simulation.exchange import MessageWeight, exchange
-from nalb.simulation.noise import MIN_BURST_BYTES, Buckets, Noise, Readers
+from nalb.simulation.noise import MIN_BURST_BYTES, Noise, Readers, SavedBytes
 from tests.planning.strategies import laws, mixed_nodes, networks
 
 WORKER_AND_SERVER = [Node("w", is_server=False), Node("s", is_worker=False)]
@@ -32,14 +32,14 @@ def test_a_direction_that_rested_carries_a_burst_at_once():
 
 
 def test_a_bucket_gives_what_it_has_saved_and_all_on_the_way_must_have_it():
-    buckets = Buckets(Capacities.from_lists([RATE, RATE], [RATE, RATE], {(1, 0): 1e5}), 0.1)
-    assert buckets.take(0, 1, 30_000) == 30_000
-    assert buckets.take(0, 1, 1e9) == pytest.approx(70_000)
-    assert buckets.take(0, 1, 1e9) == 0
-    assert buckets.take(1, 0, 1e9) == pytest.approx(10_000)  # of its cap
+    buckets = SavedBytes(Capacities.from_lists([RATE, RATE], [RATE, RATE], {(1, 0): 1e5}), 0.1)
+    assert buckets.take_saved(0, 1, 30_000) == 30_000
+    assert buckets.take_saved(0, 1, 1e9) == pytest.approx(70_000)
+    assert buckets.take_saved(0, 1, 1e9) == 0
+    assert buckets.take_saved(1, 0, 1e9) == pytest.approx(10_000)  # of its cap
     buckets.rest(buckets.spare(np.array([[0.0, 0.75 * RATE], [0.0, 0.0]])), 0.1)
-    assert buckets.take(0, 1, 1e9) == pytest.approx(25_000)
-    assert Buckets(CAPACITIES, 0).take(0, 1, 1e9) == MIN_BURST_BYTES
+    assert buckets.take_saved(0, 1, 1e9) == pytest.approx(25_000)
+    assert SavedBytes(CAPACITIES, 0).take_saved(0, 1, 1e9) == MIN_BURST_BYTES
 
 
 def test_only_a_message_that_shares_its_way_comes_in_bunches():

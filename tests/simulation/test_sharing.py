@@ -3,12 +3,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nalb.planning.nodes import Capacities
-from nalb.simulation.sharing import Links
+from nalb.simulation.sharing import SharedLinks
 from tests.planning.strategies import laws, mixed_nodes, networks
 
 
 def rates_of(capacities, connections, cores=None):
-    return Links(capacities, cores).max_min(np.array(connections, dtype=float))
+    return SharedLinks(capacities, cores).max_min(np.array(connections, dtype=float))
 
 
 def test_a_flow_that_is_limited_elsewhere_leaves_its_part_to_the_others():

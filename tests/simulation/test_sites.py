@@ -14,7 +14,7 @@ from nalb.simulation.exchange import MessageWeight, exchange
 from nalb.simulation.flows import flow
 from nalb.simulation.job import by_slices
 from nalb.simulation.noise import Noise
-from nalb.simulation.sharing import Links
+from nalb.simulation.sharing import SharedLinks
 from tests.planning.strategies import laws, simple_layout
 from tests.planning.test_levels import by_sites, networks_of_sites
 
@@ -32,7 +32,7 @@ def test_every_connection_is_among_the_fastest_of_a_full_link(
     site, count = np.array(uplinks.sites.of_node), len(capacities.up)
     connections = np.random.default_rng(seed).integers(0, 3, (count, count)).astype(float)
     np.fill_diagonal(connections, 0)
-    rates = Links(capacities).max_min(connections)
+    rates = SharedLinks(capacities).max_min(connections)
     carried, leaves = rates * connections, site[:, np.newaxis] != site
     ways = [(capacities.up[i], np.arange(count)[:, np.newaxis] == i) for i in range(count)]
     ways += [(capacities.down[i], np.arange(count) == i) for i in range(count)]

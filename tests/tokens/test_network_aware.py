@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nalb.tokens.network_aware import NetworkAware
 from nalb.tokens.policies import fela
-from nalb.tokens.server import FOREVER, GoOn, TokenServer, Work
+from nalb.tokens.server import FOREVER, ComputeToken, GoOn, TokenServer
 from nalb.tokens.shape import Shape
 from tests.tokens.test_token_server import jobs
 
@@ -25,10 +25,10 @@ class Workers:
         had = self.work.pop(worker, None)
         orders = self.server.report(worker, had and had.token.id, 0, self.now_s, True)
         for one in self.server.completed:
-            self.aware.observe(one, compute_s, bytes_, fetch_s)
+            self.aware.observe_token(one, compute_s, bytes_, fetch_s)
         self.server.completed.clear()
         for order in orders:
-            if isinstance(order, Work):
+            if isinstance(order, ComputeToken):
                 self.work[order.worker] = order
                 self.given.append(order)
         return self.work.get(worker)
@@ -149,7 +149,7 @@ def test_fetching_takes_as_long_as_the_slowest_way():
 def test_a_worker_does_not_help_where_the_gradient_would_come_back_too_late(up, helps):
     """Worker 0 has gone back with one of its two chunks. Worker 1 has nothing left, and its way out may be thin."""
     both = workers_of(Shape(8, 4, (1, 1, 2)), 2, ([100.0, up], [100.0, 100.0]))
-    both.aware._sample_bytes[0] = 1.0
+    both.aware.sample_bytes[0] = 1.0
     for _ in range(6):
         both.report(0)  # twice F1 and F2, FB3, and the first B2 is given
     for _ in range(9):
@@ -184,7 +184,7 @@ def test_with_advice_too_every_sample_goes_through_every_level_once(job, stalene
         now_s = ends.pop(worker)
         had = work.pop(worker, None)
         for order in server.report(worker, had and had.token.id, at[worker], now_s, at[worker] == 1):
-            if isinstance(order, Work):
+            if isinstance(order, ComputeToken):
                 work[order.worker] = order
                 given_.append(order.token.id)
                 ends[order.worker] = now_s + speeds[order.worker] * (1 + (seed >> order.token.id.number % 20) % 3)
@@ -193,7 +193,7 @@ def test_with_advice_too_every_sample_goes_through_every_level_once(job, stalene
                 if at[order.worker] < 2:
                     ends[order.worker] = now_s
         for one in server.completed:
-            aware.observe(one, speeds[one.worker], 8.0, 0.5)
+            aware.observe_token(one, speeds[one.worker], 8.0, 0.5)
         server.completed.clear()
     assert at == [2] * workers
     assert len(given_) == len(set(given_))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nalb.errors import InputError, PeerError
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.policies import data_parallel, fela, hybrid_parallel, model_parallel
-from nalb.tokens.server import FOREVER, GoOn, Part, Synchronise, TokenServer, Work, name_of
+from nalb.tokens.server import FOREVER, ComputeToken, GoOn, Part, Synchronise, TokenServer, name_of
 from nalb.tokens.shape import Shape
 
 
@@ -44,7 +44,7 @@ class Driver:
     def take(self, orders):
         self.orders += orders
         for order in orders:
-            if isinstance(order, Work):
+            if isinstance(order, ComputeToken):
                 assert order.worker not in self.busy
                 self.busy[order.worker] = order
             elif isinstance(order, GoOn):
@@ -81,7 +81,7 @@ def test_every_sample_goes_through_every_level_once(job, staleness, seed):
     workers, shape, policy = job
     asleep = [0] if policy.helps and workers > 1 and all(len(one) > 1 for one in policy.eligible) else []
     orders = Driver(TokenServer(workers, shape, policy, staleness), workers, 3, seed, asleep).run()
-    given_ = [order for order in orders if isinstance(order, Work)]
+    given_ = [order for order in orders if isinstance(order, ComputeToken)]
     covered = Counter((one.token.id.iteration, one.token.id.level, c) for one in given_ for c in one.token.chunks)
     begun = {iteration for iteration, _, _ in covered}
     assert set(covered) == {(k, level, c) for k in begun for level in range(shape.levels) for c in range(shape.chunks)}
@@ -104,7 +104,7 @@ def test_what_a_token_needs_is_where_it_is_fetched_from(job, seed):
     workers, shape, policy = job
     orders = Driver(TokenServer(workers, shape, policy), workers, 2, seed).run()
     computed_by, inputs = {}, {}
-    for one in (order for order in orders if isinstance(order, Work)):
+    for one in (order for order in orders if isinstance(order, ComputeToken)):
         token = one.token
         has = {fetch.token: fetch.source for fetch in one.fetches}
         for need in token.needs:
@@ -138,8 +138,8 @@ def test_equal_workers_stay_with_their_own():
         worker, done = asking.pop(0)
         new = server.report(worker, done, 0, 0.0)
         orders += new
-        asking += [(one.worker, one.token.id) for one in new if isinstance(one, Work)]
-    work = [one for one in orders if isinstance(one, Work)]
+        asking += [(one.worker, one.token.id) for one in new if isinstance(one, ComputeToken)]
+    work = [one for one in orders if isinstance(one, ComputeToken)]
     assert all(one.owner == one.worker and not one.fetches for one in work)
     # depth first: the worker's first token goes all the way before its second
     assert [name_of(one.token.id, 3) for one in work if one.worker == 0][:5] == [
@@ -150,7 +150,7 @@ def test_equal_workers_stay_with_their_own():
 def test_a_sleeping_workers_tokens_are_computed_by_others():
     server = TokenServer(4, Shape(32, 8, (1, 2, 4)), fela(4, 3))
     orders = Driver(server, 4, 1, 0, asleep=[2]).run()
-    work = [one for one in orders if isinstance(one, Work)]
+    work = [one for one in orders if isinstance(one, ComputeToken)]
     assert {one.worker for one in work} == {0, 1, 3}
     assert any(one.owner == 2 for one in work)
 
@@ -162,7 +162,7 @@ def test_nobody_takes_a_token_from_a_worker_that_waits_for_it():
     def report(worker):
         had = has.pop(worker, None)
         for one in server.report(worker, had and had.token.id, 0, 0.0, drains=True):
-            if isinstance(one, Work):
+            if isinstance(one, ComputeToken):
                 has[one.worker] = one
 
     for worker in (0, 1, 2, 3, 1, 0):
@@ -178,7 +178,7 @@ def test_nobody_takes_a_token_from_a_worker_that_waits_for_it():
 def test_the_subset_alone_computes_the_conditional_sub_model():
     server = TokenServer(4, Shape(32, 8, (1, 1, 1)), fela(4, 3, [1, 3]))
     orders = Driver(server, 4, 2, 5).run()
-    assert {one.worker for one in orders if isinstance(one, Work) and one.token.id.level == 2} == {1, 3}
+    assert {one.worker for one in orders if isinstance(one, ComputeToken) and one.token.id.level == 2} == {1, 3}
     assert {one.workers for one in orders if isinstance(one, Synchronise)} == {(1, 3), (0, 1, 2, 3)}
 
 
@@ -186,7 +186,7 @@ def test_data_parallel_sums_after_the_last_token():
     policy, shape = data_parallel(3, 30, 2)
     orders = Driver(TokenServer(3, shape, policy), 3, 1, 0).run()
     first = next(i for i, one in enumerate(orders) if isinstance(one, Synchronise))
-    assert not any(isinstance(one, Work) for one in orders[first:])
+    assert not any(isinstance(one, ComputeToken) for one in orders[first:])
 
 
 def test_the_same_reports_give_the_same_orders():

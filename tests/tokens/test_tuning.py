@@ -16,7 +16,7 @@ def tune(tuner, seconds_of, set_up_s=0.0):
         tried.append(case)
         for i in range(ITERATIONS):
             assert tuner.configuration == case
-            tuner.observe(seconds_of(case) + (set_up_s if i == 0 else 0.0))
+            tuner.observe_iteration(seconds_of(case) + (set_up_s if i == 0 else 0.0))
     return tried
 
 
@@ -67,7 +67,7 @@ def test_it_ends_with_the_best_case_and_says_so():
     assert tuner.reason == "weights 1,1,1, |S| = 2: the best of 31 cases, 3 s an iteration"
     assert tuner.shape.weights == (1, 1, 1)
     assert tuner.policy.eligible[2] == (0, 1)
-    tuner.observe(100.0)
+    tuner.observe_iteration(100.0)
     assert tuner.configuration == Configuration((1, 1, 1), (0, 1))
 
 
@@ -97,9 +97,9 @@ def test_cases_that_may_be_as_fast_as_the_best_are_tried_again_and_the_slower_ha
     reasons = []
     while not tuner.is_done:
         reasons.append(tuner.reason)
-        tuner.observe(9.0)
+        tuner.observe_iteration(9.0)
         for counted in range(ITERATIONS - 1):
-            tuner.observe(seconds(tuner.configuration, counted))
+            tuner.observe_iteration(seconds(tuner.configuration, counted))
     assert reasons[-2:] == [
         "weights 1,1,1, |S| = 2: one of the 2 fastest of 4 cases is tried again",
         "weights 1,1,2, |S| = 2: one of the 2 fastest of 4 cases is tried again",
@@ -115,7 +115,7 @@ def loss_by_luck(phases, seed, noise=0.1):
     tuner = Tuner(8, 3, 256, 16, phases=phases)
     while not tuner.is_done:
         one = true_s.setdefault(tuner.configuration, lots.uniform(1.0, 1.5))
-        tuner.observe(one * lots.lognormal(0.0, noise))
+        tuner.observe_iteration(one * lots.lognormal(0.0, noise))
     return true_s[tuner.best] / min(true_s.values()) - 1
 
 
@@ -135,7 +135,7 @@ def test_all_cases_have_a_shape_and_a_policy(workers, sub_models, total, thresho
         assert len(tuner.policy.eligible) == sub_models
         assert f"case {len(cases)} is tried" in tuner.reason
         for _ in range(ITERATIONS):
-            tuner.observe(len(tuner.configuration.subset))
+            tuner.observe_iteration(len(tuner.configuration.subset))
     assert len(set(cases)) == len(cases)
     assert len(tuner.configuration.subset) == 1
 

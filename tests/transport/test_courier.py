@@ -34,8 +34,8 @@ from nalb.transport.pieces import (
     PORTION_MOST_BYTES,
     Assembly,
     Mark,
-    Phase,
     Portion,
+    SumPhase,
     SumPiece,
     TokenPiece,
     pack,
@@ -93,13 +93,15 @@ def test_arrays_arrive_whole_whoever_waits_first(is_encrypted):
         for number, array in enumerate(arrays):
             first.send(1, piece(number), partial(np.asarray, array))
         for number in (2, 0, 1):
-            got = second.take(piece(number), 0)
+            got = second.take_piece(piece(number), 0)
             assert got.dtype == arrays[number].dtype
             assert np.array_equal(got, arrays[number])
         found = []
-        thread = threading.Thread(target=lambda: found.append(first.take(SumPiece(3, 1, Phase.GATHER, "x"), 1)))
+        thread = threading.Thread(
+            target=lambda: found.append(first.take_piece(SumPiece(3, 1, SumPhase.GATHER, "x"), 1))
+        )
         thread.start()
-        second.send(0, SumPiece(3, 1, Phase.GATHER, "x"), lambda: arrays[0])
+        second.send(0, SumPiece(3, 1, SumPhase.GATHER, "x"), lambda: arrays[0])
         thread.join(PATIENCE_S)
         assert np.array_equal(found[0], arrays[0])
         assert not couriers.failures
@@ -111,11 +113,11 @@ def test_what_is_complete_is_refused_and_dropped():
         first, second = Couriers(stack).all
         first.send(1, piece(0, iteration=4), lambda: np.zeros(3))
         first.send(1, piece(0, iteration=5), lambda: np.ones(3))
-        wait_until(lambda: len(second._inbox) == 2)
+        wait_until(lambda: second.arrived == 2)
         second.free(4)
-        assert second.take(piece(0, iteration=5), 0).sum() == 3
-        assert not second._inbox
-        assert second._inbox_bytes == 0
+        assert second.take_piece(piece(0, iteration=5), 0).sum() == 3
+        assert not second.arrived
+        assert second.arrived_bytes == 0
         first.send(1, piece(1, iteration=3), lambda: np.zeros(3))
         wait_until(lambda: second.refused.total() == 1)
 
@@ -130,7 +132,7 @@ def test_an_array_that_cannot_be_had_fails_by_name():
         wait_until(lambda: couriers.failures)
         assert "is asked for what it does not hold" in couriers.failures[0][1]
         with pytest.raises(PeerError, match="closed"):
-            couriers.all[0].take(piece(0), 1)
+            couriers.all[0].take_piece(piece(0), 1)
 
 
 def test_hostile_frames_are_refused_and_counted_and_leave_nothing():
@@ -154,9 +156,9 @@ def test_hostile_frames_are_refused_and_counted_and_leave_nothing():
         send(FRAMES)
         wait_until(lambda: second.refused.total() == FRAMES // 10 + FRAMES)
         assert psutil.Process().memory_info().rss - before_bytes < 20_000_000
-        assert not second._inbox
+        assert not second.arrived
         stranger.send_multipart(good)  # and goes on
-        assert second.take(piece(0), 0).size == 8
+        assert second.take_piece(piece(0), 0).size == 8
 
 
 def test_a_node_speaks_for_itself_alone():
@@ -171,7 +173,7 @@ def test_a_node_speaks_for_itself_alone():
         third.send_multipart(whole(np.zeros(8)))
         wait_until(lambda: second.refused.total() == 1)
         third.send_multipart(whole(np.zeros(8), source=2))
-        assert second.take(piece(0), 2).size == 8
+        assert second.take_piece(piece(0), 2).size == 8
 
 
 def with_shape(shape, start_bytes=0):
@@ -217,8 +219,8 @@ def test_an_array_larger_than_a_frame_arrives_whole_and_what_does_not_follow_is_
         first, second = Couriers(stack).all
         first.send(1, piece(0), lambda: array)
         first.send(1, piece(1), lambda: array[:3])
-        assert np.array_equal(second.take(piece(0), 0), array)
-        assert np.array_equal(second.take(piece(1), 0), array[:3])
+        assert np.array_equal(second.take_piece(piece(0), 0), array)
+        assert np.array_equal(second.take_piece(piece(1), 0), array[:3])
         assert not second.refused
     one, other, *_ = portions(piece(0), array)
     assembly = Assembly()
@@ -238,7 +240,7 @@ def test_a_shape_that_numpy_cannot_count_leaves_the_courier_alive():
         stranger.send_multipart([*with_shape([0] + [(1 << 31) - 1] * 3), b""])
         wait_until(lambda: couriers.all[1].refused)
         couriers.all[0].send(1, piece(0), lambda: np.ones(3))
-        assert couriers.all[1].take(piece(0), 0).sum() == 3
+        assert couriers.all[1].take_piece(piece(0), 0).sum() == 3
         assert not couriers.failures
 
 
@@ -313,8 +315,8 @@ def test_connections_that_are_reset_lose_nothing(is_encrypted):
         resetting = threading.Thread(target=lambda: reset_often(cuts, total_bytes, rng))
         resetting.start()
         for number in range(count):
-            assert np.array_equal(second.take(piece(number), 0), arrays[number])
-            assert np.array_equal(first.take(piece(number), 1), arrays[number][:10])
+            assert np.array_equal(second.take_piece(piece(number), 0), arrays[number])
+            assert np.array_equal(first.take_piece(piece(number), 1), arrays[number][:10])
         resetting.join()
         assert not couriers.failures
         assert not first.refused + second.refused
@@ -337,10 +339,10 @@ def test_a_connection_that_the_kernel_destroys_loses_nothing():
         for number in range(count):
             first.send(1, piece(number), lambda: array)
         port = second.address.rpartition(":")[2]
-        assert second.take(piece(0), 0).size == array.size
+        assert second.take_piece(piece(0), 0).size == array.size
         subprocess.run(["ss", "-K", "dst", HOSTS[1], "dport", "=", port], check=True, capture_output=True)
         for number in range(1, count):
-            assert second.take(piece(number), 0).size == array.size
+            assert second.take_piece(piece(number), 0).size == array.size
         assert not couriers.failures
 
 
@@ -354,25 +356,25 @@ def test_what_nobody_waits_for_stays_with_its_sender_and_what_is_waited_for_alwa
         first, second, third = couriers.all
         for number in range(count):
             first.send(1, piece(number), lambda number=number: loaded.append(number) or array)
-        wait_until(lambda: second._inbox_bytes >= 2_000_000)
+        wait_until(lambda: second.arrived_bytes >= 2_000_000)
         third.send(1, piece(0), lambda: array)
         third.send(1, piece(1), lambda: array)
-        assert second.take(piece(1), 2).size == array.size  # from one while another fills the inbox
+        assert second.take_piece(piece(1), 2).size == array.size  # from one while another fills the inbox
         assert len(loaded) < 10
         for number in reversed(range(count)):  # behind all the others
-            assert second.take(piece(number), 0).size == array.size
-        assert second.take(piece(0), 2).size == array.size
-        assert second._inbox_bytes == 0
+            assert second.take_piece(piece(number), 0).size == array.size
+        assert second.take_piece(piece(0), 2).size == array.size
+        assert second.arrived_bytes == 0
         assert not couriers.failures
         assert not second.refused
 
 
-@pytest.mark.parametrize("waits_for", [piece(3, iteration=7), SumPiece(7, 1, Phase.GATHER, "float32")])
+@pytest.mark.parametrize("waits_for", [piece(3, iteration=7), SumPiece(7, 1, SumPhase.GATHER, "float32")])
 def test_a_holder_that_gives_no_sign_of_life_is_named_with_the_piece(waits_for):
     with ExitStack() as stack:
         couriers = Couriers(stack, deadline_s=SOON_S, meets=1)  # the second one never receives
         with pytest.raises(PeerError, match="closed"):
-            couriers.all[0].take(waits_for, 1)
+            couriers.all[0].take_piece(waits_for, 1)
         wait_until(lambda: couriers.failures)
         cause, why, iteration = couriers.failures[0]
         assert (cause, iteration) == (Cause.UNREACHABLE, 7)
@@ -414,17 +416,17 @@ def test_a_tokens_input_that_its_holder_does_not_know_of_ends_the_wait_and_a_sha
     with ExitStack() as stack:
         couriers = Couriers(stack, deadline_s=SOON_S)
         first, second = couriers.all
-        share, found = SumPiece(7, 1, Phase.GATHER, "float32"), []
+        share, found = SumPiece(7, 1, SumPhase.GATHER, "float32"), []
 
         def wait():
             with contextlib.suppress(PeerError):  # at the end
-                found.append(second.take(share, 0))
+                found.append(second.take_piece(share, 0))
 
         thread = threading.Thread(target=wait)
         thread.start()
-        wait_until(lambda: second._wanted)
+        wait_until(lambda: second.awaited)
         with pytest.raises(PeerError, match="closed"):
-            first.take(piece(3, iteration=7), 1)
+            first.take_piece(piece(3, iteration=7), 1)
         assert [one[::2] for one in couriers.failures] == [(Cause.PROTOCOL, 7)]
         assert "nothing to send" in couriers.failures[0][1]
         assert thread.is_alive()

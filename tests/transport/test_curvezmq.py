@@ -15,7 +15,7 @@ from nalb.settings import from_environment
 from nalb.transport.conversations import Conversations
 from nalb.transport.curvezmq import door_kept, knock, node_of_user, secure_client, secure_server
 from nalb.transport.keys import NodeKeys, make_keys
-from nalb.transport.server import _receive_signed, _take
+from nalb.transport.server import receive_signed, take_message
 from tests.protocol.test_coordinator import ENVIRONMENT
 
 NODES = {"n0": "127.0.0.1", "n1": "10.0.0.1"}
@@ -111,9 +111,9 @@ def test_a_member_speaks_for_its_own_node_alone() -> None:
             hello = wire.encode(wire.Hello(wire.VERSION, "worker", claims, 0, 1))
             dealer.send_multipart([pack(Session[bytes]().keep(hello)), hello])
             assert router.poll(LIMIT_MS)
-            frames, node = _receive_signed(router, node_of_user(job["n0"]))
+            frames, node = receive_signed(router, node_of_user(job["n0"]))
             state = new_coordinator(from_environment(ENVIRONMENT, "host"), 0.0)
-            _take(Conversations(router), state, frames, node)
+            take_message(Conversations(router), state, frames, node)
             seen.append(state.verdict)
     assert seen[0] is None
     assert seen[1].cause is Cause.IDENTITY

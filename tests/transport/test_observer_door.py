@@ -14,7 +14,7 @@ from nalb.settings import from_environment
 from nalb.transport.conversations import Conversations
 from nalb.transport.observer import Observer
 from nalb.transport.observer_door import EVENT_BYTES, QUEUE_BYTES
-from nalb.transport.server import _flush, _observe, _open_door, _take
+from nalb.transport.server import flush, open_door, take_message, take_of_observer
 
 ENVIRONMENT = {
     "DMLC_ROLE": "scheduler", "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": "9091", "DMLC_NUM_WORKER": "50",
@@ -33,26 +33,26 @@ class Shell:
     def __init__(self, folder, stack):
         self.address = f"ipc://{folder}/observers"
         settings = from_environment(ENVIRONMENT | {"NALB_OBSERVERS": self.address}, "host")
-        self.door = _open_door(stack.enter_context(zmq.Context()), settings, stack)
+        self.door = open_door(stack.enter_context(zmq.Context()), settings, stack)
         self.state = new_coordinator(settings, 0.0)
 
     def turn(self, for_s=0.01):
         """Once around the loop."""
         if self.door.socket.poll(1000 * for_s):
             for frames in self.door.arrived():
-                _observe(self.state, frames)
+                take_of_observer(self.state, frames)
         self.door.catch_up(2.0)
-        _flush(None, self.state, None, self.door)
+        flush(None, self.state, None, self.door)
 
     def tell(self, count=1):
         """Note so many events; the shell looks after each."""
         for _ in range(count):
-            self.state._observers.tell(EVENT)
-            _flush(None, self.state, None, self.door)
+            self.state.observers.tell(EVENT)
+            flush(None, self.state, None, self.door)
 
     @property
     def watched_by(self):
-        return len(self.state._observers._identities)
+        return len(self.state.observers.identities)
 
     def until(self, holds):
         end_s = time.monotonic() + LIMIT_S
@@ -100,22 +100,22 @@ def test_one_that_has_gone_is_forgotten_with_what_it_missed(tmp_path):
         with Observer(one.address), Observer(one.address):
             one.until(lambda: one.watched_by == 2)
             one.tell(MANY)
-            assert one.door._missed
+            assert one.door.missed
         one.turn(0.2)  # the socket notices in the background
         one.tell()
         one.until(lambda: one.watched_by == 0)
         one.turn()
-        assert not one.door._missed
+        assert not one.door.missed
 
 
 def test_observers_and_processes_each_have_their_socket(tmp_path):
     with shell(tmp_path) as one:
-        _take(Conversations(one.door.socket), one.state, [b"stranger", wire.encode(wire.EndJob())])
-        _observe(one.state, [b"stranger", wire.encode(wire.Goodbye())])
+        take_message(Conversations(one.door.socket), one.state, [b"stranger", wire.encode(wire.EndJob())])
+        take_of_observer(one.state, [b"stranger", wire.encode(wire.Goodbye())])
         assert one.state.rejected["undecodable message"] == 2
-        assert not one.state._observers.is_ending
-        _observe(one.state, [b"watcher", wire.encode(wire.EndJob())])
-        assert one.state._observers.is_ending
+        assert not one.state.observers.is_ending
+        take_of_observer(one.state, [b"watcher", wire.encode(wire.EndJob())])
+        assert one.state.observers.is_ending
 
 
 def test_a_path_that_no_socket_can_have_is_named():

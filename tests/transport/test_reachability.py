@@ -17,7 +17,7 @@ from nalb.failures import Cause, Phase
 from nalb.settings import from_environment
 from nalb.transport import reachability as module
 from nalb.transport.reachability import Reachability, answers
-from nalb.transport.tcp_info import Address, Connection, Ways
+from nalb.transport.tcp_info import Address, TcpConnection, Ways
 from netem import qdiscs, rootless
 from netem.emulation import network_up
 from netem.namespaces import hub_namespace
@@ -105,27 +105,30 @@ def test_a_peer_that_neither_acknowledges_nor_answers_is_lost() -> None:
     reach.close()
 
     def look(now_s: float, waiting_s: dict[Address, float], heard: set[Address]) -> str | None:
-        return reach.lost([Connection(peer, 3, waited_s, 1) for peer, waited_s in waiting_s.items()], heard, now_s)
+        return reach.lost([TcpConnection(peer, 3, waited_s, 1) for peer, waited_s in waiting_s.items()], heard, now_s)
 
     assert look(10.0, {B: 1.0, C: 1.0}, {C}) is None  # B since 9; C is there: its packets were lost, or wait
     assert look(14.0, {B: 3.0, C: 6.0}, {C}) is None
     assert look(16.0, {B: 6.0, C: 6.0}, set()) is not None  # of B, in doubt for 7 s
     assert look(17.0, {C: 1.0}, set()) is None  # B is back
     assert look(18.0, {B: 0.7}, set()) is None  # and is in doubt anew
-    assert reach.lost([Connection(C, 1, 9.0, 1)], set(), 30.0) is None  # one packet may be lost
+    assert reach.lost([TcpConnection(C, 1, 9.0, 1)], set(), 30.0) is None  # one packet may be lost
     assert look(40.0, {C: 20.0}, {C}) is None  # TCP may be about to repeat what an outage has lost
     assert look(46.0, {C: 25.4}, {C}) is not None
 
 
 def test_far_nodes_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
-    near, far = Connection(("192.0.2.2", 4000), 0, 0.0, 5, 0.001), Connection(("192.0.2.3", 4000), 0, 0.0, 7, 0.08)
-    store, coordinator = (
-        Connection(("198.51.100.1", 443), 0, 0.0, 9, 0.2),
-        Connection(("192.0.2.1", 9092), 0, 0.0, 9, 0.2),
+    near, far = (
+        TcpConnection(("192.0.2.2", 4000), 0, 0.0, 5, 0.001),
+        TcpConnection(("192.0.2.3", 4000), 0, 0.0, 7, 0.08),
     )
-    paced: list[Connection] = []
+    store, coordinator = (
+        TcpConnection(("198.51.100.1", 443), 0, 0.0, 9, 0.2),
+        TcpConnection(("192.0.2.1", 9092), 0, 0.0, 9, 0.2),
+    )
+    paced: list[TcpConnection] = []
 
-    def connections(is_far: Callable[[Connection], bool]) -> list[Connection]:
+    def connections(is_far: Callable[[TcpConnection], bool]) -> list[TcpConnection]:
         paced[:] = [one for one in (near, far, store, coordinator) if is_far(one)]
         return [near, far, store, coordinator]
 
@@ -134,15 +137,15 @@ def test_far_nodes_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
     noted: list[Ways] = []
     reach = Reachability(ours, pytest.fail, noted.append)
     reach.close()
-    assert reach._look() is None
+    assert reach.look() is None
     assert noted == [Ways(12, 0.08)]
     assert paced == [far]
     far = far._replace(is_bbr=True)
-    assert reach._look() is None
+    assert reach.look() is None
     assert noted[1:] == [Ways(12, 0.08, is_bbr=True)]
     alone = Reachability(replace(ours, is_stock=True), pytest.fail)
     alone.close()
-    alone._look()
+    alone.look()
     assert paced == []  # MXNet's own stays as it is
 
 

@@ -17,7 +17,7 @@ from nalb.protocol import wire
 from nalb.reporting.run_file import read_events
 from nalb.settings import from_environment
 from nalb.transport.keys import VARIABLE, key_path, make_keys, write_keys
-from nalb.transport.server import CoordinatorThread, _flush, _open_log
+from nalb.transport.server import CoordinatorThread, flush, open_log
 from tests.process.test_line_file import files_of_at_most
 from tests.protocol.test_coordinator import ENVIRONMENT
 
@@ -29,11 +29,11 @@ def test_an_event_that_does_not_fit_is_an_error_and_what_follows_is_read(tmp_pat
     path = tmp_path / "samples.jsonl"
     state = SimpleNamespace(outbox=deque(), events=[READY])
     with ExitStack() as stack:
-        log = _open_log(SimpleNamespace(samples_path=str(path)), stack)
-        _flush(None, state, log)
+        log = open_log(SimpleNamespace(samples_path=str(path)), stack)
+        flush(None, state, log)
         state.events.append(READY)
         with files_of_at_most(path.stat().st_size + 20), pytest.raises(OSError, match="too large"):
-            _flush(None, state, log)
+            flush(None, state, log)
     append_event(path, FAILURE)  # the launcher's, once there is room
     assert read_events(tmp_path) == [READY, FAILURE]
     assert f"{path}, line 2 is torn" in caplog.text

@@ -23,7 +23,7 @@ class Course:
 
     def key(self):
         out, inn = self.outflow, self.inflow
-        sender = (out.confirmed, out.sent, out.round, len(out), out._limit_bytes)
+        sender = (out.confirmed, out.sent, out.round, len(out), out.limit_bytes)
         receiver = (inn.received, inn.again, inn.limit_bytes)
         return sender, receiver, tuple(self.data), tuple(self.words), self.faults
 
@@ -44,7 +44,7 @@ class Course:
         if item is None:
             self.inflow.mark(number, round_)
         elif self.inflow.is_next(number, round_):
-            self.inflow.take(self.size_bytes)
+            self.inflow.note_taken(self.size_bytes)
             self.taken += item
         assert ITEMS.startswith(self.taken)
 
@@ -132,7 +132,7 @@ def test_no_more_leaves_than_the_peer_lets_come():
     assert not outflow.wants_more
     for number in range(1, 4):
         assert inflow.is_next(number, 0)
-        inflow.take(WINDOW_BYTES // 4)
+        inflow.note_taken(WINDOW_BYTES // 4)
         outflow.confirm(inflow.received, inflow.limit_bytes, -1)
     assert outflow.next() is None
     assert inflow.open()

@@ -62,7 +62,7 @@ class BatchSizer:
         self._setting_up = 0  # iterations left for which a worker sets up for a larger size
         self._reported = [-1] * workers  # by rank, the last iteration
         self._left: set[int] = set()
-        self._reports: dict[int, dict[int, m.Computed]] = {}  # iteration -> rank -> report, until all have reported
+        self.reports: dict[int, dict[int, m.Computed]] = {}  # iteration -> rank -> report, until all have reported
         self.outbox: list[m.BatchSizes] = []
         self.events: list[BatchEvent] = []
 
@@ -106,9 +106,9 @@ class BatchSizer:
             raise InputError(why)
         slowest = min(self._reported)
         if due <= slowest + KEPT:
-            self._reports.setdefault(due, {})[rank] = message
+            self.reports.setdefault(due, {})[rank] = message
         if due == slowest:  # nobody is left to report it
-            reports = self._reports.pop(due)
+            reports = self.reports.pop(due)
             if len(reports) == self._workers:
                 self._decide(due, [reports[rank] for rank in range(self._workers)])
 

@@ -76,7 +76,7 @@ class IterationBooks:
         nodes, plan = self.planner.nodes, decision.plan
         load_bytes = 0.0 if plan is None else float(plan.load_bytes(nodes.nodes).mean())
         model_bytes, servers = self.planner.layout.model_bytes, len(nodes.rank_of_node)
-        self.slicing.granularity.observe(load_bytes, took_s, model_bytes, len(nodes.nodes), servers)
+        self.slicing.granularity.observe_exchange(load_bytes, took_s, model_bytes, len(nodes.nodes), servers)
 
     def _judge(self, iteration: int, samples: Samples, took_s: float, iteration_s: float) -> list[SharedUplink]:
         """Learn from the iteration's timed messages; returns the uplinks that they show to be shared."""

@@ -74,7 +74,7 @@ class Iterations:
         one = self._progress.of(process)
         one.note(report, self.number)
         self.moved_s = now_s if report.samples or report.queued_bytes else self.moved_s
-        self._collector.take(one, report, self._released_s if self.phase in ("RUN", "COLLECT") else None, now_s)
+        self._collector.collect(one, report, self._released_s if self.phase in ("RUN", "COLLECT") else None, now_s)
 
     def register(self, process: Process, message: m.Register, now_s: float) -> Failure | None:
         """A worker says what it pushes from now on."""

@@ -155,7 +155,7 @@ class NetworkKnowledge:
         for window in self._observations:
             window.clear()
 
-    def observe(self, finished: FinishedIteration, plan: Distribution | None, shows_servers: bool) -> Learned:
+    def learn(self, finished: FinishedIteration, plan: Distribution | None, shows_servers: bool) -> Learned:
         """Learn from one iteration. plan: None where MXNet routed it. shows_servers: the time of each server shows its rate."""
         self._compute_spread_s = finished.compute_spread_s
         if not len(finished.samples):
@@ -163,9 +163,9 @@ class NetworkKnowledge:
         work = finished.work
         traffic = Traffic(finished.samples, False if work is None else work.are_full(finished.exchange_s))
         is_refuted = self._estimator.observe(traffic)
-        found = [] if self._search is None else self._search.observe(traffic)
+        found = [] if self._search is None else self._search.search(traffic)
         if plan is not None and work is not None:
-            self._cores.observe(work, plan.held_shares)
+            self._cores.observe_work(work, plan.held_shares)
         if plan is not None and shows_servers:
             self._observe_servers(traffic, plan)
         return Learned(is_refuted, found)

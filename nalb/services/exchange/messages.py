@@ -153,7 +153,7 @@ class SiteLeaders(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tr
     """The servers that sum each slice within one site; empty for a site of one machine."""
 
     server_of_slice: list[Index]  # ranks of site servers, whose nodes' workers lead
-    slot_of_slice: list[Index]  # numbers of their slots, two keys each (nalb/planning/slots.py)
+    slot_of_slice: list[Index]  # numbers of their slots, two keys each (kvstore_patch/keys/slots.py)
 
 
 class Plan(Message, frozen=True):

@@ -3,14 +3,9 @@
 import math
 from typing import Protocol
 
-import numpy as np
-
 from nalb.feedback.routing import Routing
 from nalb.planning.nodes import Floats
 from nalb.planning.slices import Layout, Tensor
-from nalb.planning.slots import STOCK_KEYS
-from nalb.planning.stock import route
-from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.knowledge import Known
 
 
@@ -19,25 +14,6 @@ class Loads(Protocol):
 
     def shares(self, tensors: tuple[Tensor, ...]) -> Floats | None:
         """Bytes per node, shape (N,); None where the plane cannot sum these tensors without a plan."""
-
-
-class OwnLoads:
-    """The bytes that each server sums by MXNet's own routing, which depends on the keys that each set of tensors gets."""
-
-    def __init__(self, nodes: JobNodes):
-        self._node_of_rank = {rank: node for node, rank in nodes.rank_of_node.items()}
-        self._num_nodes = len(nodes.nodes)
-        self._first_key: dict[tuple[Tensor, ...], int] = {}  # counted like kvstore_patch/store/own_routing.py
-
-    def shares(self, tensors: tuple[Tensor, ...]) -> Floats | None:
-        """Bytes per node, shape (N,), which get keys on their first use; None where MXNet has no keys left for them."""
-        first = self._first_key.setdefault(tensors, sum(map(len, self._first_key)))
-        keys = range(first, first + len(tensors))
-        if keys.stop > STOCK_KEYS:
-            return None
-        sizes_bytes, ranks = route(tensors, len(self._node_of_rank), keys)
-        on_node = np.array([self._node_of_rank[rank] for rank in ranks.tolist()])
-        return np.bincount(on_node, sizes_bytes, self._num_nodes).astype(np.float64)
 
 
 class OwnRouting:

@@ -50,7 +50,7 @@ def explain_iteration(
 ) -> IterationEvent:
     """Add to an iteration's event its decision, what it measured, and what is known after it."""
     nodes, plan, estimate = known.nodes, decision.plan, known.estimate
-    names = nodes.names
+    names, uplinks = nodes.names, estimate.uplinks
     told = replace(
         event,
         measured=decision.is_measured,
@@ -60,7 +60,12 @@ def explain_iteration(
             up=_by_name(names, estimate.up),
             down=_by_name(names, estimate.down),
             pairs=[(names[i], names[j], rate) for (i, j), rate in estimate.pairs.items()],
-            uplinks=_by_site(nodes.sites, None if estimate.uplinks is None else estimate.uplinks.rates),
+            uplinks=_by_site(nodes.sites, None if uplinks is None else uplinks.rates),
+        ),
+        least=Rates(
+            up=_by_name(names, estimate.least[0]),
+            down=_by_name(names, estimate.least[1]),
+            uplinks=_by_site(nodes.sites, None if uplinks is None else uplinks.least),
         ),
     )
     if plan is not None:
@@ -86,7 +91,10 @@ def _beside_configured(
     names, rates = nodes.names, configured_rates.capacities
     uplinks = None if rates.uplinks is None else np.array([rates.uplinks.up, rates.uplinks.down])
     configured = Rates(
-        up=_by_name(names, rates.up), down=_by_name(names, rates.down), uplinks=_by_site(nodes.sites, uplinks)
+        up=_by_name(names, rates.up),
+        down=_by_name(names, rates.down),
+        pairs=[(names[i], names[j], rate) for (i, j), rate in rates.pairs.items()] or None,
+        uplinks=_by_site(nodes.sites, uplinks),
     )
     if rates.uplinks is None:
         least_s = bound_s(nodes.nodes, model_bytes, configured_rates.for_bound)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -11,8 +11,16 @@ from nalb.planning.nodes import Floats
 from nalb.planning.slices import Layout, Tensor
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.job_nodes import JobNodes
-from nalb.services.exchange.own_routing import Loads, OwnLoads
-from nalb.services.exchange.slot_numbers import PlacedSlices, PlanSlots
+from nalb.services.exchange.own_routing import Loads
+
+
+class PlacedSlices(NamedTuple):
+    """The places of a plan's slices."""
+
+    ranks: list[int]  # of each slice's server
+    slots: list[int]  # on it
+    leaders: list[m.SiteLeaders]  # by site; none where sums have one level
+    new_slots: list[m.NewSlots]  # which must exist before the plan may go out
 
 
 class Slots(Protocol):
@@ -72,9 +80,4 @@ class RingLoads:
         return np.full(self._count, sum(tensor.size_bytes for tensor in tensors) / self._count)
 
 
-def _plan_slots(nodes: JobNodes) -> PlanSlots:
-    return PlanSlots(nodes.rank_of_node, nodes.site_rank_of_node, nodes.sites)
-
-
-PS_LITE = Plane(_plan_slots, OwnLoads)
 AGENTS = Plane(NoSlots, RingLoads)

@@ -18,7 +18,7 @@ from nalb.services.exchange.decision import Decision, PlanContext, PlanOptions, 
 from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.knowledge import FinishedIteration, Known, NetworkKnowledge
 from nalb.services.exchange.own_routing import OwnRouting
-from nalb.services.exchange.planes import PS_LITE, Plane, Slots
+from nalb.services.exchange.planes import AGENTS, Plane, Slots
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Planner:
         plan = None if decision is None else decision.plan
         is_free = self.present is not None and not self.present.message.inflight_bytes
         shows_servers = is_free or (decision is not None and decision.scheme.learns_from_times)
-        learned = self.knowledge.observe(finished, plan, shows_servers)
+        learned = self.knowledge.learn(finished, plan, shows_servers)
         if decision is None or plan is None or not len(finished.samples):
             return learned.shared_uplinks
         known, model_bytes = self.knowledge.now, self.layout.model_bytes
@@ -177,7 +177,7 @@ def new_planner(
     new_estimator: Callable[[int], Estimator],
     routing: Routing | None = None,
     rules: Rules = RULES,
-    plane: Plane = PS_LITE,
+    plane: Plane = AGENTS,
 ) -> Planner:
     """Make a job's planner, which knows nothing yet. new_estimator: makes an estimator from the number of nodes.
 

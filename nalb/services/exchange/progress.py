@@ -25,7 +25,7 @@ class Reported(NamedTuple):
 
 
 @dataclass
-class Progress:
+class ProcessProgress:
     """How far one process is."""
 
     process: Process
@@ -66,24 +66,24 @@ class JobProgress:
 
     def __init__(self, members: Members):
         self._members = members
-        self._by_identity: dict[bytes, Progress] = {}
+        self._by_identity: dict[bytes, ProcessProgress] = {}
 
-    def __iter__(self) -> Iterator[Progress]:
+    def __iter__(self) -> Iterator[ProcessProgress]:
         return map(self.of, self._members)
 
-    def of(self, process: Process) -> Progress:
+    def of(self, process: Process) -> ProcessProgress:
         """The progress of one process."""
         if (found := self._by_identity.get(process.identity)) is None:
-            found = self._by_identity[process.identity] = Progress(process)
+            found = self._by_identity[process.identity] = ProcessProgress(process)
         return found
 
     @property
-    def workers(self) -> list[Progress]:
+    def workers(self) -> list[ProcessProgress]:
         """The workers' progress, in the order of their coming."""
         return [self.of(worker) for worker in self._members.workers]
 
     @property
-    def servers(self) -> list[Progress]:
+    def servers(self) -> list[ProcessProgress]:
         """The servers' progress, in the order of their coming."""
         return [self.of(server) for server in self._members.servers]
 
@@ -129,7 +129,7 @@ class JobProgress:
                 )
         return None
 
-    def disagreement(self, mine: Progress) -> Failure | None:
+    def disagreement(self, mine: ProcessProgress) -> Failure | None:
         """How one worker's registration differs from another's, if so. All have registered."""
         for other in self.workers:
             if other.tensors != mine.tensors:

@@ -15,7 +15,7 @@ import numpy as np
 from nalb.events import DoubtEvent
 from nalb.measurement.samples import CHECKED, ClockAlignment, Fault, Floats, Ints, Samples, check, samples_of
 from nalb.protocol import wire
-from nalb.services.exchange.progress import JobProgress, Progress, Reported
+from nalb.services.exchange.progress import JobProgress, ProcessProgress, Reported
 
 STALE_S = 60.0  # by so much a sample may be older than the plan: it is of new slots, or of sums without a plan
 CLOCK_S = 0.01  # by so much rounding may make a sample younger than its report
@@ -36,10 +36,10 @@ class SampleCollector:
         numbered = ((number, one) for one in self._progress for number in one.process.peer_numbers)
         self._node_of_peer = {number: index[one.node] for number, one in numbered}
 
-    def take(self, one: Progress, report: wire.Report, released_s: float | None, now_s: float) -> None:
+    def collect(self, one: ProcessProgress, report: wire.Report, released_s: float | None, now_s: float) -> None:
         """Take in a report. Its samples are of the iteration whose plan went out at released_s; None: no plan is out."""
         name = one.process.name
-        self._clock.observe(name, report.sent_s, now_s)
+        self._clock.observe_stamp(name, report.sent_s, now_s)
         if report.samples and released_s is not None:
             shift_s, early_s = self._clock.offset_s[name], released_s - STALE_S
             one.reports.append(Reported(report.samples, shift_s, early_s, now_s + CLOCK_S))
@@ -96,7 +96,10 @@ class Received(NamedTuple):
 
 
 def collect(
-    reporters: Sequence[Progress], node_of_peer: dict[int, int], since_s: float, most_bytes: Callable[[int], Floats]
+    reporters: Sequence[ProcessProgress],
+    node_of_peer: dict[int, int],
+    since_s: float,
+    most_bytes: Callable[[int], Floats],
 ) -> Received:
     """The samples of one iteration, without those that cannot be.
 

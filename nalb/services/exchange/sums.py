@@ -95,7 +95,9 @@ def find_wrong_sum(
     wronged = sorted(name for name, is_right in zip(told, right[:, index], strict=True) if not is_right)
     names = [f"worker {name}" for name in wronged]
     keys = sorted({layout.tensors[fragment.tensor].name for fragment in layout.slices[index].fragments})
-    place = f"server {server_name(plan.server_of_slice[index])}, slot {plan.slot_of_slice[index]}"
+    place = f"server {server_name(plan.server_of_slice[index])}"
+    if plan.slot_of_slice:  # which servers of other planes than ps-lite do not have
+        place += f", slot {plan.slot_of_slice[index]}"
     if led := [server_name(one.server_of_slice[index]) for one in plan.leaders if one.server_of_slice]:
         place += f", led by {listed(led)} within their sites"
     detail = (

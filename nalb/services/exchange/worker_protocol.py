@@ -21,13 +21,13 @@ class WorkerProtocol:
     layout_version: int = -1  # of the last Setup obeyed
     iteration: int = -1  # the last one chosen, or the one before the Setup's first
     plan: m.Plan | None = None  # the last one obeyed; None: the Setup came after it
-    _is_registering: bool = False
+    is_registering: bool = False
     _orders: set[tuple[int, int]] = field(default_factory=set)  # of slots: iteration and layout_version
 
     def register(self, tensors: Sequence[m.TensorSpec]) -> m.Register:
         """Make the message that registers these tensors; until its Setup comes no plan is obeyed."""
         self.registration += 1
-        self._is_registering = True
+        self.is_registering = True
         return m.Register(list(tensors), self.registration)
 
     def choose(self, inbox: list[wire.Message]) -> m.Setup | m.Plan | m.Finish | None:
@@ -35,15 +35,15 @@ class WorkerProtocol:
 
         A plan that holds for the next iteration too is given again.
         """
-        inbox[:] = [message for message in inbox if not self._is_void(message)]
+        inbox[:] = [message for message in inbox if not self.is_void(message)]
         setups = [x for x in inbox if isinstance(x, m.Setup) and x.registration == self.registration]
         if setups:
             setup = max(setups, key=lambda one: one.layout_version)
             inbox.remove(setup)
-            self.layout_version, self.iteration, self._is_registering = setup.layout_version, setup.iteration - 1, False
+            self.layout_version, self.iteration, self.is_registering = setup.layout_version, setup.iteration - 1, False
             self.plan = None
             return setup
-        if self._is_registering:
+        if self.is_registering:
             return None
         if self.plan is not None and self.iteration < self.plan.until:
             self.iteration += 1
@@ -66,7 +66,8 @@ class WorkerProtocol:
         self._orders.add(order)
         return is_new
 
-    def _is_void(self, message: wire.Message) -> bool:
+    def is_void(self, message: wire.Message) -> bool:
+        """Whether a message is of a layout or a plan that no longer holds."""
         if isinstance(message, m.Setup):
             return message.registration < self.registration or message.layout_version <= self.layout_version
         return isinstance(message, m.Plan) and (

@@ -19,7 +19,7 @@ from nalb.services.tokens import messages as m
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.network_aware import NetworkAware
 from nalb.tokens.policies import FELA, FELA_BY_PAPER, FELAS, Policy, configuration, conflict
-from nalb.tokens.server import Completed, GoOn, Order, Send, Synchronise, TokenServer, Work, name_of
+from nalb.tokens.server import Completed, ComputeToken, GoOn, Order, Send, Synchronise, TokenServer, name_of
 from nalb.tokens.shape import Shape, level_name
 from nalb.tokens.tuning import PHASES, Tuner
 
@@ -122,7 +122,7 @@ class TokenDealer:
         for one in self._server.completed:
             self._computed.setdefault(one.token.id.iteration, []).append((one, message))
             if self._aware is not None:
-                self._aware.observe(one, message.compute_s, message.fetched_bytes, message.fetch_s)
+                self._aware.observe_token(one, message.compute_s, message.fetched_bytes, message.fetch_s)
         self._tell_computed(self._server, now_s)
         self._tune(self._server, now_s)
         for order in orders:
@@ -147,7 +147,7 @@ class TokenDealer:
             return
         before = self._tuner.configuration, self._tuner.is_done
         for seconds in server.iteration_s:
-            self._tuner.observe(seconds)
+            self._tuner.observe_iteration(seconds)
         if (self._tuner.configuration, self._tuner.is_done) != before:
             server.configure(self._tuner.shape, self._tuner.policy)
             self._tell_shape(server.complete + 1, self._tuner.shape, self._tuner.policy, self._tuner.reason, now_s)
@@ -197,7 +197,7 @@ class TokenDealer:
         return f"rank {gone[0]} left after {steps} steps, another begins its step {most}: all must make as many"
 
     def _say(self, order: Order) -> None:
-        if isinstance(order, Work):
+        if isinstance(order, ComputeToken):
             token = order.token
             self._held[order.worker] = token.id
             inputs, chunks = list(token.inputs), list(token.chunks)

@@ -52,7 +52,7 @@ class Tokens(Service):
     ):
         """rates: see TokenDealer. is_recorded: whether events tell every token of an iteration."""
         super().__init__(members)
-        self._settings, self._rates, self._is_recorded = settings, rates, is_recorded
+        self._settings, self.rates, self._is_recorded = settings, rates, is_recorded
         is_asked, startup_s = settings.parallel is not None, settings.startup_s
         self.joining = Joining(Cause.TOKENS, "those that compute tokens", JOIN, is_asked, members, startup_s)
         self._dealer: TokenDealer | None = None  # from the first worker that joins on
@@ -93,7 +93,7 @@ class Tokens(Service):
             balances,
             settings.token_apart,
         )
-        return TokenDealer(options, settings.num_workers, self._rates)
+        return TokenDealer(options, settings.num_workers, self.rates)
 
     def _tell(self, dealer: TokenDealer) -> None:
         """Hand on what the dealer says."""

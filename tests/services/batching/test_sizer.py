@@ -118,8 +118,8 @@ def test_reports_far_ahead_of_the_slowest_are_not_kept(monkeypatch):
     for rank, size in enumerate((30, 10)):
         for iteration in range(9):
             manager.computed(rank, computed(iteration, size))
-            assert len(manager._reports) <= 2
-    assert not manager._reports
+            assert len(manager.reports) <= 2
+    assert not manager.reports
     iterate(manager, 9, (30, 10), (0.001, 0.1))
     assert [event.iteration for event in manager.events] == [0, 1, 9]
 

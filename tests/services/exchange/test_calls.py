@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvstore_patch.keys.plane import PS_LITE
 from nalb.failures import Cause
 from nalb.protocol import wire
 from nalb.protocol.members import Members
@@ -165,7 +166,7 @@ def test_many_calls_of_many_workers_end_alike_or_named(data):
 
 
 def coordinator(workers=2):
-    state = new_coordinator(settings(workers), 0.0)
+    state = new_coordinator(settings(workers), 0.0, plane=PS_LITE)
     state.receive(b"s0", wire.Hello(wire.VERSION, "server", "n0", 0, 1), 0.0)
     for rank in range(workers):
         state.receive(b"w%d" % rank, wire.Hello(wire.VERSION, "worker", f"n{rank}", rank, 1), 0.0)

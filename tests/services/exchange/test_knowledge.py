@@ -41,7 +41,7 @@ def test_one_iteration_teaches_links_servers_and_cores():
     knowledge, cores = NetworkKnowledge(JOB, CapacityEstimator), np.full(4, 2.0)
     before = knowledge.now
     work = Work(np.full(4, 0.1), np.full(4, 0.2), cores)
-    assert knowledge.observe(seen(work=work, compute_spread_s=0.5), EQUAL, shows_servers=True).shared_uplinks == []
+    assert knowledge.learn(seen(work=work, compute_spread_s=0.5), EQUAL, shows_servers=True).shared_uplinks == []
     known = knowledge.now
     slowest_s = completion_s(JOB.nodes, EQUAL.held_shares, MODEL_BYTES, TRUE)
     assert known.exchange_s(EQUAL.held_shares, MODEL_BYTES, with_cores=False) == pytest.approx(slowest_s, rel=0.1)
@@ -56,14 +56,14 @@ def test_one_iteration_teaches_links_servers_and_cores():
 
 def test_times_of_servers_that_a_window_kept_in_step_teach_nothing_of_them():
     knowledge = NetworkKnowledge(JOB, CapacityEstimator)
-    knowledge.observe(seen(), EQUAL, shows_servers=False)
+    knowledge.learn(seen(), EQUAL, shows_servers=False)
     assert not any(knowledge.now.observations)
     assert knowledge.now.capacities is not None
 
 
 def test_an_iteration_without_samples_teaches_only_how_far_apart_workers_computed():
     knowledge = NetworkKnowledge(JOB, CapacityEstimator)
-    learned = knowledge.observe(FinishedIteration(NONE, 1.0, compute_spread_s=0.5), EQUAL, shows_servers=True)
+    learned = knowledge.learn(FinishedIteration(NONE, 1.0, compute_spread_s=0.5), EQUAL, shows_servers=True)
     assert learned == (False, [])
     assert (knowledge.now.compute_spread_s, knowledge.now.capacities) == (0.5, None)
 

@@ -5,6 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from kvstore_patch.keys.plane import PS_LITE
+from kvstore_patch.keys.slots import plan_slot_key
 from nalb.errors import InputError
 from nalb.feedback.routing import Routing
 from nalb.measurement.capacity import CapacityEstimator
@@ -12,7 +14,6 @@ from nalb.planning.distribution import DecisionKind
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
-from nalb.planning.slots import plan_slot_key
 from nalb.protocol import wire
 from nalb.schemes import EXACT, SCHEMES, Scheme, equal_by_need, find_scheme
 from nalb.services.exchange import messages as m
@@ -32,7 +33,7 @@ LOW_FROM, LOW_UNTIL, END = 5, 18, 24
 
 def planner_of():
     nodes = JobNodes.of([node.name for node in NODES], {"w0", "w1", "w2"}, {"s0": 0, "s1": 1})
-    planner = new_planner(nodes, CapacityEstimator, Routing())
+    planner = new_planner(nodes, CapacityEstimator, Routing(), plane=PS_LITE)
     planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e4)
     return planner
 
@@ -55,7 +56,7 @@ def alike(count, may_leave=True):
     names = [node.name for node in nodes]
     ranks = {name: rank for rank, name in enumerate(names)}
     job = JobNodes.of(names, set(names), ranks)
-    return new_planner(job, CapacityEstimator, Routing() if may_leave else None), nodes
+    return new_planner(job, CapacityEstimator, Routing() if may_leave else None, plane=PS_LITE), nodes
 
 
 def plan(planner, scheme, iteration=0, schemes=SCHEMES):

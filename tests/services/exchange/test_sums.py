@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from nalb.failures import Cause
 from nalb.planning.slices import Tensor, build_layout
@@ -85,6 +86,14 @@ def test_a_wrong_sum_is_named(fault):
     assert (found.failure.cause, found.failure.iteration) == (Cause.WRONG_SUM, 3)
     assert (found.slice_index, found.workers) == (12, ["n0", "n1", "n2"])
     assert "\n" not in found.failure.detail
+
+
+def test_a_wrong_sum_of_servers_without_slots_is_named_by_its_server():
+    layout, plan, pushed, answered = iteration("float32")
+    one_element(answered, pushed)
+    found = judge(layout, structs.replace(plan, slot_of_slice=[]), pushed, answered)
+    assert (found.failure.cause, found.slice_index) == (Cause.WRONG_SUM, 12)
+    assert "slot" not in found.failure.detail
 
 
 def test_two_slices_in_each_others_place_are_seen():

@@ -254,9 +254,9 @@ def test_what_is_known_of_the_links_is_by_rank_and_asked_for_once_an_iteration()
         state.receive(b"w%d" % rank, wire.Hello(wire.VERSION, "worker", f"n{node}", rank, 1), 0.0)
     for rank in range(3):
         state.receive(b"w%d" % rank, m.Register([m.TensorSpec("w", 3_000_000, "float32", 0)]), 0.0)
-    assert tokens._rates() is None
+    assert tokens.rates() is None
     links.rates = [1e6, 2e6, 3e6], [4e6, 5e6, 6e6]
-    assert tokens._rates() == ([3e6, 1e6, 2e6], [6e6, 4e6, 5e6])
+    assert tokens.rates() == ([3e6, 1e6, 2e6], [6e6, 4e6, 5e6])
 
     asked = []
     options = TokenOptions(weights=(1, 2, 4))

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nalb.errors import StoreError
-from nalb.planning.slots import (
+from kvstore_patch.keys.slots import (
     DIRECT_SLOTS,
     HASH_PRIME,
     KEYS_PER_TURN,
@@ -18,8 +17,8 @@ from nalb.planning.slots import (
     site_slot_keys,
     slot_key,
 )
-
-from .strategies import laws
+from nalb.errors import StoreError
+from tests.planning.strategies import laws
 
 MOST_SERVERS = KEYS_PER_TURN - STOCK_KEYS
 server_counts = st.one_of(st.integers(1, 1000), st.integers(1, MOST_SERVERS)).filter(lambda count: count % HASH_PRIME)

@@ -2,17 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
+from kvstore_patch.keys.slots import most_plan_slots, most_site_slots
 from nalb.errors import InputError
 from nalb.planning.distribution import Distribution
 from nalb.planning.leaders import SitePlan
-from nalb.planning.sites import Sites
 from nalb.planning.slices import Layout
-from nalb.planning.slots import most_plan_slots, most_site_slots
 from nalb.services.exchange import messages as m
+from nalb.services.exchange.job_nodes import JobNodes
+from nalb.services.exchange.planes import PlacedSlices
 
 SlotClass = tuple[str, int]  # dtype, elements
 
@@ -61,23 +61,13 @@ class SlotNumbers:
         return slots, new
 
 
-class PlacedSlices(NamedTuple):
-    """The places of a plan's slices."""
-
-    ranks: list[int]  # of each slice's server
-    slots: list[int]  # on it
-    leaders: list[m.SiteLeaders]  # by site; none where sums have one level
-    new_slots: list[m.NewSlots]  # which must exist before the plan may go out
-
-
 class PlanSlots:
     """The slots of one job, of both levels where sums have two. They are refused where keys may run out."""
 
-    def __init__(self, rank_of_node: Mapping[int, int], site_rank_of_node: Mapping[int, int], sites: Sites | None):
-        """rank_of_node: of servers by node; site_rank_of_node: of those of the sites; sites: None where sums have one level."""
-        self._between, self._within = SlotNumbers(rank_of_node), SlotNumbers(site_rank_of_node)  # sites
-        count = self._num_servers = len(rank_of_node) + len(site_rank_of_node)
-        self._most = most_plan_slots(count) if sites is None else most_site_slots(len(sites.of_node), count)
+    def __init__(self, nodes: JobNodes):
+        self._between, self._within = SlotNumbers(nodes.rank_of_node), SlotNumbers(nodes.site_rank_of_node)  # sites
+        count = self._num_servers = len(nodes.rank_of_node) + len(nodes.site_rank_of_node)
+        self._most = most_plan_slots(count) if nodes.sites is None else most_site_slots(len(nodes.nodes), count)
         self._most_of_class: Counter[SlotClass] = Counter()  # slices of a class, in the layout that has most of it
 
     @property

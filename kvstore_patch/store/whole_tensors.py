@@ -6,14 +6,14 @@ from collections.abc import Sequence
 import mxnet as mx
 from mxnet.ndarray import NDArray
 
+from kvstore_patch.keys.slots import STOCK_KEYS
 from kvstore_patch.store import ndarrays
 from kvstore_patch.store.calls import Call
 from nalb.errors import StoreError
 from nalb.planning.slices import Tensor
-from nalb.planning.slots import STOCK_KEYS
 
 
-class OwnRouting:
+class WholeTensors:
     """Pushes whole tensors through keys of their own, which are created on the servers at their first use."""
 
     def __init__(self, inner: mx.kvstore.KVStore, lock: threading.Lock):

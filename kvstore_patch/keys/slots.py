@@ -14,8 +14,8 @@ kvstore_patch/store/direct.py). The other slots belong to plans, and the coordin
 """
 
 from nalb.errors import StoreError
+from nalb.planning.stock import HASH_PRIME
 
-HASH_PRIME = 9973  # KVStoreDist::EncodeDefaultKey, MXNet 1.9.1
 TURNS = HASH_PRIME // 2  # number of ranges whose keys are below 2^31
 KEYS_PER_TURN = (1 << 31) // HASH_PRIME  # every range has at least so many keys
 STOCK_KEYS = 4096  # first keys of each range, which slots do not use

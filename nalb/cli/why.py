@@ -1,0 +1,47 @@
+"""`nalb why DIR`: says what sets the pace of a run's iterations, also while the run goes on."""
+
+import argparse
+from pathlib import Path
+
+from nalb.cli.flags import parse_names
+from nalb.compare.progress import show_table
+from nalb.errors import InputError
+from nalb.reporting.pace import paces
+from nalb.reporting.record import read_timeline
+from nalb.reporting.table import pace_table
+
+SHOWN = 8  # things in a table
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    parser.add_argument("run_dir", metavar="DIR", type=Path, help="run directory, of a run that may still go on")
+    parser.add_argument("--schemes", metavar="A,B", help="of these schemes alone (default: all that the run has)")
+    parser.add_argument("--last", type=int, metavar="N", help="only the newest N iterations of each (default: all)")
+    parser.add_argument("--all", action="store_true", help=f"list everything (default: the first {SHOWN})")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print a table for each scheme. Raises InputError."""
+    if args.last is not None and args.last < 1:
+        raise InputError(f"--last {args.last}: give 1 or more")
+    timeline = read_timeline(args.run_dir)
+    if not timeline.has_events:
+        if trainings := sorted(str(one.parent) for one in args.run_dir.glob("*/samples.jsonl")):
+            raise InputError(f"{args.run_dir} has no iterations of its own: give one of {', '.join(trainings)}")
+        raise InputError(
+            f"{args.run_dir / 'samples.jsonl'} has no iterations: wait for the first one, or give another run directory; MXNet"
+            " alone (`nalb launch --scheme stock` or p3) notes none"
+        )
+    found = paces(timeline, args.last)
+    if args.schemes is not None:
+        words = parse_names("--schemes", args.schemes)
+        if unknown := set(words) - timeline.steps.keys():
+            raise InputError(f"--schemes: the run has no {min(unknown)!r}: choose of {', '.join(timeline.steps)}")
+        found = [pace for pace in found if pace.scheme in words]
+    for pace in found:
+        show_table(pace_table(pace, None if args.all else SHOWN))
+        print(f"{pace.scheme}: {pace.sentence or 'nothing is known of links and workers'}")
+        if not pace.are_loads_known:
+            print("which server sums what is not known under this scheme, so no link is listed")
+    return 0

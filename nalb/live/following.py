@@ -1,0 +1,80 @@
+"""Follows a run until its job is over, and serves its metrics in a process beside it."""
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nalb.errors import InputError
+from nalb.live.state import FAILED, LiveState
+from nalb.live.tail import RunTail
+from nalb.process.own_program import own_argv
+from nalb.reporting.about_file import read_about
+
+BETWEEN_S = (
+    15.0  # without a coordinator's socket for so long, a job is over: it takes a moment from one attempt to the next
+)
+END_S = 5.0  # for the process that serves metrics to end
+
+
+class Follower:
+    """Keeps the state of a run up to date."""
+
+    def __init__(self, run_dir: Path):
+        """Raises InputError where there is no such directory."""
+        self.tail, self.state = RunTail(run_dir), LiveState()
+        about = read_about(run_dir)
+        self.iterations = None if about is None else about.iterations  # that the run will have; None: not known
+        self._gone_s: float | None = None  # since when there is no socket
+        self._has_run = False
+
+    def look(self) -> None:
+        """Take in what the run has appended. Raises InputError for a damaged file."""
+        for event in self.tail.fresh():
+            if self.tail.restarts != self.state.restarts:
+                self.state.restarted(self.tail.restarts)
+            self.state.take(event)
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether the job has ended, by the sockets in its directory. One that had ended before the first look is over at once."""
+        if self.tail.is_running:
+            self._gone_s, self._has_run = None, True
+            return False
+        if not self._has_run:
+            return self.state.phase == FAILED or self.state.iterations + self.state.tokens > 0
+        if self.state.phase != FAILED:
+            return True
+        self._gone_s = now_s if self._gone_s is None else self._gone_s
+        return now_s - self._gone_s >= BETWEEN_S
+
+
+def check_port(address: str, port: int, flag: str) -> None:
+    """Raise InputError where nothing can listen there. flag: that named the port."""
+    try:
+        with socket.create_server((address, port)):
+            pass
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)  # create_server adds the address to its own words
+        raise InputError(f"{flag} {port} on {address}: {why}: choose another") from None
+
+
+@contextmanager
+def metrics_beside(run_dir: Path, port: int | None) -> Iterator[None]:
+    """Serve the run's metrics on loopback in a process of its own meanwhile; None: do not. The process also ends with this one."""
+    if port is None:
+        yield
+        return
+    words = own_argv("nalb.cli.main", "metrics", str(run_dir), "--port", str(port), "--while", str(os.getpid()))
+    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,80 @@
+"""Follows the events of a run from its files alone: the job does no work for whoever looks, and knows of nobody.
+
+The coordinator appends each event to samples.jsonl at once, so a follower also sees what came before it. Messages of single
+iterations, which make up most of the file, are passed over. A run that was restarted goes on in restart-1, restart-2 and so on.
+The coordinator's socket for observers stands in the directory as long as a job runs; its absence tells that the job is over.
+Choice not taken: to connect to that socket, which tells the same events, and those before it not at all.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nalb.errors import InputError
+from nalb.events import AnyEvent
+from nalb.reporting.run_file import event_of
+
+PASSED_OVER = b'{"event":"samples"'
+RESTART = re.compile(r"restart-([1-9][0-9]*)")
+READ_MOST = 1 << 24  # bytes that are read at once
+
+
+@dataclass
+class RunTail:
+    """Reads the events that were appended to a run since the last look."""
+
+    run_dir: Path
+    restarts: int = field(default=0, init=False)
+    _read_bytes: int = field(default=0, init=False)  # of the newest attempt's file
+
+    def __post_init__(self) -> None:
+        """Raises InputError where there is no such directory."""
+        if not self.run_dir.is_dir():
+            raise InputError(
+                f"{self.run_dir}: no such directory: give the run directory that the job printed, or its --out"
+            )
+
+    @property
+    def attempt_dir(self) -> Path:
+        """The directory of the attempt that is read."""
+        return self.run_dir / f"restart-{self.restarts}" if self.restarts else self.run_dir
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a coordinator's socket stands in the directory of the newest attempt. A killed launcher leaves it there."""
+        folder = self.run_dir / f"restart-{newest}" if (newest := self._newest_restart()) else self.run_dir
+        return any(path.is_socket() for path in folder.glob("observers*"))
+
+    def fresh(self) -> Iterator[AnyEvent]:
+        """Yield the new events, from whole lines only. Raises InputError for a line that is no event."""
+        newest = self._newest_restart()  # asked before reading, so that the end of the attempt before is not missed
+        yield from self._appended()
+        while self.restarts < newest:
+            self.restarts, self._read_bytes = self.restarts + 1, 0
+            yield from self._appended()
+
+    def _newest_restart(self) -> int:
+        try:
+            names = [path.name for path in self.run_dir.iterdir()]
+        except OSError as error:
+            raise InputError(f"{self.run_dir}: {error.strerror}: is the run directory gone?") from None
+        return max((int(match[1]) for name in names if (match := RESTART.fullmatch(name))), default=0)
+
+    def _appended(self) -> Iterator[AnyEvent]:
+        path = self.attempt_dir / "samples.jsonl"
+        try:
+            with open(path, "rb") as file:
+                file.seek(self._read_bytes)
+                rest = b""
+                while part := file.read(READ_MOST):
+                    *lines, rest = (rest + part).split(b"\n")
+                    for line in lines:
+                        where = f"{path}, byte {self._read_bytes}"
+                        self._read_bytes += len(line) + 1
+                        if not line.startswith(PASSED_OVER) and (event := event_of(line, where)) is not None:
+                            yield event
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}; make it a readable file") from None

@@ -1,0 +1,58 @@
+"""`nalb watch` and `nalb why` over the files of a run."""
+
+import pytest
+
+from nalb.cli.main import run
+from nalb.events import LayoutEvent, encode_line
+from tests.live.test_state import READY, iterations
+from tests.reporting.runs import write_fake_run
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    """Six iterations, of which n0's link sets the pace."""
+    events = [READY, LayoutEvent(at_s=101.0, model_bytes=12_000_000), *iterations(6)]
+    (tmp_path / "samples.jsonl").write_bytes(b"".join(map(encode_line, events)))
+    return tmp_path
+
+
+def test_why_names_what_sets_the_pace(run_dir, capsys):
+    assert run(["why", str(run_dir)]) == 0
+    out = capsys.readouterr().out
+    assert "average: n0's link (up and down) sets the pace" in out
+    row = next(line.split() for line in out.splitlines() if line.strip().startswith("n0's link"))
+    assert row[-3:] == ["2.000", "1.000", "measured"]
+    assert run(["why", str(run_dir), "--schemes", "average", "--last", "1", "--all"]) == 0
+    assert "medians of 1" in capsys.readouterr().out
+
+
+def test_why_of_what_has_no_answer_is_one_line(run_dir, tmp_path, capsys):
+    for words, part in (
+        ([str(run_dir), "--last", "0"], "--last 0"),
+        ([str(run_dir), "--schemes", "aware"], "no 'aware'"),
+        ([str(tmp_path / "absent")], "has no iterations"),
+    ):
+        assert run(["why", *words]) == 2
+        err = capsys.readouterr().err
+        assert part in err
+        assert err.count("\n") == 1
+
+
+def test_a_run_of_several_trainings_names_them(tmp_path, capsys):
+    write_fake_run(tmp_path / "fela", schemes=("exact",))
+    assert run(["why", str(tmp_path)]) == 2
+    assert f"give one of {tmp_path / 'fela'}" in capsys.readouterr().err
+
+
+def test_watch_prints_lines_where_there_is_no_terminal(run_dir, capsys):
+    assert run(["watch", str(run_dir), "--once"]) == 0
+    assert capsys.readouterr().out.startswith("nalb watch: average, iteration 6, 0.5 a second; exchange 2.000 s")
+    assert run(["watch", str(run_dir), "--every", "0.1"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "nalb watch: the job is over"
+    assert sorted(path.name for path in run_dir.iterdir()) == ["samples.jsonl"]
+
+
+def test_watch_refuses_what_it_cannot_do(tmp_path, capsys):
+    assert run(["watch", str(tmp_path / "absent")]) == 2
+    assert run(["watch", str(tmp_path), "--every", "0"]) == 2
+    assert capsys.readouterr().err.count("\n") == 2

@@ -1,0 +1,94 @@
+"""When a followed run counts as over, by the socket in its directory."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from nalb.errors import InputError
+from nalb.events import AbortEvent, encode_line
+from nalb.live.following import BETWEEN_S, Follower, metrics_beside
+from nalb.reporting.about_file import write_about
+from tests.live.test_state import READY, iterations
+
+
+def append(run_dir, *events):
+    with open(run_dir / "samples.jsonl", "ab") as file:
+        file.write(b"".join(map(encode_line, events)))
+
+
+def test_a_job_is_over_when_its_socket_is_gone(tmp_path):
+    write_about(tmp_path, "1.2.3", ["compare"], iterations=30)
+    follower = Follower(tmp_path)
+    assert follower.iterations == 30
+    follower.look()
+    assert not follower.is_over(0.0)  # it has not begun
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(tmp_path / "observers"))
+        append(tmp_path, READY, *iterations(2))
+        follower.look()
+        assert follower.state.iterations == 2
+        assert not follower.is_over(1.0)
+    (tmp_path / "observers").unlink()
+    assert follower.is_over(2.0)
+    late = Follower(tmp_path)
+    late.look()
+    assert late.is_over(0.0)
+
+
+def test_a_failed_job_may_be_started_again(tmp_path):
+    follower = Follower(tmp_path)
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(tmp_path / "observers"))
+        follower.look()
+        assert not follower.is_over(0.0)
+    (tmp_path / "observers").unlink()
+    append(tmp_path, READY, AbortEvent(at_s=1.0, reason="worker n1 left"))
+    follower.look()
+    assert not follower.is_over(1.0)
+    assert not follower.is_over(0.9 + BETWEEN_S)
+    (tmp_path / "restart-1").mkdir()
+    append(tmp_path / "restart-1", READY, *iterations(1))
+    follower.look()
+    assert follower.state.restarts == 1
+    assert follower.is_over(2.0 + BETWEEN_S)
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match="no such directory"):
+        Follower(tmp_path / "absent")
+
+
+@pytest.mark.jobs
+def test_metrics_end_with_whom_they_serve(tmp_path):
+    """Also where that process is killed, and cannot end them."""
+    pytest.importorskip("prometheus_client", reason="needs the extra metrics")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with metrics_beside(tmp_path, None):
+        pass
+    with metrics_beside(tmp_path, port):
+        wait_for(port, True)
+    wait_for(port, False)
+    code = (
+        "import sys, time; from pathlib import Path; from nalb.live.following import metrics_beside\n"
+        "with metrics_beside(Path(sys.argv[1]), int(sys.argv[2])): time.sleep(100)"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", code, tmp_path, str(port)], env=os.environ)
+    wait_for(port, True)
+    owner.kill()
+    owner.wait()
+    wait_for(port, False)
+
+
+def wait_for(port, is_open):
+    end_s = time.monotonic() + 60
+    while time.monotonic() < end_s:
+        with socket.socket() as one:
+            if (one.connect_ex(("127.0.0.1", port)) == 0) == is_open:
+                return
+        time.sleep(0.1)
+    raise AssertionError(f"port {port} is {'closed' if is_open else 'open'}")

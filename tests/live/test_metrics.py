@@ -1,0 +1,85 @@
+"""Prometheus text over HTTP, read by Prometheus's own parser."""
+
+import json
+import re
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from nalb.cli.main import run
+from nalb.errors import InputError
+from nalb.events import LayoutEvent, encode_line
+from nalb.live.following import check_port
+from nalb.live.state import LiveState
+from nalb.live.tail import RunTail
+from tests.live.test_state import READY, iterations
+
+prometheus = pytest.importorskip("prometheus_client.parser", reason="needs the extra metrics")
+
+
+def scraped(port):
+    """Values by name and labels."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        text = answer.read().decode()
+    families = prometheus.text_string_to_metric_families(text)
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value for family in families for sample in family.samples
+    }
+
+
+def append(run_dir, events):
+    with open(run_dir / "samples.jsonl", "ab") as file:
+        file.write(b"".join(map(encode_line, events)))
+
+
+def test_a_scrape_has_what_the_run_has_written_by_then(tmp_path):
+    from nalb.live.metrics import serving
+
+    with serving(RunTail(tmp_path), "127.0.0.1", 0) as (port, _):
+        found = scraped(port)
+        assert found["nalb_iterations_total",] == 0
+        assert not any(name.startswith("nalb_exchange") for name, *_ in found)
+        events = iterations(4)
+        append(tmp_path, [READY, LayoutEvent(at_s=101.0, model_bytes=12_000_000), *events[:3]])
+        assert scraped(port)["nalb_iterations_total",] == 3
+        append(tmp_path, events[3:])
+        found = scraped(port)
+    assert found["nalb_iterations_total",] == 4
+    assert found["nalb_running",] == 0
+    assert found["nalb_exchange_seconds",] == 2.0
+    assert found["nalb_iteration_seconds",] == pytest.approx(2.0)
+    assert found["nalb_share_ratio", ("node", "n3")] == 0.25
+    assert found["nalb_link_rate_bytes_per_second", ("direction", "up"), ("node", "n0")] == 9e6
+    assert found["nalb_carried_bytes_total", ("node", "n2")] == pytest.approx(72e6)
+    limit = ("nalb_limit_seconds", ("direction", "both"), ("kind", "link"), ("where", "n0"))
+    assert found[limit] == pytest.approx(2.0)
+    assert found["nalb_plan_info", ("reason", "least time"), ("scheme", "average")] == 1
+    with serving(RunTail(tmp_path), "127.0.0.1", 0) as (port, _):  # who comes late sees all that came before
+        assert scraped(port) == found
+        with pytest.raises(InputError, match="choose another"), serving(RunTail(tmp_path), "127.0.0.1", port):
+            pass
+        with pytest.raises(InputError, match=r"--metrics \d+ on"):
+            check_port("127.0.0.1", port, "--metrics")
+
+
+def test_what_cannot_be_served_is_one_line(tmp_path, capsys):
+    assert run(["metrics", str(tmp_path / "absent"), "--port", "0"]) == 2
+    assert run(["metrics", str(tmp_path), "--port", "70000"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 2
+    assert "no such directory" in err
+    assert "65535" in err
+
+
+def test_every_panel_of_the_dashboard_asks_for_metrics_that_exist():
+    from nalb.live.metrics import metrics_of
+
+    state = LiveState()
+    state.take_all([READY, *iterations(4)])
+    names = {sample.name for metric in metrics_of(state, True) for sample in metric.samples}
+    dashboard = json.loads((Path(__file__).parents[2] / "examples" / "grafana.json").read_text(encoding="utf-8"))
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    assert len(asked) >= 8
+    for expression in asked:
+        assert set(re.findall(r"nalb_\w+", expression)) <= names, expression

@@ -1,0 +1,63 @@
+"""The screen and the line, as text."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from nalb.events import AbortEvent, ReadyEvent
+from nalb.live.state import LiveState
+from nalb.live.view import MOST_NODES, duration, line, screen
+from tests.live.test_state import READY, iterations
+from tests.reporting.paced import rates, step
+
+
+def text_of(state, iterations_in_all=None):
+    console = Console(file=io.StringIO(), width=140)
+    console.print(screen(state, iterations_in_all))
+    return console.file.getvalue()
+
+
+def test_a_running_job():
+    state = LiveState()
+    state.take_all([READY, *iterations(6)])
+    told = line(state, 12)
+    assert told == (
+        "average, iteration 6 of 12, 0.5 a second; exchange 2.000 s, 1.50 x what the links allow, exposed 1.990 s;"
+        " n0's link (up and down) sets the pace; about 12 s left"
+    )
+    shown = text_of(state, 12)
+    for part in told.split("; "):
+        assert part in shown
+    rows = [row.split() for row in shown.splitlines()]
+    assert ["n0", "72", "72", "25.0%", "2.000", "2.000"] in rows
+    assert "twice as fast" in shown
+
+
+def test_a_rate_without_proof_is_shown_as_its_lower_bound():
+    state = LiveState()
+    event = step(estimate=rates([9, 18, 18, 18]), least=rates([8, 18, 18, 18])).event
+    state.take_all([READY, event])
+    assert "≥ 64" in text_of(state)
+
+
+def test_a_job_that_has_not_begun_and_one_that_failed():
+    state = LiveState()
+    assert "waiting for all processes; no iteration yet" in line(state)
+    assert "no iteration yet" in text_of(state)
+    state.take(AbortEvent(at_s=1.0, reason="[worker] n1 left"))
+    assert line(state).endswith("[worker] n1 left")
+    assert "[worker] n1 left" in text_of(state)
+    state.restarted(2)
+    assert "started again 2 x" in line(state)
+
+
+def test_a_large_job_shows_its_first_nodes():
+    state = LiveState()
+    state.take(ReadyEvent(at_s=1.0, nodes=[f"n{k}" for k in range(MOST_NODES + 7)]))
+    assert "and 7 more" in text_of(state)
+
+
+@pytest.mark.parametrize(("value_s", "words"), [(45.2, "45 s"), (700, "12 min"), (11_100, "3 h 5 min")])
+def test_times_left(value_s, words):
+    assert duration(value_s) == words

@@ -1,0 +1,104 @@
+"""Which pages a run directory gets, and what their first lines say."""
+
+import json
+
+import pytest
+
+from nalb.cli.main import run
+from nalb.events import BatchEvent, LayoutEvent, encode_line
+from nalb.reporting.about_file import write_about
+from nalb.reporting.batching_file import BatchingFile, BatchingResult, write_batchings
+from nalb.reporting.page import pages_of, run_dirs
+from tests.live.test_state import READY, iterations
+from tests.reporting.paced import NODES
+from tests.reporting.runs import write_fake_run
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(monkeypatch):
+    monkeypatch.setattr("nalb.reporting.page.png", lambda _: b"\x89PNG\r\n\x1a\n")
+
+
+def write(run_dir, *events):
+    run_dir.mkdir(exist_ok=True)
+    (run_dir / "samples.jsonl").write_bytes(b"".join(map(encode_line, events)))
+
+
+def batch(iteration):
+    waits = {"period_s": [2.0, 3.0], "wait_s": [0.1, 0.0], "cpu_share": [1.0, 0.5], "memory_share": [0.1, 0.1]}
+    sizes = {"sizes": [8 + iteration, 8 - iteration], "next_sizes": [9, 7], "compute_s": [1.0, 2.0]}
+    told = {"workers": NODES[:2], "batching": "lb-bsp", "reason": "n0 is faster", "remove": None}
+    return BatchEvent(at_s=104.0, iteration=iteration, **told, **sizes, **waits)
+
+
+def test_the_report_of_a_launch_needs_no_run_json(tmp_path, capsys):
+    write(tmp_path, READY, LayoutEvent(at_s=101.0, model_bytes=12_000_000), *iterations(6))
+    write_about(tmp_path, "1.2.3", ["launch", "--local", "4", "--", "python", "my train.py"])
+    assert run(["report", str(tmp_path)]) == 0
+    assert (
+        "an iteration of average takes 2 s, its exchange 2 s; n0's link (up and down) sets the pace"
+        in capsys.readouterr().out
+    )
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<h1>a job on 4 nodes</h1>" in page
+    assert "nalb launch --local 4 -- python &#39;my train.py&#39;" in page
+    assert "Begun 20" in page
+    assert "nan" not in page
+    assert "<td>n3</td><td>- / -</td><td>288 / 288</td><td>25.0%</td>" in page
+
+
+def test_the_first_lines_of_a_comparison_are_its_result(tmp_path, capsys):
+    write_fake_run(tmp_path, schemes=("stock", "average", "exact"))
+    assert run(["report", str(tmp_path)]) == 0
+    told = capsys.readouterr().out.splitlines()[0]
+    assert told.startswith("exact is 1.59 times as fast as stock; 1.16 x what these links allow; ")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert told.partition(";")[0] in page
+    assert page.index(told.partition(";")[0]) < page.index("<table>")
+    assert "no about.json" in page
+    assert "<td>n1</td><td>80 / 80</td><td>76.51 / 76.51</td><td>25.0%</td>" in page
+    assert "<th>x bound</th>" in page
+
+
+def test_iterations_that_overlap_are_marked_where_they_stand(tmp_path):
+    write_fake_run(tmp_path, schemes=("stock", "exact"))
+    run_json = json.loads((tmp_path / "run.json").read_text())
+    stock = run_json["schemes"]["stock"]
+    stock["iteration_s"] = [value - 0.2 for value in stock["communication_s"]]
+    run_json["schemes"]["exact"]["link_error"] = {"median": 1.1, "p95": 2.95}
+    (tmp_path / "run.json").write_text(json.dumps(run_json))
+    assert run(["report", str(tmp_path)]) == 0
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.count(" *</td>") == 1
+    assert "* Under stock an iteration takes less than its exchange" in page
+    assert "The estimates of exact miss" in page
+
+
+def test_batches_have_a_page(tmp_path, capsys):
+    write(tmp_path, READY, *(batch(k) for k in range(4)))
+    assert [page.file for page in pages_of(tmp_path)] == ["batching.html"]
+    assert run(["report", str(tmp_path)]) == 0
+    assert "batching.html" in capsys.readouterr().out
+    page = (tmp_path / "batching.html").read_text(encoding="utf-8")
+    assert "Batch sizes by lb-bsp" in page
+    assert "<td>n1</td><td>8</td><td>5</td><td>2.000</td>" in page
+    write(tmp_path, READY, *iterations(3), batch(0))
+    assert [page.file for page in pages_of(tmp_path)] == ["report.html", "batching.html"]
+
+
+def test_a_comparison_of_batchings_has_a_report_for_each(tmp_path):
+    result = BatchingResult(True, [[8, 8]], [[1.0, 2.0]], [[2.0, 2.0]], [[0.0, 0.0]], None, None, [])
+    write_batchings(tmp_path, BatchingFile("net", "train cnn", "exact", 16, {"off": result, "lb-bsp": result}))
+    assert run_dirs(tmp_path) == [tmp_path / "off", tmp_path / "lb-bsp"]
+    for name in ("off", "lb-bsp"):
+        write(tmp_path / name, READY, batch(0))
+    assert run(["report", str(tmp_path)]) == 0
+    assert all((tmp_path / name / "batching.html").exists() for name in ("off", "lb-bsp"))
+
+
+def test_a_directory_without_iterations_says_what_has_some(tmp_path, capsys):
+    write(tmp_path, READY)
+    assert run(["report", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert "neither run.json nor an iteration" in err
+    assert err.count("\n") == 1
