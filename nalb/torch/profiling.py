@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from nalb.batching.lbb import Profile
+from nalb.batching.lbb import BatchProfile
 from nalb.services.batching.sizer import SET_UP
 
 Work = Callable[[int], object]  # samples -> their forward and backward pass, outside DDP and without a step
@@ -19,7 +19,7 @@ def measure(work: Work, most: int) -> tuple[Points, int]:
     Each size is computed SET_UP times untimed and then TIMED times, of which the fastest counts. Raises InputError where not one
     sample fits.
     """
-    profile, points = Profile(most), []
+    profile, points = BatchProfile(most), []
     while (size := profile.next_size) is not None:
         try:
             elapsed_s = min([_run(work, size) for _ in range(SET_UP + TIMED)][SET_UP:])
