@@ -1,4 +1,4 @@
-"""The public face: what `nalb`, `nalb.mxnet` and `nalb.torch` export, how that is documented, and that users are shown nothing else.
+"""The public face: what `nalb`, `nalb.mxnet` and `nalb.torch` export, how that is documented, and that users see nothing else.
 
 Modules are read, not imported, since two of them need MXNet or PyTorch.
 """
