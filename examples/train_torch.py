@@ -3,8 +3,11 @@
     nalb launch --local 2 -- python examples/train_torch.py
     nalb launch --local 2 --scheme gloo -- python examples/train_torch.py    # gloo alone
     torchrun --nproc-per-node 2 examples/train_torch.py                      # without a launcher of nalb's
+    nalb launch --network uneven4-cpu --batching lb-bsp -- python examples/train_torch.py --width 64
+    nalb launch --local 2 --max-restarts 1 -- python examples/train_torch.py --checkpoint-every 10
 
-The word "nalb" in init_process_group alone makes the training a nalb job.
+The word "nalb" in init_process_group alone makes the training a nalb job. BatchSizes and Checkpoints are needed only by scripts
+whose batches shall suit unequal machines, or which shall go on after a failure.
 """
 
 import argparse
@@ -12,6 +15,7 @@ import gzip
 import json
 import statistics
 import time
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +23,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+from nalb.torch import BatchSizes, Checkpoints, Progress
 
 DATA = Path("/usr/share/datasets/fashion-mnist")  # Debian package dataset-fashion-mnist
 DRAWN_IMAGES = 4096  # where there is no such folder
@@ -56,7 +63,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--backend", default="nalb")
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--batch", type=int, default=32, help="per rank")
+    parser.add_argument("--batch", type=int, default=32, help="per rank, to begin with")
+    parser.add_argument("--checkpoint-every", type=int, default=0, help="steps; 0: none")
     parser.add_argument("--width", type=int, default=1000, help="of the dense layer")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=1)
@@ -64,25 +72,33 @@ def main() -> None:
     args = parser.parse_args()
 
     dist.init_process_group(args.backend)
-    rank, size = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
-    images, labels = load(args.data, args.seed)
-    order = torch.randperm(len(images))[rank::size]  # this rank's samples
+    dataset = TensorDataset(*load(args.data, args.seed))
+    sizes = BatchSizes(dataset, args.batch, args.seed)
     model = DistributedDataParallel(build(args.width))
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
+    checkpoints = Checkpoints(model, optimizer, args.checkpoint_every, seed=args.seed, settings={"total": sizes.total})
+    at = checkpoints.restore()
+    sizes.go_to(at.iteration)
     times_s: list[float] = []
-    for step in range(args.steps):
-        start_s = time.monotonic()
-        chosen = order[torch.arange(step * args.batch, (step + 1) * args.batch) % len(order)]
-        loss = nn.functional.cross_entropy(model(images[chosen]), labels[chosen])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        times_s.append(time.monotonic() - start_s)
-        if rank == 0:
-            print(json.dumps({"step": step, "loss": loss.item(), "seconds": round(times_s[-1], 3)}), flush=True)
-    if rank == 0:
+    begun_s = time.monotonic()
+    loss = torch.tensor(float("nan"))
+    while at.iteration < args.steps:
+        for images, labels in islice(DataLoader(dataset, batch_sampler=sizes), args.steps - at.iteration):
+            loss = nn.functional.cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            sizes.scale(loss).backward()
+            optimizer.step()
+            at = Progress(at.iteration + 1)
+            checkpoints.after_step(at)
+            times_s.append(time.monotonic() - begun_s)
+            begun_s += times_s[-1]
+            if rank == 0:
+                told = {"step": at.iteration - 1, "loss": loss.item(), "seconds": round(times_s[-1], 3)}
+                print(json.dumps(told), flush=True)
+    if rank == 0 and times_s:
         later_s = statistics.median(times_s[len(times_s) // 2 :])
         print(json.dumps({"steps": args.steps, "loss": loss.item(), "median_seconds": round(later_s, 3)}), flush=True)
     dist.destroy_process_group()

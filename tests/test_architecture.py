@@ -221,7 +221,17 @@ ALLOWED = {
     "nalb.doctor": {"nalb.errors", "nalb.extras", "nalb.process", "netem", "kvstore_patch.shim"},
     # hands on what scripts import, as the only module of nalb that loads MXNet
     "nalb.mxnet": {"nalb.errors", "nalb.extras", "nalb.batching", "kvstore_patch"},
-    "nalb.torch": {"nalb.errors", "nalb.failures", "nalb.settings", "nalb.plane"},  # torch's front end of the plane
+    "nalb.torch": {  # torch's front end of the plane
+        "nalb.errors",
+        "nalb.failures",
+        "nalb.options",
+        "nalb.settings",
+        "nalb.batching",
+        "nalb.protocol",
+        "nalb.services.batching",
+        "nalb.plane",
+        "nalb.checkpoints",
+    },
     "nalb.cli": {"nalb", "netem"},  # commands call every room; no room calls them
 }
 PURE = (

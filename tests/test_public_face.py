@@ -1,6 +1,6 @@
-"""The public face: what `nalb` and `nalb.mxnet` export, how it is documented, and that nothing else is shown to users.
+"""The public face: what `nalb`, `nalb.mxnet` and `nalb.torch` export, how that is documented, and that users see nothing else.
 
-Modules are read, not imported, since `nalb.mxnet` needs MXNet.
+Modules are read, not imported, since two of them need MXNet or PyTorch.
 """
 
 import ast
@@ -15,7 +15,7 @@ import pytest
 import nalb
 
 ROOT = Path(__file__).resolve().parents[1]
-PUBLIC = ("nalb", "nalb.mxnet")
+PUBLIC = ("nalb", "nalb.mxnet", "nalb.torch")
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 OURS = [path for package in ("nalb", "netem", "kvstore_patch") for path in sorted((ROOT / package).rglob("*.py"))]

@@ -8,7 +8,7 @@ user gave, 3 that the machine lacks something, and 4 that a process fell silent.
 import argparse
 import shutil
 
-from nalb.batching.schemes import BASELINES
+from nalb.batching.schemes import BASELINES, PREDICTORS
 from nalb.batching.speed import require_library
 from nalb.cli.flags import (
     add_batch_flags,
@@ -172,8 +172,13 @@ def _check_framework(args: argparse.Namespace, framework: str, scheme: Scheme, e
         raise InputError(f"--scheme {scheme.name} is {scheme.meaning}, which sums float32: leave out --precision")
     if scheme is GLOO and encryption.is_on:
         raise InputError(f"--scheme {scheme.name} is {scheme.meaning}, which does not encrypt: add --plain")
-    if args.batching or scheme.sizes_batches:
-        raise InputError("batch sizes are chosen for MXNet alone: leave out --batching and --scheme joint")
+    if args.batching and scheme is GLOO:
+        raise InputError(f"--scheme {scheme.name} is {scheme.meaning}, without a coordinator: leave out --batching")
+    if args.batching == "lb-bsp-federated" or scheme.sizes_batches:
+        flag = "--scheme joint" if scheme.sizes_batches else f"--batching {args.batching}"
+        raise InputError(f"{flag} is of MXNet alone: leave it out")
+    if args.predictor is not None and args.predictor not in PREDICTORS:
+        raise InputError(f"--predictor {args.predictor} is of MXNet alone: choose one of {', '.join(PREDICTORS)}")
     if args.parallel or args.transport:
         flag = "--parallel" if args.parallel else "--transport"
         raise InputError(f"{flag} is of MXNet alone: leave it out")

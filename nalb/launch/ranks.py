@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nalb.errors import InputError, listed
-from nalb.launch.roles import NOTHING, SCHEDULER_NODE, Place, ProcessSpec, Program, sites_of, sites_told
+from nalb.launch.roles import KEEP_MEMORY, NOTHING, SCHEDULER_NODE, Place, ProcessSpec, Program, sites_of, sites_told
 from nalb.options import JobOptions, variables_of
 from nalb.plane.rendezvous import AGENTS, ALONE, NO_RING
 from nalb.process.own_program import own_argv
@@ -89,5 +89,7 @@ def rank_specs(
             told = narrow | variables_of(options, coordinators=True)
             specs.append(ProcessSpec(root.name, "scheduler", tuple(argv), told, is_coordinator=True))
         own = {"RANK": str(rank), "GROUP_RANK": str(rank)}
+        if options.sizes_batches:
+            own |= {name: inherited.get(name, value) for name, value in KEEP_MEMORY.items()}
         specs.append(ProcessSpec(place.name, "worker", tuple(command), (here if place.is_machine else narrow) | own))
     return specs

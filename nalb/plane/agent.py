@@ -39,6 +39,7 @@ from nalb.process.last_words import die
 from nalb.process.own_program import own_argv
 from nalb.process.proc import stopped_at
 from nalb.protocol import wire
+from nalb.services.batching.messages import BatchSizes
 from nalb.services.exchange import messages as m
 from nalb.settings import Settings, for_agents
 from nalb.transport.client import Client
@@ -46,7 +47,7 @@ from nalb.transport.curvezmq import knock
 from nalb.transport.keys import own_keys
 from nalb.transport.reachability import Reachability, reach_kept
 
-HEARD = (m.Setup, m.Plan, m.Finish, m.CallAgreed, m.Measure, wire.Farewell)
+HEARD = (m.Setup, m.Plan, m.Finish, m.CallAgreed, m.Measure, BatchSizes, wire.Farewell)
 ORDERS_AT_ONCE = 64
 CHECK_S = 0.5  # between looks at the training process
 # Freed memory stays with the process: sums of slices come and go, and fresh pages cost as much as the sums (mallopt(3)).
@@ -205,6 +206,8 @@ class Agent:
                 self._joined(*news)
             elif isinstance(news, wire.Farewell):
                 self._part()
+            elif isinstance(news, BatchSizes):
+                self._training.tell(orders.FromBatching(news))
             elif self._iterations is not None:  # the coordinator plans nothing before it has heard of tensors
                 self._iterations.hear(news)
 
@@ -225,6 +228,9 @@ class Agent:
                 self._meet(order)
             elif isinstance(order, orders.Leave):
                 self._leave(order)
+            elif isinstance(order, orders.ToBatching):
+                if self._client is not None:  # it has heard Joined
+                    self._client.send(order.message)
             elif self._iterations is not None:  # it has heard Joined
                 self._iterations.take(order)
 

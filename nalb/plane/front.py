@@ -38,6 +38,7 @@ from nalb.plane import orders as o
 from nalb.plane.cycle import CycleRecorder
 from nalb.process.last_words import die, tell_launcher
 from nalb.process.own_program import own_argv, python_path
+from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
 from nalb.services.exchange.calls import announcement
 from nalb.services.exchange.messages import TensorSpec
 from nalb.services.exchange.recorder import Group, PlaceInIteration
@@ -135,6 +136,7 @@ class Front:
             )
         self.by_plane = 0  # sums that went by the plane
         self.ends_script = True  # that does not hear of an error within GRACE_S
+        self.waited_s = 0.0  # in `place`
         self._in_order = threading.RLock()  # one call at a time: the order of calls is alike on all ranks
         self._news = threading.Condition()  # guards what follows
         self._error: JobFailed | None = None
@@ -144,6 +146,7 @@ class Front:
         self._routes: deque[o.Route] = deque()
         self._under_way: dict[int, PlaneSum] = {}  # by tensor
         self._rings: deque[_Ring] = deque()
+        self._batch_sizes: deque[BatchSizes] = deque()  # that nobody has taken
         # guarded by _in_order
         self._recorder = CycleRecorder()
         self._calls = self._registrations = self._segments = 0
@@ -190,10 +193,29 @@ class Front:
         """Of the agent's process."""
         return self._agent.pid
 
+    # ---- batch sizes
+
+    def tell_batching(self, message: JoinBatching | Computed) -> None:
+        """Hand a message on to whoever chooses batch sizes. Raises JobFailed."""
+        self._send(o.ToBatching(message))
+
+    def next_batch_sizes(self) -> BatchSizes:
+        """Wait for the next batch sizes. Raises JobFailed."""
+        with self._news:
+            self._wait(lambda: self._batch_sizes)
+            return self._batch_sizes.popleft()
+
     # ---- sums
 
     def place(self, elements: int, dtype: str) -> PlaneSum | RingSum | None:
         """How the next sum travels. May wait for the other ranks, or for a plan. Raises JobFailed."""
+        asked_s = monotonic()
+        try:
+            return self._place(elements, dtype)
+        finally:
+            self.waited_s += monotonic() - asked_s
+
+    def _place(self, elements: int, dtype: str) -> PlaneSum | RingSum | None:
         with self._in_order:
             place = self._recorder.place(elements, dtype)
             number, self._calls = self._calls, self._calls + 1
@@ -353,6 +375,8 @@ class Front:
                 self._has_joined = True
             elif isinstance(order, o.Agreed):
                 self._agreed = order.number
+            elif isinstance(order, o.FromBatching):
+                self._batch_sizes.append(order.message)
             elif isinstance(order, o.Finish):
                 self._is_finished = True
             elif isinstance(order, o.Route) and order.registration == self._registrations - 1:

@@ -10,6 +10,8 @@
     T -> A  Register           what every iteration sums, from the next one on
     A -> T  Route(k to n)      a plan for these iterations has come: by the plane, or by the group's own ring
     A -> T  Finish             the job wants no further iteration
+    T -> A  ToBatching         the script asks for batch sizes, or has computed a batch
+    A -> T  FromBatching       the batch sizes of iterations to come
     T -> A  Sum(tensor)        a tensor's place in shared memory, once per tensor and iteration
     T -> A  Ready(tensor, n)   its first n elements are there
     A -> T  Summed(tensor, n)  its first n elements hold the sum
@@ -27,6 +29,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from nalb.failures import Failure
+from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
 from nalb.services.exchange.messages import Called, TensorSpec
 
 PACKET_MOST = 1 << 20  # bytes of a packet; Register comes in parts that fit
@@ -105,6 +108,18 @@ class Finish(Order, frozen=True):
     """The job wants no further iteration: replays end here."""
 
 
+class ToBatching(Order, frozen=True):
+    """What the agent hands on to the coordinator, which chooses batch sizes."""
+
+    message: JoinBatching | Computed
+
+
+class FromBatching(Order, frozen=True):
+    """What the coordinator has chosen."""
+
+    message: BatchSizes
+
+
 class Sum(Order, frozen=True):
     """The next tensor of the iteration, in a segment from offset_bytes on."""
 
@@ -154,8 +169,8 @@ class Ended(Order, frozen=True):
     failure: Failure
 
 
-FromTraining = Start | Peers | Segment | Announce | Register | Sum | Ready | BreakOff | RingDone | Leave
-FromAgent = Listening | Joined | Agreed | Route | Finish | Summed | Ended
+FromTraining = Start | Peers | Segment | Announce | Register | ToBatching | Sum | Ready | BreakOff | RingDone | Leave
+FromAgent = Listening | Joined | Agreed | Route | Finish | FromBatching | Summed | Ended
 
 _encoder = msgspec.msgpack.Encoder()
 _at_agent: msgspec.msgpack.Decoder[FromTraining] = msgspec.msgpack.Decoder(FromTraining)

@@ -129,6 +129,11 @@ for _name in HANDED_ON:
     _hand_on(_name)
 
 
+def current_job() -> TorchJob | None:
+    """This process's part in the job of its default group; None: it has none, or all goes to gloo."""
+    return _job
+
+
 def _leave() -> None:
     """The script ends: in good order, or by an exception, which Python keeps as `sys.last_value`."""
     global _job

@@ -31,6 +31,15 @@ def test_ranks_are_started_as_torchrun_starts_them() -> None:
     assert coordinator.environment["NALB_OBSERVERS"] == "ipc://somewhere"
 
 
+def test_ranks_whose_batches_are_sized_keep_memory() -> None:
+    options = JobOptions(root_port=9091, scheme="exact", batching="lb-bsp")
+    _, *ranks = rank_specs(PLACES, ["python"], options, {"MALLOC_ARENA_MAX": "3"})
+    for one in ranks:
+        assert one.environment["NALB_BATCHING"] == "lb-bsp"
+        assert one.environment["MALLOC_ARENA_MAX"] == "3", "as the user has set it"
+        assert "MALLOC_TRIM_THRESHOLD_" in one.environment
+
+
 def test_each_rank_has_its_nodes_keys() -> None:
     specs = rank_specs(PLACES, ["python"], OPTIONS, {}, "/keys")
     assert [one.environment["NALB_KEYS"] for one in specs] == ["/keys/a.keys", "/keys/a.keys", "/keys/b.keys"]

@@ -21,7 +21,10 @@ from nalb.services.batching.sizer import BatchSizer
 from nalb.services.joining import Joining
 from nalb.settings import Settings
 
-JOIN = "call nalb.mxnet.batching.join in every worker's script, or leave out --batching or --scheme joint"
+JOIN = (
+    "call nalb.mxnet.batching.join in every worker's script, or make nalb.torch.BatchSizes before the first step, or leave out "
+    "--batching or --scheme joint"
+)
 
 
 class Batching(Service):

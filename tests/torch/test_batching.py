@@ -1,0 +1,34 @@
+"""Batch sizes on real processes of PyTorch."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nalb.events import BatchEvent
+from nalb.reporting.run_file import read_events
+from tests.torch import ranks
+
+STEPS = 14  # sizes are chosen after the sixth
+SLOW_S = 0.1  # that unequal.py makes rank 0 sleep while it computes
+
+
+@pytest.mark.torch
+def test_gradients_are_those_of_the_union_of_all_batches(tmp_path: Path) -> None:
+    ended = ranks.run(
+        "unequal.py",
+        str(STEPS),
+        str(SLOW_S),
+        size=2,
+        NALB_SCHEME="average",  # by the plane, however fast links are
+        NALB_BATCHING="lb-bsp",
+        NALB_SAMPLES=str(tmp_path / "samples.jsonl"),
+    )
+    assert [one.code for one in ended] == [0, 0], [one.output[-3000:] for one in ended]
+    drawn, others = (json.loads(one.output.partition("sizes ")[2].splitlines()[0]) for one in ended)
+    assert drawn == others
+    assert drawn[0] == [24, 8]
+    reports = [one for one in read_events(tmp_path) if isinstance(one, BatchEvent)]
+    assert [one.sizes for one in reports] == drawn
+    assert [one.next_sizes for one in reports[:-1]] == drawn[1:], "the coordinator chooses"
+    assert all(one.compute_s[0] >= SLOW_S for one in reports)

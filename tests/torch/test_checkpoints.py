@@ -1,0 +1,89 @@
+"""Checkpoints of one process of PyTorch; a job's are in tests/launch/test_torch_checkpoints.py."""
+
+from pathlib import Path
+
+import pytest
+
+from nalb.checkpoints import folder as folders
+from nalb.errors import CheckpointError
+
+torch = pytest.importorskip("torch")
+from nalb.torch import Checkpoints, Progress  # noqa: E402 - torch may be missing
+
+STEPS = 9
+
+
+class Training:
+    """A net with Dropout, BatchNorm and momentum, its schedule, and checkpoints of all."""
+
+    def __init__(self, folder: Path, width: int = 20, **options: object):
+        torch.manual_seed(1)
+        nn = torch.nn
+        self.net = nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.Dropout(0.5), nn.Linear(width, 1))
+        self.optimizer = torch.optim.SGD(self.net.parameters(), 0.1, momentum=0.9)
+        self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 2, 0.5)
+        told = {"every": 3, "others": [self.schedule]} | options
+        self.checkpoints = Checkpoints(self.net, self.optimizer, folder=folder, **told)
+
+    def go_on(self, steps: int) -> int:
+        """Train up to so many steps, and return with which it began."""
+        at = begun = self.checkpoints.restore().iteration
+        while at < steps:
+            self.optimizer.zero_grad()
+            self.net(torch.rand(8, 4)).square().mean().backward()
+            self.optimizer.step()
+            self.schedule.step()
+            at += 1
+            self.checkpoints.after_step(Progress(at))
+        return begun
+
+    @property
+    def state(self) -> list[object]:
+        """All that the net and the optimizer hold."""
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        return [*(one.tolist() for one in self.net.state_dict().values()), rates]
+
+
+def test_a_training_goes_on_as_if_it_had_not_ended(tmp_path: Path) -> None:
+    whole = Training(tmp_path / "whole")
+    assert whole.go_on(STEPS) == 0
+    assert Training(tmp_path / "parts").go_on(STEPS - 2) == 0
+    goes_on = Training(tmp_path / "parts")
+    assert goes_on.go_on(STEPS) == 6
+    assert goes_on.state == whole.state
+    names = [path.name for path in folders.paths(tmp_path / "parts")]
+    assert names == [folders.file_name(6), folders.file_name(9)], "the newest two"
+
+
+def test_a_damaged_file_is_skipped_and_removed_later(tmp_path: Path) -> None:
+    Training(tmp_path).go_on(6)
+    path = tmp_path / folders.file_name(6)
+    path.write_bytes(path.read_bytes()[:-1])
+    training = Training(tmp_path)
+    assert training.checkpoints.restore().iteration == 3
+    training.checkpoints.save(Progress(4))
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"seed": 2}, "seed is 0 there and 2 here"),
+        ({"settings": {"total": 64}}, "total is None there and 64 here"),
+        ({"width": 30}, "is of another training"),
+        ({"others": []}, "is of another training"),
+    ],
+)
+def test_another_training_is_refused(tmp_path: Path, options: dict[str, object], says: str) -> None:
+    Training(tmp_path).go_on(3)
+    with pytest.raises(CheckpointError, match=says):
+        Training(tmp_path, **options).checkpoints.restore()  # type: ignore[arg-type]
+
+
+def test_without_a_folder_or_without_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(folders.VARIABLE, raising=False)
+    net = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    assert Checkpoints(net, optimizer, every=0).restore() == Progress()
+    with pytest.raises(CheckpointError, match="no folder for checkpoints"):
+        Checkpoints(net, optimizer, every=1)
