@@ -286,7 +286,7 @@ class JobOptions:
         None,
         "NALB_CHECKPOINTS",
         AnyText("a folder"),
-        "folder for checkpoints on the machine of each process (nalb.mxnet.Checkpoints)",
+        "folder for checkpoints on the machine of each process (Checkpoints of nalb.mxnet and nalb.torch)",
     )
     checkpoints_job: str | None = _option(
         None,
