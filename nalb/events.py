@@ -60,7 +60,7 @@ class LayoutEvent(Event, frozen=True, kw_only=True):
     alpha_bytes: float | None = None
     fixed_slice_bytes: float | None = None  # the size of slices in place of the one that alpha gives
     num_probe: int | None = None  # probes per server
-    precision: str = "float32"  # in which float32 values travel
+    precision: str | UnsetType = UNSET  # in which float32 values travel; UNSET: as they are
     tensors: list[tuple[str, int, str, int]] | None = None  # name, elements, dtype as it travels, group
 
 

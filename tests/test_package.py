@@ -161,17 +161,23 @@ def test_without_mxnet_all_works_but_its_jobs(bare: Path, tmp_path: Path) -> Non
     assert {one["verdict"] for one in told if one["name"] in ("numpy", "shim")} == {"ok"}
 
 
+MXNET_ALONE = "a job needs the extra mxnet (mxnet): pip install 'nalb[mxnet]'"
+EITHER = "{python} has neither mxnet nor torch: pip install 'nalb[mxnet]' or pip install torch, or name another Python"
+
+
 @pytest.mark.parametrize(
-    "words",
+    ("words", "what"),
     [
-        ("launch", "--local", "2", "--out", "started", "--", "true"),
-        ("compare", "--network", "wan4-static", "--replay", "mobilenet", "--out", "started"),
-        ("calibrate", "--out", "started"),
+        (("launch", "--local", "2", "--out", "started", "--", "true"), EITHER),
+        (("compare", "--network", "wan4-static", "--replay", "mobilenet", "--out", "started"), MXNET_ALONE),
+        (("calibrate", "--out", "started"), MXNET_ALONE),
     ],
 )
-def test_what_needs_mxnet_says_so_in_a_line(bare: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_what_needs_a_framework_says_so_in_a_line(
+    bare: Path, tmp_path: Path, words: tuple[str, ...], what: str
+) -> None:
     done = failed(3, bare / "nalb", *words, cwd=tmp_path)
-    assert done.stderr == f"nalb {words[0]}: a job needs the extra mxnet (mxnet): pip install 'nalb[mxnet]'\n"
+    assert done.stderr == f"nalb {words[0]}: {what.format(python=bare / 'python')}\n"
     assert not (tmp_path / "started").exists()
     done = failed(1, bare / "python", "-c", "import nalb.mxnet", cwd=tmp_path)
     assert done.stderr.splitlines()[-1].startswith("ImportError: nalb.mxnet needs the extra mxnet")

@@ -15,7 +15,7 @@ import pytest
 import nalb
 
 ROOT = Path(__file__).resolve().parents[1]
-PUBLIC = ("nalb", "nalb.mxnet", "nalb.torch")
+PUBLIC = ("nalb", "nalb.mxnet", "nalb.torch", "nalb.torch.torchft")
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 OURS = [path for package in ("nalb", "netem", "kvstore_patch") for path in sorted((ROOT / package).rglob("*.py"))]

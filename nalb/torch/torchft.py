@@ -14,6 +14,8 @@ from torchft.process_group import ProcessGroupWrapper
 from nalb.torch.backend import NalbGroup
 from nalb.torch.job import TorchJob
 
+__all__ = ["ProcessGroupNalb"]
+
 
 class ProcessGroupNalb(ProcessGroupWrapper):  # type: ignore[misc]
     """The sums of one replica with the others."""
@@ -32,7 +34,10 @@ class ProcessGroupNalb(ProcessGroupWrapper):  # type: ignore[misc]
         return NalbGroup(options, store, job if job.is_needed else None, gpus_by_plane=True)
 
     def abort(self, errored: bool = True) -> None:
-        """Leave the quorum. The other replicas' sums raise an error: whoever is left forms another one."""
+        """Leave the quorum. The other replicas' sums raise an error: whoever is left forms another one.
+
+        errored: whether an error is the reason, as torchft says.
+        """
         super().abort(errored)
         self._leave("torchft forms another quorum")
 

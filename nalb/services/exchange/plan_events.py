@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from nalb.events import ByNode, IterationEvent, LayoutEvent, PlanEvent, Rates, SharedUplinkEvent
@@ -39,7 +40,7 @@ def layout_event(
         alpha_bytes=alpha_bytes,
         fixed_slice_bytes=fixed_slice_bytes,
         num_probe=num_probe,
-        precision=precision,
+        precision=UNSET if precision == "float32" else precision,
         tensors=[(one.name, one.elements, one.dtype, one.group) for one in layout.tensors],
     )
 

@@ -32,7 +32,7 @@ class Exchange(Service):
     takes = (Report, *m.FROM_PROCESSES)
     from_servers = (m.Collected,)
     sends = m.TO_PROCESSES
-    options = ("estimator", "alpha_bytes", "inflight_bytes", "sites", "verify_sums", "deadline_s")
+    options = ("estimator", "alpha_bytes", "inflight_bytes", "sites", "verify_sums", "deadline_s", "precision")
 
     def __init__(
         self,
