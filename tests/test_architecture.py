@@ -596,6 +596,19 @@ def test_a_constant_of_measurement_or_feedback_means_one_thing():
                 assert not others, f"{path}: {name} is another number in {others}"
 
 
+# A user's class for each framework, and the coordinator's message that answers it, have the same name.
+OF_EACH_FRAMEWORK = {"BatchSizes", "Checkpoints", "JobFinished"}
+
+
+def test_a_class_name_means_one_thing():
+    named: dict[str, list[str]] = {}
+    for path in (path for room in ("nalb", "kvstore_patch", "netem") for path in modules(room)):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                named.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in named.items() if len(paths) > 1 and name not in OF_EACH_FRAMEWORK} == {}
+
+
 def test_every_rule_is_read():
     """Each field of Rules decides something, in measurement or feedback."""
     paths = [*modules("nalb.measurement"), *modules("nalb.feedback")]

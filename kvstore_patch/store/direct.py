@@ -20,7 +20,7 @@ from mxnet.ndarray import NDArray
 
 from kvstore_patch.keys.slots import DEPTH, DTYPES, PIECE_ELEMENTS
 from kvstore_patch.store import ndarrays
-from kvstore_patch.store.one_level import Route
+from kvstore_patch.store.one_level import SlotRoute
 from kvstore_patch.store.two_levels import Levels
 
 
@@ -30,7 +30,7 @@ class DirectPath:
     def __init__(self, inner: mx.kvstore.KVStore, levels: Levels):
         self._inner, self._levels = inner, levels
         self._columns = levels.columns  # pieces go to the columns in turn
-        self._journeys: dict[tuple[str, int], Sequence[Callable[[Route, int], None]]] = {}
+        self._journeys: dict[tuple[str, int], Sequence[Callable[[SlotRoute, int], None]]] = {}
         self._buffers: dict[tuple[str, int], list[NDArray]] = {}
         self._next_buffer = 0
 

@@ -11,7 +11,7 @@ from kvstore_patch.store import ndarrays
 from nalb.services.exchange import messages as m
 
 
-class Route(NamedTuple):
+class SlotRoute(NamedTuple):
     """The keys of one array's way to the servers and back, for one worker."""
 
     is_leader: bool  # whether this worker pushes its site's sum to the server that sums for all
@@ -27,7 +27,7 @@ class RoundTrip:
     def __init__(self, inner: mx.kvstore.KVStore, array: NDArray):
         self._both = ndarrays.PushPull(inner, [array], [array])
 
-    def __call__(self, route: Route, priority: int) -> None:
+    def __call__(self, route: SlotRoute, priority: int) -> None:
         """Queue the array's push and pull."""
         self._both(route.between, priority)
 
@@ -43,10 +43,10 @@ class OneLevel:
         """The way of each array to a server and back."""
         return [RoundTrip(self._inner, array) for array in arrays]
 
-    def route(self, plan: m.Plan, index: int) -> Route:
+    def route(self, plan: m.Plan, index: int) -> SlotRoute:
         """The route of slice `index` under a plan."""
         key = plan_slot_key(plan.server_of_slice[index], plan.slot_of_slice[index], self._num_servers)
-        return Route(True, key, None)
+        return SlotRoute(True, key, None)
 
     def slot_keys(self, server: int, slot: int) -> tuple[int, ...]:
         """The keys of a plan's slot on a server: here one."""
@@ -54,9 +54,9 @@ class OneLevel:
 
     # ---- the direct path: sums without a plan
 
-    def direct_route(self, column: int, slot: int) -> Route:
+    def direct_route(self, column: int, slot: int) -> SlotRoute:
         """The route of a piece that goes to a column's slot."""
-        return Route(True, slot_key(column, slot, self._num_servers), None)
+        return SlotRoute(True, slot_key(column, slot, self._num_servers), None)
 
     def own_direct_keys(self, column: int, slot: int) -> list[int]:
         """The keys of a piece that this worker creates: rank 0 creates all."""

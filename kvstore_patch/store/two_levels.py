@@ -26,7 +26,7 @@ from mxnet.ndarray import NDArray
 
 from kvstore_patch.keys.slots import direct_pairs, plan_slot_key, site_slot_keys, slot_key
 from kvstore_patch.store import ndarrays
-from kvstore_patch.store.one_level import OneLevel, Route
+from kvstore_patch.store.one_level import OneLevel, SlotRoute
 from nalb.protocol import wire
 from nalb.services.exchange import messages as m
 
@@ -45,7 +45,7 @@ class Journey:
             single = nd.zeros(array.shape)
             self._rounding = [ndarrays.Copy(array, single), ndarrays.Copy(single, array)]
 
-    def __call__(self, route: Route, priority: int) -> None:
+    def __call__(self, route: SlotRoute, priority: int) -> None:
         """Queue the array's journey."""
         if route.within is None:
             self._lead(route, priority)
@@ -59,7 +59,7 @@ class Journey:
             self._clear()
         self._both(for_result, priority)
 
-    def _lead(self, route: Route, priority: int) -> None:
+    def _lead(self, route: SlotRoute, priority: int) -> None:
         self._both(route.between, priority)
         for copy in self._rounding:
             copy()
@@ -82,14 +82,14 @@ class TwoLevels:
         """The journey of each array."""
         return [Journey(self._inner, array, self._zeros_like(array)) for array in arrays]
 
-    def route(self, plan: m.Plan, index: int) -> Route:
+    def route(self, plan: m.Plan, index: int) -> SlotRoute:
         """The route of slice `index` under a plan."""
         between = plan_slot_key(plan.server_of_slice[index], plan.slot_of_slice[index], self._num_servers)
         if self._own_site_server < 0:
-            return Route(True, between, None)
+            return SlotRoute(True, between, None)
         leaders = plan.leaders[self._own_site]
         server, slot = leaders.server_of_slice[index], leaders.slot_of_slice[index]
-        return Route(server == self._own_site_server, between, self._plan_keys(server, slot))
+        return SlotRoute(server == self._own_site_server, between, self._plan_keys(server, slot))
 
     def slot_keys(self, server: int, slot: int) -> tuple[int, ...]:
         """The keys of a plan's slot on a server: two on a site server, else one."""
@@ -102,17 +102,17 @@ class TwoLevels:
 
     # ---- the direct path: sums without a plan
 
-    def direct_route(self, column: int, slot: int) -> Route:
+    def direct_route(self, column: int, slot: int) -> SlotRoute:
         """The route of a piece that the server on node `column` sums for all.
 
         That node leads the piece in its own site. In other sites the members lead pieces in turn.
         """
         between = slot_key(self._levels.global_server[column], slot, self._num_servers)
         if self._own_site_server < 0:
-            return Route(True, between, None)
+            return SlotRoute(True, between, None)
         leader = self._direct_leader(column)
         keys = site_slot_keys(self._levels.site_server[leader], slot * self.columns + column, self._num_servers)
-        return Route(leader == self._node, between, keys)
+        return SlotRoute(leader == self._node, between, keys)
 
     def own_direct_keys(self, column: int, slot: int) -> list[int]:
         """The keys of a piece that this worker creates: those on its own node's servers."""

@@ -70,7 +70,7 @@ def window_without_delay(model_bytes: int, links_s: float, slowest: float, compu
 
 
 @dataclass(frozen=True)
-class Pace:
+class LinkPace:
     """What a window depends on."""
 
     links_s: float  # of an iteration, without delay
@@ -82,7 +82,7 @@ class Pace:
     compute_spread_s: float  # of the last iteration, from the first worker that had computed to the last one
 
 
-def choose_window(pace: Pace | None, may_have: Callable[[], bool]) -> int:
+def choose_window(pace: LinkPace | None, may_have: Callable[[], bool]) -> int:
     """The window of the next iteration; 0: none. pace: None while not all is measured.
 
     may_have: asked once, and only where delay does not count, whether the iteration may have a window.

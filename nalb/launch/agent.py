@@ -1,6 +1,6 @@
 """`python -m nalb.launch.agent`: the program that ssh starts on a host. It runs one process of the job and ends with it.
 
-Stdin carries one line, the Order, and then an empty line every few seconds as the launcher's sign of life. Stdout carries the
+Stdin carries one line, the AgentOrder, and then an empty line every few seconds as the launcher's sign of life. Stdout carries the
 process's own output and the agent's reports: the launcher removes every report, which begins with REPORT, from the output.
 Where the process is the coordinator, reports also carry what it tells its observers, and lines of stdin what they tell it.
 The agent kills the process, with all that it started, when stdin ends (launcher dead, connection closed) or stays silent
@@ -40,7 +40,7 @@ NOT_STARTED = 127  # the exit code that shells give for a command that cannot be
 ORDER_BYTES = 1 << 20
 
 
-class Order(Struct, frozen=True, forbid_unknown_fields=True):
+class AgentOrder(Struct, frozen=True, forbid_unknown_fields=True):
     """The launcher's order to run one process on this host."""
 
     version: int
@@ -72,7 +72,7 @@ def report(word: AgentReport) -> None:
 
 
 @contextmanager
-def files_kept(order: Order) -> Iterator[dict[str, str]]:
+def files_kept(order: AgentOrder) -> Iterator[dict[str, str]]:
     """Make a place for the keys and the observers' socket; yield the variables that name them. Both are removed afterwards."""
     if order.keys is None and order.observers is None:
         yield {}
@@ -89,7 +89,7 @@ def files_kept(order: Order) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def carried(order: Order, files: Mapping[str, str]) -> Iterator[Callable[[bytes], None]]:
+def carried(order: AgentOrder, files: Mapping[str, str]) -> Iterator[Callable[[bytes], None]]:
     """Carry frames of the coordinator's observers during the block, if the order asks for it; yield what takes the launcher's."""
     if order.observers is None:
         yield lambda _: None
@@ -103,7 +103,7 @@ def carried(order: Order, files: Mapping[str, str]) -> Iterator[Callable[[bytes]
         yield carrier.feed
 
 
-def start(order: Order, files: dict[str, str]) -> "subprocess.Popen[bytes]":
+def start(order: AgentOrder, files: dict[str, str]) -> "subprocess.Popen[bytes]":
     """Start the ordered process. Raises OSError, NalbError.
 
     The program `python` means the agent's own interpreter; a leading ~/ means the home directory on this host.
@@ -169,7 +169,7 @@ def main() -> int:
         signal.signal(number, lambda number, _: told.append(number))
     try:
         with open(0, "rb", buffering=0, closefd=False) as stdin:  # a buffer would swallow the lines behind the order
-            order = msgspec.json.decode(stdin.readline(ORDER_BYTES), type=Order)
+            order = msgspec.json.decode(stdin.readline(ORDER_BYTES), type=AgentOrder)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         print(f"nalb: the agent cannot read its order ({error}): install the same nalb everywhere", flush=True)
         return 2
@@ -186,7 +186,7 @@ def main() -> int:
     return 0
 
 
-def _run(order: Order, files: dict[str, str], descent: Descent, is_told_to_end: Callable[[], bool]) -> int:
+def _run(order: AgentOrder, files: dict[str, str], descent: Descent, is_told_to_end: Callable[[], bool]) -> int:
     """Run the process from start to end; return its return code as Popen gives it."""
     try:
         process = start(order, files)

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from nalb.errors import MachineError
-from nalb.launch.agent import REPORT, SIGN_OF_LIFE_S, VERSION, AgentReport, Order
+from nalb.launch.agent import REPORT, SIGN_OF_LIFE_S, VERSION, AgentOrder, AgentReport
 from nalb.launch.hosts import Host, HostsFile
 from nalb.launch.processes import Ending, LocalProcess, die_with_parent, ending_of
 from nalb.launch.roles import ProcessSpec
@@ -226,7 +226,7 @@ class RemoteJob(Job):
         keys = self._keys[spec.node].text() if self._keys else None
         relay = self._relay if spec.is_coordinator else None
         observers = None if relay is None else DECLARED["observers"].name
-        order = Order(VERSION, self.id, spec.slug, list(spec.argv), spec.environment, keys, observers)
+        order = AgentOrder(VERSION, self.id, spec.slug, list(spec.argv), spec.environment, keys, observers)
         try:
             with explained(f"ssh to {host.address}"):
                 popen = subprocess.Popen(

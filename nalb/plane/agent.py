@@ -188,7 +188,7 @@ class Agent:
         self._watch(links.server, lambda: links.read_pushes(exchange))
         for rank, peer in links.peers.items():
             self._watch(peer.socket, links.reader_of_answers(rank, exchange))
-        tell(orders.Joined())
+        tell(orders.AllJoined())
 
     # ---- what comes from the control plane and from the training process
 
@@ -229,9 +229,9 @@ class Agent:
             elif isinstance(order, orders.Leave):
                 self._leave(order)
             elif isinstance(order, orders.ToBatching):
-                if self._client is not None:  # it has heard Joined
+                if self._client is not None:  # it has heard AllJoined
                     self._client.send(order.message)
-            elif self._iterations is not None:  # it has heard Joined
+            elif self._iterations is not None:  # it has heard AllJoined
                 self._iterations.take(order)
 
     # ---- the end

@@ -23,7 +23,7 @@ import zmq
 
 from nalb.errors import PeerError
 from nalb.plane.codecs import Codec, codec_of
-from nalb.plane.links import AgentLinks, Header
+from nalb.plane.links import AgentLinks, SliceHeader
 from nalb.plane.memory import SharedTensor
 from nalb.plane.pushing import Cut, SliceProgress
 from nalb.plane.sums import SumsUnderWay
@@ -163,14 +163,14 @@ class AgentExchange:
 
     # ---- what arrives
 
-    def pushed(self, rank: int, header: Header, values: Values) -> None:
+    def pushed(self, rank: int, header: SliceHeader, values: Values) -> None:
         """A member's part of a slice, or another site's sum of it."""
         if rank in self._place_here:
             self._add_within(rank, header.iteration, header.slice_index, values)
         else:
             self._add_between(rank, header.iteration, header.slice_index, values)
 
-    def room(self, rank: int, header: Header) -> tuple[Values, memoryview]:
+    def room(self, rank: int, header: SliceHeader) -> tuple[Values, memoryview]:
         """Where the answer belongs. Raises PeerError where nothing was asked of that rank."""
         now = self._now
         if now is None or header.iteration != now.number or header.slice_index >= len(now.cut.tensor):
@@ -193,7 +193,7 @@ class AgentExchange:
         start, stop = now.cut.start[header.slice_index], now.cut.stop[header.slice_index]
         return tensor.values[start:stop], tensor.octets[item_bytes * start : item_bytes * stop]
 
-    def answered(self, rank: int, header: Header, frame: zmq.Frame | None) -> None:
+    def answered(self, rank: int, header: SliceHeader, frame: zmq.Frame | None) -> None:
         """A slice's sum is in its place."""
         del rank
         now, index = self._iteration, header.slice_index
@@ -240,13 +240,13 @@ class AgentExchange:
         header, payload = self._coded(now, index, values)
         self._links.push(rank, header, payload, now.plan.measure)
 
-    def _coded(self, now: _UnderWay, index: int, values: Values) -> tuple[Header, memoryview]:
+    def _coded(self, now: _UnderWay, index: int, values: Values) -> tuple[SliceHeader, memoryview]:
         """The slice as it travels; what rounding takes is kept."""
         dtype = now.cut.dtype[now.cut.tensor[index]]
         if (codec := self._codec_of(now, index)) is None:
-            return Header(now.number, index, dtype, 0), values.data
+            return SliceHeader(now.number, index, dtype, 0), values.data
         frame = codec.encode(values, self._residuals.of(now.cut, index))
-        return Header(now.number, index, dtype, codec.number), frame
+        return SliceHeader(now.number, index, dtype, codec.number), frame
 
     def _codec_of(self, now: _UnderWay, index: int) -> Codec | None:
         return self._codec if now.cut.dtype[now.cut.tensor[index]] == "float32" else None

@@ -303,7 +303,7 @@ class Front:
         self._tensors = [(spec.elements, np.dtype(spec.dtype)) for spec in specs]
         for first in range(0, len(specs), TENSORS_OF_A_PACKET):
             part = specs[first : first + TENSORS_OF_A_PACKET]
-            self._send(o.Register(part, first + len(part) == len(specs)))
+            self._send(o.TensorList(part, first + len(part) == len(specs)))
 
     def _break_off(self) -> None:
         """End the iteration under way with the sums begun so far, and wait for them."""
@@ -371,13 +371,13 @@ class Front:
             self._end(JobFailed(order.failure))
             return
         with self._news:
-            if isinstance(order, o.Joined):
+            if isinstance(order, o.AllJoined):
                 self._has_joined = True
             elif isinstance(order, o.Agreed):
                 self._agreed = order.number
             elif isinstance(order, o.FromBatching):
                 self._batch_sizes.append(order.message)
-            elif isinstance(order, o.Finish):
+            elif isinstance(order, o.ReplayOver):
                 self._is_finished = True
             elif isinstance(order, o.Route) and order.registration == self._registrations - 1:
                 self._routes.append(order)

@@ -58,7 +58,7 @@ class RankIterations:
         self._cpu_before_s = 0.0
         self._take: dict[type, Callable[[Any], None]] = {
             orders.Announce: self._announce,
-            orders.Register: self._register,
+            orders.TensorList: self._register,
             orders.Sum: self._sum,
             orders.Ready: self._ready,
             orders.BreakOff: lambda _: self._break_off(),
@@ -126,13 +126,13 @@ class RankIterations:
             return self._plan is None and self._is_registered
         if isinstance(order, orders.Leave):
             self._break_off()
-        return self._progress is not None and isinstance(order, orders.Register | orders.Leave)
+        return self._progress is not None and isinstance(order, orders.TensorList | orders.Leave)
 
     def _announce(self, order: orders.Announce) -> None:
         self._client.send(order.call)
         self._client.note(calls=order.call.number + 1)
 
-    def _register(self, order: orders.Register) -> None:
+    def _register(self, order: orders.TensorList) -> None:
         self._tensors = [*([] if self._are_whole else self._tensors), *order.tensors]
         self._are_whole = order.is_whole
         if order.is_whole:
@@ -193,7 +193,7 @@ class RankIterations:
                 self._plan = message
                 self._tell_routes(message)
             elif message is not None:  # Finish
-                self._tell(orders.Finish())
+                self._tell(orders.ReplayOver())
                 self._is_registered = False
             else:
                 return

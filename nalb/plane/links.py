@@ -35,7 +35,7 @@ READS_AT_ONCE = 16  # from one socket before the others have their turn
 Values = npt.NDArray[Any]
 
 
-class Header(NamedTuple):
+class SliceHeader(NamedTuple):
     """A message's header."""
 
     iteration: int
@@ -47,14 +47,14 @@ class Header(NamedTuple):
 class Receiver(Protocol):
     """Takes what arrives. All raise PeerError, about the sender, for what may not come."""
 
-    def pushed(self, rank: int, header: Header, values: Values) -> None:
+    def pushed(self, rank: int, header: SliceHeader, values: Values) -> None:
         """A slice that `rank` has pushed."""
 
-    def room(self, rank: int, header: Header) -> tuple[Values, memoryview]:
+    def room(self, rank: int, header: SliceHeader) -> tuple[Values, memoryview]:
         """Where the answer of `rank` belongs, in its whole length: as values, and as bytes."""
         ...
 
-    def answered(self, rank: int, header: Header, frame: zmq.Frame | None) -> None:
+    def answered(self, rank: int, header: SliceHeader, frame: zmq.Frame | None) -> None:
         """The answer is there. frame: as it came, where a codec made it."""
 
 
@@ -132,7 +132,7 @@ class AgentLinks:
 
     # ---- out
 
-    def push(self, rank: int, header: Header, payload: Any, is_measured: bool) -> None:
+    def push(self, rank: int, header: SliceHeader, payload: Any, is_measured: bool) -> None:
         """Send a slice to the agent that sums it. payload: its values, or a codec's frame of them."""
         socket = self.peers[rank].socket
         if is_measured:
@@ -140,7 +140,7 @@ class AgentLinks:
         socket.send(_packed(header), zmq.SNDMORE)
         socket.send(payload)
 
-    def answer(self, ranks: Sequence[int], of: Header, payload: Any, is_measured: bool) -> None:
+    def answer(self, ranks: Sequence[int], of: SliceHeader, payload: Any, is_measured: bool) -> None:
         """Send a sum to those that pushed parts of it: one copy for all. payload: as in `push`."""
         header, frame, send = _packed(of), zmq.Frame(payload, copy=True), self.server.send
         for rank in ranks:
@@ -192,7 +192,7 @@ class AgentLinks:
             peer.push_forecast_ns = 0
         receiver.pushed(peer.rank, head, self._values(head, payload))
 
-    def _values(self, head: Header, payload: zmq.Frame) -> Values:
+    def _values(self, head: SliceHeader, payload: zmq.Frame) -> Values:
         if head.codec:
             return self._codec(head).decode(payload.buffer)
         try:
@@ -200,7 +200,7 @@ class AgentLinks:
         except ValueError:
             raise PeerError(f"pushed {len(payload)} bytes of {head.dtype}") from None
 
-    def _codec(self, head: Header) -> Codec:
+    def _codec(self, head: SliceHeader) -> Codec:
         """The codec that a header names. Raises PeerError where it is unknown, or is none for the dtype."""
         if head.dtype != "float32":
             raise PeerError(f"sent {head.dtype} by codec {head.codec}, and codecs are for float32")
@@ -267,14 +267,14 @@ def _named(peer: _Peer, error: PeerError) -> PeerError:
     return PeerError(f"the agent of rank {peer.rank} {error}: install the same nalb everywhere, or report this")
 
 
-def _packed(header: Header) -> bytes:
+def _packed(header: SliceHeader) -> bytes:
     return HEADER.pack(EPOCH, header.iteration, header.slice_index, DTYPES.index(header.dtype), header.codec)
 
 
-def _header(frame: bytes) -> Header:
+def _header(frame: bytes) -> SliceHeader:
     try:
         epoch, iteration, index, dtype, codec = HEADER.unpack(frame)
-        header = Header(iteration, index, DTYPES[dtype], codec)
+        header = SliceHeader(iteration, index, DTYPES[dtype], codec)
     except (struct.error, IndexError):
         raise PeerError("sent a header that is not ours") from None
     if epoch != EPOCH:

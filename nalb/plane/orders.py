@@ -3,13 +3,13 @@
     T -> A  Start              first of all: who this rank is and where the job is
     A -> T  Listening          where other agents reach this one
     T -> A  Peers              all agents' addresses; the agent joins the job
-    A -> T  Joined             all processes of the job are there
+    A -> T  AllJoined          all processes of the job are there
     T -> A  Segment            shared memory, whose descriptor comes with the packet
     T -> A  Announce(call)     the script would make a call that no plan covers (nalb/services/exchange/calls.py)
     A -> T  Agreed(call)       every rank has announced the same call
-    T -> A  Register           what every iteration sums, from the next one on
+    T -> A  TensorList         what every iteration sums, from the next one on
     A -> T  Route(k to n)      a plan for these iterations has come: by the plane, or by the group's own ring
-    A -> T  Finish             the job wants no further iteration
+    A -> T  ReplayOver         the job wants no further iteration
     T -> A  ToBatching         the script asks for batch sizes, or has computed a batch
     A -> T  FromBatching       the batch sizes of iterations to come
     T -> A  Sum(tensor)        a tensor's place in shared memory, once per tensor and iteration
@@ -20,7 +20,7 @@
     T -> A  Leave              the script ends
     A -> T  Ended              why the agent ends, where not in good order
 
-Tensors are numbered within an iteration from 0, in the order in which Register names them. Whoever closes the socket has ended.
+Tensors are numbered within an iteration from 0, in the order in which TensorList names them. Whoever closes the socket has ended.
 """
 
 from typing import Annotated
@@ -32,7 +32,7 @@ from nalb.failures import Failure
 from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
 from nalb.services.exchange.messages import Called, TensorSpec
 
-PACKET_MOST = 1 << 20  # bytes of a packet; Register comes in parts that fit
+PACKET_MOST = 1 << 20  # bytes of a packet; TensorList comes in parts that fit
 
 Number = Annotated[int, Meta(ge=0)]
 
@@ -65,7 +65,7 @@ class Peers(Order, frozen=True):
     coordinator: str  # host:port
 
 
-class Joined(Order, frozen=True):
+class AllJoined(Order, frozen=True):
     """All processes of the job are there."""
 
 
@@ -88,7 +88,7 @@ class Agreed(Order, frozen=True):
     number: Number
 
 
-class Register(Order, frozen=True):
+class TensorList(Order, frozen=True):
     """What every iteration sums, from the next one on; each tensor is a group of its own."""
 
     tensors: list[TensorSpec]
@@ -104,7 +104,7 @@ class Route(Order, frozen=True):
     by_ring: bool
 
 
-class Finish(Order, frozen=True):
+class ReplayOver(Order, frozen=True):
     """The job wants no further iteration: replays end here."""
 
 
@@ -169,8 +169,8 @@ class Ended(Order, frozen=True):
     failure: Failure
 
 
-FromTraining = Start | Peers | Segment | Announce | Register | ToBatching | Sum | Ready | BreakOff | RingDone | Leave
-FromAgent = Listening | Joined | Agreed | Route | Finish | FromBatching | Summed | Ended
+FromTraining = Start | Peers | Segment | Announce | TensorList | ToBatching | Sum | Ready | BreakOff | RingDone | Leave
+FromAgent = Listening | AllJoined | Agreed | Route | ReplayOver | FromBatching | Summed | Ended
 
 _encoder = msgspec.msgpack.Encoder()
 _at_agent: msgspec.msgpack.Decoder[FromTraining] = msgspec.msgpack.Decoder(FromTraining)

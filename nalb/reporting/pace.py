@@ -17,7 +17,7 @@ from nalb.reporting.step_costs import (
     LEVEL_PART,
     LimitKind,
     Needs,
-    Source,
+    RateSource,
     StepModel,
     Thing,
     exposed_s,
@@ -38,7 +38,7 @@ class Limit:
     thing: Thing
     takes_s: float  # what it needs alone, each iteration
     doubled_s: float  # what an iteration would take if this alone were twice as fast
-    source: Source
+    source: RateSource
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _ranked(limits: Iterable[Limit]) -> tuple[tuple[Limit, ...], int]:
     """
 
     def weight_s(limit: Limit) -> float:
-        return limit.takes_s * (EXPLAINED_PART if limit.source is Source.HOPED else 1.0)
+        return limit.takes_s * (EXPLAINED_PART if limit.source is RateSource.HOPED else 1.0)
 
     ranked = sorted(limits, key=lambda one: -weight_s(one))
     level = [one for one in ranked if weight_s(one) >= (1 - LEVEL_PART) * weight_s(ranked[0])]

@@ -50,7 +50,7 @@ class LimitKind(Enum):
         return self not in (LimitKind.COMPUTING, LimitKind.PLANS, LimitKind.DELAY)
 
 
-class Source(Enum):
+class RateSource(Enum):
     """How a time is known."""
 
     PROVEN = "measured"
@@ -80,7 +80,7 @@ class Thing:
         return str(self.kind.value)
 
 
-Need = tuple[float, Source]  # seconds
+Need = tuple[float, RateSource]  # seconds
 Needs = dict[Thing, Need]
 
 
@@ -98,11 +98,11 @@ def exposed_s(step: Step) -> float:
 def needs(step: Step, groups: Sequence[SharedUplinkEvent] = ()) -> Needs:
     """What each thing alone needs in this iteration. groups: nodes that seem to share an uplink."""
     event = step.event
-    found: Needs = {thing: (takes_s, Source.PROVEN) for thing, takes_s in _computing(event).items()}
+    found: Needs = {thing: (takes_s, RateSource.PROVEN) for thing, takes_s in _computing(event).items()}
     if event.plan_wait_s:
-        found[Thing(LimitKind.PLANS)] = min(event.plan_wait_s.values()), Source.PROVEN
+        found[Thing(LimitKind.PLANS)] = min(event.plan_wait_s.values()), RateSource.PROVEN
     if event.round_trip_s:
-        found[Thing(LimitKind.DELAY)] = delay_s(event.round_trip_s), Source.PROVEN
+        found[Thing(LimitKind.DELAY)] = delay_s(event.round_trip_s), RateSource.PROVEN
     shares = shares_of(step)
     if shares is not None:
         found |= _of_exchange(step, shares, groups)
@@ -154,10 +154,10 @@ def _of_exchange(step: Step, shares: Floats, groups: Sequence[SharedUplinkEvent]
     for source, target, rate in _pairs(event, index):
         weights = pair_weights(nodes, (index[source], index[target]))
         carried = weights[0] * shares[index[source]] + weights[1] * shares[index[target]]
-        found[Thing(LimitKind.PAIR, source, target)] = float(carried) / rate, Source.PROVEN
+        found[Thing(LimitKind.PAIR, source, target)] = float(carried) / rate, RateSource.PROVEN
     for node, cores_s in event.cores_s.items():
         if cores_s:
-            found[Thing(LimitKind.CORES, node)] = cores_s, Source.PROVEN
+            found[Thing(LimitKind.CORES, node)] = cores_s, RateSource.PROVEN
     for group in groups:
         found |= _of_group(group, nodes, shares)
     return {thing: _within(need, step.communication_s) for thing, need in found.items()}
@@ -166,9 +166,9 @@ def _of_exchange(step: Step, shares: Floats, groups: Sequence[SharedUplinkEvent]
 def _within(need: Need, exchange_s: float) -> Need:
     """The need, no longer than the exchange that it was a part of took, if its rate is hoped for or cannot be right."""
     takes_s, source = need
-    if source is not Source.HOPED and takes_s <= REFUTED_PART * exchange_s:
+    if source is not RateSource.HOPED and takes_s <= REFUTED_PART * exchange_s:
         return need
-    return min(takes_s, exchange_s), Source.HOPED
+    return min(takes_s, exchange_s), RateSource.HOPED
 
 
 def _of_links(kind: LimitKind, loads: Mapping[str, float], up: Mapping[str, Need], down: Mapping[str, Need]) -> Needs:
@@ -213,7 +213,7 @@ def _of_group(group: SharedUplinkEvent, nodes: Sequence[Node], shares: Floats) -
     crosses_bytes = float(inner * shares[~within].sum() + outer * shares[within].sum())
     slower = min(group.up_bytes_per_s, group.down_bytes_per_s)
     thing = Thing(LimitKind.UPLINK, ", ".join(group.nodes), BOTH)
-    return {thing: (crosses_bytes / slower, Source.PROVEN)} if slower > 0 else {}
+    return {thing: (crosses_bytes / slower, RateSource.PROVEN)} if slower > 0 else {}
 
 
 # ---- what a record tells
@@ -291,11 +291,13 @@ def _uplink_rates(event: IterationEvent, column: int) -> dict[str, Need]:
 
 
 def _known(estimate: ByNode, least: ByNode, configured: ByNode) -> dict[str, Need]:
-    found = {name: (GOODPUT_PART * rate, Source.CONFIGURED) for name, rate in configured.items() if rate and rate > 0}
+    found = {
+        name: (GOODPUT_PART * rate, RateSource.CONFIGURED) for name, rate in configured.items() if rate and rate > 0
+    }
     for name, rate in estimate.items():
         if rate and rate > 0:
             bound = least.get(name, rate) or 0.0
-            found[name] = rate, Source.PROVEN if bound >= 0.999 * rate else Source.HOPED
+            found[name] = rate, RateSource.PROVEN if bound >= 0.999 * rate else RateSource.HOPED
     return found
 
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from nalb.feedback.window import Pace, choose_window, usual_inflight_bytes
+from nalb.feedback.window import LinkPace, choose_window, usual_inflight_bytes
 
-NEAR = Pace(
+NEAR = LinkPace(
     links_s=1.0, model_bytes=64_000_000, round_trip_s=0.0, is_bbr=False, fastest=5e7, slowest=1e7, compute_spread_s=0.0
 )
 USUAL = usual_inflight_bytes(NEAR.model_bytes)

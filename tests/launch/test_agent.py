@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nalb.launch.agent import REPORT, VERSION, AgentReport, Order
+from nalb.launch.agent import REPORT, VERSION, AgentOrder, AgentReport
 from nalb.process.guardian import kill_marked, marked
 from nalb.transport.keys import make_keys
 
@@ -35,7 +35,7 @@ print(child.pid, int(child.stdout.readline()), flush=True)
 
 
 @contextmanager
-def agent(order: Order, *program: str) -> "Iterator[subprocess.Popen[str]]":
+def agent(order: AgentOrder, *program: str) -> "Iterator[subprocess.Popen[str]]":
     """An agent that has its order."""
     process = subprocess.Popen(
         [sys.executable, *(program or ("-m", "nalb.launch.agent"))],
@@ -53,9 +53,9 @@ def agent(order: Order, *program: str) -> "Iterator[subprocess.Popen[str]]":
     kill_marked(order.job)
 
 
-def order(name: str, *argv: str, **environment: str) -> Order:
+def order(name: str, *argv: str, **environment: str) -> AgentOrder:
     """For a command in Python."""
-    return Order(VERSION, f"test-{os.getpid()}-{name}", "n0.worker", [*argv], ENVIRONMENT | environment)
+    return AgentOrder(VERSION, f"test-{os.getpid()}-{name}", "n0.worker", [*argv], ENVIRONMENT | environment)
 
 
 def outcome(process: "subprocess.Popen[str]") -> tuple[list[str], AgentReport]:

@@ -68,7 +68,7 @@ class PlainFront:
     def register(self, sizes, dtype="float32"):
         """Iterations consist of these tensors from now on."""
         specs = [TensorSpec(str(index), elements, dtype, index) for index, elements in enumerate(sizes)]
-        self.send(orders.Register(specs, True))
+        self.send(orders.TensorList(specs, True))
         self.registrations += 1
         number, self.segments = self.segments, self.segments + 1
         descriptor = os.memfd_create("test")
@@ -85,8 +85,8 @@ class PlainFront:
     def route(self):
         """The next iteration's route."""
         while True:
-            route = self.hear(orders.Route | orders.Finish)
-            if isinstance(route, orders.Finish) or route.registration == self.registrations - 1:
+            route = self.hear(orders.Route | orders.ReplayOver)
+            if isinstance(route, orders.ReplayOver) or route.registration == self.registrations - 1:
                 return route
 
     def begin(self, tensors=None):
@@ -125,7 +125,7 @@ def meet(fronts, order=None):
     for front in fronts:
         front.send(orders.Peers([one.address for one in listening], listening[0].coordinator))
     for rank in order or range(len(fronts)):
-        fronts[rank].hear(orders.Joined)
+        fronts[rank].hear(orders.AllJoined)
     return listening
 
 

@@ -14,7 +14,7 @@ front = PlainFront(rank, size, starts_coordinator=False)
 print(front.agent.pid, front.hear(orders.Listening).address, flush=True)
 coordinator, *addresses = sys.stdin.readline().split()
 front.send(orders.Peers(addresses, coordinator))
-front.hear(orders.Joined)
+front.hear(orders.AllJoined)
 front.register([elements])
 is_ended = False
 while not is_ended:

@@ -277,7 +277,7 @@ def test_a_key_of_another_job(environment, tmp_path):
     with pytest.raises(Ended, match="does not take this node's key"):
         meet(fronts, order=(1, 0))
     with pytest.raises(Ended, match="only 1 of 2 processes came"):
-        fronts[0].hear(orders.Joined)
+        fronts[0].hear(orders.AllJoined)
 
 
 def test_malformed_messages_of_strangers(environment):
@@ -353,7 +353,7 @@ class Job:
 
         def run(front):
             try:
-                front.hear(orders.Joined)
+                front.hear(orders.AllJoined)
                 front.register([200_000])
                 while True:
                     front.route()

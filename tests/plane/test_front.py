@@ -232,7 +232,7 @@ def test_a_route_of_an_earlier_registration_is_void(job):
             job.agent.tell(o.Agreed(job.agent.hear().call.number))
             assert other.result(LIMIT_S) is None
     assert isinstance(job.agent.hear(), o.Segment)
-    assert isinstance(job.agent.hear(), o.Register)
+    assert isinstance(job.agent.hear(), o.TensorList)
     job.agent.tell(o.Route(registration=0, first=1, until=9, by_ring=True))
     job.agent.tell(o.Route(registration=1, first=4, until=9, by_ring=False))
     assert isinstance(other.result(LIMIT_S), PlaneSum)
@@ -291,7 +291,7 @@ def test_the_job_may_want_no_further_iteration(job):
             job.directly(elements)
     placed = job.place(3000)
     job.agent.hear()
-    job.agent.tell(o.Finish())
+    job.agent.tell(o.ReplayOver())
     with pytest.raises(JobFinished):
         placed.result(LIMIT_S)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nalb.reporting.pace import pace_of, paces
-from nalb.reporting.step_costs import BOTH, LimitKind, Source, Thing
+from nalb.reporting.step_costs import BOTH, LimitKind, RateSource, Thing
 from tests.reporting.paced import MB, rates, step, timeline
 
 LINK = LimitKind.LINK
@@ -14,7 +14,7 @@ LINK = LimitKind.LINK
 def test_the_slowest_link_sets_the_pace_and_twice_its_speed_leaves_the_next():
     pace = pace_of("average", [step(place, estimate=rates([9, 12, 18, 36])) for place in range(3)])
     first, second = pace.limits[:2]
-    assert (first.thing, first.source) == (Thing(LINK, "n0", BOTH), Source.PROVEN)
+    assert (first.thing, first.source) == (Thing(LINK, "n0", BOTH), RateSource.PROVEN)
     assert first.takes_s == pytest.approx(2.0)
     assert pace.iteration_s == pytest.approx(2.0)
     assert first.doubled_s == pytest.approx(1.5)  # n1's 18 MB at 12 MB/s
@@ -45,7 +45,7 @@ def test_links_that_are_level_are_said_to_be():
 def test_a_proven_link_comes_before_one_that_is_hoped_for():
     pace = pace_of("average", [step(estimate=rates([9, 10, 18, 18]), least=rates([8, 10, 18, 18]))])
     assert [limit.thing.where for limit in pace.limits[:2]] == ["n1", "n0"]
-    assert pace.limits[1].source is Source.HOPED
+    assert pace.limits[1].source is RateSource.HOPED
 
 
 def test_the_slowest_workers_computing_sets_the_pace_where_it_is_longest():

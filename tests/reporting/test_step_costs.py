@@ -10,7 +10,7 @@ from nalb.planning.nodes import Node
 from nalb.reporting.step_costs import (
     BOTH,
     LimitKind,
-    Source,
+    RateSource,
     StepModel,
     Thing,
     exposed_s,
@@ -30,9 +30,9 @@ LINK = LimitKind.LINK
 def test_a_link_needs_its_load_over_its_rate():
     one = step(estimate=rates([9, 18, 18, 36], [18, 18, 18, 36]))
     found = needs(one)
-    assert found[Thing(LINK, "n0", "up")] == (pytest.approx(2.0), Source.PROVEN)
-    assert found[Thing(LINK, "n0", "down")] == (pytest.approx(1.0), Source.PROVEN)
-    assert found[Thing(LINK, "n3", "down")] == (pytest.approx(0.5), Source.PROVEN)
+    assert found[Thing(LINK, "n0", "up")] == (pytest.approx(2.0), RateSource.PROVEN)
+    assert found[Thing(LINK, "n0", "down")] == (pytest.approx(1.0), RateSource.PROVEN)
+    assert found[Thing(LINK, "n3", "down")] == (pytest.approx(0.5), RateSource.PROVEN)
     together = merged(found)
     assert Thing(LINK, "n0", "up") in together  # whose directions differ
     assert Thing(LINK, "n1", BOTH) in together
@@ -42,18 +42,18 @@ def test_a_link_needs_its_load_over_its_rate():
 def test_a_rate_without_proof_needs_no_more_than_the_exchange():
     one = step(estimate=rates([6, 18, 18, 36]), least=rates([5, 18, 18, 36]))
     found = needs(one)
-    assert found[Thing(LINK, "n0", "up")] == (2.0, Source.HOPED)  # 3 s by the hope, but all was done in 2 s
-    assert found[Thing(LINK, "n1", "up")] == (1.0, Source.PROVEN)
+    assert found[Thing(LINK, "n0", "up")] == (2.0, RateSource.HOPED)  # 3 s by the hope, but all was done in 2 s
+    assert found[Thing(LINK, "n1", "up")] == (1.0, RateSource.PROVEN)
 
 
 def test_a_proven_rate_that_the_exchange_refutes_is_none():
     found = needs(step(estimate=rates([1, 18, 18, 18])))
-    assert found[Thing(LINK, "n0", "up")] == (2.0, Source.HOPED)
+    assert found[Thing(LINK, "n0", "up")] == (2.0, RateSource.HOPED)
 
 
 def test_configured_rates_count_less_headers_where_nothing_is_measured():
     found = needs(step(configured=rates([9, 18, 18, 36])))
-    assert found[Thing(LINK, "n0", "up")] == (pytest.approx(2.0 * 1514 / 1448), Source.CONFIGURED)
+    assert found[Thing(LINK, "n0", "up")] == (pytest.approx(2.0 * 1514 / 1448), RateSource.CONFIGURED)
 
 
 def test_what_mxnet_routes_loads_the_servers_of_its_keys():

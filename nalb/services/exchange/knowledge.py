@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nalb.feedback.window import Pace, delay_s
+from nalb.feedback.window import LinkPace, delay_s
 from nalb.measurement.cores import CoreEstimator, Work
 from nalb.measurement.estimates import Estimate
 from nalb.measurement.estimators import Estimator, estimator_of
@@ -84,13 +84,13 @@ class Known:
             return None
         return completion_s(nodes.nodes, shares, model_bytes, capacities) + delay_s(self.round_trip_s)
 
-    def pace(self, predicted_s: float | None, model_bytes: int) -> Pace | None:
+    def pace(self, predicted_s: float | None, model_bytes: int) -> LinkPace | None:
         """The figures that a window depends on; None while not all is measured. predicted_s: the links' time for the plan."""
         estimate = self.estimate
         if not (predicted_s and estimate.complete):
             return None
         shared = estimate if estimate.uplinks is None else estimate.uplinks  # a site's slices share its uplink
-        return Pace(
+        return LinkPace(
             predicted_s,
             model_bytes,
             self.round_trip_s if self.round_trip_s >= wire.FAR_S else 0.0,
