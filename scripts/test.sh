@@ -21,7 +21,7 @@ fi
 # run in PyTorch's environment, so with a current numpy; jobs of MXNet use them with its older one.
 computing=(tests/feedback tests/measurement tests/planning tests/protocol tests/services tests/simulation tests/tokens)
 batching=tests/batching # ARIMA is in MXNet's environment alone
-of_torch=(tests/torch tests/launch/test_torch_launch.py)
+of_torch=(tests/torch tests/launch/test_torch_*.py)
 output=$(mktemp -d)
 beside=()
 trap 'kill "${beside[@]}" 2>/dev/null || true; rm -r "$output"' EXIT
