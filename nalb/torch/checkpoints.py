@@ -21,7 +21,6 @@ checkpoint that is written or restored: the numbers drawn after it are the same 
 import io
 import logging
 import os
-import pickle
 import random
 import socket
 from collections.abc import Mapping, Sequence
@@ -166,7 +165,7 @@ class Checkpoints:
             states = torch.load(io.BytesIO(checkpoint.arrays[STATES].tobytes()), map_location="cpu", weights_only=True)
             for part, state in zip(self._parts, states, strict=True):
                 part.load_state_dict(state)
-        except (RuntimeError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        except Exception as error:  # of torch's reader, or of any part's load_state_dict, which may be the script's own
             raise CheckpointError(f"checkpoint {name} is of another training ({one_line(error)})") from None
 
     def _path(self, checkpoint: Checkpoint) -> Path:
