@@ -17,11 +17,11 @@ if (($#)); then
   exec "$venv/bin/python" -m pytest "$@"
 fi
 
-# Tests of these rooms only compute, and tests of real jobs mostly wait. So all run at once, the former at low priority. Most rooms
-# run in PyTorch's environment, so with a current numpy; jobs of MXNet use them with its older one.
+# Tests of some rooms only compute, and tests of real jobs mostly wait. So all run at once, the former at low priority. What needs no
+# MXNet runs in PyTorch's environment, so with a current numpy; jobs of MXNet use the same rooms with its older one.
 computing=(tests/feedback tests/measurement tests/planning tests/protocol tests/services tests/simulation tests/tokens)
 batching=tests/batching # ARIMA is in MXNet's environment alone
-of_torch=(tests/torch tests/launch/test_torch_*.py)
+without_mxnet=(tests/torch tests/launch/test_torch_*.py tests/plane tests/transport tests/reporting tests/checkpoints)
 output=$(mktemp -d)
 beside=()
 trap 'kill "${beside[@]}" 2>/dev/null || true; rm -r "$output"' EXIT
@@ -30,11 +30,11 @@ run_beside() { # name niceness environment tests... : runs tests in the backgrou
   nice -n "$niceness" "$environment/bin/python" -m pytest -p no:cacheprovider "${@:4}" >"$output/$name" 2>&1 &
   beside+=($!)
 }
-run_beside torch 0 "$venv_torch" "${of_torch[@]}"
+run_beside without_mxnet 0 "$venv_torch" "${without_mxnet[@]}"
 run_beside batching 19 "$venv" "$batching"
 run_beside computing 19 "$venv_torch" "${computing[@]}"
 code=0
-elsewhere=("${computing[@]}" "$batching" "${of_torch[@]}")
+elsewhere=("${computing[@]}" "$batching" "${without_mxnet[@]}")
 "$venv/bin/python" -m pytest "${elsewhere[@]/#/--ignore=}" || code=$?
 for one in "${beside[@]}"; do wait "$one" || code=$?; done
 cat "$output"/*
