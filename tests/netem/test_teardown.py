@@ -40,10 +40,10 @@ def wait_until(condition) -> None:
 
 
 def ended(pid: int) -> bool:
-    """Whether a process is gone, or only waits for its parent to look."""
+    """Whether a process is gone with all its threads, or only waits for its parent to look."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
-            return stat.read().rpartition(")")[2].split()[0] == "Z"
+            return stat.read().rpartition(")")[2].split()[0] == "Z" and len(os.listdir(f"/proc/{pid}/task")) == 1
     except FileNotFoundError:
         return True
 
