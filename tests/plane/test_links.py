@@ -7,7 +7,7 @@ import pytest
 
 from nalb.errors import PeerError
 from nalb.plane.codecs import codec_of
-from nalb.plane.links import AgentLinks, Header
+from nalb.plane.links import AgentLinks, SliceHeader
 
 VALUES = np.linspace(-1, 1, 600, dtype=np.float32)
 
@@ -52,7 +52,7 @@ def test_slices_and_answers_by_codecs():
         for name in ("float32", "bfloat16", "float16", "int8", "int4"):
             codec, pushes, answers = codec_of(name), Receiver(), Receiver()
             frame = VALUES.data if codec is None else codec.encode(VALUES, np.zeros_like(VALUES))
-            header = Header(3, 7, "float32", 0 if codec is None else codec.number)
+            header = SliceHeader(3, 7, "float32", 0 if codec is None else codec.number)
             a.push(1, header, frame, False)
             read(b, pushes)
             ((rank, came, values),) = pushes.slices
@@ -70,10 +70,14 @@ def test_slices_and_answers_by_codecs():
 @pytest.mark.parametrize(
     ("header", "payload", "text"),
     [
-        (Header(0, 0, "float32", 9), b"1234", "agent of rank 0 sent a slice by codec 9, which this nalb does not know"),
-        (Header(0, 0, "float64", 3), b"1234", "sent float64 by codec 3, and codecs are for float32"),
-        (Header(0, 0, "float32", 3), b"1234", "sent 4 bytes, which are no frame of int8"),
-        (Header(0, 0, "float32", 0), b"123", "pushed 3 bytes of float32"),
+        (
+            SliceHeader(0, 0, "float32", 9),
+            b"1234",
+            "agent of rank 0 sent a slice by codec 9, which this nalb does not know",
+        ),
+        (SliceHeader(0, 0, "float64", 3), b"1234", "sent float64 by codec 3, and codecs are for float32"),
+        (SliceHeader(0, 0, "float32", 3), b"1234", "sent 4 bytes, which are no frame of int8"),
+        (SliceHeader(0, 0, "float32", 0), b"123", "pushed 3 bytes of float32"),
     ],
 )
 def test_frames_that_no_agent_sends(header, payload, text):
@@ -85,9 +89,11 @@ def test_frames_that_no_agent_sends(header, payload, text):
 
 def test_an_answer_of_another_length():
     with two() as (a, b):
-        a.push(1, Header(0, 0, "float32", 0), VALUES.data, False)  # a ROUTER answers those it has heard of
+        a.push(1, SliceHeader(0, 0, "float32", 0), VALUES.data, False)  # a ROUTER answers those it has heard of
         read(b, Receiver())
-        b.answer([0], Header(0, 0, "float32", 4), codec_of("int4").encode(VALUES[:9], np.zeros(9, np.float32)), False)
+        b.answer(
+            [0], SliceHeader(0, 0, "float32", 4), codec_of("int4").encode(VALUES[:9], np.zeros(9, np.float32)), False
+        )
         assert a.peers[1].socket.poll(10_000)
         with pytest.raises(PeerError, match="rank 1 sent 9 values in int4 for 600"):
             a.reader_of_answers(1, Receiver())()
