@@ -1,0 +1,106 @@
+"""A training's checkpoints in one folder, whatever its framework: when one is due, which is the newest, and how it is written."""
+
+import logging
+import os
+import random
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nalb.checkpoints import folder as folders
+from nalb.checkpoints import lock
+from nalb.checkpoints.file import Checkpoint, OptimizerState, Progress, Setting
+from nalb.errors import CheckpointError
+
+log = logging.getLogger(__name__)
+_claims: dict[Path, IO[bytes]] = {}  # by folder, held until this process ends
+
+
+class Keeper:
+    """One process's part in it. All processes of the job make one alike."""
+
+    def __init__(
+        self,
+        every: int,
+        folder: str | Path | None,
+        keep: int,
+        seed: int,
+        settings: Mapping[str, Setting] | None,
+    ):
+        """The arguments are those of a framework's Checkpoints. Raises CheckpointError."""
+        if every < 0 or keep < 1:
+            raise CheckpointError(f"every={every}, keep={keep}: give every 0 or more, and keep 1 or more")
+        self.every, self._keep, self._seed = every, keep, seed
+        self._settings: dict[str, Setting] = {"seed": seed, **(settings or {})}
+        place = folder or os.environ.get(folders.VARIABLE)
+        if every and not place:
+            raise CheckpointError(
+                f"no folder for checkpoints: nalb launch --checkpoints DIR, or set {folders.VARIABLE}"
+            )
+        self._folder = Path(place or ".").expanduser().absolute()
+        self._node = os.environ.get("NALB_NODE") or socket.gethostname()
+        self._damaged: list[Path] = []
+
+    def is_due(self, progress: Progress) -> bool:
+        """Whether a checkpoint is due at this progress."""
+        return bool(self.every) and progress.iteration % self.every == 0
+
+    def claim(self, meeting: str, host: str, port: str) -> None:
+        """Claim the folder for this job, until this process ends. Raises CheckpointError where another job has it.
+
+        Without the launcher's name for it, the job is named by where its processes meet. meeting: who is there, such as
+        'scheduler'. host, port: the environment variables that tell the address.
+        """
+        if self._folder in _claims:
+            return
+        job = f"process {os.getpid()} on {socket.gethostname()}"
+        if address := os.environ.get(host):
+            job = f"the job of {meeting} {address}:{os.environ.get(port)}"
+        _claims[self._folder] = lock.claim(self._folder, os.environ.get(lock.VARIABLE) or job)
+
+    def find(self, is_in_job: bool) -> folders.Found | None:
+        """Find the newest whole checkpoint here; files that cannot be used are skipped with a warning. Raises CheckpointError.
+
+        is_in_job: whether other processes call this too, and none of them writes before all have agreed.
+        """
+        folders.sweep(self._folder, None if is_in_job else self._node)
+        found, skipped = folders.newest(self._folder)
+        for one in skipped:
+            log.warning("checkpoint %s is skipped: %s", one.path, one.why)
+        self._damaged = [one.path for one in skipped if one.is_damaged]
+        return found
+
+    def path_of(self, checkpoint: Checkpoint) -> Path:
+        """Where the checkpoint lies, or would lie."""
+        return self._folder / folders.file_name(checkpoint.progress.iteration)
+
+    def check(self, checkpoint: Checkpoint, **more: tuple[Setting, Setting]) -> None:
+        """Raise CheckpointError where the checkpoint's settings are not this training's. more: further ones, (there, here)."""
+        then = checkpoint.settings | {key: there for key, (there, _) in more.items()}
+        now = self._settings | {key: here for key, (_, here) in more.items()}
+        for key in sorted(then.keys() | now.keys()):
+            if then.get(key) != now.get(key):
+                raise CheckpointError(
+                    f"checkpoint {self.path_of(checkpoint)}: {key} is {then.get(key)} there and {now.get(key)} here: "
+                    "use another folder"
+                )
+
+    def write(self, progress: Progress, optimizer: OptimizerState, arrays: dict[str, npt.NDArray[Any]]) -> None:
+        """Write a checkpoint, and remove those that it replaces. Raises CheckpointError; older ones then stay."""
+        written = folders.write(self._folder, Checkpoint(progress, self._settings, optimizer, arrays), self._node)
+        for path in self._damaged:
+            if path.name != folders.file_name(progress.iteration):
+                path.unlink(missing_ok=True)
+        self._damaged = []
+        folders.prune(written, self._keep)
+
+    def seed_random(self, iteration: int, rank: int) -> int:
+        """Seed the random generators of NumPy and Python; returns the same seed for the framework's, of 32 bits."""
+        (word,) = np.random.SeedSequence([self._seed, iteration, rank]).generate_state(1).tolist()
+        np.random.seed(word)
+        random.seed(word)
+        return int(word)

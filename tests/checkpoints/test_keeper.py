@@ -1,0 +1,38 @@
+"""What a framework's Checkpoints share; all else is tested through them (tests/kvstore/test_restore.py, tests/torch)."""
+
+from pathlib import Path
+
+import pytest
+
+from nalb.checkpoints import folder as folders
+from nalb.checkpoints.file import Progress
+from nalb.checkpoints.keeper import Keeper
+from nalb.errors import CheckpointError
+
+
+@pytest.mark.parametrize(("is_in_job", "left"), [(True, set()), (False, {"n2"})])
+def test_what_another_node_was_writing_is_removed_in_a_job_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_in_job: bool, left: set[str]
+) -> None:
+    """A process without a job does not know whether another one is writing."""
+    monkeypatch.setenv("NALB_NODE", "n1")
+    for node in ("n1", "n2"):
+        (tmp_path / f".{folders.file_name(3)}.{node}.writing").touch()
+    assert Keeper(1, tmp_path, 2, 0, None).find(is_in_job) is None
+    assert set(folders.cut_short(tmp_path)) == left
+
+
+def test_when_one_is_due_and_what_cannot_be(tmp_path: Path) -> None:
+    keeper = Keeper(4, tmp_path, 1, 0, None)
+    assert [iteration for iteration in range(1, 13) if keeper.is_due(Progress(iteration))] == [4, 8, 12]
+    assert not Keeper(0, tmp_path, 1, 0, None).is_due(Progress(4))
+    for every, keep in ((-1, 1), (1, 0)):
+        with pytest.raises(CheckpointError, match="give every 0 or more, and keep 1 or more"):
+            Keeper(every, tmp_path, keep, 0, None)
+
+
+def test_the_seed_follows_iteration_and_rank(tmp_path: Path) -> None:
+    keeper = Keeper(1, tmp_path, 1, 7, None)
+    seeds = {keeper.seed_random(iteration, rank) for iteration in range(3) for rank in range(3)}
+    assert len(seeds) == 9
+    assert keeper.seed_random(2, 1) == Keeper(1, tmp_path, 1, 7, None).seed_random(2, 1)
