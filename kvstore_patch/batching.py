@@ -31,7 +31,7 @@ from mxnet.kvstore.base import KVStoreBase
 
 from kvstore_patch.gluon import agreement
 from kvstore_patch.gluon.compute_clock import ComputeClock, Computing
-from kvstore_patch.gluon.profiling import ComputeBatch, Points, measure
+from kvstore_patch.gluon.profiling import ComputeBatch, measure
 from kvstore_patch.store import script_end
 from kvstore_patch.store.kvstore import NALB
 from nalb.batching.partitions import TRAVERSALS_APART, Ints, PartitionedStream
@@ -41,9 +41,9 @@ from nalb.errors import InputError, StoreError
 from nalb.options import BATCH_MOST
 from nalb.protocol import wire
 from nalb.services.batching import messages as m
+from nalb.services.batching.profiling import Points
 from nalb.settings import Settings, from_environment
 from nalb.transport.client import Client
-from nalb.transport.keys import own_keys
 
 __all__ = ["Balancer", "BatchSampler", "PartitionSampler", "join"]  # what nalb.mxnet hands on
 
@@ -318,8 +318,8 @@ def join(
 
 def _client_alone(settings: Settings, rank: int, clock: ComputeClock) -> Client:
     """A control client of a worker without shim and plans; it says goodbye when the script ends well."""
-    hello, keys = wire.Hello(wire.VERSION, "worker", settings.node, rank, os.getpid()), own_keys(settings)
-    client = Client(settings.endpoint, hello, lambda: ([], 0), settings.silence_s, settings.startup_s, keys)
+    hello = wire.Hello(wire.VERSION, "worker", settings.node, rank, os.getpid())
+    client = Client.of(settings, hello, lambda: ([], 0))
     client.wait_for(wire.Welcome)
 
     def leave() -> None:

@@ -68,6 +68,13 @@ def estimators_with(name: str) -> dict[str, Callable[[int], Estimator]]:
     return {**ESTIMATORS, **({} if name in ESTIMATORS else {name: load_estimator(name)})}
 
 
+def own_of(
+    scheme: str, more: str | None, estimator: str
+) -> tuple[dict[str, Scheme], dict[str, Callable[[int], Estimator]]]:
+    """What a coordinator chooses from: schemes_with and estimators_with of a job's options. more: further words, with commas."""
+    return schemes_with([scheme, *filter(None, (more or "").split(","))]), estimators_with(estimator)
+
+
 def load_scheme(word: str) -> Scheme:
     """Load a scheme of a user's own; its name is the word. Raises InputError."""
     found = _load("scheme", word, SCHEME_GROUP, SCHEMES)

@@ -87,6 +87,11 @@ class Settings(JobOptions):
         return read_weights(self.token_weights) if self.token_weights else None
 
     @property
+    def predicts_speed(self) -> bool:
+        """Whether batch sizes follow from speeds that a predictor foresees."""
+        return self.batching in ("lb-bsp", JOINT_BATCHING)
+
+    @property
     def batch_maxima(self) -> tuple[int, ...] | None:
         """The most samples of each worker, by rank. Raises InputError."""
         return batch_maxima(self.batch_most, self.num_workers, "environment variable NALB_BATCH_MOST")

@@ -225,6 +225,7 @@ ALLOWED = {
         "nalb.errors",
         "nalb.failures",
         "nalb.options",
+        "nalb.schemes",  # the name of the one that is gloo alone
         "nalb.settings",
         "nalb.batching",
         "nalb.protocol",

@@ -20,7 +20,7 @@ from kvstore_patch.store.ps_lite import PsLite, check_encryption, server_rank
 from nalb.batching.schemes import PREDICTORS
 from nalb.batching.speed import Predictor, require_library
 from nalb.errors import InputError, NalbError
-from nalb.extensions import estimators_with, schemes_with
+from nalb.extensions import own_of
 from nalb.extras import require_mxnet
 from nalb.failures import Cause, Failure
 from nalb.process.exhaustion import raise_file_limit
@@ -29,7 +29,6 @@ from nalb.protocol import wire
 from nalb.services.exchange import messages as m
 from nalb.settings import Settings, from_environment
 from nalb.transport.client import Client
-from nalb.transport.keys import own_keys
 from nalb.transport.reachability import Reachability, reach_kept
 
 CONTROLLER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
@@ -63,7 +62,6 @@ def run_server(settings: Settings) -> None:
     """Run a parameter server that reports to the coordinator what it receives."""
     shim = Shim.loaded()
     plane = PsLite(shim)
-    keys = own_keys(settings)
     ends: queue.LifoQueue[Callable[[], None]] = queue.LifoQueue()  # close what the thread opened, the last first
 
     def join() -> None:
@@ -71,14 +69,7 @@ def run_server(settings: Settings) -> None:
             while shim.self_id < 0:  # ps-lite gives the id once all processes are there
                 time.sleep(0.05)
             hello = wire.Hello(wire.VERSION, settings.process, settings.node, server_rank(shim.self_id), os.getpid())
-            client = Client(
-                settings.endpoint,
-                hello,
-                plane.timings,
-                settings.silence_s,
-                settings.startup_s,
-                keys,
-            )
+            client = Client.of(settings, hello, plane.timings)
             client.on(m.Measure, lambda message: shim.set_forecasts(message.on))
             ends.put(lambda: client.close(wire.Goodbye()))
             client.wait_for(wire.Welcome)
@@ -95,7 +86,7 @@ def _predictor(settings: Settings) -> tuple[Callable[[int], Predictor] | None, C
 
     Only a predictor that is a network imports MXNet.
     """
-    if settings.batching not in ("lb-bsp", "joint"):
+    if not settings.predicts_speed:
         return None, lambda: None
     require_library(settings.predictor)
     if settings.predictor in PREDICTORS:
@@ -129,8 +120,7 @@ def main() -> int:
             from nalb.transport.server import CoordinatorThread
 
             predictor, end = _predictor(settings)
-            schemes = schemes_with([settings.scheme, *filter(None, (settings.own_schemes or "").split(","))])
-            estimators = estimators_with(settings.estimator)
+            schemes, estimators = own_of(settings.scheme, settings.own_schemes, settings.estimator)
             with CoordinatorThread(settings, predictor, schemes, estimators, PS_LITE):
                 serve(settings)
             end()

@@ -37,12 +37,13 @@ from kvstore_patch.store.two_levels import Levels, TwoLevels
 from kvstore_patch.store.whole_tensors import WholeTensors
 from nalb.errors import StoreError
 from nalb.failures import Failure
-from nalb.planning.slices import MAX_SLICE_ELEMENTS, Tensor, build_layout
+from nalb.planning.slices import MAX_SLICE_ELEMENTS, Tensor
 from nalb.protocol import wire
 from nalb.schemes import by_name
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.calls import announcement
 from nalb.services.exchange.recorder import Group, Key, PlaceInIteration
+from nalb.services.exchange.worker_protocol import layout_by
 from nalb.settings import Settings
 from nalb.transport.client import Client
 from nalb.transport.reachability import reach_kept
@@ -208,18 +209,7 @@ class WorkerExchange:
 
     def _cut(self, setup: m.Setup) -> None:
         """Cut the tensors into the slices that the coordinator expects. Raises StoreError where they differ."""
-        layout = build_layout(
-            self._tensors,
-            num_nodes=setup.num_nodes,
-            num_servers=setup.num_servers,
-            alpha_bytes=setup.alpha_bytes,
-            fixed_slice_bytes=setup.fixed_slice_bytes,
-            num_probe=setup.num_probe,
-        )
-        if layout.digest() != setup.digest:
-            raise StoreError(
-                "this worker cuts the tensors differently from the coordinator: install the same nalb everywhere"
-            )
+        layout = layout_by(setup, self._tensors, "this worker")
         self._sliced = SlicedPath(self._lock, layout, self._levels, self._settings.verify_sums)
 
     def _begin_iteration(self) -> m.Plan:

@@ -8,11 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nalb.errors import InputError, listed
-from nalb.launch.roles import KEEP_MEMORY, NOTHING, SCHEDULER_NODE, Place, ProcessSpec, Program, sites_of, sites_told
+from nalb.launch.roles import (
+    NOTHING,
+    SCHEDULER_NODE,
+    Place,
+    ProcessSpec,
+    Program,
+    kept_memory,
+    named,
+    sites_of,
+    sites_told,
+)
 from nalb.options import JobOptions, variables_of
 from nalb.plane.rendezvous import AGENTS, ALONE, NO_RING
 from nalb.process.own_program import own_argv
-from nalb.transport import keys
 
 AGENT_PORT = 2  # a replay's agents listen at the root port and this
 
@@ -79,9 +88,7 @@ def rank_specs(
     words = [ALONE, NO_RING] if is_replay else [ALONE]
     specs = []
     for rank, place in enumerate(places):
-        here = {**shared, "NALB_NODE": place.name, "NALB_ADDRESS": place.address}
-        if keys_dir is not None:
-            here[keys.VARIABLE] = str(keys.key_path(keys_dir, place.name))
+        here = {**shared, "NALB_ADDRESS": place.address, **named(place, keys_dir)}
         narrow = one_thread | here
         if rank == SCHEDULER_NODE and has_coordinator:
             python = None if root.python == sys.executable else root.python
@@ -90,6 +97,6 @@ def rank_specs(
             specs.append(ProcessSpec(root.name, "scheduler", tuple(argv), told, is_coordinator=True))
         own = {"RANK": str(rank), "GROUP_RANK": str(rank)}
         if options.sizes_batches:
-            own |= {name: inherited.get(name, value) for name, value in KEEP_MEMORY.items()}
+            own |= kept_memory(inherited)
         specs.append(ProcessSpec(place.name, "worker", tuple(command), (here if place.is_machine else narrow) | own))
     return specs

@@ -123,9 +123,7 @@ def process_specs(
     of_coordinator = {"DMLC_ROLE": "scheduler"} | variables_of(options, coordinators=True)
     specs = []
     for index, place in enumerate(places):
-        here = {**shared, "DMLC_NODE_HOST": place.address, "NALB_NODE": place.name}
-        if keys_dir is not None:
-            here[keys.VARIABLE] = str(keys.key_path(keys_dir, place.name))
+        here = {**shared, "DMLC_NODE_HOST": place.address, **named(place, keys_dir)}
         narrow = one_thread | here
         planned, stock = (
             tuple(own_argv(f"kvstore_patch.roles.{name}", python=place.python)) for name in ("planned", "stock")
@@ -140,11 +138,22 @@ def process_specs(
         if place.is_worker:
             worker = {"DMLC_ROLE": "worker"}
             if options.sizes_batches or options.parallel:
-                worker |= {name: inherited.get(name, value) for name, value in KEEP_MEMORY.items()}
+                worker |= kept_memory(inherited)
             specs.append(
                 ProcessSpec(place.name, "worker", tuple(command), (here if place.is_machine else narrow) | worker)
             )
     return sorted(specs, key=lambda spec: ROLES.index(spec.role))
+
+
+def named(place: Place, keys_dir: str | None) -> dict[str, str]:
+    """The variables that tell a process its node, and where the node's keys are; keys_dir: None in a job without keys."""
+    told = {"NALB_NODE": place.name}
+    return told if keys_dir is None else told | {keys.VARIABLE: str(keys.key_path(keys_dir, place.name))}
+
+
+def kept_memory(inherited: Mapping[str, str]) -> dict[str, str]:
+    """KEEP_MEMORY, where the user's environment does not say otherwise."""
+    return {name: inherited.get(name, value) for name, value in KEEP_MEMORY.items()}
 
 
 def sites_of(places: Sequence[Place], options: JobOptions) -> Sites | None:

@@ -161,7 +161,7 @@ class Agent:
                 if (keys := own_keys(settings)) is not None:
                     knock(keys, settings.endpoint, settings.startup_s)
                 hello = wire.Hello(wire.VERSION, "agent", settings.node, self._start.rank, os.getpid())
-                client = Client(settings.endpoint, hello, self._drain, settings.silence_s, settings.startup_s, keys)
+                client = Client.of(settings, hello, self._drain)
                 for kind in HEARD:
                     client.on(kind, self._put)
                 welcome = client.wait_for(wire.Welcome)

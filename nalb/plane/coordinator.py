@@ -16,7 +16,7 @@ from collections.abc import Callable
 from nalb.batching.schemes import PREDICTORS
 from nalb.batching.speed import Predictor, require_library
 from nalb.errors import InputError, NalbError
-from nalb.extensions import estimators_with, schemes_with
+from nalb.extensions import own_of
 from nalb.failures import Cause, Failure
 from nalb.feedback.routing import Routing
 from nalb.plane.rendezvous import ALONE, END, NO_RING
@@ -29,7 +29,7 @@ from nalb.transport.server import CoordinatorThread
 
 def new_predictor(settings: Settings) -> Callable[[int], Predictor] | None:
     """What makes a worker's speed predictor; None where batch sizes need no speeds. Raises InputError."""
-    if settings.batching not in ("lb-bsp", "joint"):
+    if not settings.predicts_speed:
         return None
     if settings.predictor not in PREDICTORS:
         raise InputError(
@@ -41,8 +41,8 @@ def new_predictor(settings: Settings) -> Callable[[int], Predictor] | None:
 
 def serve(settings: Settings, has_ring: bool, is_alone: bool) -> None:
     """Run the coordinator until stdin ends, or until all ranks have left."""
-    schemes = schemes_with([settings.scheme, *filter(None, (settings.own_schemes or "").split(","))])
-    predictor, estimators = new_predictor(settings), estimators_with(settings.estimator)
+    schemes, estimators = own_of(settings.scheme, settings.own_schemes, settings.estimator)
+    predictor = new_predictor(settings)
     new_routing = Routing if has_ring and settings.keys_path is None else None  # a ring is not encrypted
     with CoordinatorThread(settings, predictor, schemes, estimators, AGENTS, new_routing) as coordinator:
         if is_alone:

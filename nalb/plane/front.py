@@ -22,7 +22,7 @@ import socket
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic, sleep
@@ -50,6 +50,12 @@ NEWS_MOST = 1 << 16  # bytes of a packet from the agent; the longest is a Failur
 TENSORS_OF_A_PACKET = 1000
 ALIGNED_BYTES = 64
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # of numpy's, which an agent does not need
+
+
+def parts(elements: int) -> Iterator[tuple[int, int]]:
+    """(start, stop) of the parts in which a sum of so many elements is written."""
+    for start in range(0, elements, PART_ELEMENTS):
+        yield start, min(start + PART_ELEMENTS, elements)
 
 
 class JobFinished(Exception):
@@ -110,6 +116,12 @@ class PlaneSum:
         """
         self.summed, self.ended = summed, ended
         self._front._begin(self._tensor, self)
+
+    def write(self, write_part: Callable[[int, int], object]) -> None:
+        """Write the summand part by part. write_part: writes elements (start, stop) into `memory`."""
+        for start, stop in parts(len(self.memory)):
+            write_part(start, stop)
+            self.ready(stop)
 
     def ready(self, elements: int) -> None:
         """Say that the first `elements` elements of the summand are in memory."""

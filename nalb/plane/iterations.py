@@ -12,21 +12,21 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from nalb.errors import InputError, PeerError
+from nalb.errors import PeerError
 from nalb.plane import orders
 from nalb.plane.exchange import AgentExchange
 from nalb.plane.memory import Segments
 from nalb.plane.orders import FromAgent, FromTraining
 from nalb.plane.pushing import Cut, SliceProgress
-from nalb.planning.slices import Tensor, build_layout, wire_dtype
+from nalb.planning.slices import Tensor, wire_dtype
 from nalb.protocol import wire
 from nalb.services.exchange import messages as m
-from nalb.services.exchange.worker_protocol import WorkerProtocol
+from nalb.services.exchange.worker_protocol import WorkerProtocol, layout_by
 from nalb.transport.client import Client
 
 
 class RankIterations:
-    """The rank's place in the job. Methods raise PeerError for orders that cannot be, InputError for what cannot be planned."""
+    """The rank's place in the job. Methods raise PeerError for orders that cannot be, and other NalbErrors for bad plans."""
 
     def __init__(
         self,
@@ -208,22 +208,11 @@ class RankIterations:
                 self._routes_told = one.until
 
     def _cut_by(self, setup: m.Setup) -> Cut:
-        """The slices that the coordinator expects. Raises InputError where they differ."""
-        layout = build_layout(
-            [
-                Tensor(one.name, one.elements, wire_dtype(one.dtype, setup.precision), one.group)
-                for one in self._tensors
-            ],
-            num_nodes=setup.num_nodes,
-            num_servers=setup.num_servers,
-            alpha_bytes=setup.alpha_bytes,
-            fixed_slice_bytes=setup.fixed_slice_bytes,
-            num_probe=setup.num_probe,
-        )
-        if layout.digest() != setup.digest:
-            raise InputError(
-                "an agent cuts the tensors differently from the coordinator: install the same nalb everywhere"
-            )
+        """The slices that the coordinator expects. Raises StoreError where they differ."""
+        tensors = [
+            Tensor(one.name, one.elements, wire_dtype(one.dtype, setup.precision), one.group) for one in self._tensors
+        ]
+        layout = layout_by(setup, tensors, "an agent")
         return Cut(layout, setup.precision)
 
     # ---- the end of an iteration

@@ -8,7 +8,7 @@ window, answers by the pushes, and a ROUTER would drop what is above its mark.
 
 import struct
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple, Protocol
@@ -102,7 +102,6 @@ class AgentLinks:
         self.peers: dict[int, _Peer] = {}
         self._by_identity: dict[bytes, _Peer] = {}
         self.rows: deque[tuple[int, int, int, int]] = deque()  # of SampleRow
-        self.refused: Counter[str] = Counter()
         self._codecs: dict[int, Codec] = {}  # that frames have come in, by number
 
     def connect(self, own_rank: int, addresses: Sequence[str]) -> None:
@@ -218,7 +217,6 @@ class AgentLinks:
 
     def _refuse(self, server: "zmq.Socket[bytes]", last: zmq.Frame | None) -> None:
         """Drop the message of a stranger: anyone can reach the port."""
-        self.refused["not an agent's"] += 1
         is_more = last is not None and last.more
         while is_more:
             is_more = server.recv(copy=False).more

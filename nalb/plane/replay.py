@@ -20,7 +20,7 @@ import numpy.typing as npt
 from nalb.errors import InputError, JobError, NalbError
 from nalb.failures import Cause, Failure
 from nalb.plane import orders
-from nalb.plane.front import PART_ELEMENTS, Front, JobFinished, PlaneSum
+from nalb.plane.front import Front, JobFinished, PlaneSum
 from nalb.plane.rendezvous import told_agents
 from nalb.process.last_words import die
 from nalb.settings import for_agents
@@ -50,10 +50,7 @@ class BucketSum:
         self._is_over = threading.Event()
         self._error: Exception | None = None
         way.begin(self._summed, self._ended)
-        for start in range(0, len(values), PART_ELEMENTS):
-            stop = min(start + PART_ELEMENTS, len(values))
-            way.memory[start:stop] = values[start:stop]
-            way.ready(stop)
+        way.write(lambda start, stop: np.copyto(way.memory[start:stop], values[start:stop]))
 
     def _summed(self, elements: int) -> None:
         self._values[self._copied : elements] = self._way.memory[self._copied : elements]

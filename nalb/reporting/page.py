@@ -259,7 +259,7 @@ def render(record: Record, pictures: Mapping[str, bytes], about: About | None = 
 def render_batches(timeline: Timeline, pictures: Mapping[str, bytes]) -> str:
     """Render the run's batches as HTML. `pictures`: PNG bytes by file name."""
     rows = batch_rows(timeline)
-    return _filled("batching.html", BATCH_FIGURES, pictures, batches=timeline.batches, rows=rows)
+    return _filled("batching.html", BATCH_FIGURES, pictures, title="Batch sizes", batches=timeline.batches, rows=rows)
 
 
 def render_tokens(timeline: Timeline, pictures: Mapping[str, bytes]) -> str:
@@ -268,6 +268,7 @@ def render_tokens(timeline: Timeline, pictures: Mapping[str, bytes]) -> str:
         "tokens.html",
         TOKEN_FIGURES,
         pictures,
+        title="Tokens",
         iterations=len(timeline.tokens),
         workers=worker_rows(timeline),
         shapes=shape_rows(timeline),

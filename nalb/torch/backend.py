@@ -15,11 +15,11 @@ import torch.distributed as dist
 
 from nalb.errors import one_line
 from nalb.plane.front import Front
+from nalb.schemes import GLOO
 from nalb.torch import NAME
 from nalb.torch.job import TorchJob, new_gloo
 from nalb.torch.sums import add_up
 
-GLOO_ALONE = "gloo"  # the value of NALB_SCHEME that leaves all to gloo
 KIND = dist.ProcessGroup.BackendType
 LEAST_ELEMENTS = 1024  # smaller sums go to gloo, in one round trip without slices
 
@@ -150,7 +150,7 @@ def create(options: Any, _backend_options: object) -> NalbGroup:
     is_default = not options.global_ranks_in_group
     if is_default:
         _generation += 1
-        if size > 1 and os.environ.get("NALB_SCHEME") != GLOO_ALONE:
+        if size > 1 and os.environ.get("NALB_SCHEME") != GLOO.name:
             _job = TorchJob(dist.PrefixStore(f"{NAME}{_generation}", store), rank, size, options.timeout)
             # A thread that the interpreter's end meets within torch would end the process by SIGABRT. A child that multiprocessing
             # has forked runs finalizers at its end, and nothing of atexit.

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from nalb.plane.front import PART_ELEMENTS, PlaneSum
+from nalb.plane.front import PlaneSum, parts
 from nalb.torch.works import SumWork
 
 
@@ -40,8 +40,7 @@ class GpuSums:
         self._stream.wait_stream(self._cuda.current_stream(self._device))
         events = []
         with self._cuda.stream(self._stream):
-            for start in range(0, len(flat), PART_ELEMENTS):
-                stop = min(start + PART_ELEMENTS, len(flat))
+            for start, stop in parts(len(flat)):
                 pinned[start:stop].copy_(flat[start:stop], non_blocking=True)
                 events.append((start, stop, self._cuda.Event()))
                 events[-1][2].record()

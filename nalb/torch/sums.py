@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from nalb.failures import JobFailed
-from nalb.plane.front import PART_ELEMENTS, Front, PlaneSum, RingSum
+from nalb.plane.front import Front, PlaneSum, RingSum
 from nalb.torch.gpu import GpuSums
 from nalb.torch.works import SumWork
 
@@ -52,10 +52,7 @@ def _on_cpu(tensor: torch.Tensor, way: PlaneSum) -> SumWork:
 
     way.begin(summed, work.complete)
     with suppress(JobFailed):  # the front tells the work
-        for start in range(0, len(flat), PART_ELEMENTS):
-            stop = min(start + PART_ELEMENTS, len(flat))
-            shared[start:stop].copy_(flat[start:stop])
-            way.ready(stop)
+        way.write(lambda start, stop: shared[start:stop].copy_(flat[start:stop]))
     return work
 
 

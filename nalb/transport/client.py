@@ -27,9 +27,10 @@ from nalb.process.available_cores import Cores
 from nalb.process.last_words import die
 from nalb.protocol import wire
 from nalb.services.exchange import messages as m
+from nalb.settings import Settings
 from nalb.transport.conversations import Connection, bound
 from nalb.transport.curvezmq import secure_client
-from nalb.transport.keys import NodeKeys
+from nalb.transport.keys import NodeKeys, own_keys
 from nalb.transport.tcp_info import Ways
 
 if TYPE_CHECKING:
@@ -93,6 +94,12 @@ class Client:
         self._wake_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="nalb-control", daemon=True)
         self._thread.start()
+
+    @classmethod
+    def of(cls, settings: Settings, hello: wire.Hello, drain: Drain) -> "Client":
+        """Connect as the process's settings say, with its node's keys where the job has them."""
+        keys = own_keys(settings)
+        return cls(settings.endpoint, hello, drain, settings.silence_s, settings.startup_s, keys)
 
     def send(self, message: wire.Message, waits: bool = False) -> None:
         """Queue a message; any thread may call this. waits: the thread is not woken; the message may wait for the next report."""

@@ -16,7 +16,6 @@ from nalb.services.exchange import messages as m
 from nalb.services.exchange.worker_protocol import WorkerProtocol
 from nalb.settings import Settings
 from nalb.transport.client import Client, Noted
-from nalb.transport.keys import own_keys
 from nalb.transport.reachability import Reachability
 
 if TYPE_CHECKING:
@@ -53,15 +52,7 @@ class WorkerSession:
         """
         self._plane = plane
         hello = wire.Hello(wire.VERSION, role, settings.node, rank, os.getpid())
-        keys = own_keys(settings)
-        self.client = client = Client(
-            settings.endpoint,
-            hello,
-            plane.timings,
-            settings.silence_s,
-            settings.startup_s,
-            keys,
-        )
+        self.client = client = Client.of(settings, hello, plane.timings)
         client.on(m.PrepareSlots, plane.make_room)
         self.welcome = client.wait_for(wire.Welcome)
         self._reach = Reachability(settings, client.fail, lambda ways: client.note(ways=ways))

@@ -1,7 +1,6 @@
 """Replays on the plane, each in a process of its own, as `nalb compare` starts them."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from nalb.plane.replay import BUCKET_BYTES, FIRST_BUCKET_BYTES, buckets
 from nalb.process.own_program import own_argv
 from nalb.workloads import NAMES, load
 from tests.plane.plain_front import LIMIT_S
+from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,15 +24,6 @@ def test_buckets(name):
     largest = max(tensor.size_bytes for tensor in tensors)
     assert FIRST_BUCKET_BYTES <= 4 * sizes[0] < FIRST_BUCKET_BYTES + largest
     assert all(BUCKET_BYTES <= 4 * size < BUCKET_BYTES + largest for size in sizes[1:-1])
-
-
-def free_ports(count):
-    """Ports that nobody has; the sockets are closed together, so they differ."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 @pytest.mark.jobs

@@ -1,7 +1,6 @@
 """A data plane that is not MXNet joins a job, and the ordinary coordinator plans, measures and records it."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,18 +9,11 @@ from nalb.reporting.record import read_timeline
 from nalb.services.exchange.planes import AGENTS
 from nalb.settings import from_environment
 from nalb.transport.server import CoordinatorThread
+from tests.ports import free_ports
 from tests.transport.toy_plane import ITERATIONS
 
 RANKS = 3
 TOY = Path(__file__).parent / "toy_plane.py"
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def test_a_plane_on_plain_sockets_is_planned_measured_and_recorded(tmp_path):

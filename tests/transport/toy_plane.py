@@ -12,9 +12,10 @@ import time
 
 import numpy as np
 
-from nalb.planning.slices import Tensor, build_layout
+from nalb.planning.slices import Tensor
 from nalb.protocol import wire
 from nalb.services.exchange import messages as m
+from nalb.services.exchange.worker_protocol import layout_by
 from nalb.settings import from_environment
 from nalb.transport.worker_session import WorkerSession
 
@@ -127,15 +128,7 @@ def main():
     for _ in range(ITERATIONS):
         while True:
             if isinstance(order, m.Setup):
-                layout = build_layout(
-                    [Tensor(spec.name, spec.elements, spec.dtype)],
-                    num_nodes=order.num_nodes,
-                    num_servers=order.num_servers,
-                    alpha_bytes=order.alpha_bytes,
-                    num_probe=order.num_probe,
-                    fixed_slice_bytes=order.fixed_slice_bytes,
-                )
-                assert layout.digest() == order.digest
+                layout = layout_by(order, [Tensor(spec.name, spec.elements, spec.dtype)], "the toy")
             order, waited_s = session.next_plan()
             if isinstance(order, m.Plan):
                 break

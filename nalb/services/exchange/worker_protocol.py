@@ -9,8 +9,28 @@ A message of an earlier registration, layout version or iteration is void. A mes
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from nalb.errors import StoreError
+from nalb.planning.slices import Layout, Tensor, build_layout
 from nalb.protocol import wire
 from nalb.services.exchange import messages as m
+
+
+def layout_by(setup: m.Setup, tensors: Sequence[Tensor], who: str) -> Layout:
+    """Cut the registered tensors into the slices that the coordinator expects. Raises StoreError where they differ.
+
+    who: the process that cuts them, in words.
+    """
+    layout = build_layout(
+        tensors,
+        num_nodes=setup.num_nodes,
+        num_servers=setup.num_servers,
+        alpha_bytes=setup.alpha_bytes,
+        fixed_slice_bytes=setup.fixed_slice_bytes,
+        num_probe=setup.num_probe,
+    )
+    if layout.digest() != setup.digest:
+        raise StoreError(f"{who} cuts the tensors differently from the coordinator: install the same nalb everywhere")
+    return layout
 
 
 @dataclass

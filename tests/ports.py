@@ -1,0 +1,12 @@
+"""Ports for tests that must know them before anyone listens."""
+
+import socket
+
+
+def free_ports(count):
+    """Ports that nobody has; the sockets are closed together, so they differ."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
