@@ -174,9 +174,8 @@ def _check_framework(args: argparse.Namespace, framework: str, scheme: Scheme, e
         raise InputError(f"--scheme {scheme.name} is {scheme.meaning}, which does not encrypt: add --plain")
     if args.batching and scheme is GLOO:
         raise InputError(f"--scheme {scheme.name} is {scheme.meaning}, without a coordinator: leave out --batching")
-    if args.batching == "lb-bsp-federated" or scheme.sizes_batches:
-        flag = "--scheme joint" if scheme.sizes_batches else f"--batching {args.batching}"
-        raise InputError(f"{flag} is of MXNet alone: leave it out")
+    if args.batching == "lb-bsp-federated":
+        raise InputError(f"--batching {args.batching} is of MXNet alone: leave it out")
     if args.predictor is not None and args.predictor not in PREDICTORS:
         raise InputError(f"--predictor {args.predictor} is of MXNet alone: choose one of {', '.join(PREDICTORS)}")
     if args.parallel or args.transport:

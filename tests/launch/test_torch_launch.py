@@ -59,7 +59,6 @@ def cache_of_torch(folder: Path) -> dict[str, str]:
         (["--framework", "torch", "--scheme", "gloo", "--batching", "lb-bsp"], "leave out --batching"),
         (["--framework", "torch", "--batching", "lb-bsp-federated"], "--batching lb-bsp-federated is of MXNet alone"),
         (["--framework", "torch", "--batching", "lb-bsp", "--predictor", "narx"], "--predictor narx is of MXNet alone"),
-        (["--framework", "torch", "--scheme", "joint"], "--scheme joint is of MXNet alone"),
         (["--framework", "torch", "--parallel", "dp"], "--parallel is of MXNet alone"),
         (["--framework", "torch", "--transport", "pyzmq"], "--transport is of MXNet alone"),
     ],
