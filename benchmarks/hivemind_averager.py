@@ -6,16 +6,17 @@ count, since connections are made in it.
 """
 
 import argparse
-import contextlib
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from pathlib import Path
 
 from nalb.workloads import NAMES, bytes_of
+from netem import namespaces
 from netem.emulation import Emulation, network_up
 from netem.network_file import find_network, load_network
 from netem.rootless import ensure_privilege
@@ -28,21 +29,25 @@ WORKER = Path(__file__).with_name("hivemind_worker.py")
 def measure(emulation: Emulation, python: str, codec: str, num_bytes: int, rounds: int) -> list[float]:
     """Seconds of each round that counts: of its slowest peer. Ends with a message if a peer fails or a sum is wrong."""
     rates = emulation.rates()
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        peers = []
-        for rank, (name, both) in enumerate(rates.items()):
-            argv = [python, str(WORKER), str(rank), str(len(rates)), emulation.address(name), str(min(both)), codec]
-            argv = emulation.command(name, [*argv, str(num_bytes), str(rounds), folder])
-            peer = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-            stack.callback(peer.wait)
-            stack.callback(peer.kill)
-            peers.append(peer)
+    limit_s = LIMIT_S * (rounds + 1)
+    with tempfile.TemporaryDirectory() as name:
+        folder, peers = Path(name), []
         try:
-            lines = [
-                line for peer in peers for line in peer.communicate(timeout=LIMIT_S * (rounds + 1))[0].splitlines()
-            ]
+            for rank, (node, both) in enumerate(rates.items()):
+                argv = [python, str(WORKER), str(rank), str(len(rates)), emulation.address(node), str(min(both)), codec]
+                argv = emulation.command(node, [*argv, str(num_bytes), str(rounds), name])
+                with (folder / f"said{rank}").open("w") as said:
+                    peers.append(subprocess.Popen(argv, stdout=said, stderr=subprocess.DEVNULL))
+            end_s = time.monotonic() + limit_s
+            for peer in peers:
+                peer.wait(timeout=max(0.0, end_s - time.monotonic()))
         except subprocess.TimeoutExpired:
-            sys.exit(f"codec {codec}: no end within {LIMIT_S * (rounds + 1):.0f} s")
+            sys.exit(f"codec {codec}: no end within {limit_s:.0f} s")
+        finally:  # hivemind's own processes outlive their peers
+            namespaces.kill_inside([emulation.namespace(node) for node in rates])
+            for peer in peers:
+                peer.wait()
+        lines = [line for rank in range(len(rates)) for line in (folder / f"said{rank}").read_text().splitlines()]
     took: dict[int, list[float]] = defaultdict(list)
     for line in lines:
         said = json.loads(line)

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import hivemind
@@ -77,7 +78,7 @@ def main(argv: list[str]) -> None:
     os._exit(0)
 
 
-def _wait(happened) -> None:
+def _wait(happened: Callable[[], bool]) -> None:
     while not happened():
         time.sleep(0.1)
 
