@@ -179,7 +179,7 @@ class JobOptions:
         None,
         "NALB_INFLIGHT_BYTES",
         Number(0, 1e12, is_whole=True),
-        "how much of a worker's gradients is under way at a time; 0: all; default: M / 8, at least 2 MB",
+        "how much of a worker's gradients is under way at a time; 0: all; default: M / 8, at least 2 MB of float32",
     )
     precision: str | None = _option(
         None,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nalb.feedback.window import LinkPace, delay_s
+from nalb.feedback.window import LinkPace, delay_s, usual_inflight_bytes
 from nalb.measurement.cores import CoreEstimator, Work
 from nalb.measurement.estimates import Estimate
 from nalb.measurement.estimators import Estimator, estimator_of
@@ -18,6 +18,7 @@ from nalb.measurement.traffic import Traffic
 from nalb.planning.distribution import Distribution
 from nalb.planning.elastic import OBSERVATIONS_KEPT, ServerObservation
 from nalb.planning.nodes import Capacities, CoreTimes, Floats, completion_s
+from nalb.planning.slices import Layout
 from nalb.protocol import wire
 from nalb.services.exchange.job_nodes import JobNodes
 
@@ -84,7 +85,7 @@ class Known:
             return None
         return completion_s(nodes.nodes, shares, model_bytes, capacities) + delay_s(self.round_trip_s)
 
-    def pace(self, predicted_s: float | None, model_bytes: int) -> LinkPace | None:
+    def pace(self, predicted_s: float | None, layout: Layout) -> LinkPace | None:
         """The figures that a window depends on; None while not all is measured. predicted_s: the links' time for the plan."""
         estimate = self.estimate
         if not (predicted_s and estimate.complete):
@@ -92,7 +93,7 @@ class Known:
         shared = estimate if estimate.uplinks is None else estimate.uplinks  # a site's slices share its uplink
         return LinkPace(
             predicted_s,
-            model_bytes,
+            usual_inflight_bytes(layout.model_bytes, layout.wire_part),
             self.round_trip_s if self.round_trip_s >= wire.FAR_S else 0.0,
             self.is_bbr,
             float(shared.least.min(axis=0).max()),

@@ -126,7 +126,7 @@ class Planner:
         if learns_from_times:
             return 0
         may_have = partial(self._trust.allow_window, self.nodes.sites is not None)
-        return choose_window(known.pace(plan.predicted_s, self.layout.model_bytes), may_have)
+        return choose_window(known.pace(plan.predicted_s, self.layout), may_have)
 
     def judge(self, finished: FinishedIteration) -> list[SharedUplink]:
         """Learn from a timed iteration of the present plan; returns the uplinks that it shows to be shared."""
