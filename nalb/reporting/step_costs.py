@@ -224,7 +224,12 @@ def nodes_of(step: Step) -> list[Node]:
     ready, workers = step.ready, step.event.communication_s
     names = list(workers) if ready is None else ready.nodes
     servers = names if ready is None or not ready.servers else ready.servers
-    return [Node(name, name in workers, name in servers) for name in names if name in workers or name in servers]
+    parts = {} if step.event.rounded is None else step.event.rounded.push_parts
+    return [
+        Node(name, name in workers, name in servers, parts.get(name, 1.0))
+        for name in names
+        if name in workers or name in servers
+    ]
 
 
 def sites_of(step: Step) -> Sites | None:
