@@ -16,6 +16,7 @@ other owners, other codecs or other sizes: the next sum has it in any case.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from nalb.plane.codecs import Codec, codec_of
 from nalb.plane.links import AgentLinks, SliceHeader
 from nalb.plane.memory import SharedTensor
 from nalb.plane.pushing import Cut, SliceProgress
+from nalb.plane.residuals import Residuals
 from nalb.plane.sums import SumsUnderWay
 from nalb.protocol import wire
 from nalb.services.exchange import messages as m
@@ -55,28 +57,6 @@ class SiteRanks:
         for node, site in enumerate(levels.site):
             sites[site].append(levels.global_server[node])
         return cls(rank, [sorted(ranks) for ranks in sites])
-
-
-class Residuals:
-    """What rounding has taken from each element, by tensor. It is kept while iterations have the same tensors, else dropped.
-
-    Iterations that the ring sums, and parts of iterations that were broken off, leave it for the next one by the plane.
-    """
-
-    def __init__(self) -> None:
-        self._tensors: list[tuple[int, str]] = []
-        self._values: list[Values] = []
-
-    def fit(self, cut: Cut) -> None:
-        """Drop all if the tensors of iterations are others than before."""
-        tensors = list(zip(cut.elements, cut.dtype, strict=True))
-        if tensors != self._tensors:
-            self._tensors = tensors
-            self._values = [np.zeros(elements, dtype) for elements, dtype in tensors]
-
-    def of(self, cut: Cut, index: int) -> Values:
-        """A slice's."""
-        return self._values[cut.tensor[index]][cut.start[index] : cut.stop[index]]
 
 
 @dataclass
@@ -132,8 +112,23 @@ class AgentExchange:
         self._now = None
         is_whole = now.progress.tensors == len(now.cut.elements)
         if is_whole and not (now.push_codec or now.answer_codec):
-            self._residuals = None  # all of it is in this iteration's sums
+            self.drop_kept()  # all of it is in this iteration's sums
         return m.Sums(now.number, now.sent, now.received) if self._verify else None
+
+    def drop_kept(self) -> None:
+        """Forget what rounding took."""
+        self._residuals = None
+
+    def write_kept(self, path: Path) -> None:
+        """Write what rounding took to a file, between iterations; no file where nothing was rounded. Raises MachineError."""
+        if self._residuals is None:
+            path.unlink(missing_ok=True)  # of an earlier run
+        else:
+            self._residuals.write(path)
+
+    def read_kept(self, path: Path) -> None:
+        """Go on with what a file holds of another run's."""
+        self._residuals = Residuals.read(path)
 
     def add_tensor(self, tensor: SharedTensor) -> None:
         """The next tensor of the iteration lies there."""

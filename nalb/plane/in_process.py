@@ -104,6 +104,11 @@ class PlaneInProcess:
         assert all(one.is_complete for one in under_way)
         return [exchange.end() for exchange in self.exchanges]
 
+    def drop_kept(self) -> None:
+        """Forget what rounding took, as if there were no error feedback."""
+        for exchange in self.exchanges:
+            exchange.drop_kept()
+
     def take_push(self, source: int, target: int, header: SliceHeader, frame: bytes) -> None:
         """A slice that `source` has pushed."""
         codec = self._codec(header)

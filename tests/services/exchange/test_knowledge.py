@@ -33,7 +33,7 @@ def test_nothing_is_known_at_first():
     known = NetworkKnowledge(JOB, CapacityEstimator).now
     assert (known.capacities, known.cores, known.configured) == (None, None, None)
     assert known.exchange_s(EQUAL.held_shares, MODEL_BYTES) is None
-    assert known.pace(None, MODEL_BYTES) is None
+    assert known.pace(None, LAYOUT) is None
     assert not any(known.observations)
 
 
@@ -75,12 +75,12 @@ def test_delay_adds_round_trips_to_what_links_need():
     told = knowledge.now
     far = replace(MEASURED, round_trip_s=told.round_trip_s, is_bbr=told.is_bbr)
     assert far.exchange_s(EQUAL.held_shares, MODEL_BYTES) == pytest.approx(near + 3 * 0.1)
-    assert far.pace(1.0, MODEL_BYTES).is_bbr
+    assert far.pace(1.0, LAYOUT).is_bbr
 
 
 @pytest.mark.parametrize(("round_trip_s", "counted_s"), [(0.0, 0.0), (wire.FAR_S / 2, 0.0), (wire.FAR_S, wire.FAR_S)])
 def test_short_round_trips_do_not_count_for_windows(round_trip_s, counted_s):
-    pace = replace(MEASURED, round_trip_s=round_trip_s).pace(1.0, MODEL_BYTES)
+    pace = replace(MEASURED, round_trip_s=round_trip_s).pace(1.0, LAYOUT)
     assert (pace.round_trip_s, pace.fastest, pace.slowest) == (counted_s, 25e6, 6e6)
 
 
