@@ -115,6 +115,11 @@ class AgentExchange:
             self.drop_kept()  # all of it is in this iteration's sums
         return m.Sums(now.number, now.sent, now.received) if self._verify else None
 
+    @property
+    def has_kept(self) -> bool:
+        """Whether rounding may have taken something that is still to be added."""
+        return self._residuals is not None
+
     def drop_kept(self) -> None:
         """Forget what rounding took."""
         self._residuals = None

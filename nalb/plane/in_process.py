@@ -8,6 +8,7 @@ order of adding. Only sockets are missing: messages wait in one queue. The bits 
 import mmap
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -35,13 +36,13 @@ class _Links:
     def push(self, rank: int, header: SliceHeader, payload: Any, is_measured: bool) -> None:
         del is_measured
         frame = bytes(payload)
-        self._job.queue.append(lambda: self._job.take_push(self._rank, rank, header, frame))
+        self._job.queue.append(partial(self._job.take_push, self._rank, rank, header, frame))
 
     def answer(self, ranks: Sequence[int], of: SliceHeader, payload: Any, is_measured: bool) -> None:
         del is_measured
         frame = bytes(payload)
         for rank in ranks:
-            self._job.queue.append(lambda rank=rank: self._job.take_answer(self._rank, rank, of, frame))
+            self._job.queue.append(partial(self._job.take_answer, self._rank, rank, of, frame))
 
 
 class PlaneInProcess:

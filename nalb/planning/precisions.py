@@ -99,7 +99,7 @@ class PrecisionModel:
 
     def priced_s(self, precisions: Precisions) -> float:
         """The time of an iteration, with the price of rounding."""
-        return self.pace.iteration_s(self.exchange_s(precisions)) / (1 - PRICE) ** self._steps(precisions)
+        return self.pace.iteration_s(self.exchange_s(precisions)) / float((1 - PRICE) ** self._steps(precisions))
 
     def _steps(self, precisions: Precisions) -> float:
         pushes = [STEPS.index(one) for node, one in zip(self.nodes, precisions.pushes, strict=True) if node.is_worker]
@@ -122,7 +122,7 @@ class PrecisionModel:
         for i in sorted(range(len(self.nodes)), key=lambda i: -self.capacities.up[i]):
             for one in STEPS[: STEPS.index(chosen.pushes[i])] if self.nodes[i].is_worker else ():
                 found = replace(chosen, pushes=(*chosen.pushes[:i], one, *chosen.pushes[i + 1 :]))
-                if self._can_be_poured(found) and (found_s := self.priced_s(found)) < chosen_s:
+                if self.can_be_poured(found) and (found_s := self.priced_s(found)) < chosen_s:
                     chosen_s, chosen = found_s, found
                     break
         return chosen
@@ -147,11 +147,11 @@ class PrecisionModel:
                         for i, node in enumerate(self.nodes)
                     ),
                 )
-                if found not in tried and self._can_be_poured(found):
+                if found not in tried and self.can_be_poured(found):
                     tried.add(found)
                     yield found
 
-    def _can_be_poured(self, precisions: Precisions) -> bool:
+    def can_be_poured(self, precisions: Precisions) -> bool:
         """Whether no node's load falls where its share grows, as `exact` needs."""
         _, per_share = linear_load(precisions.on(self.nodes, self.tensors), 1.0)
         return bool((per_share >= 0).all() or (per_share < 0).all(axis=0).any())
@@ -169,7 +169,7 @@ class PrecisionModel:
             if one == STEPS[0] or not self.nodes[i].is_worker:
                 continue
             found = replace(precisions, pushes=(*precisions.pushes[:i], STEPS[0], *precisions.pushes[i + 1 :]))
-            if self._can_be_poured(found):
+            if self.can_be_poured(found):
                 worth[i] = self.exchange_s(found) - with_s
             else:
                 nodes = found.on(self.nodes, self.tensors)

@@ -28,12 +28,12 @@ def all_combinations(model):
     for answers in STEPS:
         for pushes in product(STEPS, repeat=len(model.nodes)):
             found = Precisions(answers, pushes)
-            if model._can_be_poured(found):
+            if model.can_be_poured(found):
                 yield found
 
 
-@settings(deadline=None, max_examples=40)
-@given(RATES, st.data())
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.floats(10e6, 300e6), min_size=2, max_size=4), st.data())
 def test_no_combination_is_much_better(up, data):
     down = [data.draw(st.floats(10e6, 300e6)) for _ in up] if data.draw(st.booleans()) else up
     model = model_of(up, down)
@@ -49,7 +49,7 @@ def test_no_node_that_could_push_more_for_nothing_pushes_less(up):
     for i, one in enumerate(chosen.pushes):
         for other in STEPS[: STEPS.index(one)]:
             raised = Precisions(chosen.answers, (*chosen.pushes[:i], other, *chosen.pushes[i + 1 :]))
-            if model._can_be_poured(raised):
+            if model.can_be_poured(raised):
                 assert model.priced_s(raised) >= model.priced_s(chosen) * (1 - 1e-9)
 
 

@@ -9,6 +9,7 @@ from nalb.measurement.capacity import CapacityEstimator
 from nalb.measurement.cores import Work
 from nalb.measurement.samples import samples_of
 from nalb.planning.nodes import Capacities, completion_s
+from nalb.planning.precisions import Precisions, bytes_in
 from nalb.protocol import wire
 from nalb.schemes import AVERAGE
 from nalb.services.exchange.decision import PlanContext, PlanOptions, decide
@@ -104,3 +105,14 @@ def test_nodes_have_their_roles_and_their_servers_ranks():
     ]  # fmt: skip
     assert nodes.rank_of_node == {1: 1, 2: 0}
     assert (nodes.names, nodes.are_all_workers, JOB.are_all_workers) == (["a", "b", "c"], False, True)
+
+
+def test_cores_are_known_by_values_whatever_bytes_these_have():
+    knowledge = NetworkKnowledge(JOB, CapacityEstimator)
+    knowledge.learn(seen(work=Work(*np.ones((3, len(JOB.nodes))))), EQUAL, shows_servers=False)
+    whole = knowledge.now.cores
+    half = Precisions.all_in("float16", JOB.nodes)
+    knowledge.note_precisions(half, LAYOUT.tensors)
+    part = bytes_in(LAYOUT.tensors, "float16") / MODEL_BYTES
+    told = knowledge.now.cores
+    np.testing.assert_allclose(told.of_shares(part * EQUAL.held_shares), whole.of_shares(EQUAL.held_shares))

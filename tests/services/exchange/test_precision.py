@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
-from nalb.planning.nodes import Capacities, Node
+from nalb.planning.nodes import Capacities
 from nalb.planning.precisions import STEPS, Precisions
-from nalb.planning.slices import Tensor
 from nalb.schemes import SCHEMES
 from nalb.services.exchange.decision import PlanOptions
 from nalb.services.exchange.job_nodes import JobNodes
@@ -116,16 +115,3 @@ def test_a_precision_that_was_asked_for_stays(precision):
     assert job.chosen == Precisions.all_in(precision, job.planner.nodes.nodes)
     assert job.planner.present.message.pushes == []
     assert job.cuts == 1
-
-
-def test_cores_are_known_by_values_whatever_bytes_these_have():
-    job = Job(SLOW)
-    knowledge, tensors = job.planner.knowledge, [Tensor("w", 1000, "float32")]
-    nodes = [Node(f"n{i}") for i in range(4)]
-    knowledge._cores._weight, knowledge._cores._cores = 1.0, np.ones(4)
-    knowledge._cores._worker_s, knowledge._cores._server_s = np.ones(4), np.ones(4)
-    knowledge._cores._share_bytes = np.full(4, 1000.0)
-    whole_s = knowledge.now.cores.of_shares(np.full(4, 1000.0))
-    knowledge.note_precisions(Precisions.all_in("float16", nodes), tensors)
-    half_bytes = 2 * 1000 + 2 * 4
-    assert knowledge.now.cores.of_shares(np.full(4, half_bytes / 4)) == pytest.approx(whole_s)
