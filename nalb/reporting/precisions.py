@@ -32,6 +32,12 @@ def _lines(event: IterationEvent, rounded: Rounded) -> list[str]:
     if event.bound_s is not None and rounded.whole_bound_s is not None:
         lines.append(f"bound {event.bound_s:.3f} s; with {STEPS[0]} alone {rounded.whole_bound_s:.3f} s.")
     if rounded.worth_s:
-        reasons = (push_reason(node, one, rounded.worth_s.get(node) or 0.0) for node, one in rounded.pushes.items())
+        reasons = [
+            push_reason(node, one, rounded.worth_s.get(node) or 0.0)
+            for node, one in rounded.pushes.items()
+            if one != STEPS[0]
+        ]
+        if whole := by_precision.get(STEPS[0]):
+            reasons.append(f"fewer bytes of {listed(whole)} would save too little")
         lines.append(f"why: {'; '.join(reasons)}.")
     return lines
