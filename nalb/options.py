@@ -185,7 +185,7 @@ class JobOptions:
         None,
         "NALB_PRECISION",
         Choice(ASKED),
-        "as what float32 gradients travel on the plane for PyTorch; default: float32. Less is rounded, and what that takes is kept",
+        "as what float32 gradients travel on the plane for PyTorch; default: float32. What rounding takes is kept. auto: as the plan chooses",
     )
     heartbeat_s: float | None = _option(
         None,

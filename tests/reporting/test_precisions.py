@@ -25,7 +25,8 @@ def test_each_node_is_explained():
         "all sums are answered in float16, since all ranks need the same bits. Pushes: n0, n1 and n2 float32; n3 float16.",
         "an iteration carries fewer MB than with float32, out and in: n0 4.0, n1 4.0, n2 4.0, n3 4.0.",
         "bound 1.000 s; with float32 alone 2.000 s.",
-        "why: n3 pushes float16: with float32 the exchange would take 1.250 s longer; fewer bytes of n0, n1 and n2 would save too little.",
+        "why: n3 pushes float16: with float32 the exchange would take 1.250 s longer; "
+        "fewer bytes of n0, n1 and n2 would save too little.",
     ]
 
 
