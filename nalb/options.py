@@ -185,7 +185,7 @@ class JobOptions:
         None,
         "NALB_PRECISION",
         Choice(ASKED),
-        "as what float32 gradients travel on the plane for PyTorch; default: float32. What rounding takes is kept. auto: as the plan chooses",
+        "as what float32 gradients travel on the plane for PyTorch; default: float32; auto: as it pays. What rounding takes is kept",
     )
     heartbeat_s: float | None = _option(
         None,

@@ -54,10 +54,6 @@ class Precisions:
         parts = {one: bytes_in(tensors, one) / answers_bytes for one in set(self.pushes)}
         return [replace(node, push_part=parts[one]) for node, one in zip(nodes, self.pushes, strict=True)]
 
-    def rounded(self, nodes: Sequence[Node]) -> list[Node]:
-        """The nodes whose workers push in less than float32."""
-        return [node for node, one in zip(nodes, self.pushes, strict=True) if node.is_worker and one != STEPS[0]]
-
 
 class IterationPace(NamedTuple):
     """How an iteration's time follows from its exchange's. Times in seconds."""

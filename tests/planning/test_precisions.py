@@ -124,7 +124,7 @@ def test_roles():
     model = model_of([20e6, 20e6, 90e6], is_worker=[True, True, False], is_server=[False, False, True])
     chosen = model.choose()
     assert chosen.pushes[2] == chosen.answers
-    assert [node.name for node in chosen.rounded(model.nodes)] == ["n0", "n1"]
+    assert "float32" not in chosen.pushes[:2]
 
 
 @settings(deadline=None, max_examples=60)
