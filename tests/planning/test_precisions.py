@@ -111,6 +111,16 @@ def test_what_a_step_must_save():
         assert (priced.priced_s(half) < priced.priced_s(whole)) is is_taken
 
 
+def test_by_sites_all_have_one_precision():
+    network = load_network(find_network("geo2x3"))
+    nodes = job_nodes(network)
+    model = PrecisionModel(nodes, TENSORS, configured_capacities(network, 0.0))
+    assert model.choose() == Precisions.all_in("int8", nodes)
+    whole_s = model.exchange_s(Precisions.all_in("float32", nodes))
+    hidden = PrecisionModel(nodes, TENSORS, model.capacities, IterationPace(0.0, whole_s))
+    assert hidden.choose() == Precisions.all_in("float32", nodes)
+
+
 def test_other_dtypes_travel_whole():
     tensors = [Tensor("a", 100, "float32"), Tensor("b", 100, "float64")]
     assert bytes_in(tensors, "float32") == 1200
