@@ -22,11 +22,11 @@ def test_whole_values_need_no_words():
 def test_each_node_is_explained():
     lines = precision_lines({"exact": [step()], "exact+auto": [step(), step(1, rounded=ROUNDED, bound_s=1.0)]})
     assert [line.removeprefix("exact+auto: ") for line in lines] == [
-        "all sums are answered in float16, since all ranks need the same bits. Pushes: n0, n1 and n2 float32; n3 float16.",
+        "all sums are answered in float16, since all ranks need the same bits. Pushes: n0, n1, n2 float32; n3 float16.",
         "an iteration carries fewer MB than with float32, out and in: n0 4.0, n1 4.0, n2 4.0, n3 4.0.",
         "bound 1.000 s; with float32 alone 2.000 s.",
         "why: n3 pushes float16: with float32 the exchange would take 1.250 s longer; "
-        "fewer bytes of n0, n1 and n2 would save too little.",
+        "fewer bytes of n0, n1, n2 would save too little.",
     ]
 
 
