@@ -78,12 +78,15 @@ class Known:
             nodes.nodes, estimate.up, estimate.down, estimate.pairs, self.cores, nodes.sites, uplinks
         )[0]
 
-    def exchange_s(self, shares: Floats, model_bytes: float, with_cores: bool = True) -> float | None:
+    def exchange_s(self, shares: Floats, model_bytes: float, is_planned: bool = True) -> float | None:
         """The time of an exchange of these shares by lower bounds of rates, and so the longest; None while not all is measured.
 
-        with_cores: whether the nodes' cores count, which work less where MXNet routes by itself.
+        is_planned: False: the data plane routes by itself. Then cores work less, so they do not count, and float32 values travel
+        whole.
         """
-        estimate, nodes, cores = self.estimate, self.nodes, self.cores if with_cores else None
+        estimate, nodes, cores = self.estimate, self.nodes, self.cores if is_planned else None
+        if not is_planned:
+            nodes = replace(nodes, nodes=[replace(node, push_part=1.0) for node in nodes.nodes])
         least, uplinks = estimate.least, None if estimate.uplinks is None else estimate.uplinks.least
         capacities, _ = Capacities.from_estimates(
             nodes.nodes, least[0], least[1], estimate.pairs, cores, nodes.sites, uplinks

@@ -178,7 +178,7 @@ class Planner:
         self._trust.judge(outcome)
         if self._own is not None:
             is_explained = not (outcome.is_late(self._rules) or learned.is_refuted)
-            own_links_s, iteration_s = self._own.links_s(known, model_bytes), finished.iteration_s or finished.took_s
+            own_links_s, iteration_s = self._own.links_s(known), finished.iteration_s or finished.took_s
             self._own.routing.judge_plan(iteration_s, outcome.took_s, is_explained, own_links_s)
         return learned.shared_uplinks
 

@@ -45,7 +45,7 @@ def test_one_iteration_teaches_links_servers_and_cores():
     assert knowledge.learn(seen(work=work, compute_spread_s=0.5), EQUAL, shows_servers=True).shared_uplinks == []
     known = knowledge.now
     slowest_s = completion_s(JOB.nodes, EQUAL.held_shares, MODEL_BYTES, TRUE)
-    assert known.exchange_s(EQUAL.held_shares, MODEL_BYTES, with_cores=False) == pytest.approx(slowest_s, rel=0.1)
+    assert known.exchange_s(EQUAL.held_shares, MODEL_BYTES, is_planned=False) == pytest.approx(slowest_s, rel=0.1)
     assert known.cores.of_shares(EQUAL.held_shares) == pytest.approx(np.full(4, 0.15), rel=0.01)
     assert known.compute_spread_s == 0.5
     assert [len(window) for window in known.observations] == [1, 1, 1, 1]
