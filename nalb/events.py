@@ -97,6 +97,19 @@ class Rates(Struct, frozen=True, kw_only=True, omit_defaults=True):
     uplinks: dict[str, tuple[float | None, float | None]] = {}  # up and down by site, where sums have two levels
 
 
+class Rounded(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The precisions of an iteration in which not all float32 values travelled as they are."""
+
+    answers: str  # of all sums
+    pushes: dict[str, str] = {}  # by node
+    push_parts: dict[str, float] = {}  # by node, bytes pushed for each byte of an answer
+    saved_bytes: ByNode = {}  # by node, what its link carries less than with float32, out and in
+    whole_bound_s: float | None = (
+        None  # the lossless bound of float32, by the rates that the network file gives, else by estimates
+    )
+    worth_s: ByNode = {}  # by node, how much longer an exchange would take if it alone pushed float32; where they were chosen
+
+
 class IterationEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
     """All workers are done with an iteration."""
 
@@ -123,6 +136,7 @@ class IterationEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
     cores_s: ByNode = {}
     configured: Rates | None = None
     bound_s: float | None = None
+    rounded: Rounded | None = None  # None: float32 values travelled as they are
     wan_bound_s: float | None = None  # by sites: how long the uplinks take with the shares of least time
     lan_bound_s: float | None = None  # and how long the slowest LAN takes; the longer one is bound_s
     planned_s: float | None = None

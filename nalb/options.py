@@ -17,7 +17,7 @@ from nalb.batching.schemes import SCHEMES as BATCH_SCHEMES
 from nalb.errors import InputError
 from nalb.extensions import ESTIMATOR_GROUP, SCHEME_GROUP, is_own
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
-from nalb.planning.slices import PRECISIONS
+from nalb.planning.precisions import ASKED
 from nalb.schemes import AUTO, JOINT, SCHEMES, by_name
 from nalb.tokens.policies import PARALLELS
 from nalb.tokens.shape import read_weights
@@ -29,7 +29,7 @@ JOINT_BATCHING = JOINT.name  # the batch scheme that belongs to the distribution
 BATCHINGS = (*(name for name in BATCH_SCHEMES if name != JOINT_BATCHING), *BASELINES)
 NETWORK_PREDICTORS = ("rnn", "lstm", "narx")  # made of networks (kvstore_patch/roles/speed_networks.py)
 PREDICTORS = (*PLAIN_PREDICTORS, *NETWORK_PREDICTORS)
-DEFAULT_PRECISION = PRECISIONS[0]
+DEFAULT_PRECISION = ASKED[0]
 
 
 class Wording(Protocol):
@@ -179,13 +179,13 @@ class JobOptions:
         None,
         "NALB_INFLIGHT_BYTES",
         Number(0, 1e12, is_whole=True),
-        "how much of a worker's gradients is under way at a time; 0: all; default: M / 8, at least 2 MB",
+        "how much of a worker's gradients is under way at a time; 0: all; default: M / 8, at least 2 MB of float32",
     )
     precision: str | None = _option(
         None,
         "NALB_PRECISION",
-        Choice(PRECISIONS),
-        "as what float32 gradients travel on the plane for PyTorch; default: float32. Less is rounded, and what that takes is kept",
+        Choice(ASKED),
+        "as what float32 gradients travel on the plane for PyTorch; default: float32; auto: as it pays. What rounding takes stays",
     )
     heartbeat_s: float | None = _option(
         None,

@@ -37,7 +37,7 @@ from nalb.planning.nodes import (
     check_nodes,
     completion_s,
     limits_s,
-    linear_load,
+    loads_bytes,
     server_indices,
 )
 from nalb.planning.shares import exact
@@ -94,7 +94,7 @@ def plan_in_turn(
     _check(nodes, curves, bounds, model_bytes, capacities)
     limits = limits_s(nodes, model_bytes, capacities)
     start_s, slope_s = limits.transpose(1, 0, 2)
-    if (slope_s < 0).any():  # the only worker is a server as well: it sums all over loopback
+    if (slope_s < 0).all(axis=0).any():  # the only worker is a server as well: it sums all over loopback
         return plan_after_slowest(nodes, curves, bounds, model_bytes, capacities)
     table = times_table(curves, bounds)
     straight = all((np.diff(row, 2) >= -STRAIGHT * row.max()).all() for row in table)
@@ -167,13 +167,12 @@ def overlapped_s(
 
     compute_s: seconds per node, shape (N,). shares_bytes: per node, shape (N,).
     """
-    fixed, per_share = linear_load(nodes, model_bytes)
-    loads = fixed + per_share * shares_bytes
-    pushes = np.array([node.is_worker * (model_bytes - share) for node, share in zip(nodes, shares_bytes, strict=True)])
+    out, into = loads_bytes(nodes, shares_bytes, model_bytes)
+    pushes = np.array([one.is_worker * one.push_part for one in nodes]) * (model_bytes - shares_bytes)
     early = np.minimum(pushes, capacities.up * (compute_s.max() - compute_s))
     unlimited = np.full(len(nodes), UNLIMITED)
     others = replace(capacities, up=unlimited, down=unlimited)
-    links_s = np.maximum(loads / capacities.down, (loads - early) / capacities.up).max()
+    links_s = np.maximum(into / capacities.down, (out - early) / capacities.up).max()
     return float(compute_s.max() + max(links_s, completion_s(nodes, shares_bytes, model_bytes, others)))
 
 

@@ -41,7 +41,7 @@ class Keeper:
             raise CheckpointError(
                 f"no folder for checkpoints: nalb launch --checkpoints DIR, or set {folders.VARIABLE}"
             )
-        self._folder = Path(place or ".").expanduser().absolute()
+        self.folder = Path(place or ".").expanduser().absolute()
         self._node = os.environ.get("NALB_NODE") or socket.gethostname()
         self._damaged: list[Path] = []
 
@@ -55,20 +55,20 @@ class Keeper:
         Without the launcher's name for it, the job is named by where its processes meet. meeting: who is there, such as
         'scheduler'. host, port: the environment variables that tell the address.
         """
-        if self._folder in _claims:
+        if self.folder in _claims:
             return
         job = f"process {os.getpid()} on {socket.gethostname()}"
         if address := os.environ.get(host):
             job = f"the job of {meeting} {address}:{os.environ.get(port)}"
-        _claims[self._folder] = lock.claim(self._folder, os.environ.get(lock.VARIABLE) or job)
+        _claims[self.folder] = lock.claim(self.folder, os.environ.get(lock.VARIABLE) or job)
 
     def find(self, is_in_job: bool) -> folders.Found | None:
         """Find the newest whole checkpoint here; files that cannot be used are skipped with a warning. Raises CheckpointError.
 
         is_in_job: whether other processes call this too, and none of them writes before all have agreed.
         """
-        folders.sweep(self._folder, None if is_in_job else self._node)
-        found, skipped = folders.newest(self._folder)
+        folders.sweep(self.folder, None if is_in_job else self._node)
+        found, skipped = folders.newest(self.folder)
         for one in skipped:
             log.warning("checkpoint %s is skipped: %s", one.path, one.why)
         self._damaged = [one.path for one in skipped if one.is_damaged]
@@ -76,7 +76,7 @@ class Keeper:
 
     def path_of(self, checkpoint: Checkpoint) -> Path:
         """Where the checkpoint lies, or would lie."""
-        return self._folder / folders.file_name(checkpoint.progress.iteration)
+        return self.folder / folders.file_name(checkpoint.progress.iteration)
 
     def check(self, checkpoint: Checkpoint, **more: tuple[Setting, Setting]) -> None:
         """Raise CheckpointError where the checkpoint's settings are not this training's. more: further ones, (there, here)."""
@@ -91,7 +91,7 @@ class Keeper:
 
     def write(self, progress: Progress, optimizer: OptimizerState, arrays: dict[str, npt.NDArray[Any]]) -> None:
         """Write a checkpoint, and remove those that it replaces. Raises CheckpointError; older ones then stay."""
-        written = folders.write(self._folder, Checkpoint(progress, self._settings, optimizer, arrays), self._node)
+        written = folders.write(self.folder, Checkpoint(progress, self._settings, optimizer, arrays), self._node)
         for path in self._damaged:
             if path.name != folders.file_name(progress.iteration):
                 path.unlink(missing_ok=True)

@@ -33,7 +33,7 @@ from nalb.launch.hosts import load_hosts
 from nalb.launch.start import LaunchRequest, environment_lines, launch
 from nalb.launch.supervisor import print_line
 from nalb.options import BATCHINGS, DEFAULT_PRECISION, JOINT_BATCHING
-from nalb.planning.slices import PRECISIONS
+from nalb.planning.precisions import ASKED
 from nalb.schemes import AUTO, GLOO, SCHEMES, STOCK, Scheme, by_name
 from nalb.tokens.policies import PARALLELS
 
@@ -66,7 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--precision",
-        choices=PRECISIONS,
+        choices=ASKED,
         help="of gradients on their way, for PyTorch (default: float32); docs/precision.md",
     )
     parser.add_argument("--out", metavar="DIR", help="run directory for logs and samples (default: a new one in runs/)")

@@ -14,11 +14,12 @@ from nalb.errors import InputError
 from nalb.extensions import SCHEME_GROUP, schemes_with
 from nalb.launch.network import configured_capacities, job_nodes
 from nalb.planning.distribution import Distribution, Situation
-from nalb.planning.explanation import explain
+from nalb.planning.explanation import explain, explain_precisions
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.leaders import SitePlan
 from nalb.planning.levels import lan_load_bytes, uplink_load_bytes
-from nalb.planning.nodes import Capacities, Node, Pair, completion_s, load_bytes, server_indices
+from nalb.planning.nodes import Capacities, Node, Pair, completion_s, links_s, server_indices
+from nalb.planning.precisions import ASKED, STEPS, PrecisionModel, Precisions, asked_for, cut_for
 from nalb.planning.shares import level_bounds_s
 from nalb.planning.slices import Layout, build_layout
 from nalb.schemes import AUTO, SCHEMES
@@ -85,6 +86,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=str(FIRST_ALPHA_BYTES),
         help="cost of a slice (default: 1000, as jobs begin)",
     )
+    parser.add_argument(
+        "--precision",
+        choices=ASKED,
+        default=STEPS[0],
+        help="of gradients on their way (default: float32); docs/precision.md",
+    )
     parser.add_argument("--explain", action="store_true", help="also say which tensor goes to which server, and why")
     parser.add_argument(
         "--json", action="store_true", help="print JSON: shares (bytes per server), predicted_s, bound_s"
@@ -97,8 +104,14 @@ def main(args: argparse.Namespace) -> int:
     nodes, capacities = _network(args.network, args.pairs) if args.network else _given(args.capacities_mbps, args.pairs)
     if not scheme.sums_by_sites:
         capacities = capacities.one_level
+    tensors = tensors_of(args.replay, args.model_bytes)
+    model, precisions = (
+        PrecisionModel(nodes, tensors, capacities),
+        asked_for(args.precision, nodes, tensors, capacities),
+    )
+    nodes = precisions.on(nodes, tensors)
     layout = build_layout(
-        tensors_of(args.replay, args.model_bytes),
+        cut_for(tensors, precisions.answers),
         num_nodes=len(nodes),
         num_servers=len(server_indices(nodes)),
         alpha_bytes=parse_number("--alpha-bytes", args.alpha_bytes, HIGH_ALPHA_BYTES),
@@ -109,18 +122,28 @@ def main(args: argparse.Namespace) -> int:
     if plan is None:
         raise InputError(f"scheme {args.scheme!r} gives no plan from capacities alone: {reason}")
     explanation = explain(layout, plan, nodes, capacities) if args.explain else []
+    is_rounded = args.precision != STEPS[0]
+    if args.explain and is_rounded:
+        explanation = [*explain_precisions(model, precisions), *explanation]
     predicted_s = completion_s(nodes, plan.target_shares, layout.model_bytes, capacities)
     if args.json:  # the bytes that the scheme asks for; the plan of whole slices comes near them, see --explain
         told = {"shares": list(plan.target_bytes), "predicted_s": predicted_s, "bound_s": plan.bound_s}
         if plan.by_site is not None:
             wan_s, lan_s = level_bounds_s(nodes, layout.model_bytes, capacities)
             told |= {"leads": list(plan.by_site.led_bytes), "wan_bound_s": wan_s, "lan_bound_s": lan_s}
+        if is_rounded:
+            told |= {"answers": precisions.answers, "pushes": list(precisions.pushes)}
+            told |= {"whole_bound_s": model.exchange_s(Precisions.all_in(STEPS[0], nodes))}
         print(json.dumps(told | ({"explain": explanation} if args.explain else {})))
         return 0
     print("\n".join(_table(nodes, layout, plan, capacities)))
     if plan.by_site is not None:
         print("\n".join(_site_table(plan, plan.by_site, layout, capacities)))
         print(f"bound: {of_levels(*level_bounds_s(nodes, layout.model_bytes, capacities))}")
+    if is_rounded:
+        whole_s = model.exchange_s(Precisions.all_in(STEPS[0], nodes))
+        pushes = ", ".join(f"{node.name} {one}" for node, one in zip(nodes, precisions.pushes, strict=True))
+        print(f"answers {precisions.answers}; pushes {pushes}; bound with {STEPS[0]} alone {whole_s:.4g} s")
     print(f"{plan.scheme}: predicted {predicted_s:.4g} s, bound {plan.bound_s:.4g} s ({plan.reason})")
     if args.explain:
         print("\n".join(["", *explanation]))
@@ -130,7 +153,7 @@ def main(args: argparse.Namespace) -> int:
 def _table(nodes: list[Node], layout: Layout, plan: Distribution, capacities: Capacities) -> list[str]:
     """The lines of the plan's table, one for each node."""
     if plan.by_site is None:
-        times_s = load_bytes(nodes, plan.target_shares, layout.model_bytes) / capacities.limit
+        times_s = links_s(nodes, plan.target_shares, layout.model_bytes, capacities)
     else:
         loads = lan_load_bytes(plan.by_site.sites, plan.held_shares, plan.by_site.led_shares, layout.model_bytes)
         times_s = (loads / capacities.rates).max(axis=0)

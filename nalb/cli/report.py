@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nalb.reporting.pace import paces
 from nalb.reporting.page import FOLDER, run_dirs, write_report
+from nalb.reporting.precisions import precision_lines
 from nalb.reporting.record import Record
 from nalb.reporting.summary import headline, shared_uplinks, summarise
 
@@ -28,7 +29,7 @@ def main(args: argparse.Namespace) -> int:
             print(headline(summarise(first), paces(first)))
         for page in pages:
             print(f"report: {run_dir / page.file} (and {len(page.figures)} figures in {run_dir / FOLDER})")
-        for note in shared_uplinks(first):
+        for note in (*precision_lines(first.steps), *shared_uplinks(first)):
             print(note)
     return 0
 

@@ -27,8 +27,10 @@ from nalb.errors import InputError
 from nalb.extensions import ESTIMATOR_GROUP, SCHEME_GROUP, estimators_with, is_own, load_scheme
 from nalb.launch.network import configured_capacities, job_nodes
 from nalb.measurement.estimators import ESTIMATORS
+from nalb.planning.explanation import explain_precisions
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Node
+from nalb.planning.precisions import ASKED, AUTO_PRECISION, STEPS, PrecisionModel, asked_for, cut_for
 from nalb.planning.shares import bound_s, level_bounds_s
 from nalb.reporting.run_file import median_s, ratio, read_events, read_run, steady
 from nalb.schemes import Scheme
@@ -62,6 +64,7 @@ DEFAULTS = {  # the defaults of flags that --run does not accept
     "inflight_bytes": None,
     "alpha_bytes": str(FIRST_ALPHA_BYTES),
     "by": "auto",
+    "precision": STEPS[0],
 }
 
 
@@ -90,6 +93,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--inflight-bytes", metavar="W", help="of a worker under way at a time; 0: all; default: as nalb does"
     )
     parser.add_argument("--alpha-bytes", metavar="A", help="cost of a slice (default: 1000, as jobs begin)")
+    parser.add_argument(
+        "--precision", choices=ASKED, help="of gradients on their way (default: float32); docs/precision.md"
+    )
     parser.add_argument("--message-bytes", metavar="B", default="0", help="what every message costs beside its bytes")
     parser.add_argument("--no-headers", action="store_true", help="links carry payload alone")
     parser.add_argument(
@@ -129,7 +135,13 @@ def main(args: argparse.Namespace) -> int:
     if flows and (args.estimator != "true" or wire.message_bytes or given.keys() & {"alpha_bytes", "inflight_bytes"}):
         flags = "--estimator, --message-bytes, --alpha-bytes and --inflight-bytes"
         raise InputError(f"{flags} need slices: give --by slices, or leave them out")
-    setting = Setting(nodes, tensors, capacities, args.rounds, estimator, *_slice_flags(args), wire)
+    if args.precision == AUTO_PRECISION and estimator is not None:
+        raise InputError(f"--precision {AUTO_PRECISION} is simulated with true capacities: leave out --estimator")
+    precisions = asked_for(args.precision, nodes, tensors, capacities)
+    is_rounded = args.precision != STEPS[0]
+    rounded, cut = precisions.on(nodes, tensors), cut_for(tensors, precisions.answers)
+    rounded_bound_s = bound_s(rounded, sum(tensor.size_bytes for tensor in cut), capacities)
+    setting = Setting(rounded, cut, capacities, args.rounds, estimator, *_slice_flags(args), wire)
     times_s = {
         name: (times_by_flows if flows else times_by_slices)(scheme, setting)
         for name, scheme in track(schemes.items(), "simulating", console=Console(stderr=True), transient=True)
@@ -142,6 +154,12 @@ def main(args: argparse.Namespace) -> int:
             told |= dict(
                 zip(("wan_bound_s", "lan_bound_s"), level_bounds_s(nodes, model_bytes, capacities), strict=True)
             )
+        if is_rounded:
+            told |= {
+                "answers": precisions.answers,
+                "pushes": list(precisions.pushes),
+                "rounded_bound_s": rounded_bound_s,
+            }
         rows = {
             name: {"time_s": time_s, "over_bound": time_s / bound if bound else None, "times_s": times_s[name]}
             for name, time_s in medians_s.items()  # null without a bound, since JSON has no NaN
@@ -153,6 +171,9 @@ def main(args: argparse.Namespace) -> int:
     for name, time_s in medians_s.items():
         table.add_row(name, f"{time_s:.4g}", f"{ratio(time_s, bound):.3f}")
     show_table(table)
+    if is_rounded:
+        print(f"bound with these precisions {rounded_bound_s:.4g} s")
+        print("\n".join(explain_precisions(PrecisionModel(nodes, tensors, capacities), precisions)))
     if capacities.uplinks is not None:
         print(f"bound: {of_levels(*level_bounds_s(nodes, model_bytes, capacities))}")
     return 0

@@ -7,6 +7,7 @@ from nalb.cli.flags import parse_names
 from nalb.compare.progress import show_table
 from nalb.errors import InputError
 from nalb.reporting.pace import paces
+from nalb.reporting.precisions import precision_lines
 from nalb.reporting.record import read_timeline
 from nalb.reporting.table import pace_table
 
@@ -42,6 +43,8 @@ def main(args: argparse.Namespace) -> int:
     for pace in found:
         show_table(pace_table(pace, None if args.all else SHOWN))
         print(f"{pace.scheme}: {pace.sentence or 'nothing is known of links and workers'}")
+        for line in precision_lines({pace.scheme: timeline.steps[pace.scheme]}):
+            print(line)
         if not pace.are_loads_known:
             print("which server sums what is not known under this scheme, so no link is listed")
     return 0

@@ -23,7 +23,7 @@ from nalb.launch.signals import ending_on_signals
 from nalb.launch.supervisor import print_line, print_unfinished
 from nalb.launch.venue import Emulated, JobOrder, RunningJob
 from nalb.options import DEFAULT_PRECISION, JobOptions
-from nalb.planning.slices import PRECISIONS
+from nalb.planning.precisions import ASKED
 from nalb.process.own_program import own_argv
 from nalb.reporting.batching_file import BatchingFile, write_batchings
 from nalb.reporting.parallel_file import ParallelFile, write_parallels
@@ -197,7 +197,7 @@ def _held_job(
         name, port, options = "sites", SITES_PORT, replace(options, one_level=False)
     if variant.precision != DEFAULT_PRECISION:  # a job of its own learns its own times
         name = "-".join(filter(None, (name, variant.precision)))
-        port += PRECISION_PORTS * PRECISIONS.index(variant.precision)
+        port += PRECISION_PORTS * ASKED.index(variant.precision)
         options = replace(options, precision=variant.precision)
     if request.framework == TORCH:
         program = replay_program(replay, request.compute_ms)

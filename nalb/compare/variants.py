@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from nalb.errors import InputError
 from nalb.extensions import SCHEME_GROUP, is_own, schemes_with
 from nalb.options import DEFAULT_PRECISION
-from nalb.planning.slices import PRECISIONS
+from nalb.planning.precisions import ASKED
 from nalb.protocol.wire import RunBlock
 from nalb.schemes import SCHEMES, Scheme
 
 _WORD = re.compile(
     r"(?P<scheme>[\w.:-]+?)(?P<sites>-sites)?(?P<probes>-probes)?(?P<forecasts>[+-]forecasts)?"
-    rf"(?:\+(?P<precision>{'|'.join(PRECISIONS)}))?(?:@(?P<slice>[0-9]{{1,12}}))?"
+    rf"(?:\+(?P<precision>{'|'.join(ASKED)}))?(?:@(?P<slice>[0-9]{{1,12}}))?"
 )
 ONE_LEVEL = "-sites"
 LOW_SLICE_BYTES = 256  # smaller slices of a model would need more keys than MXNet has

@@ -34,16 +34,18 @@ def delay_counts(round_trip_s: float, links_s: float) -> bool:
     return delay_s(round_trip_s) > DELAY_PART * links_s
 
 
-LOW_INFLIGHT_BYTES = (
-    2_000_000  # measured on wan6-static: above 1 MB nothing is gained, without a window a tenth is lost
-)
+# Of values that travel as they are. Measured on wan6-static: above 1 MB nothing is gained, without a window a tenth is lost.
+LOW_INFLIGHT_BYTES = 2_000_000
 # The model is divided by it: each iteration begins with so much at full speed, which also shows the nodes' rates. Choice.
 WINDOW_PART = 8
 
 
-def usual_inflight_bytes(model_bytes: int) -> int:
-    """The window where delay does not count."""
-    return max(LOW_INFLIGHT_BYTES, model_bytes // WINDOW_PART)
+def usual_inflight_bytes(model_bytes: int, wire_part: float = 1.0) -> int:
+    """The window where delay does not count. wire_part: bytes on the wire per byte of values.
+
+    With fewer bytes on the wire everything that links do takes less time in proportion, so the same values are under way.
+    """
+    return max(int(wire_part * LOW_INFLIGHT_BYTES), model_bytes // WINDOW_PART)
 
 
 # Part of the bytes that the fastest node can have on its way. With all of them, or more, packets are lost (measured at 50 to 200
@@ -51,9 +53,9 @@ def usual_inflight_bytes(model_bytes: int) -> int:
 WAY_PART = 2 / 3
 
 
-def window_with_delay(model_bytes: int, round_trip_s: float, fastest: float, is_bbr: bool) -> int:
+def window_with_delay(usual_bytes: int, round_trip_s: float, fastest: float, is_bbr: bool) -> int:
     """The window where delay counts; 0: none. fastest: rate of the fastest node; is_bbr: all far nodes are sent to with BBR."""
-    return 0 if is_bbr else max(usual_inflight_bytes(model_bytes), int(WAY_PART * fastest * round_trip_s))
+    return 0 if is_bbr else max(usual_bytes, int(WAY_PART * fastest * round_trip_s))
 
 
 # Part of the exchange that a window saves at most. A window holds back workers that have computed until the slowest one has too,
@@ -61,10 +63,9 @@ def window_with_delay(model_bytes: int, round_trip_s: float, fastest: float, is_
 WINDOW_GAIN = 0.1
 
 
-def window_without_delay(model_bytes: int, links_s: float, slowest: float, compute_spread_s: float) -> int:
+def window_without_delay(usual_bytes: int, links_s: float, slowest: float, compute_spread_s: float) -> int:
     """The window where delay does not count; 0: none. slowest: rate of the slowest node; compute_spread_s: from the moment when the
     first worker had computed to that when the last one had."""
-    usual_bytes = usual_inflight_bytes(model_bytes)
     held_back_s = compute_spread_s - usual_bytes / slowest
     return usual_bytes if held_back_s <= WINDOW_GAIN * links_s else 0
 
@@ -74,7 +75,7 @@ class LinkPace:
     """What a window depends on."""
 
     links_s: float  # of an iteration, without delay
-    model_bytes: int
+    usual_bytes: int  # the window where delay does not count
     round_trip_s: float  # to the farthest node; 0 where queues make up for it
     is_bbr: bool  # all far nodes are sent to with BBR
     fastest: float  # rate of the fastest node, or of the fastest uplink where sums have two levels
@@ -88,7 +89,7 @@ def choose_window(pace: LinkPace | None, may_have: Callable[[], bool]) -> int:
     may_have: asked once, and only where delay does not count, whether the iteration may have a window.
     """
     if pace is not None and delay_counts(pace.round_trip_s, pace.links_s):
-        return window_with_delay(pace.model_bytes, pace.round_trip_s, pace.fastest, pace.is_bbr)
+        return window_with_delay(pace.usual_bytes, pace.round_trip_s, pace.fastest, pace.is_bbr)
     if not may_have() or pace is None:
         return 0
-    return window_without_delay(pace.model_bytes, pace.links_s, pace.slowest, pace.compute_spread_s)
+    return window_without_delay(pace.usual_bytes, pace.links_s, pace.slowest, pace.compute_spread_s)

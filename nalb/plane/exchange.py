@@ -7,14 +7,16 @@
 Without sites every rank is a site of its own, and leads all slices there. An owner leads the slices that it owns in its own site.
 As a server an agent holds no plan: it adds up what comes, and knows its own plan once its own part is there.
 
-A codec makes fewer bytes of float32 slices. An agent rounds each slice once per iteration: a member its part, a leader the sum of
-its site, an owner the answer. The owner decodes its own answer and leaders hand it on as it came, so all ranks hold the same bits.
-What rounding takes is kept (`Residuals`), whoever did it, and added to this rank's next part of the slice. So nothing moves when
-slices get other owners or other sizes: the next sum has it in any case.
+A codec makes fewer bytes of float32 slices. All answers have one, the layout's; each rank's pushes have their own, the plan's. An
+agent rounds each slice once per iteration: a member its part, a leader the sum of its site, an owner the answer. The owner decodes
+its own answer and leaders hand it on as it came, so all ranks hold the same bits. What rounding takes is kept (`Residuals`),
+whoever did it, and added to this rank's next part of the slice, in whatever codec that travels. So nothing moves when slices get
+other owners, other codecs or other sizes: the next sum has it in any case.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ from nalb.plane.codecs import Codec, codec_of
 from nalb.plane.links import AgentLinks, SliceHeader
 from nalb.plane.memory import SharedTensor
 from nalb.plane.pushing import Cut, SliceProgress
+from nalb.plane.residuals import Residuals
 from nalb.plane.sums import SumsUnderWay
 from nalb.protocol import wire
 from nalb.services.exchange import messages as m
@@ -56,28 +59,6 @@ class SiteRanks:
         return cls(rank, [sorted(ranks) for ranks in sites])
 
 
-class Residuals:
-    """What rounding has taken from each element, by tensor. It is kept while iterations have the same tensors, else dropped.
-
-    Iterations that the ring sums, and parts of iterations that were broken off, leave it for the next one by the plane.
-    """
-
-    def __init__(self) -> None:
-        self._tensors: list[tuple[int, str]] = []
-        self._values: list[Values] = []
-
-    def fit(self, cut: Cut) -> None:
-        """Drop all if the tensors of iterations are others than before."""
-        tensors = list(zip(cut.elements, cut.dtype, strict=True))
-        if tensors != self._tensors:
-            self._tensors = tensors
-            self._values = [np.zeros(elements, dtype) for elements, dtype in tensors]
-
-    def of(self, cut: Cut, index: int) -> Values:
-        """A slice's."""
-        return self._values[cut.tensor[index]][cut.start[index] : cut.stop[index]]
-
-
 @dataclass
 class _UnderWay:
     """What is under way. Times are of the monotonic clock."""
@@ -87,6 +68,8 @@ class _UnderWay:
     cut: Cut
     progress: SliceProgress
     tensors: list[SharedTensor] = field(default_factory=list)
+    push_codec: Codec | None = None  # of this rank's float32 pushes; None: they travel as they are
+    answer_codec: Codec | None = None  # of all answers
     signs: npt.NDArray[np.float64] | None = None  # where sums are verified
     sent: list[m.SliceSum] = field(default_factory=list)  # likewise, by slice
     received: list[m.SliceSum] = field(default_factory=list)
@@ -98,8 +81,8 @@ class AgentExchange:
     def __init__(self, links: AgentLinks, ranks: SiteRanks, tell: Callable[[int, int], None], verify: bool):
         """tell: called with a tensor and how many of its elements hold their sums."""
         self._links, self._ranks, self._tell, self._verify = links, ranks, tell, verify
-        self._codec: Codec | None = None  # of float32 slices; None: they travel as they are
-        self._residuals = Residuals()
+        self._codecs: dict[str, Codec | None] = {}  # by precision
+        self._residuals: Residuals | None = None  # None: nothing was rounded since all was added
         self._site_of_rank = {rank: site for site, members in enumerate(ranks.sites) for rank in members}
         self._own_site = self._site_of_rank[ranks.rank]
         self._members = list(ranks.sites[self._own_site])
@@ -111,9 +94,11 @@ class AgentExchange:
     def begin(self, number: int, plan: m.Plan, cut: Cut) -> SliceProgress:
         """Begin an iteration by plan; the one before is complete."""
         now = self._now = _UnderWay(number, plan, cut, SliceProgress(cut, plan.inflight_bytes))
-        if cut.precision != ("float32" if self._codec is None else self._codec.name):
-            self._codec = codec_of(cut.precision)
-        if self._codec is not None:
+        now.push_codec = self._codec(plan.pushes[self._ranks.rank] if plan.pushes else cut.precision)
+        now.answer_codec = self._codec(cut.precision)
+        if self._residuals is None and (now.push_codec or now.answer_codec):
+            self._residuals = Residuals()
+        if self._residuals is not None:
             self._residuals.fit(cut)
         if self._verify:
             lengths = (stop - start for start, stop in zip(cut.start, cut.stop, strict=True))
@@ -125,7 +110,30 @@ class AgentExchange:
         """End the iteration; digests of its slices where sums are verified."""
         now = self._iteration
         self._now = None
+        is_whole = now.progress.tensors == len(now.cut.elements)
+        if is_whole and not (now.push_codec or now.answer_codec):
+            self.drop_kept()  # all of it is in this iteration's sums
         return m.Sums(now.number, now.sent, now.received) if self._verify else None
+
+    @property
+    def has_kept(self) -> bool:
+        """Whether rounding may have taken something that is still to be added."""
+        return self._residuals is not None
+
+    def drop_kept(self) -> None:
+        """Forget what rounding took."""
+        self._residuals = None
+
+    def write_kept(self, path: Path) -> None:
+        """Write what rounding took to a file, between iterations; no file where nothing was rounded. Raises MachineError."""
+        if self._residuals is None:
+            path.unlink(missing_ok=True)  # of an earlier run
+        else:
+            self._residuals.write(path)
+
+    def read_kept(self, path: Path) -> None:
+        """Go on with what a file holds of another run's."""
+        self._residuals = Residuals.read(path)
 
     def add_tensor(self, tensor: SharedTensor) -> None:
         """The next tensor of the iteration lies there."""
@@ -138,9 +146,8 @@ class AgentExchange:
         while now is not None and encoded < ENCODED_AT_ONCE and (index := now.progress.next_slice()) is not None:
             has_left = True
             values = self._slice(now, index)
-            if self._codec_of(now, index) is not None:
+            if (residual := self._residual(now, index)) is not None:
                 encoded += 1
-                residual = self._residuals.of(now.cut, index)
                 with np.errstate(all="ignore"):
                     values += residual
                 residual[:] = 0
@@ -227,35 +234,41 @@ class AgentExchange:
         leaders = [
             self._leader(now.plan, site, index) for site in range(len(self._ranks.sites)) if site != self._own_site
         ]
-        header, payload = self._coded(now, index, total)
+        header, payload = self._coded(now, index, total, now.answer_codec)
         self._links.answer([*leaders, *self._others_here], header, payload, now.plan.measure)
         own = self._slice(now, index)
-        if (codec := self._codec_of(now, index)) is None:
+        if not header.codec or now.answer_codec is None:
             own[:] = total
         else:
-            codec.decode_into(payload, own)
+            now.answer_codec.decode_into(payload, own)
         self._note_answer(now, index)
 
     def _push_to(self, rank: int, now: _UnderWay, index: int, values: Values) -> None:
-        header, payload = self._coded(now, index, values)
+        header, payload = self._coded(now, index, values, now.push_codec)
         self._links.push(rank, header, payload, now.plan.measure)
 
-    def _coded(self, now: _UnderWay, index: int, values: Values) -> tuple[SliceHeader, memoryview]:
+    def _coded(self, now: _UnderWay, index: int, values: Values, codec: Codec | None) -> tuple[SliceHeader, memoryview]:
         """The slice as it travels; what rounding takes is kept."""
-        dtype = now.cut.dtype[now.cut.tensor[index]]
-        if (codec := self._codec_of(now, index)) is None:
+        dtype, residual = now.cut.dtype[now.cut.tensor[index]], self._residual(now, index)
+        if codec is None or residual is None:
             return SliceHeader(now.number, index, dtype, 0), values.data
-        frame = codec.encode(values, self._residuals.of(now.cut, index))
-        return SliceHeader(now.number, index, dtype, codec.number), frame
+        return SliceHeader(now.number, index, dtype, codec.number), codec.encode(values, residual)
 
-    def _codec_of(self, now: _UnderWay, index: int) -> Codec | None:
-        return self._codec if now.cut.dtype[now.cut.tensor[index]] == "float32" else None
+    def _residual(self, now: _UnderWay, index: int) -> Values | None:
+        """What this rank keeps of a slice; None where nothing of it is rounded."""
+        is_float32 = now.cut.dtype[now.cut.tensor[index]] == "float32"
+        return self._residuals.of(now.cut, index) if self._residuals is not None and is_float32 else None
+
+    def _codec(self, precision: str) -> Codec | None:
+        if precision not in self._codecs:
+            self._codecs[precision] = codec_of(precision)
+        return self._codecs[precision]
 
     def _note_answer(self, now: _UnderWay, index: int) -> None:
         if now.signs is not None:
             now.received[index] = digest(self._slice(now, index), now.signs)
-            if self._codec_of(now, index) is not None:  # what this rank has kept of the slice is in no answer
-                kept, sent = digest(self._residuals.of(now.cut, index), now.signs), now.sent[index]
+            if (residual := self._residual(now, index)) is not None:  # what this rank has kept is in no answer
+                kept, sent = digest(residual, now.signs), now.sent[index]
                 now.sent[index] = m.SliceSum(
                     sent.plain - kept.plain, sent.signed - kept.signed, sent.magnitude + kept.magnitude
                 )

@@ -159,6 +159,7 @@ class Front:
         self._under_way: dict[int, PlaneSum] = {}  # by tensor
         self._rings: deque[_Ring] = deque()
         self._batch_sizes: deque[BatchSizes] = deque()  # that nobody has taken
+        self._kept_written = 0  # files that the agent has written
         # guarded by _in_order
         self._recorder = CycleRecorder()
         self._calls = self._registrations = self._segments = 0
@@ -216,6 +217,18 @@ class Front:
         with self._news:
             self._wait(lambda: self._batch_sizes)
             return self._batch_sizes.popleft()
+
+    # ---- what rounding took
+
+    def write_kept(self, path: str) -> None:
+        """Have the agent write what rounding took to a file, and wait until it is there. Raises JobFailed."""
+        written = self._kept_written + 1
+        self._send(o.WriteKept(path))
+        self._wait(lambda: self._kept_written == written)
+
+    def read_kept(self, path: str) -> None:
+        """Have the agent go on with what a file holds. Raises JobFailed."""
+        self._send(o.ReadKept(path))
 
     # ---- sums
 
@@ -389,6 +402,8 @@ class Front:
                 self._agreed = order.number
             elif isinstance(order, o.FromBatching):
                 self._batch_sizes.append(order.message)
+            elif isinstance(order, o.KeptWritten):
+                self._kept_written += 1
             elif isinstance(order, o.ReplayOver):
                 self._is_finished = True
             elif isinstance(order, o.Route) and order.registration == self._registrations - 1:

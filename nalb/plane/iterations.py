@@ -10,6 +10,7 @@ BreakOff               the iteration under way ends with the tensors that it has
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from nalb.errors import PeerError
@@ -63,6 +64,8 @@ class RankIterations:
             orders.Ready: self._ready,
             orders.BreakOff: lambda _: self._break_off(),
             orders.RingDone: self._ring_done,
+            orders.WriteKept: self._write_kept,
+            orders.ReadKept: lambda order: exchange.read_kept(Path(order.path)),
             orders.Leave: lambda _: leave(),
         }
 
@@ -126,7 +129,12 @@ class RankIterations:
             return self._plan is None and self._is_registered
         if isinstance(order, orders.Leave):
             self._break_off()
-        return self._progress is not None and isinstance(order, orders.TensorList | orders.Leave)
+        between = orders.TensorList | orders.WriteKept | orders.ReadKept | orders.Leave
+        return self._progress is not None and isinstance(order, between)
+
+    def _write_kept(self, order: orders.WriteKept) -> None:
+        self._exchange.write_kept(Path(order.path))
+        self._tell(orders.KeptWritten())
 
     def _announce(self, order: orders.Announce) -> None:
         self._client.send(order.call)

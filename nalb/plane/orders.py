@@ -17,6 +17,9 @@
     A -> T  Summed(tensor, n)  its first n elements hold the sum
     T -> A  BreakOff           the iteration under way has no further tensors; what iterations consist of is unknown
     T -> A  RingDone(k)        iteration k was summed by the ring
+    T -> A  WriteKept          what rounding took is to be in a file, after the iterations before
+    A -> T  KeptWritten        it is there
+    T -> A  ReadKept           go on with what that file holds
     T -> A  Leave              the script ends
     A -> T  Ended              why the agent ends, where not in good order
 
@@ -157,6 +160,22 @@ class RingDone(Order, frozen=True):
     calls: Number
 
 
+class WriteKept(Order, frozen=True):
+    """What rounding took is to be in this file, once the iterations before are over."""
+
+    path: str
+
+
+class KeptWritten(Order, frozen=True):
+    """It is there."""
+
+
+class ReadKept(Order, frozen=True):
+    """Go on with what this file holds of what rounding took, where it is of the same tensors."""
+
+    path: str
+
+
 class Leave(Order, frozen=True):
     """The script ends; in good order, unless a failure says otherwise."""
 
@@ -169,8 +188,22 @@ class Ended(Order, frozen=True):
     failure: Failure
 
 
-FromTraining = Start | Peers | Segment | Announce | TensorList | ToBatching | Sum | Ready | BreakOff | RingDone | Leave
-FromAgent = Listening | AllJoined | Agreed | Route | ReplayOver | FromBatching | Summed | Ended
+FromTraining = (
+    Start
+    | Peers
+    | Segment
+    | Announce
+    | TensorList
+    | ToBatching
+    | Sum
+    | Ready
+    | BreakOff
+    | RingDone
+    | WriteKept
+    | ReadKept
+    | Leave
+)
+FromAgent = Listening | AllJoined | Agreed | Route | ReplayOver | FromBatching | Summed | KeptWritten | Ended
 
 _encoder = msgspec.msgpack.Encoder()
 _at_agent: msgspec.msgpack.Decoder[FromTraining] = msgspec.msgpack.Decoder(FromTraining)

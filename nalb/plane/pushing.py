@@ -16,7 +16,7 @@ class Cut:
     """A layout's slices in plain lists; each slice is part of one tensor, and a tensor's slices follow each other."""
 
     def __init__(self, layout: Layout, precision: str = "float32"):
-        """precision: of float32 values on their way."""
+        """precision: in which sums of float32 values are answered."""
         self.precision = precision
         assert all(len(one.fragments) == 1 for one in layout.slices), "each tensor is a group of its own"
         fragments = [one.fragments[0] for one in layout.slices]

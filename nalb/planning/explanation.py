@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from nalb.planning.distribution import Distribution
 from nalb.planning.leaders import SitePlan
 from nalb.planning.levels import lan_load_bytes, uplink_load_bytes, ways
-from nalb.planning.nodes import Capacities, Node, linear_load, load_bytes
+from nalb.planning.nodes import Capacities, Node, linear_load, loads_bytes
+from nalb.planning.precisions import STEPS, PrecisionModel, Precisions
 from nalb.planning.slices import Layout, size_bytes
 from nalb.units import bytes_per_s_to_mbps
 
+NOTHING_S = 0.0005  # less is no time
 BOTTLENECK_PART = 0.999  # part of the slowest time: nodes above it set the pace
 
 
@@ -27,25 +29,52 @@ def explain(layout: Layout, plan: Distribution, nodes: Sequence[Node], capacitie
     return lines + _node_lines(layout, plan, nodes, capacities) + _tensor_lines(layout, plan, nodes)
 
 
+def explain_precisions(model: PrecisionModel, precisions: Precisions) -> list[str]:
+    """A line for the exchange, and one for each worker. Cost: N times `exact`."""
+    with_s, whole = model.exchange_s(precisions), Precisions.all_in(STEPS[0], model.nodes)
+    lines = [
+        f"all sums are answered in {precisions.answers}, since all ranks need the same bits: "
+        f"the links need {with_s:.4g} s, and with {STEPS[0]} alone {model.exchange_s(whole):.4g} s"
+    ]
+    worth_s = model.worth_s(precisions).tolist()
+    for node, precision, worth in zip(model.nodes, precisions.pushes, worth_s, strict=True):
+        if node.is_worker:
+            lines.append(push_reason(node.name, precision, worth))
+    return lines
+
+
+def push_reason(node: str, precision: str, worth_s: float) -> str:
+    """Why a node pushes in this precision. worth_s: see PrecisionModel.worth_s."""
+    if precision == STEPS[0]:
+        return f"{node} pushes {precision}: fewer bytes there save too little"
+    if worth_s < NOTHING_S:
+        return f"{node} pushes {precision}, together with others: it alone saves nothing"
+    return f"{node} pushes {precision}: with {STEPS[0]} the exchange would take {worth_s:.3f} s longer"
+
+
 def _node_lines(layout: Layout, plan: Distribution, nodes: Sequence[Node], capacities: Capacities | None) -> list[str]:
     slices = Counter(plan.server_of_slice)
     shares = plan.held_shares
     if (by_site := plan.by_site) is not None:
         return _site_lines(layout, plan, by_site, nodes, capacities)
-    loads = load_bytes(nodes, shares, layout.model_bytes)
+    both = loads_bytes(nodes, shares, layout.model_bytes)
     fixed, _ = linear_load(nodes, layout.model_bytes)
     lines = []
     for i, node in enumerate(nodes):
-        line = f"{node.name}: sums {plan.shares_bytes[i]} bytes in {slices[i]} slices, carries {loads[i]:.0f} each way"
+        way = "each way" if both[0, i] == both[1, i] else f"out and {both[1, i]:.0f} in"
+        line = f"{node.name}: sums {plan.shares_bytes[i]} bytes in {slices[i]} slices, carries {both[0, i]:.0f} {way}"
         if capacities is not None:
-            limit, slowest = capacities.limit, float((loads / capacities.limit).max())
-            line += f", {loads[i] / limit[i]:.3f} s at {bytes_per_s_to_mbps(limit[i]):g} Mbit/s"
+            times_s = both / capacities.rates
+            slower = int(times_s[1, i] > times_s[0, i])
+            rate = capacities.limit[i] if both[0, i] == both[1, i] else capacities.rates[slower, i]
+            own_s = (fixed / capacities.rates)[:, i].max()
+            line += f", {times_s[slower, i]:.3f} s at {bytes_per_s_to_mbps(rate):g} Mbit/s"
             held_back = node.is_server and plan.target_bytes[i] == 0
-            if held_back and fixed[i]:
-                line += f"; no share: its own gradients alone take it {fixed[i] / limit[i]:.3f} s"
+            if held_back and fixed[0, i]:
+                line += f"; no share: its own gradients alone take it {own_s:.3f} s"
             elif held_back:
                 line += "; no share: the others finish sooner without it"
-            if loads[i] / limit[i] >= BOTTLENECK_PART * slowest:
+            if times_s[slower, i] >= BOTTLENECK_PART * times_s.max():
                 line += "; sets the pace"
         lines.append(line)
     return lines

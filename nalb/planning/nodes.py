@@ -8,6 +8,12 @@ in each direction (Cai et al., Eq. 7, for the first row; the other two by the sa
     worker only         a = M   b = 0
     server only         a = 0   b = N_w
 
+Where workers round what they push, bytes are counted as answers have them (precisions.py). Worker i pushes p_i bytes for each byte
+of an answer, and with P the sum of all p_j a node that is worker and server carries
+
+    out    p_i (M - m_i) + (N_w - 1) m_i
+    in     M - m_i + (P - p_i) m_i
+
 A node's cores handle the same bytes, and also those that the node sends to itself. Their time is linear in the share as well,
 A_i + B_i m_i seconds, and is measured (nalb/measurement/cores.py).
 """
@@ -35,6 +41,7 @@ class Node:
     name: str
     is_worker: bool = True  # computes gradients
     is_server: bool = True  # sums a share of them
+    push_part: float = 1.0  # bytes that its worker pushes for each byte of an answer
 
     def __post_init__(self) -> None:
         if not (self.is_worker or self.is_server):
@@ -142,7 +149,7 @@ class Capacities:
 
     @property
     def limit(self) -> Floats:
-        """The rate of each node's slower direction, shape (N,): a node's load is the same in both."""
+        """The rate of each node's slower direction, shape (N,)."""
         return np.minimum(self.up, self.down)
 
     @property
@@ -196,45 +203,61 @@ def server_indices(nodes: Sequence[Node]) -> npt.NDArray[np.int64]:
 
 
 def linear_load(nodes: Sequence[Node], model_bytes: float) -> tuple[Floats, Floats]:
-    """(a, b) of each node's load a_i + b_i m_i in each direction: bytes, and bytes per byte of share; shape (N,) each."""
+    """(a, b) of each node's load a + b m_i, out and in: bytes, and bytes per byte of share; shape (2, N) each."""
     is_worker = np.array([node.is_worker for node in nodes], dtype=np.float64)
     is_server = np.array([node.is_server for node in nodes], dtype=np.float64)
-    return model_bytes * is_worker, is_server * (is_worker.sum() - 2 * is_worker)
+    pushes = is_worker * [node.push_part for node in nodes]
+    fixed = model_bytes * np.array([pushes, is_worker])
+    per_share = is_server * np.array([is_worker.sum() - is_worker - pushes, pushes.sum() - pushes - is_worker])
+    return fixed, per_share
+
+
+def loads_bytes(nodes: Sequence[Node], shares_bytes: Floats, model_bytes: float) -> Floats:
+    """The bytes that each node carries out and in, shape (2, N). Source: Cai et al., Eq. 7, and the tables above."""
+    fixed, per_share = linear_load(nodes, model_bytes)
+    return fixed + per_share * shares_bytes
 
 
 def load_bytes(nodes: Sequence[Node], shares_bytes: Floats, model_bytes: float) -> Floats:
-    """The bytes that each node carries in each direction, shape (N,). Source: Cai et al., Eq. 7, and the table above."""
-    fixed, per_share = linear_load(nodes, model_bytes)
-    return fixed + per_share * shares_bytes
+    """The bytes that each node carries in the direction in which it carries more, shape (N,)."""
+    return np.asarray(loads_bytes(nodes, shares_bytes, model_bytes).max(axis=0))
+
+
+def links_s(nodes: Sequence[Node], shares_bytes: Floats, model_bytes: float, capacities: Capacities) -> Floats:
+    """Seconds that each node's link takes in its slower direction, shape (N,)."""
+    return np.asarray((loads_bytes(nodes, shares_bytes, model_bytes) / capacities.rates).max(axis=0))
 
 
 def limits_s(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -> Floats:
     """Each node's limits: node i takes at least start_i + slope_i m_i seconds by its links, and by its cores where these are known.
 
-    Returns per limit the starts in seconds and the slopes in seconds per byte, shape (1 or 2, 2, N).
+    Returns per limit the starts in seconds and the slopes in seconds per byte, shape (L, 2, N). A link has one limit where loads
+    are the same in both directions, else two.
     """
     fixed, per_share = linear_load(nodes, model_bytes)
-    links, cores = (fixed / capacities.limit, per_share / capacities.limit), capacities.cores
-    return np.array([links] if cores is None else [links, (cores.fixed_s, cores.s_per_byte)])
+    cores = [] if capacities.cores is None else [(capacities.cores.fixed_s, capacities.cores.s_per_byte)]
+    if all(node.push_part == 1 for node in nodes):
+        return np.array([(fixed[0] / capacities.limit, per_share[0] / capacities.limit), *cores])
+    return np.array([*zip(fixed / capacities.rates, per_share / capacities.rates, strict=True), *cores])
 
 
 def pair_weights(nodes: Sequence[Node], pair: Pair) -> tuple[float, float]:
     """(w_i, w_j): the directed pair i -> j carries w_i m_i + w_j m_j, server i's answers and worker i's pushes."""
     source, target = nodes[pair[0]], nodes[pair[1]]
-    return float(source.is_server and target.is_worker), float(source.is_worker and target.is_server)
+    return float(source.is_server and target.is_worker), source.push_part * (source.is_worker and target.is_server)
 
 
 def completion_s(nodes: Sequence[Node], shares_bytes: Floats, model_bytes: float, capacities: Capacities) -> float:
     """Seconds that one synchronisation takes, without latency and TCP.
 
-    max( max_i (a_i + b_i m_i) / c_i,  max_(i,j) (w_i m_i + w_j m_j) / s_ij,  max_i (A_i + B_i m_i) ), with c_i the rate of node
-    i's slower direction and s_ij the cap of a pair. By sites: the time of the slower one of both levels (levels.py), with the
-    leaders of least time. Cost: O(N + pairs). Source: Cai et al., Eqs. 9 and 10; the terms of pairs and cores are ours.
+    max( max_i (a_i + b_i m_i) / c_i, max_(i,j) (w_i m_i + w_j m_j) / s_ij, max_i (A_i + B_i m_i) ), with c_i the rate of node i's
+    link in the direction that takes longer and s_ij the cap of a pair. By sites: the time of the slower one of both levels
+    (levels.py), with the leaders of least time. Cost: O(N + pairs). Source: Cai et al., Eqs. 9 and 10; the terms of pairs and cores
+    are ours.
     """
     if capacities.uplinks is not None:
         return max(levels_s(shares_bytes, model_bytes, capacities))
-    times = load_bytes(nodes, shares_bytes, model_bytes) / capacities.limit
-    slowest = float(times.max())
+    slowest = float(links_s(nodes, shares_bytes, model_bytes, capacities).max())
     if capacities.cores is not None:
         slowest = max(slowest, float(capacities.cores.of_shares(shares_bytes).max()))
     for (i, j), rate in capacities.pairs.items():

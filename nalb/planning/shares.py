@@ -66,7 +66,7 @@ def pairwise(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, 
     shares = average(nodes, model_bytes)
     _, per_share = linear_load(nodes, model_bytes)
     servers = server_indices(nodes)
-    if len(servers) < 2 or (per_share[servers] <= 0).any():
+    if len(servers) < 2 or (per_share[:, servers].max(axis=0) <= 0).any():
         return shares
     m: list[float] = shares[servers].tolist()
     limits = limits_s(nodes, model_bytes, capacities)[:, :, servers]
@@ -119,8 +119,9 @@ def exact(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -> 
 
     min T  subject to  a_i + b_i m_i <= T c_i,  w_i m_i + w_j m_j <= T s_ij per capped pair,  A_i + B_i m_i <= T,
     sum_i m_i = M,  m_i >= 0;
-    c_i the rate of node i's slower direction, since its load is the same in both. Where a node that is only a worker sets T, the
-    servers' times are still made as small as possible. By sites: levels.least_owned_bytes, without cores.
+    c_i the rate of node i's link, in either direction; its load is the same in both where workers push as many bytes as sums have,
+    else a_i and b_i are those of the direction, and b_i must not be negative (precisions.py). Where a node that is only a worker
+    sets T, the servers' times are still made as small as possible. By sites: levels.least_owned_bytes, without cores.
 
     Returns bytes, shape (N,), and seconds. Cost: O(N) for each of 60 halvings (see fill) without caps of pairs; with them a few
     linear programs of N + 1 variables and 2 N + pairs rows. Raises InputError where there is no server, no worker or no byte.
@@ -132,8 +133,9 @@ def exact(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -> 
         return shares, completion_s(nodes, shares, model_bytes, capacities)
     _, per_share = linear_load(nodes, model_bytes)
     shares = np.zeros(len(nodes))
-    if (per_share < 0).any():  # the only worker is a server as well: it sums all over loopback
-        shares[per_share < 0] = model_bytes
+    alone = (per_share < 0).all(axis=0)
+    if alone.any():  # the only worker is a server as well: it sums all over loopback
+        shares[alone] = model_bytes
         return shares, 0.0
     servers = server_indices(nodes)
     limits = limits_s(nodes, model_bytes, capacities)[:, :, servers]

@@ -132,6 +132,11 @@ class Layout:
         return sum(tensor.size_bytes for tensor in self.tensors)
 
     @cached_property
+    def wire_part(self) -> float:
+        """The bytes on the wire per byte of the tensors' values."""
+        return self.model_bytes / sum(size_bytes(one.elements, value_dtype(one.dtype)) for one in self.tensors)
+
+    @cached_property
     def slot_classes(self) -> tuple[tuple[str, int], ...]:
         """The distinct (dtype, elements) of the slices, in order of first use: a slot holds slices of one class."""
         return tuple(dict.fromkeys((s.dtype, s.elements) for s in self.slices))

@@ -25,6 +25,7 @@ from nalb.reporting.drawing import png
 from nalb.reporting.link_figures import rates_over_run, throughput_inside
 from nalb.reporting.pace import paces
 from nalb.reporting.parallel_file import read_parallels
+from nalb.reporting.precisions import precision_lines
 from nalb.reporting.record import Record, Timeline, read_timeline, record_of
 from nalb.reporting.share_figures import bytes_by_scheme, shares_over_iterations
 from nalb.reporting.summary import (
@@ -241,7 +242,7 @@ def render(record: Record, pictures: Mapping[str, bytes], about: About | None = 
         headline=headline(rows, found),
         origin=origin(about),
         rows=rows,
-        verdicts=[*verdicts(rows), *level_bounds(record), *shared_uplinks(record)],
+        verdicts=[*verdicts(rows), *level_bounds(record), *precision_lines(record.steps), *shared_uplinks(record)],
         paces=found,
         unexplained_part=UNEXPLAINED_PART,
         network=network_rows(record),

@@ -18,6 +18,7 @@ from nalb.events import ByNode, IterationEvent, Rates, SharedUplinkEvent
 from nalb.feedback.window import delay_s
 from nalb.planning.levels import uplink_load_bytes
 from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, load_bytes, pair_weights
+from nalb.planning.nodes import loads_bytes as planned_loads_bytes
 from nalb.planning.shares import exact
 from nalb.planning.sites import Sites, Uplinks
 from nalb.planning.slices import Tensor
@@ -145,8 +146,12 @@ def _of_exchange(step: Step, shares: Floats, groups: Sequence[SharedUplinkEvent]
     event, nodes = step.event, nodes_of(step)
     found: Needs = {}
     sites, of_node, of_site = sites_of(step), *loads_bytes(step, shares)
-    found |= _of_links(LimitKind.UPLINK, of_site, _uplink_rates(event, 0), _uplink_rates(event, 1))
-    found |= _of_links(LimitKind.LINK, of_node, _rates(event, "up"), _rates(event, "down"))
+    out, into = of_node, of_node
+    if sites is None:
+        both = planned_loads_bytes(nodes, shares, float(shares.sum()))
+        out, into = (dict(zip(of_node, one.tolist(), strict=True)) for one in both)
+    found |= _of_links(LimitKind.UPLINK, of_site, of_site, _uplink_rates(event, 0), _uplink_rates(event, 1))
+    found |= _of_links(LimitKind.LINK, out, into, _rates(event, "up"), _rates(event, "down"))
     ends = _two_ends(nodes, sites)
     if ends is not None:
         found = _as_ways(found, *ends)
@@ -171,13 +176,19 @@ def _within(need: Need, exchange_s: float) -> Need:
     return min(takes_s, exchange_s), RateSource.HOPED
 
 
-def _of_links(kind: LimitKind, loads: Mapping[str, float], up: Mapping[str, Need], down: Mapping[str, Need]) -> Needs:
+def _of_links(
+    kind: LimitKind,
+    out: Mapping[str, float],
+    into: Mapping[str, float],
+    up: Mapping[str, Need],
+    down: Mapping[str, Need],
+) -> Needs:
     """What both directions of links with these loads need. up, down: rates."""
     return {
-        Thing(kind, name, direction): (load / rates[name][0], rates[name][1])
-        for name, load in loads.items()
-        for direction, rates in (("up", up), ("down", down))
-        if name in rates and load > 0
+        Thing(kind, name, direction): (loads[name] / rates[name][0], rates[name][1])
+        for name in out
+        for direction, loads, rates in (("up", out, up), ("down", into, down))
+        if name in rates and loads[name] > 0
     }
 
 
@@ -224,7 +235,12 @@ def nodes_of(step: Step) -> list[Node]:
     ready, workers = step.ready, step.event.communication_s
     names = list(workers) if ready is None else ready.nodes
     servers = names if ready is None or not ready.servers else ready.servers
-    return [Node(name, name in workers, name in servers) for name in names if name in workers or name in servers]
+    parts = {} if step.event.rounded is None else step.event.rounded.push_parts
+    return [
+        Node(name, name in workers, name in servers, parts.get(name, 1.0))
+        for name in names
+        if name in workers or name in servers
+    ]
 
 
 def sites_of(step: Step) -> Sites | None:
@@ -259,7 +275,7 @@ def shares_of(step: Step) -> Floats | None:
 
 
 def loads_bytes(step: Step, shares: Floats) -> tuple[dict[str, float], dict[str, float]]:
-    """The bytes each way of each node, and by sites those of each site of several machines.
+    """The bytes of each node in the direction in which it carries more, and by sites those of each site of several machines.
 
     By sites a node's bytes are those in its LAN; a machine that is alone in its site has its site's.
     """

@@ -54,7 +54,7 @@ def times_by_slices(scheme: Scheme, setting: Setting) -> list[float]:
         run = partial(by_planner, scheme.name, nodes, layout, capacities, rounds, planner, setting.wire)
         done = run(schemes=known, inflight_bytes=asked_bytes)
     else:
-        usual_bytes = 0 if scheme.learns_from_times else usual_inflight_bytes(layout.model_bytes)
+        usual_bytes = 0 if scheme.learns_from_times else usual_inflight_bytes(layout.model_bytes, layout.wire_part)
         window_bytes = usual_bytes if inflight_bytes is None else inflight_bytes
         done = by_slices(scheme.name, nodes, layout, capacities, rounds, window_bytes, setting.wire, schemes=known)
     return [one.time_s for one in done]

@@ -119,6 +119,9 @@ class _Run:
         self._workers = [i for i, node in enumerate(nodes) if node.is_worker]
         self._payload, self._server = sizes_bytes.tolist(), server_of_slice.tolist()
         self._size = wire.bytes_of(sizes_bytes).tolist()
+        self._push_part = [node.push_part for node in nodes]
+        pushed = {part: np.ceil(part * sizes_bytes) for part in set(self._push_part)}
+        self._pushed = {part: (sizes.tolist(), wire.bytes_of(sizes).tolist()) for part, sizes in pushed.items()}
         self._gates = _gated(sizes_bytes, inflight_bytes)
         self._missing = [len(self._workers)] * len(self._size)  # pushes of each slice still to arrive
         connections = 2 * count * count  # pushes, then answers, by source * N + target
@@ -203,27 +206,37 @@ class _Run:
 
     def _begin(self, connection: int) -> None:
         """Let the first message of a connection's queue begin to travel."""
-        size = self._size[self._queue[connection][0]]
+        size = self._bytes(connection, self._queue[connection][0])[1]
         at_once = 0.0
         if self._buckets:
             at_once = self._buckets.take_saved(*divmod(connection % self._count**2, self._count), size)
         self._left[connection], self._rounding[connection] = size - at_once, size * ARRIVED_PART
         self._started_s[connection], self._busy[connection] = self._now_s, True
 
+    def _bytes(self, connection: int, index: int) -> tuple[int, float]:
+        """The bytes of a message on a connection: its payload, and what links carry."""
+        is_answer, pair = divmod(connection, self._count**2)
+        part = 1.0 if is_answer else self._push_part[pair // self._count]
+        if part == 1:
+            return self._payload[index], self._size[index]
+        payload, size = self._pushed[part]
+        return int(payload[index]), size[index]
+
     def _arrive(self, connection: int) -> None:
         index = self._queue[connection].popleft()
         is_answer, pair = divmod(connection, self._count**2)
         (source, target), is_push = divmod(pair, self._count), not is_answer
-        self._link_bytes[pair] += self._size[index]
+        payload, size = self._bytes(connection, index)
+        self._link_bytes[pair] += size
         start_s, end_s, worker = float(self._started_s[connection]), self._now_s, source if is_push else target
         if self._readers:
             alone = float(self._links.alone[source, target])
-            start_s, end_s = self._readers.stamps_s(2 * target + is_push, self._size[index], start_s, end_s, alone)
+            start_s, end_s = self._readers.stamps_s(2 * target + is_push, size, start_s, end_s, alone)
             end_s = self._read_s[connection] = max(end_s, self._read_s[connection])
             heappush(self._unread, (end_s, index, worker, is_push))
         else:
             self._steps.append((index, worker, is_push))
-        self._samples.append((source, target, self._payload[index], start_s, end_s, is_push))
+        self._samples.append((source, target, payload, start_s, end_s, is_push))
         self._busy[connection] = False
         if self._queue[connection]:
             self._begin(connection)

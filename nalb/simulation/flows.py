@@ -1,10 +1,10 @@
 """Simulates one synchronisation as whole flows instead of slices, one per pair and direction, all at once. For many nodes.
 
-Each worker sends m_j bytes to server j and gets m_j bytes back. All flows begin at the start, as if slices were infinitely small
-and no answer waited for a push. Nodes that are alike (same roles, nearly equal rates and shares) are lumped into classes: a class
-of n nodes stands for n (n - 1) pairs within it and n n' pairs with a class of n'. Lumping equal nodes changes nothing. Of unequal
-ones all get the lowest rates and the mean share of their class, so that lumping never makes the time too short. Choice not taken:
-fewer, larger slices, which take longer to simulate than flows and start and end badly.
+Each worker sends m_j bytes, or the part of it that it pushes, to server j and gets m_j bytes back. All flows begin at the start, as
+if slices were infinitely small and no answer waited for a push. Nodes that are alike (same roles, nearly equal rates and shares)
+are lumped into classes: a class of n nodes stands for n (n - 1) pairs within it and n n' pairs with a class of n'. Lumping equal
+nodes changes nothing. Of unequal ones all get the lowest rates and the mean share of their class, so that lumping never makes the
+time too short. Choice not taken: fewer, larger slices, which take longer to simulate than flows and start and end badly.
 """
 
 from collections.abc import Sequence
@@ -67,7 +67,8 @@ def flow(
     is_server = np.array([nodes[i].is_server for i in first])
     links = SharedLinks(Capacities(up * size, down * size, capacities.pairs))
     pairs = np.outer(size, size) - np.diag(size)
-    payload = np.stack([np.broadcast_to(share, pairs.shape), np.broadcast_to(share[:, np.newaxis], pairs.shape)])
+    push_part = np.array([nodes[i].push_part for i in first])
+    payload = np.stack([push_part[:, np.newaxis] * share, np.broadcast_to(share[:, np.newaxis], pairs.shape)])
     there = np.stack([np.outer(is_worker, is_server), np.outer(is_server, is_worker)]) & (pairs > 0)
     end_s = _ends(links, pairs, np.where(there, payload / goodput_part, 0.0))
     pushed_s, answered_s = end_s
@@ -93,17 +94,17 @@ def _ends(links: SharedLinks, pairs: Floats, size_bytes: Floats) -> Floats:
 
 
 def lump(nodes: Sequence[Node], capacities: Capacities, shares_bytes: Floats, max_classes: int) -> Ints:
-    """The class of each node, from 0, shape (N,): nodes of the same roles, near in rates up and down and in share.
+    """The class of each node, from 0, shape (N,): nodes of the same roles and precisions, near in rates up and down and in share.
 
-    At first there is one class per kind of roles. Then the class of largest spread is cut in two at the middle of its spread, until
+    At first there is one class per kind. Then the class of largest spread is cut in two at the middle of its spread, until
     there are `max_classes` classes or none has a spread. The spread is that of logarithms; shares below a thousandth of the mean
     count as this. Cost: O(N) a cut.
     """
     floor = 1e-3 * float(np.mean(shares_bytes))
     place = np.log(np.stack([capacities.up, capacities.down, np.maximum(shares_bytes, floor)], axis=1))
-    kinds: dict[tuple[bool, bool], list[int]] = {}
+    kinds: dict[tuple[bool, bool, float], list[int]] = {}
     for index, node in enumerate(nodes):
-        kinds.setdefault((node.is_worker, node.is_server), []).append(index)
+        kinds.setdefault((node.is_worker, node.is_server, node.push_part), []).append(index)
     classes = [np.array(members) for members in kinds.values()]
     spreads = [np.ptp(place[members], axis=0) for members in classes]
     while len(classes) < max(max_classes, len(kinds)):

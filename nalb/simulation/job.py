@@ -155,8 +155,8 @@ def with_cores(nodes: Sequence[Node], model_bytes: float, capacities: Capacities
     if quotas is None:
         return capacities
     fixed, per_share = linear_load(nodes, model_bytes)
-    both_s = 2 * CORE_S_PER_BYTE / quotas
-    return replace(capacities, cores=CoreTimes(fixed * both_s, per_share * both_s))
+    byte_s = CORE_S_PER_BYTE / quotas
+    return replace(capacities, cores=CoreTimes(fixed.sum(axis=0) * byte_s, per_share.sum(axis=0) * byte_s))
 
 
 def work_of(result: SimulatedExchange, quotas: Floats) -> Work:

@@ -14,6 +14,9 @@ All ranks have the same weights, so only rank 0 writes. All ranks go on from the
 one of nalb's (nalb/checkpoints/file.py), in which the state dicts are one array of bytes, as torch.save writes them. They are read
 with weights_only=True: nothing in a file is executed.
 
+Where gradients are rounded on their way (`--precision`), each rank keeps what that took, and writes it to a file of its own beside
+the checkpoint. A rank that does not find its file, as on another machine, has lost one rounding.
+
 A checkpoint does not hold the states of random generators. Instead every rank seeds them anew from (seed, iteration, rank) at each
 checkpoint that is written or restored: the numbers drawn after it are the same in both cases.
 """
@@ -32,6 +35,8 @@ from torch.nn.parallel import DistributedDataParallel
 from nalb.checkpoints.file import DIGEST_BYTES, Checkpoint, OptimizerState, Progress, Setting, decode
 from nalb.checkpoints.keeper import Keeper
 from nalb.errors import CheckpointError, one_line
+from nalb.plane.front import Front
+from nalb.torch.backend import current_job
 
 STATES = "torch"  # the array of the state dicts' bytes
 
@@ -78,6 +83,9 @@ class Checkpoints:
         is_joined = dist.is_available() and dist.is_initialized()
         self._rank: int = dist.get_rank() if is_joined else 0
         self._ranks: int = dist.get_world_size() if is_joined else 1
+        job = current_job() if is_joined else None
+        self._front = None if job is None else job.front
+        self._kept_files = keep + 1  # the newest checkpoint may be damaged
 
     def restore(self) -> Progress:
         """Restore the newest whole checkpoint, if there is one, and return its progress, the same on every rank.
@@ -100,6 +108,8 @@ class Checkpoints:
         if self._rank == 0:
             log.warning("goes on from checkpoint %s", self._keeper.path_of(checkpoint))
         self._seed_random(checkpoint.progress.iteration)
+        if self._front is not None:
+            self._front.read_kept(str(self._kept_path(checkpoint.progress.iteration)))
         return checkpoint.progress
 
     def after_step(self, progress: Progress) -> None:
@@ -116,6 +126,8 @@ class Checkpoints:
         self._claim_folder()
         if self._rank == 0:
             self._write(progress)
+        if self._front is not None:
+            self._write_kept(self._front, progress.iteration)
         self._seed_random(progress.iteration)
 
     def _write(self, progress: Progress) -> None:
@@ -123,6 +135,16 @@ class Checkpoints:
         torch.save([part.state_dict() for part in self._parts], file)
         arrays = {STATES: np.frombuffer(file.getbuffer(), np.uint8)}
         self._keeper.write(progress, OptimizerState(self._kind), arrays)
+
+    def _write_kept(self, front: Front, iteration: int) -> None:
+        """Have this rank's file written, and remove those that no checkpoint needs any more."""
+        path = self._kept_path(iteration)
+        front.write_kept(str(path))
+        for old in sorted(path.parent.glob(f"kept-*-{self._rank}.npz"), reverse=True)[self._kept_files :]:
+            old.unlink(missing_ok=True)
+
+    def _kept_path(self, iteration: int) -> Path:
+        return self._keeper.folder / f"kept-{iteration:012}-{self._rank}.npz"
 
     def _apply(self, checkpoint: Checkpoint) -> None:
         name = self._keeper.path_of(checkpoint)

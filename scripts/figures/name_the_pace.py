@@ -141,7 +141,7 @@ def events_of(case: Case) -> tuple[list[AnyEvent], list[SimulatedExchange]]:
             finished_s={name: start_s + one for name, one in took_s.items()},
             samples=len(samples),
         )
-        events.append(explain_iteration(event, decision, planner.knowledge.now, layout.model_bytes, samples))
+        events.append(explain_iteration(event, decision, planner.knowledge.now, layout, samples, planner.chosen))
         counted += [result] * is_counted
     return events, counted
 

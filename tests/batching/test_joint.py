@@ -49,7 +49,7 @@ def busy(nodes, curves, sizes):
 
 def in_turn_s(nodes, compute_s, shares_bytes, model_bytes, capacities):
     """Seconds of an iteration when each node's traffic begins as it ends computing."""
-    fixed, per_share = linear_load(nodes, model_bytes)
+    (fixed, _), (per_share, _) = linear_load(nodes, model_bytes)
     return (compute_s + (fixed + per_share * shares_bytes) / capacities.limit).max()
 
 
@@ -60,7 +60,7 @@ def after_slowest_s(nodes, compute_s, shares_bytes, model_bytes, capacities):
 
 def least_time(nodes, compute_s, capacities):
     """The least max_i (compute_i + L_i(m) / c_i) over shares: a linear program, another way than filling."""
-    fixed, per_share = linear_load(nodes, MODEL_BYTES)
+    (fixed, _), (per_share, _) = linear_load(nodes, MODEL_BYTES)
     rows = np.column_stack([np.diag(per_share * MODEL_BYTES / capacities.limit), -np.ones(len(nodes))])
     upper = -(compute_s + fixed / capacities.limit)
     limits = [(0, 1) if node.is_server else (0, 0) for node in nodes]

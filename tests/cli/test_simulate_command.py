@@ -151,3 +151,21 @@ def test_a_worker_that_sleeps_makes_iterations_longer(capsys):
 )
 def test_what_cannot_be_shared_out(capsys, words, why):
     assert why in complaint(capsys, *words)
+
+
+@pytest.mark.parametrize("by", ["slices", "flows"])
+def test_fewer_bytes_are_simulated(capsys, by):
+    words = ("--random", "5:20-220:1", "--model-bytes", "12e6", "--schemes", "exact", "--by", by)
+    whole, chosen, forced = (
+        told(capsys, *words, "--precision", precision) for precision in ("float32", "auto", "int8")
+    )
+    assert chosen["schemes"]["exact"]["time_s"] < 0.35 * whole["schemes"]["exact"]["time_s"]
+    assert chosen["schemes"]["exact"]["time_s"] < 1.1 * forced["schemes"]["exact"]["time_s"]
+    assert chosen["answers"] == "int8"
+    assert len(set(chosen["pushes"])) > 1
+    assert chosen["bound_s"] == whole["bound_s"] > chosen["rounded_bound_s"]
+
+
+def test_auto_needs_no_estimator(capsys):
+    words = ("--random", "5:20-220:1", "--model-bytes", "1e6", "--precision", "auto", "--estimator", "paper")
+    assert "leave out --estimator" in complaint(capsys, *words)

@@ -6,10 +6,10 @@ import pytest
 
 from nalb.feedback.window import LinkPace, choose_window, usual_inflight_bytes
 
+USUAL = usual_inflight_bytes(64_000_000)
 NEAR = LinkPace(
-    links_s=1.0, model_bytes=64_000_000, round_trip_s=0.0, is_bbr=False, fastest=5e7, slowest=1e7, compute_spread_s=0.0
+    links_s=1.0, usual_bytes=USUAL, round_trip_s=0.0, is_bbr=False, fastest=5e7, slowest=1e7, compute_spread_s=0.0
 )
-USUAL = usual_inflight_bytes(NEAR.model_bytes)
 
 
 def never():
@@ -37,3 +37,8 @@ def test_where_delay_counts_nobody_is_asked():
     far = replace(NEAR, round_trip_s=0.3)
     assert choose_window(far, never) == int(2 / 3 * 5e7 * 0.3)
     assert choose_window(replace(far, is_bbr=True), never) == 0
+
+
+@pytest.mark.parametrize("model_bytes", [1_000_000, 12_900_000, 100_000_000])
+def test_the_same_values_are_under_way_whatever_bytes_they_travel_in(model_bytes):
+    assert usual_inflight_bytes(model_bytes // 4, 0.25) == usual_inflight_bytes(model_bytes) // 4

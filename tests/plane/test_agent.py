@@ -177,6 +177,46 @@ def test_sums_of_fewer_bytes(environment, precision):
     assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 3
 
 
+def sums_over_a_restart(folder, restarts_at):
+    """The sums of the last of six iterations, with a restart before one of them."""
+    fronts, random = [], np.random.default_rng(5)
+    for number in range(6):
+        if number in (0, restarts_at):
+            for front in fronts:
+                front.send(orders.WriteKept(str(folder / f"{front.rank}.npz")))
+                front.hear(orders.KeptWritten)
+                front.leave()
+            assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * len(fronts)
+            fronts = [PlainFront(rank, 2) for rank in range(2)]
+            meet(fronts)
+            for front in fronts:
+                front.send(orders.ReadKept(str(folder / f"{front.rank}.npz")))
+                front.register([9_000, 300])
+        for front in fronts:
+            front.route()
+            for shared in front.tensors:
+                shared[:] = random.standard_normal(len(shared))
+        for front in fronts:
+            front.begin()
+        for front in fronts:
+            front.wait()
+    sums = [[one.tobytes() for one in front.tensors] for front in fronts]
+    for front in fronts:
+        front.leave()
+    assert sums[0] == sums[1]
+    return sums[0]
+
+
+def test_what_rounding_took_outlives_a_restart(environment, tmp_path):
+    """A job that wrote it to files and started again has the bits of a job that went on."""
+    environment.setenv("NALB_PRECISION", "int4")
+    environment.setenv("NALB_SCHEME", "average")  # the same owners in both
+    (tmp_path / "damaged").mkdir()
+    for rank in range(2):
+        (tmp_path / "damaged" / f"{rank}.npz").write_bytes(b"PK")
+    assert sums_over_a_restart(tmp_path, 3) == sums_over_a_restart(tmp_path / "damaged", None)
+
+
 def test_fewer_bytes_by_sites(environment):
     """Leaders hand on answers as they came; other tensors, dtypes that travel whole, and what is not finite."""
     environment.setenv("NALB_SITES", "n0=east,n1=west,n2=east,n3=north,n4=east")

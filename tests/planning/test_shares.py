@@ -81,7 +81,7 @@ def test_pairwise_is_never_worse_than_average(network, model_bytes):
 @given(any_network, model_sizes)
 def test_pairwise_ends_within_its_tolerance_of_the_optimum(network, model_bytes):
     nodes, capacities = network
-    _, per_share = linear_load(nodes, model_bytes)
+    _, (per_share, _) = linear_load(nodes, model_bytes)
     assume(all(b > 0 for b, node in zip(per_share, nodes, strict=True) if node.is_server))
     time_s = completion_s(nodes, pairwise(nodes, model_bytes, capacities), model_bytes, capacities)
     assert time_s <= bound_s(nodes, model_bytes, capacities) / (1 - TOLERANCE) * (1 + 1e-9)
@@ -284,7 +284,7 @@ def test_fill_levels_the_vessels_that_hold_something(vessels, total):
 def pairwise_by_search(nodes, model_bytes, capacities):
     """Algorithm 1 with the slowest and the fastest looked for anew each time."""
     shares = average(nodes, model_bytes)
-    a, b = linear_load(nodes, model_bytes)
+    (a, _), (b, _) = linear_load(nodes, model_bytes)
     servers = [i for i, node in enumerate(nodes) if node.is_server]
     if len(servers) < 2 or (b[servers] <= 0).any():
         return shares
@@ -327,7 +327,7 @@ def test_where_cores_count_exact_is_the_linear_programs_optimum_and_pairwise_is_
     nodes, capacities = network
     model_bytes, count = 10.0, len(nodes)
     shares, time_s = exact(nodes, model_bytes, capacities)
-    fixed, per_share = linear_load(nodes, model_bytes)
+    (fixed, _), (per_share, _) = linear_load(nodes, model_bytes)
     cores = capacities.cores
     rows = [np.append(np.diag(per_share / capacities.limit)[i], -1) for i in range(count)]
     rows += [np.append(np.diag(cores.s_per_byte)[i], -1) for i in range(count)]

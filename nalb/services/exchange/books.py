@@ -63,8 +63,8 @@ class IterationBooks:
             drops=sum(process.drops for process in self.members),
             rejected=dict(self.members.rejected),
         )
-        known, model_bytes = self.planner.knowledge.now, self.planner.layout.model_bytes
-        self.events.append(explain_iteration(event, decision, known, model_bytes, samples))
+        known, layout, chosen = self.planner.knowledge.now, self.planner.layout, self.planner.chosen
+        self.events.append(explain_iteration(event, decision, known, layout, samples, chosen))
         names = self.planner.nodes.names
         self.events.extend(shared_uplink_event(ended_s, iteration, names, found) for found in shared_uplinks)
         self.events.extend(self.observers.count(now_s))

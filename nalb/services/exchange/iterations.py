@@ -58,6 +58,7 @@ class Iterations:
         self._registration, self._layout_version = -1, -1
         self._tensors: list[m.TensorSpec] = []
         self._measuring = False
+        self._considered = -1  # the last iteration under which precisions were chosen
         self._plan: Planned | None = None
         self._ahead: Planned | None = None  # the next one, where workers have it already
         # Orders that are not yet carried out: worker, iteration, layout version.
@@ -81,7 +82,7 @@ class Iterations:
         one, workers = self._progress.of(process), self._progress.workers
         if message.number <= one.registration:
             return None
-        if message.precision != (precision := self._slicing.present.precision):
+        if message.precision != (precision := self._settings.precision):
             return one.process.failure(
                 Cause.UNEQUAL,
                 f"sends float32 as {message.precision}, the coordinator was told {precision}: give all the same NALB_PRECISION",
@@ -145,6 +146,9 @@ class Iterations:
         """Keep the deadline of servers, and drop reports of sums without a plan."""
         if self.phase == "RUN":
             self._collector.forget(self.number, self._settings.silence_s)
+            if self._considered < self.number:  # while nobody waits for a plan
+                self._considered = self.number
+                self._planner.consider_precisions()
         return self._end_collecting(now_s)
 
     def stuck(self) -> Failure | None:
@@ -218,13 +222,17 @@ class Iterations:
         """Make the next plan of a block."""
         if self._observers.begin() and block.inflight_bytes is not None:
             self._inflight_bytes = block.inflight_bytes
+        self._slicing.precision = self._planner.precisions.wanted.precisions.answers
         if self._slicing.change(block):  # it is another block, or what was measured asks for it
             self._begin_layout(now_s)
         self._planner.knowledge.note_delay(self._members.round_trip_s, self._members.is_bbr)
         options = self._options(block, self._joint_shares())
         planned = self._planner.plan(number, self._layout_version, options, self._observers.left)
-        self._passing.note(planned.decision.plan)
+        self._note_passing(planned)
         return planned
+
+    def _note_passing(self, planned: Planned) -> None:
+        self._passing.note(planned.decision.plan, max(node.push_part for node in self._planner.nodes.nodes))
 
     def _options(self, block: RunBlock, joint_shares: Floats | None = None) -> PlanOptions:
         """The options of a block's plans. Raises InputError for an unknown scheme."""
@@ -288,7 +296,7 @@ class Iterations:
         if self._planner.is_settled(options):
             self._ahead = self._planner.plan(number, self._layout_version, options, left)
             assert not self._ahead.new_slots, "the same shares of the same layout need no other slots"
-            self._passing.note(self._ahead.decision.plan)
+            self._note_passing(self._ahead)
             self._send_plan(self._ahead.message)
 
     def _send_plan(self, plan: m.Plan) -> None:

@@ -2,12 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from nalb.feedback.window import LinkPace, delay_s
+from nalb.feedback.window import LinkPace, delay_s, usual_inflight_bytes
 from nalb.measurement.cores import CoreEstimator, Work
 from nalb.measurement.estimates import Estimate
 from nalb.measurement.estimators import Estimator, estimator_of
@@ -18,6 +18,8 @@ from nalb.measurement.traffic import Traffic
 from nalb.planning.distribution import Distribution
 from nalb.planning.elastic import OBSERVATIONS_KEPT, ServerObservation
 from nalb.planning.nodes import Capacities, CoreTimes, Floats, completion_s
+from nalb.planning.precisions import EXPOSED, STEPS, IterationPace, Precisions, bytes_in
+from nalb.planning.slices import Layout, Tensor
 from nalb.protocol import wire
 from nalb.services.exchange.job_nodes import JobNodes
 
@@ -34,6 +36,11 @@ class FinishedIteration:
     compute_spread_s: float = 0.0  # from the first worker that had computed to the last one
     work: Work | None = None  # of the nodes' cores; None: unknown
     iteration_s: float = 0.0  # with computing; 0: unknown
+
+    @property
+    def pace(self) -> IterationPace:
+        """How the iteration's time followed from its exchange's. An exchange that may have been hidden counts as hidden."""
+        return IterationPace(max(0.0, self.iteration_s - self.took_s), self.took_s - self.exposed_s)
 
     @property
     def exchange_s(self) -> float:
@@ -60,6 +67,7 @@ class Known:
     round_trip_s: float  # to the farthest node, without queues
     is_bbr: bool  # TCP's congestion control is BBR to all nodes that are far
     compute_spread_s: float  # of the last iteration
+    iteration: IterationPace = EXPOSED  # how the last iteration's time followed from its exchange's
 
     @property
     def capacities(self) -> Capacities | None:
@@ -70,12 +78,15 @@ class Known:
             nodes.nodes, estimate.up, estimate.down, estimate.pairs, self.cores, nodes.sites, uplinks
         )[0]
 
-    def exchange_s(self, shares: Floats, model_bytes: float, with_cores: bool = True) -> float | None:
+    def exchange_s(self, shares: Floats, model_bytes: float, is_planned: bool = True) -> float | None:
         """The time of an exchange of these shares by lower bounds of rates, and so the longest; None while not all is measured.
 
-        with_cores: whether the nodes' cores count, which work less where MXNet routes by itself.
+        is_planned: False: the data plane routes by itself. Then cores work less, so they do not count, and float32 values travel
+        whole.
         """
-        estimate, nodes, cores = self.estimate, self.nodes, self.cores if with_cores else None
+        estimate, nodes, cores = self.estimate, self.nodes, self.cores if is_planned else None
+        if not is_planned:
+            nodes = replace(nodes, nodes=[replace(node, push_part=1.0) for node in nodes.nodes])
         least, uplinks = estimate.least, None if estimate.uplinks is None else estimate.uplinks.least
         capacities, _ = Capacities.from_estimates(
             nodes.nodes, least[0], least[1], estimate.pairs, cores, nodes.sites, uplinks
@@ -84,7 +95,7 @@ class Known:
             return None
         return completion_s(nodes.nodes, shares, model_bytes, capacities) + delay_s(self.round_trip_s)
 
-    def pace(self, predicted_s: float | None, model_bytes: int) -> LinkPace | None:
+    def pace(self, predicted_s: float | None, layout: Layout) -> LinkPace | None:
         """The figures that a window depends on; None while not all is measured. predicted_s: the links' time for the plan."""
         estimate = self.estimate
         if not (predicted_s and estimate.complete):
@@ -92,7 +103,7 @@ class Known:
         shared = estimate if estimate.uplinks is None else estimate.uplinks  # a site's slices share its uplink
         return LinkPace(
             predicted_s,
-            model_bytes,
+            usual_inflight_bytes(layout.model_bytes, layout.wire_part),
             self.round_trip_s if self.round_trip_s >= wire.FAR_S else 0.0,
             self.is_bbr,
             float(shared.least.min(axis=0).max()),
@@ -114,13 +125,14 @@ class NetworkKnowledge:
     def __init__(self, nodes: JobNodes, new_estimator: Callable[[int], Estimator], rules: Rules = RULES):
         """new_estimator: makes one from the number of nodes."""
         count, sites = len(nodes.nodes), nodes.sites
-        self._nodes = nodes
+        self.nodes = nodes  # with what their workers push, by the present plan's precisions
         self._estimator = estimator_of(new_estimator, count, sites, rules)
         self._search = None if sites is not None else SharedUplinkSearch(count, rules)
         self._cores = CoreEstimator(count)
         self._observations: list[deque[ServerObservation]] = [deque(maxlen=OBSERVATIONS_KEPT) for _ in nodes.nodes]
         self._configured: ConfiguredRates | None = None
         self._round_trip_s, self._is_bbr, self._compute_spread_s = 0.0, False, 0.0
+        self._iteration, self._wire_part = EXPOSED, 1.0  # bytes on the wire per byte of values
 
     @property
     def now(self) -> Known:
@@ -129,19 +141,24 @@ class NetworkKnowledge:
         Cores are not known in a job by sites: there a node also works for the slices that it leads, which no share tells.
         """
         return Known(
-            self._nodes,
+            self.nodes,
             self._estimator.estimate(),
-            self._cores.times() if self._nodes.sites is None else None,
+            self._core_times() if self.nodes.sites is None else None,
             self._configured,
             [tuple(window) for window in self._observations],
             self._round_trip_s,
             self._is_bbr,
             self._compute_spread_s,
+            self._iteration._replace(delay_s=delay_s(self._round_trip_s)),
         )
+
+    def _core_times(self) -> CoreTimes | None:
+        times = self._cores.times()
+        return times and CoreTimes(times.fixed_s, times.s_per_byte / self._wire_part)
 
     def note_configured(self, message: wire.Configured) -> None:
         """Learn the configured rates, for the oracle and the bound. Uplinks count where sums have two levels. Raises InputError."""
-        nodes = self._nodes
+        nodes = self.nodes
         self._configured = ConfiguredRates(
             message.capacities(nodes.names, nodes.sites), message.for_bound(list(nodes.nodes))
         )
@@ -150,6 +167,12 @@ class NetworkKnowledge:
         """Learn the round trip to the farthest node, and whether TCP's congestion control is BBR to all nodes that are far."""
         self._round_trip_s, self._is_bbr = round_trip_s, is_bbr
 
+    def note_precisions(self, precisions: Precisions, tensors: Sequence[Tensor]) -> None:
+        """Learn in which precisions the next iterations' tensors travel. Cores handle values, however many bytes these have."""
+        values_bytes = bytes_in(tensors, STEPS[0])
+        self._wire_part = bytes_in(tensors, precisions.answers) / values_bytes
+        self.nodes = replace(self.nodes, nodes=tuple(precisions.on(self.nodes.nodes, tensors)))
+
     def forget_tensors(self) -> None:
         """Forget the times that servers took for the tensors so far: other ones are pushed from here on."""
         for window in self._observations:
@@ -157,7 +180,7 @@ class NetworkKnowledge:
 
     def learn(self, finished: FinishedIteration, plan: Distribution | None, shows_servers: bool) -> Learned:
         """Learn from one iteration. plan: None where MXNet routed it. shows_servers: the time of each server shows its rate."""
-        self._compute_spread_s = finished.compute_spread_s
+        self._compute_spread_s, self._iteration = finished.compute_spread_s, finished.pace
         if not len(finished.samples):
             return Learned(False, [])
         work = finished.work
@@ -165,13 +188,13 @@ class NetworkKnowledge:
         is_refuted = self._estimator.observe(traffic)
         found = [] if self._search is None else self._search.search(traffic)
         if plan is not None and work is not None:
-            self._cores.observe_work(work, plan.held_shares)
+            self._cores.observe_work(work, plan.held_shares / self._wire_part)
         if plan is not None and shows_servers:
             self._observe_servers(traffic, plan)
         return Learned(is_refuted, found)
 
     def _observe_servers(self, traffic: Traffic, plan: Distribution) -> None:
-        served_s = traffic.served_s(len(self._nodes.nodes))
+        served_s = traffic.served_s(len(self.nodes.nodes))
         for one in np.flatnonzero(served_s > traffic.first_s).tolist():
             seen = ServerObservation(plan.shares_bytes[one], served_s[one] - traffic.first_s)
             self._observations[one].append(seen)

@@ -24,6 +24,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from nalb.errors import InputError
+from nalb.planning.precisions import ASKED
 from nalb.planning.slices import PRECISIONS
 from nalb.protocol.wire import MESSAGE_MOST, Bytes, Count, Index, Message, Name, Seconds, encode
 
@@ -33,6 +34,7 @@ SLICES_MOST = 1_000_000  # slices, or tensors, of one message
 KeyName = Annotated[str, Meta(max_length=NAME_MOST)]
 Dtype = Annotated[str, Meta(pattern=r"^float(16|32|64)\Z")]
 Precision = Annotated[str, Meta(pattern=rf"^({'|'.join(PRECISIONS)})\Z")]
+AskedPrecision = Annotated[str, Meta(pattern=rf"^({'|'.join(ASKED)})\Z")]
 CallKind = Literal["sum", "broadcast", "single sum"]
 
 
@@ -53,7 +55,7 @@ class Register(Message, frozen=True):
 
     tensors: Annotated[list[TensorSpec], Meta(min_length=1, max_length=SLICES_MOST)]
     number: Count = 0  # counts the worker's registrations, so that a repeated one is known
-    precision: Precision = "float32"  # the precision that the worker's options ask for
+    precision: AskedPrecision = "float32"  # the precision that the worker's options ask for
 
 
 class Called(Message, frozen=True):
@@ -123,7 +125,7 @@ class Setup(Message, frozen=True):
     alpha_bytes: Annotated[float, Meta(gt=0)]
     fixed_slice_bytes: Annotated[float, Meta(gt=0)] | None  # in place of what alpha gives
     num_probe: Index  # per server
-    precision: Precision  # in which float32 values travel
+    precision: Precision  # in which sums of float32 values are answered, and pushed where the plan says nothing else
     digest: Name
     iteration: Count  # of its first plan; the others follow one by one
 
@@ -174,6 +176,9 @@ class Plan(Message, frozen=True):
     leaders: list[SiteLeaders] = field(
         default_factory=list
     )  # of each site, in a job by sites; servers are then global ones
+    pushes: list[Precision] = field(
+        default_factory=list
+    )  # by rank: in which float32 values are pushed; empty: as answered
 
     @property
     def routes_itself(self) -> bool:

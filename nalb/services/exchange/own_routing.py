@@ -29,7 +29,8 @@ class OwnRouting:
         """Take in the layout of the tensors from here on."""
         self._shares = self._loads.shares(layout.tensors)
 
-    def links_s(self, known: Known, model_bytes: float) -> float:
+    def links_s(self, known: Known) -> float:
         """Seconds that links need, by lower bounds of rates; infinite where these are not known, or a plan is needed."""
-        needed_s = None if self._shares is None else known.exchange_s(self._shares, model_bytes, with_cores=False)
+        shares = self._shares
+        needed_s = None if shares is None else known.exchange_s(shares, float(shares.sum()), is_planned=False)
         return math.inf if needed_s is None else needed_s

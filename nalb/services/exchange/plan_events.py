@@ -2,22 +2,25 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace as replace_node
 
 import numpy as np
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from nalb.events import ByNode, IterationEvent, LayoutEvent, PlanEvent, Rates, SharedUplinkEvent
+from nalb.events import ByNode, IterationEvent, LayoutEvent, PlanEvent, Rates, Rounded, SharedUplinkEvent
 from nalb.measurement.samples import Samples
 from nalb.measurement.shared_uplinks import SharedUplink
 from nalb.planning.distribution import Distribution
-from nalb.planning.nodes import Floats, completion_s
+from nalb.planning.nodes import Floats, completion_s, loads_bytes
+from nalb.planning.precisions import STEPS
 from nalb.planning.shares import bound_s, level_bounds_s
 from nalb.planning.sites import Sites
 from nalb.planning.slices import Layout
 from nalb.services.exchange.decision import Decision
 from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.knowledge import ConfiguredRates, Known
+from nalb.services.exchange.precision import ChosenPrecisions
 
 
 def layout_event(
@@ -54,9 +57,10 @@ def explain_plan(event: PlanEvent, decision: Decision, names: Sequence[str]) -> 
 
 
 def explain_iteration(
-    event: IterationEvent, decision: Decision, known: Known, model_bytes: int, samples: Samples
+    event: IterationEvent, decision: Decision, known: Known, layout: Layout, samples: Samples, chosen: ChosenPrecisions
 ) -> IterationEvent:
-    """Add to an iteration's event its decision, what it measured, and what is known after it."""
+    """Add to an iteration's event its decision, what it measured, and what is known after it. chosen: its precisions."""
+    model_bytes = layout.model_bytes
     nodes, plan, estimate = known.nodes, decision.plan, known.estimate
     names, uplinks = nodes.names, estimate.uplinks
     told = replace(
@@ -81,11 +85,35 @@ def explain_iteration(
         told = replace(told, shares=_by_name(names, shares), predicted_s=plan.predicted_s, load_bytes=loads)
         if known.cores is not None:
             told = replace(told, cores_s=_by_name(names, known.cores.of_shares(shares)))
+        told = replace(told, rounded=_rounded(known, plan, layout, chosen))
     if known.configured is not None:
         told = _beside_configured(told, known.nodes, plan, model_bytes, known.configured)
     if len(samples):
         told = replace(told, span_s=float(samples["end_s"].max() - samples["start_s"].min()))
     return told
+
+
+def _rounded(known: Known, plan: Distribution, layout: Layout, chosen: ChosenPrecisions) -> Rounded | None:
+    """What the iteration's precisions are worth; None where all is float32."""
+    precisions, job = chosen.precisions, known.nodes
+    if {precisions.answers, *precisions.pushes} == {STEPS[0]}:
+        return None
+    names, whole = job.names, [replace_node(node, push_part=1.0) for node in job.nodes]
+    whole_bytes = layout.model_bytes / layout.wire_part
+    if plan.by_site is None:
+        carried = loads_bytes(job.nodes, plan.held_shares, layout.model_bytes).sum(axis=0)
+        saved = loads_bytes(whole, plan.held_shares / layout.wire_part, whole_bytes).sum(axis=0) - carried
+    else:
+        saved = 2 * plan.load_bytes(job.nodes) * (1 / layout.wire_part - 1)
+    rates = known.capacities if known.configured is None else known.configured.for_bound
+    return Rounded(
+        answers=precisions.answers,
+        pushes=dict(zip(names, precisions.pushes, strict=True)),
+        push_parts={node.name: node.push_part for node in job.nodes},
+        saved_bytes=_by_name(names, saved),
+        whole_bound_s=None if rates is None else bound_s(whole, whole_bytes, rates),
+        worth_s={} if chosen.worth_s is None else _by_name(names, chosen.worth_s),
+    )
 
 
 def _beside_configured(

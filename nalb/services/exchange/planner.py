@@ -12,6 +12,7 @@ from nalb.measurement.estimators import Estimator
 from nalb.measurement.rules import RULES, Rules
 from nalb.measurement.shared_uplinks import SharedUplink
 from nalb.planning.distribution import DecisionKind, Distribution
+from nalb.planning.precisions import STEPS
 from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout, wire_dtype
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.decision import Decision, PlanContext, PlanOptions, decide
@@ -19,6 +20,7 @@ from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.knowledge import FinishedIteration, Known, NetworkKnowledge
 from nalb.services.exchange.own_routing import OwnRouting
 from nalb.services.exchange.planes import AGENTS, Plane, Slots
+from nalb.services.exchange.precision import PrecisionChoice
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,20 @@ class Planner:
         slots: Slots,
         own: OwnRouting | None,
         rules: Rules = RULES,
+        precision: str = STEPS[0],
     ):
-        """own: None where iterations cannot be left to MXNet's own routing."""
-        self.nodes, self.knowledge = nodes, knowledge
+        """own: None where iterations cannot be left to MXNet's own routing. precision: what the job's options ask for."""
+        self.knowledge, self.precisions = knowledge, PrecisionChoice(nodes.nodes, precision)
+        self.chosen = self.precisions.wanted  # of the present layout's plans
         self.present: Planned | None = None  # the last plan since tensors were cut
         self._slots, self._own, self._rules = slots, own, rules
         self._trust = Trust(rules)
         self._layout: Layout | None = None
+
+    @property
+    def nodes(self) -> JobNodes:
+        """The job's nodes."""
+        return self.knowledge.nodes
 
     @property
     def layout(self) -> Layout:
@@ -65,9 +74,12 @@ class Planner:
         alpha_bytes: float,
         fixed_slice_bytes: float | None = None,
         num_probe: int = NUM_PROBE,
-        precision: str = "float32",
+        precision: str = STEPS[0],
     ) -> Layout:
-        """Cut the tensors that workers push. Raises InputError where they cannot be cut, or keys may run out."""
+        """Cut the tensors that workers push. Raises InputError where they cannot be cut, or keys may run out.
+
+        precision: of answers.
+        """
         layout = build_layout(
             [Tensor(t.name, t.elements, wire_dtype(t.dtype, precision), t.group) for t in tensors],
             num_nodes=len(self.nodes.nodes),
@@ -85,7 +97,20 @@ class Planner:
         if self._own is not None:
             self._own.begin(layout)
         self._layout, self.present = layout, None
+        self._push_in_wanted()
         return layout
+
+    def _push_in_wanted(self) -> None:
+        """Have plans of the present layout push in the precisions that are wanted."""
+        self.chosen = self.precisions.wanted
+        self.knowledge.note_precisions(self.chosen.precisions, self.layout.tensors)
+
+    def consider_precisions(self) -> None:
+        """Choose the precisions of later plans, by what is known. Cost: that of `PrecisionModel.choose`."""
+        present = self.present
+        if present is not None and present.decision.kind is DecisionKind.PLANNED:
+            known = self.knowledge.now
+            self.precisions.consider(known, self.layout.tensors, known.iteration)
 
     def is_settled(self, options: PlanOptions) -> bool:
         """Whether the present iteration cannot change the next plan, so that `plan` may be called at once."""
@@ -97,6 +122,8 @@ class Planner:
 
     def plan(self, iteration: int, layout_version: int, options: PlanOptions, most: int = 1) -> Planned:
         """Make the plan of an iteration, or of up to `most` iterations from it on. Raises InputError."""
+        if self.precisions.wanted is not self.chosen:
+            self._push_in_wanted()
         own, known = self._own if options.scheme.may_leave_routing else None, self.knowledge.now
         own_iterations = 0 if own is None else own.routing.choose_own(most)
         present = None if self.present is None else self.present.decision
@@ -118,15 +145,23 @@ class Planner:
             self._window(decision.scheme.learns_from_times, plan, known) if inflight_bytes is None else inflight_bytes
         )
         measure = decision.is_measured
-        message = m.Plan(iteration, until, layout_version, name, measure, window, ranks, slots, leaders)
+        pushes = self._pushes_by_rank()
+        message = m.Plan(iteration, until, layout_version, name, measure, window, ranks, slots, leaders, pushes)
         return Planned(decision, message, new_slots)
+
+    def _pushes_by_rank(self) -> list[str]:
+        """The precision in which each rank pushes; none where all push in that of the answers."""
+        precisions, rank_of_node = self.chosen.precisions, self.nodes.rank_of_node
+        if set(precisions.pushes) == {precisions.answers}:
+            return []
+        return [precisions.pushes[node] for node in sorted(rank_of_node, key=rank_of_node.__getitem__)]
 
     def _window(self, learns_from_times: bool, plan: Distribution, known: Known) -> int:
         """The window of a plan where no block asks for one; 0: none."""
         if learns_from_times:
             return 0
         may_have = partial(self._trust.allow_window, self.nodes.sites is not None)
-        return choose_window(known.pace(plan.predicted_s, self.layout.model_bytes), may_have)
+        return choose_window(known.pace(plan.predicted_s, self.layout), may_have)
 
     def judge(self, finished: FinishedIteration) -> list[SharedUplink]:
         """Learn from a timed iteration of the present plan; returns the uplinks that it shows to be shared."""
@@ -143,7 +178,7 @@ class Planner:
         self._trust.judge(outcome)
         if self._own is not None:
             is_explained = not (outcome.is_late(self._rules) or learned.is_refuted)
-            own_links_s, iteration_s = self._own.links_s(known, model_bytes), finished.iteration_s or finished.took_s
+            own_links_s, iteration_s = self._own.links_s(known), finished.iteration_s or finished.took_s
             self._own.routing.judge_plan(iteration_s, outcome.took_s, is_explained, own_links_s)
         return learned.shared_uplinks
 
@@ -179,11 +214,12 @@ def new_planner(
     routing: Routing | None = None,
     rules: Rules = RULES,
     plane: Plane = AGENTS,
+    precision: str = STEPS[0],
 ) -> Planner:
     """Make a job's planner, which knows nothing yet. new_estimator: makes an estimator from the number of nodes.
 
     routing: decides when iterations are left to MXNet's own routing; None: never. Nor are they where some node is no worker, or
-    where sums have two levels.
+    where sums have two levels. precision: what the job's options ask for.
     """
     may_leave = routing is not None and nodes.sites is None and nodes.are_all_workers
     return Planner(
@@ -192,4 +228,5 @@ def new_planner(
         plane.new_slots(nodes),
         OwnRouting(plane.new_loads(nodes), routing) if may_leave and routing is not None else None,
         rules,
+        precision,
     )

@@ -72,7 +72,7 @@ class Exchange(Service):
         planner = self._new_planner(nodes)
         self._links.begin(planner)
         self._collector.begin(nodes)
-        slicing = Slicing(self._settings.alpha_bytes, self._schemes, self._settings.precision)
+        slicing = Slicing(self._settings.alpha_bytes, self._schemes, planner.chosen.precisions.answers)
         books = IterationBooks(
             self.members, self._observers, self.progress, self._collector, planner, slicing, self.events
         )
@@ -90,7 +90,7 @@ class Exchange(Service):
         )
         checks_slices = self._settings.verify_sums  # which only plans have
         routing = None if checks_slices or self._new_routing is None else self._new_routing()
-        return new_planner(nodes, self._new_estimator, routing, plane=self._plane)
+        return new_planner(nodes, self._new_estimator, routing, plane=self._plane, precision=self._settings.precision)
 
     def take(self, process: Process, message: Message, now_s: float) -> Failure | None:
         """A worker or server has sent a message of the exchange, or a report, which may come before all are there."""

@@ -9,6 +9,7 @@ from nalb.measurement.capacity import CapacityEstimator
 from nalb.measurement.cores import Work
 from nalb.measurement.samples import samples_of
 from nalb.planning.nodes import Capacities, completion_s
+from nalb.planning.precisions import Precisions, bytes_in
 from nalb.protocol import wire
 from nalb.schemes import AVERAGE
 from nalb.services.exchange.decision import PlanContext, PlanOptions, decide
@@ -33,7 +34,7 @@ def test_nothing_is_known_at_first():
     known = NetworkKnowledge(JOB, CapacityEstimator).now
     assert (known.capacities, known.cores, known.configured) == (None, None, None)
     assert known.exchange_s(EQUAL.held_shares, MODEL_BYTES) is None
-    assert known.pace(None, MODEL_BYTES) is None
+    assert known.pace(None, LAYOUT) is None
     assert not any(known.observations)
 
 
@@ -44,7 +45,7 @@ def test_one_iteration_teaches_links_servers_and_cores():
     assert knowledge.learn(seen(work=work, compute_spread_s=0.5), EQUAL, shows_servers=True).shared_uplinks == []
     known = knowledge.now
     slowest_s = completion_s(JOB.nodes, EQUAL.held_shares, MODEL_BYTES, TRUE)
-    assert known.exchange_s(EQUAL.held_shares, MODEL_BYTES, with_cores=False) == pytest.approx(slowest_s, rel=0.1)
+    assert known.exchange_s(EQUAL.held_shares, MODEL_BYTES, is_planned=False) == pytest.approx(slowest_s, rel=0.1)
     assert known.cores.of_shares(EQUAL.held_shares) == pytest.approx(np.full(4, 0.15), rel=0.01)
     assert known.compute_spread_s == 0.5
     assert [len(window) for window in known.observations] == [1, 1, 1, 1]
@@ -75,12 +76,12 @@ def test_delay_adds_round_trips_to_what_links_need():
     told = knowledge.now
     far = replace(MEASURED, round_trip_s=told.round_trip_s, is_bbr=told.is_bbr)
     assert far.exchange_s(EQUAL.held_shares, MODEL_BYTES) == pytest.approx(near + 3 * 0.1)
-    assert far.pace(1.0, MODEL_BYTES).is_bbr
+    assert far.pace(1.0, LAYOUT).is_bbr
 
 
 @pytest.mark.parametrize(("round_trip_s", "counted_s"), [(0.0, 0.0), (wire.FAR_S / 2, 0.0), (wire.FAR_S, wire.FAR_S)])
 def test_short_round_trips_do_not_count_for_windows(round_trip_s, counted_s):
-    pace = replace(MEASURED, round_trip_s=round_trip_s).pace(1.0, MODEL_BYTES)
+    pace = replace(MEASURED, round_trip_s=round_trip_s).pace(1.0, LAYOUT)
     assert (pace.round_trip_s, pace.fastest, pace.slowest) == (counted_s, 25e6, 6e6)
 
 
@@ -104,3 +105,14 @@ def test_nodes_have_their_roles_and_their_servers_ranks():
     ]  # fmt: skip
     assert nodes.rank_of_node == {1: 1, 2: 0}
     assert (nodes.names, nodes.are_all_workers, JOB.are_all_workers) == (["a", "b", "c"], False, True)
+
+
+def test_cores_are_known_by_values_whatever_bytes_these_have():
+    knowledge = NetworkKnowledge(JOB, CapacityEstimator)
+    knowledge.learn(seen(work=Work(*np.ones((3, len(JOB.nodes))))), EQUAL, shows_servers=False)
+    whole = knowledge.now.cores
+    half = Precisions.all_in("float16", JOB.nodes)
+    knowledge.note_precisions(half, LAYOUT.tensors)
+    part = bytes_in(LAYOUT.tensors, "float16") / MODEL_BYTES
+    told = knowledge.now.cores
+    np.testing.assert_allclose(told.of_shares(part * EQUAL.held_shares), whole.of_shares(EQUAL.held_shares))

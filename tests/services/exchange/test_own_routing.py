@@ -17,8 +17,8 @@ FIRST = tuple(Tensor(f"a{k}", 1000 * (k + 1), "float32") for k in range(3))
 def test_links_need_what_the_loads_take_by_lower_bounds_of_rates():
     own = OwnRouting(StockLoads(JOB), Routing())
     layout = build_layout(FIRST, num_nodes=4, num_servers=4, alpha_bytes=1e4)
-    assert own.links_s(MEASURED, layout.model_bytes) == math.inf  # no tensors yet
+    assert own.links_s(MEASURED) == math.inf  # no tensors yet
     own.begin(layout)
-    assert own.links_s(NOTHING, layout.model_bytes) == math.inf  # nothing is measured
+    assert own.links_s(NOTHING) == math.inf  # nothing is measured
     expected_s = completion_s(JOB.nodes, StockLoads(JOB).shares(FIRST), layout.model_bytes, Capacities(*RATES, {}))
-    assert own.links_s(MEASURED, layout.model_bytes) == pytest.approx(expected_s)
+    assert own.links_s(MEASURED) == pytest.approx(expected_s)

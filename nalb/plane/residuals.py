@@ -1,0 +1,58 @@
+"""What rounding has taken from gradients on this rank, and is still to be added to its next parts (exchange.py)."""
+
+import os
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import numpy.typing as npt
+
+from nalb.errors import MachineError
+from nalb.plane.pushing import Cut
+
+Values = npt.NDArray[Any]
+
+
+class Residuals:
+    """What rounding has taken from each element, by tensor. It is kept while iterations have the same tensors, else dropped.
+
+    Iterations that the ring sums, and parts of iterations that were broken off, leave it for the next one by the plane.
+    """
+
+    def __init__(self) -> None:
+        self._tensors: list[tuple[int, str]] = []
+        self._values: list[Values] = []
+
+    def fit(self, cut: Cut) -> None:
+        """Drop all if the tensors of iterations are others than before."""
+        tensors = list(zip(cut.elements, cut.dtype, strict=True))
+        if tensors != self._tensors:
+            self._tensors = tensors
+            self._values = [np.zeros(elements, dtype) for elements, dtype in tensors]
+
+    def of(self, cut: Cut, index: int) -> Values:
+        """A slice's."""
+        return self._values[cut.tensor[index]][cut.start[index] : cut.stop[index]]
+
+    def write(self, path: Path) -> None:
+        """Write all to a file, which is there as a whole or not at all. Raises MachineError."""
+        unfinished = path.with_name(f"{path.name}.part")
+        try:
+            with unfinished.open("wb") as file:
+                np.savez(file, **{str(k): values for k, values in enumerate(self._values)})
+            os.replace(unfinished, path)
+        except OSError as error:
+            raise MachineError(f"cannot write what rounding took to {path} ({error}): free the folder's disk") from None
+
+    @classmethod
+    def read(cls, path: Path) -> "Residuals | None":
+        """What a file holds; None where there is none, or it is damaged: that costs one rounding."""
+        found = cls()
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                found._values = [arrays[str(k)] for k in range(len(arrays.files))]
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+            return None
+        found._tensors = [(one.size, one.dtype.name) for one in found._values]
+        return found

@@ -1,0 +1,201 @@
+"""Train small models with gradients in every precision, to see what rounding does to accuracy: the table in docs/precision.md.
+
+    .venv-torch/bin/python -m scripts.figures.precision_accuracy --out accuracy.jsonl --limit-s 280     # again and again
+    .venv-torch/bin/python -m scripts.figures.precision_accuracy --out accuracy.jsonl --table
+
+Four ranks sum in one process with the agents' own exchange (nalb/plane/in_process.py), so weights have the bits of a real job's. As
+these are the same on all ranks, one model stands for all four. A seed fixes initial weights and batches, so variants of one seed
+differ by rounding alone; differences are paired by seed, with 95 % intervals of Student's t. Each run is a line of --out.
+"""
+
+import argparse
+import gzip
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from nalb.launch.network import configured_capacities, job_nodes
+from nalb.plane.in_process import PlaneInProcess
+from nalb.planning.precisions import AUTO_PRECISION, asked_for
+from nalb.planning.slices import Tensor
+from netem.network_file import find_network, load_network
+
+DATA = Path("/usr/share/datasets/fashion-mnist")  # Debian package dataset-fashion-mnist
+RANKS, BATCH, TESTED = 4, 32, 4000
+NETWORK = "wan4-static"  # whose links auto chooses by
+KEPT = ("float32", "float16", "int8", "int4", AUTO_PRECISION)  # with error feedback
+DROPPED = tuple(f"{one} without feedback" for one in KEPT[1:4])
+VARIANTS = (*KEPT, *DROPPED)
+T95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # of Student's t, by number of seeds
+
+
+class SmallCnn(nn.Sequential):  # type: ignore[misc]
+    """Two convolutions and two dense layers."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(32 * 9, 64), nn.ReLU(), nn.Linear(64, 10),
+        )  # fmt: skip
+
+
+class SmallMobileNet(nn.Sequential):  # type: ignore[misc]
+    """MobileNet's blocks: a depthwise and a pointwise convolution with batch normalisation each."""
+
+    def __init__(self) -> None:
+        def block(before: int, after: int, stride: int) -> list[nn.Module]:
+            return [
+                nn.Conv2d(before, before, 3, stride, 1, groups=before, bias=False), nn.BatchNorm2d(before), nn.ReLU(),
+                nn.Conv2d(before, after, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU(),
+            ]  # fmt: skip
+
+        super().__init__(
+            nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
+            *block(16, 32, 2), *block(32, 64, 2), *block(64, 64, 1),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10),
+        )  # fmt: skip
+
+
+class SmallTransformer(nn.Module):  # type: ignore[misc]
+    """A vision transformer of two layers on 49 patches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.place = nn.Linear(4, 32), nn.Parameter(torch.zeros(49, 32))
+        layer = nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Scores of the classes."""
+        patches = functional.unfold(images, 2, stride=2).transpose(1, 2)
+        return self.head(self.encoder(self.embed(patches) + self.place).mean(dim=1))
+
+
+MODELS: dict[str, tuple[Any, float]] = {  # and SGD's learning rate; 0: Adam
+    "cnn": (SmallCnn, 0.05),
+    "mobilenet": (SmallMobileNet, 0.05),
+    "transformer": (SmallTransformer, 0.0),
+}
+
+
+def load(split: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images of 14 x 14, and labels."""
+    images, labels = (
+        np.frombuffer(gzip.decompress((DATA / f"{split}-{name}-ubyte.gz").read_bytes()), np.uint8, offset=offset)
+        for name, offset in (("images-idx3", 16), ("labels-idx1", 8))
+    )
+    pixels = torch.from_numpy(images.reshape(-1, 1, 28, 28).astype(np.float32) / 255 - 0.5)
+    return functional.avg_pool2d(pixels, 2), torch.from_numpy(labels.astype(np.int64))
+
+
+def train(model_name: str, seed: int, variant: str, steps: int, data: Sequence[torch.Tensor]) -> float:
+    """The accuracy on test images, in per cent."""
+    images, labels, test_images, test_labels = data
+    torch.manual_seed(seed)
+    kind, rate = MODELS[model_name]
+    model = kind()
+    optimizer = (
+        torch.optim.SGD(model.parameters(), rate, momentum=0.9) if rate else torch.optim.Adam(model.parameters(), 2e-3)
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate or 2e-3, steps)
+    parameters = list(model.parameters())
+    size = sum(one.numel() for one in parameters)
+    job = PlaneInProcess(RANKS, [size])
+    precision, _, without = variant.partition(" ")
+    network = load_network(find_network(NETWORK))
+    nodes = job_nodes(network)
+    chosen = asked_for(precision, nodes, [Tensor("all", size, "float32")], configured_capacities(network, 0.0))
+    job.cut(chosen.answers)
+    servers = [k % RANKS for k in range(len(job.layout.slices))]
+    random = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        picked = torch.randint(len(images), (RANKS, BATCH), generator=random)
+        for rank in range(RANKS):
+            model.zero_grad()
+            functional.cross_entropy(model(images[picked[rank]]), labels[picked[rank]]).backward()
+            gradients = torch.cat([one.grad.flatten() for one in parameters if one.grad is not None])
+            job.values[rank][0][:] = gradients.numpy() / RANKS
+        job.sum(servers, chosen.pushes)
+        if without:
+            job.drop_kept()
+        total = torch.from_numpy(job.values[0][0].copy())
+        for one, part in zip(parameters, total.split([one.numel() for one in parameters]), strict=True):
+            one.grad = part.view_as(one)
+        optimizer.step()
+        schedule.step()
+    model.eval()
+    with torch.no_grad():
+        scores = torch.cat([model(part) for part in test_images.split(500)])
+    right = int((scores.argmax(1) == test_labels).sum())
+    return 100 * right / len(test_labels)
+
+
+def table(lines: list[dict[str, object]]) -> list[str]:
+    """Markdown: accuracies, and differences to float32, paired by seed."""
+    found = {(one["model"], one["variant"], one["seed"]): float(str(one["accuracy"])) for one in lines}
+    rows = ["| gradients | " + " | ".join(MODELS) + " |", "|---" * (len(MODELS) + 1) + "|"]
+    for variant in VARIANTS:
+        cells = []
+        for model in MODELS:
+            seeds = [s for (m, v, s) in found if (m, v) == (model, variant) and (model, "float32", s) in found]
+            values = [found[model, variant, seed] for seed in seeds]
+            apart = [found[model, variant, seed] - found[model, "float32", seed] for seed in seeds]
+            if len(seeds) < 2:
+                cells.append("-")
+            elif variant == "float32":
+                cells.append(f"{mean(values):.2f} % of {len(seeds)} seeds")
+            else:
+                half = T95[len(seeds)] * stdev(apart) / math.sqrt(len(seeds))
+                cells.append(f"{mean(apart):+.2f} ± {half:.2f}")
+        rows.append(f"| {variant} | " + " | ".join(cells) + " |")
+    return rows
+
+
+def main() -> int:
+    """Run what is missing, for as long as allowed, or print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--limit-s", type=float, default=1e9)
+    parser.add_argument("--table", action="store_true")
+    args = parser.parse_args()
+    lines = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
+    if args.table:
+        print("\n".join(table(lines)))
+        return 0
+    torch.set_num_threads(1)
+    done = {(one["model"], one["variant"], one["seed"]) for one in lines}
+    test = load("t10k")
+    data = [*load("train"), test[0][:TESTED], test[1][:TESTED]]
+    end_s = time.monotonic() + args.limit_s
+    for seed in range(args.seeds):
+        for model in args.models.split(","):
+            for variant in VARIANTS:
+                if (model, variant, seed) in done:
+                    continue
+                if time.monotonic() > end_s:
+                    return 0
+                begun_s = time.monotonic()
+                accuracy = train(model, seed, variant, args.steps, data)
+                line = {"model": model, "variant": variant, "seed": seed, "steps": args.steps, "accuracy": accuracy}
+                with args.out.open("a") as file:
+                    file.write(json.dumps(line | {"took_s": round(time.monotonic() - begun_s, 1)}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""The agents' exchanges with codecs that change, in one process: same bits for all, and nothing is lost."""
+
+import numpy as np
+import pytest
+
+from nalb.plane.in_process import PlaneInProcess
+from nalb.planning.precisions import STEPS
+from nalb.planning.slices import PRECISIONS
+from nalb.protocol.wire import Levels
+from nalb.services.exchange import messages as m
+
+SIZES = [2_600, 1, 300]
+WORST_STEP = 1 / 13  # of the largest value of a block: int4's
+
+
+class Rounds:
+    """Rounds of random numbers: replicas must stay equal to the bit; how far the sums of all rounds are off."""
+
+    def __init__(self, job, seed=0):
+        self.job, self.random = job, np.random.default_rng(seed)
+        self.given = [np.zeros(size) for size in SIZES]
+        self.arrived = [np.zeros(size) for size in SIZES]
+        self.largest = 0.0
+
+    def run(self, servers, pushes=(), leaders=(), scale=1.0):
+        """One iteration; returns its digests."""
+        for row in self.job.values:
+            for values, given in zip(row, self.given, strict=True):
+                values[:] = scale * self.random.standard_normal(len(values))
+                given += values
+        sums = self.job.sum(servers, pushes, leaders, inflight_bytes=20_000)
+        for k, first in enumerate(self.job.values[0]):
+            assert {row[k].tobytes() for row in self.job.values} == {first.tobytes()}
+            self.arrived[k] += first
+            self.largest = max(self.largest, float(np.abs(first).max(initial=0)))
+        return sums
+
+    def any_servers(self):
+        return self.random.integers(0, self.job.size, len(self.job.layout.slices)).tolist()
+
+    @property
+    def off(self):
+        """The largest difference of what was given and what arrived, in parts of the largest sum."""
+        return max(np.abs(g - a).max() for g, a in zip(self.given, self.arrived, strict=True)) / self.largest
+
+
+def test_replicas_stay_equal_and_nothing_is_lost_whatever_changes():
+    """200 iterations in which owners, codecs of pushes and answers, and the cut change."""
+    job = PlaneInProcess(4, SIZES)
+    rounds = Rounds(job)
+    for number in range(200):
+        if number % 7 == 0:
+            job.cut(str(rounds.random.choice(PRECISIONS)), float(rounds.random.integers(1_500, 9_000)))
+        rounds.run(rounds.any_servers(), rounds.random.choice(PRECISIONS, job.size).tolist())
+    assert rounds.off <= (job.size + 1) * WORST_STEP  # one rounding of each rank's, and one of the answer: not 200
+
+
+@pytest.mark.parametrize("before", ["float16", "int8", "int4"])
+def test_what_was_kept_arrives_once_all_is_whole_again(before):
+    job = PlaneInProcess(3, SIZES)
+    rounds = Rounds(job)
+    job.cut(before)
+    for _ in range(5):
+        rounds.run(rounds.any_servers())
+    assert rounds.off > 1e-5  # in units of a float32's precision: much was kept
+    job.cut("float32")
+    for _ in range(2):
+        rounds.run(rounds.any_servers())
+    assert rounds.off < 1e-5
+    assert not any(exchange.has_kept for exchange in job.exchanges)  # float32 costs nothing more
+
+
+@pytest.mark.parametrize("answers", STEPS)
+def test_the_mean_of_tiny_values_arrives(answers):
+    """Values far below a step of their block's codes arrive in the mean, whatever precision each rank pushes in."""
+    job = PlaneInProcess(3, SIZES)
+    job.cut(answers)
+    servers = [k % 3 for k in range(len(job.layout.slices))]
+    total = np.zeros(SIZES[0])
+    for number in range(100):
+        for row in job.values:
+            row[0][:] = 1e-4
+            row[0][::256] = 1.0
+            row[1][:], row[2][:] = 0, 0
+        job.sum(servers, np.roll(["float32", "int8", "int4"], number // 5).tolist())
+        total += job.values[0][0]
+    kept = np.ones(SIZES[0], bool)
+    kept[::256] = False
+    bias = total[kept].mean() / (100 * 3e-4) - 1
+    assert abs(bias) < 0.5 / 100 * 3 / 14 / 3e-4 * 3  # what three ranks may still keep: half a step each of int4's
+
+
+def test_sums_by_sites_are_equal_and_their_digests_right():
+    levels = Levels([0, 0, 1, 1, 2], [0, 1, 2, 3, 4], [])
+    job = PlaneInProcess(5, SIZES, levels, verify=True)
+    rounds = Rounds(job)
+    for precision in ("int8", "float16", "float32", "int4", "float32"):
+        job.cut(precision)
+        slices = range(len(job.layout.slices))
+        for _ in range(3):
+            servers = rounds.any_servers()
+            leaders = []
+            for members in ([0, 1], [2, 3], [4]):
+                turns = [members[k % len(members)] for k in slices]
+                ranks = [owner if owner in members else turn for owner, turn in zip(servers, turns, strict=True)]
+                leaders.append(m.SiteLeaders(ranks, []))
+            sums = rounds.run(servers, leaders=leaders)
+            sent = np.array([[tuple(x.plain for x in one.sent)] for one in sums]).sum(axis=0)
+            received = np.array([x.plain for x in sums[0].received])
+            assert np.allclose(sent, received, atol=1e-2)
+    assert rounds.off < 1e-5

@@ -1,0 +1,99 @@
+"""A job's iterations with `--precision auto`, from the agents' messages to the coordinator's plans."""
+
+import numpy as np
+
+from nalb.events import AbortEvent, IterationEvent, LayoutEvent
+from nalb.failures import Cause
+from nalb.planning.nodes import Capacities, Node
+from nalb.planning.precisions import Precisions
+from nalb.planning.slices import Tensor, build_layout, wire_dtype
+from nalb.protocol import wire
+from nalb.services.composition import new_coordinator
+from nalb.services.exchange import messages as m
+from nalb.services.exchange.planes import AGENTS
+from nalb.settings import for_agents
+from nalb.simulation.exchange import exchange
+
+SPECS = [m.TensorSpec("w", 1_500_000, "float32", 0)]
+NAMES = ["n0", "n1", "n2"]
+SLOW_BYTES_PER_S = np.array([20e6, 20e6, 3e6])
+
+
+class Agents:
+    """The ranks, whose exchanges are simulated, and the coordinator."""
+
+    def __init__(self, precision="auto"):
+        environ = {"NALB_PRECISION": precision, "NALB_SCHEME": "exact", "NALB_ALPHA_BYTES": "16000"}
+        settings = for_agents(environ, node="n0", endpoint="tcp://127.0.0.1:1", size=3, role="scheduler")
+        self.state, self.now_s = new_coordinator(settings, 0.0, new_routing=None, plane=AGENTS), 0.0
+        self.sent = []  # to rank 0
+        for rank, name in enumerate(NAMES):
+            self.say(rank, wire.Hello(wire.VERSION, "agent", name, rank, 100 + rank))
+        for rank in range(3):
+            self.say(rank, m.Register(SPECS, 0, precision))
+
+    def say(self, rank, message):
+        self.state.receive(b"r%d" % rank, message, self.now_s)
+        while self.state.outbox:
+            identity, told = self.state.outbox.popleft()
+            self.sent += [told] * (identity == b"r0")
+
+    def last(self, kind):
+        return [one for one in self.sent if isinstance(one, kind)][-1]
+
+    def iterate(self, rates):
+        """One iteration on links of these rates."""
+        plan, setup = self.last(m.Plan), self.last(m.Setup)
+        assert plan.layout_version == setup.layout_version
+        tensors = [Tensor(one.name, one.elements, wire_dtype(one.dtype, setup.precision), one.group) for one in SPECS]
+        layout = build_layout(
+            tensors, num_nodes=3, num_servers=3, alpha_bytes=setup.alpha_bytes, num_probe=setup.num_probe
+        )
+        assert layout.digest() == setup.digest
+        pushes = tuple(plan.pushes or [setup.precision] * 3)
+        nodes = Precisions(setup.precision, pushes).on([Node(name) for name in NAMES], tensors)
+        servers = np.array(plan.server_of_slice)
+        done = exchange(nodes, Capacities(rates, rates, {}), layout.sizes_bytes, servers, plan.inflight_bytes)
+        begun_s = self.now_s + 0.01
+        self.now_s = begun_s + done.time_s
+        self.state.tick(begun_s)  # while the exchange goes on
+        rows = {rank: [] for rank in range(3)}
+        for one in done.samples:
+            start_ns, end_ns = (int(1e9 * (begun_s + one[at])) for at in ("start_s", "end_s"))
+            number = wire.peer_number(int(one["source"]), bool(one["is_push"]))
+            rows[int(one["target"])].append(wire.SampleRow(number, int(one["size_bytes"]), start_ns + 1, end_ns + 2))
+        for rank in range(3):
+            self.say(rank, wire.Report(self.now_s, plan.iteration, rows[rank], 0, computed=plan.iteration))
+        for rank in range(3):
+            took_s = self.now_s - begun_s
+            self.say(rank, m.Done(plan.iteration, took_s, took_s + 0.02, 0.0, begun_s, self.now_s, begun_s))
+        for rank in range(3):
+            self.say(rank, m.Collected(plan.iteration))
+        return setup.precision, pushes
+
+    def events(self, kind):
+        return [one for one in self.state.events if isinstance(one, kind)]
+
+
+def test_a_job_begins_whole_and_lowers_what_binds():
+    agents = Agents()
+    told = [agents.iterate(SLOW_BYTES_PER_S) for _ in range(8)]
+    assert told[0] == told[1] == ("float32", ("float32",) * 3)
+    answers, pushes = told[-1]
+    assert answers == pushes[2] == "int8"
+    assert pushes[0] != "int8"
+    layouts, iterations = agents.events(LayoutEvent), agents.events(IterationEvent)
+    assert [one.precision for one in layouts[1:]] == ["int8"]
+    assert iterations[0].rounded is None
+    rounded = iterations[-1].rounded
+    assert (rounded.answers, tuple(rounded.pushes.values())) == told[-1]
+    assert rounded.saved_bytes["n2"] > 0.7 * 2 * 6e6  # of its own gradients, out and in
+    assert rounded.worth_s["n2"] == max(rounded.worth_s.values()) > 0
+    assert sum(iterations[-1].rejected.values()) == 0  # pushes that are larger than answers are believed
+
+
+def test_a_rank_that_was_told_another_precision_is_named():
+    agents = Agents("auto")
+    agents.say(1, m.Register(SPECS, 1, "int8"))
+    failure = agents.events(AbortEvent)[-1].failure
+    assert (failure.cause, failure.node) == (Cause.UNEQUAL, "n1")
