@@ -6,10 +6,10 @@
 9   Algorithm 2 on eight workers, one of which has a link that changes between 480 and 160 Mbit/s
 10  BSP, SSP and LB-BSP on four machines whose cores change at random; first simulated, beside the best sizes
 12  all four schemes on equal machines, and with the slowest at 1/2 and at 1/3 of the fastest; and the updates that they need to
-    reach an accuracy
+    reach an accuracy. Figures 6 and 7 show the same on GPUs
 
-Other scripts make the rest: lb_bsp_prediction.py figure 11 and Table 3, uneven_machines.py figure 13, and
-`benchmarks/batching_cost.py --workers N` figure 14.
+Other scripts make the rest: lb_bsp_prediction.py figure 11 and Table 3, federated_accuracy.py figure 13, whose real rounds
+uneven_machines.py times, and `benchmarks/batching_cost.py --workers N` figure 14.
 """
 
 import sys
