@@ -189,7 +189,7 @@ def main(out: Path, quick: bool) -> None:
     figure_10_simulated(console)
     networks = out / "networks"
     changing = write_network(networks, "lb10", changing_machines("lb10", 4, 1, CHANGING, EVERY_S))
-    run = compare_batchings(out / "figure-10", changing, "bsp,ssp,lb-bsp", 60 if quick else 150, *TRAINING)
+    run = compare_batchings(out / "figure-10", changing, "bsp,ssp,lb-bsp", 60 if quick else 120, *TRAINING)
     console.print(changing_table(run))
     paper = {"homo": {}, "l2": {}, "l3": {"lb-bsp": "over 0.30 less than any other"}}
     for level, quotas in LEVELS.items():

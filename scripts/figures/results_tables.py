@@ -8,6 +8,7 @@ page, so each number of such a table is that of its run files.
 """
 
 import argparse
+import itertools
 import math
 import re
 import shutil
@@ -15,17 +16,19 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
+from main_results import FAST, ROWS, SLOW, TURNS, name_of
 from nalb.reporting.batching_file import BatchingFile, BatchingResult
 from nalb.reporting.run_file import RunFile, median_s
 from results_figures import FAMILIES, JOINT, RESULTS, last_iterations_s, run_file
 
 MARK = "<!-- made by scripts/figures/results_tables.py: {name} -->"
 MARKED = re.compile(r"<!-- made by scripts/figures/results_tables\.py: ([\w-]+) -->\n\n((?:\|.*\n)*)")
-RESULT_FILES = ("run.json", "batching.json")
+RESULT_FILES = ("run.json", "batching.json", "throughput.json", "prediction.json")
 BEGUN_S = 15  # of Chen et al.'s figure 10: MXNet's first iterations are set-up (lb_bsp_figures.py)
 EPOCH_SAMPLES = 60_000  # of Fashion-MNIST
 Rows = list[Sequence[str]]  # of cells, headings first
@@ -125,6 +128,31 @@ def stored(folder: str, name: str) -> Path | None:
     return path if path.exists() else None
 
 
+def middle(times: Sequence[float], digits: int = 3) -> str:
+    """The median of several runs, with the least and the most."""
+    if not times:
+        return NOT_RUN
+    return f"{statistics.median(times):.{digits}f} [{min(times):.{digits}f}, {max(times):.{digits}f}]"
+
+
+def main_results() -> Rows:
+    """Stock MXNet, equal shares and nalb's schemes, medians of three runs."""
+    rows: Rows = [("network, gradients", "bound", *SLOW, *FAST, "stock / exact")]
+    for row in ROWS:
+        times: dict[str, list[float]] = {scheme: [] for scheme in (*SLOW, *FAST)}
+        bound = ""
+        for (schemes, _), turn in itertools.product(row.parts, TURNS):
+            if path := stored("main-results", name_of(row, schemes, turn)):
+                run = msgspec.json.decode(path.read_bytes(), type=RunFile)
+                bound = f"{run.bound_s:.2f}"
+                for scheme in schemes:
+                    times[scheme].append(seconds(run, scheme))
+        medians = [statistics.median(times[scheme]) for scheme in ("stock", "exact") if times[scheme]]
+        gain = f"{medians[0] / medians[1]:.1f}" if len(medians) == 2 else ""
+        rows.append((f"{row.network}, {row.model}", bound, *(middle(one, 2) for one in times.values()), gain))
+    return rows
+
+
 def cai_method() -> Rows:
     """Cai et al.'s own method beside nalb's `aware`."""
     rows: Rows = [("MobileNet on", "bound s", "Cai et al. s", "nalb's `aware` s", "Cai et al. over nalb's")]
@@ -135,7 +163,7 @@ def cai_method() -> Rows:
             runs = [msgspec.json.decode(path.read_bytes(), type=RunFile) for path in paths]
             times = [seconds(run, "aware") for run in runs]
             medians[estimator] = statistics.median(times) if times else math.nan
-            cells.append(f"{medians[estimator]:.3f} [{min(times):.3f}, {max(times):.3f}]" if times else NOT_RUN)
+            cells.append(middle(times))
             bound = f"{runs[0].bound_s:.2f}" if runs else bound
         ratio = medians["paper"] / medians["capacity"]
         rows.append((net, bound, *cells, "" if math.isnan(ratio) else f"{ratio:.2f}"))
@@ -172,6 +200,19 @@ def chen_6() -> Rows:
     return rows
 
 
+def chen_11() -> Rows:
+    """Errors of predicted speeds of one worker over a hundred iterations."""
+    rows: Rows = [("", "RMSE, samples/s", "over EMA's", "paper: RMSE", "over EMA's")]
+    path = stored("lb-bsp-prediction", "figure-11")
+    shown = {} if path is None else msgspec.json.decode(path.read_bytes(), type=dict[str, Any])["figure_11"]
+    actual = np.array(shown.get("actual", ()))
+    rmse = {name: float(np.sqrt(np.mean((np.array(shown[name]) - actual) ** 2))) for name in ("ema", "narx") if shown}
+    for name, paper, over in (("ema", "7.85", "1"), ("narx", "4.78", "0.61")):
+        cells = (f"{rmse[name]:.2f}", f"{rmse[name] / rmse['ema']:.2f}") if rmse else (NOT_RUN, "")
+        rows.append((name.upper(), *cells, paper, over))
+    return rows
+
+
 def chen_10() -> Rows:
     """Updates on machines that change, over the same seconds of each run."""
     rows: Rows = [("", "updates", "time of an iteration over BSP's", "paper")]
@@ -182,6 +223,15 @@ def chen_10() -> Rows:
     for name, paper in (("bsp", "1"), ("ssp", "hardly less than 1"), ("lb-bsp", "0.38 (SVM), 0.42 (ResNet-32)")):
         cells = (f"{made[name]:.0f}", f"{made['bsp'] / made[name]:.2f}") if name in made else (NOT_RUN, "")
         rows.append((name, *cells, paper))
+    return rows
+
+
+def tyagi_5() -> Rows:
+    """Images per second of one worker by batch size."""
+    path = stored("dynamic-batching", "figure-5")
+    per_s = {} if path is None else msgspec.json.decode(path.read_bytes(), type=dict[int, float], strict=False)
+    rows: Rows = [("batch", *(f"{size:,}" for size in per_s))]
+    rows.append(("images a second", *(f"{one:,.0f}" for one in per_s.values())))
     return rows
 
 
@@ -221,9 +271,12 @@ TABLES: dict[str, tuple[str, Callable[[], Rows]]] = {  # by name: the page, and 
     "slices-mobilenet": ("slice-sizes", slices_mobilenet),
     "slices-resnet50": ("slice-sizes", slices_resnet50),
     "slices-that-follow": ("slice-sizes", slices_that_follow),
+    "main-results": ("peers", main_results),
     "cai-method": ("cai-2023", cai_method),
     "chen-6": ("chen-2021", chen_6),
+    "chen-11": ("chen-2021", chen_11),
     "chen-10": ("chen-2021", chen_10),
+    "tyagi-5": ("tyagi-2020", tyagi_5),
     "tyagi-7": ("tyagi-2020", tyagi_7),
     "yao-4": ("yao-2023", yao_4),
 }
