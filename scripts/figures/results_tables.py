@@ -16,22 +16,18 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import numpy as np
 
+from experiments import paper_tables
+from experiments.paper_tables import NOT_RUN, Rows, stored
 from main_results import FAST, ROWS, SLOW, TURNS, name_of
-from nalb.reporting.batching_file import BatchingFile, BatchingResult
 from nalb.reporting.run_file import RunFile, median_s
 from results_figures import FAMILIES, JOINT, RESULTS, last_iterations_s, run_file
 
 MARK = "<!-- made by scripts/figures/results_tables.py: {name} -->"
 MARKED = re.compile(r"<!-- made by scripts/figures/results_tables\.py: ([\w-]+) -->\n\n((?:\|.*\n)*)")
 RESULT_FILES = ("run.json", "batching.json", "throughput.json", "prediction.json")
-BEGUN_S = 15  # of Chen et al.'s figure 10: MXNet's first iterations are set-up (lb_bsp_figures.py)
-EPOCH_SAMPLES = 60_000  # of Fashion-MNIST
-Rows = list[Sequence[str]]  # of cells, headings first
 
 
 def seconds(run: RunFile, scheme: str) -> float:
@@ -119,15 +115,6 @@ def slices_that_follow() -> Rows:
     return rows
 
 
-NOT_RUN = "not run"
-
-
-def stored(folder: str, name: str) -> Path | None:
-    """A stored result of a script's runs; None where it is not there."""
-    path = RESULTS / "data" / folder / f"{name}.json"
-    return path if path.exists() else None
-
-
 def middle(times: Sequence[float], digits: int = 3) -> str:
     """The median of several runs, with the least and the most."""
     if not times:
@@ -170,101 +157,6 @@ def cai_method() -> Rows:
     return rows
 
 
-def batchings(folder: str, name: str) -> dict[str, BatchingResult]:
-    """The results of a stored batching.json, by batching; empty where it is not there."""
-    path = stored(folder, name)
-    return {} if path is None else msgspec.json.decode(path.read_bytes(), type=BatchingFile).batchings
-
-
-def chen_6() -> Rows:
-    """Time and accuracy by scheme, over BSP's. Under ASP and SSP rank 0's own updates count."""
-    here = ("time of an update", "updates to 0.70", "time to 0.70", "last accuracy")
-    rows: Rows = [("over BSP's", *here, "paper: time", "updates", "accuracy")]
-    paper = {
-        "bsp": ("1", "1", "0.92"),
-        "asp": ("15 % over LB-BSP (Inception-V3)", "up to 4.76", "below 0.88"),
-        "ssp": ("over LB-BSP", "up to 2.05", "below 0.88"),
-        "lb-bsp": ("0.63", "1", "0.92"),
-    }
-    runs = batchings("lb-bsp", "figure-12-l3")
-    for name, told in paper.items():
-        cells = [NOT_RUN, "", "", ""]
-        if name in runs:
-            one, bsp = runs[name], runs["bsp"]
-            time, updates, needed = one.iteration_s / bsp.iteration_s, one.updates_to(0.70), bsp.updates_to(0.70)
-            over = ["never", "never"]
-            if updates and needed:
-                over = [f"{updates / needed:.2f}", f"{time * updates / needed:.2f}"]
-            cells = [f"{time:.2f}", *over, f"{one.curve[-1][1]:.3f}"]
-        rows.append((name, *cells, *told))
-    return rows
-
-
-def chen_11() -> Rows:
-    """Errors of predicted speeds of one worker over a hundred iterations."""
-    rows: Rows = [("", "RMSE, samples/s", "over EMA's", "paper: RMSE", "over EMA's")]
-    path = stored("lb-bsp-prediction", "figure-11")
-    shown = {} if path is None else msgspec.json.decode(path.read_bytes(), type=dict[str, Any])["figure_11"]
-    actual = np.array(shown.get("actual", ()))
-    rmse = {name: float(np.sqrt(np.mean((np.array(shown[name]) - actual) ** 2))) for name in ("ema", "narx") if shown}
-    for name, paper, over in (("ema", "7.85", "1"), ("narx", "4.78", "0.61")):
-        cells = (f"{rmse[name]:.2f}", f"{rmse[name] / rmse['ema']:.2f}") if rmse else (NOT_RUN, "")
-        rows.append((name.upper(), *cells, paper, over))
-    return rows
-
-
-def chen_10() -> Rows:
-    """Updates on machines that change, over the same seconds of each run."""
-    rows: Rows = [("", "updates", "time of an iteration over BSP's", "paper")]
-    runs = batchings("lb-bsp", "figure-10")
-    ends = {name: np.cumsum(one.period_s, axis=0) for name, one in runs.items()}
-    until_s = min((float(one[-1].min()) for one in ends.values()), default=0.0)
-    made = {name: float(((one >= BEGUN_S) & (one < until_s)).sum(axis=0).mean()) for name, one in ends.items()}
-    for name, paper in (("bsp", "1"), ("ssp", "hardly less than 1"), ("lb-bsp", "0.38 (SVM), 0.42 (ResNet-32)")):
-        cells = (f"{made[name]:.0f}", f"{made['bsp'] / made[name]:.2f}") if name in made else (NOT_RUN, "")
-        rows.append((name, *cells, paper))
-    return rows
-
-
-def tyagi_5() -> Rows:
-    """Images per second of one worker by batch size."""
-    path = stored("dynamic-batching", "figure-5")
-    per_s = {} if path is None else msgspec.json.decode(path.read_bytes(), type=dict[int, float], strict=False)
-    rows: Rows = [("batch", *(f"{size:,}" for size in per_s))]
-    rows.append(("images a second", *(f"{one:,.0f}" for one in per_s.values())))
-    return rows
-
-
-def tyagi_7() -> Rows:
-    """Two machines whose cores are as the paper's GPU and CPU."""
-    rows: Rows = [("", "iteration s", "uniform over it", "paper, ResNet", "paper, MNIST CNN")]
-    runs = batchings("dynamic-batching", "figure-7")
-    for name, *paper in (("off", "1", "1"), ("static", "over 4", "1.2"), ("dynamic", "as static", "3 % over static")):
-        cells = (NOT_RUN, "")
-        if name in runs:
-            cells = (f"{runs[name].iteration_s:.3f}", f"{runs['off'].iteration_s / runs[name].iteration_s:.2f}")
-        rows.append((name, *cells, *paper))
-    return rows
-
-
-def yao_4() -> Rows:
-    """An epoch's time, and accuracy by updates and by time, under SSGD and LBB."""
-    here = ("epoch s", "over SSGD's", "accuracy by updates", "time to 0.70 over SSGD's")
-    rows: Rows = [("", *here, "paper: epoch s", "over SSGD's")]
-    runs = batchings("lbb", "figure-5")
-    for name, label, *paper in (("off", "SSGD", "62.44", "1"), ("lbb", "LBB", "22.12", "0.35")):
-        cells = [NOT_RUN, "", "", ""]
-        if name in runs:
-            one, equal = runs[name], runs["off"]
-            epoch_s = one.iteration_s * EPOCH_SAMPLES / sum(one.sizes[0])
-            updates, needed = one.updates_to(0.70), equal.updates_to(0.70)
-            time = one.iteration_s * updates / (equal.iteration_s * needed) if updates and needed else math.nan
-            shown = ", ".join(f"{updates}: {accuracy:.3f}" for updates, accuracy in one.curve)
-            cells = [f"{epoch_s:.2f}", f"{one.iteration_s / equal.iteration_s:.2f}", shown, f"{time:.2f}"]
-        rows.append((label, *cells, *paper))
-    return rows
-
-
 TABLES: dict[str, tuple[str, Callable[[], Rows]]] = {  # by name: the page, and what makes the rows
     "families": ("networks", families),
     "both-balances": ("both-balances", both_balances),
@@ -273,12 +165,15 @@ TABLES: dict[str, tuple[str, Callable[[], Rows]]] = {  # by name: the page, and 
     "slices-that-follow": ("slice-sizes", slices_that_follow),
     "main-results": ("peers", main_results),
     "cai-method": ("cai-2023", cai_method),
-    "chen-6": ("chen-2021", chen_6),
-    "chen-11": ("chen-2021", chen_11),
-    "chen-10": ("chen-2021", chen_10),
-    "tyagi-5": ("tyagi-2020", tyagi_5),
-    "tyagi-7": ("tyagi-2020", tyagi_7),
-    "yao-4": ("yao-2023", yao_4),
+    "chen-6": ("chen-2021", paper_tables.chen_6),
+    "chen-11": ("chen-2021", paper_tables.chen_11),
+    "chen-12": ("chen-2021", paper_tables.chen_12),
+    "chen-10": ("chen-2021", paper_tables.chen_10),
+    "tyagi-5": ("tyagi-2020", paper_tables.tyagi_5),
+    "tyagi-6": ("tyagi-2020", paper_tables.tyagi_6),
+    "tyagi-7": ("tyagi-2020", paper_tables.tyagi_7),
+    "yao-2": ("yao-2023", paper_tables.yao_2),
+    "yao-4": ("yao-2023", paper_tables.yao_4),
 }
 
 
