@@ -20,13 +20,14 @@ from pathlib import Path
 import msgspec
 
 from experiments import paper_tables
-from experiments.paper_tables import NOT_RUN, Rows, stored
+from experiments.paper_tables import NOT_RUN, Rows
+from experiments.stored import RESULTS, stored
 from main_results import FAST, ROWS, SLOW, TURNS, name_of
 from nalb.reporting.run_file import RunFile, median_s
-from results_figures import FAMILIES, JOINT, RESULTS, last_iterations_s, run_file
+from results_figures import FAMILIES, FIGURES, JOINT, last_iterations_s, run_file
 
 MARK = "<!-- made by scripts/figures/results_tables.py: {name} -->"
-MARKED = re.compile(r"<!-- made by scripts/figures/results_tables\.py: ([\w-]+) -->\n\n((?:\|.*\n)*)")
+MARKED = re.compile(r"<!-- made by scripts/figures/results_tables\.py: ([\w-]+) -->\n\n((?:\|.*\n)*(?:\n!\[.*\n)?)")
 RESULT_FILES = ("run.json", "batching.json", "throughput.json", "prediction.json")
 
 
@@ -177,6 +178,24 @@ TABLES: dict[str, tuple[str, Callable[[], Rows]]] = {  # by name: the page, and 
 }
 
 
+PICTURES = {  # by table: the figure behind it, and what it shows
+    "both-balances": ("both-balances", "Iteration time of the three schemes"),
+    "slices-resnet50": ("slice-sizes", "Communication time over slice size"),
+    "chen-6": ("chen-7", "Accuracy over time by scheme"),
+    "chen-10": ("chen-10", "Time of an iteration over BSP's, on machines that change"),
+    "chen-11": ("chen-11", "Speeds of one worker, actual and predicted"),
+    "tyagi-7": ("tyagi-7", "Gain over uniform batches on two unequal machines"),
+    "yao-4": ("yao-6", "Accuracy over time under SSGD and LBB"),
+}
+
+
+def block(name: str) -> str:
+    """What stands behind a table's comment: the table, and its figure where that can be drawn."""
+    figure, meaning = PICTURES.get(name, ("", ""))
+    picture = f"\n![{meaning}](figures/{figure}.svg)\n" if figure in FIGURES else ""
+    return markdown(TABLES[name][1]()) + picture
+
+
 def markdown(rows: Rows) -> str:
     """The table's lines."""
     width = len(rows[0])
@@ -191,7 +210,7 @@ def page_with_tables(page: str, text: str) -> str:
     shown = [match[1] for match in MARKED.finditer(text)]
     if sorted(shown) != sorted(wanted):
         raise ValueError(f"docs/results/{page}.md shows the tables {sorted(shown)}, and {sorted(wanted)} belong there")
-    return MARKED.sub(lambda match: f"{MARK.format(name=match[1])}\n\n{markdown(TABLES[match[1]][1]())}", text)
+    return MARKED.sub(lambda match: f"{MARK.format(name=match[1])}\n\n{block(match[1])}", text)
 
 
 def take(runs: Path) -> int:

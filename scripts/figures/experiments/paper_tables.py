@@ -5,31 +5,15 @@ A cell without a stored result says so.
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 
-from nalb.reporting.batching_file import BatchingFile, BatchingResult
-from results_figures import RESULTS
+from experiments.stored import batchings, figure_11, stored, updates_in_time
 
-BEGUN_S = 15  # of Chen et al.'s figure 10: MXNet's first iterations are set-up (lb_bsp_figures.py)
 EPOCH_SAMPLES = 60_000  # of Fashion-MNIST
 Rows = list[Sequence[str]]  # of cells, headings first
 NOT_RUN = "not run"
-
-
-def stored(folder: str, name: str) -> Path | None:
-    """A stored result of a script's runs; None where it is not there."""
-    path = RESULTS / "data" / folder / f"{name}.json"
-    return path if path.exists() else None
-
-
-def batchings(folder: str, name: str) -> dict[str, BatchingResult]:
-    """The results of a stored batching.json, by batching; empty where it is not there."""
-    path = stored(folder, name)
-    return {} if path is None else msgspec.json.decode(path.read_bytes(), type=BatchingFile).batchings
 
 
 def chen_6() -> Rows:
@@ -59,8 +43,7 @@ def chen_6() -> Rows:
 def chen_11() -> Rows:
     """Errors of predicted speeds of one worker over a hundred iterations."""
     rows: Rows = [("", "RMSE, samples/s", "over EMA's", "paper: RMSE", "over EMA's")]
-    path = stored("lb-bsp-prediction", "figure-11")
-    shown = {} if path is None else msgspec.json.decode(path.read_bytes(), type=dict[str, Any])["figure_11"]
+    shown = figure_11()
     actual = np.array(shown.get("actual", ()))
     rmse = {name: float(np.sqrt(np.mean((np.array(shown[name]) - actual) ** 2))) for name in ("ema", "narx") if shown}
     for name, paper, over in (("ema", "7.85", "1"), ("narx", "4.78", "0.61")):
@@ -72,10 +55,7 @@ def chen_11() -> Rows:
 def chen_10() -> Rows:
     """Updates on machines that change, over the same seconds of each run."""
     rows: Rows = [("", "updates", "time of an iteration over BSP's", "paper")]
-    runs = batchings("lb-bsp", "figure-10")
-    ends = {name: np.cumsum(one.period_s, axis=0) for name, one in runs.items()}
-    until_s = min((float(one[-1].min()) for one in ends.values()), default=0.0)
-    made = {name: float(((one >= BEGUN_S) & (one < until_s)).sum(axis=0).mean()) for name, one in ends.items()}
+    made = updates_in_time()
     for name, paper in (("bsp", "1"), ("ssp", "hardly less than 1"), ("lb-bsp", "0.38 (SVM), 0.42 (ResNet-32)")):
         cells = (f"{made[name]:.0f}", f"{made['bsp'] / made[name]:.2f}") if name in made else (NOT_RUN, "")
         rows.append((name, *cells, paper))
