@@ -59,7 +59,7 @@ make fig7 25 "$python" scripts/figures/fig7_overhead.py
 make judge 35 "$python" scripts/figures/judge_schemes.py
 make families 20 families
 make simulate-families 120 "$python" scripts/figures/simulate_families.py --first 93001 --networks 50 --starts 3 --out runs/families.jsonl
-make lb-bsp 35 "$python" scripts/figures/lb_bsp_figures.py
+make lb-bsp 50 "$python" scripts/figures/lb_bsp_figures.py
 make lb-bsp-prediction 20 "$python" scripts/figures/lb_bsp_prediction.py --seeds 10
 make figure-11 2 "$python" scripts/figures/lb_bsp_prediction.py --seeds 1 --predictors ema,narx --out runs/lb-bsp-prediction/figure-11
 make federated-accuracy 20 "$python" scripts/figures/federated_accuracy.py

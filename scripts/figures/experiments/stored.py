@@ -31,8 +31,8 @@ def figure_11() -> dict[str, list[float]]:
     return msgspec.convert(msgspec.json.decode(path.read_bytes())["figure_11"], dict[str, list[float]])
 
 
-def updates_in_time() -> dict[str, float]:
-    """Each scheme's updates in Chen et al.'s figure 10, over the same seconds of each run; empty where they are not there."""
-    ends = {name: np.cumsum(one.period_s, axis=0) for name, one in batchings("lb-bsp", "figure-10").items()}
+def updates_in_time(runs: dict[str, BatchingResult]) -> dict[str, float]:
+    """Each scheme's updates over the same seconds of each run, from BEGUN_S on. runs: results by scheme."""
+    ends = {name: np.cumsum(one.period_s, axis=0) for name, one in runs.items()}
     until_s = min((float(one[-1].min()) for one in ends.values()), default=0.0)
     return {name: float(((one >= BEGUN_S) & (one < until_s)).sum(axis=0).mean()) for name, one in ends.items()}
