@@ -70,7 +70,7 @@ make batch-throughput 2 "$python" scripts/figures/batch_throughput.py
 make lbb 15 "$python" scripts/figures/lbb_figures.py
 make fela 30 "$python" scripts/figures/fela_figures.py --simulated
 make fela-trainings 120 "$python" scripts/figures/fela_trainings.py
-for name in main-results cai-method lb-bsp lb-bsp-prediction dynamic-batching lbb; do
+for name in main-results cai-method fig4 lb-bsp lb-bsp-prediction dynamic-batching lbb; do
   [ ! -d "runs/$name" ] || take "$name"
 done
 "$python" scripts/figures/results_tables.py

@@ -50,9 +50,14 @@ def main(out: Path, quick: bool) -> None:
         Console(width=120).print(_table(model, by_network))
 
 
+def run_name(model: str, network: str, group: tuple[str, ...]) -> str:
+    """The name of the folder of a run of some schemes."""
+    return f"{model}-{network}-{'cai' if group == (CAI,) else '-'.join(group)}"
+
+
 def _comparison(model: str, network: Path, group: tuple[str, ...], iterations: int) -> Comparison:
     """The run of some schemes on a network."""
-    name = f"{model}-{network.stem}-{'cai' if group == (CAI,) else '-'.join(group)}"
+    name = run_name(model, network.stem, group)
     if group == (CAI,):
         return Comparison(name, network, model, ("aware",), iterations, options=("--estimator", "paper"))
     return Comparison(name, network, model, group, iterations)

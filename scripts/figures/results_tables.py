@@ -21,7 +21,9 @@ import msgspec
 
 from experiments import paper_tables
 from experiments.paper_tables import NOT_RUN, Rows
+from experiments.speed import speed_of
 from experiments.stored import RESULTS, stored
+from fig4_speed import CAI, PAPER, SEEDS, TOGETHER, run_name
 from main_results import FAST, ROWS, SLOW, TURNS, name_of
 from nalb.reporting.run_file import RunFile, median_s
 from results_figures import FAMILIES, FIGURES, JOINT, last_iterations_s, run_file
@@ -141,6 +143,30 @@ def main_results() -> Rows:
     return rows
 
 
+def cai_4() -> Rows:
+    """Training speed over equal shares (Eq. 16), medians over the networks whose runs are stored."""
+    shown = ("elastic", CAI, "aware", "exact")
+    rows: Rows = [("model", "networks", "paper: elastic", "paper: aware", "elastic", CAI, "nalb's `aware`", "`exact`")]
+    for model, groups in TOGETHER.items():
+        gains: dict[str, list[float]] = {scheme: [] for scheme in shown}
+        for seed in SEEDS:
+            paths = [stored("fig4", run_name(model, f"fig4-n12-s{seed}", group)) for group in groups]
+            speeds: dict[str, float] = {}
+            for path in paths:
+                if path is None:
+                    continue
+                run = msgspec.json.decode(path.read_bytes(), type=RunFile)
+                of_cai = path.stem.endswith("-cai")
+                speeds |= {CAI if of_cai else one: speed_of(done, run.nodes) for one, done in run.schemes.items()}
+            if all(paths):
+                for scheme in shown:
+                    gains[scheme].append(speeds[scheme] / speeds["average"])
+        cells = [middle(one, 2) for one in gains.values()]
+        paper = [f"{one:.2f}" for one in PAPER[model]]
+        rows.append((model, str(len(gains["exact"])), *paper, *cells))
+    return rows
+
+
 def cai_method() -> Rows:
     """Cai et al.'s own method beside nalb's `aware`."""
     rows: Rows = [("MobileNet on", "bound s", "Cai et al. s", "nalb's `aware` s", "Cai et al. over nalb's")]
@@ -166,6 +192,7 @@ TABLES: dict[str, tuple[str, Callable[[], Rows]]] = {  # by name: the page, and 
     "slices-that-follow": ("slice-sizes", slices_that_follow),
     "main-results": ("peers", main_results),
     "cai-method": ("cai-2023", cai_method),
+    "cai-4": ("cai-2023", cai_4),
     "chen-6": ("chen-2021", paper_tables.chen_6),
     "chen-11": ("chen-2021", paper_tables.chen_11),
     "chen-12": ("chen-2021", paper_tables.chen_12),
