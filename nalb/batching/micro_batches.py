@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from nalb.errors import InputError
 
+__all__ = ["micro_batches"]  # what nalb.mxnet hands on
+
 Ints = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float32]
 

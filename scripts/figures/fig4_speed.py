@@ -1,6 +1,6 @@
 """Repeats Figure 4 of Cai et al.: training speed of six schemes on three models, beside the ceilings that each network sets.
 
-`Cai et al.` is scheme `aware` with the paper's own estimator, `aware` the same scheme with nalb's. A run of a large model has one
+`cai` is scheme `aware` with the paper's own estimator, `aware` the same scheme with nalb's. A run of a large model has one
 or two schemes, so that no run takes more than ten minutes, but for AlexNet under stock MXNet.
 """
 
@@ -20,7 +20,7 @@ from nalb.launch.network import configured_capacities
 from nalb.reporting.record import Record
 from netem.network_file import load_network
 
-CAI = "Cai et al."
+CAI = "cai"  # scheme `aware` with the paper's own estimator
 SCHEMES = ("stock", "average", "elastic", CAI, "aware", "exact")
 TOGETHER = {  # the schemes of a run, by model
     "mobilenet": ((CAI,), ("stock", "average", "elastic", "aware", "exact")),
@@ -52,7 +52,7 @@ def main(out: Path, quick: bool) -> None:
 
 def run_name(model: str, network: str, group: tuple[str, ...]) -> str:
     """The name of the folder of a run of some schemes."""
-    return f"{model}-{network}-{'cai' if group == (CAI,) else '-'.join(group)}"
+    return f"{model}-{network}-{'-'.join(group)}"
 
 
 def _comparison(model: str, network: Path, group: tuple[str, ...], iterations: int) -> Comparison:

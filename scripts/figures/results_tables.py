@@ -146,7 +146,9 @@ def main_results() -> Rows:
 def cai_4() -> Rows:
     """Training speed over equal shares (Eq. 16), medians over the networks whose runs are stored."""
     shown = ("elastic", CAI, "aware", "exact")
-    rows: Rows = [("model", "networks", "paper: elastic", "paper: aware", "elastic", CAI, "nalb's `aware`", "`exact`")]
+    rows: Rows = [
+        ("model", "networks", "paper: elastic", "paper: aware", "elastic", "Cai et al.", "nalb's `aware`", "`exact`")
+    ]
     for model, groups in TOGETHER.items():
         gains: dict[str, list[float]] = {scheme: [] for scheme in shown}
         for seed in SEEDS:
