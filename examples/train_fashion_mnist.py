@@ -24,7 +24,7 @@ import numpy.typing as npt
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
-from nalb.mxnet import Checkpoints, Progress, batching, label_skewed
+from nalb.mxnet import Checkpoints, Progress, batching, label_skewed, micro_batches
 
 Bytes = npt.NDArray[np.uint8]
 DATA = Path("/usr/share/datasets/fashion-mnist")  # Debian package dataset-fashion-mnist
@@ -116,6 +116,9 @@ def main() -> int:
     parser.add_argument("--model", choices=("cnn", "mobilenet", "vgg"), default="cnn")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch", type=int, default=32, help="per worker, to begin with")
+    parser.add_argument(
+        "--micro", type=int, default=0, help="compute so many samples at a time, and add gradients up; 0: all at once"
+    )
     parser.add_argument("--max-batches", type=int, default=0, help="per epoch; 0: all of the data")
     parser.add_argument("--steps", type=int, default=0, help="in all, over as many epochs as they take; 0: --epochs")
     parser.add_argument("--test-images", type=int, default=10_000)
@@ -136,14 +139,25 @@ def main() -> int:
     net.hybridize()
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
 
-    def backward(chosen: slice | list[int]) -> mx.nd.NDArray:
-        x, y = to_input(images[chosen]), mx.nd.array(labels[chosen])
-        with autograd.record():
-            loss = loss_of(net(x), y)
-        loss.backward()
-        return loss
+    learning = [one for one in net.collect_params().values() if one.grad_req != "null"]
+    if args.micro:
+        for parameter in learning:
+            parameter.grad_req = "add"
 
-    balancer = batching.join(store, args.batch, profile=lambda size: backward(slice(size)))
+    def backward(chosen: list[int]) -> mx.nd.NDArray:
+        """Compute the gradients of these samples, and return the sum of their losses."""
+        losses = []
+        for parameter in learning if args.micro else ():
+            parameter.zero_grad()
+        for part, weights in micro_batches(chosen, args.micro or len(chosen)):
+            x, y = to_input(images[part]), mx.nd.array(labels[part])
+            with autograd.record():
+                loss = loss_of(net(x), y) * mx.nd.array(weights)
+            loss.backward()
+            losses.append(loss.sum())
+        return mx.nd.add_n(*losses)
+
+    balancer = batching.join(store, args.batch, profile=lambda size: backward(list(range(size))))
     batches: batching.BatchSampler | batching.PartitionSampler  # yields indices of this worker's samples
     batches = balancer.batches(len(images), args.seed)
     if args.classes:
@@ -162,7 +176,7 @@ def main() -> int:
         for chosen in itertools.islice(batches, end - at.batch):
             loss = backward(chosen)
             trainer.step(balancer.total)  # the samples of all workers, since their gradients are added up
-            total += float(loss.mean().asscalar())
+            total += float(loss.asscalar()) / len(chosen)
             at = Progress(at.iteration + 1, epoch, at.batch + 1, {"total": total})
             if at.batch < end:
                 checkpoints.after_step(at)

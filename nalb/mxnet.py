@@ -10,6 +10,7 @@ fela            `Trainer` trains by tokens, `partition` and `stages` cut a net f
 Checkpoints     saves and restores a training's state: docs/checkpoints.md
 Progress        where a training goes on: iteration, epoch, batch, and notes of the script's own
 Stream          which samples an iteration has, alike on all workers
+micro_batches   divides a batch into parts of one size: docs/batching.md
 label_skewed    divides labelled samples into parts of few classes each, for `batching` and `federated`
 
 Errors are those of `nalb`: InputError, StoreError, CheckpointError, MachineError.
@@ -25,7 +26,8 @@ except MachineError as error:
 
 from kvstore_patch import batching, federated, fela
 from kvstore_patch.checkpoints import Checkpoints, Progress
+from nalb.batching.micro_batches import micro_batches
 from nalb.batching.partitions import label_skewed
 from nalb.batching.stream import Stream
 
-__all__ = ["Checkpoints", "Progress", "Stream", "batching", "federated", "fela", "label_skewed"]
+__all__ = ["Checkpoints", "Progress", "Stream", "batching", "federated", "fela", "label_skewed", "micro_batches"]

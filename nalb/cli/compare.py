@@ -78,6 +78,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--test-every", type=int, metavar="N", help="with --batching: accuracy after every N iterations"
     )
+    parser.add_argument(
+        "--micro", type=int, metavar="N", help="with --batching: compute N samples at a time, and add gradients up"
+    )
     parser.add_argument("--iterations", type=int, default=10, metavar="K", help="per scheme (default: 10)")
     parser.add_argument(
         "--compute-ms", type=float, default=0.0, metavar="C", help="a replay's compute time (default: 0)"
@@ -151,7 +154,7 @@ def main(args: argparse.Namespace) -> int:
     options = replace(job_options(args), batching=None, scheme=schemes[0].name if batchings or ways else AUTO)
     request = CompareRequest(
         network, options, args.replay, args.train, args.iterations, Path(args.out), args.compute_ms, framework, command,
-        args.test_every,
+        args.test_every, args.micro,
     )  # fmt: skip
     require(request, schemes)
     ensure_privilege()
@@ -204,6 +207,8 @@ def _check(args: argparse.Namespace, schemes: list[Variant]) -> None:
         raise InputError(f"--iterations {args.iterations}: choose 1 to 100000")
     if args.test_every is not None and not (args.batching and args.test_every >= 1):
         raise InputError(f"--test-every {args.test_every}: give 1 or more, with --batching")
+    if args.micro is not None and not (args.batching and args.micro >= 1):
+        raise InputError(f"--micro {args.micro}: give 1 or more, with --batching")
     if not 0 <= args.compute_ms <= 600_000:
         raise InputError(f"--compute-ms {args.compute_ms}: choose 0 to 600000")
     if not args.replay and args.compute_ms:

@@ -32,7 +32,9 @@ HIGH_MODEL_BYTES = 1e12  # 1 TB
 PLAIN = Encryption()
 LOOPBACK, HIGH_PORT = "127.0.0.1", 65535
 OWN_HELP = "; or your own, package.module:NAME"
-ESTIMATORS_HELP = "of capacities: capacity (default), each node's best sustained rate; paper, the sum of link averages"
+ESTIMATORS_HELP = (
+    "of capacities: capacity (default), each node's best sustained rate; paper, the sum of its links' (Cai et al.)"
+)
 
 
 def name_of(known: Iterable[str], group: str) -> Callable[[str], str]:

@@ -56,6 +56,7 @@ class CompareRequest:
     framework: str = MXNET
     command: tuple[str, ...] = ()  # a user's own training
     test_every: int | None = None  # in a comparison of batchings, the iterations between two tests of the accuracy
+    micro: int | None = None  # likewise: how many samples are computed at a time; None: a whole batch
 
     @property
     def num_workers(self) -> int:
@@ -131,6 +132,7 @@ def compare_batchings(request: CompareRequest, batchings: Sequence[str]) -> Batc
     """Train once under each batching and write batching.json. The options' scheme applies unless a batching names its own."""
     command = [*request.training_command, "--test-images", str(TEST_IMAGES)]
     command += ["--max-batches", str(request.test_every)] if request.test_every else []
+    command += ["--micro", str(request.micro)] if request.micro else []
     options = request.options
     results = {}
     with ending_on_signals():

@@ -1,6 +1,7 @@
 """The models of simulations of Fela: how long each layer computes for a batch, and how many bytes it sends.
 
-Measured: seconds of equal convolution layers on a K40c, forward and backward, by batch. Fela's authors published these timings.
+Measured: seconds of equal convolution layers on a K40c, forward and backward, by batch. Source: the public prototype of Fela's
+authors, github.com/Steamgjk/Hove.
 Assumed, where nothing was published:
 
     going forward takes a third of the time

@@ -1,10 +1,12 @@
-"""Repeats figures 3, 4 and 6 of Dynamic Batching (Tyagi and Sharma, 2020) on this machine: three workers train a CNN.
+"""Repeats figures 1, 3, 4, 6 and 7 of Dynamic Batching (Tyagi and Sharma, 2020) on this machine: three workers train a CNN.
 
     python scripts/figures/dynamic_batching_figures.py [--out DIR] [--quick]
 
 3   cores as 3 : 5 : 12: the spread of the workers' iteration times, with uniform and with variable batches
 4   the same cores: batch sizes under proportional control, from equal ones; and without a dead-band (simulated)
-6   H-levels 1 to 10 with 1.2 cores in all: the iteration time of uniform batches over that of variable ones
+6   H-levels 1 to 10 with 1.2 cores in all: the iteration time of uniform batches over that of variable ones; figure 1 is the time
+    of uniform batches over that of equal machines
+7   two machines whose cores are as the paper's GPU and CPU, 0.813 : 0.187: uniform, static and dynamic batches
 
 The paper's machines have 20 and 39 cores. dynamic_batching_levels.py simulates figure 6 on 39.
 """
@@ -27,6 +29,7 @@ from nalb.batching.sizes import Bounds
 CORES = 1.2  # the cores of all workers together; this machine has 2, and servers and the coordinator need some
 START_CORES = 0.5  # the cores of each worker until training begins
 PARTS = (3 / 20, 5 / 20, 12 / 20)  # each worker's part of the cores in Fig. 3
+MIX = (0.813, 0.187)  # each worker's part of the cores in Fig. 7
 LEVELS = (1, 2, 4, 6, 8, 10)
 TOTAL = 1536  # samples of an iteration
 TOTAL_6 = 4096  # the same for Fig. 6: as with the paper's ResNet, computing must take more time than the exchange
@@ -83,19 +86,44 @@ def main(out: Path, quick: bool) -> None:
     )
 
     table = Table(title=f"Fig. 6: {CORES} cores in all, {TOTAL_6} samples; iteration in s, uniform over variable")
-    for heading in ("H", "cores", "uniform s", "dynamic s", "gain", "ideal gain", "paper (ResNet)"):
+    for heading in (
+        "H",
+        "cores",
+        "uniform s",
+        "over H = 1 (Fig. 1)",
+        "dynamic s",
+        "gain",
+        "ideal gain",
+        "paper (ResNet)",
+    ):
         table.add_column(heading, justify="right")
+    equal_s = None
     for level in LEVELS:
         name = f"dyn6-{level}"
         network = write_network(networks, name, uneven_network(name, level_cores(level), START_CORES))
         run_dir = out / f"figure-6-{level}"
         run = compare_batchings(run_dir, network, "off,dynamic", iterations, "cnn", TOTAL_6)
         uniform, dynamic = run.batchings["off"], run.batchings["dynamic"]
-        gain = uniform.iteration_s / dynamic.iteration_s
+        gain, equal_s = uniform.iteration_s / dynamic.iteration_s, equal_s or uniform.iteration_s
         ideal = uniform.slowest_s / uniform.ideal_s
         shown = " ".join(f"{quota:.2f}" for quota in level_cores(level))
-        cells = [f"{uniform.iteration_s:.3f}", f"{dynamic.iteration_s:.3f}", f"{gain:.2f}", f"{ideal:.2f}"]
-        table.add_row(str(level), shown, *cells, PAPER_6.get(level, ""))
+        took = f"{uniform.iteration_s:.3f}", f"{uniform.iteration_s / equal_s:.2f}", f"{dynamic.iteration_s:.3f}"
+        table.add_row(str(level), shown, *took, f"{gain:.2f}", f"{ideal:.2f}", PAPER_6.get(level, ""))
+    console.print(table)
+
+    cores = tuple(CORES * part for part in MIX)
+    network = write_network(networks, "dyn7", uneven_network("dyn7", cores, START_CORES))
+    run = compare_batchings(out / "figure-7", network, "off,static,dynamic", iterations, "cnn", TOTAL_6)
+    table = Table(
+        title=f"Fig. 7: machines of {' and '.join(f'{quota:.2f}' for quota in cores)} cores, {TOTAL_6} samples"
+    )
+    for heading in ("batching", "iteration s", "uniform over it", "paper"):
+        table.add_column(heading, justify="right")
+    for name, one in run.batchings.items():
+        gain = run.batchings["off"].iteration_s / one.iteration_s
+        table.add_row(
+            name, f"{one.iteration_s:.3f}", f"{gain:.2f}", "" if name == "off" else "over 4 (ResNet), 1.2 (MNIST)"
+        )
     console.print(table)
 
 

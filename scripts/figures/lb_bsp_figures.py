@@ -4,12 +4,14 @@
 
 8   Algorithm 2 on four lines through the figure's own equilibrium; at iteration 150 the M60's link gets slower
 9   Algorithm 2 on eight workers, one of which has a link that changes between 480 and 160 Mbit/s
-10  BSP, SSP and LB-BSP on four machines whose cores change at random; first simulated, beside the best sizes
+10  BSP, SSP and LB-BSP on four machines whose cores change at random; first simulated, beside the best sizes; then again in
+    micro-batches of one size, for which MXNet sets itself up once, all on nalb's exchange; and with NARX, which learns in a job
+    before
 12  all four schemes on equal machines, and with the slowest at 1/2 and at 1/3 of the fastest; and the updates that they need to
-    reach an accuracy
+    reach an accuracy. Figures 6 and 7 show the same on GPUs
 
-Other scripts make the rest: lb_bsp_prediction.py figure 11 and Table 3, uneven_machines.py figure 13, and
-`benchmarks/batching_cost.py --workers N` figure 14.
+Other scripts make the rest: lb_bsp_prediction.py figure 11 and Table 3, federated_accuracy.py figure 13, whose real rounds
+uneven_machines.py times, and `benchmarks/batching_cost.py --workers N` figure 14.
 """
 
 import sys
@@ -28,7 +30,7 @@ from nalb.batching.lb_bsp import StepBalancer
 from nalb.batching.schemes import PREDICTORS
 from nalb.batching.sizes import Bounds
 from nalb.planning.nodes import Floats
-from nalb.reporting.batching_file import BatchingFile
+from nalb.reporting.batching_file import BatchingFile, BatchingResult
 from nalb.services.batching.messages import Computed, JoinBatching
 from nalb.services.batching.sizer import BatchSizer
 from netem.network_file import Network, parse_network
@@ -46,6 +48,8 @@ SAMPLE_CPU_S = 0.15 / 1600  # core seconds of a sample of the CNN (docs/batching
 OVERHEAD_CPU_S = 0.03  # core seconds of an iteration beside its samples; 20 to 80 ms were measured
 SPEED_NOISE = (0.03, 0.15)  # the noise in the traces of speeds, and the noise measured while others use the machine
 BEGUN_S = 15  # Fig. 10 counts updates from this time on, since MXNet's first iterations are set-up
+MICRO = ("--micro", "64")  # Fig. 10: batches of any size are computed in parts of 64 samples
+LEARN = (620, "cnn", 2048)  # the training in which NARX learns: it begins after 500 iterations
 TARGET = 0.70  # the accuracy up to which Fig. 12 counts updates; a few dozen reach it
 TEST_EVERY = 5  # updates between tests; iterations with a test are too few to move the medians
 TRAINING = ("cnn", 4096)  # the model, and the samples of an iteration
@@ -166,18 +170,21 @@ def times_table(title: str, run: BatchingFile, paper: dict[str, str]) -> Table:
     return table
 
 
-def changing_table(run: BatchingFile) -> Table:
-    """A table of each batching's updates over the same seconds, since the machines change with the clock and not by iterations."""
-    ends = {name: np.cumsum(one.period_s, axis=0) for name, one in run.batchings.items()}  # columns are workers
+def changing_table(how: str, runs: dict[str, BatchingResult], base: str) -> Table:
+    """A table of each batching's updates over the same seconds, since the machines change with the clock and not by iterations.
+
+    how: for the title. runs: the results by batching. base: the one that stands for BSP.
+    """
+    ends = {name: np.cumsum(one.period_s, axis=0) for name, one in runs.items()}  # columns are workers
     until_s = min(float(one[-1].min()) for one in ends.values())
-    table = Table(title=f"Fig. 10: cores drawn anew from {CHANGING[0]} to {CHANGING[1]} every {EVERY_S} s")
+    table = Table(title=f"Fig. 10, {how}: cores drawn anew from {CHANGING[0]} to {CHANGING[1]} every {EVERY_S} s")
     for heading in ("", f"updates from {BEGUN_S} s to {until_s:.0f} s", "iteration s", "over BSP", "paper, over BSP"):
         table.add_column(heading, justify="right")
     made = {name: float(((one >= BEGUN_S) & (one < until_s)).sum(axis=0).mean()) for name, one in ends.items()}
     for name, updates in made.items():
-        paper = {"lb-bsp": "0.38 to 0.42"}.get(name, "")
+        paper = "" if name in ("bsp", "off", "ssp") else "0.38 to 0.42"
         iteration_s = (until_s - BEGUN_S) / updates
-        table.add_row(name, f"{updates:.0f}", f"{iteration_s:.3f}", f"{made['bsp'] / updates:.2f}", paper)
+        table.add_row(name, f"{updates:.0f}", f"{iteration_s:.3f}", f"{made[base] / updates:.2f}", paper)
     return table
 
 
@@ -189,8 +196,16 @@ def main(out: Path, quick: bool) -> None:
     figure_10_simulated(console)
     networks = out / "networks"
     changing = write_network(networks, "lb10", changing_machines("lb10", 4, 1, CHANGING, EVERY_S))
-    run = compare_batchings(out / "figure-10", changing, "bsp,ssp,lb-bsp", 60 if quick else 150, *TRAINING)
-    console.print(changing_table(run))
+    run = compare_batchings(out / "figure-10", changing, "bsp,ssp,lb-bsp", 60 if quick else 120, *TRAINING)
+    console.print(changing_table("whole batches", run.batchings, "bsp"))
+    iterations, narx = (
+        (60 if quick else 120),
+        ("--predictor", "narx", "--predictor-models", str((out / "narx").resolve())),
+    )
+    parts = compare_batchings(out / "figure-10-micro", changing, "off,lb-bsp", iterations, *TRAINING, *MICRO).batchings
+    compare_batchings(out / "figure-10-learn", changing, "lb-bsp", *LEARN, *MICRO, *narx)
+    run = compare_batchings(out / "figure-10-narx", changing, "lb-bsp", iterations, *TRAINING, *MICRO, *narx)
+    console.print(changing_table("micro-batches", {**parts, "lb-bsp, NARX": run.batchings["lb-bsp"]}, "off"))
     paper = {"homo": {}, "l2": {}, "l3": {"lb-bsp": "over 0.30 less than any other"}}
     for level, quotas in LEVELS.items():
         network = write_network(networks, f"lb12-{level}", uneven_network(f"lb12-{level}", quotas, 0.45))

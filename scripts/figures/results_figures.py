@@ -7,6 +7,7 @@ the same file.
 """
 
 import argparse
+import math
 import re
 import statistics
 from collections.abc import Callable
@@ -20,10 +21,10 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter
 
-from nalb.reporting.batching_file import BatchingFile
+from experiments.stored import RESULTS, batchings, figure_11, updates_in_time
+from nalb.reporting.batching_file import BatchingFile, BatchingResult
 from nalb.reporting.run_file import RunFile, median_s
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 FAMILIES = (
     "adsl",
     "asymmetric",
@@ -184,6 +185,56 @@ def both_balances(axes: Axes) -> None:
     axes.set_ylabel("iteration (s)")
 
 
+def accuracy_over_time(axes: Axes, runs: dict[str, BatchingResult], names: dict[str, str]) -> None:
+    """Draw tested accuracy over seconds of training, a line for each batching. names: by batching."""
+    for (name, label), marker in zip(names.items(), MARKERS, strict=False):
+        one = runs[name]
+        times_s = [updates * one.iteration_s for updates, _ in one.curve]
+        axes.plot(
+            times_s, [accuracy for _, accuracy in one.curve], marker=marker, color="0.2", markersize=4, label=label
+        )
+    axes.set_xlabel("time (s), without tests")
+    axes.set_ylabel("accuracy")
+    axes.legend(frameon=False)
+
+
+def chen_7(axes: Axes) -> None:
+    """Draw accuracy over time by scheme, slowest machine at 1/3."""
+    names = {"bsp": "BSP", "asp": "ASP", "ssp": "SSP", "lb-bsp": "LB-BSP"}
+    accuracy_over_time(axes, batchings("lb-bsp", "figure-12-l3"), names)
+
+
+def chen_10(axes: Axes) -> None:
+    """Draw the iteration time over BSP's on machines that change, beside the paper's (ResNet-32)."""
+    made = updates_in_time(batchings("lb-bsp", "figure-10"))
+    here = [made["bsp"] / made[name] for name in ("bsp", "ssp", "lb-bsp")]
+    bars(axes, ["BSP", "SSP", "LB-BSP"], {"here": here, "the paper, ResNet-32": [1.0, math.nan, 0.42]})
+    axes.set_ylabel("iteration time / BSP's")
+
+
+def chen_11(axes: Axes) -> None:
+    """Draw one worker's speeds and the predictions of EMA and NARX."""
+    shown = figure_11()
+    for name, label, style in (("actual", "actual", "-"), ("ema", "EMA", ":"), ("narx", "NARX", "--")):
+        axes.plot(shown[name], style, color="0.6" if name == "actual" else "0.1", linewidth=1, label=label)
+    axes.set_xlabel("iteration")
+    axes.set_ylabel("speed (samples/s)")
+    axes.legend(frameon=False, ncols=3)
+
+
+def tyagi_7(axes: Axes) -> None:
+    """Draw the gain over uniform batches on two unequal machines, beside the paper's (ResNet)."""
+    runs = batchings("dynamic-batching", "figure-7")
+    here = [runs["off"].iteration_s / runs[name].iteration_s for name in ("off", "static", "dynamic")]
+    bars(axes, ["uniform", "static", "dynamic"], {"here": here, "the paper, ResNet: over": [1.0, 4.0, 4.0]})
+    axes.set_ylabel("uniform time / time")
+
+
+def yao_6(axes: Axes) -> None:
+    """Draw accuracy over time under SSGD and LBB."""
+    accuracy_over_time(axes, batchings("lbb", "figure-5"), {"off": "SSGD", "lbb": "LBB"})
+
+
 FIGURES: dict[str, Callable[[Axes], None]] = {
     "families": families,
     "figure-4": figure_4,
@@ -192,6 +243,14 @@ FIGURES: dict[str, Callable[[Axes], None]] = {
     "tyagi-6": tyagi_6,
     "both-balances": both_balances,
 }
+OF_RUNS: dict[str, tuple[Callable[[Axes], None], object]] = {  # drawn once their runs are stored
+    "chen-7": (chen_7, batchings("lb-bsp", "figure-12-l3")),
+    "chen-10": (chen_10, batchings("lb-bsp", "figure-10")),
+    "chen-11": (chen_11, figure_11()),
+    "tyagi-7": (tyagi_7, batchings("dynamic-batching", "figure-7")),
+    "yao-6": (yao_6, batchings("lbb", "figure-5")),
+}
+FIGURES |= {name: fill for name, (fill, runs) in OF_RUNS.items() if runs}
 
 
 def draw(folder: Path) -> None:

@@ -276,6 +276,7 @@ def test_a_comparison_that_is_cut_short_leaves_nothing(tmp_path, number, role):
         (["--predictor", "ema"], "lb-bsp and joint alone"),
         (["--predictor", "ema", "--predictor-models", "m", "--batching", "lb-bsp"], "name the network"),
         (["--test-every", "5"], "with --batching"),
+        (["--micro", "64"], "--micro 64: give 1 or more, with --batching"),
         (["--batch-total", "64"], "need --batching"),
         (["--batching", "off", "--batch-most", "many"], "--batch-most='many'"),
         (["--parallel", "magic"], "unknown 'magic'"),

@@ -12,7 +12,8 @@ from nalb.measurement.evidence import evidence
 from nalb.measurement.rules import RULES
 from nalb.measurement.samples import samples_of
 from nalb.measurement.traffic import Traffic
-from nalb.planning.nodes import Capacities, Node
+from nalb.planning.nodes import Capacities, Node, completion_s
+from nalb.planning.shares import bound_s, pairwise
 from nalb.simulation.exchange import MessageWeight, exchange
 
 
@@ -56,6 +57,58 @@ def test_pushes_and_answers_of_a_pair_are_two_connections():
     paper = PaperEstimator(2)
     paper.observe(traffic_of(stream(0, 1, 3e6, 0, 1) + stream(0, 1, 2e6, 0, 1, is_push=False)))
     assert paper.estimate().up[0] == pytest.approx(5e6)
+
+
+def recorded(iteration):
+    """Messages of 0.2 s of an iteration on wan6-static (MobileNet), as receivers read them on a busy machine."""
+    rows = json.loads((Path(__file__).parent / "wan6_messages.json").read_text())[iteration]
+    return [LinkSample(i, j, size, a * 1e-6, b * 1e-6, bool(push)) for i, j, push, size, a, b in rows]
+
+
+WAN6 = np.array([220, 150, 100, 180, 60, 200]) / 8e-6  # bytes/s, up and down
+
+
+@pytest.mark.parametrize("iteration", ["equal shares", "shares of a plan"])
+def test_messages_that_were_read_together_do_not_outweigh_the_others_of_their_link(iteration):
+    """Single messages seem to come at 10 Gbit/s and more, and lift a mean of rates a hundred times above the links."""
+    messages = recorded(iteration)
+    assert max(one.size_bytes / (one.end_s - one.start_s) for one in messages) > 100 * WAN6.max()
+    paper = PaperEstimator(6)
+    paper.observe(traffic_of(messages))
+    estimate = paper.estimate()
+    assert estimate.up == pytest.approx(WAN6, rel=0.25)
+    nodes, model_bytes = [Node(f"n{i}") for i in range(6)], 12.9e6
+    shares = pairwise(nodes, model_bytes, Capacities.from_lists(estimate.up, estimate.down))
+    true = Capacities.from_lists(WAN6, WAN6)
+    assert completion_s(nodes, shares, model_bytes, true) < 1.15 * bound_s(nodes, model_bytes, true)
+
+
+def test_what_was_read_at_once_after_a_pause_says_nothing_of_its_link():
+    paper = PaperEstimator(2)
+    slow = stream(0, 1, 4e6, 0, 1)
+    at_once = [LinkSample(0, 1, 50_000, 2.0, 2.00001)]
+    paper.observe(traffic_of(slow + at_once))
+    assert paper.estimate().up[0] == pytest.approx(4e6)
+    paper.observe(traffic_of(at_once))
+    assert paper.estimate().up[0] == pytest.approx(4e6)
+
+
+def test_messages_that_are_read_right_after_another_belong_to_its_time():
+    paper = PaperEstimator(2)
+    first = LinkSample(0, 1, 50_000, 0.0, 0.1)
+    paper.observe(
+        traffic_of([first, LinkSample(0, 1, 50_000, 0.10001, 0.10002), LinkSample(0, 1, 50_000, 0.1001, 0.2)])
+    )
+    assert paper.estimate().up[0] == pytest.approx(150_000 / 0.2)
+
+
+def test_the_newest_records_of_a_link_weigh_most():
+    paper = PaperEstimator(2)
+    for iteration in range(6):
+        paper.observe(traffic_of(stream(0, 1, 2e6, iteration, 1)))
+    for iteration in range(6):
+        paper.observe(traffic_of(stream(0, 1, 8e6, 10 + iteration, 1)))
+    assert paper.estimate().up[0] == pytest.approx(8e6, rel=0.03)
 
 
 def test_a_node_never_seen_is_unknown():

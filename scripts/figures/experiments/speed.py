@@ -12,7 +12,7 @@ from nalb.planning.shares import average, bound_s
 from nalb.planning.slices import Tensor
 from nalb.planning.stock import route
 from nalb.reporting.record import Record
-from nalb.reporting.run_file import steady
+from nalb.reporting.run_file import SchemeResult, steady
 from nalb.workloads import bytes_of, load
 
 
@@ -69,6 +69,11 @@ def ceilings_of(record: Record, capacities: Capacities) -> Ceilings:
 
 
 def speed(record: Record, scheme: str) -> float:
+    """A scheme's samples per minute in a run."""
+    return speed_of(record.run.schemes[scheme], record.run.nodes)
+
+
+def speed_of(result: SchemeResult, nodes: int) -> float:
     """Samples per minute over the iterations after the warm-up. Source: Cai et al., Eq. 16."""
-    times = steady(record.run.schemes[scheme].iteration_s)
-    return 60.0 * SAMPLES_PER_BATCH * record.run.nodes * len(times) / sum(times)
+    times = steady(result.iteration_s)
+    return 60.0 * SAMPLES_PER_BATCH * nodes * len(times) / sum(times)

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Makes the results of docs/results again: every script of scripts/figures, then tables and figures.
+# Usage: bash scripts/figures/all.sh [NAME ...]   as root, in the environment that scripts/demo.sh makes; NAME: only these
+#
+# A script that is done is not started again, and one that was ended goes on after its last finished run, so the same command goes on
+# after an interruption. runs/all.tsv gets a line for each script that is done: its name, and the seconds that it took since its last start.
+# Minutes stand beside each name, on two cores: 22 hours in all, 10 of them for the two large models of figure 4.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+. scripts/setup.sh
+export OMP_NUM_THREADS=1 COLUMNS=${COLUMNS:-140}
+python=$venv/bin/python
+only=" $* "
+mkdir -p runs
+touch runs/all.tsv
+
+# make NAME MINUTES COMMAND...: runs a command unless runs/all.tsv says that it is done; its output is in runs/NAME.txt
+make() {
+  local name=$1 minutes=$2 begun=$SECONDS
+  shift 2
+  if [ "$only" != "  " ] && [[ "$only" != *" $name "* ]]; then return; fi
+  if grep -q "^$name	" runs/all.tsv; then
+    echo "$name: done before"
+    return
+  fi
+  echo "$name: about $minutes min"
+  "$@" | tee "runs/$name.txt"
+  printf '%s\t%s\n' "$name" $((SECONDS - begun)) >> runs/all.tsv
+}
+
+# emulated NAME NETWORK SCHEMES ITERATIONS MODEL: one `nalb compare`, whose result becomes docs/results/data/NAME.json
+emulated() {
+  [ -e "runs/$1/run.json" ] || "$python" -m nalb.cli.main compare --network "$2" --replay "$5" --schemes "$3" --iterations "$4" --out "runs/$1"
+  cp "runs/$1/run.json" "docs/results/data/$1.json"
+}
+
+# families: one network of each family, rates of `near` times 0.6
+families() {
+  local family iterations scale
+  mkdir -p runs/networks
+  for family in adsl asymmetric capped even heavy roles near shared-cores changing; do
+    iterations=8 scale=1
+    [ "$family" = changing ] && iterations=14
+    [ "$family" = near ] && scale=0.6
+    "$python" -m nalb.cli.main net random --family "$family" --nodes 6 --seed 61126 --scale "$scale" > "runs/networks/$family.toml"
+    emulated "family-$family" "runs/networks/$family.toml" oracle,average,exact "$iterations" mobilenet
+  done
+}
+
+# take NAME: stores the results of a script's runs
+take() { "$python" scripts/figures/results_tables.py --take "runs/$1"; }
+
+make main-results 105 "$python" scripts/figures/main_results.py
+make cai-method 15 "$python" scripts/figures/cai_method.py
+make fig4 650 "$python" scripts/figures/fig4_speed.py
+make fig5 25 "$python" scripts/figures/fig5_recovery.py
+make fig6 40 "$python" scripts/figures/fig6_slices.py
+make fig7 25 "$python" scripts/figures/fig7_overhead.py
+make judge 35 "$python" scripts/figures/judge_schemes.py
+make families 20 families
+make simulate-families 120 "$python" scripts/figures/simulate_families.py --first 93001 --networks 50 --starts 3 --out runs/families.jsonl
+make lb-bsp 50 "$python" scripts/figures/lb_bsp_figures.py
+make lb-bsp-prediction 20 "$python" scripts/figures/lb_bsp_prediction.py --seeds 10
+make figure-11 2 "$python" scripts/figures/lb_bsp_prediction.py --seeds 1 --predictors ema,narx --out runs/lb-bsp-prediction/figure-11
+make federated-accuracy 20 "$python" scripts/figures/federated_accuracy.py
+make uneven-machines 30 "$python" scripts/figures/uneven_machines.py
+make dynamic-batching 25 "$python" scripts/figures/dynamic_batching_figures.py
+make dynamic-batching-levels 1 "$python" scripts/figures/dynamic_batching_levels.py
+make batch-throughput 2 "$python" scripts/figures/batch_throughput.py
+make lbb 15 "$python" scripts/figures/lbb_figures.py
+make fela 30 "$python" scripts/figures/fela_figures.py --simulated
+make fela-trainings 120 "$python" scripts/figures/fela_trainings.py
+for name in main-results cai-method fig4 lb-bsp lb-bsp-prediction dynamic-batching lbb; do
+  [ ! -d "runs/$name" ] || take "$name"
+done
+"$python" scripts/figures/results_tables.py
+"$python" scripts/figures/results_figures.py

@@ -1,0 +1,38 @@
+"""Reads the results that are kept in docs/results/data."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from nalb.reporting.batching_file import BatchingFile, BatchingResult
+
+RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
+BEGUN_S = 15  # of Chen et al.'s figure 10: MXNet's first iterations are set-up (lb_bsp_figures.py)
+
+
+def stored(folder: str, name: str) -> Path | None:
+    """A stored result of a script's runs; None where it is not there."""
+    path = RESULTS / "data" / folder / f"{name}.json"
+    return path if path.exists() else None
+
+
+def batchings(folder: str, name: str) -> dict[str, BatchingResult]:
+    """The results of a stored batching.json, by batching; empty where it is not there."""
+    path = stored(folder, name)
+    return {} if path is None else msgspec.json.decode(path.read_bytes(), type=BatchingFile).batchings
+
+
+def figure_11() -> dict[str, list[float]]:
+    """Speeds of one worker in Chen et al.'s figure 11, actual and predicted; empty where they are not there."""
+    path = stored("lb-bsp-prediction", "figure-11")
+    if path is None:
+        return {}
+    return msgspec.convert(msgspec.json.decode(path.read_bytes())["figure_11"], dict[str, list[float]])
+
+
+def updates_in_time(runs: dict[str, BatchingResult]) -> dict[str, float]:
+    """Each scheme's updates over the same seconds of each run, from BEGUN_S on. runs: results by scheme."""
+    ends = {name: np.cumsum(one.period_s, axis=0) for name, one in runs.items()}
+    until_s = min((float(one[-1].min()) for one in ends.values()), default=0.0)
+    return {name: float(((one >= BEGUN_S) & (one < until_s)).sum(axis=0).mean()) for name, one in ends.items()}

@@ -1,0 +1,283 @@
+"""Writes the tables of docs/results that are made of stored run files.
+
+    python scripts/figures/results_tables.py                # write the tables into the pages again
+    python scripts/figures/results_tables.py --take RUNS    # first copy the results in RUNS/*/ to docs/results/data
+
+On a page such a table stands behind a comment with its name. Whatever the script writes, the tests write too and compare with the
+page, so each number of such a table is that of its run files.
+"""
+
+import argparse
+import itertools
+import math
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from experiments import paper_tables
+from experiments.paper_tables import NOT_RUN, Rows
+from experiments.speed import speed_of
+from experiments.stored import RESULTS, stored
+from fig4_speed import CAI, PAPER, SEEDS, TOGETHER, run_name
+from main_results import FAST, ROWS, SLOW, TURNS, name_of
+from nalb.reporting.run_file import RunFile, median_s
+from results_figures import FAMILIES, FIGURES, JOINT, last_iterations_s, run_file
+
+MARK = "<!-- made by scripts/figures/results_tables.py: {name} -->"
+MARKED = re.compile(r"<!-- made by scripts/figures/results_tables\.py: ([\w-]+) -->\n\n((?:\|.*\n)*(?:\n!\[.*\n)?)")
+RESULT_FILES = ("run.json", "batching.json", "throughput.json", "prediction.json")
+
+
+def seconds(run: RunFile, scheme: str) -> float:
+    """A scheme's communication time, the median after the warm-up."""
+    return median_s(run.schemes[scheme].communication_s)
+
+
+def families() -> Rows:
+    """One network of each family, on page `networks`. Each iteration of `changing` has a bound of its own, which is not stored."""
+    ratios = ("exact / oracle", "exact / average", "exact / bound", "exact / goodput bound")
+    rows: Rows = [("family", "oracle s", "exact s", "average s", *ratios)]
+    for family in (*FAMILIES, "changing"):
+        run, is_static = run_file(f"family-{family}"), family != "changing"
+        oracle_s, exact_s, average_s = (seconds(run, scheme) for scheme in ("oracle", "exact", "average"))
+        over_bound = exact_s / run.bound_s
+        bounds = [f"{over_bound:.2f}", f"{over_bound / run.goodput_factor:.2f}"] if is_static else ["", ""]
+        name = family if is_static else f"{family}, {len(run.schemes['exact'].communication_s)} iterations"
+        times = (f"{oracle_s:.3f}", f"{exact_s:.3f}", f"{average_s:.3f}")
+        rows.append((name, *times, f"{exact_s / oracle_s:.3f}", f"{exact_s / average_s:.2f}", *bounds))
+    return rows
+
+
+def both_balances() -> Rows:
+    """`joint` against either balance alone."""
+    rows: Rows = [
+        ("network", "equal sizes, `exact`", "`lb-bsp@average`", "`joint`", "`joint` over the better single one")
+    ]
+    for name, label in JOINT.items():
+        took_s = last_iterations_s(name)
+        network_s, machines_s, both_s = (took_s[one] for one in ("off@exact", "lb-bsp@average", "joint"))
+        shown = f"{label} (n3 has 0.6 of its cores from 20 s on)" if name == "half-both" else label
+        cells = (f"{one:.2f}" for one in (network_s, machines_s, both_s, both_s / min(network_s, machines_s)))
+        rows.append((shown, *cells))
+    return rows
+
+
+def fixed_slices(runs: dict[str, str], sizes: Iterable[int], first: int | None) -> Rows:
+    """Times by slice size. runs: labels by stored run; first: the size of slices in `average`; None: that one does not count."""
+    sizes = list(sizes)
+    rows: Rows = [("network, gradients", "stock", *(f"{size:,} bytes" for size in sizes))]
+    for name, label in runs.items():
+        run = run_file(f"slices-{name}")
+        of_size = {int(one.partition("@")[2]): seconds(run, one) for one in run.schemes if one.startswith("average@")}
+        if first is not None:
+            of_size[first] = seconds(run, "average")
+        best = min(of_size.values())
+        cells = [_time(of_size[size], of_size[size] == best) if size in of_size else "" for size in sizes]
+        rows.append((label, _time(seconds(run, "stock")), *cells))
+    return rows
+
+
+def _time(value_s: float, is_best: bool = False) -> str:
+    text = f"{value_s:.2f}" if value_s >= 10 else f"{value_s:.3f}"
+    return f"**{text}**" if is_best else text
+
+
+def slices_mobilenet() -> Rows:
+    """Fixed slice sizes, MobileNet."""
+    rates = {"25": "25 Mbit/s", "500": "500 Mbit/s", "4000": "4 Gbit/s"}
+    labels = {f"mobilenet-{mbps}": f"{rate}, MobileNet" for mbps, rate in rates.items()}
+    return fixed_slices(labels, (28_000, 56_000, 112_000, 224_000, 448_000, 900_000), 56_000)
+
+
+def slices_resnet50() -> Rows:
+    """Fixed slice sizes, ResNet-50."""
+    return fixed_slices(
+        {"resnet50-4000": "4 Gbit/s, ResNet-50"}, (152_000, 300_000, 600_000, 1_200_000, 2_400_000), None
+    )
+
+
+def slices_that_follow() -> Rows:
+    """Slice sizes that follow from the rate, at 4 Gbit/s."""
+    rows: Rows = [
+        ("gradients", "stock", "`average`, first size kept", "`average`", "`exact`, first size kept", "`exact`")
+    ]
+    for model, label in (
+        ("mobilenet", "MobileNet, 56,000 to 354,000 bytes"),
+        ("resnet50", "ResNet-50, 153,000 to 1,104,000 bytes"),
+    ):
+        run = run_file(f"follow-{model}")
+        fixed = next(one for one in run.schemes if one.startswith("average@")).partition("@")[2]
+        stock_s = seconds(run, "stock")
+        times = [seconds(run, one) for one in (f"average@{fixed}", "average", f"exact@{fixed}", "exact")]
+        rows.append((label, f"{stock_s:.3f}", *(f"{one:.3f} ({one / stock_s:.2f})" for one in times)))
+    return rows
+
+
+def middle(times: Sequence[float], digits: int = 3) -> str:
+    """The median of several runs, with the least and the most."""
+    if not times:
+        return NOT_RUN
+    return f"{statistics.median(times):.{digits}f} [{min(times):.{digits}f}, {max(times):.{digits}f}]"
+
+
+def main_results() -> Rows:
+    """Stock MXNet, equal shares and nalb's schemes, medians of three runs."""
+    rows: Rows = [("network, gradients", "bound", *SLOW, *FAST, "stock / exact")]
+    for row in ROWS:
+        times: dict[str, list[float]] = {scheme: [] for scheme in (*SLOW, *FAST)}
+        bound = ""
+        for (schemes, _), turn in itertools.product(row.parts, TURNS):
+            if path := stored("main-results", name_of(row, schemes, turn)):
+                run = msgspec.json.decode(path.read_bytes(), type=RunFile)
+                bound = f"{run.bound_s:.2f}"
+                for scheme in schemes:
+                    times[scheme].append(seconds(run, scheme))
+        medians = [statistics.median(times[scheme]) for scheme in ("stock", "exact") if times[scheme]]
+        gain = f"{medians[0] / medians[1]:.1f}" if len(medians) == 2 else ""
+        rows.append((f"{row.network}, {row.model}", bound, *(middle(one, 2) for one in times.values()), gain))
+    return rows
+
+
+def cai_4() -> Rows:
+    """Training speed over equal shares (Eq. 16), medians over the networks whose runs are stored."""
+    shown = ("elastic", CAI, "aware", "exact")
+    rows: Rows = [
+        ("model", "networks", "paper: elastic", "paper: aware", "elastic", "Cai et al.", "nalb's `aware`", "`exact`")
+    ]
+    for model, groups in TOGETHER.items():
+        gains: dict[str, list[float]] = {scheme: [] for scheme in shown}
+        for seed in SEEDS:
+            paths = [stored("fig4", run_name(model, f"fig4-n12-s{seed}", group)) for group in groups]
+            speeds: dict[str, float] = {}
+            for path in paths:
+                if path is None:
+                    continue
+                run = msgspec.json.decode(path.read_bytes(), type=RunFile)
+                of_cai = path.stem.endswith("-cai")
+                speeds |= {CAI if of_cai else one: speed_of(done, run.nodes) for one, done in run.schemes.items()}
+            if all(paths):
+                for scheme in shown:
+                    gains[scheme].append(speeds[scheme] / speeds["average"])
+        cells = [middle(one, 2) for one in gains.values()]
+        paper = [f"{one:.2f}" for one in PAPER[model]]
+        rows.append((model, str(len(gains["exact"])), *paper, *cells))
+    return rows
+
+
+def cai_method() -> Rows:
+    """Cai et al.'s own method beside nalb's `aware`."""
+    rows: Rows = [("MobileNet on", "bound s", "Cai et al. s", "nalb's `aware` s", "Cai et al. over nalb's")]
+    for net in ("wan6-static", "wan4-static", "fig4-n12-s1"):
+        medians, cells, bound = {}, [], ""
+        for estimator in ("paper", "capacity"):
+            paths = [path for turn in (1, 2, 3) if (path := stored("cai-method", f"{net}-{estimator}-{turn}"))]
+            runs = [msgspec.json.decode(path.read_bytes(), type=RunFile) for path in paths]
+            times = [seconds(run, "aware") for run in runs]
+            medians[estimator] = statistics.median(times) if times else math.nan
+            cells.append(middle(times))
+            bound = f"{runs[0].bound_s:.2f}" if runs else bound
+        ratio = medians["paper"] / medians["capacity"]
+        rows.append((net, bound, *cells, "" if math.isnan(ratio) else f"{ratio:.2f}"))
+    return rows
+
+
+TABLES: dict[str, tuple[str, Callable[[], Rows]]] = {  # by name: the page, and what makes the rows
+    "families": ("networks", families),
+    "both-balances": ("both-balances", both_balances),
+    "slices-mobilenet": ("slice-sizes", slices_mobilenet),
+    "slices-resnet50": ("slice-sizes", slices_resnet50),
+    "slices-that-follow": ("slice-sizes", slices_that_follow),
+    "main-results": ("peers", main_results),
+    "cai-method": ("cai-2023", cai_method),
+    "cai-4": ("cai-2023", cai_4),
+    "chen-6": ("chen-2021", paper_tables.chen_6),
+    "chen-11": ("chen-2021", paper_tables.chen_11),
+    "chen-12": ("chen-2021", paper_tables.chen_12),
+    "chen-10": ("chen-2021", paper_tables.chen_10),
+    "tyagi-5": ("tyagi-2020", paper_tables.tyagi_5),
+    "tyagi-6": ("tyagi-2020", paper_tables.tyagi_6),
+    "tyagi-7": ("tyagi-2020", paper_tables.tyagi_7),
+    "yao-2": ("yao-2023", paper_tables.yao_2),
+    "yao-4": ("yao-2023", paper_tables.yao_4),
+}
+
+
+PICTURES = {  # by table: the figure behind it, and what it shows
+    "both-balances": ("both-balances", "Iteration time of the three schemes"),
+    "slices-resnet50": ("slice-sizes", "Communication time over slice size"),
+    "chen-6": ("chen-7", "Accuracy over time by scheme"),
+    "chen-10": ("chen-10", "Time of an iteration over BSP's, on machines that change"),
+    "chen-11": ("chen-11", "Speeds of one worker, actual and predicted"),
+    "tyagi-7": ("tyagi-7", "Gain over uniform batches on two unequal machines"),
+    "yao-4": ("yao-6", "Accuracy over time under SSGD and LBB"),
+}
+
+
+def block(name: str) -> str:
+    """What stands behind a table's comment: the table, and its figure where that can be drawn."""
+    figure, meaning = PICTURES.get(name, ("", ""))
+    picture = f"\n![{meaning}](figures/{figure}.svg)\n" if figure in FIGURES else ""
+    return markdown(TABLES[name][1]()) + picture
+
+
+def markdown(rows: Rows) -> str:
+    """The table's lines."""
+    width = len(rows[0])
+    filled = [[*row, *[""] * (width - len(row))] for row in rows]
+    head, *rest = [re.sub(" +", " ", f"| {' | '.join(cells)} |\n") for cells in filled]
+    return "".join([head, "|---" * width + "|\n", *rest])
+
+
+def page_with_tables(page: str, text: str) -> str:
+    """The page's text with each of its tables made again. Raises ValueError for a table that is unknown, or not on the page."""
+    wanted = {name for name, (where, _) in TABLES.items() if where == page}
+    shown = [match[1] for match in MARKED.finditer(text)]
+    if sorted(shown) != sorted(wanted):
+        raise ValueError(f"docs/results/{page}.md shows the tables {sorted(shown)}, and {sorted(wanted)} belong there")
+    return MARKED.sub(lambda match: f"{MARK.format(name=match[1])}\n\n{block(match[1])}", text)
+
+
+def take(runs: Path) -> int:
+    """Copy the results of a script's runs to docs/results/data/NAME, NAME being that of their folder; return how many.
+
+    Numbers are rounded to millionths, so times to microseconds: the files stay small.
+    """
+    folder = RESULTS / "data" / runs.name
+    found = [path for one in sorted(runs.iterdir()) for path in (one / name for name in RESULT_FILES) if path.exists()]
+    folder.mkdir(exist_ok=True)
+    for path in found:
+        result = msgspec.json.encode(rounded(msgspec.json.decode(path.read_bytes())))
+        (folder / f"{path.parent.name}.json").write_bytes(result + b"\n")
+    return len(found)
+
+
+def rounded(value: Any) -> Any:
+    """A decoded JSON value with its numbers rounded."""
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [rounded(one) for one in value]
+    return round(value, 6) if isinstance(value, float) else value
+
+
+def main() -> int:
+    """Parse the flags, copy what is asked for, and write the tables."""
+    parser = argparse.ArgumentParser(description="write the tables of docs/results that are made of stored run files")
+    parser.add_argument("--take", metavar="RUNS", type=Path, help="copy the results in RUNS/*/ first")
+    args = parser.parse_args()
+    if args.take is not None:
+        print(f"{take(args.take)} results of {args.take}")
+    for page in sorted({page for page, _ in TABLES.values()}):
+        path = RESULTS / f"{page}.md"
+        path.write_text(page_with_tables(page, path.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"{len(TABLES)} tables in {RESULTS}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

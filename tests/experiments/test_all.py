@@ -1,0 +1,16 @@
+"""scripts/figures/all.sh runs every script of figures, and goes on where it was ended."""
+
+import re
+from pathlib import Path
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "figures"
+# docs/simulation.md has the commands of these: they judge the simulator and rules, and make no table of docs/results.
+OF_THE_SIMULATOR = {"ablate_rules.py", "simulate_recorded.py", "name_the_pace.py"}
+
+
+def test_every_script_is_run() -> None:
+    text = (SCRIPTS / "all.sh").read_text(encoding="utf-8")
+    assert (
+        set(re.findall(r"scripts/figures/(\w+\.py)", text))
+        == {one.name for one in SCRIPTS.glob("*.py")} - OF_THE_SIMULATOR
+    )
