@@ -29,6 +29,9 @@ def explain(layout: Layout, plan: Distribution, nodes: Sequence[Node], capacitie
 
 def _node_lines(layout: Layout, plan: Distribution, nodes: Sequence[Node], capacities: Capacities | None) -> list[str]:
     slices = Counter(plan.server_of_slice)
+    probes = Counter(
+        server for server, is_probe in zip(plan.server_of_slice, layout.is_probe.tolist(), strict=True) if is_probe
+    )
     shares = plan.held_shares
     if (by_site := plan.by_site) is not None:
         return _site_lines(layout, plan, by_site, nodes, capacities)
@@ -36,7 +39,10 @@ def _node_lines(layout: Layout, plan: Distribution, nodes: Sequence[Node], capac
     fixed, _ = linear_load(nodes, layout.model_bytes)
     lines = []
     for i, node in enumerate(nodes):
-        line = f"{node.name}: sums {plan.shares_bytes[i]} bytes in {slices[i]} slices, carries {loads[i]:.0f} each way"
+        line = f"{node.name}: sums {plan.shares_bytes[i]} bytes in {slices[i]} slices"
+        if slices[i] and slices[i] == probes[i]:
+            line += ", all probes, by which its link is measured"
+        line += f", carries {loads[i]:.0f} bytes each way"
         if capacities is not None:
             limit, slowest = capacities.limit, float((loads / capacities.limit).max())
             line += f", {loads[i] / limit[i]:.3f} s at {bytes_per_s_to_mbps(limit[i]):g} Mbit/s"
