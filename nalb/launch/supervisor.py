@@ -401,7 +401,7 @@ def _is_terminal() -> bool:
 
 
 def _print(text: str) -> None:
-    encoding = sys.stdout.encoding
+    encoding = sys.stdout.encoding or "utf-8"  # None: rich draws a bar, and prints lines above it
     try:
         print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
     except OSError:
