@@ -414,7 +414,7 @@ def find_network(word: str) -> Path:
         return path
     carried = carried_networks()
     if word not in carried:
-        kind = f"'{word}' is a folder" if path.is_dir() else f"no network file '{word}'"
+        kind = f"'{word}' is a folder" if os.path.isdir(path) else f"no network file '{word}'"
         raise InputError(f"{kind}: {did_you_mean(word, carried)}give a path, or one of {', '.join(carried)}")
     return carried[word]
 

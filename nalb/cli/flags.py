@@ -5,6 +5,7 @@ No command imports another, so shared flags stand here. A flag for an option of 
 
 import argparse
 import math
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -29,7 +30,7 @@ from nalb.tokens.policies import FELAS, conflict
 from nalb.tokens.shape import read_weights
 from nalb.tokens.stragglers import FORMS, Stragglers
 
-HIGH_ALPHA_BYTES = 1e12
+LOW_ALPHA_BYTES, HIGH_ALPHA_BYTES = 1e-3, 1e12
 HIGH_MODEL_BYTES = 1e12  # 1 TB
 PLAIN = Encryption()
 LOCAL_MOST = 64  # nodes on loopback
@@ -63,7 +64,7 @@ def schemes_help() -> str:
 
 def check_run(run_dir: Path) -> None:
     """Raise InputError where there is no such directory."""
-    if not run_dir.is_dir():
+    if not os.path.isdir(run_dir):  # as False too where the name is too long
         raise InputError(f"{run_dir}: no such directory: give the run directory that the job printed, or its --out")
 
 
@@ -191,6 +192,9 @@ def job_options(args: argparse.Namespace, encryption: Encryption = PLAIN) -> Job
     deadline_s, transport = said.get("deadline_s"), said.get("transport")
     if deadline_s is not None and not 1 <= deadline_s <= 86_400:
         raise InputError(f"--deadline-s {deadline_s:g}: choose 1 to 86400")
+    alpha_bytes = said.get("alpha_bytes")
+    if alpha_bytes is not None and not LOW_ALPHA_BYTES <= alpha_bytes <= HIGH_ALPHA_BYTES:
+        raise InputError(f"--alpha-bytes {alpha_bytes:g}: choose {LOW_ALPHA_BYTES:g} to {HIGH_ALPHA_BYTES:g}")
     if encryption.is_on and transport == "mxnet":
         raise InputError("--transport mxnet has no fast CURVE: leave it out, or do not encrypt")
     said["transport"] = transport or ("pyzmq" if encryption.is_on else "mxnet")

@@ -41,6 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         ("launch --local 2 --scheme exat -- true", "--scheme 'exat' is unknown: did you mean 'exact'? choose one of"),
         ("launch --local 2 --batching lbbsp -- true", "--batching 'lbbsp' is unknown: did you mean 'lb-bsp'?"),
+        (f"launch {LOCAL} --alpha-bytes -5 -- true", "--alpha-bytes -5: choose 0.001 to 1e+12"),
         ("launch --local 2 --precision int9 -- true", "--precision 'int9' is unknown: did you mean 'int8'?"),
         (
             "launch --local 2 --framework tensorflow -- true",
