@@ -97,10 +97,10 @@ def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManag
         begun_s = time.monotonic()
         with where.venue(request.encryption.is_on, attempt.left_out) as venue:
             job = venue.start(order)
-            print_line(f"nalb launch: started {_counted(job)} on {where.name}; run directory {attempt.run_dir}")
+            print_line(f"nalb: started {_counted(job)} on {where.name}; run directory {attempt.run_dir}")
             for event in job.follow(None if order.options.is_pure else LayoutEvent):
                 if isinstance(event, ReadyEvent):
-                    print_line(f"nalb launch: all have met after {time.monotonic() - begun_s:.1f} s")
+                    print_line(f"nalb: all have met after {time.monotonic() - begun_s:.1f} s")
 
     claimed = lock.claim(Path(checkpoints), job) if is_shared else nullcontext()
     with ending_on_signals(), around(run_dir), claimed:

@@ -194,8 +194,8 @@ def test_a_replay_with_verified_sums(cluster: Cluster, launch: Launch) -> None:
     assert len(folders) == 5  # each process has its own, private to it
     assert job.end(90)[0] == 0, job.output
     assert "all processes ended well" in job.verdict()
-    assert "nalb launch: started 1 scheduler, 2 servers, 2 workers on hosts; run directory " in job.output
-    assert re.search(r"^nalb launch: all have met after [0-9.]+ s$", job.output, re.MULTILINE)
+    assert "nalb: started 1 scheduler, 2 servers, 2 workers on hosts; run directory " in job.output
+    assert re.search(r"^nalb: all have met after [0-9.]+ s$", job.output, re.MULTILINE)
     assert {path.name for path in (job.run_dir / "logs").iterdir()} == {
         "a.scheduler.log", "a.server.log", "a.worker.log", "b.server.log", "b.worker.log"}  # fmt: skip
     assert "nalb-agent" not in job.output
