@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Shows nalb at work on an emulated network of four unequal nodes: simulates it, trains there with MXNet and with PyTorch, and compares
-# schemes. It ends with the result and the page to open, within two minutes where all is installed.
+# schemes. It ends with the result and the page to open, after two to three minutes where all is installed.
 # Usage: bash scripts/demo.sh [RUN_DIRECTORY]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,7 +20,7 @@ echo "== 1. what the network allows: four nodes of 200, 120, 160 and 50 Mbit/s, 
 echo "== 2. a Gluon script with one word changed (kvstore='nalb'), there"
 if [ -d /usr/share/datasets/fashion-mnist ]; then
   "${nalb[@]}" launch --network wan4-static --out "$run/training" -- \
-    "$venv/bin/python" examples/train_fashion_mnist.py --max-batches 30 --test-images 1000
+    "$venv/bin/python" examples/train_fashion_mnist.py --max-batches 20 --test-images 1000
 else
   echo "skipped: dataset-fashion-mnist is not installed, and installing it needs root"
 fi
