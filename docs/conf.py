@@ -12,7 +12,11 @@ extensions = [
     "structs",  # reference of the files, from the msgspec Structs that read and write them
 ]
 myst_heading_anchors = 3  # links to the headings of another page work as on a forge
-exclude_patterns = ["extensions"]
+exclude_patterns = ["extensions", "static"]
+highlight_language = "sh"  # of blocks that do not say theirs
+html_show_copyright = False
+html_static_path = ["static"]
+html_css_files = ["wide.css"]
 smartquotes = False  # `--out` is no dash
 html_theme = "furo"
 html_title = "nalb"

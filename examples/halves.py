@@ -1,7 +1,7 @@
 """A scheme of one's own: the faster half of the servers sums everything, in equal parts (docs/your-scheme.md).
 
 cd examples
-nalb simulate --network wan6-static --replay mobilenet --schemes average,exact,halves:HALVES
+nalb simulate --network wan6-asymmetric --replay mobilenet --schemes average,exact,halves:HALVES
 nalb launch --local 4 --scheme halves:HALVES -- python train_fashion_mnist.py
 """
 

@@ -9,7 +9,8 @@ NalbError                 the command prints the message in one line and exits w
 |- JobError               a process of the job failed (names it; carries its exit code; JobFailed in failures.py says why as data)
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 NAMED = 10  # most names of nodes, keys and the like in one message; a job may have a thousand
 
@@ -68,6 +69,12 @@ def listed(names: Sequence[str], most: int = NAMED) -> str:
     """The first `most` names, and how many more there are, as words of a message."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The known word that a wrong one looks like, as words of a message; empty where none does."""
+    near = get_close_matches(word.lower(), list(known), n=1)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def one_line(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from nalb.errors import InputError
+from nalb.errors import InputError, did_you_mean
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -137,7 +137,7 @@ def _explained(given: Any, wanted: inspect.Type, steps: list[Step], place: str, 
             field = f"{place}.{about[2]}" if steps else about[2]
             if about[2] in fields:
                 return f"{field} is missing: give {_bare(fields[about[2]])[1]}"
-            return f"{field} is unknown: use {', '.join(fields)}"
+            return f"{field} is unknown: {did_you_mean(about[2], fields)}use {', '.join(fields)}"
         advice = f"a table of {', '.join(fields)}"
     if isinstance(given, Mapping | list):
         return f"{place}: {what}: give {advice}"

@@ -15,3 +15,11 @@ def mbps_to_bytes_per_s(rate_mbps: float) -> float:
 def bytes_per_s_to_mbps(rate_bytes_per_s: float) -> float:
     """Convert bytes per second to Mbit/s (10^6 bits)."""
     return rate_bytes_per_s * BITS_PER_BYTE / MBPS
+
+
+def duration(value_s: float) -> str:
+    """A time that is left, as people say it: 45 s, 12 min, 3 h 5 min."""
+    if value_s < 100:
+        return f"{value_s:.0f} s"
+    minutes = round(value_s / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

@@ -56,6 +56,16 @@ def standing(network_name: str) -> list[str]:
     return sorted(names, key=lambda name: (name == hub, name))
 
 
+def networks() -> dict[str, list[str]]:
+    """The networks that are up, each with the names of its nodes and sites."""
+    names = sorted(name.removeprefix(PREFIX) for name in netns.listnetns() if name.startswith(PREFIX))
+    return {
+        hub: [name.removeprefix(f"{hub}.") for name in names if name.startswith(f"{hub}.")]
+        for hub in names
+        if "." not in hub
+    }
+
+
 def identity(namespace: str) -> tuple[int, int] | None:
     """The (device, inode) that tells this namespace from a later one of the same name; None where there is none."""
     return _namespace_file_identity(path_of(namespace))

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, field, to_builtins
 from msgspec.structs import force_setattr
 
 from nalb import toml_file
-from nalb.errors import InputError
+from nalb.errors import InputError, did_you_mean
 from nalb.units import mbps_to_bytes_per_s
 from netem.traces import Trace, parse_trace
 
@@ -393,6 +393,12 @@ class _Given(Struct, frozen=True):
     defaults: Defaults = Defaults()
 
 
+class _Nodes(Struct, frozen=True):
+    """The part of a file that is checked before the number of nodes."""
+
+    nodes: list[NetworkNode]
+
+
 def carried_networks() -> dict[str, Path]:
     """The networks that come with the package, by name."""
     return {path.stem: path for path in sorted(CARRIED_DIRECTORY.glob("*.toml"))}
@@ -408,7 +414,8 @@ def find_network(word: str) -> Path:
         return path
     carried = carried_networks()
     if word not in carried:
-        raise InputError(f"no network file '{word}': give a path, or one of {', '.join(carried)}")
+        kind = f"'{word}' is a folder" if os.path.isdir(path) else f"no network file '{word}'"
+        raise InputError(f"{kind}: {did_you_mean(word, carried)}give a path, or one of {', '.join(carried)}")
     return carried[word]
 
 
@@ -425,6 +432,8 @@ def parse_network(text: str, source: str) -> Network:
     if isinstance(nodes, list):
         document["nodes"] = [_with_defaults(defaults, node) if isinstance(node, dict) else node for node in nodes]
     _read_traces(document, source)
+    if isinstance(nodes, list):  # a mistake in a node is told before one of their number
+        toml_file.convert(document, _Nodes, source)
     return toml_file.convert(document, Network, source)
 
 

@@ -9,7 +9,7 @@ import math
 import random
 from collections.abc import Iterator
 
-from nalb.errors import InputError, listed
+from nalb.errors import InputError, did_you_mean, listed
 
 FAMILIES = ("mobile", "shared")
 STEP_S = 0.5  # between two rates of a radio link
@@ -27,7 +27,7 @@ LOW_GAP_S = 0.2  # least time between two changes
 def trace_text(family: str, seed: int, seconds: float, low_mbps: float, high_mbps: float) -> str:
     """The text of a trace file, whose first line is the command that prints it. Raises InputError."""
     if family not in FAMILIES:
-        raise InputError(f"--family {family}: give one of {listed(FAMILIES)}")
+        raise InputError(f"--family {family}: {did_you_mean(family, FAMILIES)}give one of {listed(FAMILIES)}")
     if not 1 <= seconds <= 1e5:
         raise InputError(f"--seconds {seconds:g}: give 1 to 100000")
     if not 0.01 <= low_mbps <= high_mbps <= 34_000:

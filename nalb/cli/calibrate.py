@@ -21,7 +21,7 @@ ROUNDS = 3
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
-    parser.add_argument("--network", default="wan4-static", metavar="FILE", help="default: wan4-static")
+    parser.add_argument("--network", default="wan4-static", metavar="NETWORK", help="default: wan4-static")
     parser.add_argument("--replay", choices=NAMES, default="mobilenet", help="default: mobilenet")
     parser.add_argument("--low", type=float, default=300.0, metavar="BYTES", help="smallest alpha tried (default: 300)")
     parser.add_argument(

@@ -6,19 +6,30 @@ The command leaves nothing behind on the machine.
 import argparse
 import dataclasses
 import json
+import subprocess
 from collections.abc import Iterable
 from importlib.util import find_spec
 
 from nalb.doctor import emulation, host, software
-from nalb.doctor.finding import Check, Finding
+from nalb.doctor.finding import Check, Finding, one_line
+from nalb.errors import InputError, MachineError
+from nalb.launch.hosts import Host, load_hosts
+from nalb.launch.ssh import ask, why_no_answer
+from nalb.process.own_program import own_argv
 from netem.rootless import has_privilege
+
+LIMIT_S = 120.0  # for the checks of a host
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     parser.add_argument("--json", action="store_true", help="print a JSON list of name, verdict, detail, advice")
     parser.add_argument(
-        "--hosts", action="store_true", help="check this machine for a --hosts job; run it on each host"
+        "--hosts",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="check every host of a hosts file for a job over ssh; without FILE, this machine for such a job",
     )
 
 
@@ -45,8 +56,29 @@ def checks(hosts: bool) -> tuple[Check, ...]:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run every check and print the findings; returns the exit code."""
-    return report(checks(args.hosts), args.json)
+    """Run every check and print the findings; returns the exit code. Raises InputError for a wrong hosts file."""
+    if args.hosts:
+        if args.json:
+            raise InputError("--json is of one machine: leave it out, or run `nalb doctor --hosts --json` on each host")
+        return max(map(_report_host, load_hosts(args.hosts).hosts))
+    return report(checks(args.hosts is not None), args.json)
+
+
+def _report_host(host: Host) -> int:
+    """Run `nalb doctor --hosts` on a host and print what it prints there. Returns 1 where a check fails, or nobody answers."""
+    print(f"{host.name} ({host.address}):", flush=True)
+    try:
+        done = ask(host, own_argv("nalb.cli.main", "doctor", "--hosts", python=host.python), LIMIT_S)
+    except OSError as error:
+        raise MachineError(f"cannot start ssh ({error.strerror}): install the OpenSSH client") from None
+    except subprocess.TimeoutExpired:
+        print(_line(Finding("ssh", "FAIL", f"no answer within {LIMIT_S:g} s", "look at the host")))
+        return 1
+    if not done.stdout:
+        print(_line(Finding("ssh", "FAIL", why_no_answer(host, done.returncode), one_line(done.stderr))))
+        return 1
+    print(done.stdout, end="")
+    return done.returncode
 
 
 def report(table: Iterable[Check], as_json: bool) -> int:

@@ -5,17 +5,20 @@ No command imports another, so shared flags stand here. A flag for an option of 
 
 import argparse
 import math
+import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from pathlib import Path
 
 from nalb import __version__, workloads
-from nalb.errors import InputError
+from nalb.errors import InputError, did_you_mean
 from nalb.extensions import ESTIMATOR_GROUP, is_own
 from nalb.extras import require
 from nalb.launch.encryption import Encryption
-from nalb.launch.frameworks import FRAMEWORKS
+from nalb.launch.frameworks import FRAMEWORKS, chosen, chosen_on
+from nalb.launch.hosts import load_hosts
 from nalb.live.following import check_port, metrics_beside
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from nalb.options import JOINT_BATCHING, NETWORK_PREDICTORS, PREDICTORS, STALENESS_MOST, JobOptions
@@ -27,9 +30,10 @@ from nalb.tokens.policies import FELAS, conflict
 from nalb.tokens.shape import read_weights
 from nalb.tokens.stragglers import FORMS, Stragglers
 
-HIGH_ALPHA_BYTES = 1e12
+LOW_ALPHA_BYTES, HIGH_ALPHA_BYTES = 1e-3, 1e12
 HIGH_MODEL_BYTES = 1e12  # 1 TB
 PLAIN = Encryption()
+LOCAL_MOST = 64  # nodes on loopback
 LOOPBACK, HIGH_PORT = "127.0.0.1", 65535
 OWN_HELP = "; or your own, package.module:NAME"
 ESTIMATORS_HELP = (
@@ -44,7 +48,7 @@ def name_of(known: Iterable[str], group: str) -> Callable[[str], str]:
         if word in known or is_own(word, group):
             return word
         raise argparse.ArgumentTypeError(
-            f"invalid choice: {word!r} (choose from {', '.join(known)}, package.module:NAME)"
+            f"{word!r} is unknown: {did_you_mean(word, known)}choose of {', '.join(known)}, package.module:NAME"
         )
 
     return check
@@ -58,6 +62,58 @@ def schemes_help() -> str:
             names.setdefault(scheme.meaning, []).append(name)
     meanings = [f"{', '.join(alike)}: {meaning}" for meaning, alike in names.items()]
     return "; ".join([f"{AUTO} (default): the same as {SCHEMES[AUTO].name}", *meanings]) + OWN_HELP
+
+
+def check_run(run_dir: Path) -> None:
+    """Raise InputError where there is no such directory."""
+    if not os.path.isdir(run_dir):  # as False too where the name is too long
+        raise InputError(f"{run_dir}: no such directory: give the run directory that the job printed, or its --out")
+
+
+def add_place_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say where a job runs; one of them has to be given."""
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--local", metavar="N", help="N nodes on this machine's loopback; 3+2: two sites, of 3 and 2")
+    where.add_argument(
+        "--network",
+        metavar="NETWORK",
+        help="an emulated network, built for the run: a file, or the name of a carried one",
+    )
+    where.add_argument("--hosts", metavar="FILE", help="hosts reached over ssh, see docs/hosts.md")
+
+
+def nodes_of(local: str | None) -> tuple[int, ...] | None:
+    """The number of nodes of each site that --local gives, N or N+N+...; None without the flag. Raises InputError."""
+    if local is None:
+        return None
+    counts = tuple(int(count) if count.isdecimal() else 0 for count in local.split("+"))
+    if min(counts) < 1 or sum(counts) > LOCAL_MOST:
+        raise InputError(f"--local {local}: choose 1 to {LOCAL_MOST} nodes, such as 4, or of each site, such as 3+2")
+    return counts
+
+
+def command_of(args: argparse.Namespace, example: str) -> tuple[str, ...]:
+    """The command after `--`. example: a whole command line. Raises InputError where there is none, or it is no program here."""
+    words = tuple(args.command)
+    if words[:1] != ("--",) or len(words) == 1:
+        raise InputError(f"put -- before the command: {example}")
+    starts_here = args.hosts is None and not getattr(args, "print_env", False)
+    if starts_here and shutil.which(words[1]) is None:
+        raise InputError(f"COMMAND {words[1]!r} is not a program here: give a path, or a name on PATH")
+    return words[1:]
+
+
+def encryption_of(args: argparse.Namespace) -> Encryption:
+    """The encryption that the flags choose: on hosts it is on unless --plain is given."""
+    is_on = args.encrypt or args.keys is not None or (args.hosts is not None and not args.plain)
+    return Encryption(is_on, args.keys)
+
+
+def framework_of(args: argparse.Namespace, command: Sequence[str]) -> str:
+    """What the workers' Python trains with. Raises InputError or MachineError."""
+    if args.hosts is None:
+        return chosen(args.framework, command)
+    return args.framework or chosen_on(load_hosts(args.hosts).hosts[0], command)
 
 
 def add_framework_flag(parser: argparse.ArgumentParser) -> None:
@@ -138,6 +194,9 @@ def job_options(args: argparse.Namespace, encryption: Encryption = PLAIN) -> Job
     deadline_s, transport = said.get("deadline_s"), said.get("transport")
     if deadline_s is not None and not 1 <= deadline_s <= 86_400:
         raise InputError(f"--deadline-s {deadline_s:g}: choose 1 to 86400")
+    alpha_bytes = said.get("alpha_bytes")
+    if alpha_bytes is not None and not LOW_ALPHA_BYTES <= alpha_bytes <= HIGH_ALPHA_BYTES:
+        raise InputError(f"--alpha-bytes {alpha_bytes:g}: choose {LOW_ALPHA_BYTES:g} to {HIGH_ALPHA_BYTES:g}")
     if encryption.is_on and transport == "mxnet":
         raise InputError("--transport mxnet has no fast CURVE: leave it out, or do not encrypt")
     said["transport"] = transport or ("pyzmq" if encryption.is_on else "mxnet")

@@ -6,7 +6,6 @@ user gave, 3 that the machine lacks something, and 4 that a process fell silent.
 """
 
 import argparse
-import shutil
 
 from nalb.batching.schemes import BASELINES, PREDICTORS
 from nalb.batching.speed import require_library
@@ -16,20 +15,24 @@ from nalb.cli.flags import (
     add_framework_flag,
     add_job_flags,
     add_metrics_flag,
+    add_place_flags,
     add_token_flags,
     around_of,
     check_batch_flags,
     check_metrics_flag,
     check_token_flags,
+    command_of,
+    encryption_of,
     folder,
+    framework_of,
     job_options,
+    nodes_of,
     schemes_help,
 )
-from nalb.errors import InputError
+from nalb.errors import InputError, did_you_mean
 from nalb.extensions import SCHEME_GROUP, estimators_with, is_own, schemes_with
 from nalb.launch.encryption import Encryption
-from nalb.launch.frameworks import MXNET, TORCH, chosen, chosen_here, chosen_on
-from nalb.launch.hosts import load_hosts
+from nalb.launch.frameworks import MXNET, TORCH, chosen_here
 from nalb.launch.start import LaunchRequest, environment_lines, launch
 from nalb.launch.supervisor import print_line
 from nalb.options import BATCHINGS, DEFAULT_PRECISION, JOINT_BATCHING
@@ -40,12 +43,7 @@ from nalb.tokens.policies import PARALLELS
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument(
-        "--local", type=_local_nodes, metavar="N", help="N nodes on this machine's loopback; 3+2: two sites, of 3 and 2"
-    )
-    where.add_argument("--network", metavar="FILE", help="the nodes of an emulated network (built for the run)")
-    where.add_argument("--hosts", metavar="FILE", help="hosts reached over ssh, see docs/hosts.md")
+    add_place_flags(parser)
     add_framework_flag(parser)
     add_job_flags(parser)
     add_encryption_flags(parser)
@@ -80,11 +78,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="after --: what each worker runs")
 
 
-def _local_nodes(word: str) -> tuple[int, ...]:
-    """The number of nodes of each site, from N or N+N+..."""
-    return tuple(int(count) for count in word.split("+"))
-
-
 def main(args: argparse.Namespace) -> int:
     """Run the job to its end, or print its environments. A failed job raises JobError, which has the job's exit code."""
     request = _parse(args)
@@ -98,13 +91,12 @@ def main(args: argparse.Namespace) -> int:
 
 def _parse(args: argparse.Namespace) -> LaunchRequest:
     """The request that the flags make. Raises InputError for flags that are wrong or do not fit each other."""
-    if args.command[:1] != ["--"] or len(args.command) == 1:
-        raise InputError("put -- before the command: nalb launch --local 4 -- python train.py --epochs 3")
-    command = tuple(args.command[1:])
+    command = command_of(args, "nalb launch --local 4 -- python train.py --epochs 3")
     known = (*SCHEMES, GLOO.name)
     if args.scheme not in known and not is_own(args.scheme, SCHEME_GROUP):
         raise InputError(
-            f"--scheme {args.scheme!r} is unknown: choose one of {', '.join(known)}, or package.module:NAME"
+            f"--scheme {args.scheme!r} is unknown: {did_you_mean(args.scheme, known)}choose one of {', '.join(known)}, "
+            "or package.module:NAME"
         )
     if args.hosts is None:  # with --hosts the first host needs these libraries, and this machine may lack them
         estimators_with(args.estimator)
@@ -126,28 +118,21 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
         )
     if args.batching in BASELINES and not scheme.routes_itself:
         raise InputError(f"--batching {args.batching} is how MXNet's own KVStores train: add --scheme stock")
-    if args.local is not None and not (min(args.local) >= 1 and sum(args.local) <= 64):
-        raise InputError(f"--local {'+'.join(map(str, args.local))}: choose 1 to 64 nodes")
     if args.hosts is None and args.checkpoints is not None:
         args.checkpoints = folder(args.checkpoints, "--checkpoints")
     if args.print_env and (args.max_restarts or args.min_nodes):
         raise InputError("--print-env starts nothing, so nothing again: leave out --max-restarts and --min-nodes")
-    if not args.print_env and args.hosts is None and shutil.which(command[0]) is None:
-        raise InputError(f"COMMAND {command[0]!r} is not a program here: give a path, or a name on PATH")
-    is_encrypted = args.encrypt or args.keys is not None or (args.hosts is not None and not args.plain)
-    encryption = Encryption(is_encrypted, args.keys)
+    encryption = encryption_of(args)
     if args.print_env:  # another launcher starts the command, perhaps elsewhere: its Python cannot be asked
         framework = args.framework or (MXNET if args.hosts is not None else chosen_here())
-    elif args.hosts is None:
-        framework = chosen(args.framework, command)
     else:
-        framework = args.framework or chosen_on(load_hosts(args.hosts).hosts[0], command)
+        framework = framework_of(args, command)
     _check_framework(args, framework, scheme, encryption)
     return LaunchRequest(
         command,
         job_options(args, encryption),
         encryption,
-        args.local,
+        nodes_of(args.local),
         args.network,
         args.hosts,
         args.out,

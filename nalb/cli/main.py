@@ -7,9 +7,10 @@ import argparse
 import importlib
 import sys
 from collections.abc import Iterator, Sequence
+from typing import NoReturn
 
 from nalb import __version__
-from nalb.errors import MachineError, NalbError
+from nalb.errors import InputError, MachineError, NalbError, did_you_mean
 from nalb.process.streams import discard_output
 
 SUBCOMMANDS = {
@@ -28,13 +29,53 @@ SUBCOMMANDS = {
     "net": "build, verify, remove or draw an emulated network",
 }
 COMPLETION = "--print-completion"
+NETWORKS = {"bash": "_nalb_networks", "zsh": "_nalb_networks"}  # the shells' functions that complete a network
+COMPLETE_NETWORKS = {  # carried networks and files
+    "bash": '_nalb_networks() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}',
+    "zsh": "_nalb_networks() {{ compadd {names}; _files }}",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are an InputError of one line, which says how a misspelt word is spelt."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}: `{self.prog} --help` says what there is")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.choices is not None and value not in action.choices:
+            name = next(iter(action.option_strings), action.metavar or action.dest)
+            known = [str(one) for one in action.choices]
+            raise InputError(
+                f"{name} {value!r} is unknown: {did_you_mean(str(value), known)}choose of {', '.join(known)}"
+            )
+
+
+def _parsed(parser: argparse.ArgumentParser, words: Sequence[str], command: str) -> argparse.Namespace:
+    """Parse the words. A flag that nobody knows is told before what is missing, which may be that flag well spelt."""
+    flags = [flag for action in _actions(parser) for flag in action.option_strings if flag.startswith("--")]
+    try:
+        args, left = parser.parse_known_args(words)
+    except InputError:
+        own = words[: words.index("--")] if "--" in words else words
+        given = [word for word in own if word.startswith("--") and own[0] in SUBCOMMANDS]
+        unknown = [word for word in given if not any(flag.startswith(word.split("=")[0]) for flag in flags)]
+        _check_known(unknown, flags, command)
+        raise
+    _check_known(left, flags, command)
+    return args
+
+
+def _check_known(left: Sequence[str], flags: Sequence[str], command: str) -> None:
+    """Raise InputError for words that no argument takes."""
+    if left:
+        meant = did_you_mean(left[0].partition("=")[0], flags)
+        raise InputError(f"{left[0]!r} is not understood: {meant}`{command} --help` says what there is")
 
 
 def build_parser(*chosen: str) -> argparse.ArgumentParser:
     """Build the parser. Only the modules of the chosen subcommands are imported, so that `nalb --help` stays instant."""
-    parser = argparse.ArgumentParser(
-        prog="nalb", description="network-aware load balancing for parameter-server training"
-    )
+    parser = _Parser(prog="nalb", description="network-aware load balancing for parameter-server training")
     parser.add_argument("--version", action="version", version=f"nalb {__version__}")
     shells = ("bash", "zsh")
     parser.add_argument(
@@ -54,13 +95,16 @@ class _PrintCompletion(argparse.Action):
     """Prints a completion script for the named shell and exits. An argument's metavar tells whether it is a file or a directory."""
 
     def __call__(self, parser: argparse.ArgumentParser, _args: object, shell: object, _option: object = None) -> None:
-        import shtab  # the import takes longer than all of `nalb --help`
+        import shtab  # the imports take longer than all of `nalb --help`
+
+        from netem.network_file import carried_networks
 
         for action in _actions(parser):
-            complete = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}.get(str(action.metavar))
+            complete = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "NETWORK": NETWORKS}.get(str(action.metavar))
             if complete:
                 action.complete = complete  # type: ignore[attr-defined]  # shtab reads this attribute
-        print(shtab.complete(parser, str(shell)))
+        preamble = COMPLETE_NETWORKS[str(shell)].format(names=" ".join(carried_networks()))
+        print(shtab.complete(parser, str(shell), preamble=preamble))
         parser.exit()
 
 
@@ -80,10 +124,13 @@ def run(argv: Sequence[str] | None = None) -> int:
     as `head`, is no error.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    chosen = [word for word in words if word in SUBCOMMANDS][:1]
-    args = build_parser(*(SUBCOMMANDS if words[:1] == [COMPLETION] else chosen)).parse_args(words)
-    args.words = words
+    chosen = [word for word in words if not word.startswith("-")][:1]
+    chosen = [word for word in chosen if word in SUBCOMMANDS]
+    command = " ".join(["nalb", *chosen])
     try:
+        parser = build_parser(*(SUBCOMMANDS if words[:1] == [COMPLETION] else chosen))
+        args = _parsed(parser, words, command)
+        args.words = words
         code = int(args.main(args))
         sys.stdout.flush()
         return code
@@ -91,13 +138,13 @@ def run(argv: Sequence[str] | None = None) -> int:
         discard_output()
         return 0
     except NalbError as error:
-        print(f"nalb {args.subcommand}: {error}", file=sys.stderr)
+        print(f"{command}: {error}", file=sys.stderr)
         return error.exit_code
     except MemoryError:
-        print(f"nalb {args.subcommand}: no memory is left: free memory, or raise ulimit -v", file=sys.stderr)
+        print(f"{command}: no memory is left: free memory, or raise ulimit -v", file=sys.stderr)
         return MachineError.exit_code
     except KeyboardInterrupt:
-        print(f"nalb {args.subcommand}: interrupted", file=sys.stderr)
+        print(f"{command}: interrupted", file=sys.stderr)
         return 130
 
 

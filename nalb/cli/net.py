@@ -1,4 +1,4 @@
-"""`nalb net up|verify|down FILE`: handles an emulated network by hand. `nalb launch` and `nalb compare` build their own.
+"""`nalb net up|verify|down NETWORK` and `nalb net status`: handle emulated networks by hand. Jobs build their own.
 
 `nalb net random` prints a network file for any of these commands; `nalb net trace` prints a trace that a link can follow.
 """
@@ -16,14 +16,18 @@ from netem.network_file import Network, find_network, load_network
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's actions and their flags."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="up|verify|down|random|trace")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, help_text in (
         ("up", "build the network and leave it standing"),
         ("verify", "measure every node, capped pair and site against the file; builds the network if it is not up"),
         ("down", "remove the network and whatever runs in it"),
     ):
         action = actions.add_parser(name, help=help_text, description=help_text)
-        action.add_argument("file", metavar="FILE", help="a network file, or the name of a carried one (wan4-static)")
+        action.add_argument(
+            "file", metavar="NETWORK", help="a network file, or the name of a carried one (wan4-static)"
+        )
+    help_text = "say which networks are up"
+    actions.add_parser("status", help=help_text, description=help_text)
     random_help = "print a network file of a family, drawn by a seed"
     action = actions.add_parser("random", help=random_help, description=random_help)
     action.add_argument("--family", required=True, metavar="F", help=f"one of {', '.join(FAMILIES)}")
@@ -50,6 +54,8 @@ def main(args: argparse.Namespace) -> int:
     if args.action == "trace":
         sys.stdout.write(trace_families.trace_text(args.family, args.seed, args.seconds, args.low, args.high))
         return 0
+    if args.action == "status":
+        return _status()
     network = load_network(find_network(args.file))
     return {"up": _up, "verify": _verify, "down": _down}[args.action](network, args.file)
 
@@ -59,6 +65,15 @@ def _random(args: argparse.Namespace) -> int:
         raise InputError(f"--cores {args.cores:g} is of family shared-cores alone: leave it out")
     cores = float(len(os.sched_getaffinity(0))) if args.cores is None else args.cores
     sys.stdout.write(network_text(draw_network(args.family, args.nodes, args.seed, args.scale, cores)))
+    return 0
+
+
+def _status() -> int:
+    up = namespaces.networks()
+    for name, nodes in up.items():
+        print(f"network {name} is up: {listed(nodes)}")
+    if not up:
+        print("no network is up")
     return 0
 
 

@@ -66,7 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--capacities-mbps", metavar="C,C,...", help="per node, Mbit/s; 100/200 is 100 up and 200 down")
     where.add_argument(
-        "--network", metavar="FILE", help="network file, or the name of a carried one; rates at 0 s, sites too"
+        "--network", metavar="NETWORK", help="network file, or the name of a carried one; rates at 0 s, sites too"
     )
     parser.add_argument("--model-bytes", metavar="B", help="bytes of all gradients")
     parser.add_argument("--replay", choices=workloads.NAMES, help="take the model's tensors from a carried workload")

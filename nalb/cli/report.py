@@ -7,6 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from nalb.cli.flags import check_run
 from nalb.reporting.pace import paces
 from nalb.reporting.page import FOLDER, run_dirs, write_report
 from nalb.reporting.precisions import precision_lines
@@ -22,11 +23,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Write the reports and print their paths. Raises InputError."""
+    check_run(args.run_dir)
     for run_dir in run_dirs(args.run_dir):
         pages = write_report(run_dir, args.force, _show)
         first = pages[0].record
         if isinstance(first, Record):
-            print(headline(summarise(first), paces(first)))
+            print(headline(first, summarise(first), paces(first)))
         for page in pages:
             print(f"report: {run_dir / page.file} (and {len(page.figures)} figures in {run_dir / FOLDER})")
         for note in (*precision_lines(first.steps), *shared_uplinks(first)):

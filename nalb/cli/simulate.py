@@ -23,7 +23,7 @@ from nalb.cli.flags import (
 )
 from nalb.compare.progress import show_table
 from nalb.compare.variants import ONE_LEVEL
-from nalb.errors import InputError
+from nalb.errors import InputError, did_you_mean
 from nalb.extensions import ESTIMATOR_GROUP, SCHEME_GROUP, estimators_with, is_own, load_scheme
 from nalb.launch.network import configured_capacities, job_nodes
 from nalb.measurement.estimators import ESTIMATORS
@@ -72,7 +72,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     parser.add_argument(
         "--network",
-        metavar="FILE",
+        metavar="NETWORK",
         help="network file, or the name of a carried one; rates at 0 s; with --run: where the run's is not a carried one",
     )
     parser.add_argument("--random", metavar="N:LOW-HIGH:SEED", help="N nodes, rates drawn evenly, Mbit/s")
@@ -174,6 +174,10 @@ def main(args: argparse.Namespace) -> int:
     if is_rounded:
         print(f"bound with these precisions {rounded_bound_s:.4g} s")
         print("\n".join(explain_precisions(PrecisionModel(nodes, tensors, capacities), precisions)))
+    if args.replay is None and any(scheme.routes_itself for scheme in schemes.values()):
+        print(
+            "--model-bytes is one tensor, which MXNet too cuts into equal parts: --replay shows how it spreads a model's own"
+        )
     if capacities.uplinks is not None:
         print(f"bound: {of_levels(*level_bounds_s(nodes, model_bytes, capacities))}")
     return 0
@@ -275,7 +279,8 @@ def _parse_schemes(text: str) -> dict[str, Scheme]:
         name = word.removesuffix(ONE_LEVEL)
         if name not in SCHEMES and not is_own(name, SCHEME_GROUP):
             raise InputError(
-                f"--schemes: {name!r} cannot be simulated: choose of {', '.join(SCHEMES)}, or your own, package.module:NAME"
+                f"--schemes: {name!r} cannot be simulated: {did_you_mean(name, SCHEMES)}choose of {', '.join(SCHEMES)}, "
+                "or your own, package.module:NAME"
             )
         scheme = SCHEMES[name] if name in SCHEMES else load_scheme(name)
         if word != name and not scheme.sums_by_sites:

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 from rich.table import Table
 
+from nalb.cli.flags import check_run
 from nalb.compare.progress import show_table
 from nalb.errors import InputError, listed
 from nalb.reporting.record import read_timeline
@@ -22,6 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Write DIR/trace.json and print the table of exposed communication. Raises InputError."""
+    check_run(args.run_dir)
     path = args.run_dir / FILE
     if path.exists() and not args.force:
         raise InputError(f"{path} is there already: use --force to write over it")

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from nalb.cli.flags import parse_names
+from nalb.cli.flags import check_run, parse_names
 from nalb.compare.progress import show_table
 from nalb.errors import InputError
 from nalb.reporting.pace import paces
@@ -26,6 +26,7 @@ def main(args: argparse.Namespace) -> int:
     """Print a table for each scheme. Raises InputError."""
     if args.last is not None and args.last < 1:
         raise InputError(f"--last {args.last}: give 1 or more")
+    check_run(args.run_dir)
     timeline = read_timeline(args.run_dir)
     if not timeline.has_events:
         if trainings := sorted(str(one.parent) for one in args.run_dir.glob("*/samples.jsonl")):

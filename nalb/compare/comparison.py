@@ -45,6 +45,8 @@ class Series:
     iteration_s: list[float] = field(default_factory=list)
     plan_wait_s: list[float] = field(default_factory=list)
     link_errors: list[float] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)  # iterations of each job, where a script runs several times
+    printed: str | None = None  # the last line that a script printed
     _ended_s: float = 0.0
 
     def begin(self, at_s: float) -> None:
@@ -63,15 +65,21 @@ class Series:
         self.plan_wait_s.append(max(event.plan_wait_s.values()))
         self.link_errors.extend(link_errors(event))
 
-    def result(self, workers: int, batch: int) -> SchemeResult:
-        """The scheme's entry in run.json. workers: number of workers; batch: samples of a worker's iteration."""
-        errors = np.array(self.link_errors)
+    def end_round(self) -> None:
+        """The iterations since the last call were a job of their own."""
+        self.rounds.append(len(self.iteration_s) - sum(self.rounds))
+
+    def result(self, samples: int | None) -> SchemeResult:
+        """The scheme's entry in run.json. samples: of all workers' batches of an iteration; None: not known."""
+        errors, took_s = np.array(self.link_errors), max(sum(self.iteration_s), 1e-9)
         return SchemeResult(
             communication_s=self.communication_s,
             iteration_s=self.iteration_s,
-            samples_per_min=60.0 * batch * workers * len(self.iteration_s) / max(sum(self.iteration_s), 1e-9),
+            samples_per_min=None if samples is None else 60.0 * samples * len(self.iteration_s) / took_s,
             plan_wait_s=self.plan_wait_s,
             link_error=LinkError(float(np.median(errors)), float(np.quantile(errors, 0.95))) if len(errors) else None,
+            rounds=self.rounds if len(self.rounds) > 1 else None,
+            printed=self.printed,
         )
 
 

@@ -10,18 +10,19 @@ from pathlib import Path
 from nalb.compare.batch_comparison import run_batching
 from nalb.compare.comparison import SAMPLES_PER_BATCH, Series, compare
 from nalb.compare.parallel_comparison import run_parallel
-from nalb.compare.progress import Lines, progress_of, say
+from nalb.compare.progress import Runs, progress_of, runs_of, say
 from nalb.compare.ring import RING, Ring, require_torch, ring_program
 from nalb.compare.variants import Variant
-from nalb.errors import InputError
+from nalb.errors import InputError, JobError
 from nalb.events import IterationEvent, LayoutEvent
+from nalb.launch.encryption import Encryption
 from nalb.launch.frameworks import MXNET, TORCH, chosen
 from nalb.launch.network import NAMESPACE_PORT, configured_bound_s, goodput_bound_s, job_nodes
 from nalb.launch.ranks import replay_program, torch_program
 from nalb.launch.roles import Place, Program, mxnet_program, sites_of
 from nalb.launch.signals import ending_on_signals
-from nalb.launch.supervisor import print_line, print_unfinished
-from nalb.launch.venue import Emulated, JobOrder, RunningJob
+from nalb.launch.supervisor import print_line
+from nalb.launch.venue import PLAIN, Emulated, JobOrder, RunningJob, Where
 from nalb.options import DEFAULT_PRECISION, JobOptions
 from nalb.planning.precisions import ASKED
 from nalb.process.own_program import own_argv
@@ -46,28 +47,38 @@ PRECISION_PORTS = 50  # between root ports of jobs that send float32 in differen
 class CompareRequest:
     """The arguments of `nalb compare`; one of `replay`, `train` and `command` is given."""
 
-    network: Network
+    where: Where  # only a user's own training runs elsewhere than in a network
     options: JobOptions  # the options of every job, but for its scheme
     replay: str | None  # the workload to replay
     train: str | None  # the model to train
-    iterations: int  # the iterations of each scheme
+    iterations: int | None  # the iterations of each scheme; None: the user's own training decides
     run_dir: Path
     compute_ms: float = 0.0  # the computing time of an iteration of a replay
     framework: str = MXNET
     command: tuple[str, ...] = ()  # a user's own training
     test_every: int | None = None  # in a comparison of batchings, the iterations between two tests of the accuracy
     micro: int | None = None  # likewise: how many samples are computed at a time; None: a whole batch
+    rounds: int = 1  # how often each scheme trains
+    samples: int | None = None  # of an iteration of the user's own training, over all workers; None: not known
+    encryption: Encryption = PLAIN
+
+    @property
+    def network(self) -> Network:
+        """The network on which all but a user's own training runs."""
+        assert self.where.network is not None, "a replay runs in a network"
+        return self.where.network
 
     @property
     def num_workers(self) -> int:
         """The number of the network's nodes that have a worker."""
-        return sum(node.is_worker for node in self.network.nodes)
+        return sum(node.is_worker for node in self.where.nodes())
 
     @property
     def training_command(self) -> list[str]:
         """The command that each worker runs to train for the request's iterations. Raises InputError without the source tree."""
         if self.command:
             return list(self.command)
+        assert self.iterations is not None, "only a user's own training decides"
         steps = ["--steps", str(self.iterations + UNPLANNED_STEPS[self.framework])]
         if self.framework == TORCH:
             return [sys.executable, example("train_torch.py"), *steps]
@@ -76,7 +87,7 @@ class CompareRequest:
     @property
     def training(self) -> str:
         """What trains, for people."""
-        return self.train or " ".join(map(os.path.basename, self.command))
+        return self.train or " ".join(word if word.startswith("-") else os.path.basename(word) for word in self.command)
 
     @property
     def training_program(self) -> Program:
@@ -97,18 +108,20 @@ def example(name: str) -> str:
 def require(request: CompareRequest, schemes: Sequence[Variant]) -> None:
     """Raise MachineError where this machine lacks what the schemes' processes need."""
     if request.replay is None:
-        if request.framework == TORCH and not request.command:
-            require_torch()
-        chosen(request.framework, request.training_command)
+        if not request.command:
+            if request.framework == TORCH:
+                require_torch()
+            chosen(request.framework, request.training_command)
     elif any(variant.scheme is None for variant in schemes):
         require_torch()
-    if request.framework == MXNET and any(variant.scheme is not None for variant in schemes):
+    is_here = request.where.hosts is None
+    if request.framework == MXNET and is_here and any(variant.scheme is not None for variant in schemes):
         mxnet_program(()).require()
 
 
 def compare_schemes(request: CompareRequest, schemes: Sequence[Variant]) -> None:
     """Run each scheme's iterations and write run.json. Raises JobError."""
-    network = request.network
+    network = request.where.network
     with ending_on_signals():
         if request.replay:
             workload, model_bytes = f"replay {request.replay}", bytes_of(request.replay)
@@ -116,14 +129,15 @@ def compare_schemes(request: CompareRequest, schemes: Sequence[Variant]) -> None
         else:
             workload = f"train {request.training}"
             series, model_bytes = _train(request, schemes)
+    samples = request.samples if request.command else SAMPLES_PER_BATCH * request.num_workers
     run = RunFile(
-        network.name,
+        request.where.name,
         workload,
-        len(network.nodes),
+        len(request.where.nodes()),
         model_bytes,
-        configured_bound_s(network, model_bytes),
-        {name: one.result(request.num_workers, SAMPLES_PER_BATCH) for name, one in series.items()},
-        goodput_bound_s(network, model_bytes),
+        None if network is None else configured_bound_s(network, model_bytes),
+        {name: one.result(samples) for name, one in series.items()},
+        None if network is None else goodput_bound_s(network, model_bytes),
     )
     write_run(request.run_dir, run)
 
@@ -175,10 +189,10 @@ def _replay(request: CompareRequest, replay: str, schemes: Sequence[Variant]) ->
                 jobs[order.name] = venue.start(order)
                 say(f"starting {len(jobs[order.name].processes.children)} processes on {len(network.nodes)} nodes")
             lanes.append((variant, jobs[order.name]))
-        with progress_of(
-            [variant.word for variant in schemes], request.iterations, network.is_static, bound_s
-        ) as progress:
-            return compare(lanes, venue.emulation, network, request.iterations, progress, request.run_dir, bound_s)
+        iterations = request.iterations
+        assert iterations is not None, "only a user's own training decides"
+        with progress_of([variant.word for variant in schemes], iterations, network.is_static, bound_s) as progress:
+            return compare(lanes, venue.emulation, network, iterations, progress, request.run_dir, bound_s)
 
 
 def _held_job(
@@ -209,34 +223,62 @@ def _held_job(
 
 
 def _train(request: CompareRequest, schemes: Sequence[Variant]) -> tuple[dict[str, Series], int]:
-    """Train under each scheme in turn, each in a job of its own and from the same seed; return the series and the model's bytes."""
-    network, program = request.network, request.training_program
-    series: dict[str, Series] = {}
+    """Train under each scheme in turn, each time in a job of its own and from the same seed.
+
+    Returns the series by the schemes' words, and the model's bytes.
+    """
+    series = {variant.word: Series() for variant in schemes}
     model_bytes = 0
-    for variant in schemes:
-        scheme, one, has_begun = variant.word, Series(), False
-        options = replace(
-            request.options,
-            scheme=(variant.scheme or STOCK).name,
-            one_level=variant.one_level,
-            precision=variant.precision,
-            label=scheme,
-            in_store=True,
-        )
-        order = JobOrder(program, options, request.run_dir, scheme, show=print_line, show_unfinished=print_unfinished)
-        with Emulated(network) as venue:
-            job = venue.start(order)
-            say(
-                f"training {request.training} under {scheme}: {len(job.processes.children)} processes on {len(network.nodes)} nodes"
-            )
-            with Lines([scheme], request.iterations, takes_turns=False, bound_s=None) as progress:
-                for event in job.follow():
-                    if isinstance(event, LayoutEvent) and not has_begun:
-                        has_begun = True
-                        one.begin(event.at_s)
-                        model_bytes = event.model_bytes
-                    if isinstance(event, IterationEvent):
-                        one.add(event)
-                        progress.iteration(scheme, event)
-        series[scheme] = one
+    with runs_of(request.rounds * len(schemes), request.iterations) as progress:
+        for number in range(request.rounds):
+            for variant in schemes:
+                model_bytes = _train_once(request, variant, number, series[variant.word], progress)
     return series, model_bytes
+
+
+def _train_once(request: CompareRequest, variant: Variant, number: int, series: Series, progress: Runs) -> int:
+    """Train once under a scheme, add the iterations to its series, and return the model's bytes. number: of the round, from 0.
+
+    Raises JobError where the training fails or makes no iteration.
+    """
+    name = f"{variant.word}-{number + 1}" if number else variant.word
+    checkpoints = None if request.where.hosts else str(request.run_dir / "checkpoints" / name)  # each begins anew
+    options = replace(
+        request.options,
+        scheme=(variant.scheme or STOCK).name,
+        one_level=variant.one_level,
+        precision=variant.precision,
+        label=variant.word,
+        in_store=True,
+        checkpoints=checkpoints,
+    )
+    order = JobOrder(
+        request.training_program,
+        options,
+        request.run_dir,
+        name,
+        request.encryption,
+        show=print_line,
+        show_unfinished=progress.show_unfinished,
+    )
+    model_bytes, before = 0, len(series.iteration_s)
+    with request.where.venue(request.encryption.is_on) as venue:
+        job = venue.start(order)
+        progress.begin(
+            variant.word, f"{request.training} in {len(job.processes.children)} processes on {request.where.name}"
+        )
+        for event in job.follow():
+            if isinstance(event, LayoutEvent) and not model_bytes:
+                series.begin(event.at_s)
+                model_bytes = event.model_bytes
+            if isinstance(event, IterationEvent):
+                series.add(event)
+                progress.iteration(event)
+        series.printed = job.processes.printed
+    if len(series.iteration_s) == before:
+        logs = request.run_dir / "logs" / name
+        raise JobError(
+            f"under {variant.word} the script summed no gradients often enough to see an iteration; its logs: {logs}"
+        )
+    series.end_round()
+    return model_bytes

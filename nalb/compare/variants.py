@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nalb.errors import InputError
+from nalb.errors import InputError, did_you_mean
 from nalb.extensions import SCHEME_GROUP, is_own, schemes_with
 from nalb.options import DEFAULT_PRECISION
 from nalb.planning.precisions import ASKED
@@ -42,9 +42,9 @@ class Variant:
 
     @property
     def is_of_training(self) -> bool:
-        """Whether a training can run the variant: no option but -sites and the precision is changed."""
+        """Whether a training can run the variant: no option but -sites and the precision is changed, and it is not MXNet's p3."""
         has_own_blocks = not self.probes or self.forecasts is not None or self.slice_bytes is not None
-        return self.scheme is not None and not has_own_blocks
+        return self.scheme is not None and not self.scheme.ps_lite_kind and not has_own_blocks
 
     @property
     def is_own(self) -> bool:
@@ -80,7 +80,8 @@ def parse_variant(word: str, schemes: Mapping[str, Scheme] = SCHEMES, peers: Seq
     name = match["scheme"] if match else word
     if match is None or name not in (*schemes, *peers):
         raise InputError(
-            f"--schemes: unknown scheme {word!r}: choose of {', '.join((*schemes, *peers))}, with -sites, -probes, "
+            f"--schemes: unknown scheme {word!r}: {did_you_mean(word, (*schemes, *peers))}choose of "
+            f"{', '.join((*schemes, *peers))}, with -sites, -probes, "
             "+forecasts, -forecasts, +PRECISION or @SLICE_BYTES behind it; or your own, package.module:NAME"
         )
     variant = Variant(

@@ -164,8 +164,9 @@ def _check(path: str, hosts: tuple[Host, ...]) -> None:
                 f"{path}: hosts[{index}].worker: {host.name} is neither worker nor server: remove the host"
             )
         if len(hosts) > 1 and ipaddress.ip_address(host.ip).is_loopback:
+            means = " is this machine's loopback" if host.address == host.ip else f" means {host.ip}"
             raise InputError(
-                f"{path}: hosts[{index}].address: {host.address} means {host.ip}, which no other host reaches: "
+                f"{path}: hosts[{index}].address: {host.address}{means}, which no other host reaches: "
                 "give its address in the network"
             )
     for role in ("worker", "server"):

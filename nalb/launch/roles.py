@@ -28,7 +28,8 @@ KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 36),
 }
 NOTHING: Mapping[str, str] = MappingProxyType({})
-ROLES = ("scheduler", "server", "global server", "site server", "worker")  # in the order in which they start
+WORKER = "worker"
+ROLES = ("scheduler", "server", "global server", "site server", WORKER)  # in the order in which they start
 
 
 @dataclass(frozen=True)

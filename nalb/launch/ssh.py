@@ -37,6 +37,8 @@ CONNECT_S = 10
 ENTER_S = 2.0 * CONNECT_S  # the limit for connecting to a host and logging in
 ALIVE_INTERVAL_S, ALIVE_COUNT = 2, 3  # a host that vanishes is noticed after 6 to 8 s
 CONNECTION_LOST = 255  # ssh's exit code where its connection fails
+NO_FOLDER = 120  # the exit code of remote_command where the host's directory is not there
+NO_PROGRAM = (126, 127)  # a shell's exit codes where a program cannot be run, or is not there
 FOR_SSH = ("HOME", "USER", "LOGNAME", "PATH", "SSH_AUTH_SOCK", "KRB5CCNAME", "TMPDIR")
 
 
@@ -79,7 +81,7 @@ def file_option(path: str) -> str:
 def remote_command(host: Host, argv: Sequence[str]) -> str:
     """The command line for the host's shell that starts `argv` in the host's directory."""
     command = f"exec {' '.join(map(quote, argv))}"
-    return command if host.directory is None else f"cd {quote(host.directory)} && {command}"
+    return command if host.directory is None else f"cd {quote(host.directory)} || exit {NO_FOLDER}; {command}"
 
 
 def quote(word: str) -> str:
@@ -116,6 +118,29 @@ def environment_for_ssh() -> dict[str, str]:
     return {name: os.environ[name] for name in FOR_SSH if name in os.environ}
 
 
+def why_no_answer(host: Host, code: int) -> str:
+    """Why none of nalb's programs has answered on a host, by the exit code of ssh."""
+    if code == CONNECTION_LOST:
+        return f"ssh to {host.address} failed"
+    if code == NO_FOLDER:
+        return f"{host.address} has no directory {host.directory!r}: correct `directory` in the hosts file"
+    if code in NO_PROGRAM:
+        return f"{host.address} has no program {host.python!r}: correct `python` in the hosts file"
+    return f"{host.python!r} on {host.address} cannot run nalb: install it there, or correct `python` in the hosts file"
+
+
+def ask(host: Host, argv: Sequence[str], limit_s: float) -> "subprocess.CompletedProcess[str]":
+    """Run a command on a host by ssh to its end. Raises OSError without an ssh client, subprocess.TimeoutExpired."""
+    return subprocess.run(
+        [*ssh_argv(host)[:-1], remote_command(host, argv)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=environment_for_ssh(),
+        timeout=limit_s,
+    )
+
+
 class RemoteProcess(LocalProcess):
     """An ssh client on this machine that stands for a process on a host."""
 
@@ -137,8 +162,7 @@ class RemoteProcess(LocalProcess):
             return ending_of(self._returncode)
         if self._is_ready:
             return Ending(CONNECTION_LOST, f"lost its ssh connection to {self._host.address}, or its agent there")
-        doing = f"ssh to {self._host.address}" if code == CONNECTION_LOST else f"the agent on {self._host.address}"
-        return Ending(code or 1, f"did not start: {doing} failed")
+        return Ending(code or 1, f"did not start: {why_no_answer(self._host, code)}")
 
     def stopped_at(self) -> int | None:
         """0 where the agent last reported that the process is stopped, else None; the agent reports no CPU time."""

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -10,12 +12,12 @@ from pathlib import Path
 
 from nalb.checkpoints import folder, lock
 from nalb.errors import InputError, listed
-from nalb.events import LayoutEvent
+from nalb.events import LayoutEvent, ReadyEvent
 from nalb.launch.encryption import Encryption
 from nalb.launch.environments import hosts_lines, local_lines
 from nalb.launch.frameworks import MXNET, TORCH
 from nalb.launch.hosts import HostsFile, load_hosts
-from nalb.launch.network import NAMESPACE_PORT, job_nodes, places_in
+from nalb.launch.network import NAMESPACE_PORT, places_in
 from nalb.launch.ports import free_pair
 from nalb.launch.ranks import torch_program
 from nalb.launch.restarts import Attempt, RestartPolicy, see_through
@@ -24,11 +26,11 @@ from nalb.launch.run_dir import make_run_dir
 from nalb.launch.signals import ending_on_signals
 from nalb.launch.ssh import unreachable
 from nalb.launch.supervisor import print_line, print_unfinished
-from nalb.launch.venue import LOOPBACK, Emulated, Hosts, JobOrder, Loopback, Venue
+from nalb.launch.venue import LOOPBACK, JobOrder, RunningJob, Where
 from nalb.options import JobOptions
 from nalb.planning.nodes import Node
 from netem.emulation import Emulation
-from netem.network_file import Network, find_network, load_network
+from netem.network_file import find_network, load_network
 from netem.rootless import ensure_privilege
 
 
@@ -63,10 +65,12 @@ def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManag
         request.program.require()
     hosts = load_hosts(request.hosts) if request.hosts is not None else None
     network = load_network(find_network(request.network)) if request.network is not None else None
-    places = hosts.places() if hosts else job_nodes(network) if network else _loopback_places(request)
+    where = Where(request.local, network, hosts)
+    places = where.nodes()
     nodes = [place.name for place in places]
     policy = RestartPolicy(request.max_restarts, request.min_nodes, None)
     policy.check(len(nodes))
+    check_subset(request.options, sum(place.is_worker for place in places))
     _check_restarts(request, hosts, sum(not place.is_worker for place in places))
     if network is not None:
         ensure_privilege()
@@ -90,9 +94,13 @@ def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManag
             show_unfinished=print_unfinished,
             may_miss=True,
         )
-        with _venue(request, hosts, network, attempt.left_out) as venue:
-            for _ in venue.start(order).follow(None if order.options.is_pure else LayoutEvent):
-                pass
+        begun_s = time.monotonic()
+        with where.venue(request.encryption.is_on, attempt.left_out) as venue:
+            job = venue.start(order)
+            print_line(f"nalb: started {_counted(job)} on {where.name}; run directory {attempt.run_dir}")
+            for event in job.follow(None if order.options.is_pure else LayoutEvent):
+                if isinstance(event, ReadyEvent):
+                    print_line(f"nalb: all have met after {time.monotonic() - begun_s:.1f} s")
 
     claimed = lock.claim(Path(checkpoints), job) if is_shared else nullcontext()
     with ending_on_signals(), around(run_dir), claimed:
@@ -113,11 +121,24 @@ def environment_lines(request: LaunchRequest) -> list[str]:
         specs = request.program.specs(hosts.places(), options, {}, encryption.keys, dict(hosts.environment))
         return hosts_lines(hosts, specs)
     emulation = Emulation(load_network(find_network(request.network))) if request.network is not None else None
-    places = places_in(emulation) if emulation else _loopback_places(request)
+    places = places_in(emulation) if emulation else Where(request.local).loopback_places(encryption.is_on)
     with nullcontext(NAMESPACE_PORT) if emulation else free_pair(LOOPBACK) as port:
         options = replace(request.options, root_port=port)
     specs = request.program.specs(places, options, os.environ, encryption.keys_dir, NOTHING)
     return local_lines(specs, os.environ, emulation)
+
+
+def _counted(job: RunningJob) -> str:
+    """How many processes of each role the job has, in words."""
+    roles = Counter(child.spec.role for child in job.processes.children)
+    return listed([f"{count} {role}{'' if count == 1 else 's'}" for role, count in roles.items()])
+
+
+def check_subset(options: JobOptions, workers: int) -> None:
+    """Raise InputError for a subset of more workers than there are."""
+    subset, others = options.token_subset, int(options.token_apart)  # with --apart, one worker beside the subset
+    if subset is not None and subset + others > workers:
+        raise InputError(f"--subset {subset}: the job has {workers} workers: choose at most {workers - others}")
 
 
 def _check_restarts(request: LaunchRequest, hosts: HostsFile | None, without_worker: int) -> None:
@@ -147,18 +168,3 @@ def _check_left(places: Sequence[Place | Node], attempt: Attempt) -> int | None:
         if not any(getattr(place, f"is_{role}") for place in places if place.name not in attempt.left_out):
             raise InputError(f"without {listed(attempt.left_out)} no {role} is left: the job cannot go on")
     return sum(place.is_worker for place in places)
-
-
-def _venue(request: LaunchRequest, hosts: HostsFile | None, network: Network | None, left_out: Sequence[str]) -> Venue:
-    """The venue that the user asked for, without the nodes that are left out."""
-    if network is not None:
-        return Emulated(network, left_out)
-    places = [place for place in (hosts.places() if hosts else _loopback_places(request)) if place.name not in left_out]
-    return Hosts(hosts, places) if hosts else Loopback(places)
-
-
-def _loopback_places(request: LaunchRequest) -> list[Place]:
-    """The job's places on loopback; with keys each node gets an address of its own, as the whole of 127.0.0.0/8 is this machine."""
-    is_on = request.encryption.is_on
-    sites = [f"site{k}" for k, count in enumerate(request.local or ()) for _ in range(count)]
-    return [Place(f"n{i}", f"127.0.0.{i + 1}" if is_on else LOOPBACK, site=site) for i, site in enumerate(sites)]

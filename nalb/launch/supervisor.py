@@ -25,7 +25,7 @@ from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Moment, Phase
 from nalb.launch.lost_variables import LostVariables
 from nalb.launch.output import STATE_S, Kind, Piece, pieces_of
 from nalb.launch.processes import LocalProcess, start_here
-from nalb.launch.roles import ProcessSpec
+from nalb.launch.roles import WORKER, ProcessSpec
 from nalb.process.exhaustion import explained, raise_file_limit
 from nalb.process.guardian import Descent, JobGuardian, kill_marked, living_on, reap_adopted
 from nalb.process.last_words import FOR_THE_LAUNCHER, line_of
@@ -80,6 +80,7 @@ class Job:
         self._readers: list[threading.Thread] = []
         self._failed: list[LocalProcess] = []  # in the order in which the failures were noticed
         self._ended: list[LocalProcess] = []  # of which an EndedEvent tells
+        self.printed: str | None = None  # the last line that a worker's command printed, empty lines left out
         self._lost = LostVariables()
 
     def __enter__(self) -> "Job":
@@ -312,6 +313,8 @@ class Job:
             log.write(f"{line_of(child.failure)}\n".encode())
         if line is not None:
             log.write(piece.raw if line == piece.text else line.encode() + b"\n")
+            if child.spec.role == WORKER and line.strip():
+                self.printed = line.strip()
             self._show_line(_from(child, line))
 
     def _show_state(self, child: LocalProcess, state: str) -> None:
@@ -398,7 +401,7 @@ def _is_terminal() -> bool:
 
 
 def _print(text: str) -> None:
-    encoding = sys.stdout.encoding
+    encoding = sys.stdout.encoding or "utf-8"  # None: rich draws a bar, and prints lines above it
     try:
         print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
     except OSError:

@@ -18,7 +18,7 @@ from nalb.errors import JobError, MachineError
 from nalb.events import AnyEvent, BlockEvent, LayoutEvent, MissedEvent
 from nalb.launch.encryption import Encryption, job_keys, keys_here
 from nalb.launch.hosts import HostsFile
-from nalb.launch.network import NAMESPACE_PORT, Changes, configured_message, inside, job_network, places_in
+from nalb.launch.network import NAMESPACE_PORT, Changes, configured_message, inside, job_network, job_nodes, places_in
 from nalb.launch.ports import free_pair
 from nalb.launch.roles import NOTHING, Place, ProcessSpec, Program
 from nalb.launch.run_dir import observer_address
@@ -26,6 +26,7 @@ from nalb.launch.ssh import RemoteJob
 from nalb.launch.supervisor import Job
 from nalb.launch.watch import Source, Watch
 from nalb.options import JobOptions
+from nalb.planning.nodes import Node
 from nalb.protocol import wire
 from nalb.transport.observer import Observer
 from nalb.transport.observer_relay import Relay
@@ -212,3 +213,38 @@ class Hosts(Venue):
 
     def _job(self, specs: list[ProcessSpec], more: dict[str, Any]) -> Job:
         return RemoteJob(specs, self._hosts, self._keys, **more)
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where jobs are to run: on loopback, in an emulated network, or on hosts. One of the three is given."""
+
+    local: tuple[int, ...] | None = None  # the number of nodes of each site, on this machine's loopback
+    network: Network | None = None
+    hosts: HostsFile | None = None
+
+    @property
+    def name(self) -> str:
+        """The place in words: a network's name, loopback or hosts."""
+        return self.network.name if self.network else "hosts" if self.hosts else "loopback"
+
+    def nodes(self) -> Sequence[Place | Node]:
+        """The nodes of a job, with their names and roles."""
+        return (
+            self.hosts.places() if self.hosts else job_nodes(self.network) if self.network else self.loopback_places()
+        )
+
+    def loopback_places(self, is_encrypted: bool = False) -> list[Place]:
+        """The places on loopback. With keys each node has an address of its own: the whole of 127.0.0.0/8 is this machine."""
+        sites = [f"site{k}" for k, count in enumerate(self.local or ()) for _ in range(count)]
+        return [
+            Place(f"n{i}", f"127.0.0.{i + 1}" if is_encrypted else LOOPBACK, site=site) for i, site in enumerate(sites)
+        ]
+
+    def venue(self, is_encrypted: bool, without: Sequence[str] = ()) -> Venue:
+        """A venue there. without: nodes on which nothing runs."""
+        if self.network is not None:
+            return Emulated(self.network, without)
+        places = self.hosts.places() if self.hosts else self.loopback_places(is_encrypted)
+        left = [place for place in places if place.name not in without]
+        return Hosts(self.hosts, left) if self.hosts else Loopback(left)

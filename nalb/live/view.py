@@ -10,7 +10,7 @@ from nalb.live.state import FAILED, LiveState
 from nalb.reporting.pace import Pace
 from nalb.reporting.record import rate
 from nalb.reporting.table import seconds
-from nalb.units import bytes_per_s_to_mbps
+from nalb.units import bytes_per_s_to_mbps, duration
 
 LIMITS = 4  # things that the screen lists of what sets the pace
 MOST_NODES = 24  # rows of nodes; a larger job shows the first ones
@@ -31,14 +31,6 @@ def screen(state: LiveState, iterations: int | None = None) -> Group:
     first_s = state.news[-1].at_s if state.news else 0.0
     parts += [Text(f"{happened.at_s - first_s:+8.1f} s  {happened.words}") for happened in state.news]
     return Group(*parts)
-
-
-def duration(value_s: float) -> str:
-    """A time that is left, as people say it: 45 s, 12 min, 3 h 5 min."""
-    if value_s < 100:
-        return f"{value_s:.0f} s"
-    minutes = round(value_s / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _parts(state: LiveState, pace: Pace | None, iterations: int | None) -> list[str]:

@@ -54,6 +54,9 @@ def push_reason(node: str, precision: str, worth_s: float) -> str:
 
 def _node_lines(layout: Layout, plan: Distribution, nodes: Sequence[Node], capacities: Capacities | None) -> list[str]:
     slices = Counter(plan.server_of_slice)
+    probes = Counter(
+        server for server, is_probe in zip(plan.server_of_slice, layout.is_probe.tolist(), strict=True) if is_probe
+    )
     shares = plan.held_shares
     if (by_site := plan.by_site) is not None:
         return _site_lines(layout, plan, by_site, nodes, capacities)
@@ -61,8 +64,11 @@ def _node_lines(layout: Layout, plan: Distribution, nodes: Sequence[Node], capac
     fixed, _ = linear_load(nodes, layout.model_bytes)
     lines = []
     for i, node in enumerate(nodes):
+        line = f"{node.name}: sums {plan.shares_bytes[i]} bytes in {slices[i]} slices"
+        if slices[i] and slices[i] == probes[i]:
+            line += ", all probes, by which its link is measured"
         way = "each way" if both[0, i] == both[1, i] else f"out and {both[1, i]:.0f} in"
-        line = f"{node.name}: sums {plan.shares_bytes[i]} bytes in {slices[i]} slices, carries {both[0, i]:.0f} {way}"
+        line += f", carries {both[0, i]:.0f} bytes {way}"
         if capacities is not None:
             times_s = both / capacities.rates
             slower = int(times_s[1, i] > times_s[0, i])

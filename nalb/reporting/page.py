@@ -43,7 +43,7 @@ from nalb.reporting.summary import (
     verdicts,
     workload_meaning,
 )
-from nalb.reporting.table import UNEXPLAINED_PART, seconds
+from nalb.reporting.table import UNEXPLAINED_PART, printed_lines, seconds
 from nalb.reporting.time_figures import times_by_scheme, times_over_iterations
 from nalb.reporting.token_figures import shape_rows, tokens_over_run, tokens_over_time, worker_rows
 
@@ -239,7 +239,7 @@ def render(record: Record, pictures: Mapping[str, bytes], about: About | None = 
         title=f"a job on {record.run.nodes} nodes"
         if record.is_launch
         else f"{record.run.workload} on {record.run.network}",
-        headline=headline(rows, found),
+        headline=headline(record, rows, found),
         origin=origin(about),
         rows=rows,
         verdicts=[*verdicts(rows), *level_bounds(record), *precision_lines(record.steps), *shared_uplinks(record)],
@@ -250,6 +250,7 @@ def render(record: Record, pictures: Mapping[str, bytes], about: About | None = 
         meaning=workload_meaning(record.run.workload),
         counting_rule=counting_rule(record),
         notes=notes(rows),
+        printed=printed_lines(record.run),
         command=command_hint(record, about),
         is_whole_command=about is not None,
         has_events=record.has_events,

@@ -91,9 +91,9 @@ class Record(Timeline):
     def bounds_s(self, scheme: str) -> list[float]:
         """The lossless bounds of the scheme's iterations, in seconds: the event's bound where it has one, else the run's."""
         steps = self.steps.get(scheme, [])
-        told = [self.run.bound_s if step.event.bound_s is None else step.event.bound_s for step in steps]
+        told = [self.run.known_bound_s if step.event.bound_s is None else step.event.bound_s for step in steps]
         count = len(self.run.schemes[scheme].communication_s)
-        return (told + [self.run.bound_s] * (count - len(told)))[:count]
+        return (told + [self.run.known_bound_s] * (count - len(told)))[:count]
 
     def change_places(self, scheme: str) -> list[float]:
         """The network's changes as places on the axis of the scheme's iterations: 2.5 is half-way through iteration number 2."""

@@ -6,6 +6,7 @@ import os
 import statistics
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,9 +35,22 @@ class SchemeResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     communication_s: list[float]  # the slowest worker's time from first push to last pull
     iteration_s: list[float]  # the time from the slowest worker's end of one iteration to that of the next
-    samples_per_min: float  # samples of all workers in a minute, Eq. 16 of Cai et al.
+    samples_per_min: (
+        float | None
+    )  # samples of all workers in a minute, Eq. 16 of Cai et al.; None: the batch is not known
     plan_wait_s: list[float]  # the longest wait of a worker for its plan
     link_error: LinkError | None
+    rounds: list[int] | None = None  # the iterations of each run of the user's own script; None: all are of one job
+    printed: str | None = None  # the last line that the script printed; None: there is no script, or it printed none
+
+    def steady(self, values: Sequence[T]) -> list[T]:
+        """The values of the iterations after the warm-up, which each round has; all values where there are none after it."""
+        ends = list(accumulate(self.rounds or [len(values)]))
+        return [one for low, high in pairwise([0, *ends]) for one in values[low + WARM_UP : high]] or list(values)
+
+    def median_s(self, values: Sequence[float]) -> float:
+        """Median over the iterations after the warm-up; NaN where there are no iterations."""
+        return statistics.median(self.steady(values)) if values else math.nan
 
 
 class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,14 +60,19 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workload: str
     nodes: int
     model_bytes: int
-    bound_s: float
+    bound_s: float | None  # None: not known, as on loopback and on hosts
     schemes: dict[str, SchemeResult]
     goodput_bound_s: float | None = None  # None: not known
 
     @property
+    def known_bound_s(self) -> float:
+        """The lossless bound; NaN where it is not known."""
+        return math.nan if self.bound_s is None else self.bound_s
+
+    @property
     def goodput_factor(self) -> float:
         """Goodput bound over lossless bound, which no change of the network alters. NaN where the goodput bound is not known."""
-        return math.nan if self.goodput_bound_s is None else ratio(self.goodput_bound_s, self.bound_s)
+        return math.nan if self.goodput_bound_s is None else ratio(self.goodput_bound_s, self.known_bound_s)
 
 
 def steady(values: Sequence[T]) -> list[T]:
@@ -113,16 +132,20 @@ def _what_is_wrong(run: RunFile) -> str | None:
         return f"nodes is {run.nodes}"
     if run.model_bytes < 0:
         return f"model_bytes is {run.model_bytes}"
-    if not 0 <= run.bound_s <= LONGEST_S:
+    if run.bound_s is not None and not 0 <= run.bound_s <= LONGEST_S:
         return f"bound_s is {run.bound_s:g}"
-    if run.goodput_bound_s is not None and not run.bound_s <= run.goodput_bound_s <= LONGEST_S:
-        return f"goodput_bound_s is {run.goodput_bound_s:g} where bound_s is {run.bound_s:g}"
+    if run.goodput_bound_s is not None and not run.known_bound_s <= run.goodput_bound_s <= LONGEST_S:
+        return f"goodput_bound_s is {run.goodput_bound_s:g} where bound_s is {run.known_bound_s:g}"
     if not run.schemes:
         return "schemes is empty"
     for name, result in run.schemes.items():
         lengths = {len(result.communication_s), len(result.iteration_s), len(result.plan_wait_s)}
         if len(lengths) != 1:
             return f"schemes.{name!r} has lists of different lengths"
+        if result.rounds is not None and not (min(result.rounds, default=0) >= 0 and {sum(result.rounds)} == lengths):
+            return (
+                f"schemes.{name!r} has rounds of {sum(result.rounds)} iterations in all, but lists of {lengths.pop()}"
+            )
         for value in (*result.communication_s, *result.iteration_s, *result.plan_wait_s):
             if not 0 <= value <= LONGEST_S:
                 return f"schemes.{name!r} has a time of {value:g} s"

@@ -10,7 +10,7 @@ from nalb.events import Rates
 from nalb.reporting.about_file import About
 from nalb.reporting.pace import Pace
 from nalb.reporting.record import Record, Step, Timeline, rate
-from nalb.reporting.run_file import WARM_UP, median_s, ratio, steady
+from nalb.reporting.run_file import WARM_UP, ratio
 from nalb.schemes import AUTO, SCHEMES
 from nalb.units import GOODPUT_PART, bytes_per_s_to_mbps
 
@@ -31,6 +31,7 @@ class Row:
     over_goodput_bound: float
     speed_up: float  # the first scheme's median communication time over this scheme's
     iteration_s: float
+    iteration_speed_up: float  # the first scheme's median iteration time over this scheme's
     samples_per_min: float
     plan_wait_s: float
     link_error: float
@@ -46,9 +47,10 @@ def summarise(record: Record) -> list[Row]:
     """The rows of all schemes, in run.json's order."""
     rows: list[Row] = []
     for name, result in record.run.schemes.items():
-        values = steady(result.communication_s)
-        middle_s = median_s(result.communication_s)
-        pairs = zip(values, steady(record.bounds_s(name)), strict=True)
+        values = result.steady(result.communication_s)
+        middle_s = result.median_s(result.communication_s)
+        iteration_s = result.median_s(result.iteration_s)
+        pairs = zip(values, result.steady(record.bounds_s(name)), strict=True)
         ratios = [value / bound for value, bound in pairs if bound > 0]
         over_bound = statistics.median(ratios) if ratios else math.nan
         error = result.link_error
@@ -62,9 +64,10 @@ def summarise(record: Record) -> list[Row]:
                 over_bound=over_bound,
                 over_goodput_bound=over_bound / record.run.goodput_factor,
                 speed_up=ratio(rows[0].communication_s, middle_s) if rows else 1.0,
-                iteration_s=median_s(result.iteration_s),
-                samples_per_min=result.samples_per_min,
-                plan_wait_s=median_s(result.plan_wait_s),
+                iteration_s=iteration_s,
+                iteration_speed_up=ratio(rows[0].iteration_s, iteration_s) if rows else 1.0,
+                samples_per_min=math.nan if result.samples_per_min is None else result.samples_per_min,
+                plan_wait_s=result.median_s(result.plan_wait_s),
                 link_error=math.nan if error is None else error.median,
                 link_error_p95=math.nan if error is None else error.p95,
             )
@@ -123,20 +126,29 @@ def favourite(schemes: list[str]) -> str:
     return next((name for name in schemes if SCHEMES.get(name) == SCHEMES[AUTO]), schemes[-1])
 
 
-def headline(rows: list[Row], paces: list[Pace]) -> str:
-    """The run in one sentence: how fast the favourite scheme is, how near to the bound, and what sets its pace."""
+def is_training(record: Record) -> bool:
+    """Whether the run is a comparison of real trainings, of which whole iterations count and not the exchange alone."""
+    return record.run.workload.startswith("train ")
+
+
+def headline(record: Record, rows: list[Row], paces: list[Pace]) -> str:
+    """The run in one sentence: how fast the favourite scheme is, how near to the bound, and what sets its pace.
+
+    Schemes are compared by whole iterations where they train, and by the exchange in replays, which do nothing else.
+    """
     name = favourite([row.scheme for row in rows])
     row = next(one for one in rows if one.scheme == name)
     first = rows[0]
     if math.isnan(row.communication_s):
         return f"{name} completed no iteration"
     parts = []
+    speed_up = row.iteration_speed_up if is_training(record) else row.speed_up
     if row is first:
         parts.append(f"an iteration of {name} takes {row.iteration_s:.3g} s, its exchange {row.communication_s:.3g} s")
-    elif abs(row.speed_up - 1) < SAME_PART:
+    elif abs(speed_up - 1) < SAME_PART:
         parts.append(f"{name} is about as fast as {first.scheme}")
     else:
-        parts.append(f"{name} is {row.speed_up:.2f} times as fast as {first.scheme}")
+        parts.append(f"{name} is {speed_up:.2f} times as fast as {first.scheme}")
     if not math.isnan(row.over_goodput_bound):
         parts.append(f"{row.over_goodput_bound:.2f} x what these links allow")
     elif not math.isnan(row.over_bound):
@@ -235,7 +247,7 @@ def workload_meaning(workload: str) -> str:
             " computation. It measures communication, not training."
         )
     if kind == "train":
-        return "Train: a real model was trained on real data, each scheme in a job of its own."
+        return "Train: a script trained, once or several times under each scheme, each time in a job of its own."
     if kind == "launch":
         return "Launch: a job with a script of its own, whose computing and exchange both count."
     return "Not a kind of workload that this report knows: see how the run was made."
@@ -261,10 +273,10 @@ def command_hint(record: Record, about: About | None = None) -> str:
 
 def counting_rule(record: Record) -> str:
     """The sentences that say which iterations the medians count."""
-    shortest = min(len(result.communication_s) for result in record.run.schemes.values())
-    rule = (
-        f"Medians leave out each scheme's first {WARM_UP} iterations, in which a scheme that measures has yet to learn."
-    )
+    results = record.run.schemes.values()
+    shortest = min(min(result.rounds or [len(result.communication_s)]) for result in results)
+    of = "round's" if any(result.rounds for result in results) else "scheme's"
+    rule = f"Medians leave out each {of} first {WARM_UP} iterations, in which a scheme that measures has yet to learn."
     if shortest <= WARM_UP:
-        rule += " A scheme that has no more iterations than these counts all of them."
+        rule += " A scheme that has no other iterations than these counts all of them."
     return rule

@@ -1,6 +1,7 @@
 """Draws figures of the iterations' times: by scheme, and one after another."""
 
 import statistics
+from itertools import accumulate, pairwise
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -10,7 +11,7 @@ from matplotlib.patches import Patch
 
 from nalb.reporting.drawing import FEW, WIDTH_IN, grid, look, notice, shown, top, whole_ticks
 from nalb.reporting.record import Record
-from nalb.reporting.run_file import WARM_UP, median_s, steady
+from nalb.reporting.run_file import WARM_UP
 
 BOUND = {"color": "black", "linestyle": (0, (6, 2)), "linewidth": 1.3}
 CHANGE = {"color": "0.45", "linestyle": ":", "linewidth": 1.1}
@@ -21,8 +22,8 @@ def times_by_scheme(record: Record) -> Figure:
     schemes = record.run.schemes
     figure = Figure(figsize=(WIDTH_IN, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    _boxes(left, record, [steady(result.communication_s) for result in schemes.values()])
-    _boxes(right, record, [steady(result.iteration_s) for result in schemes.values()])
+    _boxes(left, record, [result.steady(result.communication_s) for result in schemes.values()])
+    _boxes(right, record, [result.steady(result.iteration_s) for result in schemes.values()])
     left.set(title="communication: first push to last pull", ylabel="time of an iteration (s)")
     right.set(title="whole iteration", ylabel="time of an iteration (s)")
     handles = [
@@ -37,7 +38,7 @@ def times_by_scheme(record: Record) -> Figure:
 
 
 def _boxes(axes: Axes, record: Record, series: list[list[float]]) -> None:
-    names = list(record.run.schemes)
+    names, results = list(record.run.schemes), record.run.schemes
     for index, values in enumerate(series):
         if not values:
             axes.text(index, 0, "no iterations", rotation=90, ha="center", va="bottom")
@@ -63,7 +64,8 @@ def _boxes(axes: Axes, record: Record, series: list[list[float]]) -> None:
             ha="center",
             fontsize=8.5,
         )
-    bounds = [bound for name in names for bound in steady(record.bounds_s(name))] or [record.run.bound_s]
+    bounds = [bound for name in names for bound in results[name].steady(record.bounds_s(name))]
+    bounds = bounds or [record.run.known_bound_s]
     if max(bounds) > min(bounds):
         axes.axhspan(min(bounds), max(bounds), color="0.9", zorder=0)
     axes.axhline(statistics.median(bounds), **BOUND)  # type: ignore[arg-type]
@@ -81,13 +83,15 @@ def times_over_iterations(record: Record) -> Figure:
         return notice("run.json has no iterations: nothing to draw.")
     figure, panels = grid(len(schemes), 1 if len(schemes) <= 3 else 2, 1.75)
     first = next(iter(schemes))
-    reference_s = median_s(schemes[first].communication_s)
+    reference_s = schemes[first].median_s(schemes[first].communication_s)
     highest = 0.0
     for index, (axes, (name, result)) in enumerate(zip(panels, schemes.items(), strict=True)):
         values, bounds = result.communication_s, record.bounds_s(name)
         numbers = range(len(values))
-        if len(values) > WARM_UP:
-            axes.axvspan(-0.5, WARM_UP - 0.5, color="0.94", zorder=0)
+        ends = list(accumulate(result.rounds or [len(values)]))
+        for low, high in pairwise([0, *ends]):
+            if high - low > WARM_UP:
+                axes.axvspan(low - 0.5, low + WARM_UP - 0.5, color="0.94", zorder=0)
         axes.axhline(reference_s, color="0.6", linewidth=1)
         axes.step([n - 0.5 for n in (*numbers, len(values))], [*bounds, *bounds[-1:]] or [0.0], where="post", **BOUND)
         marker = look(index).marker if len(values) <= FEW else ""

@@ -21,7 +21,7 @@ from functools import partial
 
 import numpy as np
 
-from nalb.errors import InputError
+from nalb.errors import InputError, did_you_mean
 from nalb.planning.nodes import Capacities, Floats, Node, Pair
 from nalb.planning.sites import Sites, Uplinks
 from nalb.units import bytes_per_s_to_mbps, mbps_to_bytes_per_s
@@ -169,7 +169,9 @@ def network_text(network: DrawnNetwork) -> str:
 
 def _check(family: str, num_nodes: int, seed: int, scale: float) -> None:
     if family not in FAMILIES:
-        raise InputError(f"family {family!r} is unknown: choose one of {', '.join(FAMILIES)}")
+        raise InputError(
+            f"family {family!r} is unknown: {did_you_mean(family, FAMILIES)}choose one of {', '.join(FAMILIES)}"
+        )
     fewest = FEWEST_NODES.get(family, LOW_NODES)
     if not fewest <= num_nodes <= HIGH_NODES:
         raise InputError(f"family {family} of {num_nodes} nodes: give {fewest} to {HIGH_NODES}")

@@ -59,7 +59,7 @@ def main(out: Path, quick: bool) -> None:
         ratios = [_ratio(both[0], "average")] + [_ratio(record, s) for s in SCHEMES[1:] for record in both]
         is_static = load_network(net).is_static
         rounding = _rounding(net) if is_static else float("nan")
-        table.add_row(net.stem, f"{both[0].run.bound_s:.2f}", *(f"{r:.3f}" for r in [*ratios, rounding]))
+        table.add_row(net.stem, f"{both[0].run.known_bound_s:.2f}", *(f"{r:.3f}" for r in [*ratios, rounding]))
         if is_static:
             rows.append([*ratios, rounding])
     for word, middle in (("median, static", statistics.median), ("most, static", max)):
@@ -77,7 +77,7 @@ def _ratio(record: Record, scheme: str) -> float:
     times_s, bounds_s = record.run.schemes[scheme].communication_s, record.bounds_s(scheme)
     if record.changes:
         return sum(times_s) / sum(bounds_s)
-    return statistics.median(steady(times_s)) / record.run.bound_s
+    return statistics.median(steady(times_s)) / record.run.known_bound_s
 
 
 def _rounding(path: Path) -> float:

@@ -104,7 +104,7 @@ def families(axes: Axes) -> None:
     """Draw the time over the bound, by family."""
     runs = {family: run_file(f"family-{family}") for family in FAMILIES}
     series = {
-        scheme: [median_s(run.schemes[scheme].communication_s) / run.bound_s for run in runs.values()]
+        scheme: [median_s(run.schemes[scheme].communication_s) / run.known_bound_s for run in runs.values()]
         for scheme in ("average", "oracle", "exact")
     }
     series["goodput bound"] = [run.goodput_factor for run in runs.values()]

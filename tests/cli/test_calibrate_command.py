@@ -22,6 +22,5 @@ def test_mistakes_are_refused_before_anything_is_made(tmp_path, capsys, flag, va
 
 @pytest.mark.parametrize(("flag", "value"), [("--alpha-bytes", "1000"), ("--estimator", "paper")])
 def test_what_is_looked_for_is_no_flag(capsys, flag, value):
-    with pytest.raises(SystemExit, match="2"):
-        run(["calibrate", flag, value])
-    assert f"unrecognized arguments: {flag} {value}" in capsys.readouterr().err
+    assert run(["calibrate", flag, value]) == 2
+    assert capsys.readouterr().err.startswith(f"nalb calibrate: '{flag}' is not understood: ")

@@ -32,6 +32,7 @@ def nalb(*words, timeout_s=240):
     )  # fmt: skip
 
 
+OWN_TRAINING = Path(__file__).resolve().parents[1] / "launch" / "own_training.py"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NAME = f"c{os.getpid()}"  # of this run alone: networks are known by name on the whole machine
 NETWORK = f"""
@@ -164,6 +165,29 @@ def test_a_scheme_of_ones_own_takes_turns_with_nalbs(tmp_path, monkeypatch):
     planned = [one for one in read_events(out) if isinstance(one, PlanEvent) and one.scheme == schemes[2]]
     assert any(0 in one.shares.values() for one in planned)  # the slower half of the servers
     assert run(["report", str(out)]) == 0
+
+
+@pytest.mark.mxnet
+@pytest.mark.jobs
+def test_a_script_of_ones_own_is_compared_as_it_is(tmp_path):
+    """On loopback, in rounds; tests/launch/test_ssh.py compares schemes on hosts."""
+    out, script = tmp_path / "run", [sys.executable, str(OWN_TRAINING)]
+    done = nalb("compare", "--local", "2", "--schemes", "average", "--rounds", "2", "--batch-total", "8",
+                "--out", str(out), "--", *script)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = read_run(out)
+    assert (record.network, record.nodes, record.bound_s) == ("loopback", 2, None)
+    assert record.workload == f"train {Path(sys.executable).name} own_training.py"
+    result = record.schemes["average"]
+    assert len(set(result.rounds)) == 1
+    assert sum(result.rounds) == len(result.iteration_s) >= 8  # the first steps show what is summed
+    assert result.samples_per_min == pytest.approx(60 * 8 * len(result.iteration_s) / sum(result.iteration_s))
+    assert result.printed.startswith("loss ")
+    assert f"average, printed last: {result.printed}" in done.stdout
+    assert "nalb compare: run 2 of 2, average: " in done.stdout
+    assert "exposed" in done.stdout
+    assert (out / "logs" / "average-2").is_dir()
+    assert run(["why", str(out)]) == 0
 
 
 @pytest.mark.mxnet

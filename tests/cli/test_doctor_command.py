@@ -2,6 +2,8 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -235,6 +237,16 @@ def test_hosts_flag_turns_emulation_into_warnings(monkeypatch):
     monkeypatch.setattr(emulation, "check_emulation", lambda needed, **_: [Finding("e", "ok", str(needed))])
     details = [check()[0].detail for check in (checks(True)[5], checks(False)[5])]
     assert details == ["False", "True"]
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh client")
+def test_each_host_of_a_file_is_asked(tmp_path, capsys):
+    (tmp_path / "hosts.toml").write_text("[[hosts]]\nname = 'a'\naddress = '127.0.0.1'\nport = 9\n")
+    assert run(["doctor", "--hosts", str(tmp_path / "hosts.toml")]) == 1
+    name, found = capsys.readouterr().out.splitlines()
+    assert name == "a (127.0.0.1):"
+    assert re.fullmatch(r"FAIL ssh +ssh to 127.0.0.1 failed -> .*[Cc]onnection refused", found)
+    assert run(["doctor", "--hosts", str(tmp_path / "hosts.toml"), "--json"]) == 2
 
 
 def test_doctor_itself_never_imports_mxnet():

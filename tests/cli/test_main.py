@@ -61,6 +61,9 @@ def test_bash_completes_commands_flags_choices_and_files(script: str, tmp_path: 
     assert completed(script, tmp_path, "launch", "--hosts", "m") == {"mine.toml"}
     assert completed(script, tmp_path, "report", "r") == {"runs"}
     assert completed(script, tmp_path, "net", "up", "m") == {"mine.toml"}
+    assert completed(script, tmp_path, "launch", "--network", "m") == {"mine.toml"}
+    assert completed(script, tmp_path, "launch", "--network", "wan4") == {"wan4-static", "wan4-step", "wan4-traces"}
+    assert "wan6-static" in completed(script, tmp_path, "net", "up", "")
 
 
 def test_zsh_has_a_script_too(capsys: pytest.CaptureFixture[str]) -> None:

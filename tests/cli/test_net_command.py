@@ -50,11 +50,15 @@ def test_up_verify_down(network_path: Path, name: str, capsys: pytest.CaptureFix
     assert "10.77.0.2" in capsys.readouterr().out
     assert run(["net", "up", str(network_path)]) == 2
     assert "already up" in capsys.readouterr().err
+    assert run(["net", "status"]) == 0
+    assert f"network {name} is up: a, b\n" in capsys.readouterr().out
     assert run(["net", "verify", str(network_path)]) == 0
     assert capsys.readouterr().out.count("up  ") == 2
     assert namespaces.standing(name), "verify leaves a network that was up"
     assert run(["net", "down", str(network_path)]) == 0
     assert leftovers(name) == []
+    assert run(["net", "status"]) == 0
+    assert f"network {name} is" not in capsys.readouterr().out
 
 
 @pytest.mark.root

@@ -26,4 +26,16 @@ def test_a_wait_for_the_slowest_counts_once():
     series.begin(130.0)  # others' turns
     series.add(iteration({"a": 131.0, "b": 131.5}, {"a": 10.0, "b": 11.0}))
     assert series.iteration_s[2] == 1.5
-    assert series.result(workers=2, batch=32).samples_per_min == 60 * 32 * 2 * 3 / 22.5
+    assert series.result(samples=2 * 32).samples_per_min == 60 * 32 * 2 * 3 / 22.5
+    assert series.result(samples=None).samples_per_min is None
+    assert series.result(samples=None).rounds is None
+
+
+def test_rounds_are_jobs_of_their_own():
+    series = Series()
+    for count in (3, 2):
+        series.begin(100.0)
+        for _ in range(count):
+            series.add(iteration({"a": 107.0}, {"a": 7.0}))
+        series.end_round()
+    assert series.result(samples=None).rounds == [3, 2]

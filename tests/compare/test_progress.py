@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from nalb.compare.progress import Lines, show_table
+from nalb.compare.progress import Lines, Runs, TimeLeft, show_table
 from nalb.events import IterationEvent
 from nalb.reporting.record import read_record
 from nalb.reporting.table import comparison_table
@@ -45,6 +45,22 @@ try:
     show_table(Table("medians"))
 except JobError as error:
     print(error)
+"""
+RUNS = """
+import time
+from nalb.compare.progress import runs_of
+from nalb.events import IterationEvent
+from nalb.launch.supervisor import print_line
+
+with runs_of(2, None) as progress:
+    for name in ("stock", "exact"):
+        progress.begin(name, "python train.py")
+        for iteration in range(2):
+            took_s = {"n0": 1.0}
+            progress.iteration(IterationEvent(at_s=0.0, iteration=0, scheme=name, communication_s=took_s))
+            print_line("[n0 worker] loss 0.5")
+        THEN
+print("over")
 """
 HEIGHT = 30
 HEAD = "Seconds from first push to last pull:"
@@ -109,6 +125,50 @@ def test_one_scheme_takes_no_turns(capsys: pytest.CaptureFixture[str]):
     ]
 
 
+def test_the_time_left_is_known_once_the_length_of_a_run_is():
+    left = TimeLeft(runs=3, iterations=None)
+    left.begin(0.0)
+    for at_s in (10.0, 12.0, 14.0, 16.0):
+        left.iterated(at_s)
+        assert left.left_s(at_s) is None
+    left.begin(20.0)  # a run took 20 s for 4 iterations
+    left.iterated(30.0)
+    assert left.left_s(30.0) is None
+    left.iterated(31.0)
+    assert (
+        left.left_s(31.0) == 2 * 1.0 + (20.0 + 13.0) / 2
+    )  # this run takes 11 + 2 s, the third as long as both on average
+    known = TimeLeft(runs=1, iterations=5)
+    known.begin(0.0)
+    known.iterated(4.0)
+    known.iterated(6.0)
+    assert known.left_s(6.0) == 6.0
+
+
+def test_runs_of_a_script_are_told_by_lines(capsys: pytest.CaptureFixture[str]):
+    with Runs(2, None) as progress:
+        for name in ("stock", "exact"):
+            progress.begin(name, "python train.py in 5 processes on loopback")
+            progress.iteration(took(3.0))
+            progress.iteration(took(2.0, bound_s=1.0))
+    lines = lines_of(capsys)
+    assert lines[0] == "run 1 of 2, stock: python train.py in 5 processes on loopback"
+    assert lines[1] == "stock, iteration 1: exchange 3.00 s"  # the second follows too soon
+    assert lines[2].startswith("run 2 of 2, exact: ")
+    assert lines[3] == "exact, iteration 1 of 2: exchange 3.00 s"
+    assert lines[4].startswith("exact, iteration 2 of 2: exchange 2.00 s, 2.00 x bound, about 0 s left")
+
+
+def test_a_terminal_shows_a_bar_below_the_scripts_lines():
+    terminal = Terminal("time.sleep(0)", code=RUNS)
+    terminal.read_until("over")
+    assert terminal.end() == (0, b"")
+    assert terminal.shown.index("[n0 worker] loss 0.5") < terminal.shown.rindex("iteration 2 of 2")
+    assert "about " in terminal.shown
+    assert "━" in terminal.shown
+    os.close(terminal.master)
+
+
 def test_output_closed_by_its_reader_does_not_end_a_comparison():
     """`nalb compare ... | head`."""
     reader, writer = os.pipe()
@@ -131,14 +191,14 @@ def test_the_last_table_without_a_reader_is_no_error_either():
 class Terminal:
     """A comparison that shows itself on a pseudo-terminal."""
 
-    def __init__(self, then: str, height: int = HEIGHT):
+    def __init__(self, then: str, height: int = HEIGHT, code: str = SHOWN):
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, 100, 0, 0))
         environment = {**os.environ, "TERM": "xterm"}
         for name in ("COLUMNS", "LINES", "NO_COLOR"):
             environment.pop(name, None)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SHOWN.replace("THEN", then)],
+            [sys.executable, "-c", code.replace("THEN", then)],
             stdin=slave, stdout=slave, stderr=subprocess.PIPE, env=environment, start_new_session=True,
         )  # fmt: skip
         os.close(slave)

@@ -59,7 +59,7 @@ def test_the_ssh_command(tmp_path: Path) -> None:
     assert ssh_argv(first)[-3:] == [
         "--",
         "10.9.0.1",
-        "cd ~/'job dir' && exec /opt/nalb/bin/python -P -m nalb.launch.agent",
+        "cd ~/'job dir' || exit 120; exec /opt/nalb/bin/python -P -m nalb.launch.agent",
     ]
     argv = ssh_argv(second)
     for option in ("BatchMode=yes", 'UserKnownHostsFile="/tmp/known"', "StrictHostKeyChecking=accept-new"):
@@ -82,7 +82,7 @@ def test_ssh_takes_a_file_for_what_it_is(tmp_path: Path, name: str, monkeypatch:
 
 def test_words_reach_the_hosts_shell_whole(tmp_path: Path) -> None:
     host = load_hosts(write(tmp_path, TWO.replace("~/job dir", "/a b; rm"))).hosts[0]
-    assert remote_command(host, ["echo", "$HOME `x`"]) == "cd '/a b; rm' && exec echo '$HOME `x`'"
+    assert remote_command(host, ["echo", "$HOME `x`"]) == "cd '/a b; rm' || exit 120; exec echo '$HOME `x`'"
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,8 @@ def test_mistakes_are_named(tmp_path: Path, text: str, says: str) -> None:
     [
         ("a", "10.0.0.2", "hosts[1].name: 'a' repeats"),
         ("b", "10.0.0.1", "hosts[1].address: '10.0.0.1' repeats"),
-        ("b", "127.0.0.1", "hosts[1].address: 127.0.0.1 means 127.0.0.1, which no other host reaches"),
+        ("b", "127.0.0.1", "hosts[1].address: 127.0.0.1 is this machine's loopback, which no other host"),
+        ("b", "localhost", "hosts[1].address: localhost means 127.0.0.1, which no other host reaches"),
     ],
 )
 def test_hosts_that_do_not_go_together(tmp_path: Path, name: str, address: str, says: str) -> None:

@@ -21,7 +21,7 @@ from pyroute2 import IPRoute
 from nalb.errors import MachineError
 from nalb.events import IterationEvent, LayoutEvent, ReadyEvent
 from nalb.failures import Cause, Phase
-from nalb.reporting.run_file import read_events
+from nalb.reporting.run_file import read_events, read_run
 from netem import build, namespaces, qdiscs, rootless, wires
 from netem.emulation import Emulation, network_up
 from netem.network_file import parse_network
@@ -194,6 +194,8 @@ def test_a_replay_with_verified_sums(cluster: Cluster, launch: Launch) -> None:
     assert len(folders) == 5  # each process has its own, private to it
     assert job.end(90)[0] == 0, job.output
     assert "all processes ended well" in job.verdict()
+    assert "nalb: started 1 scheduler, 2 servers, 2 workers on hosts; run directory " in job.output
+    assert re.search(r"^nalb: all have met after [0-9.]+ s$", job.output, re.MULTILINE)
     assert {path.name for path in (job.run_dir / "logs").iterdir()} == {
         "a.scheduler.log", "a.server.log", "a.worker.log", "b.server.log", "b.worker.log"}  # fmt: skip
     assert "nalb-agent" not in job.output
@@ -202,6 +204,22 @@ def test_a_replay_with_verified_sums(cluster: Cluster, launch: Launch) -> None:
     assert "ssh-ed25519" in (cluster.folder / "known_hosts").read_text()
     assert not any(folder.exists() for folder in folders)
     job.assert_nothing_left(within_s=0)
+
+
+def test_a_script_is_compared_on_hosts(cluster: Cluster, tmp_path: Path) -> None:
+    words = ["--hosts", str(cluster.hosts_file), "--schemes", "stock,average", "--out", str(tmp_path / "run")]
+    argv = [*at_hub(cluster.emulation), sys.executable, "-m", "nalb.cli.main", "compare", *words]
+    done = subprocess.run(
+        [*argv, "--", sys.executable, str(Path(__file__).with_name("own_training.py"))],
+        capture_output=True, text=True, check=False, timeout=120, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = read_run(tmp_path / "run")
+    assert (record.network, record.nodes, record.bound_s) == ("hosts", 2, None)
+    assert list(record.schemes) == ["stock", "average"]
+    for result in record.schemes.values():
+        assert len(result.iteration_s) >= 4
+        assert (result.printed or "").startswith("loss ")
 
 
 def test_a_host_whose_login_sets_what_ps_lite_reads(cluster: Cluster, launch: Launch, tmp_path: Path) -> None:
@@ -308,8 +326,15 @@ def set_link(emulation: Emulation, name: str, state: str) -> None:
     ("change", "says"),
     [
         (("user_key", "other_key"), "{b} .*Permission denied"),
-        (("directory = '", "directory = '/nowhere"), "{b} .*/nowhere.*"),
-        (("python = '", "python = '/nowhere"), "{b} .*/nowhere.*"),
+        (
+            ("directory = '", "directory = '/nowhere"),
+            "{b} has no directory '/nowhere.*': correct `directory` in the hosts",
+        ),
+        (("python = '", "python = '/nowhere"), "{b} has no program '/nowhere.*': correct `python` in the hosts file"),
+        (
+            ("python = '", "python = '/bin/false' # '"),
+            "'/bin/false' on {b} cannot run nalb: install it there, or correct",
+        ),
         (("port = 2222", "port = 2223"), "{b} .*port 2223: Connection refused"),
         (("known_hosts = ", "# "), "{b} .*Host key verification failed"),
     ],

@@ -7,7 +7,8 @@ from rich.console import Console
 
 from nalb.events import AbortEvent, ReadyEvent
 from nalb.live.state import LiveState
-from nalb.live.view import MOST_NODES, duration, line, screen
+from nalb.live.view import MOST_NODES, line, screen
+from nalb.units import duration
 from tests.live.test_state import READY, iterations
 from tests.reporting.paced import rates, step
 

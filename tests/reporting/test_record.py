@@ -1,12 +1,18 @@
+import dataclasses
+import io
 import json
+import math
 
 import pytest
+from msgspec.structs import replace
+from rich.console import Console
 
 from nalb.cli import main as cli
 from nalb.errors import InputError
 from nalb.reporting.record import read_record, read_timeline
 from nalb.reporting.run_file import read_events, read_run, write_run
-from nalb.reporting.summary import level_bounds, shared_uplinks
+from nalb.reporting.summary import counting_rule, headline, level_bounds, shared_uplinks, summarise
+from nalb.reporting.table import printed_lines, training_table
 from tests.reporting.runs import write_events, write_fake_run
 
 
@@ -28,6 +34,43 @@ def test_run_file_survives_a_round_trip(tmp_path):
     assert list(json.loads((tmp_path / "run.json").read_text())) == [
         "network", "workload", "nodes", "model_bytes", "bound_s", "schemes", "goodput_bound_s"
     ]  # fmt: skip
+
+
+def test_each_round_of_a_script_has_a_warm_up(tmp_path):
+    run = write_fake_run(tmp_path, ("stock", "exact"), iterations=7)
+    result = replace(run.schemes["exact"], rounds=[3, 4])
+    assert result.steady(list("abcdefg")) == ["c", "f", "g"]
+    assert result.median_s([9.0, 9.0, 1.0, 9.0, 9.0, 2.0, 3.0]) == 2.0
+    short = replace(run.schemes["exact"], rounds=[2, 1])
+    assert short.steady(list("abc")) == ["a", "b", "c"]  # nothing is left after the warm-up
+    write_run(tmp_path, replace(run, schemes={**run.schemes, "exact": result}))
+    assert "each round's first 2 iterations" in counting_rule(read_record(tmp_path))
+    wrong = replace(run.schemes["exact"], rounds=[3, 3])
+    write_run(tmp_path, replace(run, schemes={"exact": wrong}))
+    with pytest.raises(InputError, match="rounds of 6 iterations in all, but lists of 7"):
+        read_run(tmp_path)
+
+
+def test_a_run_without_known_rates_has_no_bounds(tmp_path):
+    run = write_fake_run(tmp_path, ("stock", "exact"), workload="train python train.py", network="loopback")
+    write_events(tmp_path, [event | {"bound_s": None} for event in events_of(tmp_path)])
+    schemes = {name: replace(one, samples_per_min=None, printed="loss 0.1") for name, one in run.schemes.items()}
+    write_run(tmp_path, replace(run, bound_s=None, goodput_bound_s=None, schemes=schemes))
+    record = read_record(tmp_path)
+    assert all(math.isnan(bound) for bound in record.bounds_s("exact"))
+    rows = summarise(record)
+    assert all(math.isnan(row.over_bound) and math.isnan(row.samples_per_min) for row in rows)
+    assert headline(record, rows, []) == "exact is 1.29 times as fast as stock"  # by iterations: 4.15 and 3.22 s
+    assert headline(replace_workload(record, "replay mobilenet"), rows, []) == "exact is 1.30 times as fast as stock"
+    shown = Console(width=100, record=True, file=io.StringIO())
+    shown.print(training_table(record))
+    last = [line for line in shown.export_text().splitlines() if line.split()[:1] == ["exact"]]
+    assert last[0].split() == ["exact", "5", "3.227", "1.29", "3.127", "3.127", "-", "-"]
+    assert printed_lines(record.run) == ["stock, printed last: loss 0.1", "exact, printed last: loss 0.1"]
+
+
+def replace_workload(record, workload):
+    return dataclasses.replace(record, run=replace(record.run, workload=workload))
 
 
 def test_iterations_are_told_apart_by_scheme_and_carry_their_samples(run_dir):
