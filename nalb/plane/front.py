@@ -15,6 +15,7 @@ Once the agent has ended, sums under way and all later calls raise why. A script
 it waits for another rank in gloo, is ended: gloo would wait for half an hour.
 """
 
+import math
 import mmap
 import os
 import select
@@ -166,6 +167,8 @@ class Front:
         self._route: o.Route | None = None  # of the iteration under way
         self._tensors: list[tuple[int, np.dtype[Any]]] = []
         self._memory: Memory | None = None
+        self._poller = select.poll()  # for the thread that hears the agent
+        self._poller.register(self._socket, select.POLLIN)
         self._reader = threading.Thread(target=self._read, name="nalb-sums", daemon=True)
         try:
             self.listening = self._hear_first(startup_s)
@@ -178,17 +181,15 @@ class Front:
         os.register_at_fork(after_in_child=self._socket.close)
 
     def _hear_first(self, startup_s: float) -> o.Listening:
-        self._socket.settimeout(startup_s)
         try:
             self._send_now(self._start)
-            packet = self._receive()
+            packet = self._receive_unless_stopped(startup_s)
         except TimeoutError:
             raise self._lost(f"has not started within {startup_s:g} s") from None
         except BrokenPipeError:
             packet = b""
-        self._socket.settimeout(None)
         if not packet:
-            raise self._lost(self._end_of_agent())
+            raise self._error or self._lost(self._end_of_agent())
         order = o.decode_at_training(packet)
         if isinstance(order, o.Ended):
             raise JobFailed(order.failure)
@@ -346,10 +347,8 @@ class Front:
 
     def _read(self) -> None:
         """The thread that hears the agent."""
-        poller = select.poll()
-        poller.register(self._socket, select.POLLIN)
         try:
-            while packet := self._receive_unless_stopped(poller):
+            while packet := self._receive_unless_stopped():
                 self._take(o.decode_at_training(packet))
             error = self._lost(self._end_of_agent())
         except Exception as problem:
@@ -358,10 +357,12 @@ class Front:
         if self.ends_script and not self._is_leaving:
             threading.Thread(target=self._end_script, name="nalb-grace", daemon=True).start()
 
-    def _receive_unless_stopped(self, poller: select.poll) -> bytes:
-        """As `_receive`; kills an agent that a signal has stopped for too long."""
-        stopped_s = 0.0
-        while not poller.poll(1000 * CHECK_S):
+    def _receive_unless_stopped(self, limit_s: float = math.inf) -> bytes:
+        """As `_receive`; kills an agent that a signal has stopped for too long. Raises TimeoutError after `limit_s`."""
+        stopped_s, end_s = 0.0, monotonic() + limit_s
+        while not self._poller.poll(1000 * CHECK_S):
+            if monotonic() > end_s:
+                raise TimeoutError
             is_stopped = psutil.Process(self._agent.pid).status() == psutil.STATUS_STOPPED
             stopped_s = stopped_s + CHECK_S if is_stopped else 0.0
             if stopped_s >= self._silence_s:

@@ -271,6 +271,17 @@ def test_an_agent_that_is_stopped_is_named(ends, monkeypatch):
     job.front.close()
 
 
+def test_an_agent_that_is_stopped_before_it_listens_is_named(ends, monkeypatch):
+    monkeypatch.setattr(fronts, "CHECK_S", 0.05)
+    monkeypatch.setattr(fronts, "own_argv", lambda *_: ["sh", "-c", "kill -STOP $$"])
+    with ThreadPoolExecutor(1) as thread:
+        making = thread.submit(Front, o.Start(0, 2, "n0", "127.0.0.1", True), LIMIT_S, 0.2)
+        until(lambda: ends)
+        ends.pop().close()
+        with pytest.raises(JobFailed, match="worker n0 lost its agent, which has been stopped by a signal"):
+            making.result(LIMIT_S)
+
+
 def test_a_script_that_does_not_hear_of_the_end_is_ended(ends, monkeypatch):
     died = []
     monkeypatch.setattr(fronts, "GRACE_S", 0.0)
