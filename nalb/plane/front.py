@@ -12,7 +12,8 @@ Shared memory is one segment, with a place for each sum of an iteration. A place
 iteration that comes earlier waits. So there is one copy of the gradients at most.
 
 Once the agent has ended, sums under way and all later calls raise why. A script that hears of it by neither within GRACE_S, because
-it waits for another rank in gloo, is ended: gloo would wait for half an hour.
+it waits for another rank in gloo, is ended: gloo would wait for half an hour. So is one that has heard, and waits in gloo for
+GRACE_S all the same: a backward pass waits for all sums before it raises the error of one.
 """
 
 import math
@@ -45,6 +46,7 @@ from nalb.services.exchange.messages import TensorSpec
 from nalb.services.exchange.recorder import Group, PlaceInIteration
 
 GRACE_S = 3.0  # the deadline less the silence that it allows is 4 s by default
+STUCK_CHECK_S = 0.5  # between looks at whether a script waits in gloo
 CHECK_S = 1.0  # between looks at whether the agent is stopped
 PART_ELEMENTS = 1 << 18  # sums are written and read in parts of so many: 1 MB of float32
 NEWS_MOST = 1 << 16  # bytes of a packet from the agent; the longest is a Failure
@@ -148,7 +150,10 @@ class Front:
                 env=environment,
             )
         self.by_plane = 0  # sums that went by the plane
-        self.ends_script = True  # that does not hear of an error within GRACE_S
+        self.ends_script = (
+            True  # that does not hear of an error within GRACE_S, or waits for so long where none is heard
+        )
+        self.waits_elsewhere: Callable[[], bool] = lambda: False  # whether it waits for other ranks just then, not here
         self.waited_s = 0.0  # in `place`
         self._in_order = threading.RLock()  # one call at a time: the order of calls is alike on all ranks
         self._news = threading.Condition()  # guards what follows
@@ -371,10 +376,15 @@ class Front:
         return self._receive()
 
     def _end_script(self) -> None:
-        sleep(GRACE_S)
-        error = self._error
-        if not self._has_heard and not self._is_leaving and error is not None:
-            die(error.failure, error.exit_code)
+        since_s, error = monotonic(), self._error
+        assert error is not None
+        while monotonic() - since_s < GRACE_S:
+            sleep(min(STUCK_CHECK_S, GRACE_S))
+            if self._is_leaving:
+                return
+            if self._has_heard and not self.waits_elsewhere():
+                since_s = monotonic()
+        die(error.failure, error.exit_code)
 
     def _take(self, order: o.FromAgent) -> None:
         if isinstance(order, o.Summed):

@@ -3,11 +3,14 @@
 import json
 import os
 import socket
+import sys
+import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from time import monotonic
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from nalb.errors import PeerError, one_line
@@ -19,6 +22,7 @@ from nalb.settings import for_agents
 from nalb.torch.machine import Machine, machines_of
 from nalb.torch.sums import close_gpus
 
+WAITING = tuple(os.path.dirname(one.__file__) + os.sep for one in (torch.autograd, dist, torch.nn.parallel))
 NOT_OVER_S = 0.1  # before its end a wait that fails has not come to its end
 
 
@@ -39,7 +43,7 @@ class TorchJob:
                 host if hosts.count(host) == 1 else f"{host}.{first}" for host, first in zip(hosts, firsts, strict=True)
             ]
             self.front = _join(store, firsts.index(rank), nodes)
-            self.front.ends_script = ends_script
+            self.front.ends_script, self.front.waits_elsewhere = ends_script, waits_in_torch
         if self.is_needed and len(machines) < size:
 
             def new_local(name: str, place: int, places: int) -> dist.ProcessGroupGloo:
@@ -54,6 +58,12 @@ class TorchJob:
         if self.machine is not None:
             self.machine.close()
         close_gpus()
+
+
+def waits_in_torch() -> bool:
+    """Whether the main thread is within a backward pass, or within a call of torch.distributed's."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return frame is not None and frame.f_code.co_filename.startswith(WAITING)
 
 
 def new_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroupGloo:

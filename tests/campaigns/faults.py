@@ -112,7 +112,7 @@ class Case:
     @property
     def is_in_time(self) -> bool:
         """Whether an end must come within the deadline. While a process loads what it needs, it does not look at its link."""
-        is_early = self.phase == "start" and (self.fault == "link lost" or VENUES[self.venue].is_alone)
+        is_early = self.phase == "start" and (self.fault in ("link lost", "gloo reset") or VENUES[self.venue].is_alone)
         return self.fault in AT_ONCE and not is_early
 
 
@@ -159,11 +159,11 @@ def draw(rng: random.Random, name: str = "network", faults: Sequence[str] = tupl
 
 
 def _in_torch(fault: str, victim: str) -> str:
-    """An agent takes a server's place, and a script has no connections but gloo's and ssh's."""
+    """An agent takes a server's place, and has all data's connections; a script has gloo's and ssh's alone."""
     if fault == "ssh reset":
         return "worker" if victim == "server" else victim
-    has_none = fault in ("control reset", "data reset")
-    return "agent" if victim == "server" or (victim == "worker" and has_none) else victim
+    is_agents = fault == "data reset" or (fault == "control reset" and victim == "worker")
+    return "agent" if is_agents or victim == "server" else victim
 
 
 class Interrupted(BaseException):

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -282,15 +283,26 @@ def test_an_agent_that_is_stopped_before_it_listens_is_named(ends, monkeypatch):
             making.result(LIMIT_S)
 
 
-def test_a_script_that_does_not_hear_of_the_end_is_ended(ends, monkeypatch):
-    died = []
-    monkeypatch.setattr(fronts, "GRACE_S", 0.0)
+@pytest.mark.parametrize("has_heard", [False, True])
+def test_a_script_that_waits_elsewhere_at_the_end_is_ended(ends, monkeypatch, has_heard):
+    """Whether it has heard of the end or not: it may wait for a sum of gloo's before it comes to the error."""
+    died, waits = [], []
+    monkeypatch.setattr(fronts, "GRACE_S", 0.2)
+    monkeypatch.setattr(fronts, "STUCK_CHECK_S", 0.02)
     monkeypatch.setattr(fronts, "die", lambda *why: died.append(why))
     job = Job(ends)
+    placed = job.place(3000) if has_heard else None
+    job.front.waits_elsewhere = lambda: bool(waits)
     failure = Failure(cause=Cause.SILENT, detail="has not reported", role="agent", node="n1")
     job.agent.tell(o.Ended(failure))
     os.kill(job.front.agent_pid, signal.SIGKILL)
     job.agent.socket.close()
+    if placed is not None:
+        with pytest.raises(JobFailed):
+            placed.result(LIMIT_S)
+        time.sleep(0.5)
+        assert not died, "it may go on as it likes"
+        waits.append("in gloo")
     until(lambda: died)
     assert died[0][0] == failure
     job.front.close()
