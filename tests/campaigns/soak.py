@@ -37,8 +37,9 @@ def look(pid: int) -> tuple[float, int, int]:
 
 def pss_mb(pid: int) -> float:
     """A process's memory, of shared pages its part; 0 where it has ended."""
-    with suppress(psutil.Error):
-        return float(psutil.Process(pid).memory_full_info().pss) / 1e6
+    with suppress(OSError):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1000
     return 0.0
 
 
@@ -84,7 +85,7 @@ def main() -> int:
                     time.sleep(LOOK_S)
                     events = [event for event in tail.fresh() if isinstance(event, IterationEvent)]
                     took += [max(one.communication_s.values()) for one in events]
-                    slots += [one.slots for one in events]
+                    slots += [one.slots or 0 for one in events]
                 assert job.popen.poll() is None, job.output[-2000:]
                 seen.append((look_at_all(job, args.nodes, is_torch), slots[-1]))
             all_mb = sum(map(pss_mb, job.processes()))

@@ -30,10 +30,6 @@ NARROW = tuple(
     phase for phase in PHASES if phase not in ("plan", "checkpoint")
 )  # whose checkpoints are too small to be caught
 UNSEEN = tuple(phase for phase in PHASES if phase not in ("init", "plan"))  # of jobs whose events are written elsewhere
-OF_OF_TORCH = ("start", "init", "first", "cycle", *PHASES[2:])  # the first iteration, and one that shows the cycle
-MODULES = {"nalb.plane.agent": "agent", "nalb.plane.coordinator": "scheduler"}
-LOOPBACK, MASTER_PORT = "127.0.0.1", 29500
-TORCH = ("start", "init", "first", "cycle", *PHASES[2:])  # the first iteration, and one that shows the cycle
 NETWORK = 'name = "{}"\n[defaults]\nup_mbps = 300\ndown_mbps = 300\n[[nodes]]\nname = "a"\n[[nodes]]\nname = "b"\n'
 SITES = """name = "{}"
 [defaults]
