@@ -176,6 +176,8 @@ OTHER = ENDED.replace("agent b", "agent a")
         (replace_in(ALONE, fault="pause"), 0, ["[a] last step"], True),
         (replace_in(ALONE, fault="pause"), 1, [ENDED, "[b] nalb: agent b"], False),
         (replace_in(ALONE, fault="link lost", victim="node"), 1, [OTHER], False),  # b says nothing
+        (replace_in(ALONE, fault="gloo reset"), 1, [OTHER, "[b] RuntimeError: gloo"], True),
+        (replace_in(ALONE, fault="gloo reset"), 1, ["[a] RuntimeError: gloo", "[b] RuntimeError: gloo"], False),
         (replace_in(ALONE, phase="end"), 0, ["[a] last step"], True),
     ],
 )
