@@ -1,9 +1,10 @@
-"""Measures how fast a coordinator with many clients answers a round: python benchmarks/coordinator.py [--clients 1000]
+"""Measures how fast a coordinator with many clients answers a round: python benchmarks/coordinator.py [--clients 1000] [--agents]
 
 The real coordinator runs in a process of its own. All clients run in another process, each with a socket of its own, and send
 the real messages. In a round every process sends a Report with samples, every worker sends its Done, and every worker gets
 the next Plan. A round's time runs from the first message sent to the last plan received, and so includes the time of the
-clients' Python. The coordinator's own processor time is printed beside it.
+clients' Python. The coordinator's own processor time is printed beside it. With --agents the clients are those of PyTorch's plane,
+each worker and server in one.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from nalb.protocol import wire
 from nalb.protocol.session import Session, pack, unpack
 from nalb.services import composition
 from nalb.services.exchange import messages as m
+from nalb.services.exchange.planes import AGENTS, Plane
 from nalb.settings import Settings
 from nalb.transport.server import CoordinatorThread
 from nalb.workloads import load
@@ -46,9 +48,9 @@ def settings_for(endpoint: str, nodes: int, scheme: str, samples_path: str | Non
     )  # fmt: skip
 
 
-def serve(settings: Settings, pipe: Connection) -> None:
+def serve(settings: Settings, plane: Plane, pipe: Connection) -> None:
     """Run the coordinator in this process until the pipe says to end."""
-    with CoordinatorThread(settings, plane=PS_LITE):
+    with CoordinatorThread(settings, plane=plane):
         pipe.send("ready")
         pipe.recv()
 
@@ -56,12 +58,12 @@ def serve(settings: Settings, pipe: Connection) -> None:
 class Clients:
     """All processes of a job, each a socket of this process."""
 
-    def __init__(self, endpoint: str, nodes: int):
+    def __init__(self, endpoint: str, nodes: int, are_agents: bool):
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 2 * nodes + 10)
         self._sessions: dict[zmq.Socket[bytes], Session[bytes]] = {}
-        self.servers = [self._join(endpoint, "server", k) for k in range(nodes)]
-        self.workers = [self._join(endpoint, "worker", k) for k in range(nodes)]
+        self.servers = [] if are_agents else [self._join(endpoint, "server", k) for k in range(nodes)]
+        self.workers = [self._join(endpoint, "agent" if are_agents else "worker", k) for k in range(nodes)]
         self.received_bytes = 0
         self._told: dict[bytes, bytes] = {}  # the answer to this round's Collect, by the Collect's frame
 
@@ -139,11 +141,12 @@ class Clients:
     def round(self, iteration: int, samples: int) -> tuple[float, int, int]:
         """Run one round; return its seconds, bytes sent and bytes received. The messages are encoded beforehand."""
         now_s = time.monotonic()
-        reports = [self._report(k % len(self.workers), samples, now_s) for k in range(2 * len(self.workers))]
+        both = self.servers + self.workers
+        reports = [self._report(k % len(self.workers), samples, now_s) for k in range(len(both))]
         done = wire.encode(m.Done(iteration, 1.0, 1.0, 0.0, now_s - 100, now_s))
         self.received_bytes = 0
         start_s = time.perf_counter()
-        for socket, report in zip(self.servers + self.workers, reports, strict=True):
+        for socket, report in zip(both, reports, strict=True):
             self._say(socket, report)
         for socket in self.workers:
             self._say(socket, done)
@@ -167,13 +170,13 @@ class Clients:
 
 
 @contextmanager
-def coordinator(nodes: int, scheme: str) -> Iterator[tuple[str, psutil.Process]]:
+def coordinator(nodes: int, scheme: str, plane: Plane) -> Iterator[tuple[str, psutil.Process]]:
     """Run a coordinator for a job of this many nodes and yield its endpoint and its process. It writes its events to a file."""
     here, there = multiprocessing.Pipe()
     with free_pair("127.0.0.1") as port, tempfile.NamedTemporaryFile(suffix=".jsonl") as events:
         endpoint = f"tcp://127.0.0.1:{port}"
         settings = settings_for(endpoint, nodes, scheme, events.name)
-        process = multiprocessing.get_context("spawn").Process(target=serve, args=(settings, there))
+        process = multiprocessing.get_context("spawn").Process(target=serve, args=(settings, plane, there))
         process.start()
         try:
             here.recv()
@@ -188,17 +191,20 @@ def coordinator(nodes: int, scheme: str) -> Iterator[tuple[str, psutil.Process]]
 def main() -> int:
     """Print the times of rounds; returns 1 if the median misses the goal."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--clients", type=int, default=1000, help="half workers, half servers (default: 1000)")
+    parser.add_argument(
+        "--clients", type=int, default=1000, help="half workers, half servers, or agents (default: 1000)"
+    )
+    parser.add_argument("--agents", action="store_true", help="each client is a worker and a server")
     parser.add_argument("--samples", type=int, default=10, help="per report (default: 10)")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--scheme", default="exact")
     args = parser.parse_args()
-    nodes = args.clients // 2
+    nodes = args.clients if args.agents else args.clients // 2
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each client takes three descriptors in this process
     times, processor = [], []
-    with coordinator(nodes, args.scheme) as (endpoint, process):
-        clients = Clients(endpoint, nodes)
+    with coordinator(nodes, args.scheme, AGENTS if args.agents else PS_LITE) as (endpoint, process):
+        clients = Clients(endpoint, nodes, args.agents)
         clients.start()
         for iteration in range(WARM_UP + args.rounds):
             before = sum(process.cpu_times()[:2])
@@ -209,8 +215,8 @@ def main() -> int:
         memory_mb = process.memory_info().rss / 1e6
     low_ms, *_, high_ms = sorted(1e3 * one for one in times[WARM_UP:])
     median_ms, processor_ms = (1e3 * statistics.median(values[WARM_UP:]) for values in (times, processor))
-    print(f"{2 * nodes} clients, {args.samples} samples a report, scheme {args.scheme}")
-    print(f"in: {3 * nodes} messages, {sent / 1e3:.0f} kB; out: {nodes} plans, {received / 1e3:.0f} kB")
+    print(f"{args.clients} clients, {args.samples} samples a report, scheme {args.scheme}")
+    print(f"in: {args.clients + nodes} messages, {sent / 1e3:.0f} kB; out: {nodes} plans, {received / 1e3:.0f} kB")
     print(f"round: median {median_ms:.0f} ms, {low_ms:.0f} to {high_ms:.0f} ms")
     print(f"coordinator: {processor_ms:.0f} ms of processor time a round, {memory_mb:.0f} MB")
     print(f"goal {GOAL_MS} ms: {'reached' if median_ms <= GOAL_MS else 'missed'}")

@@ -133,6 +133,7 @@ class Agent:
             return
         argv = own_argv("nalb.plane.coordinator", f"{start.address}:0", str(start.size), start.node)
         process = self._coordinator = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        last_words.hand_to(self._end_stopped_coordinator)
         assert process.stdout is not None
         told = process.stdout.fileno()
 
@@ -241,6 +242,12 @@ class Agent:
         if self._client is not None:
             self._client.fail(failure)
         die(failure)
+
+    def _end_stopped_coordinator(self, _: Failure) -> bool:
+        """Kill a coordinator that a signal has stopped as this agent ends: it cannot see that it should end too."""
+        if self._coordinator is not None and stopped_at(self._coordinator.pid) is not None:
+            self._coordinator.kill()
+        return False
 
     def failure(self, cause: Cause, detail: str) -> Failure:
         """A failure of this agent, or of its training process."""

@@ -12,9 +12,11 @@ Shared memory is one segment, with a place for each sum of an iteration. A place
 iteration that comes earlier waits. So there is one copy of the gradients at most.
 
 Once the agent has ended, sums under way and all later calls raise why. A script that hears of it by neither within GRACE_S, because
-it waits for another rank in gloo, is ended: gloo would wait for half an hour.
+it waits for another rank in gloo, is ended: gloo would wait for half an hour. So is one that has heard, and waits in gloo for
+GRACE_S all the same: a backward pass waits for all sums before it raises the error of one.
 """
 
+import math
 import mmap
 import os
 import select
@@ -44,6 +46,7 @@ from nalb.services.exchange.messages import TensorSpec
 from nalb.services.exchange.recorder import Group, PlaceInIteration
 
 GRACE_S = 3.0  # the deadline less the silence that it allows is 4 s by default
+STUCK_CHECK_S = 0.5  # between looks at whether a script waits in gloo
 CHECK_S = 1.0  # between looks at whether the agent is stopped
 PART_ELEMENTS = 1 << 18  # sums are written and read in parts of so many: 1 MB of float32
 NEWS_MOST = 1 << 16  # bytes of a packet from the agent; the longest is a Failure
@@ -147,7 +150,10 @@ class Front:
                 env=environment,
             )
         self.by_plane = 0  # sums that went by the plane
-        self.ends_script = True  # that does not hear of an error within GRACE_S
+        self.ends_script = (
+            True  # that does not hear of an error within GRACE_S, or waits for so long where none is heard
+        )
+        self.waits_elsewhere: Callable[[], bool] = lambda: False  # whether it waits for other ranks just then, not here
         self.waited_s = 0.0  # in `place`
         self._in_order = threading.RLock()  # one call at a time: the order of calls is alike on all ranks
         self._news = threading.Condition()  # guards what follows
@@ -167,6 +173,8 @@ class Front:
         self._route: o.Route | None = None  # of the iteration under way
         self._tensors: list[tuple[int, np.dtype[Any]]] = []
         self._memory: Memory | None = None
+        self._poller = select.poll()  # for the thread that hears the agent
+        self._poller.register(self._socket, select.POLLIN)
         self._reader = threading.Thread(target=self._read, name="nalb-sums", daemon=True)
         try:
             self.listening = self._hear_first(startup_s)
@@ -179,17 +187,15 @@ class Front:
         os.register_at_fork(after_in_child=self._socket.close)
 
     def _hear_first(self, startup_s: float) -> o.Listening:
-        self._socket.settimeout(startup_s)
         try:
             self._send_now(self._start)
-            packet = self._receive()
+            packet = self._receive_unless_stopped(startup_s)
         except TimeoutError:
             raise self._lost(f"has not started within {startup_s:g} s") from None
         except BrokenPipeError:
             packet = b""
-        self._socket.settimeout(None)
         if not packet:
-            raise self._lost(self._end_of_agent())
+            raise self._error or self._lost(self._end_of_agent())
         order = o.decode_at_training(packet)
         if isinstance(order, o.Ended):
             raise JobFailed(order.failure)
@@ -359,10 +365,8 @@ class Front:
 
     def _read(self) -> None:
         """The thread that hears the agent."""
-        poller = select.poll()
-        poller.register(self._socket, select.POLLIN)
         try:
-            while packet := self._receive_unless_stopped(poller):
+            while packet := self._receive_unless_stopped():
                 self._take(o.decode_at_training(packet))
             error = self._lost(self._end_of_agent())
         except Exception as problem:
@@ -371,10 +375,12 @@ class Front:
         if self.ends_script and not self._is_leaving:
             threading.Thread(target=self._end_script, name="nalb-grace", daemon=True).start()
 
-    def _receive_unless_stopped(self, poller: select.poll) -> bytes:
-        """As `_receive`; kills an agent that a signal has stopped for too long."""
-        stopped_s = 0.0
-        while not poller.poll(1000 * CHECK_S):
+    def _receive_unless_stopped(self, limit_s: float = math.inf) -> bytes:
+        """As `_receive`; kills an agent that a signal has stopped for too long. Raises TimeoutError after `limit_s`."""
+        stopped_s, end_s = 0.0, monotonic() + limit_s
+        while not self._poller.poll(1000 * CHECK_S):
+            if monotonic() > end_s:
+                raise TimeoutError
             is_stopped = psutil.Process(self._agent.pid).status() == psutil.STATUS_STOPPED
             stopped_s = stopped_s + CHECK_S if is_stopped else 0.0
             if stopped_s >= self._silence_s:
@@ -383,10 +389,15 @@ class Front:
         return self._receive()
 
     def _end_script(self) -> None:
-        sleep(GRACE_S)
-        error = self._error
-        if not self._has_heard and not self._is_leaving and error is not None:
-            die(error.failure, error.exit_code)
+        since_s, error = monotonic(), self._error
+        assert error is not None
+        while monotonic() - since_s < GRACE_S:
+            sleep(min(STUCK_CHECK_S, GRACE_S))
+            if self._is_leaving:
+                return
+            if self._has_heard and not self.waits_elsewhere():
+                since_s = monotonic()
+        die(error.failure, error.exit_code)
 
     def _take(self, order: o.FromAgent) -> None:
         if isinstance(order, o.Summed):

@@ -13,9 +13,9 @@ A script need not import anything: torch finds the backend by its entry point, a
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import torch.distributed as dist
-
 if TYPE_CHECKING:
+    import torch.distributed as dist
+
     from nalb.checkpoints.file import Progress
     from nalb.torch.batching import BatchSizes
     from nalb.torch.checkpoints import Checkpoints
@@ -39,11 +39,13 @@ def __getattr__(name: str) -> Any:
 
 def register() -> None:
     """Let torch.distributed know the backend "nalb". Importing this module does so too."""
+    import torch.distributed as dist  # a script may import nalb first: torch then calls this function while it is imported
+
     if dist.is_available() and not hasattr(dist.Backend, NAME.upper()):
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 
 
-def _create(*options: Any) -> dist.ProcessGroup:
+def _create(*options: Any) -> "dist.ProcessGroup":
     from nalb.torch.backend import create
 
     return create(*options)

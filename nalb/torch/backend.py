@@ -5,6 +5,7 @@ group where NALB_SCHEME is gloo. How a sum travels is decided by dtype, operatio
 """
 
 import atexit
+import gc
 import os
 import sys
 from multiprocessing.util import Finalize
@@ -140,6 +141,8 @@ def _leave() -> None:
     leaving, _job = _job, None
     if leaving is not None:
         error = getattr(sys, "last_value", None)
+        if error is not None:  # to collect PyTorch's objects takes the interpreter a second at its end, and others wait
+            gc.freeze()
         leaving.leave(None if error is None else f"failed: {one_line(error)}")
 
 

@@ -3,18 +3,27 @@
 import json
 import os
 import socket
+import sys
+import threading
+from collections.abc import Sequence
 from datetime import timedelta
+from time import monotonic
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
-from nalb.errors import one_line
+from nalb.errors import PeerError, one_line
+from nalb.failures import Cause, Failure, JobFailed, Phase
 from nalb.plane import orders as o
 from nalb.plane.address import own_address
 from nalb.plane.front import Front
 from nalb.settings import for_agents
 from nalb.torch.machine import Machine, machines_of
 from nalb.torch.sums import close_gpus
+
+WAITING = tuple(os.path.dirname(one.__file__) + os.sep for one in (torch.autograd, dist, torch.nn.parallel))
+NOT_OVER_S = 0.1  # before its end a wait that fails has not come to its end
 
 
 class TorchJob:
@@ -30,9 +39,11 @@ class TorchJob:
         self.machine: Machine | None = None  # None: each rank is alone on its machine
         if self.is_needed and rank in firsts:
             hosts = _told_by_all(store, "name", firsts.index(rank), len(firsts), own_host[0])
-            node = own_host[0] if hosts.count(own_host[0]) == 1 else f"{own_host[0]}.{rank}"
-            self.front = _join(store, firsts.index(rank), len(firsts), node)
-            self.front.ends_script = ends_script
+            nodes = [
+                host if hosts.count(host) == 1 else f"{host}.{first}" for host, first in zip(hosts, firsts, strict=True)
+            ]
+            self.front = _join(store, firsts.index(rank), nodes)
+            self.front.ends_script, self.front.waits_elsewhere = ends_script, waits_in_torch
         if self.is_needed and len(machines) < size:
 
             def new_local(name: str, place: int, places: int) -> dist.ProcessGroupGloo:
@@ -49,6 +60,12 @@ class TorchJob:
         close_gpus()
 
 
+def waits_in_torch() -> bool:
+    """Whether the main thread is within a backward pass, or within a call of torch.distributed's."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return frame is not None and frame.f_code.co_filename.startswith(WAITING)
+
+
 def new_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroupGloo:
     """Gloo among some ranks, on the interface that has this rank's address."""
     options = dist.ProcessGroupGloo._Options()
@@ -57,15 +74,18 @@ def new_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> dis
     return dist.ProcessGroupGloo(store, rank, size, options)
 
 
-def _join(store: dist.Store, rank: int, size: int, node: str) -> Front:
-    """Start an agent, and let it join the job with all others."""
+def _join(store: dist.Store, rank: int, nodes: Sequence[str]) -> Front:
+    """Start an agent, and let it join the job with all others. nodes: by rank."""
+    node, size = nodes[rank], len(nodes)
     coordinator = os.environ.get("NALB_COORDINATOR")
     settings = for_agents(os.environ, node=node, endpoint="", size=size, role="agent")
     start = o.Start(rank, size, node, _address(store), rank == 0 and not coordinator)
     front = Front(start, settings.startup_s, settings.silence_s)
     told = front.listening.address, front.listening.coordinator or coordinator
     try:
-        agents = _told_by_all(store, "agent", rank, size, told)
+        _tell(store, "agent", rank, told)
+        _await_agents(store, nodes, settings.startup_s)
+        agents = _told(store, "agent", size)
         front.join([one for one, _ in agents], agents[0][1])
     except BaseException as error:
         front.close(f"did not join the job: {one_line(error)}")
@@ -80,7 +100,30 @@ def _address(store: dist.Store) -> str:
     return own_address(os.environ, store.host if isinstance(store, dist.TCPStore) else None)
 
 
-def _told_by_all(store: dist.Store, name: str, rank: int, size: int, own: Any) -> list[Any]:
-    """What all ranks tell, by rank."""
+def _await_agents(store: dist.Store, nodes: Sequence[str], within_s: float) -> None:
+    """Wait until the store has all agents. torch would wait for half an hour. Raises JobFailed, which says whose is missing."""
+    end_s = monotonic() + within_s
+    for rank, node in enumerate(nodes):
+        try:
+            store.wait([f"agent{rank}"], timedelta(seconds=max(end_s - monotonic(), 0.1)))
+        except RuntimeError as error:
+            detail = f"has not told within {within_s:g} s where its agent listens: see its output"
+            failure = Failure(cause=Cause.ABSENT, detail=detail, role="worker", node=node, phase=Phase.START)
+            if end_s - monotonic() > NOT_OVER_S:
+                detail = f"torch's store is gone ({one_line(error)}), which worker {nodes[0]} or its launcher holds"
+                failure = Failure(cause=Cause.NO_COORDINATOR, detail=detail, phase=Phase.START)
+            raise JobFailed(failure, PeerError.exit_code) from None
+
+
+def _tell(store: dist.Store, name: str, rank: int, own: Any) -> None:
     store.set(f"{name}{rank}", json.dumps(own))
+
+
+def _told(store: dist.Store, name: str, size: int) -> list[Any]:
+    """What all ranks tell, by rank."""
     return [json.loads(store.get(f"{name}{one}")) for one in range(size)]
+
+
+def _told_by_all(store: dist.Store, name: str, rank: int, size: int, own: Any) -> list[Any]:
+    _tell(store, name, rank, own)
+    return _told(store, name, size)

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -38,7 +39,7 @@ from nalb.process.line_file import LineFile  # noqa: E402
 from nalb.reporting.run_file import read_events  # noqa: E402
 from nalb.settings import SILENCE  # noqa: E402
 from tests.campaigns import resets  # noqa: E402
-from tests.campaigns.venues import VENUES, Staged, Venue, require  # noqa: E402
+from tests.campaigns.venues import MXNETS, VENUES, Staged, Venue, require  # noqa: E402
 from tests.failures import all_noted_in  # noqa: E402
 
 MOMENTS = (0.1, 0.4)  # of the deadline: faults that heal, while the silence that is allowed is not over
@@ -63,14 +64,18 @@ VICTIMS = {
     "control reset": PROCESSES,
     "data reset": PROCESSES,
     "courier reset": ("worker",),
+    "gloo reset": ("worker",),
     "ssh reset": PROCESSES,
     "knocks reset": ("node",),
 }
 OF_LINKS = ("link lost a moment", "link lost", "reboot")
 MENDED = ("control reset", "courier reset", "knocks reset")  # what these carry is said or sent again
-AT_ONCE = ("kill", "stop", "link lost", "reboot", "data reset", "ssh reset")
+AT_ONCE = ("kill", "stop", "link lost", "reboot", "data reset", "gloo reset", "ssh reset")
 DELAY_MOST_S = 0.4  # from the phase's beginning to a reset: as long as a step
 KNOCKED_S = 1.5
+NALBS = re.compile(
+    r"^.*?(nalb: |JobFailed: )"
+)  # the words before a failure, in a line of a rank that no launcher reads
 FOUND_S = 10.0  # for a connection of the kind to be there
 BUSY_S = 0.7  # for one to carry something
 
@@ -102,12 +107,13 @@ class Case:
     @property
     def may_go_on(self) -> bool:
         """Whether it may also go on: what is needed no more is not missed; a fault of the last moment may come too late."""
-        return self.phase == "end" or self.fault in ("memory full", "disk full", "data reset")
+        return self.phase == "end" or self.fault in ("memory full", "disk full", "data reset", "gloo reset")
 
     @property
     def is_in_time(self) -> bool:
         """Whether an end must come within the deadline. While a process loads what it needs, it does not look at its link."""
-        return self.fault in AT_ONCE and (self.fault, self.phase) != ("link lost", "start")
+        is_early = self.phase == "start" and (self.fault in ("link lost", "gloo reset") or VENUES[self.venue].is_alone)
+        return self.fault in AT_ONCE and not is_early
 
 
 def in_time_s(deadline_s: float) -> float:
@@ -119,6 +125,7 @@ def possible(venue: Venue, faults: Sequence[str]) -> list[str]:
     """The faults that there can be."""
     lacks = {
         "courier reset": "--parallel" not in str(venue.more),
+        "gloo reset": not venue.is_of_torch,
         "ssh reset": not venue.has_hosts,
         **dict.fromkeys(OF_LINKS, venue.network is None),
     }
@@ -129,15 +136,18 @@ def draw(rng: random.Random, name: str = "network", faults: Sequence[str] = tupl
     """By lot: the fault, then whom and when. Where there is one of a kind, it is on the first node."""
     venue = VENUES[name]
     fault = rng.choice(possible(venue, faults))
-    victim = rng.choice(VICTIMS[fault])
+    victim = rng.choice([one for one in VICTIMS[fault] if one != "launcher" or not venue.is_alone])
     node = venue.nodes[0] if victim in ("scheduler", "launcher") else rng.choice(venue.nodes)
     phase, restarts = rng.choice(venue.phases), victim != "launcher" and rng.random() < 0.25
+    restarts &= not venue.is_alone
     moment, is_far = rng.choice(MOMENTS), rng.random() < 0.5
     more, is_all = rng.choice(venue.more), rng.random() < 0.3
     delay_s, lot = rng.uniform(0, DELAY_MOST_S), rng.random()
-    is_busy = rng.random() < 0.7 and fault in ("data reset", "courier reset")
+    is_busy = rng.random() < 0.7 and fault in ("data reset", "gloo reset", "courier reset")
     if victim == "server" and venue.is_by_sites:
         victim = "site server" if node in venue.site and rng.random() < 0.5 else "global server"
+    if venue.is_of_torch:
+        victim = _in_torch(fault, victim)
     if venue.has_hosts and victim == "node":  # a lost host does not come back, and two are needed
         restarts = False
     if fault.endswith(RESET):
@@ -146,6 +156,14 @@ def draw(rng: random.Random, name: str = "network", faults: Sequence[str] = tupl
         is_all, delay_s, lot = False, 0.0, 0.0
     of_reset = is_all, round(delay_s, 3), round(lot, 3), is_busy
     return Case(fault, victim, node, phase, restarts, moment, is_far, name, more, *of_reset)
+
+
+def _in_torch(fault: str, victim: str) -> str:
+    """An agent takes a server's place, and has all data's connections; a script has gloo's and ssh's alone."""
+    if fault == "ssh reset":
+        return "worker" if victim == "server" else victim
+    is_agents = fault == "data reset" or (fault == "control reset" and victim == "worker")
+    return "agent" if is_agents or victim == "server" else victim
 
 
 class Interrupted(BaseException):
@@ -169,8 +187,11 @@ def await_phase(staged: Staged, case: Case) -> None:
         return sum(isinstance(event, kind) for event in read_events(job.run_dir)) > more_than
 
     def is_there() -> bool:
+        victim = "worker" if case.victim == "node" else case.victim
+        if VENUES[case.venue].is_alone and victim == "worker":  # until then the ranks meet by torch's means
+            victim = "agent"
         with suppress(ProcessLookupError):
-            return staged.pid("worker" if case.victim == "node" else case.victim, case.node) > 0
+            return staged.pid(victim, case.node) > 0
         return False
 
     def printed(text: str) -> bool:
@@ -178,7 +199,9 @@ def await_phase(staged: Staged, case: Case) -> None:
 
     came: dict[str, Callable[[], bool]] = {
         "start": is_there,
-        "init": lambda: noted(ReadyEvent),
+        "init": lambda: noted(ReadyEvent) or printed("joined"),
+        "first": lambda: printed("push 0"),
+        "cycle": lambda: printed("push 2"),
         "plan": lambda: noted(PlanEvent, STEP),
         "checkpoint": lambda: bool(checkpoints.cut_short(staged.checkpoints)),  # being written
         "end": lambda: printed("last step"),
@@ -272,8 +295,13 @@ def judge(case: Case, code: int, output: str, failures: list[Failure]) -> tuple[
         is_named = os.strerror(errno.EFBIG) in what
     elif (case.fault, case.victim) == ("memory full", "launcher"):  # its own words: no process of the job has failed
         is_named = "memory" in what
-    elif case.victim == "node" or case.fault == "data reset":  # it is the other end that may be named, or both
+    elif case.victim == "node" or case.fault in (
+        "data reset",
+        "gloo reset",
+    ):  # it is the other end that may be named, or both
         is_named = bool(failures)
+    elif VENUES[case.venue].is_of_torch and case.victim in ("worker", "agent"):  # each tells of the other's end
+        is_named = any(one.node == case.node and one.role in ("worker", "agent") for one in failures)
     else:
         of_coordinator = (Cause.COORDINATOR, Cause.NO_COORDINATOR) if case.victim == "scheduler" else ()
         is_named = any(one.is_of(case.victim, case.node) or one.cause in of_coordinator for one in failures)
@@ -281,6 +309,25 @@ def judge(case: Case, code: int, output: str, failures: list[Failure]) -> tuple[
     is_well = not case.restarts or case.victim == "launcher" or (code == 0 and len(failures) == 1)
     what += ", restarted, ended well" if case.restarts and code == 0 else ""
     return what[:240], len(said) == 1 and is_named and when and is_well and not case.heals
+
+
+def judge_alone(case: Case, code: int, lines: Sequence[str]) -> tuple[str, bool]:
+    """The same of a job that nobody supervises: every rank that lives must say in its own output who failed."""
+    if any("AssertionError" in line for line in lines):
+        return "a wrong sum", False
+    if code == 0:
+        return "went on, ended well", case.heals or case.may_go_on
+    is_killed = case.fault == "reboot" or (case.fault, case.victim) == ("kill", "worker")
+    places = [node for node in VENUES[case.venue].nodes if node != case.node or not is_killed]
+    said = [[line for line in lines if line.startswith(f"[{node}]") and NALBS.search(line)] for node in places]
+    names = [f"{role} {case.node}" for role in ("worker", "agent")]
+    if case.victim == "scheduler":
+        names.append("coordinator")
+    is_free = case.victim == "node" or case.fault in ("data reset", "gloo reset")
+    every = any if case.fault == "gloo reset" else all  # at both ends gloo raises an error of its own
+    is_named = every(any(is_free or any(name in line for name in names) for line in own) for own in said)
+    what = next((NALBS.sub("", line) for own in said for line in own), f"ended with {code}, without a word")
+    return what[:240], is_named and not case.heals
 
 
 class TooLate(Exception):
@@ -299,6 +346,8 @@ def _run(case: Case, folder: Path, name: str, deadline_s: float) -> tuple[str, b
     venue = VENUES[case.venue]
     flags = ["--deadline-s", str(deadline_s), "--verify-sums", *case.more]
     flags += ["--max-restarts", "1"] * case.restarts
+    if venue.is_alone:
+        flags = [f"NALB_DEADLINE_S={deadline_s:g}", "NALB_VERIFY_SUMS=1", *case.more]
     staged = Staged(venue, folder, name, flags)
     job, took_s = staged.job, 0.0
     try:
@@ -311,16 +360,23 @@ def _run(case: Case, folder: Path, name: str, deadline_s: float) -> tuple[str, b
         if gone and case.phase != "end":
             assert job.end(END_LIMIT_S)[0] == 0, f"the victim was gone before the fault: {gone}"
             raise TooLate
+        stays = {staged.pid("worker", case.node)} if is_to_wake(case) else set[int]()
         while job.popen.poll() is None and not (job.run_dir / "restart-1").exists():
             assert time.monotonic() - struck_s < END_LIMIT_S, "no end"
             pause(0.01)
+            if stays and stays >= set(staged.processes()):
+                break
         while job.popen.poll() is not None and job.processes():  # of a launcher that was killed
             assert time.monotonic() - struck_s < END_LIMIT_S, "processes were left"
             pause(0.01)
         took_s = time.monotonic() - struck_s
+        for pid in stays:
+            os.kill(pid, signal.SIGCONT)
         code, _ = job.end(END_LIMIT_S)
         failures = [one for path in (job.run_dir, job.run_dir / "restart-1") for one in all_noted_in(path)]
-        outcome, right = judge(case, code, job.output, failures)
+        outcome, right = (
+            judge_alone(case, code, job.lines) if venue.is_alone else judge(case, code, job.output, failures)
+        )
         staged.assert_nothing_left()
         return outcome, right, took_s
     except (AssertionError, subprocess.TimeoutExpired) as error:
@@ -329,12 +385,17 @@ def _run(case: Case, folder: Path, name: str, deadline_s: float) -> tuple[str, b
         staged.destroy()
 
 
+def is_to_wake(case: Case) -> bool:
+    """Whether nobody ends the process that was stopped: the others end, and it does so once it wakes."""
+    return VENUES[case.venue].is_alone and (case.fault, case.victim) == ("stop", "worker")
+
+
 def campaign(
     jobs: int,
     seed: int,
     path: Path,
     deadline_s: float,
-    venues: Sequence[str] = tuple(VENUES),
+    venues: Sequence[str] = MXNETS,
     faults: Sequence[str] = tuple(VICTIMS),
     side_by_side: int = 1,
 ) -> None:
@@ -428,9 +489,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--deadline-s", type=float, default=10.0)
     parser.add_argument("--out", type=Path, default=Path("runs/faults"), help="the record's folder")
-    parser.add_argument(
-        "--venues", type=_among(tuple(VENUES)), default=tuple(VENUES), metavar="A;B", help="; between them"
-    )
+    parser.add_argument("--venues", type=_among(tuple(VENUES)), default=MXNETS, metavar="A;B", help="; between them")
     parser.add_argument(
         "--faults", type=_among(tuple(VICTIMS)), default=tuple(VICTIMS), metavar="A;B", help="; between them"
     )

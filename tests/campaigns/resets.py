@@ -44,13 +44,23 @@ def established(namespaces: Collection[Namespace]) -> list[Connection]:
     return found
 
 
+def listening(namespace: Namespace, pid: int) -> int:
+    """The port at which a process listens. ProcessLookupError where it does at none."""
+    for line in subprocess.run(
+        inside(namespace, ["ss", "-tlnpH"]), check=True, capture_output=True, text=True
+    ).stdout.splitlines():
+        if f"pid={pid}," in line:
+            return port_of(line.split()[3])
+    raise ProcessLookupError(f"{pid} listens nowhere")
+
+
 def of_kind(
     kind: str, all_ends: list[Connection], pid: int, roles: dict[int, str], control_port: int
 ) -> list[Connection]:
     """The process's ends of connections of this kind.
 
-    kind: control (to or from the coordinator), courier (between two workers), ssh (an ssh client's) or data (the rest between
-    processes of the job, which is ps-lite's). roles: of the job's processes, by pid.
+    kind: control (to or from the coordinator), courier (between two workers of MXNet), gloo (between two of PyTorch), ssh (an ssh
+    client's) or data (the rest between processes of the job: ps-lite's, or the agents'). roles: of the job's processes, by pid.
     """
     pid_of = {(one.own, one.peer): one.pid for one in all_ends}
     found = []
@@ -62,7 +72,7 @@ def of_kind(
             of = "courier"
         else:
             of = "data" if other in roles else "ssh"
-        if one.pid == pid and of == kind:
+        if one.pid == pid and of == ("courier" if kind == "gloo" else kind):
             found.append(one)
     return found
 

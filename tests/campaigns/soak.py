@@ -1,6 +1,7 @@
-"""`python tests/campaigns/soak.py --iterations N`: one long job on this machine's loopback; memory, files and times must not grow.
+"""`python tests/campaigns/soak.py --iterations N [--framework torch]`: one long job on loopback; memory, files, times stay flat.
 
-Looks at every process after a fifth of the iterations and at the end, and at the iterations' times in the run's own record.
+Looks at every process after a fifth of the iterations, in the middle and at the end, and at the iterations' times in the run's
+own record. PyTorch's job goes by the plane alone.
 """
 
 import argparse
@@ -8,6 +9,7 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -15,11 +17,16 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from nalb.events import IterationEvent  # noqa: E402
-from nalb.reporting.run_file import read_events  # noqa: E402 - the repository need not be installed
-from tests.launch.conftest import STEPS, Launched  # noqa: E402
+from nalb.events import IterationEvent  # noqa: E402 - the repository need not be installed
+from nalb.live.tail import RunTail  # noqa: E402
+from tests.campaigns.venues import role_in_torch  # noqa: E402
+from tests.launch.conftest import MARK, STEPS, Launched, processes_with  # noqa: E402
 
 ROLES = ("scheduler", "server", "worker")
+TORCH_STEPS = str(ROOT / "tests/launch/torch_steps.py")
+LOOK_S = 0.3
+BEYOND = 30
+STARTUP_S, RANK_STARTS_S = 90.0, 8.0  # a busy machine starts many ranks slowly
 
 
 def look(pid: int) -> tuple[float, int, int]:
@@ -28,15 +35,24 @@ def look(pid: int) -> tuple[float, int, int]:
     return process.memory_info().rss / 1e6, process.num_fds(), process.num_threads()
 
 
-def look_at_all(job: Launched, nodes: int) -> dict[str, tuple[float, int, int]]:
+def pss_mb(pid: int) -> float:
+    """A process's memory, of shared pages its part; 0 where it has ended."""
+    with suppress(OSError):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1000
+    return 0.0
+
+
+def look_at_all(job: Launched, nodes: int, is_torch: bool) -> dict[str, tuple[float, int, int]]:
     """By process; the scheduler runs on the first node."""
-    places = [(role, f"n{k}") for role in ROLES for k in range(1 if role == "scheduler" else nodes)]
-    return {f"{role} {node}": look(job.pid(role, node)) for role, node in places}
-
-
-def iterations(job: Launched) -> list[IterationEvent]:
-    """The run's iterations so far."""
-    return [event for event in read_events(job.run_dir) if isinstance(event, IterationEvent)]
+    if is_torch:
+        found = processes_with(f"{MARK}={job.token}")
+        roles = {pid: role_in_torch(pid, TORCH_STEPS) for pid in found}
+        pids = {f"{roles[pid]} {found[pid]['NALB_NODE']}": pid for pid in found if roles[pid]}
+    else:
+        places = [(role, f"n{k}") for role in ROLES for k in range(1 if role == "scheduler" else nodes)]
+        pids = {f"{role} {node}": job.pid(role, node) for role, node in places}
+    return {name: look(pids[name]) for name in sorted(pids)}
 
 
 def main() -> int:
@@ -44,35 +60,58 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="one long job")
     parser.add_argument("--iterations", type=int, default=2000)
     parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--framework", choices=("mxnet", "torch"), default="mxnet")
     args = parser.parse_args()
-    steps = args.iterations * 21 // 20  # some beyond those that are looked at
+    is_torch = args.framework == "torch"
+    steps = str(args.iterations * 21 // 20 + BEYOND)  # some beyond those that are looked at
+    command = (
+        ["--scheme", "average", "--", sys.executable, TORCH_STEPS, steps]
+        if is_torch
+        else ["--", *STEPS, "--steps", steps]
+    )
     with tempfile.TemporaryDirectory() as folder:
-        job = Launched(["--local", str(args.nodes), "--", *STEPS, "--steps", str(steps)], Path(folder) / "run", [], {})
-        seen, slots = [], []
+        own = {
+            "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
+            "NALB_STARTUP_S": str(STARTUP_S + args.nodes * RANK_STARTS_S),
+        }
+        job = Launched(["--local", str(args.nodes), *command], Path(folder) / "run", [], own)
+        seen, took, slots, all_mb = [], list[float](), list[int](), 0.0
         try:
-            job.wait_for_event(IterationEvent)
-            for goal in (args.iterations // 5, args.iterations):
-                while len(iterations(job)) < goal and job.popen.poll() is None:
-                    time.sleep(0.3)
-                seen.append(look_at_all(job, args.nodes))
-                slots.append(iterations(job)[-1].slots)
+            while not job.run_dir.is_dir() and job.popen.poll() is None:
+                time.sleep(LOOK_S)
+            tail = RunTail(job.run_dir)
+            for goal in (args.iterations // 5, args.iterations // 2, args.iterations):
+                while len(took) < goal and job.popen.poll() is None:
+                    time.sleep(LOOK_S)
+                    events = [event for event in tail.fresh() if isinstance(event, IterationEvent)]
+                    took += [max(one.communication_s.values()) for one in events]
+                    slots += [one.slots or 0 for one in events]
+                assert job.popen.poll() is None, job.output[-2000:]
+                seen.append((look_at_all(job, args.nodes, is_torch), slots[-1]))
+            all_mb = sum(map(pss_mb, job.processes()))
             code, _ = job.end(60.0)
-            took = [max(one.communication_s.values()) for one in iterations(job)]
+            ended = {line.partition("parameters ")[2] for line in job.lines if "parameters " in line}
         finally:
             job.destroy()
     fifth = args.iterations // 5
     print(f"{len(took)} iterations, exit code {code}; {args.nodes} nodes")
-    print("| process | MB after a fifth | MB at the end | files | threads |")
-    for name, (early_mb, early_files, early_threads) in seen[0].items():
-        late_mb, late_files, late_threads = seen[1][name]
-        print(
-            f"| {name} | {early_mb:.1f} | {late_mb:.1f} | {early_files} to {late_files} | {early_threads} to {late_threads} |"
-        )
-    print(f"slots on all servers: {slots[0]} after a fifth, {slots[1]} at the end")
-    for name, part in (("second", took[fifth : 2 * fifth]), ("last", took[-fifth:])):
+    print("| process | MB after a fifth | MB in the middle | MB at the end | files | threads |")
+    for name, (_, files, threads) in seen[0][0].items():
+        megabytes = " | ".join(f"{processes[name][0]:.1f}" for processes, _ in seen)
+        _, late_files, late_threads = seen[-1][0][name]
+        print(f"| {name} | {megabytes} | {files} to {late_files} | {threads} to {late_threads} |")
+    print(f"all processes together: {all_mb:.0f} MB, with shared pages counted once")
+    if is_torch:
+        print(f"sums of parameters at the end, over all ranks: {len(ended)} different")
+    print(f"slots on all servers: {seen[0][1]} after a fifth, {seen[-1][1]} at the end")
+    for name, part in (
+        ("second", took[fifth : 2 * fifth]),
+        ("third", took[2 * fifth : 3 * fifth]),
+        ("last", took[-fifth:]),
+    ):
         median_ms, slow_ms = 1000 * statistics.median(part), 1000 * sorted(part)[len(part) * 99 // 100]
         print(f"{name} fifth: median {median_ms:.2f} ms, 99 % {slow_ms:.2f} ms")
-    return code
+    return int(bool(code) or len(ended) > 1)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from tests.failures import noted_in
 
 ROOT = Path(__file__).parents[2]
 STEPS = [sys.executable, str(Path(__file__).with_name("steps.py"))]
+LAUNCH = [sys.executable, "-P", "-m", "nalb.cli.main", "launch", "--out", "{}"]  # the run directory
 START_LIMIT_S = 90.0  # a busy machine imports mxnet slowly
 END_LIMIT_S = 15.0  # what nalb promises
 MARK = "NALB_TEST_RUN"  # in the environment of everything that a test's launcher starts on this machine
@@ -41,7 +42,14 @@ def processes_with(entry: str, whole: bool = True) -> dict[int, dict[str, str]]:
 class Launched:
     """A `nalb launch` under way."""
 
-    def __init__(self, arguments: list[str], run_dir: Path, wrap: list[str], environment: Mapping[str, str]):
+    def __init__(
+        self,
+        arguments: list[str],
+        run_dir: Path,
+        wrap: list[str],
+        environment: Mapping[str, str],
+        program: Sequence[str] = LAUNCH,
+    ):
         self.run_dir, self.token = run_dir, secrets.token_hex(8)
         self._temporary = run_dir.with_name(f"{run_dir.name}-tmp")
         self._temporary.mkdir()
@@ -49,7 +57,7 @@ class Launched:
         self._jobs: set[str] = set()  # the ids in its processes' environment, of each attempt that was looked at
         self._news = threading.Condition()
         self.popen = subprocess.Popen(
-            [*wrap, sys.executable, "-P", "-m", "nalb.cli.main", "launch", "--out", str(run_dir), *arguments],
+            [*wrap, *(word.format(run_dir) for word in program), *arguments],
             env={
                 **os.environ,
                 MARK: self.token,

@@ -17,8 +17,8 @@ from nalb.errors import InputError
 from nalb.failures import Cause, Failure, Phase, render
 from netem import qdiscs, rootless
 from tests.campaigns import faults
-from tests.campaigns.faults import MENDED, Case, draw, judge, possible, run, table
-from tests.campaigns.venues import VENUES, require
+from tests.campaigns.faults import MENDED, Case, draw, judge, judge_alone, possible, run, table
+from tests.campaigns.venues import MXNETS, VENUES, require
 from tests.launch.conftest import ROOT
 
 BY_LOT = "kill;pause;stop;link lost a moment;link lost;reboot;disk full;memory full"
@@ -78,13 +78,33 @@ def test_a_connection_of_each_kind_is_reset(tmp_path: Path) -> None:
     """Side by side: they mostly wait."""
     if not rootless.has_privilege():
         pytest.skip("needs root: namespaces, and sockets that are destroyed")
-    require(list(VENUES))
+    require(list(MXNETS))
     deadline_s = 5.0
     with ThreadPoolExecutor(2) as pool:
         outcomes = list(pool.map(run, RESETS, repeat(tmp_path), count(), repeat(deadline_s)))
     for case, (outcome, right, took_s) in zip(RESETS, outcomes, strict=True):
         assert right, (case, outcome, took_s)
         assert outcome.startswith("went on") or case.fault not in MENDED
+
+
+IN_TORCH = [
+    Case("kill", "agent", "b", "push", True, venue="torch, network", more=("--scheme", "average")),
+    Case("stop", "scheduler", "n0", "forward", False, venue="torch, alone", more=("NALB_SCHEME=average",)),
+]
+
+
+@pytest.mark.root
+@pytest.mark.torch
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_faults_in_jobs_of_torch(tmp_path: Path) -> None:
+    """One goes on from its checkpoint, one is supervised by nobody. Side by side: they mostly wait."""
+    if not rootless.has_privilege():
+        pytest.skip("needs root: namespaces")
+    deadline_s = 5.0
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(run, IN_TORCH, repeat(tmp_path), count(), repeat(deadline_s)))
+    for case, (outcome, right, took_s) in zip(IN_TORCH, outcomes, strict=True):
+        assert right, (case, outcome, took_s)
 
 
 KILL = Case("kill", "worker", "b", "push", False)
@@ -137,6 +157,36 @@ def test_an_outcome_is_right_only_where_it_is(
     assert judge(case, code, output, failures)[1] is right
 
 
+ALONE = replace_in(KILL, venue="torch, network, alone")
+ENDED = "[a] nalb.failures.JobFailed: iteration 4: agent b lost its training process"
+OTHER = ENDED.replace("agent b", "agent a")
+
+
+@pytest.mark.parametrize(
+    ("case", "code", "lines", "right"),
+    [
+        (ALONE, 1, [ENDED], True),
+        (ALONE, 1, [OTHER], False),  # another is named
+        (ALONE, 1, ["[a] RuntimeError: agent b"], False),  # not by nalb
+        (ALONE, 1, [ENDED.replace("[a]", "[b]")], False),  # whoever lives must say it
+        (ALONE, 0, ["[a] last step"], False),
+        (ALONE, 1, [ENDED, "[a] AssertionError: wrong sum in step 3"], False),
+        (replace_in(ALONE, victim="agent"), 1, [ENDED], False),  # its script lives
+        (replace_in(ALONE, victim="agent"), 1, [ENDED, "[b] nalb: worker b lost its agent"], True),
+        (replace_in(ALONE, fault="pause"), 0, ["[a] last step"], True),
+        (replace_in(ALONE, fault="pause"), 1, [ENDED, "[b] nalb: agent b"], False),
+        (replace_in(ALONE, fault="link lost", victim="node"), 1, [OTHER], False),  # b says nothing
+        (replace_in(ALONE, fault="gloo reset"), 1, [OTHER, "[b] RuntimeError: gloo"], True),
+        (replace_in(ALONE, fault="gloo reset"), 1, ["[a] RuntimeError: gloo", "[b] RuntimeError: gloo"], False),
+        (replace_in(ALONE, phase="end"), 0, ["[a] last step"], True),
+    ],
+)
+def test_a_job_that_nobody_supervises_names_the_failure_in_each_rank_that_lives(
+    case: Case, code: int, lines: list[str], right: bool
+) -> None:
+    assert judge_alone(case, code, lines)[1] is right
+
+
 def test_jobs_with_another_deadline_are_no_part_of_a_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "run", lambda *_: ("went on, ended well", True, 0.0))
     faults.campaign(2, 1, tmp_path / "seed-1.jsonl", 5.0)
@@ -172,6 +222,9 @@ def test_each_venue_gets_the_faults_that_can_happen_there() -> None:
     assert "link lost" not in drawn["local"] | drawn["batches"]
     assert "courier reset" in drawn["tokens"] & drawn["network, tokens"]
     assert "courier reset" not in drawn["sites"]
-    assert [name for name, those in drawn.items() if "ssh reset" in those] == ["hosts"]
+    assert [name for name, those in drawn.items() if "ssh reset" in those] == ["hosts", "torch, hosts"]
+    assert all(("gloo reset" in those) == VENUES[name].is_of_torch for name, those in drawn.items())
+    assert {draw(random.Random(number), "torch, alone", ["kill"]).victim for number in range(99)} == {
+        "worker", "agent", "scheduler"}  # fmt: skip
     assert {draw(random.Random(number), "sites", ["kill"]).victim for number in range(99)} == {
         "worker", "site server", "global server", "scheduler", "launcher"}  # fmt: skip

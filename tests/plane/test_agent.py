@@ -429,6 +429,7 @@ FAULTS = {
     "a dead agent": (lambda job: os.kill(job.agent_2, signal.SIGKILL), Cause.SILENT, "agent n2"),
     "a stopped agent": (lambda job: os.kill(job.agent_2, signal.SIGSTOP), Cause.SILENT, "agent n2"),
     "a dead coordinator": (lambda job: os.kill(job.coordinator_pid(), signal.SIGKILL), Cause.NO_COORDINATOR, None),
+    "a stopped coordinator": (lambda job: os.kill(job.coordinator_pid(), signal.SIGSTOP), Cause.NO_COORDINATOR, None),
     "a dead agent with the coordinator": (lambda job: job.fronts[0].agent.kill(), Cause.SILENT, "agent n0"),
 }
 

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -271,15 +272,37 @@ def test_an_agent_that_is_stopped_is_named(ends, monkeypatch):
     job.front.close()
 
 
-def test_a_script_that_does_not_hear_of_the_end_is_ended(ends, monkeypatch):
-    died = []
-    monkeypatch.setattr(fronts, "GRACE_S", 0.0)
+def test_an_agent_that_is_stopped_before_it_listens_is_named(ends, monkeypatch):
+    monkeypatch.setattr(fronts, "CHECK_S", 0.05)
+    monkeypatch.setattr(fronts, "own_argv", lambda *_: ["sh", "-c", "kill -STOP $$"])
+    with ThreadPoolExecutor(1) as thread:
+        making = thread.submit(Front, o.Start(0, 2, "n0", "127.0.0.1", True), LIMIT_S, 0.2)
+        until(lambda: ends)
+        ends.pop().close()
+        with pytest.raises(JobFailed, match="worker n0 lost its agent, which has been stopped by a signal"):
+            making.result(LIMIT_S)
+
+
+@pytest.mark.parametrize("has_heard", [False, True])
+def test_a_script_that_waits_elsewhere_at_the_end_is_ended(ends, monkeypatch, has_heard):
+    """Whether it has heard of the end or not: it may wait for a sum of gloo's before it comes to the error."""
+    died, waits = [], []
+    monkeypatch.setattr(fronts, "GRACE_S", 0.2)
+    monkeypatch.setattr(fronts, "STUCK_CHECK_S", 0.02)
     monkeypatch.setattr(fronts, "die", lambda *why: died.append(why))
     job = Job(ends)
+    placed = job.place(3000) if has_heard else None
+    job.front.waits_elsewhere = lambda: bool(waits)
     failure = Failure(cause=Cause.SILENT, detail="has not reported", role="agent", node="n1")
     job.agent.tell(o.Ended(failure))
     os.kill(job.front.agent_pid, signal.SIGKILL)
     job.agent.socket.close()
+    if placed is not None:
+        with pytest.raises(JobFailed):
+            placed.result(LIMIT_S)
+        time.sleep(0.5)
+        assert not died, "it may go on as it likes"
+        waits.append("in gloo")
     until(lambda: died)
     assert died[0][0] == failure
     job.front.close()

@@ -44,7 +44,7 @@ def test_the_job_of_all_pitfalls_ends_well(ended: list[ranks.Rank]) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("autoload", "module"), [("1", "torch"), ("0", "nalb.torch")])
+@pytest.mark.parametrize(("autoload", "module"), [("1", "torch"), ("0", "nalb.torch"), ("1", "nalb.torch")])
 def test_torch_knows_the_backend_and_loads_no_more_of_nalb(autoload: str, module: str) -> None:
     code = f"import sys, {module}, torch; print(torch.distributed.Backend('nalb'), *(one for one in sys.modules if 'nalb' in one))"
     said = subprocess.run(

@@ -1,0 +1,22 @@
+"""A rank's way into its job, with stores of torch's alone."""
+
+from datetime import timedelta
+
+import pytest
+
+from nalb.failures import Cause, JobFailed
+
+
+@pytest.mark.torch
+def test_a_rank_whose_agent_is_missing_is_named_in_time() -> None:
+    import torch.distributed as dist
+
+    from nalb.torch.job import _await_agents
+
+    store = dist.HashStore()
+    store.set_timeout(timedelta(minutes=30))
+    store.set("agent0", "[]")
+    with pytest.raises(JobFailed) as raised:
+        _await_agents(store, ["n0", "n1"], 0.2)
+    failure = raised.value.failure
+    assert (failure.cause, failure.role, failure.node) == (Cause.ABSENT, "worker", "n1")
