@@ -1,4 +1,4 @@
-"""Runs a job on loopback, in an emulated network or on hosts, as the user asked, and restarts it after failures."""
+"""Runs a job on loopback, in an emulated network, on hosts or as one node, as the user asked, and restarts it after failures."""
 
 import os
 import socket
@@ -16,6 +16,7 @@ from nalb.launch.environments import hosts_lines, local_lines
 from nalb.launch.frameworks import MXNET, TORCH
 from nalb.launch.hosts import HostsFile, load_hosts
 from nalb.launch.network import NAMESPACE_PORT, job_nodes, places_in
+from nalb.launch.one_node import OneNode
 from nalb.launch.ports import free_pair
 from nalb.launch.ranks import torch_program
 from nalb.launch.restarts import Attempt, RestartPolicy, see_through
@@ -24,7 +25,7 @@ from nalb.launch.run_dir import make_run_dir
 from nalb.launch.signals import ending_on_signals
 from nalb.launch.ssh import unreachable
 from nalb.launch.supervisor import print_line, print_unfinished
-from nalb.launch.venue import LOOPBACK, Emulated, Hosts, JobOrder, Loopback, Venue
+from nalb.launch.venue import LOOPBACK, Emulated, Hosts, JobOrder, Loopback, Member, Venue
 from nalb.options import JobOptions
 from nalb.planning.nodes import Node
 from netem.emulation import Emulation
@@ -34,7 +35,7 @@ from netem.rootless import ensure_privilege
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """The arguments of `nalb launch`; one of local, network and hosts is given."""
+    """The arguments of `nalb launch`; one of local, network, hosts and one_node is given."""
 
     command: tuple[str, ...]  # the command that each worker runs
     options: JobOptions
@@ -46,6 +47,7 @@ class LaunchRequest:
     max_restarts: int = 0
     min_nodes: int | None = None
     framework: str = MXNET
+    one_node: OneNode | None = None  # this machine's part in a job whose other nodes another launcher starts
 
     @property
     def program(self) -> Program:
@@ -63,7 +65,7 @@ def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManag
         request.program.require()
     hosts = load_hosts(request.hosts) if request.hosts is not None else None
     network = load_network(find_network(request.network)) if request.network is not None else None
-    places = hosts.places() if hosts else job_nodes(network) if network else _loopback_places(request)
+    places = hosts.places() if hosts else job_nodes(network) if network else _places_here(request)
     nodes = [place.name for place in places]
     policy = RestartPolicy(request.max_restarts, request.min_nodes, None)
     policy.check(len(nodes))
@@ -72,9 +74,11 @@ def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManag
         ensure_privilege()
     run_dir = make_run_dir(request.out)
     job = f"nalb launch (process {os.getpid()} on {socket.gethostname()}, run directory {run_dir})"
-    request = replace(request, options=replace(request.options, checkpoints_job=job))
-    is_shared = hosts is None and request.options.checkpoints is not None
-    if hosts is None:
+    is_here = hosts is None and request.one_node is None
+    if request.one_node is None:  # else each node has a launcher, and they name the job alike
+        request = replace(request, options=replace(request.options, checkpoints_job=job))
+    is_shared = is_here and request.options.checkpoints is not None
+    if is_here:
         checkpoints = request.options.checkpoints or str(run_dir / "checkpoints")
         request = replace(request, options=replace(request.options, checkpoints=checkpoints))
         policy = replace(policy, checkpoints=Path(checkpoints))
@@ -113,7 +117,10 @@ def environment_lines(request: LaunchRequest) -> list[str]:
         specs = request.program.specs(hosts.places(), options, {}, encryption.keys, dict(hosts.environment))
         return hosts_lines(hosts, specs)
     emulation = Emulation(load_network(find_network(request.network))) if request.network is not None else None
-    places = places_in(emulation) if emulation else _loopback_places(request)
+    if request.one_node is not None:
+        specs = request.one_node.specs(request.program, request.options, os.environ, encryption.keys_dir)
+        return local_lines(specs, os.environ)
+    places = places_in(emulation) if emulation else _places_here(request)
     with nullcontext(NAMESPACE_PORT) if emulation else free_pair(LOOPBACK) as port:
         options = replace(request.options, root_port=port)
     specs = request.program.specs(places, options, os.environ, encryption.keys_dir, NOTHING)
@@ -153,12 +160,16 @@ def _venue(request: LaunchRequest, hosts: HostsFile | None, network: Network | N
     """The venue that the user asked for, without the nodes that are left out."""
     if network is not None:
         return Emulated(network, left_out)
-    places = [place for place in (hosts.places() if hosts else _loopback_places(request)) if place.name not in left_out]
+    if request.one_node is not None:
+        return Member(request.one_node)
+    places = [place for place in (hosts.places() if hosts else _places_here(request)) if place.name not in left_out]
     return Hosts(hosts, places) if hosts else Loopback(places)
 
 
-def _loopback_places(request: LaunchRequest) -> list[Place]:
-    """The job's places on loopback; with keys each node gets an address of its own, as the whole of 127.0.0.0/8 is this machine."""
+def _places_here(request: LaunchRequest) -> list[Place]:
+    """The place of the one node, or all on loopback: with keys each gets an address of its own, as all of 127.0.0.0/8 is here."""
+    if request.one_node is not None:
+        return [request.one_node.place]
     is_on = request.encryption.is_on
     sites = [f"site{k}" for k, count in enumerate(request.local or ()) for _ in range(count)]
     return [Place(f"n{i}", f"127.0.0.{i + 1}" if is_on else LOOPBACK, site=site) for i, site in enumerate(sites)]

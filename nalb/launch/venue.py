@@ -1,4 +1,5 @@
-"""The places where jobs run: loopback, an emulated network, or hosts. Each turns a program into a running job with one observer.
+"""The places where jobs run: loopback, an emulated network, hosts, or one node of several. Each makes a running job of a program,
+with one observer.
 
 A venue is a context. All jobs that it has started end with it, and so does what it has made for them: networks, sockets, keys.
 `Program` (roles.py) says which processes a job has. Events come from the coordinator's socket where it runs on this machine, and
@@ -19,6 +20,7 @@ from nalb.events import AnyEvent, BlockEvent, LayoutEvent, MissedEvent
 from nalb.launch.encryption import Encryption, job_keys, keys_here
 from nalb.launch.hosts import HostsFile
 from nalb.launch.network import NAMESPACE_PORT, Changes, configured_message, inside, job_network, places_in
+from nalb.launch.one_node import OneNode
 from nalb.launch.ports import free_pair
 from nalb.launch.roles import NOTHING, Place, ProcessSpec, Program
 from nalb.launch.run_dir import observer_address
@@ -161,6 +163,22 @@ class Loopback(Venue):
 
     def _job(self, specs: list[ProcessSpec], more: dict[str, Any]) -> Job:
         return Job(specs, lambda spec: list(spec.argv), os.environ, **more)
+
+
+class Member(Venue):
+    """This machine as one node of a job whose other nodes another launcher starts. Node 0 alone sees the job's events."""
+
+    def __init__(self, node: OneNode):
+        super().__init__([node.place])
+        self._node = node
+
+    def _specs(self, order: JobOrder, options: JobOptions) -> list[ProcessSpec]:
+        return self._node.specs(order.program, options, os.environ, order.encryption.keys_dir)
+
+    def _job(self, specs: list[ProcessSpec], more: dict[str, Any]) -> Job:
+        if self._node.rank:
+            more["has_joined"] = None
+        return Job(specs, lambda spec: list(spec.argv), os.environ, is_whole=False, **more)
 
 
 class Emulated(Venue):
