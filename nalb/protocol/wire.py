@@ -34,7 +34,7 @@ from nalb.planning.nodes import Capacities, Node
 from nalb.planning.sites import Sites, Uplinks
 from nalb.settings import NODE_MOST
 
-VERSION = 18
+VERSION = 19
 # Round trips, in s: shorter ones fit into queues, longer ones need pacing (measured at 0.05 ms: pacing changes nothing).
 FAR_S = 0.005
 # A message beyond a bound ends the job. So each bound is out of reach of 1,000 nodes for years, or the sender keeps it too.
@@ -104,6 +104,7 @@ class Report(Message, frozen=True):
     cores: Cores | None = None  # cores that it may use; None: not known
     ready: Count = 0  # calls up to the last direct one (calls.py) whose arrays are computed
     summed: Count = 0  # calls up to the last direct one whose sums are back
+    resent: Count = 0  # packets that TCP has sent again on its connections with other nodes so far
 
 
 class Still(Message, frozen=True):
