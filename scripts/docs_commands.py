@@ -37,6 +37,7 @@ TOO_LONG = {
     "bash scripts/demo.sh": "sets up two environments: CI does so by scripts/test.sh, and a person runs it",
     "bash scripts/test.sh": "runs all tests: CI itself",
     "-m pytest": "runs tests, as CI does",
+    "scripts/docs_commands.py": "is this script",
     "tests/campaigns/": "a campaign of minutes or hours",
     "scripts/figures/": "an experiment of minutes or hours; test_docs.py runs those that draw from stored runs",
     "benchmarks/": "timings of minutes, which need a quiet machine",

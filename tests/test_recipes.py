@@ -141,10 +141,12 @@ def test_a_script_of_dist_sync_learns_the_same(tmp_path: Path) -> None:
     for scheme, script in (("stock", before), ("exact", after)):
         (tmp_path / f"{scheme}.py").write_text(script)
         done = run_script(tmp_path / f"{scheme}.py", "--scheme", scheme)
-        losses.append(sorted(re.findall(r"\[(n\d) worker\] step (\d) loss ([\d.]+)", done)))
+        losses.append(
+            sorted(re.findall(r"worker\] step (\d) loss ([\d.]+)", done))
+        )  # which node has which rank may differ
     assert len(losses[0]) == 20
     assert losses[0] == losses[1]
-    assert float(losses[0][9][2]) < float(losses[0][0][2])
+    assert float(losses[0][-1][1]) < float(losses[0][0][1])
 
 
 def run_script(path: Path, *flags: str) -> str:
