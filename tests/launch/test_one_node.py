@@ -146,6 +146,6 @@ def test_nodes_started_one_by_one_meet_and_a_failed_one_ends_all(launch: Launch)
     assert first.end()[0] == 4
     assert "[m0 worker] step 3" in first.output
     failure = first.failure()
-    assert (failure.cause, failure.node) == (Cause.ENDED, "m1")  # as the coordinator has told
+    assert (failure.cause, failure.node) == (Cause.SCRIPT, "m1")  # as the coordinator has told
     for job in (first, second):
         job.assert_nothing_left()
