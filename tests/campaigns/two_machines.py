@@ -1,7 +1,8 @@
 """Follows docs/recipes/two-machines.md on two machines of an emulated network, command by command, as the page has them.
 
 Each machine has a network namespace, a host name, a home at /root and an sshd of its own. The set-up of section 1 is replaced by a
-link to this environment, and `ssh-copy-id`, which asks for a password, by copying the key. All that was made is removed.
+link to this environment, and `ssh-copy-id`, which asks for a password, by copying the key and ssh-keyscan. All that was made is
+removed.
 
 It needs root, MXNet, and Debian's openssh-server and dataset-fashion-mnist.
 """
@@ -110,6 +111,8 @@ def main() -> int:
             if command.startswith("ssh-copy-id"):
                 (address,) = (one for one in MACHINES if one in command)
                 shutil.copy(folder / "n0/.ssh/nalb.pub", folder / MACHINES[address] / ".ssh/authorized_keys")
+                scan = f"ssh-keyscan {emulation.address(MACHINES[address])} >> ~/.ssh/known_hosts"
+                end(scan, run("n0", scan))
             if command.endswith("~/job/hosts.toml"):  # and "put your addresses there"
                 command += "".join(f" && sed -i s/{told}/{{{told}}}/ ~/job/hosts.toml" for told in MACHINES)
                 for told, name in MACHINES.items():
