@@ -54,6 +54,7 @@ ELSEWHERE = {
     "--framework torch --local 4": "needs a Python with both frameworks",
     "torchrun": "needs four machines: tests/torch, tests/campaigns/slurm.py",
     "NALB_PRECISION=": "needs four machines, under torchrun",
+    "scontrol": "needs a Slurm: tests/campaigns/slurm.py",
     "srun": "needs a Slurm: tests/campaigns/slurm.py",
     "sbatch": "needs a Slurm: tests/campaigns/slurm.py",
     "docker": "needs a Docker daemon",
@@ -114,33 +115,33 @@ def commands_of(page: Path) -> list[Command]:
     """The commands of a page, in order. A fenced block that follows a command and has none shows what that prints."""
     found: list[Command] = []
     name = str(page.relative_to(ROOT))
-    for block in _blocks(page.read_text(encoding="utf-8")):
+    for block, is_fenced in _blocks(page.read_text(encoding="utf-8")):
         lines = [line.strip() for line in block]
         commands = [
             line for line in lines if COMMAND.match(line) and not line.partition(" ")[2].partition(" ")[0].endswith(":")
         ]
         if commands:
             found += [Command(name, re.sub(r"\s+#(?!\S).*$", "", line).strip()) for line in commands]
-        elif found and not found[-1].prints:
+        elif is_fenced and found and not found[-1].prints:
             found[-1] = Command(name, found[-1].text, tuple(lines))
     return found
 
 
-def _blocks(text: str) -> Iterator[list[str]]:
-    """The code blocks that may have commands: of each its lines, those that end in \\ joined."""
+def _blocks(text: str) -> Iterator[tuple[list[str], bool]]:
+    """(lines, whether it is fenced) of the code blocks that may have commands; lines that a backslash continues are joined."""
     language, block = None, list[str]()
     for line in text.replace("\\\n", " ").splitlines():
         fence = re.match(r"```(.*)", line)
         if fence or (language is None and not line.startswith("    ")):
             if block and (language is None or language in SHELL):
-                yield block
+                yield block, language is not None
             block = []
             if fence:
                 language = fence[1] if language is None else None
         else:
             block.append(line)
     if block:
-        yield block
+        yield block, False
 
 
 def shortened(text: str) -> str:
