@@ -193,6 +193,7 @@ ALLOWED = {
         "nalb.transport",
         "nalb.process",
         "nalb.checkpoints",
+        "nalb.plane.address",
         "nalb.plane.rendezvous",
         "netem",
         "kvstore_patch.shim",
@@ -656,7 +657,7 @@ def test_tests_use_public_names():
         ("self.one._inbox.get()", 1),
         ("from nalb.transport.server import _flush, sample_rows", 1),
         ("monkeypatch.setattr(client, '_wake', wake)", 1),
-        ("monkeypatch.setattr('nalb.transport.address._towards', towards)", 1),
+        ("monkeypatch.setattr('nalb.plane.address._towards', towards)", 1),
         ("self._inbox, __version__, one.__dict__, store._barrier(), far._replace(x=1)", 0),
     ],
 )

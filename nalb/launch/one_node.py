@@ -15,8 +15,8 @@ from nalb.launch.encryption import Encryption
 from nalb.launch.hosts import DEFAULT_ROOT_PORT
 from nalb.launch.roles import Place, ProcessSpec, Program
 from nalb.options import JobOptions
+from nalb.plane.address import own_address
 from nalb.settings import STARTUP_S
-from nalb.transport.address import own_address
 from nalb.transport.keys import key_path, load_keys
 
 NODES_MOST = 2048

@@ -10,11 +10,11 @@ import torch.distributed as dist
 
 from nalb.errors import one_line
 from nalb.plane import orders as o
+from nalb.plane.address import own_address
 from nalb.plane.front import Front
 from nalb.settings import for_agents
 from nalb.torch.machine import Machine, machines_of
 from nalb.torch.sums import close_gpus
-from nalb.transport.address import own_address
 
 
 class TorchJob:
