@@ -14,7 +14,7 @@ from nalb.errors import InputError
 from nalb.launch.encryption import Encryption
 from nalb.launch.hosts import DEFAULT_ROOT_PORT
 from nalb.launch.roles import Place, ProcessSpec, Program
-from nalb.options import JobOptions
+from nalb.options import JobOptions, options_in
 from nalb.plane.address import own_address
 from nalb.settings import STARTUP_S
 from nalb.transport.keys import key_path, load_keys
@@ -47,7 +47,7 @@ class OneNode:
         if not host or (word and not (word.isdecimal() and 1 <= int(word) <= 65534)):
             raise InputError(f"--root {root}: give HOST or HOST:PORT, with a port from 1 to 65534")
         told = {name: environ[name] for name in ("NALB_ADDRESS", "GLOO_SOCKET_IFNAME") if name in environ}
-        root_address = _resolved(host, say)
+        root_address = _resolved(host, options_in(environ).get("startup_s", STARTUP_S), say)
         own = own_address(told, host, "--root ")
         place = Place(environ.get("NALB_NODE") or socket.gethostname(), own, is_machine=True)
         return cls(place, rank, nodes, own if rank == 0 else root_address, int(word or DEFAULT_ROOT_PORT))
@@ -78,9 +78,9 @@ class OneNode:
         return [spec for spec in specs if spec.node == self.place.name]
 
 
-def _resolved(host: str, say: Callable[[str], None]) -> str:
+def _resolved(host: str, for_s: float, say: Callable[[str], None]) -> str:
     """The address of a host, whose name may come to be known only once it has started. Raises InputError."""
-    end_s, is_told = time.monotonic() + STARTUP_S, False
+    end_s, is_told = time.monotonic() + for_s, False
     while True:
         try:
             return socket.gethostbyname(host)
@@ -88,7 +88,7 @@ def _resolved(host: str, say: Callable[[str], None]) -> str:
             if time.monotonic() > end_s or isinstance(error, UnicodeError):
                 raise InputError(f"--root {host}: is not known ({error}): give node 0's name or IPv4 address") from None
         if not is_told:
-            say(f"nalb launch: {host} is not known yet: asking for up to {STARTUP_S:g} s")
+            say(f"nalb launch: {host} is not known yet: asking for up to {for_s:g} s")
         is_told = True
         time.sleep(LOOK_S)
 
