@@ -124,6 +124,10 @@ class IterationEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
     samples: int | None = None
     drops: int | None = None
     rejected: dict[str, int] | None = None
+    queued_bytes: dict[
+        str, int
+    ] = {}  # by node: the most that its processes reported to wait on their connections; left out: 0
+    resent: dict[str, int] = {}  # by node: packets that TCP sent again; left out: 0
     measured: bool | None = None
     round_trip_s: float | None = None
     slots: int | None = None

@@ -10,6 +10,7 @@ EXTRA_OF = {
     "statsmodels": "arima",
     "torch": "peers",
     "prometheus_client": "metrics",
+    "tensorboardX": "tensorboard",
 }  # by library; pyproject.toml has the reasons
 PYTHON_OF_MXNET = (3, 11)  # kvstore_patch is made for it
 

@@ -157,7 +157,8 @@ def _of_process(environ: Mapping[str, str], said: dict[str, Any]) -> dict[str, A
     return {
         "heartbeat_s": min(HEARTBEAT_S, slowest_s),
         "keys_path": environ.get("NALB_KEYS"),
-        "starts_together": "NALB_JOB" in environ,  # nalb launch's mark
+        # NALB_JOB is nalb launch's mark. One that starts a single node does not know the others' addresses.
+        "starts_together": "NALB_JOB" in environ and bool(environ.get("NALB_ADDRESSES")),
         "addresses": _addresses(environ.get("NALB_ADDRESSES") or None),
     } | said
 

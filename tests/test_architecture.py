@@ -193,6 +193,7 @@ ALLOWED = {
         "nalb.transport",
         "nalb.process",
         "nalb.checkpoints",
+        "nalb.plane.address",
         "nalb.plane.rendezvous",
         "netem",
         "kvstore_patch.shim",

@@ -152,6 +152,15 @@ def test_commands_in_the_pages_are_commands(capsys: pytest.CaptureFixture[str]) 
             pytest.fail(f"{command}: {capsys.readouterr().err.splitlines()[-1]}")
 
 
+def test_every_reason_for_not_running_a_command_is_of_one() -> None:
+    script = load("scripts/docs_commands.py")
+    shown = [command.text for page in script.pages() for command in script.commands_of(page)]
+    assert len(shown) > 150
+    for words in (*script.TOO_LONG, *script.ELSEWHERE):
+        assert any(words in text for text in shown), f"no page has a command with {words}: remove the reason"
+    assert sum(command.why_not is None for page in script.pages() for command in script.commands_of(page)) > 70
+
+
 @pytest.mark.jobs
 def test_every_figure_of_the_results_is_drawn_and_shown(drawing: ModuleType, tmp_path: Path) -> None:
     drawing.draw(tmp_path)

@@ -179,7 +179,7 @@ def main(args: argparse.Namespace) -> int:
     batchings = parse_batchings(args, schemes)
     ways = parse_parallels(args, schemes)
     _check(args, schemes, framework)
-    encryption = encryption_of(args)
+    encryption = encryption_of(args, leaves_here=args.hosts is not None)
     if framework == TORCH:
         _check_torch(args, schemes, encryption)
     else:

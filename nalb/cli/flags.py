@@ -70,8 +70,8 @@ def check_run(run_dir: Path) -> None:
         raise InputError(f"{run_dir}: no such directory: give the run directory that the job printed, or its --out")
 
 
-def add_place_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say where a job runs; one of them has to be given."""
+def add_place_flags(parser: argparse.ArgumentParser) -> "argparse._MutuallyExclusiveGroup":
+    """Add the flags that say where a job runs; one of the returned group has to be given."""
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--local", metavar="N", help="N nodes on this machine's loopback; 3+2: two sites, of 3 and 2")
     where.add_argument(
@@ -80,6 +80,7 @@ def add_place_flags(parser: argparse.ArgumentParser) -> None:
         help="an emulated network, built for the run: a file, or the name of a carried one",
     )
     where.add_argument("--hosts", metavar="FILE", help="hosts reached over ssh, see docs/hosts.md")
+    return where
 
 
 def nodes_of(local: str | None) -> tuple[int, ...] | None:
@@ -103,9 +104,9 @@ def command_of(args: argparse.Namespace, example: str) -> tuple[str, ...]:
     return words[1:]
 
 
-def encryption_of(args: argparse.Namespace) -> Encryption:
-    """The encryption that the flags choose: on hosts it is on unless --plain is given."""
-    is_on = args.encrypt or args.keys is not None or (args.hosts is not None and not args.plain)
+def encryption_of(args: argparse.Namespace, leaves_here: bool) -> Encryption:
+    """The encryption that the flags choose. leaves_here: to other machines; then it is on unless --plain is given."""
+    is_on = args.encrypt or args.keys is not None or (leaves_here and not args.plain)
     return Encryption(is_on, args.keys)
 
 

@@ -1,4 +1,4 @@
-"""`nalb launch [--local N | --network FILE | --hosts FILE] [--scheme S] [--print-env] -- COMMAND...`
+"""`nalb launch [--local N | --network FILE | --hosts FILE | --root HOST] [--scheme S] [--print-env] -- COMMAND...`
 
 The exit code is 0 when every process ended well. Otherwise it is the code of the first process that failed, or 128 + n where
 signal n killed that process or the launcher. After restarts the last attempt gives the code. Code 2 means an error in what the
@@ -6,6 +6,8 @@ user gave, 3 that the machine lacks something, and 4 that a process fell silent.
 """
 
 import argparse
+import os
+from pathlib import Path
 
 from nalb.batching.schemes import BASELINES, PREDICTORS
 from nalb.batching.speed import require_library
@@ -33,6 +35,7 @@ from nalb.errors import InputError, did_you_mean
 from nalb.extensions import SCHEME_GROUP, estimators_with, is_own, schemes_with
 from nalb.launch.encryption import Encryption
 from nalb.launch.frameworks import MXNET, TORCH, chosen_here
+from nalb.launch.one_node import OneNode, number_of
 from nalb.launch.start import LaunchRequest, environment_lines, launch
 from nalb.launch.supervisor import print_line
 from nalb.options import BATCHINGS, DEFAULT_PRECISION, JOINT_BATCHING
@@ -43,7 +46,20 @@ from nalb.tokens.policies import PARALLELS
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
-    add_place_flags(parser)
+    where = add_place_flags(parser)
+    where.add_argument(
+        "--root",
+        metavar="HOST[:P]",
+        help="this machine as one of --nodes; node 0 is HOST. Another launcher starts the rest",
+    )
+    parser.add_argument(
+        "--nodes",
+        metavar="N",
+        help="with --root: how many nodes, or the environment variable that tells, as SLURM_NTASKS",
+    )
+    parser.add_argument(
+        "--rank", metavar="R", help="with --root: which node this is, from 0; likewise, as SLURM_PROCID"
+    )
     add_framework_flag(parser)
     add_job_flags(parser)
     add_encryption_flags(parser)
@@ -111,6 +127,7 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
         raise InputError(f"--scheme {args.scheme} sizes the batches itself: leave out --batching {args.batching}")
     if args.verify_sums and scheme.routes_itself:
         raise InputError(f"--verify-sums checks slices, and --scheme {args.scheme} has none: choose another scheme")
+    one_node = _one_node(args)
     check_metrics_flag(args)
     if args.metrics is not None and scheme.routes_itself:
         raise InputError(
@@ -118,11 +135,13 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
         )
     if args.batching in BASELINES and not scheme.routes_itself:
         raise InputError(f"--batching {args.batching} is how MXNet's own KVStores train: add --scheme stock")
-    if args.hosts is None and args.checkpoints is not None:
+    if args.hosts is None and args.root is None and args.checkpoints is not None:
         args.checkpoints = folder(args.checkpoints, "--checkpoints")
     if args.print_env and (args.max_restarts or args.min_nodes):
         raise InputError("--print-env starts nothing, so nothing again: leave out --max-restarts and --min-nodes")
-    encryption = encryption_of(args)
+    encryption = encryption_of(args, leaves_here=args.hosts is not None or args.root is not None)
+    if one_node is not None:
+        one_node.check_keys(encryption)
     if args.print_env:  # another launcher starts the command, perhaps elsewhere: its Python cannot be asked
         framework = args.framework or (MXNET if args.hosts is not None else chosen_here())
     else:
@@ -139,7 +158,28 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
         args.max_restarts,
         args.min_nodes,
         framework,
+        one_node,
     )
+
+
+def _one_node(args: argparse.Namespace) -> OneNode | None:
+    """This machine's part in a job that other launchers start; None without --root. Raises InputError."""
+    if args.root is None:
+        if args.nodes is not None or args.rank is not None:
+            raise InputError("--nodes and --rank say which node of a job this is: add --root, node 0's host")
+        return None
+    if args.nodes is None or args.rank is None:
+        raise InputError(f"--root {args.root}: add --nodes and --rank: how many nodes there are, and which one this is")
+    if args.max_restarts or args.min_nodes:
+        raise InputError(
+            "--root: another launcher starts the nodes, also again: leave out --max-restarts and --min-nodes"
+        )
+    nodes, rank = number_of("--nodes", args.nodes), number_of("--rank", args.rank)
+    node = OneNode.found(args.root, nodes, rank, os.environ, print_line)
+    if rank:  # the record and so the figures are node 0's; all nodes may share --out
+        args.metrics = None
+        args.out = args.out and str(Path(args.out) / node.place.name)
+    return node
 
 
 def _check_framework(args: argparse.Namespace, framework: str, scheme: Scheme, encryption: Encryption) -> None:

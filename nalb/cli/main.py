@@ -21,7 +21,7 @@ SUBCOMMANDS = {
     "report": "write the HTML report and figures of a run directory",
     "why": "say what sets the pace of a run, also while it goes on, and what twice the speed of it would save",
     "watch": "show a running job live",
-    "metrics": "serve a running job's figures to Prometheus",
+    "metrics": "serve a running job's figures to Prometheus, or write them for TensorBoard",
     "trace": "write a timeline of a run for Chrome or Perfetto, and say what communication stays exposed",
     "calibrate": "measure alpha, the per-slice cost of this platform",
     "doctor": "check this machine before a job",

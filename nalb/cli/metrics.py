@@ -1,4 +1,7 @@
-"""`nalb metrics DIR --port P`: serves a running job's figures to Prometheus, from its run directory alone."""
+"""`nalb metrics DIR (--port P | --tensorboard LOGDIR)`: serves a job's figures to Prometheus, or writes them for TensorBoard.
+
+It reads the run directory alone.
+"""
 
 import argparse
 import os
@@ -17,7 +20,11 @@ LOOK_S = 0.5  # between two looks at whether the job is over
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     parser.add_argument("run_dir", metavar="DIR", type=Path, help="run directory of a job that runs, or has run")
-    parser.add_argument("--port", type=int, required=True, metavar="P", help="TCP port; 0: one that is free")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--port", type=int, metavar="P", help="serve Prometheus at this TCP port; 0: one that is free")
+    where.add_argument(
+        "--tensorboard", type=Path, metavar="LOGDIR", help="write scalars for TensorBoard there, until the job is over"
+    )
     parser.add_argument(
         "--address",
         default=LOOPBACK,
@@ -29,6 +36,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Serve until a signal comes, or the process of --while has ended. Raises InputError, MachineError without the extra."""
+    if args.tensorboard is not None:
+        require("tensorboardX", "nalb metrics --tensorboard")
+        from nalb.live.tensorboard import write  # tensorboardX is an extra
+
+        written = write(args.run_dir, args.tensorboard)
+        print(f"nalb metrics: {written} iterations written to {args.tensorboard}")
+        return 0
     require("prometheus_client", "nalb metrics")
     if not 0 <= args.port <= HIGH_PORT:
         raise InputError(f"--port {args.port}: give 0 to {HIGH_PORT}")

@@ -1,4 +1,4 @@
-"""Runs a job on loopback, in an emulated network or on hosts, as the user asked, and restarts it after failures."""
+"""Runs a job on loopback, in an emulated network, on hosts or as one node, as the user asked, and restarts it after failures."""
 
 import os
 import socket
@@ -18,6 +18,7 @@ from nalb.launch.environments import hosts_lines, local_lines
 from nalb.launch.frameworks import MXNET, TORCH
 from nalb.launch.hosts import HostsFile, load_hosts
 from nalb.launch.network import NAMESPACE_PORT, places_in
+from nalb.launch.one_node import OneNode
 from nalb.launch.ports import free_pair
 from nalb.launch.ranks import torch_program
 from nalb.launch.restarts import Attempt, RestartPolicy, see_through
@@ -36,7 +37,7 @@ from netem.rootless import ensure_privilege
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """The arguments of `nalb launch`; one of local, network and hosts is given."""
+    """The arguments of `nalb launch`; one of local, network, hosts and one_node is given."""
 
     command: tuple[str, ...]  # the command that each worker runs
     options: JobOptions
@@ -48,6 +49,7 @@ class LaunchRequest:
     max_restarts: int = 0
     min_nodes: int | None = None
     framework: str = MXNET
+    one_node: OneNode | None = None  # this machine's part in a job whose other nodes another launcher starts
 
     @property
     def program(self) -> Program:
@@ -65,7 +67,7 @@ def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManag
         request.program.require()
     hosts = load_hosts(request.hosts) if request.hosts is not None else None
     network = load_network(find_network(request.network)) if request.network is not None else None
-    where = Where(request.local, network, hosts)
+    where = Where(request.local, network, hosts, request.one_node)
     places = where.nodes()
     nodes = [place.name for place in places]
     policy = RestartPolicy(request.max_restarts, request.min_nodes, None)
@@ -76,9 +78,11 @@ def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManag
         ensure_privilege()
     run_dir = make_run_dir(request.out)
     job = f"nalb launch (process {os.getpid()} on {socket.gethostname()}, run directory {run_dir})"
-    request = replace(request, options=replace(request.options, checkpoints_job=job))
-    is_shared = hosts is None and request.options.checkpoints is not None
-    if hosts is None:
+    is_here = hosts is None and request.one_node is None
+    if request.one_node is None:  # else each node has a launcher, and they name the job alike
+        request = replace(request, options=replace(request.options, checkpoints_job=job))
+    is_shared = is_here and request.options.checkpoints is not None
+    if is_here:
         checkpoints = request.options.checkpoints or str(run_dir / "checkpoints")
         request = replace(request, options=replace(request.options, checkpoints=checkpoints))
         policy = replace(policy, checkpoints=Path(checkpoints))
@@ -121,6 +125,9 @@ def environment_lines(request: LaunchRequest) -> list[str]:
         specs = request.program.specs(hosts.places(), options, {}, encryption.keys, dict(hosts.environment))
         return hosts_lines(hosts, specs)
     emulation = Emulation(load_network(find_network(request.network))) if request.network is not None else None
+    if request.one_node is not None:
+        specs = request.one_node.specs(request.program, request.options, os.environ, encryption.keys_dir)
+        return local_lines(specs, os.environ)
     places = places_in(emulation) if emulation else Where(request.local).loopback_places(encryption.is_on)
     with nullcontext(NAMESPACE_PORT) if emulation else free_pair(LOOPBACK) as port:
         options = replace(request.options, root_port=port)

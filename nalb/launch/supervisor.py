@@ -66,10 +66,12 @@ class Job:
         moment: Callable[[], Moment] = lambda: (None, None),  # the job's phase and iteration
         tell: Callable[[AnyEvent], None] = lambda _: None,  # takes events of the processes' starts and ends
         joining: str = "",  # what the command must do on every worker to join the job
+        is_whole: bool = True,  # whether these are all processes of the job
     ):
         self._specs, self._wrap, self._inherited, self._log_dir = specs, wrap, inherited, log_dir
         self._show, self._has_joined, self._check = show, has_joined, check
         self._show_unfinished, self._moment, self._tell, self._joining = show_unfinished, moment, tell, joining
+        self._is_whole = is_whole
         self._print_lock = threading.Lock()
         self._reading_error: Exception | None = None
         self._workers_ended_s: float | None = None
@@ -163,7 +165,7 @@ class Job:
         now_s = time.monotonic()
         self._workers_ended_s = self._workers_ended_s or now_s
         waiting = [child for child in self.children if not _ended_well(child)]  # a failed one is noticed later
-        if waiting and now_s - self._workers_ended_s > AFTER_WORKERS_S:
+        if waiting and self._is_whole and now_s - self._workers_ended_s > AFTER_WORKERS_S:
             detail = (
                 f"all workers ended well, but {waiting[0].spec.name} still waits for them {AFTER_WORKERS_S:g} s later: the command "
                 f"must {self._joining} on every worker"

@@ -1,4 +1,5 @@
-"""The places where jobs run: loopback, an emulated network, or hosts. Each turns a program into a running job with one observer.
+"""The places where jobs run: loopback, an emulated network, hosts, or one node of several. Each makes a running job of a program,
+with one observer.
 
 A venue is a context. All jobs that it has started end with it, and so does what it has made for them: networks, sockets, keys.
 `Program` (roles.py) says which processes a job has. Events come from the coordinator's socket where it runs on this machine, and
@@ -19,6 +20,7 @@ from nalb.events import AnyEvent, BlockEvent, LayoutEvent, MissedEvent
 from nalb.launch.encryption import Encryption, job_keys, keys_here
 from nalb.launch.hosts import HostsFile
 from nalb.launch.network import NAMESPACE_PORT, Changes, configured_message, inside, job_network, job_nodes, places_in
+from nalb.launch.one_node import OneNode
 from nalb.launch.ports import free_pair
 from nalb.launch.roles import NOTHING, Place, ProcessSpec, Program
 from nalb.launch.run_dir import observer_address
@@ -164,6 +166,22 @@ class Loopback(Venue):
         return Job(specs, lambda spec: list(spec.argv), os.environ, **more)
 
 
+class Member(Venue):
+    """This machine as one node of a job whose other nodes another launcher starts. Node 0 alone sees the job's events."""
+
+    def __init__(self, node: OneNode):
+        super().__init__([node.place])
+        self._node = node
+
+    def _specs(self, order: JobOrder, options: JobOptions) -> list[ProcessSpec]:
+        return self._node.specs(order.program, options, os.environ, order.encryption.keys_dir)
+
+    def _job(self, specs: list[ProcessSpec], more: dict[str, Any]) -> Job:
+        if self._node.rank:
+            more["has_joined"] = None
+        return Job(specs, lambda spec: list(spec.argv), os.environ, is_whole=False, **more)
+
+
 class Emulated(Venue):
     """An emulated network, which entering the context sets up. Jobs with root ports of their own share it."""
 
@@ -217,19 +235,24 @@ class Hosts(Venue):
 
 @dataclass(frozen=True)
 class Where:
-    """Where jobs are to run: on loopback, in an emulated network, or on hosts. One of the three is given."""
+    """Where jobs are to run: on loopback, in an emulated network, on hosts, or as one node of a job. One of them is given."""
 
     local: tuple[int, ...] | None = None  # the number of nodes of each site, on this machine's loopback
     network: Network | None = None
     hosts: HostsFile | None = None
+    one_node: OneNode | None = None  # this machine's part in a job whose other nodes another launcher starts
 
     @property
     def name(self) -> str:
-        """The place in words: a network's name, loopback or hosts."""
+        """The place in words: a node's or network's name, loopback or hosts."""
+        if self.one_node is not None:
+            return self.one_node.place.name
         return self.network.name if self.network else "hosts" if self.hosts else "loopback"
 
     def nodes(self) -> Sequence[Place | Node]:
         """The nodes of a job, with their names and roles."""
+        if self.one_node is not None:
+            return [self.one_node.place]
         return (
             self.hosts.places() if self.hosts else job_nodes(self.network) if self.network else self.loopback_places()
         )
@@ -245,6 +268,8 @@ class Where:
         """A venue there. without: nodes on which nothing runs."""
         if self.network is not None:
             return Emulated(self.network, without)
+        if self.one_node is not None:
+            return Member(self.one_node)
         places = self.hosts.places() if self.hosts else self.loopback_places(is_encrypted)
         left = [place for place in places if place.name not in without]
         return Hosts(self.hosts, left) if self.hosts else Loopback(left)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nalb.errors import InputError
+from nalb.events import AnyEvent
 from nalb.live.state import FAILED, LiveState
 from nalb.live.tail import RunTail
 from nalb.process.own_program import own_argv
@@ -33,10 +34,16 @@ class Follower:
 
     def look(self) -> None:
         """Take in what the run has appended. Raises InputError for a damaged file."""
+        for _ in self.fresh():
+            pass
+
+    def fresh(self) -> Iterator[AnyEvent]:
+        """Take in what the run has appended, and yield each event after it. Raises InputError for a damaged file."""
         for event in self.tail.fresh():
             if self.tail.restarts != self.state.restarts:
                 self.state.restarted(self.tail.restarts)
             self.state.take(event)
+            yield event
 
     def is_over(self, now_s: float) -> bool:
         """Whether the job has ended, by the sockets in its directory. One that had ended before the first look is over at once."""

@@ -57,6 +57,12 @@ def metrics_of(state: LiveState, is_running: bool) -> Iterator[Metric]:
     for node, size_bytes in state.carried_bytes.items():
         carried.add_metric([node], size_bytes)
     yield carried
+    resent = counter(
+        PREFIX + "resent_packets", "Packets that TCP sent again, by the node that sent them.", labels=["node"]
+    )
+    for node in state.nodes:
+        resent.add_metric([node], state.resent[node])
+    yield resent
     yield from _of_batches(state)
     yield from _of_iteration(state)
 
@@ -124,6 +130,11 @@ def _of_iteration(state: LiveState) -> Iterator[Metric]:
         ("worker_exchange_seconds", "Each worker's time from first push to last pull.", event.communication_s),
         ("worker_iteration_seconds", "Each worker's time from one last sum to the next.", event.iteration_s),
         ("worker_plan_wait_seconds", "Each worker's wait for its plan.", event.plan_wait_s),
+        (
+            "queued_bytes",
+            "The most that a node's processes reported to wait on their connections, in the last iteration.",
+            {node: event.queued_bytes.get(node, 0) for node in state.nodes},
+        ),
     ):
         family = GaugeMetricFamily(PREFIX + name, meaning, labels=["node"])
         for node, value in by_node.items():

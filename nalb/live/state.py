@@ -1,6 +1,6 @@
 """The present state of a run, taken from its events one by one. Pure."""
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -49,6 +49,7 @@ class LiveState:
     restarts: int = 0
     plan_changes: int = 0  # how often the planner gave another reason
     carried_bytes: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # each way, by node
+    resent: Counter[str] = field(default_factory=Counter)  # packets that TCP sent again, by node
     batch_sizes: dict[str, int] = field(default_factory=dict)  # by worker's node; empty where the script sizes batches
     news: deque[Happened] = field(default_factory=lambda: deque(maxlen=NEWS))
     recent: deque[Step] = field(default_factory=lambda: deque(maxlen=RECENT))  # of the present scheme
@@ -117,6 +118,7 @@ class LiveState:
         self.nodes = self.nodes or list(event.communication_s)
         self.phase, self._ended_s = RUNNING, event.at_s
         self.iterations += 1
+        self.resent.update(event.resent)
         shares = shares_of(step)
         if shares is not None:
             of_node, _ = loads_bytes(step, shares)

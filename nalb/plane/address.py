@@ -1,4 +1,4 @@
-"""At which address the other ranks reach this one."""
+"""At which address a job's other nodes reach this one."""
 
 import ipaddress
 import socket
@@ -11,11 +11,11 @@ from nalb.errors import InputError
 LOOPBACK = ("localhost", "ip6-localhost", "127.", "::1")  # beginnings of hosts that are any machine itself
 
 
-def own_address(environ: Mapping[str, str], master: str | None = None) -> str:
+def own_address(environ: Mapping[str, str], master: str | None = None, given_by: str = "MASTER_ADDR=") -> str:
     """NALB_ADDRESS, or the address of the interface that GLOO_SOCKET_IFNAME names, or that of the route to the master.
 
-    master: where the ranks meet; default: MASTER_ADDR. Raises InputError where there is no such address, or where it is a loopback
-    address though ranks run on several machines.
+    master: where the ranks meet; default: MASTER_ADDR. given_by: what gave it, for messages. Raises InputError where there is no
+    such address, or where it is a loopback address though ranks run on several machines.
     """
     if told := environ.get("NALB_ADDRESS"):
         return _checked(told)
@@ -24,11 +24,14 @@ def own_address(environ: Mapping[str, str], master: str | None = None) -> str:
     master = master or environ.get("MASTER_ADDR")
     if not master:
         raise InputError("environment variable MASTER_ADDR is not set: set NALB_ADDRESS to this machine's IP address")
-    found = _towards(master)
+    try:
+        found = towards(master)
+    except OSError as error:
+        raise InputError(f"{given_by}{master}: no route leads there ({error.strerror})") from None
     is_alone = environ.get("LOCAL_WORLD_SIZE", "0") == environ.get("WORLD_SIZE")
     if ipaddress.ip_address(found).is_loopback and not master.startswith(LOOPBACK) and not is_alone:
         raise InputError(
-            f"MASTER_ADDR={master} leads to {found} on this machine, which others do not reach: set NALB_ADDRESS to its IP address"
+            f"{given_by}{master} leads to {found} on this machine, which others do not reach: set NALB_ADDRESS to its IP address"
         )
     return found
 
@@ -51,12 +54,9 @@ def _of_interface(name: str) -> str:
     return found[0][1].partition("%")[0]
 
 
-def _towards(host: str) -> str:
-    """The local address of the route to `host`; nothing is sent."""
-    try:
-        family, kind, protocol, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as one:
-            one.connect(target)
-            return str(one.getsockname()[0])
-    except OSError as error:
-        raise InputError(f"MASTER_ADDR={host}: no route leads there ({error.strerror})") from None
+def towards(host: str) -> str:
+    """The local address of the route to `host`; nothing is sent. Raises OSError."""
+    family, kind, protocol, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as one:
+        one.connect(target)
+        return str(one.getsockname()[0])

@@ -104,6 +104,7 @@ class Report(Message, frozen=True):
     cores: Cores | None = None  # cores that it may use; None: not known
     ready: Count = 0  # calls up to the last direct one (calls.py) whose arrays are computed
     summed: Count = 0  # calls up to the last direct one whose sums are back
+    resent: Count = 0  # packets that TCP has sent again on its connections with other nodes so far
 
 
 class Still(Message, frozen=True):

@@ -286,8 +286,8 @@ class Client:
         used_s, cores = time.process_time(), self._cores.now()
         now, ways = self._noted, self._noted["ways"]
         return wire.Report(
-            now_s, now["exchanging"], rows, drops, now["calls"], now["computed"], *ways, used_s, cores,
-            ready=now["ready"], summed=now["summed"],
+            now_s, now["exchanging"], rows, drops, now["calls"], now["computed"], *ways[:3], used_s, cores,
+            ready=now["ready"], summed=now["summed"], resent=ways.resent,
         )  # fmt: skip
 
     def _handle(self, message: wire.Message) -> None:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 
 from nalb.failures import Cause, Failure, Phase
@@ -109,7 +110,8 @@ class Reachability:
         far = [connection for connection in now if self._is_far(connection)]
         farthest_s = max((connection.round_trip_s for connection in now), default=0.0)
         is_bbr = bool(far) and all(connection.is_bbr for connection in far)
-        self._note(Ways(sum(connection.queued_bytes for connection in now), farthest_s, is_bbr))
+        queued_bytes, resent = (sum(map(attrgetter(name), now)) for name in ("queued_bytes", "resent"))
+        self._note(Ways(queued_bytes, farthest_s, is_bbr, resent))
         self._has_far = bool(far)
         doubtful = {connection.peer for connection in now if connection.is_doubtful}
         return self.lost(now, answering(doubtful, self._settings.silence_s / LOOKS), time.monotonic())

@@ -20,8 +20,8 @@ from contextlib import closing, suppress
 from typing import NamedTuple
 
 LISTEN = 10  # the state of tcp_info that means a listening socket
-# state, ca_state, retransmits, probes, backoff, options and flags; rto_us; unacked; rtt_us; pacing_rate; min_rtt_us
-INFO = struct.Struct("=BBBBBxxxI12xI40xI32xQ36xI")
+# state, ca_state, retransmits, probes, backoff, options and flags; rto_us; unacked; rtt_us; total_retrans; pacing_rate; min_rtt_us
+INFO = struct.Struct("=BBBBBxxxI12xI40xI28xIQ36xI")
 NO_ROUND_TRIP = (0, (1 << 32) - 1)  # values of min_rtt before anything has been acknowledged
 SO_MAX_PACING_RATE = 47  # asm-generic/socket.h
 NAME_MOST = 16  # the longest name of a congestion control, in bytes (TCP_CA_NAME_MAX)
@@ -45,6 +45,7 @@ class TcpConnection(NamedTuple):
     queued_bytes: int  # bytes that are not sent yet, or not acknowledged
     round_trip_s: float = 0.0  # the shortest round trip of the last minutes, without queues; 0: not known
     is_bbr: bool = False
+    resent: int = 0  # packets that were sent again, since it was made
 
     @property
     def is_doubtful(self) -> bool:
@@ -58,6 +59,7 @@ class Ways(NamedTuple):
     queued_bytes: int = 0
     round_trip_s: float = 0.0  # the round trip to the farthest node; 0: not known
     is_bbr: bool = False  # whether there are far nodes and all connections to them use BBR
+    resent: int = 0  # packets that were sent again, since the connections were made
 
 
 def connections(is_far: Callable[[TcpConnection], bool] = lambda _: False) -> list[TcpConnection]:
@@ -72,7 +74,7 @@ def connections(is_far: Callable[[TcpConnection], bool] = lambda _: False) -> li
         with closing(one), suppress(OSError):  # a socket that is no TCP, was closed meanwhile, or never connected
             told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO.size)
             told = told.ljust(INFO.size, b"\0")
-            state, _, repeated, _, backoff, rto_us, packets, now_us, pace, round_trip_us = INFO.unpack(told)
+            state, _, repeated, _, backoff, rto_us, packets, now_us, resent, pace, round_trip_us = INFO.unpack(told)
             here = one.getsockname()[1]
             if state == LISTEN:
                 ours.add(here)
@@ -81,7 +83,9 @@ def connections(is_far: Callable[[TcpConnection], bool] = lambda _: False) -> li
             round_trip_s = 0.0 if round_trip_us in NO_ROUND_TRIP else round_trip_us * 1e-6
             queued_bytes = _queued(one)
             is_bbr = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, NAME_MOST).rstrip(b"\0") == BBR
-            connection = TcpConnection(one.getpeername()[:2], repeated, waiting_s, queued_bytes, round_trip_s, is_bbr)
+            connection = TcpConnection(
+                one.getpeername()[:2], repeated, waiting_s, queued_bytes, round_trip_s, is_bbr, resent
+            )
             made.append((here, connection))
             if is_far(connection):
                 one.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, NO_LIMIT)

@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("lanuch --local 2 -- true", "nalb: SUBCOMMAND 'lanuch' is unknown: did you mean 'launch'? choose of launch"),
         ("", "nalb: the following arguments are required: SUBCOMMAND: `nalb --help` says what there is"),
-        ("launch", "nalb launch: one of the arguments --local --network --hosts is required"),
+        ("launch", "nalb launch: one of the arguments --local --network --hosts --root is required"),
         ("launch --lokal 2 -- true", "nalb launch: '--lokal' is not understood: did you mean '--local'? `nalb launch"),
         ("launch --local 2 --schem", "nalb launch: argument --scheme: expected one argument"),
         ("launch --local two -- true", "nalb launch: --local two: choose 1 to 64 nodes, such as 4, or of each site"),

@@ -111,7 +111,7 @@ def test_page_without_samples_says_so(tmp_path):
 
 
 def test_what_cannot_be_read_or_written_is_one_line(tmp_path, capsys):
-    assert "run.json" in complaint(capsys, tmp_path / "absent")
+    assert "no such directory" in complaint(capsys, tmp_path / "absent")
     write_fake_run(tmp_path / "run", schemes=("stock",), iterations=1)
     (tmp_path / "run" / "figures").write_text("a file in the way")
     assert "figures" in complaint(capsys, tmp_path / "run", "--force")

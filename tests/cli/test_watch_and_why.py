@@ -30,7 +30,7 @@ def test_why_of_what_has_no_answer_is_one_line(run_dir, tmp_path, capsys):
     for words, part in (
         ([str(run_dir), "--last", "0"], "--last 0"),
         ([str(run_dir), "--schemes", "aware"], "no 'aware'"),
-        ([str(tmp_path / "absent")], "has no iterations"),
+        ([str(tmp_path / "absent")], "no such directory"),
     ):
         assert run(["why", *words]) == 2
         err = capsys.readouterr().err

@@ -40,7 +40,7 @@ def test_a_scrape_has_what_the_run_has_written_by_then(tmp_path):
         found = scraped(port)
         assert found["nalb_iterations_total",] == 0
         assert not any(name.startswith("nalb_exchange") for name, *_ in found)
-        events = iterations(4)
+        events = iterations(4, resent={"n1": 3}, queued_bytes={"n1": 70_000})
         append(tmp_path, [READY, LayoutEvent(at_s=101.0, model_bytes=12_000_000), *events[:3]])
         assert scraped(port)["nalb_iterations_total",] == 3
         append(tmp_path, events[3:])
@@ -52,6 +52,8 @@ def test_a_scrape_has_what_the_run_has_written_by_then(tmp_path):
     assert found["nalb_share_ratio", ("node", "n3")] == 0.25
     assert found["nalb_link_rate_bytes_per_second", ("direction", "up"), ("node", "n0")] == 9e6
     assert found["nalb_carried_bytes_total", ("node", "n2")] == pytest.approx(72e6)
+    assert [found["nalb_resent_packets_total", ("node", f"n{k}")] for k in range(3)] == [0, 12, 0]
+    assert [found["nalb_queued_bytes", ("node", f"n{k}")] for k in range(3)] == [0, 70_000, 0]
     limit = ("nalb_limit_seconds", ("direction", "both"), ("kind", "link"), ("where", "n0"))
     assert found[limit] == pytest.approx(2.0)
     assert found["nalb_plan_info", ("reason", "least time"), ("scheme", "average")] == 1

@@ -36,7 +36,7 @@ def test_no_address(environ, word):
 
 
 def test_a_loopback_address_serves_ranks_of_one_machine_only(monkeypatch):
-    monkeypatch.setattr("nalb.plane.address._towards", lambda _: "127.0.1.1")
+    monkeypatch.setattr("nalb.plane.address.towards", lambda _: "127.0.1.1")
     assert own_address({"MASTER_ADDR": "vm", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "4"}) == "127.0.1.1"
     with pytest.raises(InputError, match="set NALB_ADDRESS"):
         own_address({"MASTER_ADDR": "vm", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "4"})

@@ -253,6 +253,24 @@ def test_reports_of_an_iteration_that_one_worker_has_begun_are_kept(exchanging, 
     assert iteration.samples == 1000
 
 
+def test_an_iteration_tells_what_waited_on_each_node_and_what_tcp_sent_again():
+    driver = Driver()
+    driver.start()
+    for iteration, reports in enumerate(
+        (
+            {"w0": [(5000, 2), (1000, 3)], "s0": [(700, 4)], "w1": [(0, 0)], "s1": [(9, 0)]},
+            {"w0": [(0, 3)], "s0": [(0, 1)], "s1": [(0, 6)]},  # of s0 a connection was made anew
+        )
+    ):
+        for peer, told in reports.items():
+            for queued_bytes, resent in told:
+                driver.say(peer, wire.Report(driver.now_s, -1, [], 0, queued_bytes=queued_bytes, resent=resent))
+        driver.done(iteration)
+    first, second = (event for event in driver.state.events if isinstance(event, IterationEvent))
+    assert (first.queued_bytes, first.resent) == ({"n0": 5700, "n1": 9}, {"n0": 7})
+    assert (second.queued_bytes, second.resent) == ({}, {"n1": 6})
+
+
 def test_a_plan_waits_for_servers_a_second_at_most():
     driver = Driver()
     driver.start()

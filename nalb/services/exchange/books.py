@@ -62,6 +62,8 @@ class IterationBooks:
             slots=self.planner.slot_count,
             drops=sum(process.drops for process in self.members),
             rejected=dict(self.members.rejected),
+            queued_bytes=self.progress.by_node(lambda one: one.queued_bytes),
+            resent=self.progress.by_node(lambda one: max(0, one.resent - one.resent_before)),
         )
         known, layout, chosen = self.planner.knowledge.now, self.planner.layout, self.planner.chosen
         self.events.append(explain_iteration(event, decision, known, layout, samples, chosen))

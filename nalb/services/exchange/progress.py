@@ -1,7 +1,7 @@
 """How far each process is in the exchange, and what it has told of the iteration under way."""
 
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -42,10 +42,14 @@ class ProcessProgress:
     cpu_s: float = 0.0  # its CPU time so far
     cpu_before_s: float = 0.0  # its CPU time before this iteration
     cores: float | None = None  # cores that it may use; None: not known
+    queued_bytes: int = 0  # the most that it reported to wait on its connections, since the iteration before
+    resent: int = 0  # packets that TCP has sent again on them so far
+    resent_before: int = 0  # the same before this iteration
 
     def note(self, report: Report, iteration: int) -> None:
         """Take in what a report, which came in this iteration, says besides samples."""
         self.cpu_s, self.cores = report.cpu_s, report.cores
+        self.queued_bytes, self.resent = max(self.queued_bytes, report.queued_bytes), report.resent
         self.covers += iteration - self.reported
         self.reported = iteration
 
@@ -53,6 +57,7 @@ class ProcessProgress:
         """The next iteration begins. A process to which its plan was sent ahead may have done it already."""
         self.done, self.sums = self.early.popleft() if self.early else None, None
         self.cpu_before_s = self.cpu_s
+        self.queued_bytes, self.resent_before = 0, self.resent
         self.reports, self.covers = [], 0
 
     @property
@@ -86,6 +91,13 @@ class JobProgress:
     def servers(self) -> list[ProcessProgress]:
         """The servers' progress, in the order of their coming."""
         return [self.of(server) for server in self._members.servers]
+
+    def by_node(self, count: Callable[[ProcessProgress], int]) -> dict[str, int]:
+        """The counts of each node's processes added up; nodes with 0 are left out."""
+        counts = Counter[str]()
+        for one in self:
+            counts[one.node] += count(one)
+        return dict(+counts)
 
     def work(self, nodes: list[str]) -> Work:
         """The CPU time that the iteration took on these nodes, which are all of the job's, each once."""
