@@ -54,7 +54,8 @@ class RankIterations:
         self._plan: m.Plan | None = None  # of the iteration that comes or is under way
         self._routes_told = -1  # the last iteration that the training process knows the route of
         self._progress: SliceProgress | None = None  # of the iteration under way by the plane
-        self._begun = self._computed = 0  # its tensors, and those whose elements are all there
+        self._calls: list[int] = []  # the script's calls up to the sum of each tensor begun
+        self._noted = 0, 0  # calls up to the last one that was ready, and summed
         self._started_s = self._computed_s = self._last_end_s = 0.0
         self._cpu_before_s = 0.0
         self._take: dict[type, Callable[[Any], None]] = {
@@ -93,7 +94,8 @@ class RankIterations:
             self._obey()
             if self._exchange.push() and not self._started_s:
                 self._started_s = time.monotonic()
-            if self._progress is None or not self._progress.is_complete or self._begun < self._progress.tensors:
+            self._note_sums()
+            if self._progress is None or not self._progress.is_complete or len(self._calls) < self._progress.tensors:
                 return
             self._end_iteration()
 
@@ -107,8 +109,8 @@ class RankIterations:
         self._is_registered = False
         if self._progress is None:
             self._plan = None
-        elif self._progress.tensors > self._begun:
-            self._progress.tensors = self._begun
+        elif self._progress.tensors > len(self._calls):
+            self._progress.tensors = len(self._calls)
             self._note_computed(self._progress)
 
     # ---- orders
@@ -155,26 +157,37 @@ class RankIterations:
         if self._progress is None:
             iteration = self._protocol.iteration
             self._progress = self._exchange.begin(iteration, self._plan, self._cut)
-            self._begun, self._computed, self._started_s = 0, 0, 0.0
+            self._calls, self._started_s = [], 0.0
             self._cpu_before_s = time.process_time()
             self._client.note(exchanging=iteration)
-        if order.tensor != self._begun:
-            raise PeerError(f"sums tensor {order.tensor}, where {self._begun} comes next")
-        self._begun += 1
+        if order.tensor != len(self._calls):
+            raise PeerError(f"sums tensor {order.tensor}, where {len(self._calls)} comes next")
+        self._calls.append(order.calls)
         elements, dtype = self._cut.elements[order.tensor], self._cut.dtype[order.tensor]
         self._exchange.add_tensor(self._segments.tensor(order.segment, order.offset_bytes, elements, dtype))
         self._client.note(calls=order.calls)
 
     def _ready(self, order: orders.Ready) -> None:
-        if self._progress is None or self._cut is None or order.tensor >= self._begun:
+        if self._progress is None or self._cut is None or order.tensor >= len(self._calls):
             raise PeerError(f"has elements of tensor {order.tensor}, which it does not sum yet")
         self._progress.make_ready(order.tensor, order.elements)
         if order.elements == self._cut.elements[order.tensor]:
-            self._computed += 1
             self._note_computed(self._progress)
 
+    def _note_sums(self) -> None:
+        """Tell how far the iteration under way is: a script may wait for a sum before it begins the next one."""
+        if self._progress is not None:
+            both = self._progress.ready_tensors, self._progress.summed_tensors
+            calls = [
+                self._calls[tensors - 1] if tensors else before
+                for tensors, before in zip(both, self._noted, strict=True)
+            ]
+            if (noted := (calls[0], calls[1])) != self._noted:
+                self._noted = noted
+                self._client.note(ready=noted[0], summed=noted[1])
+
     def _note_computed(self, progress: SliceProgress) -> None:
-        if self._computed == progress.tensors:
+        if progress.ready_tensors == progress.tensors:
             self._computed_s = time.monotonic()
             self._client.note(computed=self._protocol.iteration)
 

@@ -48,6 +48,8 @@ class SliceProgress:
         self._answers = 0
         self.under_way_bytes = 0
         self.tensors = len(cut.elements)  # that the iteration has; fewer where it was broken off
+        self.ready_tensors = 0  # the first so many tensors are there
+        self.summed_tensors = 0  # the sums of the first so many are back
 
     def make_ready(self, tensor: int, elements: int) -> None:
         """Take in that the first elements of a tensor are there."""
@@ -57,11 +59,13 @@ class SliceProgress:
             self._queue.append(index)
             index += 1
         self._queued[tensor] = index
+        self.ready_tensors = self._leading(self._queued, self.ready_tensors, len(cut.elements))
 
-    @property
-    def is_computed(self) -> bool:
-        """Whether all elements of the iteration are there."""
-        return all(self._queued[one] == self._cut.first[one + 1] for one in range(self.tensors))
+    def _leading(self, place: list[int], first: int, last: int) -> int:
+        """The first tensor from `first` on whose slices are not all before its place; `last` if there is none."""
+        while first < last and place[first] == self._cut.first[first + 1]:
+            first += 1
+        return first
 
     @property
     def has_next(self) -> bool:
@@ -88,6 +92,7 @@ class SliceProgress:
         while place < end and self._answered[place]:
             place += 1
         self._complete[tensor] = place
+        self.summed_tensors = self._leading(self._complete, self.summed_tensors, self.ready_tensors)
         elements = cut.stop[place - 1]
         if place < end and elements - self._told[tensor] < cut.tell_elements[tensor]:
             return None

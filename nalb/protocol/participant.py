@@ -19,9 +19,9 @@ class Process:
     computed: int = -1  # the last iteration whose gradients are complete
     computed_s: float = 0.0  # when it said so first
     calls: int = 0  # calls of pushpull and broadcast so far
-    ready: int = 0  # calls up to the last direct one whose arrays are computed
+    ready: int = 0  # calls up to the last one whose arrays are computed; MXNet counts direct ones alone
     ready_s: float = 0.0  # when it said so first
-    summed: int = 0  # calls up to the last direct one whose sums are back
+    summed: int = 0  # likewise, whose sums are back
     round_trip_s: float = 0.0  # to the farthest of the others; 0: not known
     is_bbr: bool = False  # TCP's congestion control is BBR to all that are far
     drops: int = 0  # samples that it lost so far

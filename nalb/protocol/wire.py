@@ -102,8 +102,8 @@ class Report(Message, frozen=True):
     is_bbr: bool = False  # TCP's congestion control is BBR on all connections to far nodes
     cpu_s: Seconds = 0.0  # CPU time of the process so far
     cores: Cores | None = None  # cores that it may use; None: not known
-    ready: Count = 0  # calls up to the last direct one (calls.py) whose arrays are computed
-    summed: Count = 0  # calls up to the last direct one whose sums are back
+    ready: Count = 0  # calls up to the last one whose arrays are computed; MXNet tells of direct ones (calls.py)
+    summed: Count = 0  # likewise, whose sums are back
     resent: Count = 0  # packets that TCP has sent again on its connections with other nodes so far
 
 

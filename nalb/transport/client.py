@@ -52,8 +52,8 @@ class Noted(TypedDict, total=False):
     exchanging: int  # the iteration whose sums are under way; -1: none
     computed: int  # the last iteration whose gradients are complete
     calls: int  # the script's calls so far
-    ready: int  # the script's calls up to the last direct one whose arrays are computed
-    summed: int  # the script's calls up to the last direct one whose sums are back
+    ready: int  # the script's calls up to the last one whose arrays are computed; MXNet tells of direct ones
+    summed: int  # likewise, whose sums are back
     ways: Ways  # the connections to other nodes
 
 

@@ -44,7 +44,7 @@ def test_progress(sizes, window_bytes, random):
             tensor = growing[0]
             ready[tensor] = min(sizes[tensor], ready[tensor] + random.randint(1, 300_000))
             progress.make_ready(tensor, ready[tensor])
-        assert progress.is_computed == (ready == sizes)
+        assert (progress.ready_tensors == len(sizes)) == (ready == sizes)
         while (index := progress.next_slice()) is not None:
             assert not window_bytes or progress.under_way_bytes < window_bytes
             assert index not in left
@@ -76,4 +76,4 @@ def test_a_broken_off_iteration_is_complete_without_its_last_tensors():
     assert not progress.is_complete
     progress.tensors = 1
     assert progress.is_complete
-    assert progress.is_computed
+    assert progress.ready_tensors == progress.summed_tensors == progress.tensors

@@ -390,6 +390,32 @@ def test_an_exchange_in_which_nothing_is_under_way_any_more_is_ended():
     assert (verdict.cause, when(verdict)) == (Cause.STUCK, (Phase.EXCHANGE, 0))
 
 
+def test_a_lost_sum_is_noticed_where_scripts_wait_for_it_within_an_iteration():
+    """PyTorch's scripts may need a sum before they begin the next one, so that the iteration's gradients are never complete."""
+    driver = Driver()
+    driver.start()
+
+    def all_report(ready, summed):
+        driver.now_s += 5
+        for peer in PEERS:
+            rank = PEERS[peer][0]
+            told = {"ready": ready[rank], "summed": summed[rank]} if peer[0] == "w" else {}
+            driver.say(peer, wire.Report(driver.now_s, -1 if peer[0] == "s" else 0, [], 0, 5, -1, **told))
+        driver.state.tick(driver.now_s)
+
+    for _ in range(20):  # one may compute for as long as it likes
+        all_report(ready=(4, 3), summed=(3, 3))
+    for _ in range(20):  # also what comes next
+        all_report(ready=(4, 4), summed=(4, 4))
+    assert driver.state.verdict is None
+    for _ in range(3):
+        all_report(ready=(5, 5), summed=(5, 4))
+    verdict = driver.state.verdict
+    assert (verdict.cause, when(verdict)) == (Cause.STUCK, (Phase.EXCHANGE, 0))
+    assert "worker n1" in verdict.detail
+    assert "n0" not in verdict.detail
+
+
 def test_a_direct_call_of_which_nothing_is_under_way_any_more_is_ended():
     driver = Driver()
     driver.gather()

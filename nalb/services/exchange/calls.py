@@ -94,12 +94,6 @@ class CallAgreement:
         first = next(iter(self._waiting.values()))
         return _missed(first, call, process, "went on with its iterations there")
 
-    @property
-    def under_way(self) -> list[Process]:
-        """The workers that lack sums of the last agreed call; none while arrays of it are still being computed."""
-        waiting = [worker for worker in self._members.workers if worker.summed <= self._agreed]
-        return waiting if all(worker.ready > self._agreed for worker in waiting) else []
-
     def _differ(self, known: m.Called, worker: Process, call: m.Called) -> Failure:
         first = next(iter(self._waiting.values()))
         if call.number != known.number:  # whoever is further made planned calls where the other announced one

@@ -153,8 +153,10 @@ class Iterations:
 
     def stuck(self) -> Failure | None:
         """The failure of an iteration that will never end, if this one will not."""
-        waiting = self._progress.exchanging(self.number) if self.phase == "RUN" else []
-        since_s = max([self.moved_s, *(worker.computed_s for worker in waiting)])
+        if self.phase != "RUN":
+            return None
+        waiting = self._progress.exchanging(self.number) or self._progress.lacking
+        since_s = max([self.moved_s, *(max(worker.computed_s, worker.ready_s) for worker in waiting)])
         return self._members.stuck(waiting, since_s, Phase.EXCHANGE, self.number)
 
     def configure(self) -> Failure | None:

@@ -121,6 +121,12 @@ class JobProgress:
         is_all_computed = all(worker.computed >= iteration and worker.exchanging == iteration for worker in waiting)
         return waiting if is_all_computed else []
 
+    @property
+    def lacking(self) -> list[Process]:
+        """The workers that lack the sum of a call whose arrays are computed on all workers."""
+        computed = min(worker.process.ready for worker in self.workers)
+        return [worker.process for worker in self.workers if worker.process.summed < computed]
+
     def moment(self, process: Process, iteration: int) -> Moment:
         """The phase of a process while this iteration runs, by its own last report."""
         if not process.is_worker:

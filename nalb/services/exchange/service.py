@@ -136,7 +136,7 @@ class Exchange(Service):
     def _stuck_call(self) -> Failure | None:
         """Why a direct call's sums will never come, if so."""
         assert self._iterations is not None
-        waiting = self._calls.under_way
+        waiting = self.progress.lacking
         since_s = max([self._iterations.moved_s, *(worker.ready_s for worker in waiting)])
         return self.members.stuck(waiting, since_s)
 
