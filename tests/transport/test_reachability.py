@@ -42,7 +42,7 @@ reachability.answers = answers
 environment = {"DMLC_ROLE": "server", "DMLC_PS_ROOT_URI": "192.0.2.1", "DMLC_PS_ROOT_PORT": "9091", "NALB_NODE": "n1",
                "DMLC_NUM_WORKER": "1", "DMLC_NUM_SERVER": "1", "NALB_DEADLINE_S": "0.5"}
 if sys.argv[1] == "together":
-    environment["NALB_JOB"] = "x:n1.server"
+    environment |= {"NALB_JOB": "x:n1.server", "NALB_ADDRESSES": "192.0.2.1,192.0.2.2"}
 with reachability.reach_kept(from_environment(environment, "n1")):
     over.wait()
 """
