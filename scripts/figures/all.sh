@@ -67,6 +67,7 @@ make uneven-machines 30 "$python" scripts/figures/uneven_machines.py
 make dynamic-batching 25 "$python" scripts/figures/dynamic_batching_figures.py
 make dynamic-batching-levels 1 "$python" scripts/figures/dynamic_batching_levels.py
 make batch-throughput 2 "$python" scripts/figures/batch_throughput.py
+make precision-accuracy 20 "$venv_torch/bin/python" scripts/figures/precision_accuracy.py --out runs/precision-accuracy.jsonl
 make lbb 15 "$python" scripts/figures/lbb_figures.py
 make fela 30 "$python" scripts/figures/fela_figures.py --simulated
 make fela-trainings 120 "$python" scripts/figures/fela_trainings.py

@@ -130,10 +130,10 @@ BAD = {
     "name with a dot": (GOOD.replace('"net"', '"a.b"'), "name is 'a.b'"),
     "name starting with a dash": (GOOD.replace('"a"', '"-a"'), "nodes[0].name is '-a'"),
     "name is a number": (GOOD.replace('"a"', "1"), "nodes[0].name is 1"),
-    "unknown field": ("speed = 1\n" + GOOD, "speed is unknown: use"),
+    "unknown field": ("speed = 1\n" + GOOD, "speed is unknown: did you mean 'seed'? use"),
     "unknown node field": (GOOD + "cpus = 1", "nodes[1].cpus is unknown: use"),
     "unknown default": (GOOD + "[defaults]\nmtu = 9000", "defaults.mtu is unknown: use"),
-    "unknown link field": (GOOD + LINK + "up_mbps = 1", "links[0].up_mbps is unknown: use"),
+    "unknown link field": (GOOD + LINK + "up_mbps = 1", "links[0].up_mbps is unknown: did you mean 'mbps'? use"),
     "unknown random field": (
         'name = "net"' + RANDOM + "end_s = 1" + BARE_NODES,
         "random.end_s is unknown: use",
