@@ -252,7 +252,7 @@ def test_a_low_terminal_shows_the_last_rounds():
 
 
 def test_an_interrupt_leaves_a_whole_table_and_the_cursor():
-    terminal = Terminal("time.sleep(20)")
+    terminal = Terminal("for _ in range(400): time.sleep(0.05)")
     terminal.read_until("2.02")
     terminal.process.send_signal(signal.SIGINT)
     terminal.read_until("ended by SIGINT")
