@@ -152,12 +152,12 @@ class Iterations:
         return self._end_collecting(now_s)
 
     def stuck(self) -> Failure | None:
-        """The failure of an iteration that will never end, if this one will not."""
-        if self.phase != "RUN":
-            return None
-        waiting = self._progress.exchanging(self.number) or self._progress.lacking
+        """Why sums of this iteration, or of a direct call, will never come, if so."""
+        is_running = self.phase == "RUN"
+        waiting = (self._progress.exchanging(self.number) if is_running else []) or self._progress.lacking
         since_s = max([self.moved_s, *(max(worker.computed_s, worker.ready_s) for worker in waiting)])
-        return self._members.stuck(waiting, since_s, Phase.EXCHANGE, self.number)
+        at = (Phase.EXCHANGE, self.number) if is_running else (None, None)
+        return self._members.stuck(waiting, since_s, *at)
 
     def configure(self) -> Failure | None:
         """Take over the configured rates, if an observer has told them."""

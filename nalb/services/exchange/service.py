@@ -131,14 +131,7 @@ class Exchange(Service):
     def tick(self, now_s: float) -> Failure | None:
         """Keep the deadlines of iterations and calls."""
         assert self._iterations is not None
-        return self._iterations.stuck() or self._stuck_call() or self._iterations.tick(now_s)
-
-    def _stuck_call(self) -> Failure | None:
-        """Why a direct call's sums will never come, if so."""
-        assert self._iterations is not None
-        waiting = self.progress.lacking
-        since_s = max([self._iterations.moved_s, *(worker.ready_s for worker in waiting)])
-        return self.members.stuck(waiting, since_s)
+        return self._iterations.stuck() or self._iterations.tick(now_s)
 
     def leave(self, process: Process, now_s: float) -> Failure | None:
         """A process ends in good order."""
