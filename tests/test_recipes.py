@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from tests.launch.conftest import ROOT
+from tests.page_scripts import RECIPES, run_script, sides
 from tests.test_docs import load
 
-RECIPES = ROOT / "docs/recipes"
-JOB_LIMIT_S = 90.0
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with the extra docs")
 
 
@@ -115,19 +114,9 @@ def test_the_image_has_all_that_the_wheel_is_built_from(tmp_path: Path) -> None:
     assert isinstance(json.loads(done.stdout.splitlines()[-1]), list)
 
 
-def sides(page: str) -> list[tuple[str, str]]:
-    """Of each script that a page changes: as it was, and as it becomes."""
-    blocks = re.findall(r"```diff\n(.*?)```", (RECIPES / page).read_text(encoding="utf-8"), re.DOTALL)
-    scripts = [block for block in blocks if "import" in block]
-    return [
-        ("".join(line[1:] + "\n" for line in block.splitlines() if line[:1] != other) for other in "+-")
-        for block in scripts
-    ]
-
-
 def test_scripts_of_horovod_and_mxnet_become_the_same() -> None:
-    (_, torch_script), (_, mxnet_script) = map(tuple, sides("from-horovod.md"))
-    ((_, from_mxnet),) = map(tuple, sides("from-dist-sync.md"))
+    (_, torch_script), (_, mxnet_script) = sides("from-horovod.md")
+    ((_, from_mxnet),) = sides("from-dist-sync.md")
     assert mxnet_script == from_mxnet
     compile(torch_script, "train.py", "exec")
 
@@ -136,7 +125,7 @@ def test_scripts_of_horovod_and_mxnet_become_the_same() -> None:
 @pytest.mark.mxnet
 @pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
 def test_a_script_of_dist_sync_learns_the_same(tmp_path: Path) -> None:
-    ((before, after),) = map(tuple, sides("from-dist-sync.md"))
+    ((before, after),) = sides("from-dist-sync.md")
     losses = []
     for scheme, script in (("stock", before), ("exact", after)):
         (tmp_path / f"{scheme}.py").write_text(script)
@@ -147,17 +136,3 @@ def test_a_script_of_dist_sync_learns_the_same(tmp_path: Path) -> None:
     assert len(losses[0]) == 20
     assert losses[0] == losses[1]
     assert float(losses[0][-1][1]) < float(losses[0][0][1])
-
-
-def run_script(path: Path, *flags: str) -> str:
-    """What `nalb launch --local 2` prints of it."""
-    words = ["launch", "--local", "2", "--out", str(path.with_suffix("")), *flags, "--", sys.executable, str(path)]
-    done = subprocess.run(
-        [sys.executable, "-m", "nalb.cli.main", *words],
-        capture_output=True,
-        text=True,
-        timeout=JOB_LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
