@@ -88,7 +88,8 @@ TORCH_PAGES = ("docs/pytorch.md", "docs/precision.md")
 FELA_PAGES = ("docs/fela.md",)
 TRAIN = """import runpy, sys
 sys.argv[1:] = {words}
-runpy.run_path("{script}", run_name="__main__")
+sys.path.insert(0, "{folder}")
+runpy.run_path("{folder}/{script}", run_name="__main__")
 """
 
 
@@ -167,13 +168,13 @@ def run_page(page: Path, clone: Path, limit_s: float) -> list[Command]:
     name = str(page.relative_to(ROOT))
     venv = ROOT / (".venv-torch" if name in TORCH_PAGES else ".venv")
     example, words = (
-        ("examples/train_torch.py", ["--steps", "8"])
+        ("train_torch.py", ["--steps", "8"])
         if name in TORCH_PAGES
-        else ("examples/train_fela.py", [])
+        else ("train_fela.py", ["--steps", "8", "--test-images", "200"])
         if name in FELA_PAGES
-        else ("examples/train_fashion_mnist.py", ["--epochs", "1", "--max-batches", "12", "--test-images", "200"])
+        else ("train_fashion_mnist.py", ["--epochs", "1", "--max-batches", "12", "--test-images", "200"])
     )
-    (clone / "train.py").write_text(TRAIN.format(words=words, script=clone / example))
+    (clone / "train.py").write_text(TRAIN.format(words=words, script=example, folder=clone / "examples"))
     for left in ("runs", "DIR", "keys"):
         shutil.rmtree(clone / left, ignore_errors=True)
     folder = clone
