@@ -18,7 +18,7 @@ from nalb.errors import InputError
 from nalb.extensions import ESTIMATOR_GROUP, SCHEME_GROUP, is_own
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from nalb.planning.precisions import ASKED
-from nalb.schemes import AUTO, JOINT, SCHEMES, by_name
+from nalb.schemes import AUTO, GLOO, JOINT, SCHEMES, by_name
 from nalb.tokens.policies import PARALLELS
 from nalb.tokens.shape import read_weights
 from nalb.tokens.stragglers import FORMS, Stragglers
@@ -155,7 +155,7 @@ class JobOptions:
     """The options that all processes of a job share, as they were asked for."""
 
     root_port: int = 0  # DMLC_PS_ROOT_PORT; the coordinator listens on the next one; 0: not chosen yet
-    scheme: str = _option(AUTO, "NALB_SCHEME", Choice(tuple(SCHEMES), SCHEME_GROUP), "the distribution scheme")
+    scheme: str = _option(AUTO, "NALB_SCHEME", Choice((*SCHEMES, GLOO.name), SCHEME_GROUP), "the distribution scheme")
     own_schemes: str | None = _option(
         None,
         "NALB_OWN_SCHEMES",

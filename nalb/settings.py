@@ -19,7 +19,7 @@ from nalb.options import (
     read_sites,
 )
 from nalb.planning.sites import Sites
-from nalb.schemes import by_name
+from nalb.schemes import GLOO, STOCK, by_name
 from nalb.tokens.shape import read_weights
 
 NODE_MOST = 128  # most bytes of a node's name
@@ -135,6 +135,8 @@ def from_environment(environ: Mapping[str, str], hostname: str) -> Settings:
         raise InputError(
             f"environment variable NALB_PRECISION={settings.precision}: fewer bytes need the plane for PyTorch: unset it"
         )
+    if settings.scheme == GLOO.name:
+        raise InputError(f"environment variable NALB_SCHEME={settings.scheme}: MXNet alone is {STOCK.name}")
     if settings.role == "server" and (settings.level is None) != (settings.sites is None):
         raise InputError(
             "environment variable NALB_LEVEL: give it, site or global, to each server of a job with NALB_SITES"

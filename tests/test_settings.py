@@ -157,7 +157,7 @@ def test_a_job_of_agents_needs_no_variables_of_ps_lite():
             for_agents(wrong, node="n1", endpoint="", size=2, role="agent")
 
 
-def test_fewer_bytes_need_the_plane():
+def test_fewer_bytes_and_gloo_are_of_pytorch():
     environ = {
         "NALB_PRECISION": "int8",
         "NALB_NODE": "n0",
@@ -167,6 +167,10 @@ def test_fewer_bytes_need_the_plane():
     environ |= {"DMLC_NUM_WORKER": "2", "DMLC_NUM_SERVER": "2"}
     assert for_agents(environ, node="n0", endpoint="tcp://127.0.0.1:1", size=2, role="agent").precision == "int8"
     with pytest.raises(InputError, match="NALB_PRECISION=int8: fewer bytes need the plane for PyTorch"):
+        from_environment(environ, "host")
+    environ |= {"NALB_PRECISION": "float32", "NALB_SCHEME": "gloo"}
+    assert for_agents(environ, node="n0", endpoint="", size=2, role="worker").scheme == "gloo"
+    with pytest.raises(InputError, match="NALB_SCHEME=gloo: MXNet alone is stock"):
         from_environment(environ, "host")
     with pytest.raises(InputError, match="NALB_PRECISION='int5' is not one of float32, bfloat16, float16, int8, int4"):
         options_in({"NALB_PRECISION": "int5"})

@@ -32,3 +32,11 @@ def test_gradients_are_those_of_the_union_of_all_batches(tmp_path: Path) -> None
     assert [one.sizes for one in reports] == drawn
     assert [one.next_sizes for one in reports[:-1]] == drawn[1:], "the coordinator chooses"
     assert all(one.compute_s[0] >= SLOW_S for one in reports)
+
+
+@pytest.mark.torch
+def test_a_script_with_batch_sizes_runs_on_gloo_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nalb.torch import BatchSizes  # other environments have no torch
+
+    monkeypatch.setenv("NALB_SCHEME", "gloo")
+    assert len(next(iter(BatchSizes(10, 4)))) == 4
