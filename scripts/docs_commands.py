@@ -171,7 +171,6 @@ def run_page(page: Path, clone: Path, limit_s: float) -> list[Command]:
     failed: list[Command] = []
     commands = commands_of(page)
     name = str(page.relative_to(ROOT))
-    venv = ROOT / (".venv-torch" if name in TORCH_PAGES else ".venv")
     example, words = (
         ("train_torch.py", ["--steps", "8"])
         if name in TORCH_PAGES
@@ -193,6 +192,8 @@ def run_page(page: Path, clone: Path, limit_s: float) -> list[Command]:
         if out := re.search(r"--out (\S+)", command.text):
             shutil.rmtree(folder / out[1], ignore_errors=True)
         start_s = time.monotonic()
+        is_torch = name in TORCH_PAGES or "--framework torch" in command.text
+        venv = ROOT / (".venv-torch" if is_torch else ".venv")
         code, output = _run(shortened(command.text), folder, venv, limit_s)
         missing = [
             line

@@ -96,7 +96,7 @@ def report(table: Iterable[Check], as_json: bool) -> int:
         print(f"this machine cannot run a job yet: {', '.join(failed)}")
     else:
         warned = sum(finding.verdict == "warn" for finding in findings)
-        print("this machine can run a job" + (f" ({warned} warnings)" if warned else ""))
+        print("this machine can run a job" + (f" ({warned} warning{'s' * (warned > 1)})" if warned else ""))
     return 1 if failed else 0
 
 

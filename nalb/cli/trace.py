@@ -43,5 +43,5 @@ def main(args: argparse.Namespace) -> int:
         times = (f"{value:.3f}" for value in (row.iteration_s, row.communication_s, row.exposed_s))
         table.add_row(row.scheme, *times, f"{row.hidden_part:.0%}")
     show_table(table)
-    print(f"trace: {path} (open it in ui.perfetto.dev, or chrome://tracing)")
+    print(f"trace: {path} (open it in ui.perfetto.dev, or the Performance panel of Chrome's DevTools)")
     return 0

@@ -1,4 +1,4 @@
-"""Makes a timeline of a run for Chrome's tracing page or Perfetto, and measures the communication that computing did not hide.
+"""Makes a timeline of a run for Perfetto or Chrome's DevTools, and measures the communication that computing did not hide.
 
 The timeline has a process per node. Each process has rows for the worker's iterations, its computing, its exchange, the tokens
 that it computed and the waits for their inputs, and a row for the messages per peer and direction. Pushes are on a row of the

@@ -40,7 +40,7 @@ def test_exit_code_and_lines_follow_the_verdicts(capsys):
     assert report([lambda: [good, doubtful]], as_json=False) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[1].split() == ["warn", "fan", "loud", "->", "oil", "it"]
-    assert "can run a job (1 warnings)" in out
+    assert "can run a job (1 warning)" in out
     assert report([lambda: [good], lambda: [bad]], as_json=False) == 1
     assert "cannot run a job yet: door" in capsys.readouterr().out
     assert report([lambda: [bad]], as_json=True) == 1
