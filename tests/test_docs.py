@@ -163,7 +163,9 @@ def test_every_reason_for_not_running_a_command_is_of_one() -> None:
 
 def test_commands_are_run_with_fewer_iterations_where_they_have_any() -> None:
     shortened = load("scripts/docs_commands.py").shortened
-    assert shortened("nalb compare --replay mobilenet --iterations 12") == "nalb compare --replay mobilenet --iterations 4"
+    assert (
+        shortened("nalb compare --replay mobilenet --iterations 12") == "nalb compare --replay mobilenet --iterations 4"
+    )
     assert shortened("nalb compare --replay mobilenet") == "nalb compare --iterations 4 --replay mobilenet"
     of_a_script = "nalb compare --local 4 --schemes stock,exact -- python train.py"
     assert shortened(of_a_script) == of_a_script, "a script decides itself"
