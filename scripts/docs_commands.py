@@ -45,9 +45,6 @@ TOO_LONG = {
     "--replay resnet50 --schemes exact,gloo": "94 MB an iteration, by sites a minute each",
     "--train vgg": "trains VGG on one machine for minutes",
     "--train mobilenet": "trains MobileNet on one machine for minutes",
-    "--total 1024": "simulates for minutes",
-    "--random 1000:": "simulates for minutes",
-    "--parallel all": "simulates for minutes",
 }
 ELSEWHERE = {
     "hosts.toml": "needs hosts that answer ssh: tests/launch/test_ssh.py",
