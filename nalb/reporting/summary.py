@@ -109,7 +109,7 @@ def notes(rows: list[Row]) -> list[str]:
     sentences = []
     if overlapping := [row.scheme for row in rows if row.overlaps]:
         sentences.append(
-            f"* Under {listed(overlapping)} an iteration takes less than its exchange: a worker that has all its sums goes on, and"
+            f"* {listed(overlapping)}: an iteration takes less than its exchange, since a worker that has all its sums goes on, and"
             " pushes of the next iteration while a slower worker still waits for sums of this one."
         )
     sentences += [

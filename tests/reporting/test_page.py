@@ -70,7 +70,7 @@ def test_iterations_that_overlap_are_marked_where_they_stand(tmp_path):
     assert run(["report", str(tmp_path)]) == 0
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.count(" *</td>") == 1
-    assert "* Under stock an iteration takes less than its exchange" in page
+    assert "* stock: an iteration takes less than its exchange" in page
     assert "The estimates of exact miss" in page
 
 
