@@ -267,7 +267,11 @@ class AgentExchange:
         header = SliceHeader(now.number, index, now.cut.dtype[tensor], 0 if codec is None else codec.number)
         if codec is None:
             return header, values.data, None
-        return header, codec.encode(values, self._residual(now, index) if keeps else None), codec
+        frame = codec.encode(values, self._residual(now, index) if keeps else None)
+        if now.signs is not None and not keeps:
+            with np.errstate(invalid="ignore"):
+                self._count_out(now, index, values - codec.decode(frame))
+        return header, frame, codec
 
     def _residual(self, now: _UnderWay, index: int) -> Values | None:
         """What this rank keeps of a slice; None where nothing of it is rounded."""
@@ -282,17 +286,22 @@ class AgentExchange:
     def _note_answer(self, now: _UnderWay, index: int) -> None:
         if now.signs is not None:
             now.received[index] = digest(self._slice(now, index), now.signs)
-            if (residual := self._residual(now, index)) is not None:  # what this rank has kept is in no answer
-                kept, sent = digest(residual, now.signs), now.sent[index]
-                now.sent[index] = m.SliceSum(
-                    sent.plain - kept.plain, sent.signed - kept.signed, sent.magnitude + kept.magnitude
-                )
+            if (residual := self._residual(now, index)) is not None:
+                self._count_out(now, index, residual)
         try:
             elements = now.progress.note_answer(index)
         except KeyError:
             raise PeerError(f"answered slice {index} of iteration {now.number} twice") from None
         if elements is not None:
             self._tell(now.cut.tensor[index], elements)
+
+    def _count_out(self, now: _UnderWay, index: int, values: Values) -> None:
+        """Take what this rank's rounding has taken out of what it says to have sent: no answer has it."""
+        assert now.signs is not None
+        taken, sent = digest(values, now.signs), now.sent[index]
+        now.sent[index] = m.SliceSum(
+            sent.plain - taken.plain, sent.signed - taken.signed, sent.magnitude + taken.magnitude
+        )
 
     def _leader(self, plan: m.Plan, site: int, index: int) -> int:
         """The rank that sums a slice within a site."""

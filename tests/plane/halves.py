@@ -13,3 +13,11 @@ def bfloat16(values):
     is_odd = (low.view(np.uint32) >> np.uint32(16)) & np.uint32(1) == 1
     nearest = np.where((below > above) | ((below == above) & is_odd), up, low)
     return np.where(np.isfinite(values), nearest, values)
+
+
+def rounded_to(dtype, values):
+    """Values as this dtype has them; those of two bytes are float32 in memory."""
+    if dtype == "float16":
+        with np.errstate(over="ignore"):
+            return values.astype(np.float16).astype(np.float32)
+    return bfloat16(values) if dtype == "bfloat16" else values

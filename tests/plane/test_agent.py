@@ -21,7 +21,7 @@ from nalb.plane import orders
 from nalb.plane.links import HEADER, identity_of
 from nalb.services.exchange.calls import announcement
 from nalb.transport.keys import key_path, make_keys, write_keys
-from tests.plane.halves import bfloat16
+from tests.plane.halves import rounded_to
 from tests.plane.plain_front import LIMIT_S, Ended, PlainFront, meet, on_all
 
 pytestmark = pytest.mark.jobs
@@ -71,13 +71,6 @@ def sequential(parts):
     for part in parts[1:]:
         total = total + part
     return total
-
-
-def rounded_to(dtype, values):
-    """Values of this dtype, in that in which they lie in memory."""
-    if dtype == "float16":
-        return values.astype(np.float16).astype(np.float32)
-    return bfloat16(values) if dtype == "bfloat16" else values
 
 
 def sum_once(fronts, random, tensors=None, add_up=sequential):

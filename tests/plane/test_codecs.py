@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 from nalb.errors import PeerError
 from nalb.plane.codecs import CODECS, COUNT_BYTES, LOW_SCALE, NUMBERS, codec_of
 from nalb.planning.slices import BLOCK, HALVES, ITEM_BYTES, PRECISIONS, wire_dtype
-from tests.plane.halves import bfloat16
+from tests.plane.halves import rounded_to
 
 NAMES = list(CODECS)
 KINDS = pytest.mark.parametrize("kind", NUMBERS.values(), ids=lambda kind: kind.name)
@@ -156,8 +156,7 @@ def test_every_value_of_two_bytes_arrives_as_it_is():
 @FEW
 def test_sums_of_values_of_two_bytes_are_rounded_once(values):
     for dtype in HALVES:
-        with np.errstate(all="ignore"):
-            expected = values.astype(np.float16).astype(np.float32) if dtype == "float16" else bfloat16(values)
+        expected = rounded_to(dtype, values)
         codec = codec_of("float16", dtype)
         frame = bytes(codec.encode(values))
         assert len(frame) == COUNT_BYTES + 2 * values.size

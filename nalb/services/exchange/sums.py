@@ -5,9 +5,9 @@ their sum with signs drawn anew for each iteration. Both are linear, so over all
 rounding; a slice of another place or time, a push too many or too few, and elements out of order do not. The numbers travel over
 the control plane and the coordinator compares, so neither ps-lite nor a slot has a part in it.
 
-The servers add n workers' elements in single precision (float64 too, MXNet 1.9.1), in any order, and may round such sums to two
-bytes: each result is off by at most n * epsilon times the sum of the magnitudes (Higham, Accuracy and Stability of Numerical
-Algorithms, section 4.2). What a fault changes by less than that, over a whole slice, cannot be seen.
+The servers add n workers' elements in single precision (float64 too, MXNet 1.9.1), in any order: each result is off by at most
+n * epsilon times the sum of the magnitudes (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2). What a fault
+changes by less than that, over a whole slice, cannot be seen.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +24,6 @@ from nalb.services.exchange.progress import JobProgress
 
 Floats = npt.NDArray[np.float64]
 
-SINGLE = 2.0**-23, 2.0**-126, (2 - 2.0**-23) * 2.0**127  # epsilon, the smallest normal number, the largest one
-LIMITS = {"float16": (2.0**-10, 2.0**-14, 65504.0), "bfloat16": (2.0**-7, 2.0**-126, (2 - 2.0**-7) * 2.0**127)}
 KEYS = 5  # keys of a slice that are named: a key may be long
 
 
@@ -79,13 +77,16 @@ def find_wrong_sum(
     with np.errstate(all="ignore"):
         expected = sent.sum(axis=0)
         magnitude = expected[:, 2]
-        limits = np.array([LIMITS.get(piece.dtype, SINGLE) for piece in layout.slices])
-        epsilon, tiny = limits[:, 0], limits[:, 1] * [piece.elements for piece in layout.slices]
+        limits = [np.finfo(np.float16 if piece.dtype == "float16" else np.float32) for piece in layout.slices]
+        epsilon = np.array([float(limit.eps) for limit in limits])
+        tiny = np.array(
+            [float(limit.tiny) * piece.elements for limit, piece in zip(limits, layout.slices, strict=True)]
+        )
         allowed = len(told) * (epsilon * magnitude + tiny)
         error = np.abs(received[:, :, :2] - expected[:, :2]).max(axis=2)
         right = (error <= allowed) & np.isfinite(magnitude)
         is_finite = np.isfinite(received).all(axis=2)
-        may_overflow = magnitude > limits[:, 2]
+        may_overflow = magnitude > [float(limit.max) for limit in limits]
         right |= ~is_finite & (~np.isfinite(magnitude) | may_overflow)
     wrong = np.argwhere(~right.T)  # by slice, then by worker
     if not len(wrong):
