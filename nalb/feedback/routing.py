@@ -13,6 +13,8 @@ that of the plans                                      plans cost `look_price` o
 that time is over                                      plans until links need less, as      the network may have changed
                                                        above, but `look_iterations` at
                                                        least; then both are compared
+the iteration before the tensors were registered       the same trial                   its sums were made without plans
+took no longer than any of `look_iterations` plans
 `look_iterations` in a row took `late_own` times       the same, at once; only iterations   the network has changed
 the median of MXNet's own routing                      since then are compared
 the median of MXNet's own routing is longer            plans until another trial costs      each trial costs time
@@ -46,6 +48,11 @@ class Routing:
         self._unexplained = 0  # plans in a row that links do not explain
         self._rest = 0  # plans until the next trial
         self._late = 0  # late iterations of MXNet's own routing in a row
+        self._direct_s = math.inf  # what an iteration took before any plan
+
+    def note_direct(self, iteration_s: float) -> None:
+        """Take in how long an iteration took before the tensors were registered: they were summed without plans."""
+        self._direct_s = iteration_s
 
     @property
     def is_settled(self) -> bool:
@@ -77,8 +84,16 @@ class Routing:
             return
         if self._own and self._since_own >= self._rules.look_iterations:
             self._compare()
-        elif not self._own and self._unexplained >= self._rules.unexplained_plans and not self._rest:
+        elif not self._own and not self._rest and self._own_may_take_less():
             self._begin_own(self._rules.trial_iterations, is_trial=True)
+
+    def _own_may_take_less(self) -> bool:
+        """Whether a trial is worth its time."""
+        is_known = len(self._planned) >= self._rules.look_iterations
+        if is_known and self._direct_s <= min(self._planned):
+            self._direct_s = math.inf  # one trial shows it
+            return True
+        return self._unexplained >= self._rules.unexplained_plans
 
     def judge_own(self, took_s: float) -> None:
         """Take in an iteration that MXNet routed."""

@@ -33,8 +33,8 @@ from nalb.transport.keys import VARIABLE
 
 VERSION = 4
 REPORT = f"{FOR_THE_LAUNCHER}nalb-agent "
-SIGN_OF_LIFE_S = 2.0  # the launcher sends a sign of life this often
-SILENCE_S = 8.0  # after this time without a sign of life the agent takes the launcher for dead
+SIGN_OF_LIFE_S = 1.0  # the launcher sends a sign of life this often
+SILENCE_S = 9.0  # after this time without a sign of life the agent takes the launcher for dead: as ssh a host
 TERM_GRACE_S = 1.5
 NOT_STARTED = 127  # the exit code that shells give for a command that cannot be started
 ORDER_BYTES = 1 << 20

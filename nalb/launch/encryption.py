@@ -39,6 +39,11 @@ def job_keys(encryption: Encryption, places: Sequence[Place]) -> dict[str, NodeK
     return keys
 
 
+def own_keys_dir(encryption: Encryption, run_dir: Path) -> Path | None:
+    """Where keys that are made for this job lie; None where none are made."""
+    return run_dir / "keys" if encryption.is_on and encryption.keys is None else None
+
+
 def keys_here(encryption: Encryption, places: Sequence[Place], run_dir: Path, stack: ExitStack) -> str | None:
     """A directory with the keys of all nodes on this machine; None without encryption.
 
@@ -47,9 +52,9 @@ def keys_here(encryption: Encryption, places: Sequence[Place], run_dir: Path, st
     if not encryption.is_on:
         return None
     keys = job_keys(encryption, places)
-    if encryption.keys_dir is not None:
+    folder = own_keys_dir(encryption, run_dir)
+    if folder is None:
         return encryption.keys_dir
-    folder = run_dir / "keys"
     try:
         folder.mkdir(mode=0o700)
     except OSError as error:

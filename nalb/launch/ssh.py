@@ -35,7 +35,9 @@ from nalb.transport.observer_relay import Relay
 
 CONNECT_S = 10
 ENTER_S = 2.0 * CONNECT_S  # the limit for connecting to a host and logging in
-ALIVE_INTERVAL_S, ALIVE_COUNT = 2, 3  # a host that vanishes is noticed after 6 to 8 s
+# A host that vanishes is noticed after 9 s. TCP doubles its wait with each packet that is lost, so a connection may be silent for
+# twice as long as its link was gone: 4 s do no harm.
+ALIVE_INTERVAL_S, ALIVE_COUNT = 1, 8
 CONNECTION_LOST = 255  # ssh's exit code where its connection fails
 NO_FOLDER = 120  # the exit code of remote_command where the host's directory is not there
 NO_PROGRAM = (126, 127)  # a shell's exit codes where a program cannot be run, or is not there

@@ -17,7 +17,7 @@ from typing import Any
 
 from nalb.errors import JobError, MachineError
 from nalb.events import AnyEvent, BlockEvent, LayoutEvent, MissedEvent
-from nalb.launch.encryption import Encryption, job_keys, keys_here
+from nalb.launch.encryption import Encryption, job_keys, keys_here, own_keys_dir
 from nalb.launch.hosts import HostsFile
 from nalb.launch.network import NAMESPACE_PORT, Changes, configured_message, inside, job_network, job_nodes, places_in
 from nalb.launch.one_node import OneNode
@@ -138,6 +138,7 @@ class Venue(ABC):
             "show_unfinished": order.show_unfinished,
             "has_joined": watch.has_joined if order.program.is_joined(order.options) else None,
             "joining": order.program.joining,
+            "secrets_dir": own_keys_dir(order.encryption, order.run_dir),
         }
         if has_coordinator:
             more |= {"moment": watch.moment} | ({} if self.is_here else {"relay": relay})

@@ -5,13 +5,14 @@ becomes the subreaper's own child (Descent). So all are found by descent, whatev
 
 Descent is lost when the subreaper ends. So every process of a job also has NALB_JOB=JOB:SLUG in its environment, and hands it to
 whatever it starts. A guardian, which is a process of its own, holds the read end of a pipe. If the pipe ends without `done`, the
-launcher is dead, and the guardian kills all processes that carry the job's mark.
+launcher is dead, and the guardian kills all processes that carry the job's mark, and removes the keys made for the job.
 
 Choice not taken: killing by process group. By then the group's id may be another group's, and daemons leave their group.
 """
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -154,11 +155,12 @@ def _prctl(option: int, argument: object) -> None:
 class JobGuardian:
     """The launcher's side of the guardian: a context manager around the life of a job."""
 
-    def __init__(self, job: str):
-        self._job = job
+    def __init__(self, job: str, secrets_dir: Path | None = None):
+        """secrets_dir: a folder that the guardian removes where the launcher is killed."""
+        self._argv = [job] if secrets_dir is None else [job, str(secrets_dir)]
 
     def __enter__(self) -> "JobGuardian":
-        self._guardian = daemon.Guardian(own_argv("nalb.process.guardian", self._job), "the job's guardian")
+        self._guardian = daemon.Guardian(own_argv("nalb.process.guardian", *self._argv), "the job's guardian")
         return self
 
     def check(self) -> None:
@@ -174,9 +176,11 @@ class JobGuardian:
 
 
 def main(argv: list[str]) -> int:
-    """Wait for the launcher's end, and kill the job's processes unless the launcher said `done`."""
+    """Wait for the launcher's end. Unless it said `done`, end the job and remove its secrets: argv is [job, folder]."""
     if sys.stdin.buffer.read().splitlines() != [b"done"]:
         kill_marked(argv[0])
+        for folder in argv[1:]:
+            shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 

@@ -32,6 +32,7 @@ HANDED_ON = (
     "all_gather_single_coalesced", "all_to_all_single", "reduce_scatter_single_coalesced",
     "allgather_into_tensor_coalesced", "alltoall_base", "reduce_scatter_tensor_coalesced",
 )  # fmt: skip
+GATHERED = "_allgather_base", "all_gather_single"  # to 2.12, and from then on
 
 _job: TorchJob | None = None  # this process's
 _generation = 0  # how many default groups this process has made: names in the store
@@ -48,6 +49,7 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._made_of = store, options.group_rank, options.group_size
         self._gloo = new_gloo(dist.PrefixStore("gloo", store), *self._made_of[1:], options.timeout)
         self._inner = dist.ProcessGroup(*self._made_of)
+        self._nccl: Any = None  # once it is asked for
         self._sums_cuda, self._knows_cuda = False, not torch.cuda.is_available()
         self._register("cpu", KIND.GLOO, self._gloo)
         if gpus_by_plane and not self._knows_cuda:
@@ -68,7 +70,8 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         told = dict(pair.split(":") for pair in dist.get_backend_config(self).split(","))
         if told.get("cuda") == "nccl":
             store, rank, size = self._made_of
-            self._register("cuda", KIND.NCCL, dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size))
+            self._nccl = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size)
+            self._register("cuda", KIND.NCCL, self._nccl)
         elif "cuda" in told:
             self._register("cuda", KIND.GLOO, self._gloo)
             self._sums_cuda = told["cuda"] == NAME
@@ -113,6 +116,8 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
     def shutdown(self) -> None:
         """Leave the job, with the default group."""
         global _job
+        if self._nccl is not None:
+            self._nccl.shutdown()
         if self._is_default and self._job is not None:
             self._job.leave()
             _job = None
@@ -127,8 +132,21 @@ def _hand_on(name: str) -> None:
     setattr(NalbGroup, name, torch.compiler.disable(call))
 
 
+def _gather(name: str) -> None:
+    """Gather into one tensor of any shape: gloo cuts it along its first dimension, and SyncBatchNorm has one of length 1."""
+
+    def call(self: NalbGroup, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> dist.Work:
+        self._know_cuda()
+        return getattr(self._inner, name)(output.view(-1), tensor.reshape(-1), opts)
+
+    setattr(NalbGroup, name, torch.compiler.disable(call))
+
+
 for _name in HANDED_ON:
     _hand_on(_name)
+for _name in GATHERED:
+    if hasattr(dist.ProcessGroup, _name):
+        _gather(_name)
 
 
 def current_job() -> TorchJob | None:

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -334,15 +335,18 @@ class TooLate(Exception):
     """The job had ended well before the fault could happen, as on a machine that is busy with other work."""
 
 
-def run(case: Case, folder: Path, number: int, deadline_s: float) -> tuple[str, bool, float]:
-    """One job: what became of it, whether that is right, and seconds from the fault to the end of everyone."""
+def run(case: Case, folder: Path, number: int, deadline_s: float, evidence: Path) -> tuple[str, bool, float]:
+    """One job: what became of it, whether that is right, and seconds from the fault to the end of everyone.
+
+    A job that is not right leaves `evidence`, a file: what it said, and the processes that were left.
+    """
     for attempt in range(TRIES):
         with suppress(TooLate):
-            return _run(case, folder, f"trust{os.getpid() % 10_000}x{number}t{attempt}", deadline_s)
+            return _run(case, folder, f"trust{os.getpid() % 10_000}x{number}t{attempt}", deadline_s, evidence)
     return f"the fault came too late {TRIES} times", False, 0.0
 
 
-def _run(case: Case, folder: Path, name: str, deadline_s: float) -> tuple[str, bool, float]:
+def _run(case: Case, folder: Path, name: str, deadline_s: float, evidence: Path) -> tuple[str, bool, float]:
     venue = VENUES[case.venue]
     flags = ["--deadline-s", str(deadline_s), "--verify-sums", *case.more]
     flags += ["--max-restarts", "1"] * case.restarts
@@ -377,12 +381,22 @@ def _run(case: Case, folder: Path, name: str, deadline_s: float) -> tuple[str, b
         outcome, right = (
             judge_alone(case, code, job.lines) if venue.is_alone else judge(case, code, job.output, failures)
         )
+        if not right:
+            evidence.write_text("\n".join([outcome, *job.lines]))
         staged.assert_nothing_left()
         return outcome, right, took_s
     except (AssertionError, subprocess.TimeoutExpired) as error:
+        left = [f"{pid} {_command(pid)}" for pid in job.processes()]
+        evidence.write_text("\n".join([*traceback.format_exception(error), *left, *job.lines]))
         return f"HUNG, or left something: {error!r:.300}", False, took_s
     finally:
         staged.destroy()
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
+    return "(ended)"
 
 
 def is_to_wake(case: Case) -> bool:
@@ -410,7 +424,8 @@ def campaign(
             name = random.Random(f"{seed} {number} venue").choice(venues)
             case = draw(random.Random(f"{seed} {number}"), name, faults)
             with suppress(Interrupted):
-                outcome, right, took_s = run(case, Path(folder), number, deadline_s)
+                evidence = path.with_name(f"{path.stem}-{number}.log")
+                outcome, right, took_s = run(case, Path(folder), number, deadline_s, evidence)
                 row = {"number": number, "deadline_s": deadline_s, **asdict(case)}
                 is_late = case.is_in_time and not outcome.startswith("went on") and took_s > in_time_s(deadline_s)
                 row |= {"right": right, "late": is_late, "took_s": round(took_s, 2), "outcome": outcome}

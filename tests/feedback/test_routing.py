@@ -173,3 +173,24 @@ def test_by_other_rules_other_iterations_are_left_to_mxnet(rule, value):
         return found
 
     assert chosen(Routing(replace(RULES, **{rule: value}))) != chosen(Routing())
+
+
+@pytest.mark.parametrize(("direct_s", "begins"), [(0.6, True), (1.0, True), (1.1, False), (math.inf, False)])
+def test_an_iteration_without_plans_that_took_no_longer_begins_a_trial_soon(direct_s, begins):
+    routing = Routing()
+    routing.note_direct(direct_s)
+    word = play(routing, LOOK + TRIAL, 1.0, 0.5, explained=True, own_links_s=0.9)
+    assert word == LOOK * "p" + (TRIAL * "o" if begins else TRIAL * "p")
+
+
+def test_such_an_iteration_says_nothing_where_links_would_take_longer():
+    routing = Routing()
+    routing.note_direct(0.1)
+    assert play(routing, 100, 1.0, 0.5, own_links_s=1.5) == 100 * "p"
+
+
+def test_such_a_trial_that_shows_otherwise_is_not_made_again():
+    routing = Routing()
+    routing.note_direct(0.5)
+    word = play(routing, LOOK + TRIAL + 500, 1.0, 2.0, explained=True)
+    assert word == LOOK * "p" + TRIAL * "o" + 500 * "p"

@@ -9,10 +9,11 @@ import torch.distributed as dist
 
 LIMIT_S = 60.0
 
+DEVICE = os.environ.get("DEVICE", "cpu")
 how, rank = sys.argv[1], int(os.environ["RANK"])
 torch.set_num_threads(1)
 dist.init_process_group("nalb")
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(60, 3000))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(60, 3000).to(DEVICE))
 end_s = time.monotonic() + LIMIT_S
 for step in range(1_000_000):
     if time.monotonic() > end_s:
@@ -35,8 +36,8 @@ for step in range(1_000_000):
         if how == "end":
             break
     if how == "backward":
-        model(torch.ones(60)).sum().backward()
+        model(torch.ones(60, device=DEVICE)).sum().backward()
         continue
     for size in sizes:
-        dist.all_reduce(torch.ones(size))
+        dist.all_reduce(torch.ones(size, device=DEVICE))
     time.sleep(0.01)

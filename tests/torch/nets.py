@@ -1,5 +1,6 @@
 """What the ranks' scripts train, under nalb and under gloo."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -10,17 +11,20 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+DEVICE = torch.device(os.environ.get("DEVICE", "cpu"))  # tests/campaigns/gpu.py sets it
+
 
 def net() -> nn.Module:
     """2.4 MB: two buckets of DDP's, of which the first one changes after the first iteration."""
     torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(100, 2000), nn.ReLU(), nn.Linear(2000, 180), nn.ReLU(), nn.Linear(180, 100))
+    layers = nn.Linear(100, 2000), nn.ReLU(), nn.Linear(2000, 180), nn.ReLU(), nn.Linear(180, 100)
+    return nn.Sequential(*layers).to(DEVICE)
 
 
 def batches(count: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     """This rank's data."""
     draw = torch.Generator().manual_seed(100 + dist.get_rank())
-    return [torch.randn(8, 100, generator=draw).to(dtype) for _ in range(count)]
+    return [torch.randn(8, 100, generator=draw).to(DEVICE, dtype) for _ in range(count)]
 
 
 def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:

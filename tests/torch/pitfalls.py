@@ -12,7 +12,7 @@ import traceback
 import pytest
 import torch
 import torch.distributed as dist
-from nets import batches, flat, loss_of, net, require_alike, require_same_bits, train, wrapped
+from nets import DEVICE, batches, flat, loss_of, net, require_alike, require_same_bits, train, wrapped
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -105,15 +105,23 @@ def uneven_inputs() -> None:
 
 def batch_norm() -> None:
     def make() -> nn.Module:
-        return nn.Sequential(nn.BatchNorm1d(100), net(), nn.BatchNorm1d(100))
+        return nn.Sequential(nn.BatchNorm1d(100), net(), nn.BatchNorm1d(100)).to(DEVICE)
 
     both({}, batches(STEPS), make)
 
 
 def sync_batch_norm() -> None:
     """torch has it for GPUs alone; both backends say so."""
+
+    def make(group: Group = dist.group.WORLD) -> nn.Module:
+        whole = nn.Sequential(nn.BatchNorm1d(100), net()).to(DEVICE)
+        return nn.SyncBatchNorm.convert_sync_batchnorm(whole, group)
+
+    if DEVICE.type == "cuda":
+        both({}, batches(STEPS), make)
+        return
     for group in (dist.group.WORLD, gloo):
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.BatchNorm1d(100), net()), group)
+        model = make(group)
         with pytest.raises(ValueError, match=r"GPU|device"):
             wrapped(model, group)(batches(1)[0])
 
@@ -230,7 +238,7 @@ def infinities() -> None:
     before = by_plane()
     scales, ends = [], []
     for group in (dist.group.WORLD, gloo):
-        model, scaler = wrapped(net(), group), torch.amp.GradScaler("cpu", init_scale=1024.0)
+        model, scaler = wrapped(net(), group), torch.amp.GradScaler(DEVICE.type, init_scale=1024.0)
         optimizer = torch.optim.SGD(model.parameters(), 0.05)
         for number, batch in enumerate(batches(STEPS)):
             optimizer.zero_grad()
@@ -280,18 +288,18 @@ def second_group() -> None:
 
 def part_of_the_ranks() -> None:
     group = dist.new_group([0, 1])
-    tensor = torch.full((5000,), dist.get_rank() + 1.0)
+    tensor = torch.full((5000,), dist.get_rank() + 1.0, device=DEVICE)
     if dist.get_rank() < 2:
         assert group.front is None
         dist.all_reduce(tensor, group=group)
-        assert torch.equal(tensor, torch.full((5000,), 3.0))
+        assert torch.equal(tensor.cpu(), torch.full((5000,), 3.0))
     dist.barrier()
 
 
 def device_mesh() -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh(DEVICE.type, (dist.get_world_size(),))
     before = by_plane()
     models = [wrapped(net(), mesh.get_group()), wrapped(net(), gloo)]
     ours, theirs = (train(model, batches(STEPS)) for model in models)
@@ -305,7 +313,7 @@ def replicated_shards() -> None:
     from torch.distributed.fsdp import fully_shard
 
     before = by_plane()
-    mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("replicate", "shard"))
+    mesh = init_device_mesh(DEVICE.type, (dist.get_world_size(), 1), mesh_dim_names=("replicate", "shard"))
     model, other = net(), wrapped(net(), gloo)
     fully_shard(model, mesh=mesh)
     ours, theirs = train(model, batches(STEPS)), train(other, batches(STEPS))
@@ -327,7 +335,7 @@ def changed_alike() -> None:
     model = wrapped(net(), dist.group.WORLD)
     train(model, batches(STEPS))
     before = by_plane()
-    larger = nn.Sequential(net(), nn.Linear(100, 3000), nn.Linear(3000, 100))
+    larger = nn.Sequential(net(), nn.Linear(100, 3000), nn.Linear(3000, 100)).to(DEVICE)
     models = [wrapped(copy.deepcopy(larger), group) for group in (dist.group.WORLD, gloo)]
     ours, theirs = (train(model, batches(STEPS)) for model in models)
     require_alike(torch.tensor(ours), torch.tensor(theirs))
@@ -336,8 +344,8 @@ def changed_alike() -> None:
 
 def forked_workers() -> None:
     def step(model: nn.Module, data: list[torch.Tensor]) -> list[float]:
-        loader = DataLoader(TensorDataset(torch.cat(data)), 8, num_workers=2, multiprocessing_context="fork")
-        return train(model, [batch for (batch,) in loader])
+        loader = DataLoader(TensorDataset(torch.cat(data).cpu()), 8, num_workers=2, multiprocessing_context="fork")
+        return train(model, [batch.to(DEVICE) for (batch,) in loader])
 
     both({}, batches(STEPS), step=step)
 
@@ -346,7 +354,7 @@ def plain_sums() -> None:
     """Whatever a script may sum: each as gloo does."""
     rank, size = dist.get_rank(), dist.get_world_size()
     draw = torch.Generator().manual_seed(rank)
-    dense = torch.randn(40, 100, 50, generator=draw)
+    dense = torch.randn(40, 100, 50, generator=draw).to(DEVICE)
     tensors = [
         dense, dense.transpose(0, 2), dense[:, ::2], torch.randn(1, generator=draw), torch.empty(0), torch.empty(0, 9),
         torch.randn(1023, generator=draw), torch.randn(1024, generator=draw), torch.tensor(2.5),
@@ -354,6 +362,7 @@ def plain_sums() -> None:
         torch.full((4096,), float("nan") if rank == 1 else 1.0), torch.full((4096,), float("inf") if rank else -float("inf")),
         torch.full((4096,), 1e-42 * (rank + 1)),
     ]  # fmt: skip
+    tensors = [tensor.to(DEVICE) for tensor in tensors]
     operations = [dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.MIN]
     before = by_plane()
     for _ in range(5):
@@ -380,24 +389,24 @@ def works() -> None:
     """What a script may ask of a sum under way, and several iterations at once."""
     size = dist.get_world_size()
     for number in range(20):
-        tensors = [torch.full((3000 + 1000 * index,), float(number)) for index in range(3)]
+        tensors = [torch.full((3000 + 1000 * index,), float(number), device=DEVICE) for index in range(3)]
         under_way = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
         if number % 2:
             assert under_way[0].get_future().wait()[0].data_ptr() == tensors[0].data_ptr()
             assert under_way[1].wait()
             under_way[2].wait()
             assert under_way[0].is_completed()
-            assert under_way[0].exception() is None
+            assert under_way[0].is_success()
         else:
             for work in under_way:
                 work.wait()
                 assert work.get_future().done()  # torchft counts on it
         for tensor in tensors:
             assert torch.equal(tensor, torch.full_like(tensor, float(number * size)))
-    tensor = torch.ones(5000)
+    tensor = torch.ones(5000, device=DEVICE)
     many = [dist.all_reduce(tensor, async_op=True) for _ in range(1)]
     doubled = many[0].get_future().then(lambda done: 2 * done.value()[0])
-    assert torch.equal(doubled.wait(), torch.full((5000,), 2.0 * size))
+    assert torch.equal(doubled.wait().cpu(), torch.full((5000,), 2.0 * size))
 
 
 def others() -> None:
@@ -421,8 +430,10 @@ def others() -> None:
     out = torch.empty(2)
     dist.reduce_scatter(out, [torch.full((2,), float(one)) for one in range(size)])
     assert torch.equal(out, torch.full((2,), float(rank * size)))
-    whole = torch.empty(2 * size)
-    dist.all_gather_into_tensor(whole, torch.full((2,), float(rank)))
+    for shape in ((2 * size,), (1, 2 * size), (size, 2)):  # SyncBatchNorm takes the second one
+        whole = torch.empty(shape, device=DEVICE)
+        dist.all_gather_into_tensor(whole, torch.full((2,), float(rank), device=DEVICE))
+        assert whole.view(-1).tolist() == [float(one) for one in range(size) for _ in range(2)]
     dist.barrier()
 
 

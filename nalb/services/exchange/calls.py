@@ -15,6 +15,7 @@ A worker that has made fewer calls may still be computing, for as long as it lik
 `participant.left_behind` says so.
 """
 
+import math
 from collections import deque
 from hashlib import blake2b
 
@@ -27,6 +28,7 @@ from nalb.services.exchange import messages as m
 from nalb.services.exchange.recorder import Group, Key
 
 NAMED = 3  # keys of a call that people are told
+SUMS_MOST = 1 << 13  # that are remembered
 
 
 def announcement(number: int, kind: m.CallKind, group: Group) -> m.Called:
@@ -65,8 +67,17 @@ class CallAgreement:
         self._call: m.Called | None = None  # that some workers wait with
         self._waiting: dict[int, Process] = {}  # those, by rank, in order of arrival
         self._agreed = -1  # number of the last call that all have announced
+        self._sums: deque[tuple[float, int]] = deque(maxlen=SUMS_MOST)  # when sums were agreed on, and their elements
 
-    def announced(self, worker: Process, call: m.Called) -> Failure | None:
+    def last_iteration_s(self, elements: int, now_s: float) -> float:
+        """Seconds since the first of the last sums, which hold so many elements together; infinite where they hold others."""
+        for since_s, part in reversed(self._sums):
+            elements -= part
+            if elements <= 0:
+                return now_s - since_s if elements == 0 else math.inf
+        return math.inf
+
+    def announced(self, worker: Process, call: m.Called, now_s: float) -> Failure | None:
         """Take in that a worker waits to make this call."""
         if call.number <= self._agreed or (worker.rank in self._waiting and call == self._call):
             return None  # a repetition
@@ -84,6 +95,8 @@ class CallAgreement:
             answer = m.CallAgreed(call.number)
             self._outbox.extend((one.identity, answer) for one in self._members.workers)
             self._call, self._waiting, self._agreed = None, {}, call.number
+            if call.kind == "sum":
+                self._sums.append((now_s, call.elements))
         return None
 
     def reported(self, process: Process) -> Failure | None:

@@ -188,6 +188,11 @@ class Planner:
         if is_left and self._own is not None:
             self._own.routing.judge_own(iteration_s)
 
+    def note_direct(self, iteration_s: float) -> None:
+        """Learn how long the iteration before the tensors were registered took, which the framework's own routing summed."""
+        if self._own is not None:
+            self._own.routing.note_direct(iteration_s)
+
     def link_knowledge(self, rank_of_node: Mapping[str, int]) -> LinkKnowledge | None:
         """The links for a joint plan; None while they are not measured or do not set the pace."""
         capacities = self.knowledge.now.capacities

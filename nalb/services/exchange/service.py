@@ -70,6 +70,7 @@ class Exchange(Service):
     def begin(self, nodes: list[str], now_s: float) -> Failure | None:
         """All processes are there."""
         planner = self._new_planner(nodes)
+        self._note_direct = planner.note_direct
         self._links.begin(planner)
         self._collector.begin(nodes)
         slicing = Slicing(self._settings.alpha_bytes, self._schemes, planner.chosen.precisions.answers)
@@ -99,10 +100,10 @@ class Exchange(Service):
             return self._report(process, message, now_s)
         assert iterations is not None, "the coordinator takes no other message before all are there"
         if isinstance(message, m.Called):
-            return self._calls.announced(process, message)
+            return self._calls.announced(process, message, now_s)
         if isinstance(message, m.Register):
             late = next((why for check in self._check_training if (why := check(process))), None)
-            return late or iterations.register(process, message, now_s)
+            return late or self._register(iterations, process, message, now_s)
         if isinstance(message, m.SlotsReady):
             return iterations.slots_ready(process, message, now_s)
         if isinstance(message, m.Done):
@@ -112,6 +113,13 @@ class Exchange(Service):
         if isinstance(message, m.Sums):
             iterations.sums(process, message)
         return None
+
+    def _register(self, iterations: Iterations, process: Process, message: m.Register, now_s: float) -> Failure | None:
+        """An iteration is known now; the last one was summed without a plan."""
+        direct_s = self._calls.last_iteration_s(sum(tensor.elements for tensor in message.tensors), now_s)
+        why = iterations.register(process, message, now_s)
+        self._note_direct(direct_s)
+        return why
 
     def _report(self, process: Process, report: Report, now_s: float) -> Failure | None:
         if self._iterations is None:

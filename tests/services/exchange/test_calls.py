@@ -1,6 +1,7 @@
 """Calls that no plan covers: made by all workers alike, or by none. All orders of arrival, and the coordinator that asks."""
 
 import itertools
+import math
 import pickle
 from collections import deque
 
@@ -95,7 +96,7 @@ class World:
             worker.note(message, 0.0)
             self.why = left_behind(worker, self.members.left) or self.agreement.reported(worker)
         elif isinstance(message, m.Called):
-            self.why = self.agreement.announced(worker, message)
+            self.why = self.agreement.announced(worker, message, 0.0)
         else:
             self.members.leave(worker, 0.0)
             self.told = [
@@ -266,3 +267,18 @@ def test_any_keys_can_be_announced(group):
     call = announcement(0, "sum", tuple(group))
     assert composition.decode_at_coordinator(wire.encode(call), "n0") == call
     assert "\n" not in describe(call)
+
+
+def test_the_last_sums_that_hold_an_iteration_tell_how_long_it_took():
+    members, outbox = Members(settings(2), 0.0), deque()
+    agreement = CallAgreement(members, outbox)
+    for rank in range(2):
+        assert not members.admit(b"%d" % rank, wire.Hello(wire.VERSION, "worker", f"n{rank}", rank, 1), 0.0)
+    for number, (elements, agreed_s) in enumerate([(7, 1.0), (4, 2.0), (2, 3.0), (4, 5.0), (2, 6.0)]):
+        for rank in range(2):
+            call = announcement(number, "sum", ((number, elements, "float32"),))
+            assert agreement.announced(members.worker_of_rank[rank], call, agreed_s - 0.5 + rank / 2) is None
+    assert agreement.last_iteration_s(6, 7.0) == 2.0
+    assert agreement.last_iteration_s(12, 7.0) == 5.0
+    assert agreement.last_iteration_s(5, 7.0) == math.inf
+    assert agreement.last_iteration_s(100, 7.0) == math.inf
